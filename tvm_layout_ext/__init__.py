@@ -1,0 +1,49 @@
+"""Memory layout for Apache TVM schedules, on the published wheel.
+
+Importing the package registers its passes, its pipeline and its schedule primitives with TVM;
+:func:`uninstall` takes them out again.
+"""
+
+from __future__ import annotations
+
+from ._compat import check_versions as _check_versions
+
+_check_versions()
+
+from . import decisions, errors, hardware, pipeline, target, transform  # noqa: E402
+from ._version import __version__  # noqa: E402
+from .build import build, lower  # noqa: E402
+from .errors import (  # noqa: E402
+    LayoutError,
+    NotModelled,
+    RecordError,
+    ScheduleError,
+    SimulationError,
+    TargetError,
+)
+from .pipeline import install, uninstall  # noqa: E402
+from .target import cuda_target, default_target  # noqa: E402
+
+__all__ = [
+    "LayoutError",
+    "NotModelled",
+    "RecordError",
+    "ScheduleError",
+    "SimulationError",
+    "TargetError",
+    "__version__",
+    "build",
+    "cuda_target",
+    "decisions",
+    "default_target",
+    "errors",
+    "hardware",
+    "install",
+    "lower",
+    "pipeline",
+    "target",
+    "transform",
+    "uninstall",
+]
+
+install()

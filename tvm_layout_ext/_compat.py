@@ -1,0 +1,136 @@
+"""The only file that knows which TVM this is: version check, moved names, the stock pass list.
+
+Everything else in the package imports TVM's moving parts from here, so that a new TVM release
+means reading one file.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any
+
+__all__ = [
+    "check_versions",
+    "has_gpu",
+    "pass_name",
+    "split_host_device",
+    "stock_finalizers",
+    "stock_passes",
+    "tvm_version",
+]
+
+_PINS = {
+    "apache-tvm": ((0, 27), (0, 28), "its Python API moves between minor versions"),
+    "apache-tvm-ffi": ((0, 1, 14), (0, 1, 15), "0.1.15 crashes the process in Schedule.tensorize"),
+}
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Leading release numbers of a version string: ``0.27.0.post1`` gives ``(0, 27, 0)``."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in match.group().split(".")) if match else ()
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
+
+
+def check_versions(installed: Callable[[str], str] = metadata.version) -> None:
+    """Refuse, before TVM is imported, a TVM or FFI version this package does not support.
+
+    Parameters
+    ----------
+    installed : callable, optional
+        Maps a distribution name to its version; raises ``PackageNotFoundError`` if absent.
+
+    Raises
+    ------
+    ImportError
+        With one sentence that ends in the pip command that mends it.
+    """
+    mend = "pip install " + " ".join(
+        f"'{name}>={_dotted(low)},<{_dotted(high)}'" for name, (low, high, _) in _PINS.items()
+    )
+    for name, (low, high, why) in _PINS.items():
+        try:
+            version = installed(name)
+        except metadata.PackageNotFoundError:
+            raise ImportError(f"tvm_layout_ext needs {name}, which is not installed; run: {mend}") from None
+        if not low <= _numbers(version) < high:
+            raise ImportError(
+                f"tvm_layout_ext needs {name}>={_dotted(low)},<{_dotted(high)} ({why}) "
+                f"but found {version}; run: {mend}"
+            )
+
+
+def tvm_version() -> str:
+    """Version of the installed TVM wheel."""
+    return metadata.version("apache-tvm")
+
+
+def has_gpu() -> bool:
+    """Whether a CUDA driver and device are there."""
+    import tvm
+
+    return bool(tvm.cuda(0).exist)
+
+
+def pass_name(compiler_pass: Any) -> str:
+    """Registered name of a pass, e.g. ``s_tir.InjectSoftwarePipeline``."""
+    return str(compiler_pass.info.name)
+
+
+_capture_lock = threading.Lock()
+
+
+def stock_passes(factory: Callable[[], tuple[Any, ...]]) -> list[Any]:
+    """List the passes that TVM's s_tir pipeline would run under the current PassContext.
+
+    TVM hands its list straight to ``Sequential`` inside the pipeline and exports it nowhere;
+    running the pipeline on an empty module with ``Sequential`` replaced reads it out without a
+    copy of TVM's list in this package.
+
+    Parameters
+    ----------
+    factory : callable
+        TVM's pipeline factory, ``tvm.s_tir.pipeline.default_s_tir_pipeline``.
+    """
+    import tvm
+
+    captured: list[Any] = []
+
+    class _Recorder:
+        def __init__(self, passes: Sequence[Any], *_args: Any, **_kwargs: Any) -> None:
+            captured.extend(passes)
+
+        def __call__(self, mod: Any) -> Any:
+            return mod
+
+    with _capture_lock:
+        sequential = tvm.ir.transform.Sequential
+        tvm.ir.transform.Sequential = _Recorder
+        try:
+            factory()[0](tvm.IRModule({}))
+        finally:
+            tvm.ir.transform.Sequential = sequential
+    if not captured:
+        raise ImportError(f"TVM {tvm_version()} no longer hands its s_tir passes to Sequential.")
+    return captured
+
+
+def stock_finalizers(factory: Callable[[], tuple[Any, ...]]) -> tuple[Any, Any]:
+    """TVM's host and device finalisation factories of a pipeline."""
+    _, host, device = factory()
+    return host, device
+
+
+def split_host_device(mod: Any) -> tuple[Any, dict[Any, Any]]:
+    """Host functions of a module, and its device functions by target."""
+    # tvm.tirx.build is a function that hides the module of the same name.
+    from tvm.tirx.build import split_host_device_mods
+
+    host, device = split_host_device_mods(mod)
+    return host, device

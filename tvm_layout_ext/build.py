@@ -1,0 +1,230 @@
+"""From a schedule to flat TIR (``lower``), to device functions (``device_functions``), to code (``build``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.target import Target
+
+from . import hardware, pipeline
+from ._compat import split_host_device
+from .errors import ScheduleError, TargetError
+from .target import resolve
+
+__all__ = ["DeviceProgram", "build", "device_program", "lower", "to_module"]
+
+_SPLIT_PASS = "tirx.SplitHostDevice"
+#: ``calling_conv`` of a function that is launched on the device.
+_KERNEL = 2
+
+
+def to_module(source: Any, args: Sequence[Any] | None = None, name: str = "main") -> tvm.IRModule:
+    """Turn anything a user schedules with into an IRModule of TensorIR functions.
+
+    Parameters
+    ----------
+    source : tvm_layout_ext.te.Schedule, tvm.s_tir.Schedule, PrimFunc or IRModule
+        What was scheduled.
+    args : sequence of te.Tensor, optional
+        The function's parameters in order; needed for, and only for, a TE-style schedule.
+    name : str
+        Name of the function of a TE-style schedule.
+
+    Raises
+    ------
+    ScheduleError
+        If ``source`` is of another type, or ``args`` are missing or superfluous.
+    """
+    materialise = getattr(source, "to_module", None)
+    if materialise is not None:
+        if args is None:
+            raise ScheduleError("A TE-style schedule needs its arguments: lower(s, [A, B, ...]).")
+        return materialise(args, name)
+    if args is not None:
+        raise ScheduleError(f"A {type(source).__name__} carries its own arguments; pass none.")
+    if isinstance(source, s_tir.Schedule):
+        return source.mod
+    if isinstance(source, tirx.PrimFunc):
+        return tvm.IRModule.from_expr(source)
+    if isinstance(source, tvm.IRModule):
+        return source
+    raise ScheduleError(
+        f"Cannot lower a {type(source).__name__}; expected a schedule, a PrimFunc or an IRModule."
+    )
+
+
+def _bind_target(mod: tvm.IRModule, target: str | Target | None) -> tvm.IRModule:
+    resolved = resolve(target)
+    if resolved.host is None:
+        resolved = resolved.with_host(Target("llvm" if tvm.runtime.enabled("llvm") else "c"))
+    return tirx.transform.BindTarget(resolved)(mod)
+
+
+def lower(
+    source: Any,
+    args: Sequence[Any] | None = None,
+    *,
+    name: str = "main",
+    target: str | Target | None = None,
+) -> tvm.IRModule:
+    """Lower a schedule to flat loops: paddings, buffer versions and vectors are now explicit.
+
+    What TVM's ``tvm.lower`` gave before 0.20. The result still prints as TVMScript, and ``build``,
+    ``simulate`` and plain ``tvm.compile`` go on from it.
+
+    Parameters
+    ----------
+    source : tvm_layout_ext.te.Schedule, tvm.s_tir.Schedule, PrimFunc or IRModule
+        What was scheduled.
+    args : sequence of te.Tensor, optional
+        Parameters, for a TE-style schedule.
+    name : str
+        Function name, for a TE-style schedule.
+    target : str or tvm.target.Target, optional
+        By default :func:`tvm_layout_ext.default_target`.
+
+    Returns
+    -------
+    tvm.IRModule
+
+    Raises
+    ------
+    ScheduleError, LayoutError
+        If the schedule is not legal.
+    """
+    mod = pipeline.run_first_half(_bind_target(to_module(source, args, name), target))
+    return _map_functions(mod, lambda func: func.with_attr(pipeline.LOWERED, 1))
+
+
+def _map_functions(mod: tvm.IRModule, change: Any) -> tvm.IRModule:
+    changed = {
+        gv: change(f) if isinstance(f, tirx.PrimFunc) else f for gv, f in mod.functions.items()
+    }
+    return tvm.IRModule(changed, attrs=mod.attrs)
+
+
+@dataclass(frozen=True)
+class DeviceProgram:
+    """A program split for host and device, as code generation sees the device side.
+
+    Attributes
+    ----------
+    host : tvm.IRModule
+        Entry functions; kernels are called through ``T.call_ffi_kernel``.
+    kernels : dict of str to PrimFunc
+        Finalised device functions by name.
+    """
+
+    host: tvm.IRModule
+    kernels: dict[str, tirx.PrimFunc]
+
+
+def device_program(
+    source: Any, args: Sequence[Any] | None = None, target: str | Target | None = None
+) -> DeviceProgram:
+    """Lower all the way to the device functions that TVM's code generators are handed.
+
+    The host side stops before MakePackedAPI, where the launches still show their arguments.
+    Needs no compiler and no driver.
+
+    Raises
+    ------
+    TargetError
+        If no kernel is left: nothing in the program binds a GPU thread.
+    """
+    mod = pipeline.run_first_half(_bind_target(to_module(source, args), target))
+    for stage in pipeline.lowering_passes()[1]:
+        mod = stage(mod)
+        if pipeline.pass_name(stage) == _SPLIT_PASS:
+            split = mod
+    host = tirx.transform.Filter(lambda func: func.attrs.get("calling_conv", 0) != _KERNEL)(split)
+    _, device = split_host_device(mod)
+    _, finalize = pipeline.stock_finalizers(pipeline.stock_pipeline)
+    kernels = {
+        gv.name_hint: func
+        for module in device.values()
+        for gv, func in finalize()(module).functions.items()
+    }
+    if not kernels:
+        raise TargetError(_no_thread(host))
+    return DeviceProgram(host, kernels)
+
+
+def _no_thread(mod: tvm.IRModule) -> str:
+    names = ", ".join(sorted(gv.name_hint for gv in mod.functions))
+    return (
+        f"Function {names} binds no GPU thread, so there is nothing to run on the device; "
+        "bind at least one loop to threadIdx.x or blockIdx.x."
+    )
+
+
+def build(
+    source: Any,
+    args: Sequence[Any] | None = None,
+    target: str | Target | None = None,
+    *,
+    name: str = "main",
+) -> Any:
+    """Build an executable, after checking that the target can hold it.
+
+    Parameters
+    ----------
+    source : tvm_layout_ext.te.Schedule, tvm.s_tir.Schedule, PrimFunc or IRModule
+        What was scheduled, or what ``lower`` gave.
+    args : sequence of te.Tensor, optional
+        Parameters, for a TE-style schedule.
+    target : str or tvm.target.Target, optional
+        By default :func:`tvm_layout_ext.default_target`.
+    name : str
+        Function name, for a TE-style schedule.
+
+    Returns
+    -------
+    tvm.runtime.Executable
+
+    Raises
+    ------
+    TargetError
+        If a function for a GPU binds no thread, or a kernel needs more shared memory than a block of
+        the target may have.
+    """
+    mod = to_module(source, args, name)
+    resolved = resolve(target)
+    if resolved.kind.name == "cuda":
+        check_fits(mod, resolved)
+    return tvm.compile(mod, target=resolved, tir_pipeline=pipeline.NAME)
+
+
+def check_fits(mod: tvm.IRModule, target: Target) -> None:
+    """Raise TargetError unless every kernel of a module fits a CUDA target."""
+    limit = hardware.architecture(str(target.attrs["arch"])).shared_per_block
+    for name, kernel in device_program(mod, target=target).kernels.items():
+        buffers = shared_buffers(kernel)
+        total = sum(buffers.values())
+        if total > limit:
+            parts = ", ".join(f"{buffer} {size:,}" for buffer, size in buffers.items())
+            raise TargetError(
+                f"Kernel {name} needs {total:,} bytes of shared memory ({parts}) and a block on "
+                f"{target.attrs['arch']} may have {limit:,}."
+            )
+
+
+def shared_buffers(kernel: tirx.PrimFunc) -> dict[str, int]:
+    """Bytes of each shared-memory allocation of a device function, by name."""
+    sizes: dict[str, int] = {}
+
+    def look(node: tirx.AllocBuffer) -> None:
+        buffer = node.buffer
+        if buffer.scope().startswith("shared"):
+            count = 1
+            for extent in buffer.shape:
+                count *= int(extent)
+            sizes[buffer.name] = sizes.get(buffer.name, 0) + count * tvm.DataType(buffer.dtype).itemsize
+
+    tvm_ffi.structural_walk(kernel.body, [(tirx.AllocBuffer, look)])
+    return sizes

@@ -1,0 +1,33 @@
+"""The errors that users see: one plain sentence each, with the names and the numbers in it."""
+
+from __future__ import annotations
+
+__all__ = ["LayoutError", "NotModelled", "RecordError", "ScheduleError", "SimulationError", "TargetError"]
+
+
+class LayoutExtError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class LayoutError(LayoutExtError, ValueError):
+    """A layout, alignment or access that cannot be: bad parameters, or no legal placement."""
+
+
+class ScheduleError(LayoutExtError, ValueError):
+    """A schedule request that is not legal: unknown axis, bad factor, wrong stage, wrong order."""
+
+
+class TargetError(LayoutExtError, ValueError):
+    """A kernel that the target cannot hold: too much shared memory, too many threads, no binding."""
+
+
+class RecordError(LayoutExtError, ValueError):
+    """A tuning record or log that cannot be read, written or replayed."""
+
+
+class NotModelled(LayoutExtError, NotImplementedError):
+    """The simulated GPU met something that it does not model; it never guesses."""
+
+
+class SimulationError(LayoutExtError, RuntimeError):
+    """The simulated program did something illegal: an access out of bounds, a poisoned address."""

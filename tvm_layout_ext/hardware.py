@@ -1,0 +1,102 @@
+"""Pure facts about NVIDIA GPUs that the rest of the package computes with; imports nothing of TVM.
+
+Sources: CUDA C++ Programming Guide, tables "Technical Specifications per Compute Capability" and
+"Shared Memory" of the compute-capability sections; PTX ISA, section "State Spaces".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import TargetError
+
+__all__ = [
+    "BANK_BYTES",
+    "DEFAULT_ARCH",
+    "MAX_ACCESS_BYTES",
+    "NUM_BANKS",
+    "SECTOR_BYTES",
+    "WARP_SIZE",
+    "Architecture",
+    "architecture",
+]
+
+WARP_SIZE = 32
+#: Shared memory has 32 banks, each 4 bytes wide; word w lives in bank w % 32.
+NUM_BANKS = 32
+BANK_BYTES = 4
+#: Global memory moves in 32-byte sectors, four to a 128-byte cache line.
+SECTOR_BYTES = 32
+#: The widest access of one thread in one instruction (LDG.128, LDS.128).
+MAX_ACCESS_BYTES = 16
+#: What ``target="cuda"`` means on a machine without a GPU.
+DEFAULT_ARCH = "sm_90a"
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The limits of one compute capability.
+
+    Attributes
+    ----------
+    name : str
+        As ptxas spells it, e.g. ``sm_90a``.
+    shared_per_block : int
+        Bytes of shared memory one block may have after opting in (static limit: 49,152).
+    shared_per_sm : int
+        Bytes of shared memory of one multiprocessor.
+    threads_per_sm : int
+        Resident threads of one multiprocessor.
+    """
+
+    name: str
+    shared_per_block: int
+    shared_per_sm: int
+    threads_per_sm: int
+    threads_per_block: int = 1024
+    registers_per_sm: int = 65536
+    registers_per_thread: int = 255
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Major and minor compute capability."""
+        digits = "".join(c for c in self.name[3:] if c.isdigit())
+        return int(digits[:-1]), int(digits[-1])
+
+
+_KIB = 1024
+# capability -> (shared a block with opt-in, shared an SM, threads an SM)
+_LIMITS: dict[str, tuple[int, int, int]] = {
+    "70": (96 * _KIB, 96 * _KIB, 2048),
+    "75": (64 * _KIB, 64 * _KIB, 1024),
+    "80": (163 * _KIB, 164 * _KIB, 2048),
+    "86": (99 * _KIB, 100 * _KIB, 1536),
+    "87": (163 * _KIB, 164 * _KIB, 1536),
+    "89": (99 * _KIB, 100 * _KIB, 1536),
+    "90": (227 * _KIB, 228 * _KIB, 2048),
+    "100": (227 * _KIB, 228 * _KIB, 2048),
+    "103": (227 * _KIB, 228 * _KIB, 2048),
+    "120": (99 * _KIB, 100 * _KIB, 1536),
+    "121": (99 * _KIB, 100 * _KIB, 1536),
+}
+
+
+def architecture(name: str) -> Architecture:
+    """Look up an architecture by ptxas's name.
+
+    Parameters
+    ----------
+    name : str
+        ``sm_80``, ``sm_90``, ``sm_90a``, ... ; a trailing ``a`` or ``f`` names the same silicon.
+
+    Raises
+    ------
+    TargetError
+        If the name is not in the table.
+    """
+    digits = name.removeprefix("sm_").rstrip("af")
+    if not name.startswith("sm_") or digits not in _LIMITS:
+        known = ", ".join(f"sm_{d}" for d in _LIMITS)
+        raise TargetError(f"Unknown CUDA architecture {name!r}; known are {known}.")
+    block, multiprocessor, threads = _LIMITS[digits]
+    return Architecture(name, block, multiprocessor, threads)

@@ -1,0 +1,111 @@
+"""Put our passes into TVM's lowering, and take them out again.
+
+TVM's s_tir pipeline stays the owner of its passes: ours asks it for the list and inserts a few
+among them. ``install`` registers the result both as pipeline ``layout_ext`` and in place of
+``s_tir``, so that plain ``tvm.compile(mod, target="cuda")`` runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.tirx import compilation_pipeline
+
+from . import transform
+from ._compat import pass_name, stock_finalizers, stock_passes
+
+__all__ = ["install", "layout_ext_pipeline", "lowering_passes", "stock_pipeline", "uninstall"]
+
+NAME = "layout_ext"
+_REPLACED = "s_tir"
+#: Attribute of a function that :func:`tvm_layout_ext.lower` has already taken half-way.
+LOWERED = "layout_ext.lowered"
+#: Our passes, by the TVM pass before which each runs, in this order.
+_BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
+    "s_tir.CanonicalizeLoop": (transform.MarkAnnotated,),
+    # The last point at which loops, blocks and 2-D indices are all still there.
+    "s_tir.InjectSoftwarePipeline": (transform.InjectMultiStageBuffer,),
+    # After it, threadIdx.x hides behind let variables.
+    "tirx.CommonSubexprElim": (transform.LowerWarpMemoryFully,),
+}
+#: ``lower`` stops here, as TVM's ``tvm.lower`` did: what follows is device code generation.
+_FIRST_BUILD_PASS = "tirx.FP8ComputeLegalize"
+
+stock_pipeline = s_tir.pipeline.default_s_tir_pipeline
+
+
+def _with_ours(passes: Iterable[Any]) -> list[Any]:
+    ours: list[Any] = []
+    for stock in passes:
+        ours.extend(make() for make in _BEFORE.get(pass_name(stock), ()))
+        ours.append(stock)
+    return ours
+
+
+def lowering_passes() -> tuple[list[Any], list[Any]]:
+    """List all passes in order, split where ``lower`` ends and building begins."""
+    passes = _with_ours(stock_passes(stock_pipeline))
+    cut = next(i for i, p in enumerate(passes) if pass_name(p) == _FIRST_BUILD_PASS)
+    return passes[:cut], passes[cut:]
+
+
+def run_first_half(mod: tvm.IRModule) -> tvm.IRModule:
+    """Lower blocks to flat loops; functions that are already lowered pass through."""
+    first, _ = lowering_passes()
+    done = {gv: f for gv, f in mod.functions.items() if _is_lowered(f)}
+    if not done:
+        return tvm.ir.transform.Sequential(first)(mod)
+    rest = {gv: f for gv, f in mod.functions.items() if gv not in done}
+    lowered = tvm.ir.transform.Sequential(first)(tvm.IRModule(rest, attrs=mod.attrs))
+    lowered.update(tvm.IRModule(done))
+    return lowered
+
+
+def _is_lowered(func: Any) -> bool:
+    return isinstance(func, tirx.PrimFunc) and func.attrs.get(LOWERED, None) is not None
+
+
+def layout_ext_pipeline() -> tuple[Any, Any, Any]:
+    """Create the TIR pipeline ``layout_ext``: TVM's s_tir pipeline with our passes in it.
+
+    Returns
+    -------
+    tuple
+        Module pass, host finaliser factory, device finaliser factory: what TVM's
+        ``register_tir_pipeline`` expects.
+    """
+
+    @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.pipeline")
+    def _pipeline(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        _, second = lowering_passes()
+        return tvm.ir.transform.Sequential(second)(run_first_half(mod))
+
+    return _pipeline, *stock_finalizers(stock_pipeline)
+
+
+def install() -> None:
+    """Register the passes and the pipeline with TVM; a second call changes nothing."""
+    compilation_pipeline.register_tir_pipeline(NAME, layout_ext_pipeline)
+    compilation_pipeline.register_tir_pipeline(_REPLACED, layout_ext_pipeline)
+    for name in transform.__all__:
+        factory = getattr(transform, name)
+        tvm.register_global_func(f"tvm_layout_ext.transform.{name}", factory, override=True)
+        for module in (tvm.transform, s_tir.transform):
+            setattr(module, name, factory)
+
+
+def uninstall() -> None:
+    """Give TVM its own pipeline and namespaces back."""
+    compilation_pipeline.PIPELINE_MAP.pop(NAME, None)
+    compilation_pipeline.register_tir_pipeline(_REPLACED, stock_pipeline)
+    for name in transform.__all__:
+        tvm_global = f"tvm_layout_ext.transform.{name}"
+        if tvm.get_global_func(tvm_global, allow_missing=True) is not None:
+            tvm_ffi.remove_global_func(tvm_global)
+        for module in (tvm.transform, s_tir.transform):
+            if hasattr(module, name):
+                delattr(module, name)

@@ -1,0 +1,114 @@
+"""CUDA targets with the shared-memory limit that the hardware has, which TVM's own tags understate.
+
+TVM reads the limit without opt-in (49,152 bytes) and writes ``sm_90`` without the ``a`` that
+wgmma and TMA need; its tag for H100 has the same 49,152, and there is none for H200.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import lru_cache
+from typing import Any
+
+import tvm
+from tvm.target import Target
+
+from . import hardware
+from ._compat import has_gpu
+
+__all__ = ["cuda_target", "default_arch", "default_target", "resolve"]
+
+ARCH_VARIABLE = "TVM_LAYOUT_EXT_ARCH"
+_log = logging.getLogger("tvm_layout_ext")
+
+
+def cuda_target(arch: str) -> Target:
+    """Build the TVM target of an architecture, with its true limits.
+
+    Parameters
+    ----------
+    arch : str
+        ``sm_80``, ``sm_89``, ``sm_90a``, ...
+
+    Returns
+    -------
+    tvm.target.Target
+        With ``max_shared_memory_per_block`` in bytes after opt-in (232,448 on sm_90a).
+
+    Raises
+    ------
+    TargetError
+        If the architecture is unknown.
+    """
+    facts = hardware.architecture(arch)
+    return Target(
+        {
+            "kind": "cuda",
+            "arch": facts.name,
+            "max_threads_per_block": facts.threads_per_block,
+            "max_shared_memory_per_block": facts.shared_per_block,
+            "thread_warp_size": hardware.WARP_SIZE,
+        }
+    )
+
+
+def default_arch() -> str:
+    """Architecture of ``TVM_LAYOUT_EXT_ARCH``, else of the first GPU, else ``sm_90a``."""
+    named = os.environ.get(ARCH_VARIABLE)
+    if named:
+        return named
+    if not has_gpu():
+        return hardware.DEFAULT_ARCH
+    digits = tvm.cuda(0).compute_version.replace(".", "")
+    # Only the "a" variant may use the architecture's own instructions (PTX ISA, .target).
+    return f"sm_{digits}a" if int(digits) >= 90 else f"sm_{digits}"
+
+
+def default_target() -> Target:
+    """Return what ``target="cuda"`` means to this package on this machine."""
+    return cuda_target(default_arch())
+
+
+@lru_cache(maxsize=1)
+def _say_once(arch: str) -> None:
+    _log.warning(
+        "No CUDA GPU here: target 'cuda' means %s for functions with layout_ext annotations "
+        "(set %s to change it).",
+        arch,
+        ARCH_VARIABLE,
+    )
+
+
+def resolve(target: str | Target | None) -> Target:
+    """Turn a user's target into one with true limits; other kinds and explicit targets pass through.
+
+    Parameters
+    ----------
+    target : str, tvm.target.Target or None
+        None and ``"cuda"`` mean :func:`default_target`.
+
+    Raises
+    ------
+    TargetError
+        If ``TVM_LAYOUT_EXT_ARCH`` names an unknown architecture.
+    """
+    if target is None or target == "cuda":
+        return default_target()
+    return target if isinstance(target, Target) else Target(target)
+
+
+@lru_cache(maxsize=1)
+def _tvm_guess() -> dict[str, Any]:
+    """Attributes that TVM gives the bare word ``"cuda"`` on this machine (sm_50 without a GPU)."""
+    return dict(Target("cuda").attrs)
+
+
+def better_than_guess(target: Target) -> Target | None:
+    """Return the default target if ``target`` is only TVM's guess for ``"cuda"``, else None."""
+    if target.kind.name != "cuda" or dict(target.attrs) != _tvm_guess():
+        return None
+    better = default_target()
+    if not has_gpu():
+        _say_once(str(better.attrs["arch"]))
+    return better if target.host is None else better.with_host(target.host)

@@ -1,0 +1,53 @@
+"""Mark the functions that carry our annotations, and give them a target with true limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlock
+
+from ..target import better_than_guess
+
+__all__ = ["ANNOTATION_PREFIX", "MARK", "MarkAnnotated", "is_annotated"]
+
+ANNOTATION_PREFIX = "layout_ext."
+#: Function attribute that outlives the blocks, whose annotations end at LowerOpaqueBlock.
+MARK = "layout_ext.annotated"
+
+
+def is_annotated(func: tirx.PrimFunc) -> bool:
+    """Whether a function, or a block or loop inside it, carries one of our annotations."""
+    if any(str(key).startswith(ANNOTATION_PREFIX) for key in func.attrs.keys()):
+        return True
+    found = False
+
+    def look(node: Any) -> None:
+        nonlocal found
+        found = found or any(str(key).startswith(ANNOTATION_PREFIX) for key in node.annotations)
+
+    tvm_ffi.structural_walk(func.body, [(SBlock, look), (tirx.For, look)])
+    return found
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.MarkAnnotated")
+def _mark_annotated(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if not is_annotated(func):
+        return func
+    func = func.with_attr(MARK, 1)
+    target = func.attrs.get("target", None)
+    better = better_than_guess(target) if target is not None else None
+    return func if better is None else func.with_attr("target", better)
+
+
+def MarkAnnotated() -> Any:  # noqa: N802
+    """Create the pass that sets ``layout_ext.annotated`` on annotated functions.
+
+    Runs first. Later passes of this package leave every function without the mark alone, which is
+    what keeps TVM's code for them byte-identical. An annotated function whose target is only TVM's
+    guess for ``"cuda"`` gets :func:`tvm_layout_ext.default_target`.
+
+    Does not handle: annotations inside attribute statements (nothing in this package writes any).
+    """
+    return _mark_annotated
