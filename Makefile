@@ -1,0 +1,42 @@
+# Everything runs in .venv, which `make` creates; no root and no GPU needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Two workers suit two cores; more would only wait.
+JOBS ?= 2
+
+.PHONY: demo test test-all lint types contracts check bench-counters clean
+
+$(STAMP): setup.cfg pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("tvm_layout_ext needs Python 3.10 or newer, this is %d.%d; run: make PYTHON=python3.11 ..." % sys.version_info[:2] if sys.version_info < (3, 10) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/python -m tvm_layout_ext tune transpose --shape 1024 1024 --dtype float32 --trials 16 --runner simulate --log demo_logs
+	$(BIN)/python -m tvm_layout_ext tune matmul --shape 256 256 256 --dtype float32 --trials 12 --runner simulate --log demo_logs
+	$(BIN)/python -m tvm_layout_ext best demo_logs --explain
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --whole
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+contracts: $(STAMP)
+	$(BIN)/lint-imports
+
+check: lint types contracts test
+
+clean:
+	rm -rf $(VENV) demo_logs build *.egg-info

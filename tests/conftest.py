@@ -1,0 +1,97 @@
+"""Sampling of the large matrices, and skips with a reason for what this machine lacks."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import hypothesis
+import pytest
+
+from tests import sampling
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole", action="store_true", help="run every large matrix whole")
+    parser.addoption("--matrix-seed", type=int, default=sampling.SEED, help="seed of the sample")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "matrix: one case of a large matrix; sampled by default")
+    sampling.whole = config.getoption("--whole")
+    profile = hypothesis.settings(deadline=None, derandomize=not sampling.whole, print_blob=True)
+    hypothesis.settings.register_profile(
+        "sample", profile, max_examples=sampling.matrix_examples(300)
+    )
+    hypothesis.settings.load_profile("sample")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _skip_what_is_missing(items)
+    if not config.getoption("--whole"):
+        _sample(config, items)
+
+
+def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep a seeded tenth (at least one case) of each matrix, that is of each marked function."""
+    matrices: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("matrix"):
+            matrices.setdefault(item.nodeid.split("[")[0], []).append(item)
+    dropped: set[pytest.Item] = set()
+    for name, cases in sorted(matrices.items()):
+        rng = random.Random(f"{config.getoption('--matrix-seed')} {name}")
+        dropped |= set(cases) - set(rng.sample(cases, sampling.sample_size(len(cases))))
+    if dropped:
+        config.hook.pytest_deselected(items=sorted(dropped, key=lambda item: item.nodeid))
+        items[:] = [item for item in items if item not in dropped]
+    config.stash[_COVERAGE] = (sum(map(len, matrices.values())), len(dropped))
+
+
+_COVERAGE = pytest.StashKey[tuple[int, int]]()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand a pytest-xdist worker's counts to the controller, which collects nothing itself."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["matrix"] = session.config.stash.get(_COVERAGE, (0, 0))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object, error: object) -> None:
+    # Every worker collects everything, so any one's counts are the whole session's.
+    node.config.stash[_COVERAGE] = tuple(getattr(node, "workeroutput", {}).get("matrix", (0, 0)))  # type: ignore[attr-defined]
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if config.getoption("--whole"):
+        terminalreporter.write_line("matrices: whole")
+        return
+    cases, dropped = config.stash.get(_COVERAGE, (0, 0))
+    kept = cases - dropped
+    terminalreporter.write_line(
+        f"matrices: seed {config.getoption('--matrix-seed')}, {kept} of {cases} cases "
+        f"({100 * kept / cases if cases else 100:.0f}%); hypothesis: "
+        f"{sampling.matrix_examples(300)} examples where a whole run draws 300"
+    )
+
+
+def _skip_what_is_missing(items: list[pytest.Item]) -> None:
+    no_nvcc = pytest.mark.skip(reason="no nvcc on this machine's PATH")
+    no_gpu = pytest.mark.skip(reason="no CUDA GPU on this machine")
+    have_nvcc = shutil.which("nvcc") is not None
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    have_gpu = bool(marked) and _has_gpu()
+    for item in items:
+        if item.get_closest_marker("nvcc") and not have_nvcc:
+            item.add_marker(no_nvcc)
+        if item.get_closest_marker("gpu") and not have_gpu:
+            item.add_marker(no_gpu)
+
+
+def _has_gpu() -> bool:
+    from tvm_layout_ext._compat import has_gpu
+
+    return has_gpu()

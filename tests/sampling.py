@@ -1,0 +1,19 @@
+"""How much of a large matrix a plain run does: at least a tenth, chosen by a fixed seed."""
+
+from __future__ import annotations
+
+import math
+
+SEED = 20
+#: Set by conftest from ``--whole``.
+whole = False
+
+
+def sample_size(cases: int) -> int:
+    """Cases of a matrix that run: all of a small one, else a tenth."""
+    return cases if whole or cases <= 8 else max(8, math.ceil(cases / 10))
+
+
+def matrix_examples(count: int) -> int:
+    """Hypothesis examples to draw where a whole run draws ``count``."""
+    return count if whole else max(10, math.ceil(count / 10))
