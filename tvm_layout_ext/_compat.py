@@ -16,6 +16,7 @@ __all__ = [
     "check_versions",
     "has_gpu",
     "pass_name",
+    "register_errors",
     "split_host_device",
     "stock_finalizers",
     "stock_passes",
@@ -81,6 +82,17 @@ def has_gpu() -> bool:
 def pass_name(compiler_pass: Any) -> str:
     """Registered name of a pass, e.g. ``s_tir.InjectSoftwarePipeline``."""
     return str(compiler_pass.info.name)
+
+
+def register_errors() -> None:
+    """Let our errors cross TVM's C++ frames with their own class instead of RuntimeError."""
+    from tvm_ffi import register_error
+
+    from . import errors
+
+    # TVM has a ScheduleError of its own under the bare name.
+    for name in errors.__all__:
+        register_error(f"tvm_layout_ext.{name}", getattr(errors, name))
 
 
 _capture_lock = threading.Lock()

@@ -16,7 +16,7 @@ from tvm import s_tir, tirx
 from tvm.tirx import compilation_pipeline
 
 from . import transform
-from ._compat import pass_name, stock_finalizers, stock_passes
+from ._compat import pass_name, register_errors, stock_finalizers, stock_passes
 
 __all__ = ["install", "layout_ext_pipeline", "lowering_passes", "stock_pipeline", "uninstall"]
 
@@ -89,6 +89,7 @@ def layout_ext_pipeline() -> tuple[Any, Any, Any]:
 
 def install() -> None:
     """Register the passes and the pipeline with TVM; a second call changes nothing."""
+    register_errors()
     compilation_pipeline.register_tir_pipeline(NAME, layout_ext_pipeline)
     compilation_pipeline.register_tir_pipeline(_REPLACED, layout_ext_pipeline)
     for name in transform.__all__:
