@@ -12,7 +12,7 @@ _check_versions()
 
 from . import decisions, errors, hardware, pipeline, target, transform  # noqa: E402
 from ._version import __version__  # noqa: E402
-from .build import build, lower  # noqa: E402
+from .build import build, device_program, lower, shared_buffers  # noqa: E402
 from .errors import (  # noqa: E402
     LayoutError,
     NotModelled,
@@ -36,11 +36,13 @@ __all__ = [
     "cuda_target",
     "decisions",
     "default_target",
+    "device_program",
     "errors",
     "hardware",
     "install",
     "lower",
     "pipeline",
+    "shared_buffers",
     "target",
     "transform",
     "uninstall",

@@ -59,7 +59,9 @@ def check_versions(installed: Callable[[str], str] = metadata.version) -> None:
         try:
             version = installed(name)
         except metadata.PackageNotFoundError:
-            raise ImportError(f"tvm_layout_ext needs {name}, which is not installed; run: {mend}") from None
+            raise ImportError(
+                f"tvm_layout_ext needs {name}, which is not installed; run: {mend}"
+            ) from None
         if not low <= _numbers(version) < high:
             raise ImportError(
                 f"tvm_layout_ext needs {name}>={_dotted(low)},<{_dotted(high)} ({why}) "

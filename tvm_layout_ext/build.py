@@ -1,4 +1,4 @@
-"""From a schedule to flat TIR (``lower``), to device functions (``device_functions``), to code (``build``)."""
+"""From a schedule to flat TIR, to device functions, to code."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ __all__ = ["DeviceProgram", "build", "device_program", "lower", "to_module"]
 _SPLIT_PASS = "tirx.SplitHostDevice"
 #: ``calling_conv`` of a function that is launched on the device.
 _KERNEL = 2
+_LAUNCH = "tirx.call_ffi_kernel"
 
 
 def to_module(source: Any, args: Sequence[Any] | None = None, name: str = "main") -> tvm.IRModule:
@@ -135,7 +136,8 @@ def device_program(
     Raises
     ------
     TargetError
-        If no kernel is left: nothing in the program binds a GPU thread.
+        If a function launches nothing, because none of its loops is bound to a GPU thread, or uses
+        one shared buffer in several kernels.
     """
     mod = pipeline.run_first_half(_bind_target(to_module(source, args), target))
     for stage in pipeline.lowering_passes()[1]:
@@ -150,17 +152,39 @@ def device_program(
         for module in device.values()
         for gv, func in finalize()(module).functions.items()
     }
-    if not kernels:
-        raise TargetError(_no_thread(host))
+    _check_launches(host)
+    _check_scopes(host)
     return DeviceProgram(host, kernels)
 
 
-def _no_thread(mod: tvm.IRModule) -> str:
-    names = ", ".join(sorted(gv.name_hint for gv in mod.functions))
-    return (
-        f"Function {names} binds no GPU thread, so there is nothing to run on the device; "
-        "bind at least one loop to threadIdx.x or blockIdx.x."
-    )
+def _check_launches(host: tvm.IRModule) -> None:
+    for gv, func in host.functions.items():
+        if not _launches(func):
+            raise TargetError(
+                f"Function {gv.name_hint} binds no GPU thread, so there is nothing to run on the "
+                "device; bind at least one loop to threadIdx.x or blockIdx.x."
+            )
+
+
+def _check_scopes(host: tvm.IRModule) -> None:
+    for gv, func in host.functions.items():
+        for name in shared_buffers(func):
+            raise TargetError(
+                f"Function {gv.name_hint} uses the shared buffer {name} in more than one kernel; "
+                "shared memory ends with its kernel, so put the blocks that use it under one loop "
+                "bound to a GPU thread."
+            )
+
+
+def _launches(func: tirx.PrimFunc) -> bool:
+    found = False
+
+    def look(call: Any) -> None:
+        nonlocal found
+        found = found or getattr(call.op, "name", "") == _LAUNCH
+
+    tvm_ffi.structural_walk(func.body, [(tvm.ir.Call, look)])
+    return found
 
 
 def build(
@@ -190,8 +214,8 @@ def build(
     Raises
     ------
     TargetError
-        If a function for a GPU binds no thread, or a kernel needs more shared memory than a block of
-        the target may have.
+        If a function for a GPU binds no thread or shares a shared buffer between kernels, or a
+        kernel needs more shared memory than a block of the target may have.
     """
     mod = to_module(source, args, name)
     resolved = resolve(target)
@@ -215,7 +239,7 @@ def check_fits(mod: tvm.IRModule, target: Target) -> None:
 
 
 def shared_buffers(kernel: tirx.PrimFunc) -> dict[str, int]:
-    """Bytes of each shared-memory allocation of a device function, by name."""
+    """Bytes of each shared-memory allocation of a flat function, by name."""
     sizes: dict[str, int] = {}
 
     def look(node: tirx.AllocBuffer) -> None:
@@ -224,7 +248,9 @@ def shared_buffers(kernel: tirx.PrimFunc) -> dict[str, int]:
             count = 1
             for extent in buffer.shape:
                 count *= int(extent)
-            sizes[buffer.name] = sizes.get(buffer.name, 0) + count * tvm.DataType(buffer.dtype).itemsize
+            sizes[buffer.name] = (
+                sizes.get(buffer.name, 0) + count * tvm.DataType(buffer.dtype).itemsize
+            )
 
     tvm_ffi.structural_walk(kernel.body, [(tirx.AllocBuffer, look)])
     return sizes

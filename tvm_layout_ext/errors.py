@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["LayoutError", "NotModelled", "RecordError", "ScheduleError", "SimulationError", "TargetError"]
+__all__ = [
+    "LayoutError",
+    "NotModelled",
+    "RecordError",
+    "ScheduleError",
+    "SimulationError",
+    "TargetError",
+]
 
 
 class LayoutExtError(Exception):
@@ -18,14 +25,14 @@ class ScheduleError(LayoutExtError, ValueError):
 
 
 class TargetError(LayoutExtError, ValueError):
-    """A kernel that the target cannot hold: too much shared memory, too many threads, no binding."""
+    """A kernel that the target cannot hold: too much shared memory, or no thread at all."""
 
 
 class RecordError(LayoutExtError, ValueError):
     """A tuning record or log that cannot be read, written or replayed."""
 
 
-class NotModelled(LayoutExtError, NotImplementedError):
+class NotModelled(LayoutExtError, NotImplementedError):  # noqa: N818 (the name users catch)
     """The simulated GPU met something that it does not model; it never guesses."""
 
 

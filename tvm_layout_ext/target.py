@@ -81,7 +81,7 @@ def _say_once(arch: str) -> None:
 
 
 def resolve(target: str | Target | None) -> Target:
-    """Turn a user's target into one with true limits; other kinds and explicit targets pass through.
+    """Turn a user's target into one with true limits; explicit targets pass through.
 
     Parameters
     ----------

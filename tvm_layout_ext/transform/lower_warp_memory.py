@@ -37,7 +37,7 @@ def _lower_warp_memory_fully(func: tirx.PrimFunc, mod: Any, _ctx: Any) -> tirx.P
     return func
 
 
-def LowerWarpMemoryFully() -> Any:  # noqa: N802
+def LowerWarpMemoryFully() -> Any:
     """Create the pass that lowers every ``warp`` buffer of an annotated function.
 
     TVM 0.27's own pass rewrites only the first ``warp`` allocation of a statement sequence, so that

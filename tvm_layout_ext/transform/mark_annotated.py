@@ -19,7 +19,7 @@ MARK = "layout_ext.annotated"
 
 def is_annotated(func: tirx.PrimFunc) -> bool:
     """Whether a function, or a block or loop inside it, carries one of our annotations."""
-    if any(str(key).startswith(ANNOTATION_PREFIX) for key in func.attrs.keys()):
+    if any(str(key).startswith(ANNOTATION_PREFIX) for key in func.attrs.keys()):  # noqa: SIM118 (iterating attrs itself fails)
         return True
     found = False
 
@@ -41,7 +41,7 @@ def _mark_annotated(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
     return func if better is None else func.with_attr("target", better)
 
 
-def MarkAnnotated() -> Any:  # noqa: N802
+def MarkAnnotated() -> Any:
     """Create the pass that sets ``layout_ext.annotated`` on annotated functions.
 
     Runs first. Later passes of this package leave every function without the mark alone, which is

@@ -216,7 +216,7 @@ def _inject_multi_stage_buffer(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tir
     return func.with_body(tvm_ffi.structural_map(body, [(SBlock, _strip)], order="post"))
 
 
-def InjectMultiStageBuffer() -> Any:  # noqa: N802
+def InjectMultiStageBuffer() -> Any:
     """Create the pass that gives a copied buffer the versions its schedule asked for.
 
     A block annotated ``layout_ext.num_stages`` = N writes a buffer of N versions: while one is

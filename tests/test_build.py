@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm import s_tir, te
+
+import tvm_layout_ext as tlx
+
+
+def _scale(rows: int = 64, bind: bool = True) -> s_tir.Schedule:
+    a = te.placeholder((rows, 32), "float32", "A")
+    b = te.compute((rows, 32), lambda i, j: a[i, j] * tvm.tirx.const(3, "float32"), name="B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    block = sch.get_sblock("B")
+    if bind:
+        i, j = sch.get_loops(block)
+        sch.bind(i, "blockIdx.x")
+        sch.bind(j, "threadIdx.x")
+    return sch
+
+
+def _whole_input_shared(rows: int) -> s_tir.Schedule:
+    """One block of 32 threads that copies all rows before it uses the first."""
+    sch = _scale(rows, bind=False)
+    block = sch.get_sblock("B")
+    one, _ = sch.split(sch.get_loops(block)[0], [1, None], preserve_unit_iters=True)
+    sch.bind(one, "blockIdx.x")
+    copy = sch.cache_read(block, 0, "shared")
+    sch.compute_at(copy, one)
+    for target in (copy, block):
+        sch.bind(sch.get_loops(target)[-1], "threadIdx.x")
+    return sch
+
+
+def test_every_kind_of_source_builds() -> None:
+    sch = _scale()
+    sources = [sch, sch.mod, sch.mod["main"], tlx.lower(sch)]
+    codes = {tlx.build(s).mod.imports[0].inspect_source() for s in sources}
+    assert len(codes) == 1
+    assert "threadIdx.x" in codes.pop()
+
+
+def test_lower_can_be_built_by_plain_tvm() -> None:
+    sch = _scale()
+    plain = tvm.compile(tlx.lower(sch), target=tlx.default_target())
+    assert plain.mod.imports[0].inspect_source() == tlx.build(sch).mod.imports[0].inspect_source()
+
+
+def test_refuses_a_gpu_function_that_binds_no_thread() -> None:
+    with pytest.raises(tlx.TargetError, match="Function main binds no GPU thread"):
+        tlx.build(_scale(bind=False), target="cuda")
+
+
+def test_refuses_when_only_one_of_two_functions_binds_a_thread() -> None:
+    bound, bare = _scale().mod["main"], _scale(bind=False).mod["main"]
+    mod = tvm.IRModule(
+        {
+            "one": bound.with_attr("global_symbol", "one"),
+            "two": bare.with_attr("global_symbol", "two"),
+        }
+    )
+    with pytest.raises(tlx.TargetError, match="Function two binds no GPU thread"):
+        tlx.build(mod, target="cuda")
+
+
+def test_builds_for_the_host_where_the_user_asks_for_it() -> None:
+    assert tlx.build(_scale(bind=False), target="llvm") is not None
+
+
+def test_refuses_more_shared_memory_than_a_block_may_have() -> None:
+    sch = _whole_input_shared(4096)
+    with pytest.raises(
+        tlx.TargetError, match=r"524,288 bytes .*A_shared 524,288.* sm_90a may have 232,448"
+    ):
+        tlx.build(sch)
+
+
+def test_refuses_a_shared_buffer_that_two_kernels_use() -> None:
+    sch = _scale(bind=False)
+    block = sch.get_sblock("B")
+    for target in (sch.cache_read(block, 0, "shared"), block):
+        sch.bind(sch.get_loops(target)[1], "threadIdx.x")
+    with pytest.raises(tlx.TargetError, match="shared buffer A_shared in more than one kernel"):
+        tlx.build(sch)
+
+
+def test_the_limit_is_the_targets_own() -> None:
+    sch = _whole_input_shared(1024)
+    assert tlx.build(sch, target=tlx.cuda_target("sm_80")) is not None
+    with pytest.raises(tlx.TargetError, match=r"131,072 bytes .*sm_86 may have 101,376"):
+        tlx.build(sch, target=tlx.cuda_target("sm_86"))
+
+
+@pytest.mark.parametrize("source", [3, "main", None, object()])
+def test_refuses_what_is_not_a_program(source: object) -> None:
+    with pytest.raises(tlx.ScheduleError, match="expected a schedule, a PrimFunc or an IRModule"):
+        tlx.lower(source)
+
+
+def test_refuses_arguments_for_a_program_that_has_its_own() -> None:
+    with pytest.raises(tlx.ScheduleError, match="carries its own arguments"):
+        tlx.lower(_scale(), [te.placeholder((1,))])

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+from tvm_layout_ext import _compat
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("apache-tvm", "0.26.1"),
+        ("apache-tvm", "0.28.0"),
+        ("apache-tvm", "1.0"),
+        ("apache-tvm-ffi", "0.1.15.post2"),
+        ("apache-tvm-ffi", "0.1.13"),
+    ],
+)
+def test_an_unsupported_version_gives_the_command_that_mends_it(name: str, version: str) -> None:
+    versions = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1", name: version}
+    with pytest.raises(ImportError) as caught:
+        _compat.check_versions(versions.__getitem__)
+    text = str(caught.value)
+    assert text.count("\n") == 0
+    assert f"found {version}" in text
+    assert text.endswith(
+        "run: pip install 'apache-tvm>=0.27,<0.28' 'apache-tvm-ffi>=0.1.14,<0.1.15'"
+    )
+
+
+@pytest.mark.parametrize("version", ["0.27.0", "0.27.0.post1", "0.27.9"])
+def test_supported_versions_pass(version: str) -> None:
+    _compat.check_versions({"apache-tvm": version, "apache-tvm-ffi": "0.1.14"}.__getitem__)
+
+
+def test_a_missing_tvm_is_named() -> None:
+    def absent(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    with pytest.raises(ImportError, match="apache-tvm, which is not installed; run: pip install"):
+        _compat.check_versions(absent)
+
+
+def test_the_check_runs_before_tvm_is_imported() -> None:
+    probe = (
+        "import importlib.metadata as m, sys;"
+        "m.version = lambda name: '0.1.15';"
+        "sys.modules['tvm'] = None\n"
+        "try:\n    import tvm_layout_ext\n"
+        "except ImportError as e: print(e)"
+    )
+    out = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert "but found 0.1.15; run: pip install" in out.stdout
+
+
+def _import_seconds(statement: str) -> float:
+    probe = (
+        f"import time, tvm; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
+    )
+    out = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    return float(out.stdout)
+
+
+def test_import_adds_at_most_a_second() -> None:
+    # The least of three: a busy machine can only add time.
+    assert min(_import_seconds("import tvm_layout_ext") for _ in range(3)) <= 1.0
+
+
+def test_import_leaves_the_slow_modules_alone() -> None:
+    probe = (
+        "import sys, tvm_layout_ext;"
+        "slow = {'tvm.s_tir.tensor_intrin', 'tvm.s_tir.meta_schedule', 'xgboost', 'rich.console',"
+        " 'matplotlib', 'typer'};"
+        "found = slow & set(sys.modules);"
+        "import tvm; assert not found - {'tvm.s_tir.meta_schedule'}, found"
+    )
+    subprocess.run([sys.executable, "-c", probe], check=True)

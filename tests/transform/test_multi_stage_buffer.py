@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir, te
+
+import tvm_layout_ext as tlx
+from tvm_layout_ext import decisions
+from tvm_layout_ext.simulate import simulate
+
+ROWS, COLS, TILE = 6, 256, 32
+
+
+def _copy_schedule(
+    stages: int | None, cols: int = COLS, tile: int = TILE
+) -> tuple[s_tir.Schedule, s_tir.schedule.SBlockRV]:
+    """Rows doubled tile by tile through shared memory, one warp a row."""
+    a = te.placeholder((ROWS, cols), "float32", "A")
+    b = te.compute((ROWS, cols), lambda i, j: a[i, j] * tvm.tirx.const(2, "float32"), name="B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    block = sch.get_sblock("B")
+    i, j = sch.get_loops(block)
+    jo, ji = sch.split(j, [None, tile])
+    sch.bind(i, "blockIdx.x")
+    sch.bind(ji, "threadIdx.x")
+    copy = sch.cache_read(block, 0, "shared")
+    sch.compute_at(copy, jo, preserve_unit_loops=True)
+    sch.bind(sch.get_loops(copy)[-1], "threadIdx.x")
+    if stages is not None:
+        sch.annotate(copy, "layout_ext.num_stages", stages)
+    return sch, copy
+
+
+def _allocated(mod: tvm.IRModule) -> int:
+    kernel = next(iter(tlx.device_program(mod).kernels.values()))
+    return sum(tlx.shared_buffers(kernel).values())
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+def test_the_buffer_gets_as_many_versions_as_asked(stages: int) -> None:
+    sch, _ = _copy_schedule(stages)
+    assert _allocated(sch.mod) == stages * TILE * 4
+
+
+def test_one_stage_is_the_identity() -> None:
+    one = tlx.lower(_copy_schedule(1)[0])["main"]
+    none = tlx.lower(_copy_schedule(None)[0])["main"]
+    tvm.ir.assert_structural_equal(one.body, none.body, map_free_vars=True)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("tiles", [1, 2, 3, 4, 5, 8])
+def test_results_and_no_race(stages: int, tiles: int) -> None:
+    a = np.random.default_rng(stages).standard_normal((ROWS, tiles * TILE)).astype("float32")
+    sch, _ = _copy_schedule(stages, cols=tiles * TILE)
+    report = simulate(sch, a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a * np.float32(2))
+    assert not report.hazards
+
+
+def test_the_next_tile_is_fetched_before_this_one_is_used() -> None:
+    text = tlx.lower(_copy_schedule(2)[0]).script()
+    loop = text[text.index("for j_0 in") :]
+    fill, use = loop.index("A_shared[(j_0 + 1) % 2"), loop.index("A_shared[j_0 % 2")
+    assert text.index("A_shared[") < text.index("for j_0 in")  # the prologue fills version 0
+    assert fill < use
+
+
+def test_the_annotation_does_not_outlive_the_pass() -> None:
+    assert "layout_ext.num_stages" not in tlx.lower(_copy_schedule(2)[0]).script()
+
+
+def test_the_decision_is_on_record() -> None:
+    sch, _ = _copy_schedule(3)
+    with decisions.collect() as made:
+        tlx.lower(sch)
+    assert [(d.subject, d.text) for d in made] == [("A_shared", "3 buffer versions over loop j_0")]
+
+
+def test_refuses_a_copy_outside_every_serial_loop() -> None:
+    a = te.placeholder((64,), "float32", "A")
+    b = te.compute((64,), lambda i: a[i] + tvm.tirx.const(1, "float32"), name="B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    block = sch.get_sblock("B")
+    (i,) = sch.get_loops(block)
+    sch.bind(i, "threadIdx.x")
+    copy = sch.cache_read(block, 0, "shared")
+    sch.annotate(copy, "layout_ext.num_stages", 2)
+    with pytest.raises(tlx.ScheduleError, match=r"A_shared asks .* no serial loop holds both"):
+        tlx.lower(sch)
+
+
+def _two_copies(first: int, second: int) -> s_tir.Schedule:
+    x = te.placeholder((128,), "float32", "X")
+    y = te.placeholder((128,), "float32", "Y")
+    z = te.compute((128,), lambda i: x[i] + y[i], name="Z")
+    sch = s_tir.Schedule(te.create_prim_func([x, y, z]))
+    block = sch.get_sblock("Z")
+    (i,) = sch.get_loops(block)
+    io, ii = sch.split(i, [None, 32])
+    sch.bind(ii, "threadIdx.x")
+    for index, depth in ((0, first), (1, second)):
+        copy = sch.cache_read(block, index, "shared")
+        sch.compute_at(copy, io)
+        sch.bind(sch.get_loops(copy)[-1], "threadIdx.x")
+        if depth:
+            sch.annotate(copy, "layout_ext.num_stages", depth)
+    return sch
+
+
+def test_refuses_two_depths_in_one_loop() -> None:
+    with pytest.raises(tlx.ScheduleError, match=r"X_shared 2, Y_shared 3"):
+        tlx.lower(_two_copies(2, 3))
+
+
+@pytest.mark.parametrize(("first", "second"), [(2, 2), (3, 0), (0, 3), (4, 4)])
+def test_one_of_two_copies_may_be_left_alone(first: int, second: int) -> None:
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(128).astype("float32") for _ in range(2))
+    report = simulate(_two_copies(first, second), x, y, None)
+    np.testing.assert_array_equal(report.outputs["Z"], x + y)
+    assert not report.hazards
+
+
+def test_refuses_a_copy_of_what_the_loop_itself_writes() -> None:
+    """A running chain: tile k of B is copied only after the loop has written it."""
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def chain(B: T.Buffer((4, 32), "float32")) -> None:
+        for k in range(3):
+            with T.sblock("tile"):
+                T.reads(B[k, 0:32])
+                T.writes(B[k + 1, 0:32])
+                s = T.sblock_alloc_buffer((32,), scope="shared")
+                for t in T.thread_binding(32, thread="threadIdx.x"):
+                    with T.sblock("s"):
+                        vt = T.axis.spatial(32, t)
+                        T.sblock_attr({"layout_ext.num_stages": 2})
+                        s[vt] = B[k, vt]
+                for t in T.thread_binding(32, thread="threadIdx.x"):
+                    with T.sblock("next"):
+                        vt = T.axis.spatial(32, t)
+                        B[k + 1, vt] = s[31 - vt]
+
+    with pytest.raises(tlx.ScheduleError, match=r"Block s reads B, which .* loop k writes"):
+        tlx.lower(chain)
