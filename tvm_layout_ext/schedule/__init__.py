@@ -1,0 +1,10 @@
+"""Scheduling: TVM's classic TE-style face, and primitives for TensorIR schedules."""
+
+from __future__ import annotations
+
+from .double_buffer import double_buffer
+from .face import Schedule, create_schedule
+from .install import install, uninstall
+from .stage import Stage
+
+__all__ = ["Schedule", "Stage", "create_schedule", "double_buffer", "install", "uninstall"]

@@ -1,0 +1,51 @@
+"""``sch.double_buffer``: keep several versions of a cache, so that copying overlaps computing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ScheduleError
+
+__all__ = ["NUM_STAGES", "double_buffer"]
+
+NUM_STAGES = "layout_ext.num_stages"
+
+
+def double_buffer(sch: Any, block: Any, num_stages: int = 2) -> None:
+    """Ask for ``num_stages`` versions of the buffer that a cache block fills.
+
+    Called ``double_buffer`` in TVM's classic schedules and ``num_stages`` in Triton. The annotation
+    is traced; pass ``InjectMultiStageBuffer`` rewrites the loop around the copy when it lowers.
+
+    ::
+
+        # before                                   # after, in outline
+        for k in range(8):                         A_shared[0] = A[tile 0]
+            A_shared = A[tile k]                   for k in range(8):
+            use(A_shared)                              A_shared[(k + 1) % 2] = A[tile k + 1]
+                                                       use(A_shared[k % 2])
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        The schedule; this function is also its method ``double_buffer``.
+    block : SBlockRV or str
+        The block that fills the buffer, usually one that ``cache_read`` made.
+    num_stages : int
+        Number of versions; 1 leaves the program as it is.
+
+    Raises
+    ------
+    ScheduleError
+        If ``num_stages`` is below 1 or no int, or if the block writes more than one buffer.
+    """
+    if isinstance(num_stages, bool) or not isinstance(num_stages, int) or num_stages < 1:
+        raise ScheduleError(f"double_buffer needs an int num_stages >= 1, not {num_stages!r}.")
+    block = sch.get_sblock(block) if isinstance(block, str) else block
+    written = [region.source.name for region in sch.get(block).writes]
+    if len(written) != 1:
+        raise ScheduleError(
+            f"double_buffer needs a block that writes one buffer; "
+            f"{sch.get(block).name_hint} writes {len(written)} ({', '.join(written)})."
+        )
+    sch.annotate(block, NUM_STAGES, num_stages)

@@ -1,0 +1,255 @@
+"""TVM's classic TE schedule, on TensorIR: ``create_schedule`` and :class:`Schedule`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import s_tir, te
+from tvm.tirx import IterVar
+
+from ..errors import ScheduleError
+from . import checks, tensors
+from .factoring import check_rfactor, factor
+from .graph import in_order
+from .materialise import materialise
+from .records import CacheRead, CacheWrite, Rewrite, RFactor
+from .stage import Stage
+
+__all__ = ["Schedule", "create_schedule"]
+
+
+def create_schedule(ops: Any) -> Schedule:
+    """Create a schedule in which every operation is computed in a loop nest of its own.
+
+    Parameters
+    ----------
+    ops : te.Operation, te.Tensor or list of these
+        What the program computes in the end.
+
+    Returns
+    -------
+    Schedule
+
+    Examples
+    --------
+    .. code-block:: python
+
+        s = tlx.create_schedule(B.op)
+        AA = s.cache_read(A, "shared", [B])
+        s[AA].storage_align(AA.op.axis[0], 100, 8)
+        print(tlx.lower(s, [A, B]))
+    """
+    listed = list(ops) if isinstance(ops, (list, tuple, tvm.ir.Array)) else [ops]
+    if not listed:
+        raise ScheduleError("create_schedule needs at least one operation, not an empty list.")
+    return Schedule([_operation(op) for op in listed])
+
+
+def _operation(value: Any) -> te.Operation:
+    if isinstance(value, te.Tensor):
+        return value.op
+    if isinstance(value, te.tensor.Operation):
+        return value
+    raise ScheduleError(
+        f"create_schedule takes te operations or tensors, not a {type(value).__name__}."
+    )
+
+
+class Schedule:
+    """What a user asks of a computation, stage by stage; made by :func:`create_schedule`.
+
+    ``s[tensor]`` is the :class:`Stage` of a tensor or operation. The schedule only records;
+    ``s.sch``, ``tlx.lower`` and ``tlx.build`` apply it to TensorIR from scratch every time.
+
+    Attributes
+    ----------
+    stages : list of Stage
+        Producers first, the inputs among them.
+    rewrites : list
+        ``cache_read``, ``cache_write`` and ``rfactor`` in the order of the calls.
+    """
+
+    def __init__(self, outputs: Sequence[te.Operation]) -> None:
+        self.stages: list[Stage] = []
+        self.rewrites: list[Rewrite] = []
+        for op in in_order(outputs):
+            self.stages.append(Stage(self, op, [self[tensor.op] for tensor in op.input_tensors]))
+        self.outputs = list(outputs)
+        for op in outputs:
+            self[op].is_output = True
+
+    def __getitem__(self, key: Any) -> Stage:
+        """Return the stage of a tensor or operation."""
+        op = key.op if isinstance(key, te.Tensor) else key
+        for stage in self.stages:
+            if any(getattr(op, "same_as", _never)(known) for known in (stage.op, stage.origin)):
+                return stage
+        name = getattr(op, "name", repr(key))
+        known = ", ".join(stage.name for stage in self.stages)
+        raise ScheduleError(f"The schedule has no stage {name}; its stages are {known}.")
+
+    def __repr__(self) -> str:
+        return f"Schedule({', '.join(stage.name for stage in self.stages)})"
+
+    def cache_read(self, tensor: te.Tensor, scope: str, readers: Sequence[Any]) -> te.Tensor:
+        """Let ``readers`` read ``tensor`` through a copy in another memory.
+
+        Parameters
+        ----------
+        tensor : te.Tensor
+            What is read.
+        scope : str
+            Memory of the copy, e.g. ``shared``.
+        readers : list of te.Tensor or te.Operation
+            Who reads the copy; other readers keep the original.
+
+        Returns
+        -------
+        te.Tensor
+            The copy, a key of this schedule.
+        """
+        checks.check_scope(scope)
+        source = self[tensor]
+        stages = self._readers(source, readers)
+        cache = tensors.copy_of(tensor, scope)
+        stage = Stage(self, cache.op, [source])
+        stage.scope, stage.is_cache = scope, True
+        for reader in stages:
+            reader.inputs = [stage if old is source else old for old in reader.inputs]
+        self.stages.insert(self.stages.index(source) + 1, stage)
+        self.rewrites.append(CacheRead(source, stage, tuple(stages), tensor.value_index))
+        return cache
+
+    def _readers(self, source: Stage, readers: Any) -> list[Stage]:
+        listed = readers if isinstance(readers, (list, tuple)) else [readers]
+        stages = [self[reader] for reader in listed]
+        consumers = [stage for stage in self.stages if source in stage.inputs]
+        wrong = [stage.name for stage in stages if stage not in consumers]
+        if wrong or not stages:
+            legal = ", ".join(stage.name for stage in consumers) or "none"
+            raise ScheduleError(
+                f"cache_read of {source.name} needs stages that read it; "
+                f"{', '.join(wrong) or 'an empty list'} was given and legal are {legal}."
+            )
+        return stages
+
+    def cache_write(self, tensor: te.Tensor, scope: str) -> te.Tensor:
+        """Compute ``tensor`` in another memory and copy the result to where it was.
+
+        Parameters
+        ----------
+        tensor : te.Tensor
+            What is computed.
+        scope : str
+            Memory to compute it in, e.g. ``local``.
+
+        Returns
+        -------
+        te.Tensor
+            What now holds the computation, a key of this schedule; its reduction axes are those
+            that ``tensor`` had, and ``tensor`` keeps its data axes.
+        """
+        checks.check_scope(scope)
+        target = self._untouched(tensor, "cache_write")
+        cache, copy = tensors.shadow_of(target.op, scope)
+        stage = Stage(self, cache.op, target.inputs)
+        stage.scope = scope
+        target.reset(copy)
+        target.inputs = [stage]
+        self.stages.insert(self.stages.index(target), stage)
+        self.rewrites.append(CacheWrite(target, stage))
+        return cache
+
+    def _untouched(self, tensor: te.Tensor, call: str) -> Stage:
+        """The stage of a single-output compute whose loops are as written."""
+        stage = self[tensor]
+        if not isinstance(stage.op, te.ComputeOp) or stage.op.num_outputs != 1:
+            raise ScheduleError(
+                f"{call} needs a compute operation with one output, which {stage.name} is not."
+            )
+        if stage.moves or any(stage.marks.values()):
+            raise ScheduleError(
+                f"{call} of {stage.name} comes before its splits, fusions and bindings, "
+                f"because it replaces the loops of the stage."
+            )
+        return stage
+
+    def rfactor(self, tensor: te.Tensor, axis: IterVar, factor_axis: int = 0) -> te.Tensor:
+        """Reduce in two steps: partial results over ``axis``, then their combination.
+
+        Parameters
+        ----------
+        tensor : te.Tensor
+            A reduction, of which at most reduction axes are split or fused.
+        axis : IterVar
+            A reduction axis; it becomes a data axis of the partial results.
+        factor_axis : int
+            Position of that axis among the data axes of the partial results.
+
+        Returns
+        -------
+        te.Tensor
+            The partial results, a key of this schedule. The stage of ``tensor`` now reduces over
+            ``s[tensor].op.reduce_axis[0]``.
+        """
+        target = self[tensor]
+        checks.leaf_position(target, axis, "rfactor")
+        position = check_rfactor(target, axis, factor_axis)
+        parts = factor(target, axis, position)
+        stage = Stage(self, parts.partial, target.inputs)
+        self.rewrites.append(
+            RFactor(target, stage, axis, position, tuple(target.root), tuple(target.moves), parts)
+        )
+        target.reset(parts.combine)
+        target.inputs = [stage]
+        self.stages.insert(self.stages.index(target), stage)
+        outputs = tuple(parts.partial.output(i) for i in range(parts.partial.num_outputs))
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    @property
+    def sch(self) -> s_tir.Schedule:
+        """A fresh TensorIR schedule with everything applied; changing it does not change this one.
+
+        Its function takes the inputs, in the order in which they are met, and then the outputs.
+        """
+        return materialise(self, [*self._inputs(), *self._results()])
+
+    def to_module(self, args: Sequence[Any], name: str = "main") -> tvm.IRModule:
+        """Apply everything to TensorIR.
+
+        Parameters
+        ----------
+        args : sequence of te.Tensor or Var
+            The function's parameters; all inputs and outputs must be among them.
+        name : str
+            The function's name.
+        """
+        self._check_args(args)
+        mod = materialise(self, list(args)).mod
+        return tvm.IRModule({name: mod["main"].with_attr("global_symbol", name)})
+
+    def _inputs(self) -> list[te.Tensor]:
+        return [s.op.output(0) for s in self.stages if isinstance(s.op, te.PlaceholderOp)]
+
+    def _results(self) -> list[te.Tensor]:
+        """Output tensors of the computation as the user wrote it."""
+        return [op.output(i) for op in self.outputs for i in range(op.num_outputs)]
+
+    def _check_args(self, args: Sequence[Any]) -> None:
+        given = [arg for arg in args if isinstance(arg, te.Tensor)]
+        missing = [
+            tensor.name
+            for tensor in [*self._inputs(), *self._results()]
+            if not any(tensor.op.same_as(arg.op) for arg in given)
+        ]
+        if missing:
+            raise ScheduleError(
+                f"The arguments need every input and output of the schedule; "
+                f"{', '.join(missing)} are missing."
+            )
+
+
+def _never(_other: Any) -> bool:
+    return False

@@ -1,0 +1,28 @@
+"""Make the primitives methods of ``tvm.s_tir.Schedule``, and take them away again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import s_tir
+
+from .double_buffer import double_buffer
+
+__all__ = ["PRIMITIVES", "install", "uninstall"]
+
+#: Every primitive of this package, by the method name that it gets.
+PRIMITIVES: dict[str, Callable[..., Any]] = {"double_buffer": double_buffer}
+
+
+def install() -> None:
+    """Set every primitive as a method of ``tvm.s_tir.Schedule``; a second call changes nothing."""
+    for name, primitive in PRIMITIVES.items():
+        setattr(s_tir.Schedule, name, primitive)
+
+
+def uninstall() -> None:
+    """Remove the methods that :func:`install` set."""
+    for name, primitive in PRIMITIVES.items():
+        if getattr(s_tir.Schedule, name, None) is primitive:
+            delattr(s_tir.Schedule, name)

@@ -1,0 +1,333 @@
+"""Apply a recorded TE-style schedule to TensorIR, in one fixed order.
+
+TE lets calls come in any order; TensorIR does not: ``compute_at`` discards the splits of the
+block that it moves, and how much of a buffer it computes depends on which loops are bound by then.
+The order here is the one in which TE's own bound inference looked at a schedule:
+
+1. ``cache_read``, ``cache_write`` and ``rfactor``, in the order of the calls;
+2. scopes, then ``compute_inline``;
+3. stages from consumers to producers: ``compute_at``, the stage's splits, fusions and reorders,
+   then its bindings, so that regions relax over threads according to the storage scope;
+4. block attributes;
+5. initialisation of reductions, before the outermost reduction loop;
+6. tensor intrinsics.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import tvm
+from tvm import s_tir, te
+from tvm.tirx import IterVar
+
+from ..errors import ScheduleError
+from .axes import AxisMap, is_reduction
+from .double_buffer import double_buffer
+from .graph import in_order
+from .records import Attach, CacheRead, CacheWrite, Fuse, Move, Rewrite, RFactor, Split
+
+if TYPE_CHECKING:
+    from .face import Schedule
+    from .stage import Stage
+
+__all__ = ["materialise"]
+
+#: ``index`` of ``compute_at``: producers of one loop then stand in the order of the stages.
+_FIRST_PLACE = -2
+
+
+@contextmanager
+def _legal(request: str) -> Iterator[None]:
+    """Turn TVM's refusal of a request into one sentence."""
+    try:
+        yield
+    except (s_tir.ScheduleError, tvm.error.TVMError, ValueError) as error:
+        if isinstance(error, ScheduleError):
+            raise
+        raise ScheduleError(f"TensorIR refuses {request}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Last sentence of a TVM diagnostic, without the program that it prints."""
+    text = str(error).rpartition("Error message:")[2].strip().removeprefix("ScheduleError: ")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    reason = re.sub(r"(tirx|s_tir)\.(\w+)#\d+", r"\2", " ".join(lines[:2])) or type(error).__name__
+    return reason if reason.endswith(".") else f"{reason}."
+
+
+@dataclass
+class _Nest:
+    """Where a stage is in the TensorIR schedule.
+
+    Attributes
+    ----------
+    block : SBlockRV
+        Its block.
+    root_loops : tuple of IterVar
+        Its root axes in the order of the loops around it, while it is not moved.
+    iter_axes : tuple of IterVar
+        Its root axes in the order of its block iterators.
+    loops : AxisMap
+        The loop of every leaf axis.
+    """
+
+    block: Any
+    root_loops: tuple[IterVar, ...]
+    iter_axes: tuple[IterVar, ...]
+    loops: AxisMap[Any] = field(default_factory=AxisMap)
+
+
+def materialise(schedule: Schedule, args: list[Any]) -> s_tir.Schedule:
+    """Create a TensorIR schedule of function ``main`` with everything applied.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        What was recorded.
+    args : list of te.Tensor or Var
+        Parameters of the function.
+
+    Raises
+    ------
+    ScheduleError
+        If TensorIR refuses something; the sentence names it.
+    """
+    with _legal("the computation"):
+        func = te.create_prim_func(args)
+    # The extra checks of "all" cost twice the time and find only defects of TVM itself.
+    sch = s_tir.Schedule(func.with_attr("global_symbol", "main"), debug_mask="none")
+    return _Materialiser(schedule, sch, args).run()
+
+
+class _Materialiser:
+    def __init__(self, schedule: Schedule, sch: s_tir.Schedule, args: list[Any]) -> None:
+        self.schedule = schedule
+        self.sch = sch
+        self.args = args
+        self.nests: dict[Stage, _Nest] = {}
+
+    def run(self) -> s_tir.Schedule:
+        self._find_blocks()
+        for rewrite in self.schedule.rewrites:
+            self._rewrite(rewrite)
+        placed = [stage for stage in self.schedule.stages if stage in self.nests]
+        self._set_scopes(placed)
+        for stage in placed:
+            if stage.inlined:
+                with _legal(f"compute_inline of {stage.name}"):
+                    self.sch.compute_inline(self.nests[stage].block)
+        kept = [stage for stage in placed if not stage.inlined]
+        for stage in reversed(kept):
+            self._place(stage)
+        for step in (self._set_attributes, self._initialise, self._tensorize):
+            for stage in kept:
+                step(stage)
+        return self.sch
+
+    def _find_blocks(self) -> None:
+        """Pair stages with blocks, which ``create_prim_func`` emits in depth-first order too."""
+        blocks = iter(self.sch.get_child_blocks(self.sch.get_sblock("root")))
+        for op in in_order(arg.op for arg in self.args if isinstance(arg, te.Tensor)):
+            if isinstance(op, te.PlaceholderOp):
+                continue
+            block = next(blocks)
+            # Outputs of a compute without reduction are blocks of their own, in one loop nest.
+            for _ in range(op.num_outputs - 1 if _is_plain_compute(op) else 0):
+                next(blocks)
+            axes = (*op.axis, *op.reduce_axis) if isinstance(op, te.ComputeOp) else ()
+            self.nests[self.schedule[op]] = _Nest(block, axes, axes)
+
+    def _buffer(self, stage: Stage, value_index: int = 0) -> Any:
+        """Buffer that holds a stage's result now."""
+        if stage in self.nests:
+            return self.sch.get(self.nests[stage].block).writes[value_index].source
+        position = next(
+            i
+            for i, a in enumerate(self.args)
+            if isinstance(a, te.Tensor) and a.op.same_as(stage.op)
+        )
+        return self.sch.mod["main"].params[position]
+
+    def _rewrite(self, rewrite: Rewrite) -> None:
+        if isinstance(rewrite, CacheRead):
+            self._cache_read(rewrite)
+        elif isinstance(rewrite, CacheWrite):
+            self._cache_write(rewrite)
+        else:
+            self._rfactor(rewrite)
+
+    def _cache_read(self, record: CacheRead) -> None:
+        buffer = self._buffer(record.source, record.value_index)
+        readers = [self.nests[reader].block for reader in record.readers]
+        reads = self.sch.get(readers[0]).reads
+        index = next(i for i, region in enumerate(reads) if region.source.same_as(buffer))
+        with _legal(f"cache_read of {record.source.name}"):
+            block = self.sch.cache_read(readers[0], index, record.cache.scope, readers)
+        axes = tuple(record.cache.root)
+        self.nests[record.cache] = _Nest(block, axes, axes)
+
+    def _cache_write(self, record: CacheWrite) -> None:
+        nest = self.nests[record.target]
+        with _legal(f"cache_write of {record.target.name}"):
+            copy = self.sch.cache_write(nest.block, 0, record.cache.scope)
+        root, axes = tuple(record.cache.root), tuple(record.target.root)
+        self.nests[record.cache] = _Nest(nest.block, root, root)
+        self.nests[record.target] = _Nest(copy, axes, axes)
+
+    def _rfactor(self, record: RFactor) -> None:
+        nest = self.nests[record.target]
+        self._find_loops(nest, record.root)
+        self._apply_moves(record.target.name, nest, record.moves)
+        combine = nest.block
+        with _legal(f"rfactor of {record.target.name} over {record.axis.var.name}"):
+            partial = self.sch.rfactor(nest.loops[record.axis], record.factor_axis)
+        for stage, block, loops in (
+            (record.partial, partial, record.parts.partial_loops),
+            (record.target, combine, record.parts.combine_loops),
+        ):
+            self.nests[stage] = _Nest(block, loops, self._iter_axes(block, loops))
+
+    def _iter_axes(self, block: Any, axes: Sequence[IterVar]) -> tuple[IterVar, ...]:
+        """Axes in the order of the block's iterators, found through the loop variables."""
+        loops = [self.sch.get(loop) for loop in self.sch.get_loops(block)]
+        named = list(zip((loop.loop_var for loop in loops), axes, strict=False))
+        values = loops[-1].body.iter_values
+        return tuple(next(axis for var, axis in named if value.same_as(var)) for value in values)
+
+    def _set_scopes(self, stages: Sequence[Stage]) -> None:
+        for stage in stages:
+            scope = stage.scope or self._implied_scope(stage)
+            if scope != self._buffer(stage).scope():
+                with _legal(f"set_scope of {stage.name} to {scope}"):
+                    self.sch.set_scope(self.nests[stage].block, 0, scope)
+
+    def _implied_scope(self, stage: Stage) -> str:
+        """Scope of a stage without one: that of the innermost threads around it."""
+        if stage.is_output or stage.inlined:
+            return "global"
+        tags = [mark.value.thread_tag for mark in _marks_around(stage) if mark.kind == "bind"]
+        if not tags:
+            return "global"
+        return "shared" if all(tag.startswith("blockIdx") for tag in tags) else "local"
+
+    def _place(self, stage: Stage) -> None:
+        nest = self.nests[stage]
+        if stage.attach is not None:
+            self._compute_at(stage, nest, stage.attach)
+        self._find_loops(nest, tuple(stage.root), stage.attach)
+        self._apply_moves(stage.name, nest, stage.moves)
+        self._mark_loops(stage, nest)
+
+    def _compute_at(self, stage: Stage, nest: _Nest, attach: Attach) -> None:
+        parent, axis = attach.stage, attach.axis
+        if axis not in parent.leaf:
+            raise ScheduleError(
+                f"Stage {stage.name} is computed at axis {axis.var.name} of {parent.name}, "
+                f"which was split or fused since; its axes are {parent.leaf}."
+            )
+        if parent.inlined:
+            raise ScheduleError(
+                f"Stage {stage.name} is computed at {parent.name}, "
+                f"which is inlined and has no loops."
+            )
+        with _legal(f"compute_at of {stage.name} at {axis.var.name} of {parent.name}"):
+            loop = self.nests[parent].loops[axis]
+            self.sch.compute_at(nest.block, loop, True, _FIRST_PLACE)
+
+    def _find_loops(
+        self, nest: _Nest, root: Sequence[IterVar], attach: Attach | None = None
+    ) -> None:
+        """Give every root axis its loop, and put the loops in the order of the axes."""
+        loops = self.sch.get_loops(nest.block)
+        order = nest.root_loops
+        if attach is not None:
+            parent = self.nests[attach.stage]
+            outer = self.sch.get(parent.loops[attach.axis])
+            depth = [self.sch.get(loop).same_as(outer) for loop in loops].index(True) + 1
+            loops, order = loops[depth:], nest.iter_axes
+        nest.loops = AxisMap()
+        for axis, loop in zip(order, loops, strict=False):
+            nest.loops[axis] = loop
+        if any(not axis.same_as(other) for axis, other in zip(order, root, strict=False)):
+            self.sch.reorder(*(nest.loops[axis] for axis in root))
+
+    def _apply_moves(self, name: str, nest: _Nest, moves: Sequence[Move]) -> None:
+        for move in moves:
+            if isinstance(move, Split):
+                self._split(name, nest.loops, move)
+            elif isinstance(move, Fuse):
+                self._fuse(name, nest, move)
+            else:
+                names = ", ".join(axis.var.name for axis in move.axes)
+                with _legal(f"reorder of {names} of {name}"):
+                    self.sch.reorder(*(nest.loops[axis] for axis in move.axes))
+
+    def _split(self, name: str, loops: AxisMap[Any], move: Split) -> None:
+        with _legal(f"split of {move.parent.var.name} of {name}"):
+            outer, inner = self.sch.split(loops[move.parent], [move.nparts, move.factor])
+        loops[move.outer], loops[move.inner] = outer, inner
+
+    def _fuse(self, name: str, nest: _Nest, move: Fuse) -> None:
+        if not move.axes:
+            nest.loops[move.fused] = self.sch.add_unit_loop(nest.block)
+            return
+        with _legal(f"fusion into {move.fused.var.name} of {name}"):
+            fused = self.sch.fuse(*(nest.loops[axis] for axis in move.axes))
+        nest.loops[move.fused] = fused
+
+    def _mark_loops(self, stage: Stage, nest: _Nest) -> None:
+        for axis in stage.leaf:
+            mark = stage.marks.get(axis)
+            if mark is None or mark.kind == "tensorize":
+                continue
+            arguments = (mark.value.thread_tag,) if mark.kind == "bind" else ()
+            with _legal(f"{mark.kind} of {axis.var.name} of {stage.name}"):
+                getattr(self.sch, mark.kind)(nest.loops[axis], *arguments)
+        for axis, key, value in stage.pragmas:
+            self.sch.annotate(nest.loops[axis], key, value)
+
+    def _set_attributes(self, stage: Stage) -> None:
+        block = self.nests[stage].block
+        for align in sorted(stage.alignments, key=lambda align: align.dim):
+            with _legal(f"storage_align of {stage.name}"):
+                self.sch.storage_align(block, 0, align.dim, align.factor, align.offset)
+        if stage.num_stages is not None:
+            double_buffer(self.sch, block, stage.num_stages)
+        for key, value in sorted(stage.annotations.items()):
+            self.sch.annotate(block, key, value)
+
+    def _initialise(self, stage: Stage) -> None:
+        """Initialise a reduction before its outermost reduction loop, where TE does it.
+
+        A reduction over threads keeps its initialisation: LowerCrossThreadReduction needs it.
+        """
+        reductions = [axis for axis in stage.leaf if is_reduction(axis)]
+        marks = [stage.marks.get(axis) for axis in reductions]
+        if not reductions or any(mark is not None and mark.kind == "bind" for mark in marks):
+            return
+        nest = self.nests[stage]
+        with _legal(f"initialisation of {stage.name} before {reductions[0].var.name}"):
+            self.sch.decompose_reduction(nest.block, nest.loops[reductions[0]])
+
+    def _tensorize(self, stage: Stage) -> None:
+        """Placeholder."""
+
+
+def _is_plain_compute(op: te.Operation) -> bool:
+    return isinstance(op, te.ComputeOp) and not len(op.reduce_axis)
+
+
+def _marks_around(stage: Stage) -> Iterator[Any]:
+    """Marks of the loops that a stage is computed in, innermost first."""
+    attach = stage.attach
+    while attach is not None:
+        leaf = attach.stage.leaf
+        around = list(leaf)[: leaf.index(attach.axis) + 1] if attach.axis in leaf else []
+        marks = (attach.stage.marks.get(axis) for axis in reversed(around))
+        yield from (mark for mark in marks if mark is not None)
+        attach = attach.stage.attach

@@ -1,0 +1,290 @@
+"""One stage of a TE-style schedule: it records what the user asks for and checks what it can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tvm import te
+from tvm.tirx import IterVar
+
+from ..errors import ScheduleError
+from . import checks
+from .axes import Axes, AxisMap, is_reduction, new_axis
+from .records import Attach, Fuse, LoopMark, Move, Reorder, Split, StorageAlign
+
+if TYPE_CHECKING:
+    from .face import Schedule
+
+__all__ = ["Stage"]
+
+
+class Stage:
+    """How one operation is computed; made by a :class:`Schedule`, found as ``s[tensor]``.
+
+    Every call is recorded and checked at once as far as that needs no bounds; TensorIR sees it only
+    when the schedule is materialised, in one fixed order, so the order of calls on different
+    stages does not matter.
+
+    Attributes
+    ----------
+    op : te.Operation
+        The operation; ``cache_write`` and ``rfactor`` give the stage another one.
+    root : Axes
+        ``op.axis`` and then ``op.reduce_axis``.
+    leaf : Axes
+        The loops as they are now, outermost first.
+    """
+
+    def __init__(self, schedule: Schedule, op: te.Operation, inputs: list[Stage]) -> None:
+        self._schedule = schedule
+        self.origin = op
+        self.inputs = inputs
+        self.is_output = False
+        self.used = Axes()
+        self.marks: AxisMap[LoopMark] = AxisMap()
+        self.pragmas: list[tuple[IterVar, str, Any]] = []
+        self.annotations: dict[str, Any] = {}
+        self.alignments: list[StorageAlign] = []
+        self.num_stages: int | None = None
+        self.scope: str | None = None
+        self.attach: Attach | None = None
+        self.inlined = False
+        self.is_cache = False
+        self.reset(op)
+
+    def reset(self, op: te.Operation) -> None:
+        """Take another operation, whose loops nobody has touched yet."""
+        self.op = op
+        axes = [*op.axis, *op.reduce_axis] if isinstance(op, te.ComputeOp) else []
+        self.root = Axes(axes)
+        self.leaf = Axes(axes)
+        self.moves: list[Move] = []
+
+    @property
+    def name(self) -> str:
+        """Name of the operation."""
+        return str(self.op.name)
+
+    def __repr__(self) -> str:
+        return f"Stage({self.name}: {self.leaf})"
+
+    def depends_on(self, other: Stage) -> bool:
+        """Whether this stage reads ``other``, directly or through further stages."""
+        return any(source is other or source.depends_on(other) for source in self.inputs)
+
+    def downstream(self) -> Iterator[Stage]:
+        """Iterate over the stages that depend on this one."""
+        return (stage for stage in self._schedule.stages if stage.depends_on(self))
+
+    def refuse_output(self, call: str) -> None:
+        """Raise ScheduleError if the stage is an output of the schedule or one of its inputs."""
+        if not isinstance(self.op, te.ComputeOp):
+            kind = "an input" if isinstance(self.op, te.PlaceholderOp) else "an extern operation"
+            raise ScheduleError(f"{call} is not legal on {self.name}, which is {kind}.")
+        if self.is_output:
+            raise ScheduleError(f"{call} is not legal on {self.name}, an output of the schedule.")
+
+    def split(
+        self, parent: IterVar, factor: Any = None, nparts: Any = None
+    ) -> tuple[IterVar, IterVar]:
+        """Split an axis in two; a factor that does not divide the extent gives a guard.
+
+        Parameters
+        ----------
+        parent : IterVar
+            A leaf axis of this stage.
+        factor : int or PrimExpr, optional
+            Extent of the inner axis.
+        nparts : int or PrimExpr, optional
+            Extent of the outer axis; give exactly one of the two.
+
+        Returns
+        -------
+        tuple of IterVar
+            Outer and inner axis, named ``i.outer`` and ``i.inner``.
+        """
+        position = checks.leaf_position(self, parent, "split")
+        checks.check_unmarked(self, parent, "split")
+        if (factor is None) == (nparts is None):
+            given = "neither" if factor is None else "both"
+            raise ScheduleError(
+                f"split on stage {self.name} needs either factor or nparts; {given} was given."
+            )
+        checks.check_factor(*(("nparts", nparts) if factor is None else ("factor", factor)))
+        name, reduction = parent.var.name, is_reduction(parent)
+        outer, inner = (new_axis(f"{name}.{part}", reduction) for part in ("outer", "inner"))
+        self._move(Split(parent, outer, inner, factor, nparts), position, [parent], [outer, inner])
+        return outer, inner
+
+    def fuse(self, *axes: IterVar) -> IterVar:
+        """Fuse neighbouring axes into one; without axes, add a loop of one iteration.
+
+        Returns
+        -------
+        IterVar
+            Named ``i.j.fused``.
+        """
+        if not axes:
+            return self._add_unit_loop()
+        position = checks.check_neighbours(self, axes)
+        for axis in axes:
+            checks.check_unmarked(self, axis, "fuse")
+        if len(axes) == 1:
+            return axes[0]
+        name = ".".join(axis.var.name for axis in axes) + ".fused"
+        fused = new_axis(name, is_reduction(axes[0]))
+        self._move(Fuse(axes, fused), position, axes, [fused])
+        return fused
+
+    def _add_unit_loop(self) -> IterVar:
+        if len(self.leaf):
+            raise ScheduleError(
+                f"fuse() without axes is for a stage without loops; {self.name} has {self.leaf}."
+            )
+        fused = new_axis("singleton", reduction=False)
+        self._move(Fuse((), fused), 0, (), [fused])
+        return fused
+
+    def _move(self, move: Move, position: int, old: Any, new: list[IterVar]) -> None:
+        self.leaf.replace(position, len(old), new)
+        self.used = Axes([*self.used, *old])
+        self.moves.append(move)
+
+    def reorder(self, *axes: IterVar) -> None:
+        """Put the given axes in the given order, in the places that they have among the loops."""
+        positions = [checks.leaf_position(self, axis, "reorder") for axis in axes]
+        if len(set(positions)) < len(positions):
+            names = ", ".join(axis.var.name for axis in axes)
+            raise ScheduleError(f"reorder on stage {self.name} names an axis twice: {names}.")
+        for position, axis in zip(sorted(positions), axes, strict=True):
+            self.leaf.replace(position, 1, [axis])
+        self.moves.append(Reorder(axes))
+
+    def tile(
+        self, x_parent: IterVar, y_parent: IterVar, x_factor: Any, y_factor: Any
+    ) -> tuple[IterVar, IterVar, IterVar, IterVar]:
+        """Split two axes and reorder to x outer, y outer, x inner, y inner.
+
+        Returns
+        -------
+        tuple of IterVar
+            ``x_outer, y_outer, x_inner, y_inner``.
+        """
+        x_outer, x_inner = self.split(x_parent, factor=x_factor)
+        y_outer, y_inner = self.split(y_parent, factor=y_factor)
+        self.reorder(x_outer, y_outer, x_inner, y_inner)
+        return x_outer, y_outer, x_inner, y_inner
+
+    def bind(self, axis: IterVar, thread_axis: IterVar) -> None:
+        """Run the iterations of an axis on the threads of ``te.thread_axis("threadIdx.x")`` etc."""
+        checks.leaf_position(self, axis, "bind")
+        checks.check_bindable(self, axis, checks.thread_tag(thread_axis))
+        self.marks[axis] = LoopMark("bind", thread_axis)
+
+    def _mark(self, axis: IterVar, mark: LoopMark) -> None:
+        checks.leaf_position(self, axis, mark.kind)
+        checks.check_unmarked(self, axis, mark.kind)
+        self.marks[axis] = mark
+
+    def vectorize(self, axis: IterVar) -> None:
+        """Do all iterations of an axis in one vector instruction."""
+        self._mark(axis, LoopMark("vectorize"))
+
+    def unroll(self, axis: IterVar) -> None:
+        """Unroll the loop of an axis."""
+        self._mark(axis, LoopMark("unroll"))
+
+    def parallel(self, axis: IterVar) -> None:
+        """Run the iterations of an axis on CPU threads."""
+        self._mark(axis, LoopMark("parallel"))
+
+    def pragma(self, axis: IterVar, pragma_type: str, pragma_value: Any = 1) -> None:
+        """Put ``pragma_<pragma_type>`` on the loop of an axis, e.g. ``auto_unroll_max_step``."""
+        checks.leaf_position(self, axis, "pragma")
+        self.pragmas.append((axis, f"pragma_{pragma_type}", pragma_value))
+
+    def annotate(self, key: str, value: Any) -> None:
+        """Annotate the block of this stage; ``value`` is a str, an int or a list of these."""
+        if not _is_plain(value):
+            raise ScheduleError(
+                f"annotate {key!r} on stage {self.name} needs a str, an int or a list of these, "
+                f"not a {type(value).__name__}: TVM replays nothing else from a trace."
+            )
+        self.annotations[key] = value
+
+    def compute_at(self, parent: Stage, axis: IterVar) -> None:
+        """Compute this stage inside the loop ``axis`` of a stage that uses it."""
+        checks.check_attach(self, parent, axis)
+        self.attach, self.inlined = Attach(parent, axis), False
+
+    def compute_inline(self) -> None:
+        """Put this stage's expression where it is used, so that it needs no buffer."""
+        checks.check_inlinable(self)
+        self.attach, self.inlined = None, True
+
+    def compute_root(self) -> None:
+        """Compute this stage in a loop nest of its own, which is how every stage begins."""
+        self.attach, self.inlined = None, False
+
+    def set_scope(self, scope: str) -> None:
+        """Keep the result in ``global``, ``shared``, ``shared.dyn``, ``local`` or ``warp`` memory.
+
+        A stage without a scope gets ``shared`` when it is computed inside a block's loops and
+        ``local`` inside a thread's, as in TVM's classic schedules.
+        """
+        checks.check_scope(scope)
+        self.refuse_output("set_scope")
+        self.scope = scope
+
+    def storage_align(self, axis: IterVar, factor: int, offset: int) -> None:
+        """Make the stride of a dimension ``offset`` modulo ``factor`` elements, to skew the banks.
+
+        A 32-wide fp32 tile aligned with ``(32, 1)`` has rows of 33, so that a column touches
+        every bank once.
+
+        Parameters
+        ----------
+        axis : IterVar
+            The dimension, from ``op.axis``.
+        factor, offset : int
+            The least stride ``s`` with ``s % factor == offset`` is taken.
+        """
+        dim = checks.check_align(self, axis, factor, offset)
+        self.refuse_output("storage_align")
+        others = [known for known in self.alignments if known.dim != dim]
+        self.alignments = [*others, StorageAlign(dim, factor, offset)]
+
+    def double_buffer(self, num_stages: int = 2) -> None:
+        """Keep ``num_stages`` versions of this cache, so that copying overlaps computing."""
+        if not self.is_cache:
+            raise ScheduleError(
+                f"double_buffer needs a stage that cache_read made; {self.name} is none."
+            )
+        if isinstance(num_stages, bool) or not isinstance(num_stages, int) or num_stages < 1:
+            raise ScheduleError(f"double_buffer needs an int num_stages >= 1, not {num_stages!r}.")
+        self.num_stages = num_stages
+
+    def tensorize(self, axis: IterVar, intrin: Any) -> None:
+        """Compute the loops from ``axis`` inwards by a tensor intrinsic.
+
+        Parameters
+        ----------
+        axis : IterVar
+            The outermost loop that the intrinsic takes over.
+        intrin : te.TensorIntrin or str
+            From ``te.decl_tensor_intrin``, or the name of one registered with TVM.
+        """
+        if not isinstance(intrin, str) and not isinstance(getattr(intrin, "name", None), str):
+            raise ScheduleError(
+                f"tensorize on stage {self.name} needs what te.decl_tensor_intrin gives, or the "
+                f"name of a registered intrinsic, not a {type(intrin).__name__}."
+            )
+        self._mark(axis, LoopMark("tensorize", intrin))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether TVM can replay an annotation of this value from a trace."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return isinstance(value, (str, int))

@@ -1,0 +1,96 @@
+"""Tensors of the stages that ``cache_read``, ``cache_write`` and ``rfactor`` create.
+
+They stand for buffers that TensorIR's own primitives make; what counts is their shape, their axes
+and that each is a key of the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import te, tirx
+from tvm.te import _ffi_api
+from tvm.tirx import IterVar
+
+from .axes import new_axis
+
+__all__ = ["copy_of", "partial_of", "shadow_of"]
+
+
+def _compute_op(like: te.Operation, name: str, axes: Sequence[IterVar], body: Any) -> te.Operation:
+    return _ffi_api.ComputeOp(name, like.tag, like.attrs, list(axes), body)
+
+
+def _substituted(bodies: Any, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
+    """Bodies with variables replaced."""
+
+    def replace(var: tirx.Var) -> Any:
+        return next((new for old, new in pairs if var.same_as(old)), var)
+
+    return [tvm_ffi.structural_map(body, [(tirx.Var, replace)], order="post") for body in bodies]
+
+
+def copy_of(tensor: te.Tensor, scope: str) -> te.Tensor:
+    """A tensor that reads ``tensor`` element by element, with axes of its own."""
+    names = [f"ax{dim}" for dim in range(len(tensor.shape))]
+    return te.compute(
+        tensor.shape, lambda *i: tensor(*i), name=f"{tensor.name}.{scope}", varargs_names=names
+    )
+
+
+def shadow_of(op: te.Operation, scope: str) -> tuple[te.Tensor, te.Operation]:
+    """The tensor that computes what ``op`` did, and the copy that ``op`` becomes.
+
+    The copy keeps ``op.axis``; the new tensor keeps ``op.reduce_axis``.
+    """
+    axes = [new_axis(f"{axis.var.name}.c", False, axis.dom) for axis in op.axis]
+    body = _substituted(
+        op.body, [(old.var, new.var) for old, new in zip(op.axis, axes, strict=True)]
+    )
+    cache = _compute_op(op, f"{op.name}.{scope}", axes, body).output(0)
+    indices = [axis.var for axis in op.axis]
+    return cache, _compute_op(op, op.name, op.axis, [cache(*indices)])
+
+
+def partial_of(
+    op: te.Operation, factor: IterVar, factor_axis: int, rest: Sequence[IterVar], index: Any
+) -> tuple[te.Tensor, te.Operation]:
+    """The tensor of partial results, and the reduction over it that ``op`` becomes.
+
+    Parameters
+    ----------
+    op : te.Operation
+        The reduction.
+    factor : IterVar
+        Data axis of the partial results that was a reduction axis before.
+    factor_axis : int
+        Its position among the data axes.
+    rest : sequence of IterVar
+        The reduction axes that the partial results still sum over.
+    index : list of tuple
+        Each old reduction variable with its value in ``factor`` and ``rest``.
+    """
+    reduce = op.body[0]
+    axes = [new_axis(axis.var.name, False, axis.dom) for axis in op.axis]
+    pairs = [(old.var, new.var) for old, new in zip(op.axis, axes, strict=True)] + list(index)
+    source = _substituted(reduce.source, pairs)
+    condition = _substituted([reduce.condition], pairs)[0]
+    body = _reduced(reduce, source, condition, rest)
+    axes.insert(factor_axis, factor)
+    partial = _compute_op(op, f"{op.name}.rf", axes, body)
+    again = new_axis(f"{factor.var.name}.v", True, factor.dom)
+    indices = [axis.var for axis in op.axis]
+    indices.insert(factor_axis, again.var)
+    sources = [partial.output(i)(*indices) for i in range(op.num_outputs)]
+    combined = _reduced(reduce, sources, tirx.const(True, "bool"), [again])
+    return partial.output(0), _compute_op(op, op.name, op.axis, combined)
+
+
+def _reduced(reduce: Any, source: list[Any], condition: Any, axes: Sequence[IterVar]) -> list[Any]:
+    if not axes:
+        return source
+    return [
+        tirx.Reduce(reduce.combiner, source, axes, condition, index) for index in range(len(source))
+    ]
