@@ -6,6 +6,9 @@ import pytest
 
 from tests.golden import cases
 from tests.golden.cases import Case, bases_of, case_id, layout_of, linear_of
+from tvm_layout_ext.layout.banks import bank_conflicts
+from tvm_layout_ext.layout.convert import scratch_bytes
+from tvm_layout_ext.layout.operands import shared_for_mma_sync, shared_for_wgmma, wgmma_order
 
 DISTRIBUTED = ("blocked", "slice", "mma_v2", "mma_v3", "dot_operand")
 BYTES = {"i8": 1, "fp16": 2, "bf16": 2, "fp32": 4, "i32": 4, "fp64": 8, "i64": 8}
@@ -50,3 +53,52 @@ def test_linear_layout_algebra(case: Case) -> None:
     }
 
     assert operations[params["op"]]() == linear_of(case["expected"])
+
+
+def on_plain_memory(case: Case) -> bool:
+    return not case["expected"].get("uses_matrix_instructions")
+
+
+@pytest.mark.parametrize(
+    "case", list(filter(on_plain_memory, cases.of_kinds("convert_layout"))), ids=case_id
+)
+def test_conversion_scratch(case: Case) -> None:
+    src, dst = (layout_of(case["params"][k]).to_linear(case["shape"]) for k in ("src", "dst"))
+
+    assert bases_of(src) == case["params"]["src_bases"]
+    assert bases_of(dst) == case["params"]["dst_bases"]
+    scratch = scratch_bytes(src, dst, 8 * BYTES[case["dtype"]])
+    assert scratch == case["expected"]["shared_bytes"]
+
+
+@pytest.mark.parametrize("case", cases.of_kinds("bank_conflicts"), ids=case_id)
+def test_bank_conflicts(case: Case) -> None:
+    registers, shared = (
+        layout_of(case["params"][k]).to_linear(case["shape"])
+        for k in ("register_layout", "shared_layout")
+    )
+
+    found = bank_conflicts(registers, shared, case["element_bits"])
+
+    assert found == case["expected"]["conflicts"]
+
+
+@pytest.mark.parametrize("case", cases.of_kinds("swizzle"), ids=case_id)
+def test_shared_layout_of_operand(case: Case) -> None:
+    params = case["params"]
+    index, bits = params["operand_index"], params["elem_bits"]
+    order, turned = params["memory_order_of_loaded_tile"], params["tile_is_transposed_before_dot"]
+    expected = dict(case["expected"])
+    if expected.pop("type") == "nvmma_shared":
+        order = wgmma_order(index, order, bits, transposed=turned)
+        layout = shared_for_wgmma(case["shape"], order, bits)
+        names = {"swizzlingByteWidth": "swizzle_byte_width", "elementBitWidth": "element_bitwidth"}
+    else:
+        layout = shared_for_mma_sync(
+            index, case["shape"], order, bits, params["k_width"], transposed=turned
+        )
+        names = {"perPhase": "per_phase", "maxPhase": "max_phase"}
+
+    found = {name: getattr(layout, names.get(name, name)) for name in expected}
+
+    assert {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()} == expected

@@ -31,7 +31,21 @@ def threads(layout: L.Layout, shape: list[int], block: int = 0) -> np.ndarray:
     return held
 
 
-@pytest.mark.parametrize("module", ["f2", "linear", "base", "distributed", "shared", "text"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "f2",
+        "linear",
+        "base",
+        "distributed",
+        "shared",
+        "text",
+        "banks",
+        "swizzle",
+        "convert",
+        "operands",
+    ],
+)
 def test_examples_in_the_documentation(module: str) -> None:
     results = doctest.testmod(importlib.import_module(f"tvm_layout_ext.layout.{module}"))
 

@@ -7,12 +7,16 @@ Two families of classes describe placements in the words of Triton's gluon:
 * shared layouts, over the offsets of shared memory: :class:`SwizzledSharedLayout`,
   :class:`PaddedSharedLayout`, :class:`NVMMASharedLayout`.
 
-``to_linear(shape)`` turns each into a :class:`LinearLayout`, on which all questions are answered.
+``to_linear(shape)`` turns each into a :class:`LinearLayout`, on which all questions are answered:
+:func:`bank_conflicts` of a pair, the :func:`optimal_swizzle` between two layouts, the
+:func:`movement` that a conversion needs, the shared layouts of tensor-core operands.
 """
 
 from __future__ import annotations
 
+from .banks import bank_conflicts, vector_width, wavefronts
 from .base import CTALayout, Layout
+from .convert import Movement, movement, scratch_bytes
 from .distributed import (
     BlockedLayout,
     DistributedLinearLayout,
@@ -21,7 +25,9 @@ from .distributed import (
     SliceLayout,
 )
 from .linear import LinearLayout
+from .operands import shared_for_mma_sync, shared_for_wgmma, wgmma_order
 from .shared import NVMMASharedLayout, PaddedSharedLayout, SwizzledSharedLayout
+from .swizzle import optimal_swizzle, swizzle_conflicts
 from .text import parse
 
 __all__ = [
@@ -31,10 +37,21 @@ __all__ = [
     "DotOperandLayout",
     "Layout",
     "LinearLayout",
+    "Movement",
     "NVMMADistributedLayout",
     "NVMMASharedLayout",
     "PaddedSharedLayout",
     "SliceLayout",
     "SwizzledSharedLayout",
+    "bank_conflicts",
+    "movement",
+    "optimal_swizzle",
     "parse",
+    "scratch_bytes",
+    "shared_for_mma_sync",
+    "shared_for_wgmma",
+    "swizzle_conflicts",
+    "vector_width",
+    "wavefronts",
+    "wgmma_order",
 ]

@@ -1,0 +1,162 @@
+"""Bank conflicts of shared-memory accesses, by algebra and by enumeration.
+
+Shared memory serves one 4-byte word of each of its 32 banks at a time, a *wavefront*. A warp's
+request goes in phases: all 32 lanes at once for words, 16 for 8 bytes a lane, 8 for 16 bytes. In a
+phase, a bank that is asked for k different words takes k wavefronts, k - 1 of them conflicts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import LayoutError
+from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, NUM_BANKS, WARP_SIZE
+from .f2 import intersection
+from .linear import LinearLayout, is_power_of_two, log2
+
+__all__ = ["bank_conflicts", "vector_width", "wavefronts"]
+
+BANK_BITS = 8 * BANK_BYTES
+#: Bits that one wavefront can carry: 32 banks of 32 bits.
+ROW_BITS = NUM_BANKS * BANK_BITS
+MAX_ACCESS_BITS = 8 * MAX_ACCESS_BYTES
+
+
+def vector_width(registers: LinearLayout, shared: LinearLayout, element_bits: int) -> int:
+    """Find how many elements a thread can move at once between registers and shared memory.
+
+    The registers may be taken in any order. A vector needs registers whose elements lie at
+    offsets 0, 1, 2, ... of an aligned group, in every lane and warp.
+
+    Parameters
+    ----------
+    registers : LinearLayout
+        From register, lane, warp and block to the tensor.
+    shared : LinearLayout
+        From offset and block to the tensor.
+    element_bits : int
+        Bits of an element.
+
+    Examples
+    --------
+    >>> shared = LinearLayout.identity(256, "offset", "x")
+    >>> bases = {"register": [(1,), (2,), (128,)], "lane": [(4,), (8,), (16,), (32,), (64,)]}
+    >>> registers = LinearLayout.from_bases(bases, ["x"])
+    >>> vector_width(registers, shared, 32)
+    4
+    """
+    _check_bits(element_bits)
+    moves = registers.without_zero_bases("register").invert_and_compose(shared)
+    return _vector_width(moves, element_bits)
+
+
+def _vector_width(moves: LinearLayout, element_bits: int) -> int:
+    """Compute :func:`vector_width` from the map of registers, lanes, ... to offsets."""
+    offsets = moves.sublayout(moves.in_dims, ["offset"])
+    width = 1
+    while 2 * width * element_bits <= MAX_ACCESS_BITS:
+        wanted = moves.out_names.index("offset")
+        unit = tuple(width if i == wanted else 0 for i in range(len(moves.out_names)))
+        if unit not in moves.basis("register"):
+            break
+        width *= 2
+    # All other index bits must leave the group aligned.
+    while width > 1:
+        low = [v for v in offsets.columns if v & (width - 1)]
+        if sorted(low) == [1 << i for i in range(log2(width))]:
+            break
+        width //= 2
+    return width
+
+
+def bank_conflicts(registers: LinearLayout, shared: LinearLayout, element_bits: int) -> int:
+    """Count the conflicts of each phase when registers go to shared memory or come from it.
+
+    The count is one less than the number of lanes of a phase that meet in a bank, in the widest
+    access that :func:`vector_width` allows. Two lanes meet when their offsets differ by a multiple
+    of the 128-byte row; elements narrower than a word that meet in a bank at different bytes are
+    not counted, for those :func:`wavefronts` is exact.
+
+    Parameters
+    ----------
+    registers : LinearLayout
+        From register, lane, warp and block to the tensor.
+    shared : LinearLayout
+        From offset and block to the tensor.
+    element_bits : int
+        Bits of an element.
+
+    Examples
+    --------
+    A warp for each column of a 32x32 tile of words: its lanes all meet in one bank; a swizzle
+    gives each its own:
+
+    >>> from tvm_layout_ext.layout import BlockedLayout, SwizzledSharedLayout
+    >>> column = BlockedLayout([1, 1], [32, 1], [1, 32], [0, 1]).to_linear([32, 32])
+    >>> plain = SwizzledSharedLayout(1, 1, 1, [1, 0]).to_linear([32, 32])
+    >>> swizzled = SwizzledSharedLayout(1, 1, 32, [1, 0]).to_linear([32, 32])
+    >>> bank_conflicts(column, plain, 32), bank_conflicts(column, swizzled, 32)
+    (31, 0)
+    """
+    _check_bits(element_bits)
+    moves = registers.without_zero_bases("register").invert_and_compose(shared)
+    width = _vector_width(moves, element_bits)
+    row = log2(max(1, ROW_BITS // element_bits))
+    offsets = moves.sublayout(["lane"], ["offset"])
+    phase = offsets.flat_basis("lane")[: lanes_of_phase_log2(width * element_bits)]
+    rows = [1 << i for i in range(row, log2(shared.in_sizes["offset"]))]
+    return (1 << intersection(phase, rows)) - 1
+
+
+def lanes_of_phase_log2(access_bits: int) -> int:
+    """Compute how many low bits of the lane number tell apart the lanes of one phase.
+
+    >>> [lanes_of_phase_log2(bits) for bits in (16, 32, 64, 128)]
+    [5, 5, 4, 3]
+    """
+    return log2(WARP_SIZE) - log2(max(1, access_bits // BANK_BITS))
+
+
+def wavefronts(addresses: Any, access_bytes: int) -> int:
+    """Count the wavefronts of one request by looking at every lane.
+
+    Parameters
+    ----------
+    addresses : array of int
+        Byte address of each active lane, in lane order; -1 for an idle lane.
+    access_bytes : int
+        Bytes that each lane moves: 1, 2, 4, 8 or 16.
+
+    Examples
+    --------
+    >>> wavefronts(np.arange(32) * 4, 4), wavefronts(np.arange(32) * 128, 4)
+    (1, 32)
+    >>> wavefronts(np.arange(32) * 16, 16)
+    4
+    """
+    if not is_power_of_two(access_bytes) or access_bytes > MAX_ACCESS_BYTES:
+        raise LayoutError(f"An access has 1, 2, 4, 8 or 16 bytes, not {access_bytes}.")
+    lanes = np.asarray(addresses, dtype=np.int64)
+    phase = 1 << lanes_of_phase_log2(8 * access_bytes)
+    return sum(
+        _wavefronts_of_phase(lanes[first : first + phase], access_bytes)
+        for first in range(0, len(lanes), phase)
+    )
+
+
+def _wavefronts_of_phase(addresses: np.ndarray, access_bytes: int) -> int:
+    active = addresses[addresses >= 0]
+    if not active.size:
+        return 0
+    steps = np.arange(0, access_bytes, min(access_bytes, BANK_BYTES))
+    words = np.unique((active[:, None] + steps) // BANK_BYTES)
+    return int(np.bincount(words % NUM_BANKS).max())
+
+
+def _check_bits(element_bits: int) -> None:
+    if not is_power_of_two(element_bits) or element_bits > MAX_ACCESS_BITS:
+        raise LayoutError(
+            f"An element has {element_bits} bits; it must be a power of two up to 128."
+        )

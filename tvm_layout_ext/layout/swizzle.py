@@ -1,0 +1,177 @@
+"""The best shared layout between two distributed layouts.
+
+A tensor is written to shared memory in one layout and read in another. We look for the order of
+elements in memory with which both sides move wide vectors and neither meets a bank twice, as far
+as that is possible at all. Offsets are split into bits of three kinds::
+
+    | segment ...        | bank ...           | vector ... |
+      which 128-byte row   which bank of it     inside one access
+
+Put *any* basis vectors of the tensor under these names and the offsets are a bijection. The vectors
+that both sides hold in registers go under ``vector``. Two lanes of a phase conflict when they
+differ by a sum of segment vectors, so the segment must meet the span of each side's lanes only
+in zero. Vectors that are lanes of neither side are safe. When they run out, a lane vector of the
+writer XOR one of the reader lies in neither span: that is the swizzle. Only when those run out,
+too, conflicts must remain, and are shared out evenly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..errors import LayoutError
+from .banks import BANK_BITS, MAX_ACCESS_BITS, ROW_BITS, lanes_of_phase_log2
+from .f2 import complement, intersection
+from .linear import LinearLayout, is_power_of_two, log2
+
+__all__ = ["optimal_swizzle", "swizzle_conflicts"]
+
+
+def optimal_swizzle(src: LinearLayout, dst: LinearLayout, element_bits: int) -> LinearLayout:
+    """Find the shared layout that best serves writing as ``src`` and reading as ``dst``.
+
+    Parameters
+    ----------
+    src, dst : LinearLayout
+        From register, lane, warp and block to the tensor.
+    element_bits : int
+        Bits of an element, at most 128.
+
+    Returns
+    -------
+    LinearLayout
+        From vector, bank, segment, reps and block to the tensor. The offset is vector, bank and
+        segment put together, the vector lowest. Rounds ``reps`` are done one after the other in
+        the same memory.
+
+    Examples
+    --------
+    A transpose of 32x32 words, a row a warp access on one side, a column on the other. The
+    segment's vectors are sums of a row's and a column's lane, the diagonal that everyone knows:
+
+    >>> from tvm_layout_ext.layout import BlockedLayout
+    >>> rows = BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0]).to_linear([32, 32])
+    >>> columns = BlockedLayout([1, 1], [32, 1], [1, 4], [0, 1]).to_linear([32, 32])
+    >>> swizzle = optimal_swizzle(rows, columns, 32)
+    >>> swizzle.basis("segment")
+    ((1, 1), (2, 2), (4, 4), (8, 8), (16, 16))
+    >>> swizzle_conflicts(swizzle, rows, columns, 32)
+    (0, 0)
+    """
+    if not is_power_of_two(element_bits) or element_bits > MAX_ACCESS_BITS:
+        raise LayoutError(f"An element of {element_bits} bits cannot be moved at once.")
+    if src.out_dims != dst.out_dims or src.flat_basis("block") != dst.flat_basis("block"):
+        raise LayoutError(f"{src} and {dst} do not lay out one tensor in the same blocks.")
+    a, b = _Side(src), _Side(dst)
+    block = [v for v in src.flat_basis("block") if v]
+    dimension = log2(src.total_out_size)
+    vector = _vector_basis(a, b, element_bits)
+    vector_bits = element_bits << len(vector)
+    free = dimension - len(vector) - len(block)
+    bank_size = min(log2(ROW_BITS // vector_bits), free)
+    segment = _segment_basis(
+        {*vector, *block, *a.phase(vector_bits)},
+        {*vector, *block, *b.phase(vector_bits)},
+        dimension,
+        free - bank_size,
+    )
+    bank = complement([*vector, *segment, *block], dimension)
+    if vector_bits < MAX_ACCESS_BITS:
+        bank = _registers_first(bank, a, b)
+    rounds = [v for v in segment if v in a.registers and v in b.registers]
+    bases = {
+        "vector": vector,
+        "bank": bank,
+        "segment": [v for v in segment if v not in rounds],
+        "reps": rounds,
+        "block": block,
+    }
+    flat = {name: [(v,) for v in vectors] for name, vectors in bases.items()}
+    layout = LinearLayout.from_bases(flat, {"element": src.total_out_size})
+    return layout.reshape_outs(src.out_sizes)
+
+
+def swizzle_conflicts(
+    swizzle: LinearLayout, src: LinearLayout, dst: LinearLayout, element_bits: int
+) -> tuple[int, int]:
+    """Count the conflicts of each phase, of the writes and of the reads.
+
+    Parameters
+    ----------
+    swizzle : LinearLayout
+        As :func:`optimal_swizzle` gives it.
+    src, dst : LinearLayout
+        The two layouts it serves.
+    element_bits : int
+        Bits of an element.
+    """
+    segment = swizzle.flat_basis("segment") + swizzle.flat_basis("reps")
+    access = element_bits * swizzle.in_sizes["vector"]
+    write, read = (
+        (1 << intersection(segment, _Side(side).phase(access))) - 1 for side in (src, dst)
+    )
+    return write, read
+
+
+class _Side:
+    """The basis vectors of one layout, each packed into an integer."""
+
+    def __init__(self, layout: LinearLayout) -> None:
+        self.registers = [v for v in layout.flat_basis("register") if v]
+        self.lanes = layout.flat_basis("lane")
+        self.warps = [v for v in layout.flat_basis("warp") if v]
+
+    def phase(self, access_bits: int) -> list[int]:
+        """Vectors of the lanes that access memory together."""
+        return [v for v in self.lanes[: lanes_of_phase_log2(access_bits)] if v]
+
+
+def _vector_basis(src: _Side, dst: _Side, element_bits: int) -> list[int]:
+    most = log2(MAX_ACCESS_BITS // element_bits)
+    vector = _common(src.registers, dst.registers)[:most]
+    missing = log2(max(1, BANK_BITS // element_bits)) - len(vector)
+    return vector + _fill_word(src, dst, vector)[: max(0, missing)]
+
+
+def _fill_word(src: _Side, dst: _Side, vector: Sequence[int]) -> list[int]:
+    """List vectors that may complete a 32-bit word, best first.
+
+    Whatever shares a word never conflicts, so registers of one side that are warps of the other
+    come first, which widen one side's accesses; then warps of both; then any warps.
+    """
+
+    def left(vectors: Iterable[int]) -> list[int]:
+        return [v for v in vectors if v not in vector]
+
+    of_src = _common(left(src.registers), left(dst.warps))
+    of_dst = _common(left(dst.registers), left(src.warps))
+    if len(of_src) == len(of_dst):
+        best = min(of_src, of_dst, key=lambda v: min(v, default=0))
+    else:
+        best = max(of_src, of_dst, key=len)
+    both = _common(left(src.warps), left(dst.warps))
+    longest = max(len(src.warps), len(dst.warps))
+    turns = [w for i in range(longest) for side in (src, dst) for w in side.warps[i : i + 1]]
+    return list(dict.fromkeys([*best, *both, *left(turns)]))
+
+
+def _segment_basis(src: set[int], dst: set[int], dimension: int, size: int) -> list[int]:
+    """Choose ``size`` vectors that meet the spans of the two sets as little as possible."""
+    used = src | dst
+    segment = [v for v in (1 << i for i in range(dimension)) if v not in used][:size]
+    if len(segment) == size:
+        return segment
+    few, many = sorted((sorted(src - dst), sorted(dst - src)), key=len)
+    clashes = min(max(0, size - len(few) - len(segment)), len(few))
+    segment += [x ^ y for x, y in list(zip(few, many, strict=False))[clashes:]]
+    return [*segment, *few[:clashes], *many[:clashes]][:size]
+
+
+def _registers_first(bank: list[int], src: _Side, dst: _Side) -> list[int]:
+    """Begin with banks that one side holds in registers: it may then move wider vectors."""
+    first = max((_common(bank, side.registers) for side in (src, dst)), key=len)
+    return first + [v for v in bank if v not in first]
+
+
+def _common(first: Iterable[int], second: Sequence[int]) -> list[int]:
+    return [v for v in first if v in second]
