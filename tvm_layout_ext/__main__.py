@@ -1,0 +1,5 @@
+"""``python -m tvm_layout_ext``."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,265 @@
+"""``explain``: every global and shared access of a kernel, with what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.target import Target
+
+from .. import decisions
+from ..build import to_module
+from ..errors import ScheduleError
+from ..simulate import simulate
+from ..target import resolve
+from .shared_buffers import SharedBuffer, read_shared_buffers
+from .text import columns
+
+__all__ = ["Access", "Explanation", "explain"]
+
+#: Blocks that are run for the counters; every block of a regular kernel does the same.
+_GRID_SAMPLE = 4
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Access:
+    """One access site of global or shared memory.
+
+    Attributes
+    ----------
+    buffer : str
+        The user's name of it.
+    scope : str
+        ``"global"``, ``"shared"`` or ``"shared.dyn"``.
+    kind : str
+        ``"load"``, ``"store"`` or ``"atomic"``.
+    vector_bytes : int
+        Bytes a thread moves at once.
+    requests : int
+        Warp-wide accesses that were run.
+    sectors_per_request, ideal_sectors_per_request : float or None
+        32-byte sectors of global memory, and the least that the bytes need; None for shared.
+    conflict_degree : float or None
+        Shared-memory wavefronts over the least possible: 1 is free of conflicts, 32 the worst;
+        None for global.
+    site : str
+        Block or line it came from.
+    """
+
+    buffer: str
+    scope: str
+    kind: str
+    vector_bytes: int
+    requests: int
+    sectors_per_request: float | None
+    ideal_sectors_per_request: float | None
+    conflict_degree: float | None
+    site: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What :func:`explain` found; ``str`` gives it as tables.
+
+    Attributes
+    ----------
+    rows : list of Access
+        One a site, in the order of the program.
+    shared : list of SharedBuffer
+        Stride, padding and bytes of each shared buffer.
+    shared_bytes : int
+        What a block allocates, after merging.
+    bank_conflicts : int
+        Of the blocks that were run.
+    hazards : list of str
+        Races and reads of unwritten memory that the simulated GPU saw.
+    decisions : list of Decision
+        What the passes chose or refused, and why.
+    """
+
+    rows: list[Access]
+    shared: list[SharedBuffer]
+    shared_bytes: int
+    bank_conflicts: int
+    hazards: list[str]
+    decisions: list[decisions.Decision]
+
+    def __str__(self) -> str:
+        return "\n\n".join(part for part in self._parts() if part)
+
+    def _parts(self) -> list[str]:
+        accesses = columns(_ACCESS_HEADS, [_access_cells(row) for row in self.rows])
+        shared = columns(_SHARED_HEADS, [_shared_cells(buffer) for buffer in self.shared])
+        return [
+            accesses,
+            shared if self.shared else "",
+            f"Shared memory of a block: {self.shared_bytes:,} bytes. "
+            f"Bank conflicts in the blocks run: {self.bank_conflicts:,}.",
+            "\n".join(f"Hazard: {hazard}" for hazard in self.hazards),
+            "\n".join(map(str, self.decisions)),
+        ]
+
+
+_ACCESS_HEADS = (
+    "buffer",
+    "scope",
+    "kind",
+    "vector bytes",
+    "sectors/request",
+    "least",
+    "conflict",
+    "site",
+)
+_SHARED_HEADS = ("shared buffer", "shape", "row stride", "padding", "bytes")
+
+
+def _access_cells(row: Access) -> list[str]:
+    return [
+        row.buffer,
+        row.scope,
+        row.kind,
+        str(row.vector_bytes),
+        _number(row.sectors_per_request),
+        _number(row.ideal_sectors_per_request),
+        "-" if row.conflict_degree is None else f"{_number(row.conflict_degree)}-way",
+        row.site,
+    ]
+
+
+def _shared_cells(buffer: SharedBuffer) -> list[str]:
+    shape = "x".join(map(str, buffer.shape))
+    stride = "-" if buffer.stride is None else str(buffer.stride)
+    return [buffer.name, shape, stride, str(buffer.padding), f"{buffer.bytes:,}"]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def explain(
+    source: Any,
+    args: Sequence[Any] | None = None,
+    *,
+    arrays: Sequence[np.ndarray] | None = None,
+    values: Mapping[str, int] | None = None,
+    target: str | Target | None = None,
+    grid_sample: int | None = _GRID_SAMPLE,
+) -> Explanation:
+    """Say how a kernel uses memory: each access's vector width, sectors, and bank conflicts.
+
+    Runs some blocks on the simulated GPU; needs no GPU and no compiler.
+
+    Parameters
+    ----------
+    source : tvm_layout_ext.te.Schedule, tvm.s_tir.Schedule, PrimFunc or IRModule
+        What was scheduled, or what ``lower`` gave.
+    args : sequence of te.Tensor, optional
+        Parameters, for a TE-style schedule.
+    arrays : sequence of numpy.ndarray, optional
+        One a parameter; by default drawn at random.
+    values : mapping of str to int, optional
+        Values of symbolic sizes, for the arrays that are drawn.
+    target : str or tvm.target.Target, optional
+        By default :func:`tvm_layout_ext.default_target`.
+    grid_sample : int or None
+        How many blocks to run; None runs all.
+
+    Returns
+    -------
+    Explanation
+
+    Raises
+    ------
+    ScheduleError
+        If a symbolic size has no value, or the source is of another type.
+    NotModelled
+        If the kernel uses something that the simulated GPU does not model.
+    """
+    mod = to_module(source, args)
+    drawn = list(arrays) if arrays is not None else draw_arguments(mod, values or {})
+    bound = resolve(target)
+    with decisions.collect() as made:
+        report = simulate(mod, *drawn, target=bound, grid_sample=grid_sample)
+    rows = [_access(record) for record in report.accesses if _is_memory(record.scope)]
+    return Explanation(
+        rows=rows,
+        shared=read_shared_buffers(mod, bound),
+        shared_bytes=report.shared_bytes,
+        bank_conflicts=report.bank_conflicts,
+        hazards=[str(hazard) for hazard in report.hazards],
+        decisions=list(dict.fromkeys(made)),
+    )
+
+
+def _is_memory(scope: str) -> bool:
+    return scope == "global" or scope.startswith("shared")
+
+
+def _access(record: Any) -> Access:
+    requests = max(record.requests, 1)
+    is_global = record.scope == "global"
+    least = record.wavefronts - record.bank_conflicts
+    return Access(
+        buffer=record.buffer,
+        scope=record.scope,
+        kind=record.kind,
+        vector_bytes=record.vector_bytes,
+        requests=record.requests,
+        sectors_per_request=record.sectors / requests if is_global else None,
+        ideal_sectors_per_request=record.ideal_sectors / requests if is_global else None,
+        conflict_degree=None if is_global else record.wavefronts / max(least, 1),
+        site=str(record.site),
+    )
+
+
+def draw_arguments(mod: tvm.IRModule, values: Mapping[str, int]) -> list[np.ndarray]:
+    """Random arrays for the parameters of a module's only function.
+
+    Parameters
+    ----------
+    mod : IRModule
+        With one PrimFunc.
+    values : mapping of str to int
+        Value of each symbolic size, by name.
+
+    Raises
+    ------
+    ScheduleError
+        If there is not exactly one function, or a symbolic size has no value.
+    """
+    functions = {gv: f for gv, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
+    if len(functions) != 1:
+        names = ", ".join(sorted(gv.name_hint for gv in functions)) or "none"
+        raise ScheduleError(f"explain needs a module of one function; this one has {names}.")
+    (func,) = functions.values()
+    rng = np.random.default_rng(_SEED)
+    return [_draw(rng, buffer, values) for buffer in _buffers(func)]
+
+
+def _buffers(func: tirx.PrimFunc) -> list[Any]:
+    """The parameters that are buffers."""
+    return [param for param in func.params if hasattr(param, "shape") and hasattr(param, "scope")]
+
+
+def _draw(rng: np.random.Generator, buffer: Any, values: Mapping[str, int]) -> np.ndarray:
+    shape = tuple(_extent(extent, buffer.name, values) for extent in buffer.shape)
+    return (rng.random(shape) * 8).astype(str(buffer.dtype))
+
+
+def _extent(extent: Any, buffer: str, values: Mapping[str, int]) -> int:
+    if isinstance(extent, int | tirx.IntImm):
+        return int(extent)
+    bound = {
+        var: values[var.name] for var in tirx.analysis.undefined_vars(extent) if var.name in values
+    }
+    result = tvm.sym.Analyzer().simplify(tirx.transform.substitute(extent, bound))
+    if not isinstance(result, tirx.IntImm):
+        raise ScheduleError(
+            f"Buffer {buffer} has the symbolic size {extent}; give values for its variables."
+        )
+    return int(result)

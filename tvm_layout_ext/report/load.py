@@ -1,0 +1,96 @@
+"""Find what to explain in a file: a schedule, function or module, or TVMScript text."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+
+from ..errors import ScheduleError
+from ..schedule import Schedule
+
+__all__ = ["load_file"]
+
+_KINDS = (Schedule, s_tir.Schedule, tirx.PrimFunc, tvm.IRModule)
+
+
+def load_file(path: str | Path, name: str | None = None) -> tuple[Any, list[Any] | None]:
+    """Load what a file schedules.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        A Python file, which is run; or text that ``script()`` printed.
+    name : str, optional
+        The variable to take, if the file defines several.
+
+    Returns
+    -------
+    tuple
+        The schedule, function or module, and the file's ``args`` if it is a TE-style schedule.
+
+    Raises
+    ------
+    ScheduleError
+        If the file cannot be read or run, or does not define exactly one such thing.
+    """
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScheduleError(f"Cannot read {path}: {error}.") from None
+    if _is_printed_script(text):
+        return _parse(path, text), None
+    return _choose(str(path), _run(path), name)
+
+
+def _is_printed_script(text: str) -> bool:
+    """Whether a file is TVMScript as ``script()`` prints it, with its imports as comments."""
+    imports = re.search(r"^\s*(import|from)\s", text, re.MULTILINE)
+    return imports is None and re.search(r"^@(I\.ir_module|T\.prim_func)", text, re.M) is not None
+
+
+def _parse(path: str | Path, text: str) -> Any:
+    try:
+        return tvm.script.from_source(text)
+    except Exception as error:
+        raise ScheduleError(f"{path} is no TVMScript: {_first_line(error)}.") from None
+
+
+def _run(path: str | Path) -> dict[str, Any]:
+    try:
+        return runpy.run_path(str(path))
+    except Exception as error:
+        kind = type(error).__name__
+        raise ScheduleError(f"Running {path} failed with {kind}: {_first_line(error)}.") from None
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].rstrip(".") if lines else "no text"
+
+
+def _choose(path: str, defined: dict[str, Any], name: str | None) -> tuple[Any, list[Any] | None]:
+    found = {key: value for key, value in defined.items() if isinstance(value, _KINDS)}
+    names = ", ".join(found) or "none"
+    if name is not None and name not in found:
+        raise ScheduleError(
+            f"{path} defines no schedule, function or module {name}; it has {names}."
+        )
+    if name is None and len(found) != 1:
+        raise ScheduleError(
+            f"{path} should define one schedule, function or module and defines {names}"
+            f"{'; choose with --name' if found else ''}."
+        )
+    chosen = found[name] if name is not None else next(iter(found.values()))
+    if not isinstance(chosen, Schedule):
+        return chosen, None
+    args = defined.get("args")
+    if not isinstance(args, list | tuple):
+        raise ScheduleError(
+            f"{path} needs a list `args` of the schedule's tensors, e.g. args = [A, B]."
+        )
+    return chosen, list(args)

@@ -1,0 +1,91 @@
+"""Row strides and padding of shared buffers, read while they still have rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from .._compat import pass_name
+from ..build import device_program, shared_buffers
+from ..pipeline import lowering_passes
+
+__all__ = ["SharedBuffer", "read_shared_buffers"]
+
+#: After it, storage_align's padding is in the strides; FlattenBuffer, later, takes them away.
+_PADDED = "s_tir.CompactBufferAllocation"
+
+
+@dataclass(frozen=True)
+class SharedBuffer:
+    """One shared buffer as it is laid out.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of int
+        After compaction; one number if the program was lowered before.
+    stride : int or None
+        Elements from one row to the next; None for a flat buffer.
+    padding : int
+        Elements between the end of a row and the start of the next.
+    bytes : int
+        Allocated.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    stride: int | None
+    padding: int
+    bytes: int
+
+
+def read_shared_buffers(mod: tvm.IRModule, target: Any) -> list[SharedBuffer]:
+    """List the shared buffers of a module of TensorIR functions.
+
+    A module that is already flat (``lower`` gave it) has only allocations left: no strides.
+    """
+    shaped = _shaped(mod)
+    if shaped:
+        return shaped
+    return [
+        SharedBuffer(name, (size,), None, 0, size)
+        for kernel in device_program(mod, target=target).kernels.values()
+        for name, size in shared_buffers(kernel).items()
+    ]
+
+
+def _shaped(mod: tvm.IRModule) -> list[SharedBuffer]:
+    passes = lowering_passes()[0]
+    end = next(i for i, stage in enumerate(passes) if pass_name(stage) == _PADDED)
+    compact = tvm.ir.transform.Sequential(passes[: end + 1])(mod)
+    found: list[SharedBuffer] = []
+
+    def look(block: s_tir.SBlock) -> None:
+        found.extend(_laid_out(b) for b in block.alloc_buffers if b.scope().startswith("shared"))
+
+    for func in compact.functions.values():
+        if isinstance(func, tirx.PrimFunc):
+            tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, look)])
+    return found
+
+
+def _laid_out(buffer: Any) -> SharedBuffer:
+    shape = tuple(int(extent) for extent in buffer.shape)
+    strides = [int(stride) for stride in buffer.ty.strides] or _dense(shape)
+    stride = strides[-2] if len(strides) > 1 else None
+    padding = stride - shape[-1] * strides[-1] if stride is not None else 0
+    elements = strides[0] * shape[0] if shape else 1
+    size = elements * tvm.DataType(buffer.dtype).itemsize
+    return SharedBuffer(str(buffer.name), shape, stride, padding, size)
+
+
+def _dense(shape: tuple[int, ...]) -> list[int]:
+    """Strides of a buffer without gaps: ``(2, 3, 4)`` gives ``[12, 4, 1]``."""
+    strides = [1]
+    for extent in reversed(shape[1:]):
+        strides.insert(0, strides[0] * extent)
+    return strides

@@ -1,0 +1,41 @@
+"""Plain-text tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["columns"]
+
+
+def columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Set rows in columns under their heads; a column of numbers is set to the right.
+
+    Parameters
+    ----------
+    heads : sequence of str
+        One a column.
+    rows : sequence of sequence of str
+        Cells.
+
+    Examples
+    --------
+    >>> print(columns(("name", "size"), [("A", "9"), ("BB", "10")]))
+    name  size
+    A        9
+    BB      10
+    """
+    table = [list(heads), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    right = [_numeric([row[i] for row in rows]) for i in range(len(heads))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in table
+    ]
+    return "\n".join(lines)
+
+
+def _numeric(cells: Sequence[str]) -> bool:
+    return bool(cells) and all(cell[:1].isdigit() or cell == "-" for cell in cells)

@@ -1,0 +1,204 @@
+"""What a run of the tuner prints: all trials, the winner against the default, and why it wins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from ..tune.cost import Counters, modelled_terms
+from ..tune.knobs import Config
+from ..tune.operator import Operator
+from ..tune.records import Record
+from ..tune.replay import Replay
+from ..tune.search import Result
+
+__all__ = ["best_table", "comparison_table", "replay_lines", "score_text", "trial_table", "why"]
+
+_TERMS = {
+    "memory": "global memory sectors",
+    "pipe": "shared wavefronts and global requests",
+    "arithmetic": "arithmetic",
+    "barriers": "barriers",
+}
+
+
+def score_text(record: Record) -> str:
+    """A record's score with its unit: a measured time, or a modelled cost."""
+    if record.score is None:
+        return "failed"
+    return f"{record.score * 1e6:,.2f} us" if record.runner == "cuda" else f"{record.score:,.0f}"
+
+
+def _table(title: str, heads: Sequence[str], left: frozenset[str] = frozenset()) -> Table:
+    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    for head in heads:
+        table.add_column(head, justify="left" if head in left else "right", overflow="fold")
+    return table
+
+
+def trial_table(result: Result) -> Table:
+    """All trials, best first; those that failed last, with their reason."""
+    measured = result.trials[0].runner == "cuda"
+    knobs = [knob.name for knob in result.task.operator.knobs]
+    score = "median" if measured else "modelled cost"
+    heads = [
+        "trial",
+        score,
+        "of best",
+        *(["spread", "GB/s", "TFLOPS"] if measured else []),
+        "bank conflicts",
+        "sectors / request",
+        "shared bytes",
+        *knobs,
+        "verified",
+    ]
+    table = _table(f"{result.task.workload} on {result.trials[0].device}", heads)
+    for record in result.ranking:
+        style = "bold green" if record is result.best else "dim" if record.score is None else ""
+        table.add_row(*_trial_cells(record, result, measured), style=style)
+    return table
+
+
+def _trial_cells(record: Record, result: Result, measured: bool) -> list[str]:
+    best = result.best.score if result.best else None
+    timing = [_micro(record.spread), _figure(record.gbps), _figure(record.tflops)]
+    config = [str(record.config[knob.name]) for knob in result.task.operator.knobs]
+    return [
+        str(record.trial),
+        score_text(record),
+        f"{record.score / best:.2f}x" if best and record.score else "",
+        *(timing if measured else []),
+        *_counter_cells(record),
+        *config,
+        "yes" if record.verified else "" if record.score is not None else str(record.error_class),
+    ]
+
+
+def _counter_cells(record: Record) -> list[str]:
+    model, shared = record.conflict_model, record.smem_bytes
+    if model is None:
+        return ["", "", ""]
+    return [
+        f"{model['bank_conflicts']:,}",
+        f"{model['sectors_per_request']:.2f}",
+        f"{shared:,}" if shared is not None else "",
+    ]
+
+
+def _micro(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e6:,.2f} us"
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:,.4g}"
+
+
+def comparison_table(result: Result) -> Table | None:
+    """Default and winner side by side, counter by counter; None unless both have counters."""
+    if result.best is None:
+        return None
+    before, after = result.default.conflict_model, result.best.conflict_model
+    if before is None or after is None:
+        return None
+    table = _table("Winner against default", ("", "default", "winner", "ratio"), frozenset({""}))
+    scores = result.default.score, result.best.score
+    table.add_row("score", score_text(result.default), score_text(result.best), _ratio(*scores))
+    for name in (*Counters.__dataclass_fields__, "sectors_per_request"):
+        if name != "sampled":
+            table.add_row(
+                name.replace("_", " "),
+                f"{before[name]:,}",
+                f"{after[name]:,}",
+                _ratio(before[name], after[name]),
+            )
+    return table
+
+
+def _ratio(before: float | None, after: float | None) -> str:
+    return f"{after / before:.2f}" if before and after is not None else ""
+
+
+def why(result: Result) -> str:
+    """One or two sentences on where the winner gains over the default schedule."""
+    best, default = result.best, result.default
+    if best is None:
+        return "No candidate worked, so there is no winner."
+    if best.trial == default.trial:
+        return "The default schedule is the winner: no other trial was better."
+    if default.score is None:
+        return f"The default schedule failed ({default.error_class}: {default.error_text})."
+    gain = (
+        f"Trial {best.trial} wins with {score_text(best)} against {score_text(default)} "
+        f"of the default, {(best.score or 0.0) / default.score:.2f} of it."
+    )
+    return f"{gain} {_largest_saving(result.task.operator, default, best)}".strip()
+
+
+def _largest_saving(operator: Operator, default: Record, best: Record) -> str:
+    """The modelled term that shrank the most, with its counters."""
+    if default.conflict_model is None or best.conflict_model is None:
+        return ""
+    models = default.conflict_model, best.conflict_model
+    flops = operator.flops(default.workload.shape)
+    before, after = (vars(modelled_terms(Counters.from_json(model), flops)) for model in models)
+    name = max(_TERMS, key=lambda term: before[term] - after[term])
+    if before[name] <= after[name]:
+        return "The model sees no saving in any term: what wins is outside the model."
+    conflicts = [
+        int(model["bank_conflicts"]) for model in (default.conflict_model, best.conflict_model)
+    ]
+    return (
+        f"By the model it saves the most in {_TERMS[name]}: {before[name]:,.0f} to "
+        f"{after[name]:,.0f} modelled cycles of the busiest multiprocessor; "
+        f"bank conflicts go from {conflicts[0]:,} to {conflicts[1]:,}."
+    )
+
+
+def best_table(records: Sequence[Record]) -> Table:
+    """One record a line, with its configuration."""
+    heads = (
+        "id",
+        "workload",
+        "device",
+        "score",
+        "bank conflicts",
+        "sectors / request",
+        "shared bytes",
+        "verified",
+        "config",
+    )
+    table = _table(
+        "Best of each workload", heads, frozenset({"id", "workload", "device", "config"})
+    )
+    for record in records:
+        table.add_row(
+            record.id,
+            str(record.workload),
+            f"{record.device} ({record.arch})",
+            score_text(record) if record.runner == "cuda" else f"cost {score_text(record)}",
+            *_counter_cells(record),
+            "yes" if record.verified else "no",
+            _config_text(record.config),
+        )
+    return table
+
+
+def _config_text(config: Config) -> str:
+    return " ".join(f"{name}={value}" for name, value in config.items())
+
+
+def replay_lines(again: Replay) -> list[str]:
+    """What a replay gave, beside what was recorded."""
+    record, now = again.record, again.measurement
+    lines = [f"config: {_config_text(record.config)}", f"right on {again.verified_on}"]
+    if now.median is not None:
+        before = "" if record.median is None else f", recorded {record.median * 1e6:,.2f} us"
+        lines.append(f"median {now.median * 1e6:,.2f} us{before}")
+    if now.conflict_model is not None:
+        lines.append(
+            ", ".join(f"{k.replace('_', ' ')} {v:,}" for k, v in now.conflict_model.items())
+        )
+        same = {True: "the same as recorded", False: "not those recorded", None: "none recorded"}
+        lines.append(f"counters: {same[again.same_counters]}")
+    return lines

@@ -1,0 +1,75 @@
+"""Facts about the machine and the software that go into every record."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from datetime import datetime, timezone
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+
+from .._compat import has_gpu, tvm_version
+from .._version import __version__
+
+__all__ = ["SIMULATED_DEVICE", "cuda_device", "git_id", "now", "versions"]
+
+SIMULATED_DEVICE = "simulated GPU"
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601, to the millisecond."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def cuda_device() -> str:
+    """Name of the first GPU, e.g. ``NVIDIA H200``."""
+    import tvm
+
+    return str(tvm.cuda(0).device_name)
+
+
+@lru_cache(maxsize=1)
+def versions() -> dict[str, str | None]:
+    """Versions of everything that shapes a result; None where there is none."""
+    return {
+        "tvm": tvm_version(),
+        "tvm_ffi": metadata.version("apache-tvm-ffi"),
+        "package": __version__,
+        "cuda": _cuda(),
+        "driver": _driver(),
+        "python": platform.python_version(),
+    }
+
+
+def _cuda() -> str | None:
+    """Version of the CUDA runtime that TVM uses, e.g. ``13.0``; None without a GPU."""
+    if not has_gpu():
+        return None
+    import tvm
+
+    number = int(tvm.cuda(0).api_version)
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _driver() -> str | None:
+    return _first_line(
+        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    )
+
+
+@lru_cache(maxsize=1)
+def git_id() -> str | None:
+    """Commit of the source tree this package runs from, with ``-dirty``; None if installed."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    return _first_line(["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"])
+
+
+def _first_line(command: list[str]) -> str | None:
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return ran.stdout.strip().splitlines()[0] if ran.stdout.strip() else None

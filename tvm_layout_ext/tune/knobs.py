@@ -1,0 +1,92 @@
+"""Knobs: the names and values that a schedule leaves to the tuner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..errors import ScheduleError
+
+__all__ = ["Config", "Knob", "Refusal", "Value", "describe", "knob"]
+
+Value = int | str
+#: One value, an int or a str, for every knob of a schedule.
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One choice that a schedule leaves open.
+
+    Attributes
+    ----------
+    name : str
+        As the schedule reads it: ``config[name]``.
+    values : tuple of int or str
+        Legal values, in order.
+    default : int or str
+        The value of trial 0.
+    contiguous : bool
+        True if the values came from a ``range``, so that a best value at its upper end asks for
+        a longer one.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    default: Value
+    contiguous: bool = False
+
+    def at_upper_edge(self, value: Value) -> bool:
+        """Whether a value is the last of a range, so that a better one may lie beyond."""
+        return self.contiguous and len(self.values) > 1 and value == self.values[-1]
+
+
+class Refusal(NamedTuple):
+    """Why a candidate is not legal: the rule it breaks, and one sentence with its numbers."""
+
+    rule: str
+    text: str
+
+
+def knob(name: str, values: Iterable[Value], default: Value | None = None) -> Knob:
+    """Declare a knob.
+
+    Parameters
+    ----------
+    name : str
+        Its name in the configuration.
+    values : iterable of int or str
+        A ``range`` for a contiguous knob, or the values themselves.
+    default : int or str, optional
+        By default the first value.
+
+    Returns
+    -------
+    Knob
+
+    Raises
+    ------
+    ScheduleError
+        If there is no value, one appears twice, or the default is not among them.
+
+    Examples
+    --------
+    >>> knob("offset", range(0, 9), default=1).values
+    (0, 1, 2, 3, 4, 5, 6, 7, 8)
+    """
+    listed = tuple(values)
+    if not listed:
+        raise ScheduleError(f"Knob {name} has no value; give at least one.")
+    if len(set(listed)) < len(listed):
+        raise ScheduleError(f"Knob {name} lists a value twice: {', '.join(map(str, listed))}.")
+    chosen = listed[0] if default is None else default
+    if chosen not in listed:
+        legal = ", ".join(map(str, listed))
+        raise ScheduleError(f"Default {chosen} of knob {name} is not one of its values {legal}.")
+    return Knob(name, listed, chosen, isinstance(values, range))
+
+
+def describe(config: Config) -> str:
+    """Write a configuration on one line: ``tile_i=64 threads=256``."""
+    return " ".join(f"{name}={value}" for name, value in config.items())

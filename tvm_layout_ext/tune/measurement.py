@@ -1,0 +1,65 @@
+"""What a runner learns about one candidate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Any, Protocol
+
+from .knobs import Config
+from .task import Task
+
+__all__ = ["Measurement", "Runner"]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One candidate's figures.
+
+    Attributes
+    ----------
+    times : tuple of float
+        Seconds of each repeat; empty for the simulator.
+    smem_bytes : int
+        Shared memory of a block.
+    conflict_model : dict or None
+        Counters and modelled cost; None if the simulator does not model the kernel.
+    verified : bool
+        Whether the whole output was compared with NumPy's.
+    """
+
+    smem_bytes: int
+    conflict_model: dict[str, Any] | None
+    times: tuple[float, ...] = ()
+    verified: bool = False
+
+    @property
+    def median(self) -> float | None:
+        """Median of the times."""
+        return median(self.times) if self.times else None
+
+    @property
+    def spread(self) -> float | None:
+        """Distance between the quartiles of the times."""
+        if len(self.times) < 2:
+            return None
+        low, _, high = quantiles(self.times, n=4, method="inclusive")
+        return high - low
+
+
+class Runner(Protocol):
+    """Tries candidates of one task."""
+
+    @property
+    def name(self) -> str:
+        """``"cuda"`` or ``"simulate"``."""
+
+    @property
+    def device(self) -> str:
+        """Name of the GPU."""
+
+    def run(self, task: Task, config: Config) -> Measurement:
+        """Try a candidate; any exception is the candidate's failure."""
+
+    def verify(self, task: Task, config: Config) -> str:
+        """Compare a winner's output with NumPy's on fresh inputs; say on what shape it was done."""

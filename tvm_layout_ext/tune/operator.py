@@ -1,0 +1,140 @@
+"""What a file in ``schedules/`` declares, and how operators are found there."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import ScheduleError
+from ..hardware import Architecture
+from .knobs import Config, Knob, Refusal
+
+__all__ = ["Operator", "Tolerance", "find_operator", "known_operators"]
+
+Shape = tuple[int, ...]
+_SCHEDULES = "tvm_layout_ext.schedules"
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a result may lie from NumPy's: ``|got - want| <= atol + rtol * |want|``."""
+
+    rtol: float = 0.0
+    atol: float = 0.0
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A computation with a schedule whose knobs the tuner turns.
+
+    Attributes
+    ----------
+    name : str
+        As the command line spells it.
+    dims : tuple of str
+        Names of the shape's numbers, e.g. ``("M", "N", "K")``.
+    dtypes : tuple of str
+        Element types the operator accepts.
+    knobs : tuple of Knob
+        What the schedule leaves open.
+    compute : callable
+        ``compute(shape, dtype)`` gives the tensors in the kernel's argument order, output last.
+    schedule : callable
+        ``schedule(tensors, config)`` gives a TE-style schedule.
+    check : callable
+        ``check(shape, dtype, config, architecture)`` gives the rule that a candidate breaks,
+        or None if it is legal.
+    inputs : callable
+        ``inputs(shape, dtype, rng)`` draws the input arrays.
+    reference : callable
+        ``reference(*inputs)`` is what NumPy makes of them.
+    flops, traffic : callable
+        ``flops(shape)``: arithmetic operations; ``traffic(shape, dtype)``: bytes that must at
+        least move between device memory and chip.
+    tolerance : callable
+        ``tolerance(shape, dtype)``: how far from the reference is still right.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    knobs: tuple[Knob, ...]
+    compute: Callable[[Shape, str], list[Any]]
+    schedule: Callable[[Sequence[Any], Config], Any]
+    check: Callable[[Shape, str, Config, Architecture], Refusal | None]
+    inputs: Callable[[Shape, str, np.random.Generator], list[np.ndarray]]
+    reference: Callable[..., np.ndarray]
+    flops: Callable[[Shape], int]
+    traffic: Callable[[Shape, str], int]
+    tolerance: Callable[[Shape, str], Tolerance]
+
+    def default_config(self) -> dict[str, Any]:
+        """The configuration of trial 0."""
+        return {knob.name: knob.default for knob in self.knobs}
+
+    def check_shape(self, shape: Sequence[int]) -> Shape:
+        """Return a shape as a tuple, or raise ScheduleError saying what is wrong with it."""
+        wanted = " ".join(self.dims)
+        if len(shape) != len(self.dims):
+            raise ScheduleError(
+                f"{self.name} needs a shape of {len(self.dims)} numbers ({wanted}), "
+                f"not {len(shape)}."
+            )
+        for dim, extent in zip(self.dims, shape, strict=True):
+            if extent <= 0:
+                raise ScheduleError(f"{self.name} needs {dim} of at least 1, not {extent}.")
+        return tuple(int(extent) for extent in shape)
+
+    def check_dtype(self, dtype: str) -> str:
+        """Return an element type, or raise ScheduleError listing those the operator has."""
+        if dtype not in self.dtypes:
+            raise ScheduleError(
+                f"{self.name} has no dtype {dtype}; it has {', '.join(self.dtypes)}."
+            )
+        return dtype
+
+    def check_config(self, config: Config) -> None:
+        """Raise ScheduleError unless a configuration gives every knob one of its values."""
+        names = [knob.name for knob in self.knobs]
+        if sorted(config) != sorted(names):
+            raise ScheduleError(
+                f"{self.name} has the knobs {', '.join(names)}, not {', '.join(config)}."
+            )
+        for knob in self.knobs:
+            if config[knob.name] not in knob.values:
+                raise ScheduleError(
+                    f"Knob {knob.name} of {self.name} cannot be {config[knob.name]}; "
+                    f"it can be {', '.join(map(str, knob.values))}."
+                )
+
+
+def known_operators() -> list[str]:
+    """Names of the operators in ``schedules/``, without importing their files."""
+    folder = importlib.import_module(_SCHEDULES)
+    return sorted(
+        info.name
+        for info in pkgutil.iter_modules(folder.__path__)
+        if not info.ispkg and not info.name.startswith("_")
+    )
+
+
+def find_operator(name: str) -> Operator:
+    """Load an operator by name.
+
+    Raises
+    ------
+    ScheduleError
+        If no file of ``schedules/`` has that name; the sentence lists those there are.
+    """
+    known = known_operators()
+    if name not in known:
+        raise ScheduleError(f"Unknown operator {name!r}; known are {', '.join(known)}.")
+    # schedules/ imports this package's face and knobs, so it can only be imported late.
+    operator = importlib.import_module(f"{_SCHEDULES}.{name}").OPERATOR
+    assert isinstance(operator, Operator)
+    return operator

@@ -1,0 +1,104 @@
+"""Run a record's configuration again, to see whether it still gives what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .._compat import has_gpu
+from ..errors import RecordError
+from .measurement import Measurement
+from .operator import Operator, find_operator
+from .records import Record
+from .search import make_runner, make_task
+
+__all__ = ["Replay", "best_records", "find_record", "replay"]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A record and what its configuration gave this time.
+
+    Attributes
+    ----------
+    record : Record
+    runner : str
+        Which runner ran it now.
+    measurement : Measurement
+    verified_on : str
+        The workload on which the output was compared with NumPy's, and found right.
+    """
+
+    record: Record
+    runner: str
+    measurement: Measurement
+    verified_on: str
+
+    @property
+    def same_counters(self) -> bool | None:
+        """Whether the counters are those recorded; None if either has none."""
+        old, new = self.record.conflict_model, self.measurement.conflict_model
+        return None if old is None or new is None else old == new
+
+
+def best_records(records: Sequence[Record]) -> list[Record]:
+    """The best record of each workload, runner, device and architecture, in order of appearance."""
+    best: dict[tuple[str, ...], Record] = {}
+    for record in records:
+        key = (record.workload.hash, record.runner, record.device, record.arch)
+        if record.score is not None and (key not in best or _better(record, best[key])):
+            best[key] = record
+    return list(best.values())
+
+
+def _better(one: Record, other: Record) -> bool:
+    return (one.score or 0.0) < (other.score or 0.0)
+
+
+def find_record(records: Sequence[Record], prefix: str) -> Record:
+    """The record whose id starts with ``prefix``.
+
+    Raises
+    ------
+    RecordError
+        If there is none, or more than one.
+    """
+    found = [record for record in records if record.id.startswith(prefix)]
+    if len(found) != 1:
+        count = f"{len(found)} records have ids" if found else "no record has an id"
+        raise RecordError(f"In this log {count} starting with {prefix!r}; it holds {len(records)}.")
+    return found[0]
+
+
+def replay(record: Record, runner: str = "auto", operator: Operator | None = None) -> Replay:
+    """Build a record's configuration again, run it and verify its output.
+
+    Parameters
+    ----------
+    record : Record
+    runner : str
+        ``"auto"``: the record's own, or the simulator if that needs a GPU and there is none.
+    operator : Operator, optional
+        By default the one of that name in ``schedules/``.
+
+    Raises
+    ------
+    RecordError
+        If the operator has other knobs now.
+    WrongResultError
+        If the output is not NumPy's.
+    """
+    workload = record.workload
+    found = operator or find_operator(workload.operator)
+    task = make_task(found, workload.shape, workload.dtype, record.seed)
+    try:
+        found.check_config(record.config)
+    except ValueError as error:
+        raise RecordError(f"Record {record.id} cannot be replayed: {error}") from None
+    chosen = make_runner(_runner_for(record) if runner == "auto" else runner)
+    measurement = chosen.run(task, record.config)
+    return Replay(record, chosen.name, measurement, chosen.verify(task, record.config))
+
+
+def _runner_for(record: Record) -> str:
+    return record.runner if record.runner == "simulate" or has_gpu() else "simulate"

@@ -1,0 +1,105 @@
+"""The modelling runner: counters of the simulated GPU, ranked by a stated cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..simulate import simulate
+from ..simulate.report import Report
+from ..target import cuda_target
+from . import environment
+from .cost import Counters, modelled_terms
+from .knobs import Config
+from .measurement import Measurement
+from .operator import Shape
+from .task import Task
+from .verify import poison, require_close
+from .workload import Workload
+
+__all__ = ["SimulatedRunner", "count", "verify"]
+
+#: Blocks that are run for a candidate's counters; all but the edge blocks of a grid do the same.
+GRID_SAMPLE = 8
+#: A winner is verified on the whole shape up to this much work, else on a shape cut down to a
+#: multiple of every tile: 2**25 take about 20 seconds.
+VERIFIED_WORK = 1 << 25
+_SUB_LIMITS = (1024, 512, 256, 128)
+_FRESH = 1
+
+
+class SimulatedRunner:
+    """Runs a sample of each candidate's blocks on the simulated GPU, which needs no GPU."""
+
+    name = "simulate"
+    device = environment.SIMULATED_DEVICE
+
+    def run(self, task: Task, config: Config) -> Measurement:
+        """Count a candidate's memory accesses."""
+        shared, model = count(task, config)
+        return Measurement(shared, model)
+
+    def verify(self, task: Task, config: Config) -> str:
+        """Run every block on fresh inputs and compare the output with NumPy's."""
+        return verify(task, config)
+
+
+def count(task: Task, config: Config) -> tuple[int, dict[str, Any]]:
+    """Shared bytes of a block; the whole grid's counters and the modelled cost made of them."""
+    module = task.module(config)
+    target = cuda_target(task.architecture.name)
+    # Addresses depend on no value, and zeros of any size cost no memory until they are touched.
+    arrays = [np.zeros(shape, task.dtype) for shape in task.argument_shapes()]
+    report = simulate(module, *arrays, target=target, grid_sample=GRID_SAMPLE)
+    counters = scale_up(report)
+    cost = modelled_terms(counters, task.operator.flops(task.shape)).cost
+    return report.shared_bytes, counters.to_json() | {"cost": round(cost, 1)}
+
+
+def verify(task: Task, config: Config) -> str:
+    """Compare a simulated output with NumPy's; return the workload on which it was done."""
+    shape = verified_shape(task)
+    inputs = task.draw(_FRESH, shape)
+    want = task.operator.reference(*inputs)
+    target = cuda_target(task.architecture.name)
+    report = simulate(
+        task.module(config, shape), *inputs, poison(want.shape, task.dtype), target=target
+    )
+    (output,) = report.outputs.values()
+    require_close(output, want, task.operator.tolerance(shape, task.dtype))
+    return str(Workload(task.operator.name, shape, task.dtype))
+
+
+def verified_shape(task: Task) -> Shape:
+    """The task's shape if simulating all of it is affordable, else a smaller one as ragged."""
+    candidates = [task.shape, *(task.sub_shape(limit) for limit in _SUB_LIMITS)]
+    return next((s for s in candidates if _work(task, s) <= VERIFIED_WORK), candidates[-1])
+
+
+def _work(task: Task, shape: Shape) -> int:
+    """Multiply-adds, plus 16 for each element that moves: about what simulating them costs."""
+    elements = task.operator.traffic(shape, task.dtype) // np.dtype(task.dtype).itemsize
+    return task.operator.flops(shape) // 2 + 16 * elements
+
+
+def scale_up(report: Report) -> Counters:
+    """Counters of the whole grid from those of the blocks that were run."""
+    sampled, blocks = report.blocks
+    sites = report.accesses
+    world = [site for site in sites if site.scope == "global"]
+    shared = [site for site in sites if site.scope.startswith("shared")]
+
+    def total(group: list[Any], name: str) -> int:
+        return round(sum(getattr(site, name) for site in group) * blocks / sampled)
+
+    return Counters(
+        blocks=blocks,
+        sampled=sampled,
+        requests=total(world, "requests"),
+        sectors=total(world, "sectors"),
+        ideal_sectors=total(world, "ideal_sectors"),
+        wavefronts=total(shared, "wavefronts"),
+        bank_conflicts=total(shared, "bank_conflicts"),
+        barriers=round(report.barriers * blocks / sampled),
+    )

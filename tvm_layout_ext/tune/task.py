@@ -1,0 +1,71 @@
+"""One workload on one GPU: what a runner is given to try configurations of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import tvm
+
+from ..build import to_module
+from ..hardware import Architecture
+from .knobs import Config
+from .operator import Operator, Shape
+from .space import Space
+from .workload import Workload
+
+__all__ = ["Task"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """An operator at one shape and element type, for one architecture.
+
+    Attributes
+    ----------
+    operator : Operator
+    shape : tuple of int
+    dtype : str
+    architecture : Architecture
+    seed : int
+        Of the configurations' order and of the input values.
+    """
+
+    operator: Operator
+    shape: Shape
+    dtype: str
+    architecture: Architecture
+    seed: int
+
+    @property
+    def workload(self) -> Workload:
+        """What records of this task are about."""
+        return Workload(self.operator.name, self.shape, self.dtype)
+
+    @cached_property
+    def space(self) -> Space:
+        """Its legal configurations."""
+        return Space(self.operator, self.shape, self.dtype, self.architecture)
+
+    def module(self, config: Config, shape: Shape | None = None) -> tvm.IRModule:
+        """Schedule the operator with a configuration, at this shape or another."""
+        tensors = self.operator.compute(shape or self.shape, self.dtype)
+        return to_module(self.operator.schedule(tensors, config), tensors)
+
+    def draw(self, stream: int, shape: Shape | None = None) -> list[np.ndarray]:
+        """Random inputs; another ``stream`` gives other values from the same seed."""
+        rng = np.random.default_rng([self.seed, stream])
+        return self.operator.inputs(shape or self.shape, self.dtype, rng)
+
+    def argument_shapes(self) -> list[Shape]:
+        """Shapes of the kernel's arguments, the output last."""
+        tensors = self.operator.compute(self.shape, self.dtype)
+        return [tuple(int(extent) for extent in tensor.shape) for tensor in tensors]
+
+    def sub_shape(self, limit: int) -> Shape:
+        """A shape no larger in any dimension than twice ``limit`` that keeps tiles as ragged.
+
+        A dimension above ``limit`` becomes ``limit`` plus its remainder by ``limit``.
+        """
+        return tuple(n if n <= limit else limit + n % limit for n in self.shape)
