@@ -19,13 +19,13 @@ def _scale(rows: int = 64, bind: bool = True) -> s_tir.Schedule:
     return sch
 
 
-def _whole_input_shared(rows: int) -> s_tir.Schedule:
+def _whole_input_shared(rows: int, scope: str = "shared") -> s_tir.Schedule:
     """One block of 32 threads that copies all rows before it uses the first."""
     sch = _scale(rows, bind=False)
     block = sch.get_sblock("B")
     one, _ = sch.split(sch.get_loops(block)[0], [1, None], preserve_unit_iters=True)
     sch.bind(one, "blockIdx.x")
-    copy = sch.cache_read(block, 0, "shared")
+    copy = sch.cache_read(block, 0, scope)
     sch.compute_at(copy, one)
     for target in (copy, block):
         sch.bind(sch.get_loops(target)[-1], "threadIdx.x")
@@ -85,10 +85,19 @@ def test_refuses_a_shared_buffer_that_two_kernels_use() -> None:
 
 
 def test_the_limit_is_the_targets_own() -> None:
-    sch = _whole_input_shared(1024)
+    sch = _whole_input_shared(1024, "shared.dyn")
     assert tlx.build(sch, target=tlx.cuda_target("sm_80")) is not None
     with pytest.raises(tlx.TargetError, match=r"131,072 bytes .*sm_86 may have 101,376"):
         tlx.build(sch, target=tlx.cuda_target("sm_86"))
+
+
+def test_static_shared_memory_has_its_own_limit() -> None:
+    assert tlx.build(_whole_input_shared(384)) is not None
+    with pytest.raises(
+        tlx.TargetError,
+        match=r"49,280 bytes of static .* may have 49,152; scope shared.dyn may have 232,448",
+    ):
+        tlx.build(_whole_input_shared(385))
 
 
 @pytest.mark.parametrize("source", [3, "main", None, object()])

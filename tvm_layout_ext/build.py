@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -226,31 +227,38 @@ def build(
 
 def check_fits(mod: tvm.IRModule, target: Target) -> None:
     """Raise TargetError unless every kernel of a module fits a CUDA target."""
-    limit = hardware.architecture(str(target.attrs["arch"])).shared_per_block
+    arch = str(target.attrs["arch"])
+    limit = hardware.architecture(arch).shared_per_block
     for name, kernel in device_program(mod, target=target).kernels.items():
-        buffers = shared_buffers(kernel)
-        total = sum(buffers.values())
-        if total > limit:
-            parts = ", ".join(f"{buffer} {size:,}" for buffer, size in buffers.items())
+        static, every = shared_buffers(kernel, ("shared",)), shared_buffers(kernel)
+        needs = (
+            f"Kernel {name} needs {{:,}} bytes of {{}}shared memory ({{}}) and a block on {arch}"
+        )
+        if (total := sum(every.values())) > limit:
+            raise TargetError(f"{needs.format(total, '', _listed(every))} may have {limit:,}.")
+        if (total := sum(static.values())) > hardware.STATIC_SHARED_BYTES:
             raise TargetError(
-                f"Kernel {name} needs {total:,} bytes of shared memory ({parts}) and a block on "
-                f"{target.attrs['arch']} may have {limit:,}."
+                f"{needs.format(total, 'static ', _listed(static))} may have "
+                f"{hardware.STATIC_SHARED_BYTES:,}; scope shared.dyn may have {limit:,}."
             )
 
 
-def shared_buffers(kernel: tirx.PrimFunc) -> dict[str, int]:
+def _listed(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{name} {size:,}" for name, size in sizes.items())
+
+
+def shared_buffers(
+    func: tirx.PrimFunc, scopes: Sequence[str] = ("shared", "shared.dyn")
+) -> dict[str, int]:
     """Bytes of each shared-memory allocation of a flat function, by name."""
     sizes: dict[str, int] = {}
 
     def look(node: tirx.AllocBuffer) -> None:
         buffer = node.buffer
-        if buffer.scope().startswith("shared"):
-            count = 1
-            for extent in buffer.shape:
-                count *= int(extent)
-            sizes[buffer.name] = (
-                sizes.get(buffer.name, 0) + count * tvm.DataType(buffer.dtype).itemsize
-            )
+        if buffer.scope() in scopes:
+            count = math.prod(int(extent) for extent in buffer.shape)
+            size = count * tvm.DataType(buffer.dtype).itemsize
+            sizes[buffer.name] = sizes.get(buffer.name, 0) + size
 
-    tvm_ffi.structural_walk(kernel.body, [(tirx.AllocBuffer, look)])
+    tvm_ffi.structural_walk(func.body, [(tirx.AllocBuffer, look)])
     return sizes

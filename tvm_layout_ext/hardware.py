@@ -16,6 +16,7 @@ __all__ = [
     "MAX_ACCESS_BYTES",
     "NUM_BANKS",
     "SECTOR_BYTES",
+    "STATIC_SHARED_BYTES",
     "WARP_SIZE",
     "Architecture",
     "architecture",
@@ -29,6 +30,9 @@ BANK_BYTES = 4
 SECTOR_BYTES = 32
 #: The widest access of one thread in one instruction (LDG.128, LDS.128).
 MAX_ACCESS_BYTES = 16
+#: Statically sized shared memory ends here on every architecture; only the dynamic kind may opt in
+#: to more (CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and later).
+STATIC_SHARED_BYTES = 48 * 1024
 #: What ``target="cuda"`` means on a machine without a GPU.
 DEFAULT_ARCH = "sm_90a"
 
