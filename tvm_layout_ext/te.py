@@ -5,9 +5,20 @@
 
 from __future__ import annotations
 
+from tvm import te as _tvm_te
 from tvm.te import *  # noqa: F403
 from tvm.te import thread_axis
 
-from .schedule import Schedule, Stage, create_schedule
+from .schedule import Schedule, Stage, create_schedule, ir_builder
+from .schedule.tensor_intrin import TensorIntrin, decl_tensor_intrin
 
-__all__ = ["Schedule", "Stage", "create_schedule", "thread_axis"]
+__all__ = [name for name in dir(_tvm_te) if not name.startswith("_")]
+__all__ += [
+    "Schedule",
+    "Stage",
+    "TensorIntrin",
+    "create_schedule",
+    "decl_tensor_intrin",
+    "ir_builder",
+    "thread_axis",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
+from tvm.ir import is_prim_expr
 from tvm.tirx import IterVar
 
 from ..errors import ScheduleError
@@ -60,7 +61,7 @@ def check_factor(name: str, value: Any) -> None:
     if isinstance(number, int) and not isinstance(number, bool):
         if number < 1:
             raise ScheduleError(f"split needs {name} >= 1, not {number}.")
-    elif not isinstance(number, tirx.PrimExpr):
+    elif not is_prim_expr(number):
         raise ScheduleError(f"split needs an integer {name}, not {value!r}.")
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import ScheduleError
+from ..transform.multi_stage_buffer import NUM_STAGES
 
-__all__ = ["NUM_STAGES", "double_buffer"]
-
-NUM_STAGES = "layout_ext.num_stages"
+__all__ = ["double_buffer"]
 
 
 def double_buffer(sch: Any, block: Any, num_stages: int = 2) -> None:

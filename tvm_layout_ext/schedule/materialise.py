@@ -8,9 +8,9 @@ The order here is the one in which TE's own bound inference looked at a schedule
 2. scopes, then ``compute_inline``;
 3. stages from consumers to producers: ``compute_at``, the stage's splits, fusions and reorders,
    then its bindings, so that regions relax over threads according to the storage scope;
-4. block attributes;
-5. initialisation of reductions, before the outermost reduction loop;
-6. tensor intrinsics.
+4. initialisation of reductions, before the outermost reduction loop;
+5. tensor intrinsics;
+6. block attributes.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import tvm
-from tvm import s_tir, te
+from tvm import s_tir, te, tirx
 from tvm.tirx import IterVar
 
 from ..errors import ScheduleError
 from .axes import AxisMap, is_reduction
 from .double_buffer import double_buffer
 from .graph import in_order
-from .records import Attach, CacheRead, CacheWrite, Fuse, Move, Rewrite, RFactor, Split
+from .records import Attach, CacheRead, CacheWrite, Fuse, LoopMark, Move, Rewrite, RFactor, Split
+from .tensor_intrin import TensorIntrin, check_fits
 
 if TYPE_CHECKING:
     from .face import Schedule
@@ -46,9 +46,7 @@ def _legal(request: str) -> Iterator[None]:
     """Turn TVM's refusal of a request into one sentence."""
     try:
         yield
-    except (s_tir.ScheduleError, tvm.error.TVMError, ValueError) as error:
-        if isinstance(error, ScheduleError):
-            raise
+    except (RuntimeError, IndexError) as error:
         raise ScheduleError(f"TensorIR refuses {request}: {_reason(error)}") from error
 
 
@@ -110,6 +108,7 @@ class _Materialiser:
         self.sch = sch
         self.args = args
         self.nests: dict[Stage, _Nest] = {}
+        self.inits: dict[Stage, Any] = {}
 
     def run(self) -> s_tir.Schedule:
         self._find_blocks()
@@ -124,7 +123,8 @@ class _Materialiser:
         kept = [stage for stage in placed if not stage.inlined]
         for stage in reversed(kept):
             self._place(stage)
-        for step in (self._set_attributes, self._initialise, self._tensorize):
+        # Attributes last: blockize, which tensorize begins with, drops those of the inner block.
+        for step in (self._initialise, self._tensorize, self._set_attributes):
             for stage in kept:
                 step(stage)
         return self.sch
@@ -195,9 +195,21 @@ class _Materialiser:
     def _iter_axes(self, block: Any, axes: Sequence[IterVar]) -> tuple[IterVar, ...]:
         """Axes in the order of the block's iterators, found through the loop variables."""
         loops = [self.sch.get(loop) for loop in self.sch.get_loops(block)]
-        named = list(zip((loop.loop_var for loop in loops), axes, strict=False))
-        values = loops[-1].body.iter_values
+        named = list(zip((loop.loop_var for loop in loops), axes, strict=True))
+        values = self._realize(block).iter_values
         return tuple(next(axis for var, axis in named if value.same_as(var)) for value in values)
+
+    def _realize(self, block: Any) -> Any:
+        """SBlockRealize of a block that is still alone in its loop nest."""
+        loops = self.sch.get_loops(block)
+        if loops:
+            return self.sch.get(loops[-1]).body
+        wanted = self.sch.get(block)
+        body = self.sch.get(self.sch.get_sblock("root")).body
+        realizes = body.seq if isinstance(body, tirx.SeqStmt) else [body]
+        return next(
+            r for r in realizes if isinstance(r, s_tir.SBlockRealize) and r.block.same_as(wanted)
+        )
 
     def _set_scopes(self, stages: Sequence[Stage]) -> None:
         for stage in stages:
@@ -234,6 +246,11 @@ class _Materialiser:
             raise ScheduleError(
                 f"Stage {stage.name} is computed at {parent.name}, "
                 f"which is inlined and has no loops."
+            )
+        if not _is_true(self._realize(nest.block).predicate):
+            raise ScheduleError(
+                f"compute_at of {stage.name} would lose the guard of a split that does not divide "
+                f"its axis; before rfactor, split by a divisor."
             )
         with _legal(f"compute_at of {stage.name} at {axis.var.name} of {parent.name}"):
             loop = self.nests[parent].loops[axis]
@@ -285,11 +302,54 @@ class _Materialiser:
             mark = stage.marks.get(axis)
             if mark is None or mark.kind == "tensorize":
                 continue
+            self._check_extent(stage, axis, mark)
             arguments = (mark.value.thread_tag,) if mark.kind == "bind" else ()
             with _legal(f"{mark.kind} of {axis.var.name} of {stage.name}"):
                 getattr(self.sch, mark.kind)(nest.loops[axis], *arguments)
         for axis, key, value in stage.pragmas:
             self.sch.annotate(nest.loops[axis], key, value)
+
+    def _check_extent(self, stage: Stage, axis: IterVar, mark: LoopMark) -> None:
+        """Refuse an extent that the mark cannot have, which TVM finds only when it lowers."""
+        extent = self.sch.get(self.nests[stage].loops[axis]).extent
+        where = f"{mark.kind} of {axis.var.name} of {stage.name}"
+        if isinstance(extent, tirx.IntImm):
+            self._check_thread_extent(where, mark, int(extent))
+        elif mark.kind in ("vectorize", "unroll"):
+            raise ScheduleError(
+                f"{where} needs a constant extent, not {extent}; split by a constant factor first."
+            )
+        elif mark.kind == "bind" and self._uses_loops(stage, extent):
+            raise ScheduleError(
+                f"{where} needs an extent that is the same for the whole kernel, not {extent}; "
+                f"split by a constant factor and bind the inner axis."
+            )
+
+    def _check_thread_extent(self, where: str, mark: LoopMark, extent: int) -> None:
+        domain = mark.value.dom if mark.kind == "bind" else None
+        if domain is not None and int(domain.extent) != extent:
+            raise ScheduleError(
+                f"{where} has {extent} iterations and the thread axis {mark.value.var.name} has "
+                f"{domain.extent}; split by {domain.extent} first."
+            )
+
+    def _uses_loops(self, stage: Stage, extent: Any) -> bool:
+        loops = self.sch.get_loops(self.nests[stage].block)
+        variables = [self.sch.get(loop).loop_var for loop in loops]
+        found = tirx.analysis.undefined_vars(extent)
+        return any(var.same_as(other) for var in found for other in variables)
+
+    def _site_scopes(self, block: Any, intrin: TensorIntrin, part: str) -> list[str]:
+        """Memory of each input and of the output, where an intrinsic is to be used."""
+        site = self.sch.get(block)
+        output = site.writes[0].source
+        scopes = [r.source.scope() for r in site.reads if not r.source.same_as(output)]
+        wanted = len(intrin.inputs)
+        if part != "reset" and len(scopes) != wanted:
+            raise ScheduleError(
+                f"Intrinsic {intrin.name} reads {wanted} buffers and the loops read {len(scopes)}."
+            )
+        return [*(scopes or ["global"] * wanted), output.scope()]
 
     def _set_attributes(self, stage: Stage) -> None:
         block = self.nests[stage].block
@@ -304,18 +364,61 @@ class _Materialiser:
     def _initialise(self, stage: Stage) -> None:
         """Initialise a reduction before its outermost reduction loop, where TE does it.
 
-        A reduction over threads keeps its initialisation: LowerCrossThreadReduction needs it.
+        A reduction over threads keeps its initialisation, which LowerCrossThreadReduction needs,
+        and so does one that a tensor intrinsic does whole.
         """
         reductions = [axis for axis in stage.leaf if is_reduction(axis)]
         marks = [stage.marks.get(axis) for axis in reductions]
-        if not reductions or any(mark is not None and mark.kind == "bind" for mark in marks):
+        bound = any(mark is not None and mark.kind == "bind" for mark in marks)
+        if not reductions or bound or _intrinsic_owns(stage, reductions[0]):
             return
         nest = self.nests[stage]
         with _legal(f"initialisation of {stage.name} before {reductions[0].var.name}"):
-            self.sch.decompose_reduction(nest.block, nest.loops[reductions[0]])
+            first = nest.loops[reductions[0]]
+            self.inits[stage] = self.sch.decompose_reduction(nest.block, first)
 
     def _tensorize(self, stage: Stage) -> None:
-        """Placeholder."""
+        for axis, mark in stage.marks.items():
+            if mark.kind == "tensorize":
+                self._take_over(stage, axis, mark.value)
+
+    def _take_over(self, stage: Stage, axis: IterVar, intrin: TensorIntrin | str) -> None:
+        nest = self.nests[stage]
+        inside = list(stage.leaf)[stage.leaf.index(axis) :]
+        init = self.inits.get(stage)
+        part = "body" if init is None else "update"
+        nest.block = self._replace(stage, nest.loops[axis], intrin, part)
+        if init is not None and isinstance(intrin, TensorIntrin):
+            data = sum(not is_reduction(other) for other in inside)
+            loops = self.sch.get_loops(init)
+            self._replace(stage, loops[len(loops) - data], intrin, "reset")
+
+    def _replace(self, stage: Stage, loop: Any, intrin: TensorIntrin | str, part: str) -> Any:
+        """Make the loops from ``loop`` inwards one block that the intrinsic implements."""
+        name = intrin if isinstance(intrin, str) else intrin.name
+        request = f"tensorize of {stage.name} by {name}"
+        with _legal(request):
+            block = self.sch.blockize(loop)
+        if isinstance(intrin, TensorIntrin):
+            name = intrin.register(part, self._site_scopes(block, intrin, part))
+        known = s_tir.TensorIntrin.get(name, allow_missing=True)
+        if known is None:
+            raise ScheduleError(f"No tensor intrinsic {name} is registered with TVM.")
+        check_fits(name, self.sch.get(block), known.desc)
+        with _legal(request):
+            self.sch.tensorize(block, name)
+        return block
+
+
+def _intrinsic_owns(stage: Stage, axis: IterVar) -> bool:
+    """Whether a loop is inside what a tensor intrinsic takes over."""
+    around = list(stage.leaf)[: stage.leaf.index(axis) + 1]
+    marks = (stage.marks.get(other) for other in around)
+    return any(mark is not None and mark.kind == "tensorize" for mark in marks)
+
+
+def _is_true(predicate: Any) -> bool:
+    return isinstance(predicate, tirx.IntImm) and bool(predicate.value)
 
 
 def _is_plain_compute(op: te.Operation) -> bool:

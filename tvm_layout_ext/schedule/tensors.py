@@ -56,8 +56,8 @@ def shadow_of(op: te.Operation, scope: str) -> tuple[te.Tensor, te.Operation]:
 
 def partial_of(
     op: te.Operation, factor: IterVar, factor_axis: int, rest: Sequence[IterVar], index: Any
-) -> tuple[te.Tensor, te.Operation]:
-    """The tensor of partial results, and the reduction over it that ``op`` becomes.
+) -> tuple[te.Operation, te.Operation]:
+    """The operation of partial results, and the reduction over them that ``op`` becomes.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def partial_of(
     indices.insert(factor_axis, again.var)
     sources = [partial.output(i)(*indices) for i in range(op.num_outputs)]
     combined = _reduced(reduce, sources, tirx.const(True, "bool"), [again])
-    return partial.output(0), _compute_op(op, op.name, op.axis, combined)
+    return partial, _compute_op(op, op.name, op.axis, combined)
 
 
 def _reduced(reduce: Any, source: list[Any], condition: Any, axes: Sequence[IterVar]) -> list[Any]:

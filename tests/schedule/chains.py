@@ -1,0 +1,315 @@
+"""Random legal schedules of small computes, and the same computes in NumPy.
+
+A chain is legal by construction: every stage that is computed at the root binds its outermost data
+axis to blockIdx.x, a cache lives inside the kernel of its reader, shared caches copy with the same
+number of threads as their reader, and local ones bind none. What TensorIR still refuses, it
+refuses by ScheduleError, and the test counts how often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from tvm.tirx import IterVar
+
+from tvm_layout_ext import te
+
+DTYPE = "float32"
+Draw = Callable[[Any], Any]
+
+
+@dataclass
+class Problem:
+    """A compute, its reference, and the schedule drawn for it."""
+
+    name: str
+    inputs: list[Any]
+    outputs: list[Any]
+    reference: Callable[..., list[np.ndarray]]
+    middle: list[Any] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def args(self) -> list[Any]:
+        return [*self.inputs, *self.outputs]
+
+    def arrays(self, seed: int) -> list[np.ndarray]:
+        """Small integers, on which float sums are exact in any order."""
+        rng = np.random.default_rng(seed)
+        return [
+            rng.integers(-4, 5, [int(e) for e in tensor.shape]).astype(DTYPE)
+            for tensor in self.inputs
+        ]
+
+
+def _placeholder(name: str, *shape: int) -> Any:
+    return te.placeholder(shape, DTYPE, name=name)
+
+
+def elementwise(n: int, m: int) -> Problem:
+    A, B = _placeholder("A", n, m), _placeholder("B", n, m)
+    C = te.compute((n, m), lambda i, j: A[i, j] * 2.0 + B[i, j], name="C")
+    D = te.compute((n, m), lambda i, j: C[i, j] - A[i, j], name="D")
+    return Problem("elementwise", [A, B], [D], lambda a, b: [a * 2 + b - a], [C])
+
+
+def reduction(n: int, m: int) -> Problem:
+    A = _placeholder("A", n, m)
+    k = te.reduce_axis((0, m), "k")
+    B = te.compute((n, m), lambda i, j: A[i, j] + 1.0, name="B")
+    C = te.compute((n,), lambda i: te.sum(B[i, k], axis=k), name="C")
+    return Problem("reduction", [A], [C], lambda a: [(a + 1).sum(1)], [B])
+
+
+def maximum(n: int, m: int) -> Problem:
+    A = _placeholder("A", n, m)
+    i, j = te.reduce_axis((0, n), "i"), te.reduce_axis((0, m), "j")
+    B = te.compute((), lambda: te.max(A[i, j], axis=[i, j]), name="B")
+    return Problem("maximum", [A], [B], lambda a: [a.max()])
+
+
+def matmul(n: int, m: int, depth: int) -> Problem:
+    A, B = _placeholder("A", n, depth), _placeholder("B", depth, m)
+    k = te.reduce_axis((0, depth), "k")
+    C = te.compute((n, m), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    return Problem("matmul", [A, B], [C], lambda a, b: [a @ b])
+
+
+def transpose(n: int, m: int) -> Problem:
+    A = _placeholder("A", n, m)
+    B = te.compute((m, n), lambda i, j: A[j, i], name="B")
+    return Problem("transpose", [A], [B], lambda a: [a.T])
+
+
+def stencil(n: int, m: int) -> Problem:
+    A = _placeholder("A", n + 2, m + 1)
+    B = te.compute((n + 2, m + 1), lambda i, j: A[i, j] * 3.0, name="B")
+    C = te.compute((n, m), lambda i, j: B[i, j] + B[i + 1, j + 1] - B[i + 2, j], name="C")
+    return Problem(
+        "stencil",
+        [A],
+        [C],
+        lambda a: [3 * a[:-2, :-1] + 3 * a[1:-1, 1:] - 3 * a[2:, :-1]],
+        [B],
+    )
+
+
+_SIZES = st.integers(1, 20)
+
+
+@st.composite
+def problems(draw: Draw) -> Problem:
+    """A small compute of one of six kinds."""
+    kind = draw(st.sampled_from([elementwise, transpose, reduction, maximum, stencil, matmul]))
+    sizes = draw(st.tuples(_SIZES, _SIZES, _SIZES))
+    return kind(*sizes[: 3 if kind is matmul else 2])
+
+
+class Chain:
+    """Draws a schedule for a problem, writing down what it does."""
+
+    def __init__(self, draw: Draw, problem: Problem) -> None:
+        self.draw = draw
+        self.problem = problem
+        self.s = te.create_schedule([tensor.op for tensor in problem.outputs])
+        self.threads = draw(st.sampled_from([2, 4, 8]))
+
+    def flag(self) -> bool:
+        return bool(self.draw(st.booleans()))
+
+    def note(self, text: str) -> None:
+        self.problem.log.append(text)
+
+    def run(self) -> Any:
+        for output in self.problem.outputs:
+            self._output(output)
+        return self.s
+
+    def _output(self, output: Any) -> None:
+        worker = output
+        if len(output.op.reduce_axis) and self.flag():
+            worker = self._two_steps(output)
+        elif self.flag():
+            self.note("cache_write")
+            worker = self.s.cache_write(output, "local")
+        self._stage(output, root=True)
+        if worker is not output:
+            self._attach(worker, output)
+            self._serial(worker)
+        self._producers(worker)
+
+    def _two_steps(self, output: Any) -> Any:
+        stage = self.s[output]
+        axis = output.op.reduce_axis[0]
+        if self.flag():
+            axis = stage.split(axis, factor=self.draw(st.integers(1, 6)))[self.draw(st.integers(0, 1))]
+        position = self.draw(st.integers(0, len(output.op.axis)))
+        self.note(f"rfactor {axis.var.name} at {position}")
+        return self.s.rfactor(output, axis, position)
+
+    def _producers(self, reader: Any) -> None:
+        """Stages and caches that ``reader`` reads."""
+        for tensor in self.problem.middle:
+            self._middle(tensor, reader)
+        for tensor in self.problem.inputs:
+            for consumer in [*self.problem.middle, reader]:
+                if self.s[tensor] in self.s[consumer].inputs and not self.s[consumer].inlined:
+                    self._cache(tensor, consumer)
+
+    def _middle(self, tensor: Any, reader: Any) -> None:
+        where = self.draw(st.sampled_from(["inline", "at", "cached", "root"]))
+        self.note(f"{tensor.op.name} {where}")
+        if where == "inline":
+            self.s[tensor].compute_inline()
+        elif where == "root":
+            self._stage(tensor, root=True)
+        elif where == "at":
+            self._attach(tensor, reader)
+            self._serial(tensor)
+        else:
+            self._cache(tensor, reader)
+            self._stage(tensor, root=True)
+
+    def _cache(self, tensor: Any, reader: Any) -> None:
+        scope = self.draw(st.sampled_from([None, "shared", "local", "shared.dyn"]))
+        if scope is None:
+            return
+        cache = self.s.cache_read(tensor, scope, [reader])
+        self.note(f"cache_read {tensor.op.name} {scope}")
+        self._attach(cache, reader)
+        if scope == "local":
+            self._serial(cache)
+        else:
+            self._cooperative(cache)
+        if len(cache.op.axis) > 1 and self.flag():
+            factor = self.draw(st.integers(1, 40))
+            offset = self.draw(st.integers(0, factor - 1))
+            self.note(f"storage_align {factor} {offset}")
+            self.s[cache].storage_align(cache.op.axis[-2], factor, offset)
+
+    def _attach(self, tensor: Any, reader: Any) -> None:
+        """Compute ``tensor`` inside some loop of ``reader``, but inside the kernel."""
+        stage = self.s[reader]
+        leaf = list(stage.leaf)
+        inside = [axis for axis in leaf if self._in_kernel(stage, axis)]
+        while not inside:
+            stage, axis = stage.attach.stage, stage.attach.axis
+            leaf = list(stage.leaf)
+            inside = [one for one in leaf[: stage.leaf.index(axis) + 1] if self._in_kernel(stage, one)]
+        axis = self.draw(st.sampled_from(inside))
+        self.note(f"{tensor.op.name} at {stage.name}.{axis.var.name}")
+        self.s[tensor].compute_at(stage, axis)
+
+    def _in_kernel(self, stage: Any, axis: IterVar) -> bool:
+        """Whether a loop is inside a kernel, and no vector."""
+        mark = stage.marks.get(axis)
+        if mark is not None and mark.kind == "vectorize":
+            return False
+        around = list(stage.leaf)[: stage.leaf.index(axis) + 1]
+        bound = any(stage.marks.get(a) and stage.marks.get(a).kind == "bind" for a in around)
+        return bound or stage.attach is not None
+
+    def _loops(self, tensor: Any) -> Any:
+        """Split, fuse and reorder a few times."""
+        stage = self.s[tensor]
+        for _ in range(self.draw(st.integers(0, 3))):
+            leaf = list(stage.leaf)
+            if not leaf:
+                break
+            move = self.draw(st.sampled_from(["split", "nparts", "fuse", "reorder"]))
+            position = self.draw(st.integers(0, len(leaf) - 1))
+            self.note(f"{stage.name}: {move} {leaf[position].var.name}")
+            if move == "fuse":
+                self._fuse(stage, leaf[position : position + 2])
+            elif move == "reorder":
+                stage.reorder(*self.draw(st.permutations(leaf)))
+            else:
+                by = {"split": "factor", "nparts": "nparts"}[move]
+                stage.split(leaf[position], **{by: self.draw(st.integers(1, 7))})
+        return stage
+
+    def _fuse(self, stage: Any, axes: list[IterVar]) -> None:
+        if len(axes) == 2 and axes[0].iter_type == axes[1].iter_type:
+            stage.fuse(*axes)
+
+    def _data(self, stage: Any) -> list[IterVar]:
+        return [a for a in stage.leaf if a.iter_type == IterVar.DataPar and a not in stage.marks]
+
+    def _stage(self, tensor: Any, root: bool) -> None:
+        """A stage with a kernel of its own."""
+        stage = self._loops(tensor)
+        data = self._data(stage)
+        if not data:
+            self._reduce_over_threads(stage)
+            return
+        if self.flag() and (split := self._split_threads(stage)) is not None:
+            self.note(f"{stage.name}: threads {split.var.name}")
+            stage.bind(split, te.thread_axis("threadIdx.x"))
+        block = self._data(stage)[0]
+        reductions = [a for a in stage.leaf if a.iter_type == IterVar.CommReduce]
+        if reductions and stage.leaf.index(block) > stage.leaf.index(reductions[0]):
+            rest = [a for a in stage.leaf if not a.same_as(block)]
+            stage.reorder(block, *rest)
+        stage.bind(block, te.thread_axis("blockIdx.x"))
+        rest = [a for a in stage.leaf if not a.same_as(block)]
+        stage.reorder(block, *rest)
+        self._serial_marks(stage)
+
+    def _split_threads(self, stage: Any) -> IterVar | None:
+        axis = self.draw(st.sampled_from(self._data(stage)))
+        return stage.split(axis, factor=self.threads)[1]
+
+    def _reduce_over_threads(self, stage: Any) -> None:
+        """A scalar: one loop of one iteration is the block, or threads reduce."""
+        reductions = list(stage.leaf)
+        if not reductions:
+            stage.bind(stage.fuse(), te.thread_axis("blockIdx.x"))
+            return
+        self.note(f"{stage.name}: reduce over threads")
+        outer, inner = stage.split(reductions[0], factor=self.threads)
+        stage.reorder(inner, outer, *reductions[1:])
+        stage.bind(inner, te.thread_axis("threadIdx.x"))
+
+    def _serial(self, tensor: Any) -> None:
+        self._serial_marks(self._loops(tensor))
+
+    def _serial_marks(self, stage: Any) -> None:
+        free = self._data(stage)
+        if free and self.flag():
+            kind = self.draw(st.sampled_from(["unroll", "vectorize"]))
+            axis = free[-1]
+            if kind == "vectorize":
+                _, axis = stage.split(axis, factor=self.draw(st.sampled_from([2, 4])))
+                stage.reorder(*[a for a in stage.leaf if not a.same_as(axis)], axis)
+            self.note(f"{stage.name}: {kind} {axis.var.name}")
+            getattr(stage, kind)(axis)
+
+    def _cooperative(self, cache: Any) -> None:
+        """Copy with the threads of the kernel, if it has any along x."""
+        stage = self._loops(cache)
+        if not self._has_threads(stage):
+            return
+        _, inner = stage.split(self.draw(st.sampled_from(self._data(stage))), factor=self.threads)
+        stage.bind(inner, te.thread_axis("threadIdx.x"))
+        self.note(f"{stage.name}: threads {inner.var.name}")
+        self._serial_marks(stage)
+
+    def _has_threads(self, stage: Any) -> bool:
+        """Whether the kernel around a stage binds threadIdx.x."""
+        while stage.attach is not None:
+            stage = stage.attach.stage
+        return any(
+            mark.kind == "bind" and mark.value.thread_tag == "threadIdx.x"
+            for mark in stage.marks.values()
+        )
+
+
+@st.composite
+def chains(draw: Draw) -> tuple[Problem, Any]:
+    """A problem and a schedule of it."""
+    problem = draw(problems())
+    return problem, Chain(draw, problem).run()
