@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from ..errors import LayoutError
 from .linear import LinearLayout, is_power_of_two
+from .render import render
 
 __all__ = ["CTALayout", "Layout", "dim_names"]
 
@@ -39,6 +40,20 @@ class Layout:
     def to_linear(self, shape: Sequence[int]) -> LinearLayout:
         """Give the same placement, for tensors of one shape, as a map over F2."""
         raise NotImplementedError
+
+    def padded_offset(self, offset: Any) -> Any:
+        """Place an offset of shared memory behind the gaps before it; here there are none."""
+        return offset
+
+    def render(
+        self,
+        shape: Sequence[int],
+        kind: str = "text",
+        view: str = "tensor",
+        element_bits: int | None = None,
+    ) -> str:
+        """Draw where the elements of a tensor lie; see :func:`tvm_layout_ext.layout.render.render`."""
+        return render(self, shape, kind, view, element_bits)
 
     def _texts(self) -> list[str]:
         return [f"{f.name}={_text(getattr(self, f.name))}" for f in fields(self)]  # type: ignore[arg-type]

@@ -298,7 +298,7 @@ class PaddedSharedLayout(ClusteredLayout):
         return fit(rows, self.cta_layout, shape, self.order, "offset")
 
     def padded_offset(self, offset: Any) -> Any:
-        """Where the element at an offset without gaps really lies; integer or NumPy array."""
+        """Place an offset, an integer or a NumPy array of them, behind the gaps before it."""
         return offset + sum(offset // every * gap for every, gap in self.interval_padding_pairs)
 
     def allocated_elements(self, shape: Sequence[int]) -> int:

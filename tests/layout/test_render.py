@@ -1,0 +1,159 @@
+"""Pictures of layouts: what they say, and that they are well formed."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.layout import strategies
+from tvm_layout_ext import layout as L
+from tvm_layout_ext.errors import LayoutError
+
+BLOCKED = L.BlockedLayout([2, 2], [8, 4], [1, 2], [1, 0])
+PADDED = L.PaddedSharedLayout([(32, 1)], [1, 0])
+SWIZZLED = L.SwizzledSharedLayout(8, 1, 8, [1, 0])
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of every row of a text picture with one grid."""
+    return [line.split()[1:] for line in text.splitlines()[3:]]
+
+
+def test_text_of_16x16_blocked() -> None:
+    lines = BLOCKED.render([16, 16]).splitlines()
+
+    assert lines[0] == f"{BLOCKED!r} on 16x16"
+    assert lines[1] == "Elements [:, :] (thread:register)"
+    first = "0:0 0:1 1:0 1:1 2:0 2:1 3:0 3:1 32:0 32:1 33:0 33:1 34:0 34:1 35:0 35:1"
+    assert rows(BLOCKED.render([16, 16]))[0] == first.split()
+
+
+def test_copies_are_marked() -> None:
+    text = BLOCKED.render([4, 4])
+
+    assert "+ where there are copies" in text
+    assert rows(text)[0] == ["0:0+", "0:1+", "1:0+", "1:1+"]
+
+
+def test_hardware_view_lists_registers() -> None:
+    text = BLOCKED.render([16, 16], view="hardware")
+
+    assert rows(text)[33] == ["0,10", "0,11", "1,10", "1,11"]
+    assert len(rows(text)) == 64
+
+
+def test_bank_view_shows_the_gaps_of_padding() -> None:
+    grid = rows(PADDED.render([4, 32], view="bank"))
+
+    assert grid[1][:3] == [".", "1,0", "1,1"]
+    assert grid[2][:3] == ["1,31", ".", "2,0"]
+
+
+def test_tensor_view_of_shared_memory_tells_bank_and_offset() -> None:
+    assert rows(PADDED.render([4, 32]))[1][:2] == ["1:33", "2:34"]
+    assert rows(SWIZZLED.render([2, 64], element_bits=16))[1][:2] == ["4:72", "4:73"]
+
+
+def test_element_bits_come_from_the_layout_where_it_knows_them() -> None:
+    assert "16-bit" in L.NVMMASharedLayout(128, 16).render([8, 64], view="bank")
+
+
+def test_vector_is_folded_into_rows() -> None:
+    grid = rows(L.SliceLayout(1, BLOCKED).render([64]))
+
+    assert [len(row) for row in grid] == [32, 32]
+
+
+def test_higher_ranks_are_drawn_plane_by_plane() -> None:
+    layout = L.BlockedLayout([1, 1, 1], [2, 4, 4], [1, 1, 1], [2, 1, 0])
+
+    assert layout.render([2, 4, 4]).count("Elements [") == 2
+
+
+def test_cluster_names_the_block() -> None:
+    cluster = {"ctas_per_cga": [2, 2], "cta_split_num": [2, 2], "cta_order": [1, 0]}
+    layout = L.BlockedLayout([2, 2], [8, 4], [1, 2], [1, 0], **cluster)
+
+    assert rows(layout.render([32, 32]))[16][16] == "B3:0:0"
+    assert layout.render([32, 32], view="hardware").count("block") == 4
+
+
+@pytest.mark.parametrize("view", ["tensor", "hardware", "bank"])
+@pytest.mark.parametrize("kind", ["svg", "html"])
+def test_drawings_are_well_formed(kind: str, view: str) -> None:
+    layout = BLOCKED if view == "tensor" else SWIZZLED
+    drawing = layout.render([16, 16], kind=kind, view=view, element_bits=16)
+    svg = drawing[drawing.index("<svg") : drawing.index("</svg>") + len("</svg>")]
+
+    root = ET.fromstring(svg)
+
+    boxes = root.findall(f"{SVG}g")
+    assert len(boxes) == 256
+    assert all(box.find(f"{SVG}title").text for box in boxes)  # type: ignore[union-attr]
+
+
+def test_details_tell_the_whole_story() -> None:
+    drawing = BLOCKED.render([16, 16], kind="svg")
+
+    assert "(2, 9): thread 36 (warp 1, lane 4), register 1" in drawing
+
+
+def test_one_colour_a_warp() -> None:
+    layout = L.BlockedLayout([1], [32], [4], [0])
+    root = ET.fromstring(layout.render([128], kind="svg"))
+    fills = [box.find(f"{SVG}rect").get("fill") for box in root.findall(f"{SVG}g")]  # type: ignore[union-attr]
+
+    by_lane_0 = {fills[32 * warp] for warp in range(4)}
+    assert len(by_lane_0) == 4
+
+
+def test_large_pictures_join_what_a_thread_holds_in_a_row() -> None:
+    layout = L.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    root = ET.fromstring(layout.render([256, 256], kind="svg"))
+    boxes = root.findall(f"{SVG}g")
+
+    assert len(boxes) == 256 * 256 // 8
+    labels = [box.find(f"{SVG}text").text for box in boxes]  # type: ignore[union-attr]
+    assert labels[0] == "0:0-7"
+    assert float(root.get("width", "0")) < 6000
+
+
+@given(st.data())
+def test_every_element_appears_once_in_the_tensor_view(data: st.DataObject) -> None:
+    layout = data.draw(strategies.blocked(rank=2))
+    shape = data.draw(st.lists(st.sampled_from([1, 2, 4, 8, 16]), min_size=2, max_size=2))
+    grid = rows(layout.render(shape))
+
+    assert [len(row) for row in grid] == [shape[1]] * shape[0]
+    linear = layout.to_linear(shape)
+    for (i, j), label in np.ndenumerate(np.array(grid)):
+        block, thread, register = re.fullmatch(r"(?:B(\d+):)?(\d+):(\d+)\+?", label).groups()  # type: ignore[union-attr]
+        at = linear.apply(
+            register=int(register),
+            lane=int(thread) % 32,
+            warp=int(thread) // 32,
+            block=int(block or 0),
+        )
+        assert at == {"dim0": i, "dim1": j}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"kind": "png"}, "one of text, svg, html"),
+        ({"view": "side"}, "one of tensor, hardware, bank"),
+        ({"view": "bank"}, "has no banks|no banks"),
+        ({"element_bits": 12}, "element_bits is 12"),
+        ({"shape": [1024, 1024]}, "too large"),
+        ({"shape": [16]}, "lays out 2 dims"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_sentence(options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(LayoutError, match=sentence):
+        BLOCKED.render(**{"shape": [16, 16], **options})  # type: ignore[arg-type]
