@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 
 from tvm_layout_ext import te
-from tvm_layout_ext.hardware import MAX_ACCESS_BYTES, WARP_SIZE, Architecture
+from tvm_layout_ext.hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES, WARP_SIZE, Architecture
 from tvm_layout_ext.tune.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.operator import Operator, Tolerance
 
-#: Static shared memory of a block ends here, whatever the architecture has.
-STATIC_SHARED_BYTES = 49152
 #: Registers of a thread for sums and operands; the rest of its 255 holds addresses.
 OPERAND_REGISTERS = 160
 
@@ -120,7 +118,7 @@ def check(
     return (
         _check_vector(shape, dtype, values)
         or _check_threads(shape, values, architecture)
-        or _check_align(dtype, values, architecture)
+        or _check_align(dtype, values)
     )
 
 
@@ -161,7 +159,7 @@ def _check_threads(
     return None
 
 
-def _check_align(dtype: str, v: dict[str, int], architecture: Architecture) -> Refusal | None:
+def _check_align(dtype: str, v: dict[str, int]) -> Refusal | None:
     factor, offsets = v["align_factor"], (v["a_offset"], v["b_offset"])
     if max(offsets) >= factor or (factor > 8 and max(offsets) < 8):
         return Refusal("same row stride", f"Factor {factor} with {offsets} gives no new stride.")
@@ -175,7 +173,7 @@ def _check_align(dtype: str, v: dict[str, int], architecture: Architecture) -> R
         )
     elements = v["tile_m"] * strides[0] + v["tile_k"] * strides[1]
     size = elements * np.dtype(dtype).itemsize
-    if size > min(STATIC_SHARED_BYTES, architecture.shared_per_block):
+    if size > STATIC_SHARED_BYTES:
         return Refusal("shared memory", f"The tiles need {size:,} bytes of 49,152.")
     return None
 

@@ -15,14 +15,12 @@ from typing import Any
 import numpy as np
 
 from tvm_layout_ext import te
-from tvm_layout_ext.hardware import MAX_ACCESS_BYTES, Architecture
+from tvm_layout_ext.hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES, Architecture
 from tvm_layout_ext.tune.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.operator import Operator, Tolerance
 
 #: Bytes of a row that neighbouring threads cover before they go on to the next row.
 STRIP_BYTES = 128
-#: Static shared memory of a block ends here, whatever the architecture has.
-STATIC_SHARED_BYTES = 49152
 
 KNOBS = (
     knob("tile_i", (16, 32, 64, 128), default=64),
@@ -109,12 +107,10 @@ def check(
     for extent, length in ((tile_j, N), (tile_i, M)):
         if extent > max(16, 2 * length):
             return Refusal("tile too large", f"Tile {extent} is over twice the {length} it cuts.")
-        if extent * size < min(STRIP_BYTES, 32):
-            return Refusal("tile too narrow", f"{extent} {dtype} do not fill a sector of 32 bytes.")
     if offset >= factor or (factor > 8 and offset < 8):
         return Refusal("same row stride", f"Factor {factor} with {offset} gives no new stride.")
     stride = row_stride(tile_j, factor, offset)
-    if tile_i * stride * size > min(STATIC_SHARED_BYTES, architecture.shared_per_block):
+    if tile_i * stride * size > STATIC_SHARED_BYTES:
         return Refusal(
             "shared memory", f"The tile needs {tile_i * stride * size:,} bytes of 49,152."
         )

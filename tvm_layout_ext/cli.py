@@ -132,7 +132,7 @@ def tune(
 
 
 def _print_result(console: Console, result: Result, log: Path) -> None:
-    from .report.tuning import comparison_table, trial_table
+    from .report.tuning import comparison_table, failures, trial_table
     from .tune.cost import FORMULA
 
     if result.warning:
@@ -149,7 +149,7 @@ def _print_result(console: Console, result: Result, log: Path) -> None:
     )
     if result.trials[0].runner == "simulate":
         console.print(f"{FORMULA}\n")
-    for line in _verdict(result):
+    for line in [*failures(result), *_verdict(result)]:
         console.print(line)
     comparison = comparison_table(result)
     if comparison is not None:

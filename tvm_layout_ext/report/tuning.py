@@ -13,7 +13,15 @@ from ..tune.records import Record
 from ..tune.replay import Replay
 from ..tune.search import Result
 
-__all__ = ["best_table", "comparison_table", "replay_lines", "score_text", "trial_table", "why"]
+__all__ = [
+    "best_table",
+    "comparison_table",
+    "failures",
+    "replay_lines",
+    "score_text",
+    "trial_table",
+    "why",
+]
 
 _TERMS = {
     "memory": "global memory sectors",
@@ -60,6 +68,19 @@ def trial_table(result: Result) -> Table:
     return table
 
 
+def failures(result: Result) -> list[str]:
+    """One line for each different reason, with the trials that failed for it."""
+    reasons: dict[str, list[int]] = {}
+    for record in result.trials:
+        if record.score is None:
+            text = f"{record.error_class}: {record.error_text}"
+            reasons.setdefault(text, []).append(record.trial)
+    return [
+        f"Failed: trial {', '.join(map(str, trials))} with {text}"
+        for text, trials in reasons.items()
+    ]
+
+
 def _trial_cells(record: Record, result: Result, measured: bool) -> list[str]:
     best = result.best.score if result.best else None
     timing = [_micro(record.spread), _figure(record.gbps), _figure(record.tflops)]
@@ -71,7 +92,7 @@ def _trial_cells(record: Record, result: Result, measured: bool) -> list[str]:
         *(timing if measured else []),
         *_counter_cells(record),
         *config,
-        "yes" if record.verified else "" if record.score is not None else str(record.error_class),
+        "yes" if record.verified else "",
     ]
 
 

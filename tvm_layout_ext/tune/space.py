@@ -62,7 +62,8 @@ class Space:
     def default(self) -> dict[str, Any]:
         """The configuration of trial 0: the operator's default, else its nearest legal neighbour.
 
-        Nearest means the fewest knobs that differ from the default, then the first in order.
+        Nearest means the fewest knobs that differ from the default, then the fewest steps between
+        their values.
 
         Raises
         ------
@@ -76,7 +77,14 @@ class Space:
                 f"{self.operator.name} has no legal configuration for shape "
                 f"{'x'.join(map(str, self.shape))} {self.dtype} on {self.architecture.name}: {why}."
             )
-        return min(self.legal, key=lambda c: sum(c[name] != wanted[name] for name in wanted))
+        return min(self.legal, key=lambda config: self._distance(config, wanted))
+
+    def _distance(self, one: dict[str, Any], other: dict[str, Any]) -> tuple[int, int]:
+        steps = [
+            abs(knob.values.index(one[knob.name]) - knob.values.index(other[knob.name]))
+            for knob in self.operator.knobs
+        ]
+        return sum(step > 0 for step in steps), sum(steps)
 
     def sample(self, seed: int) -> Iterator[dict[str, Any]]:
         """All legal configurations once: the default first, the others in the seed's order."""

@@ -1,0 +1,167 @@
+"""explain: golden figures of small transposes, padding, symbolic sizes, files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tvm
+
+import tvm_layout_ext as tlx
+from tvm_layout_ext import te
+from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.report.explain import Access, Explanation, draw_arguments, explain
+from tvm_layout_ext.report.load import load_file
+from tvm_layout_ext.report.text import columns
+
+
+def make_transpose(factor: int, offset: int, size: int = 64) -> tuple[te.Schedule, list[Any]]:
+    """A 32x32 tile a block of 32 by 8 threads, stored row by row, read column by column."""
+    A = te.placeholder((size, size), "float32", name="A")
+    B = te.compute((size, size), lambda j, i: A[i, j], name="B")
+    s = te.create_schedule(B.op)
+    tile = s.cache_read(A, "shared", [B])
+    jo, io, ji, ii = s[B].tile(*B.op.axis, 32, 32)
+    s[B].bind(jo, te.thread_axis("blockIdx.y"))
+    s[B].bind(io, te.thread_axis("blockIdx.x"))
+    bind_tile(s[B], ji, ii)
+    s[tile].compute_at(s[B], io)
+    bind_tile(s[tile], *tile.op.axis)
+    s[tile].storage_align(tile.op.axis[0], factor, offset)
+    return s, [A, B]
+
+
+def bind_tile(stage: te.Stage, y: Any, x: Any) -> None:
+    _, ty = stage.split(y, factor=8)
+    stage.bind(ty, te.thread_axis("threadIdx.y"))
+    stage.bind(x, te.thread_axis("threadIdx.x"))
+
+
+def find(found: Explanation, scope: str, kind: str) -> Access:
+    (row,) = [row for row in found.rows if (row.scope, row.kind) == (scope, kind)]
+    return row
+
+
+@pytest.mark.parametrize(("offset", "degree", "stride"), [(0, 32, 32), (1, 1, 33), (2, 2, 34)])
+def test_column_read_of_a_tile_conflicts_by_its_row_stride(
+    offset: int, degree: int, stride: int
+) -> None:
+    found = explain(*make_transpose(32, offset))
+    assert find(found, "shared", "load").conflict_degree == degree
+    assert find(found, "shared", "store").conflict_degree == 1
+    (buffer,) = found.shared
+    assert (buffer.name, buffer.shape, buffer.stride) == ("A_shared", (32, 32), stride)
+    assert (buffer.padding, buffer.bytes) == (stride - 32, stride * 32 * 4)
+    assert found.shared_bytes == buffer.bytes
+    assert (found.bank_conflicts == 0) == (degree == 1)
+
+
+def test_global_rows_of_a_tile_are_coalesced() -> None:
+    found = explain(*make_transpose(32, 1))
+    for kind, buffer in (("load", "A"), ("store", "B")):
+        row = find(found, "global", kind)
+        assert (row.buffer, row.vector_bytes) == (buffer, 4)
+        assert (row.sectors_per_request, row.ideal_sectors_per_request) == (4, 4)
+        assert row.conflict_degree is None
+    assert found.hazards == []
+
+
+def test_all_blocks_and_a_sample_agree_per_request() -> None:
+    some, every = (explain(*make_transpose(32, 2), grid_sample=n) for n in (1, None))
+    assert [row.conflict_degree for row in some.rows] == [r.conflict_degree for r in every.rows]
+    assert sum(r.requests for r in every.rows) == 4 * sum(r.requests for r in some.rows)
+
+
+def test_lowered_module_is_explained_without_strides() -> None:
+    s, args = make_transpose(32, 1)
+    found = explain(tlx.lower(s, args))
+    assert find(found, "shared", "load").conflict_degree == 1
+    assert [(b.stride, b.bytes) for b in found.shared] == [(None, 33 * 32 * 4)]
+
+
+def test_text_has_a_line_a_site_and_the_totals() -> None:
+    found = explain(*make_transpose(32, 0))
+    lines = str(found).splitlines()
+    assert lines[0].split()[:3] == ["buffer", "scope", "kind"]
+    assert sum("32-way" in line for line in lines) == 1
+    assert "Shared memory of a block: 4,096 bytes." in str(found)
+
+
+def symbolic() -> tvm.tirx.PrimFunc:
+    n = te.var("n")
+    A = te.placeholder((n, 4 * n), "float16", name="A")
+    B = te.compute(A.shape, lambda i, j: A[i, j] * 2, name="B")
+    return te.create_prim_func([A, B])
+
+
+def test_symbolic_sizes_take_the_given_values() -> None:
+    mod = tvm.IRModule.from_expr(symbolic())
+    arrays = draw_arguments(mod, {"n": 6})
+    assert [(a.shape, a.dtype.name) for a in arrays] == [((6, 24), "float16")] * 2
+    with pytest.raises(ScheduleError, match="Buffer A has the symbolic size n; give values"):
+        draw_arguments(mod, {})
+
+
+def test_module_of_two_functions_is_refused() -> None:
+    mod = tvm.IRModule({"f": symbolic(), "g": symbolic()})
+    with pytest.raises(ScheduleError, match="one function; this one has f, g"):
+        draw_arguments(mod, {})
+
+
+_FILE = """
+from tvm_layout_ext import te
+A = te.placeholder((64,), name="A")
+B = te.compute((64,), lambda i: A[i] + 1, name="B")
+s = te.create_schedule(B.op)
+s[B].bind(B.op.axis[0], te.thread_axis("threadIdx.x"))
+"""
+
+
+def test_file_with_a_te_schedule_and_its_args(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(_FILE + "args = [A, B]\n")
+    found = explain(*load_file(tmp_path / "kernel.py"))
+    assert [(row.buffer, row.requests) for row in found.rows] == [("A", 2), ("B", 2)]
+
+
+def test_file_of_printed_script(tmp_path: Path) -> None:
+    s, args = make_transpose(32, 1)
+    (tmp_path / "kernel.py").write_text(s.to_module(args).script())
+    source, none = load_file(tmp_path / "kernel.py")
+    assert none is None
+    assert find(explain(source), "shared", "load").conflict_degree == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (_FILE, "needs a list args of the schedule's tensors"),
+        ("x = 1", "defines none"),
+        (
+            _FILE + "t = te.create_schedule(B.op)\nargs = [A, B]",
+            r"defines s, t; choose with --name",
+        ),
+        ("import nothing_of_that_name", "failed with ModuleNotFoundError: No module named"),
+        ("def f(:", "failed with SyntaxError"),
+        ("@T.prim_func\ndef f(:", "is no TVMScript"),
+    ],
+)
+def test_unusable_file_is_one_sentence(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "kernel.py").write_text(text)
+    with pytest.raises(ScheduleError, match=message) as caught:
+        load_file(tmp_path / "kernel.py")
+    assert "\n" not in str(caught.value)
+
+
+def test_name_chooses_among_several(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(_FILE + "t = te.create_schedule(B.op)\nargs = [A, B]\n")
+    assert isinstance(load_file(tmp_path / "kernel.py", "t")[0], te.Schedule)
+    with pytest.raises(ScheduleError, match="no schedule, function or module u; it has s, t"):
+        load_file(tmp_path / "kernel.py", "u")
+
+
+def test_columns_align_numbers_to_the_right() -> None:
+    assert (
+        columns(("name", "size"), [("A", "9"), ("BB", "10")])
+        == "name  size\nA        9\nBB      10"
+    )

@@ -1,0 +1,140 @@
+"""Ready schedules give NumPy's results and least traffic, whatever shape, type, configuration."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tvm_layout_ext as tlx
+from tests.sampling import SEED
+from tvm_layout_ext.hardware import architecture
+from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext.tune.operator import find_operator
+from tvm_layout_ext.tune.simulated import count, verified_shape
+from tvm_layout_ext.tune.task import Task
+from tvm_layout_ext.tune.verify import poison, require_close
+
+SM90 = architecture("sm_90a")
+SHAPES: dict[str, list[tuple[int, ...]]] = {
+    "transpose": [(1, 1), (1, 70), (64, 64), (33, 47), (96, 40), (129, 64)],
+    "matmul": [(1, 1, 1), (64, 64, 64), (33, 20, 17), (1, 64, 40), (70, 4, 64), (48, 96, 8)],
+}
+CASES = [
+    (name, shape, dtype, draw)
+    for name, shapes in SHAPES.items()
+    for shape in shapes
+    for dtype in find_operator(name).dtypes
+    for draw in range(6)
+]
+
+
+def make_task(name: str, shape: tuple[int, ...], dtype: str) -> Task:
+    return Task(find_operator(name), shape, dtype, SM90, seed=SEED)
+
+
+def pick(task: Task, draw: int) -> dict[str, Any]:
+    """The default for draw 0, else a legal configuration chosen by the seed."""
+    if draw == 0:
+        return task.space.default()
+    return random.Random(f"{SEED} {task.workload} {draw}").choice(task.space.legal)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("name", "shape", "dtype", "draw"), CASES)
+def test_result_is_numpys_and_no_hazard(
+    name: str, shape: tuple[int, ...], dtype: str, draw: int
+) -> None:
+    task = make_task(name, shape, dtype)
+    inputs = task.draw(draw)
+    want = task.operator.reference(*inputs)
+    report = simulate(task.module(pick(task, draw)), *inputs, poison(want.shape, dtype))
+    (output,) = report.outputs.values()
+    require_close(output, want, task.operator.tolerance(shape, dtype))
+    assert report.hazards == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_default_transpose_has_no_conflict_and_least_sectors(dtype: str) -> None:
+    task = make_task("transpose", (256, 192), dtype)
+    _, model = count(task, task.space.default())
+    assert model["bank_conflicts"] == 0
+    assert (
+        model["sectors"] == model["ideal_sectors"] == 2 * 256 * 192 * np.dtype(dtype).itemsize // 32
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_narrow_transpose_has_a_conflict_free_configuration(dtype: str) -> None:
+    task = make_task("transpose", (128, 128), dtype)
+    vector = {"float16": 2, "int8": 4}[dtype]
+    config = task.space.default() | {
+        "tile_i": 128, "tile_j": 128, "read_vector": vector, "write_vector": vector,
+    }  # fmt: skip
+    assert config in task.space.legal
+    _, model = count(task, config)
+    assert model["bank_conflicts"] == 0
+    assert model["sectors"] == model["ideal_sectors"]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_default_matmul_has_no_conflict(dtype: str) -> None:
+    task = make_task("matmul", (128, 128, 64), dtype)
+    _, model = count(task, task.space.default())
+    assert model["bank_conflicts"] == 0
+
+
+def test_unpadded_transpose_has_conflicts() -> None:
+    task = make_task("transpose", (64, 64), "float32")
+    _, model = count(task, task.space.default() | {"align_offset": 0})
+    assert model["bank_conflicts"] > 0
+
+
+def test_large_shape_is_verified_on_a_smaller_one_as_ragged() -> None:
+    assert verified_shape(make_task("transpose", (1024, 1000), "float32")) == (1024, 1000)
+    large = make_task("transpose", (20_000, 5_003), "float32")
+    assert verified_shape(large) == (512 + 20_000 % 512, 512 + 5_003 % 512)
+    deep = make_task("matmul", (4096, 4096, 4096), "float16")
+    assert verified_shape(deep) == (256, 256, 256)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype", "changes", "rule"),
+    [
+        ("transpose", (64, 64), "float64", {"read_vector": 4}, "vector too wide"),
+        ("transpose", (64, 66), "float32", {"read_vector": 4}, "vector misaligned"),
+        ("transpose", (66, 64), "float32", {"write_vector": 4}, "vector misaligned"),
+        ("transpose", (64, 64), "float32", {"tile_i": 16, "threads": 512}, "threads idle"),
+        ("transpose", (64, 16), "float32", {"tile_j": 128}, "tile too large"),
+        ("transpose", (64, 64), "float32", {"align_offset": 9}, "same row stride"),
+        ("transpose", (128, 128), "float64", {"tile_i": 128, "tile_j": 128}, "shared memory"),
+        ("matmul", (64, 64, 64), "float32", {"vector": 8}, "vector too wide"),
+        ("matmul", (64, 62, 64), "float32", {}, "vector misaligned"),
+        ("matmul", (64, 64, 64), "float32", {"a_offset": 1}, "vector misaligned"),
+        ("matmul", (64, 64, 64), "float32", {"rows": 1, "columns": 1, "vector": 1}, "threads"),
+    ],
+)
+def test_illegal_configuration_names_its_rule(
+    name: str, shape: tuple[int, ...], dtype: str, changes: dict[str, int], rule: str
+) -> None:
+    operator = find_operator(name)
+    start = {"read_vector": 2, "write_vector": 2} if dtype == "float64" else {}
+    refusal = operator.check(shape, dtype, operator.default_config() | start | changes, SM90)
+    assert refusal is not None
+    assert refusal.rule == rule
+    assert refusal.text.endswith(".")
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("name", ["transpose", "matmul"])
+def test_default_spills_no_register(name: str, tmp_path: Path) -> None:
+    task = make_task(name, (256,) * len(find_operator(name).dims), "float32")
+    built = tlx.build(task.module(task.space.default()), target=tlx.cuda_target("sm_90a"))
+    (tmp_path / "kernel.cu").write_text(built.mod.imports[0].inspect_source())
+    command = ["nvcc", "-arch=sm_90a", "-cubin", "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "0 bytes spill stores, 0 bytes spill loads" in ran.stderr

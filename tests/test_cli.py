@@ -1,0 +1,184 @@
+"""The command line: every command end to end in the simulator, and every refusal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.tune.helpers import make_record
+from tvm_layout_ext.cli import _join_shapes, app
+from tvm_layout_ext.tune.records import Log
+
+TUNE = ["tune", "transpose", "--shape", "64", "64", "--trials", "3", "--runner", "simulate"]
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+def invoke(*words: object) -> Ran:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Ran(result.exit_code, result.stdout, result.stderr)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
+    log = tmp_path_factory.mktemp("tuned") / "log"
+    return log, invoke(*TUNE, "--log", log)
+
+
+def test_tune_prints_trials_verdict_and_replay_command(tuned: tuple[Path, Ran]) -> None:
+    log, ran = tuned
+    assert ran.code == 0, ran.err
+    assert "trial 3 of 3" in ran.out
+    assert "transpose 64x64 float32 on simulated GPU" in ran.out
+    assert "A model, not a time." in ran.out
+    assert "Verified against NumPy on transpose 64x64 float32." in ran.out
+    assert "Winner against default" in ran.out
+    assert len(Log(log).read().records) == 3
+
+
+def test_printed_replay_command_gives_the_same_counters(tuned: tuple[Path, Ran]) -> None:
+    command = tuned[1].out.strip().splitlines()[-1].split()
+    assert command[:3] == ["python", "-m", "tvm_layout_ext"]
+    ran = invoke(*command[3:])
+    assert ran.code == 0, ran.err
+    assert "counters: the same as recorded" in ran.out
+    assert "right on transpose 64x64 float32" in ran.out
+
+
+def test_replay_without_an_id_takes_the_best_of_each_workload(tuned: tuple[Path, Ran]) -> None:
+    ran = invoke("replay", tuned[0])
+    assert ran.code == 0
+    assert ran.out.count("right on") == 1
+
+
+def test_tune_again_takes_all_from_the_log(tuned: tuple[Path, Ran]) -> None:
+    ran = invoke(*TUNE, "--log", tuned[0])
+    assert ran.code == 0
+    assert "3 of them from the log" in " ".join(ran.out.split())
+    assert len(Log(tuned[0]).read().records) == 3
+
+
+def test_best_prints_a_record_and_explains_it(tuned: tuple[Path, Ran]) -> None:
+    ran = invoke("best", tuned[0], "--explain")
+    assert ran.code == 0
+    assert "transpose 64x64 float32" in ran.out
+    assert "sectors/request" in ran.out
+    assert "A_shared" in ran.out
+
+
+def test_real_process_runs_and_exits_with_the_documented_code(tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    command = [sys.executable, "-m", "tvm_layout_ext"]
+    bad = subprocess.run(
+        [*command, "tune", "softmox", "--shape", "8", "8", "--log", tmp_path / "log"],
+        cwd=root, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert bad.returncode == 2
+    assert bad.stderr.startswith("Error: Unknown operator 'softmox'; known are ")
+    assert "Traceback" not in bad.stderr
+    assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tune", "nope", "--shape", "8", "8"], "Unknown operator 'nope'; known are "),
+        (["tune", "transpose"], "transpose needs a shape of 2 numbers (M N), not 0."),
+        (["tune", "transpose", "--shape", "8"], "transpose needs a shape of 2 numbers"),
+        (["tune", "transpose", "--shape", "-8", "8"], "transpose needs M of at least 1, not -8."),
+        (["tune", "transpose", "--shape", "8", "0"], "transpose needs N of at least 1, not 0."),
+        (["tune", "transpose", "--shape", "8", "eight"], "Got unexpected extra argument"),
+        (["tune", "transpose", "--shape", "8xeight"], "A shape is whole numbers"),
+        (["tune", "transpose", "--shape", "1.5", "8"], "A shape is whole numbers"),
+        (
+            ["tune", "matmul", "--shape", "8", "8", "8", "--dtype", "int4"],
+            "matmul has no dtype int4",
+        ),
+        (["tune", "transpose", "--shape", "8", "8", "--trials", "0"], "at least 1 trial, not 0"),
+        (["tune", "transpose", "--shape", "8", "8", "--runner", "gpu"], "Unknown runner 'gpu'"),
+        (["tune", "transpose", "--shape", "8", "8", "--log", "/dev/null/x"], "Cannot write a log"),
+        (["best", "/no/such/log"], "Cannot read a log at /no/such/log: No such file"),
+        (["replay", "/no/such/log"], "Cannot read a log at /no/such/log: No such file"),
+        (["explain", "/no/such/file.py"], "Cannot read /no/such/file.py"),
+        (["explain", "x.py", "--size", "n=many"], "A size is written name=number"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_code_2(
+    words: list[str], message: str, tmp_path: Path
+) -> None:
+    if words[0] == "tune" and "--log" not in words:
+        words = [*words, "--log", str(tmp_path / "log")]
+    if words[:2] == ["explain", "x.py"]:
+        (tmp_path / "x.py").write_text("")
+        words = ["explain", str(tmp_path / "x.py"), *words[2:]]
+    ran = invoke(*words)
+    assert ran.code == 2
+    assert message in ran.err
+    assert not (tmp_path / "log").exists()
+
+
+def test_corrupt_and_foreign_lines_are_counted_once(tmp_path: Path) -> None:
+    Log(tmp_path).append(make_record())
+    foreign = json.dumps(make_record().to_json() | {"schema_version": 9})
+    with (tmp_path / "trials.jsonl").open("a") as file:
+        file.write(f"{{broken\n{foreign}\n")
+    ran = invoke("best", tmp_path)
+    assert ran.code == 0
+    assert ran.err == (
+        "Warning: Skipped 1 corrupt line and 1 record of a schema version other than 1.\n"
+    )
+
+
+def test_log_without_a_trial_that_worked_has_no_best(tmp_path: Path) -> None:
+    Log(tmp_path).append(make_record(status="error", error_class="X", error_text="y"))
+    assert invoke("best", tmp_path).code == 1
+    assert invoke("replay", tmp_path).code == 2
+
+
+def test_replay_of_an_unknown_id_or_of_other_knobs_is_refused(tmp_path: Path) -> None:
+    Log(tmp_path).append(make_record())
+    unknown = invoke("replay", tmp_path, "--id", "zz")
+    assert (unknown.code, "no record has an id starting with 'zz'" in unknown.err) == (2, True)
+    stale = invoke("replay", tmp_path, "--id", make_record().id[:6])
+    assert (stale.code, "cannot be replayed: transpose has the knobs" in stale.err) == (2, True)
+
+
+def test_tune_that_cannot_resume_another_writers_lines_still_runs(tmp_path: Path) -> None:
+    (tmp_path / "trials.jsonl").write_text("{broken\n")
+    ran = invoke(*TUNE[:-3], "1", "--runner", "simulate", "--log", tmp_path)
+    assert ran.code == 0
+    assert ran.err == "Warning: Skipped 1 corrupt line.\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "joined"),
+    [
+        (["--shape", "4", "5", "--dtype", "x"], ["--shape=4 5", "--dtype", "x"]),
+        (["--shape", "4x5", "name"], ["--shape=4x5", "name"]),
+        (["--shape=4", "5", "6"], ["--shape=4 5 6"]),
+        (["--shape", "-4", "5"], ["--shape=-4 5"]),
+        (["--trials", "4", "5"], ["--trials", "4", "5"]),
+        (["name", "--shape", "--dtype", "x"], ["name", "--shape", "--dtype", "x"]),
+    ],
+)
+def test_numbers_after_shape_become_one_word(given: list[str], joined: list[str]) -> None:
+    assert _join_shapes(given) == joined
+
+
+def test_help_documents_the_exit_codes() -> None:
+    for command in ("tune", "best", "replay", "explain"):
+        text = " ".join(invoke(command, "--help").out.split())
+        assert "Exit codes: 0 done" in text

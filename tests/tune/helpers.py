@@ -1,0 +1,39 @@
+"""Records and a small operator that the tests of this folder share."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tvm_layout_ext.tune.operator import Operator, find_operator
+from tvm_layout_ext.tune.records import Record
+from tvm_layout_ext.tune.workload import Workload
+
+
+def make_record(**changes: Any) -> Record:
+    """A trial of a small transpose, with any field changed."""
+    fields: dict[str, Any] = {
+        "time": "2026-11-21T03:14:00.000Z",
+        "runner": "simulate",
+        "device": "simulated GPU",
+        "arch": "sm_90a",
+        "versions": {"tvm": "0.27.0", "package": "0.1.0", "cuda": None},
+        "workload": Workload("transpose", (64, 64), "float32"),
+        "trial": 0,
+        "config": {"tile_i": 32, "align_offset": 1},
+        "status": "ok",
+        "seed": 0,
+        "conflict_model": {"cost": 12.5, "bank_conflicts": 0},
+        "smem_bytes": 4224,
+    }
+    return Record(**(fields | changes))
+
+
+def transpose_from(**defaults: Any) -> Operator:
+    """The transpose with other values in its default configuration."""
+    operator = find_operator("transpose")
+    knobs = tuple(
+        dataclasses.replace(knob, default=defaults.get(knob.name, knob.default))
+        for knob in operator.knobs
+    )
+    return dataclasses.replace(operator, knobs=knobs)

@@ -1,0 +1,37 @@
+"""The measuring runner, on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tvm_layout_ext.tune import tune
+from tvm_layout_ext.tune.replay import replay
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize(
+    ("operator", "shape", "dtype"),
+    [
+        ("transpose", (2048, 1000), "float32"),
+        ("transpose", (513, 260), "float16"),
+        ("matmul", (512, 512, 512), "float32"),
+        ("matmul", (250, 252, 244), "float16"),
+    ],
+)
+def test_every_trial_is_measured_and_right(
+    operator: str, shape: tuple[int, ...], dtype: str, tmp_path: Path
+) -> None:
+    result = tune(operator, shape=shape, dtype=dtype, trials=4, runner="cuda", log=tmp_path)
+    assert [(r.status, r.verified, r.error_text) for r in result.trials] == [("ok", True, None)] * 4
+    assert result.best is not None
+    for record in result.trials:
+        assert len(record.times) > 1
+        assert record.median is not None
+        assert 0 < record.median < 1
+        assert record.conflict_model is not None
+    again = replay(result.best, "cuda")
+    assert again.same_counters
+    assert again.measurement.verified

@@ -1,0 +1,198 @@
+"""The search: trial 0, failures, verification of the winner, resuming, interruption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.tune.helpers import transpose_from
+from tvm_layout_ext.errors import RecordError, ScheduleError, TargetError
+from tvm_layout_ext.tune import search, tune
+from tvm_layout_ext.tune.knobs import Config
+from tvm_layout_ext.tune.measurement import Measurement
+from tvm_layout_ext.tune.records import Log, Record
+from tvm_layout_ext.tune.task import Task
+from tvm_layout_ext.tune.verify import WrongResultError
+
+
+def offset_cost(config: Config) -> float:
+    """A cost that the default does not win: the larger the offset, the better."""
+    return 100.0 - config["align_offset"] - config["threads"] / 1000
+
+
+class FakeRunner:
+    """Costs a function of the configuration; what it is told fails."""
+
+    name = "simulate"
+    device = "simulated GPU"
+
+    def __init__(self, cost: Callable[[Config], float] = offset_cost) -> None:
+        self.cost = cost
+        self.ran: list[Config] = []
+        self.wrong: list[Config] = []
+
+    def run(self, task: Task, config: Config) -> Measurement:
+        self.ran.append(config)
+        return Measurement(4224, {"cost": self.cost(config), "bank_conflicts": 0})
+
+    def verify(self, task: Task, config: Config) -> str:
+        if config in self.wrong:
+            raise WrongResultError("3 of 9 elements differ.")
+        return str(task.workload)
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
+    fake = FakeRunner()
+    monkeypatch.setattr(search, "make_runner", lambda name: fake)
+    return fake
+
+
+def run(trials: int = 8, log: Path | None = None, seed: int = 0) -> search.Result:
+    return tune("transpose", shape=(64, 64), trials=trials, log=log, seed=seed)
+
+
+def test_trial_0_is_the_default_and_the_best_wins(runner: FakeRunner) -> None:
+    result = run()
+    assert runner.ran[0] == result.task.operator.default_config() == result.default.config
+    assert [record.trial for record in result.trials] == list(range(8))
+    assert result.best is not None
+    assert result.best.verified
+    assert result.best.score == min(offset_cost(config) for config in runner.ran)
+    assert result.ranking[0] == result.best
+
+
+def test_failed_candidate_is_one_failed_trial_with_its_reason(runner: FakeRunner) -> None:
+    def cost(config: Config) -> float:
+        if config["align_offset"] == 1:
+            raise MemoryError("no room for 7 bytes")
+        return offset_cost(config)
+
+    runner.cost = cost
+    failed = [record for record in run().trials if record.status == "error"]
+    assert failed
+    assert {record.config["align_offset"] for record in failed} == {1}
+    assert {(r.error_class, r.error_text) for r in failed} == {
+        ("MemoryError", "no room for 7 bytes")
+    }
+
+
+def test_all_candidates_failing_gives_no_winner(runner: FakeRunner) -> None:
+    def fail(config: Config) -> float:
+        raise RuntimeError
+
+    runner.cost = fail
+    result = run(3)
+    assert result.best is None
+    assert [record.error_text for record in result.trials] == ["no text"] * 3
+
+
+def test_wrong_winner_becomes_a_failed_trial_and_the_next_best_wins(
+    runner: FakeRunner, tmp_path: Path
+) -> None:
+    expected = run().ranking
+    runner.wrong = [expected[0].config, expected[1].config]
+    result = run(log=tmp_path)
+    assert result.best is not None
+    assert result.best.config == expected[2].config
+    wrong = [r for r in Log(tmp_path).read().records if r.error_class == "WrongResultError"]
+    assert len(wrong) == 2
+    assert all(record.config in runner.wrong for record in wrong)
+    assert all(r.status == "error" and not r.verified for r in wrong)
+
+
+def test_interrupted_run_keeps_everything_and_resumes(runner: FakeRunner, tmp_path: Path) -> None:
+    def stop(config: Config) -> float:
+        if len(runner.ran) == 4:
+            raise KeyboardInterrupt
+        return offset_cost(config)
+
+    runner.cost = stop
+    first = run(log=tmp_path)
+    assert first.interrupted
+    assert len(first.trials) == len(Log(tmp_path).read().records) == 3
+    assert first.best is not None
+    assert first.best.score == min(record.score or 0 for record in first.trials)
+    assert not first.best.verified
+    runner.ran, runner.cost = [], offset_cost
+    second = run(log=tmp_path)
+    assert (len(runner.ran), second.resumed, len(second.trials)) == (5, 3, 8)
+    assert second.best is not None
+    assert second.best.verified
+    assert len(Log(tmp_path).read().records) == 8
+
+
+def test_finished_run_runs_nothing_again(runner: FakeRunner, tmp_path: Path) -> None:
+    first = run(log=tmp_path)
+    runner.ran = []
+    again = run(log=tmp_path)
+    assert runner.ran == []
+    assert (again.resumed, again.best, again.trials) == (8, first.best, first.trials)
+
+
+def test_another_seed_or_shape_is_not_resumed(runner: FakeRunner, tmp_path: Path) -> None:
+    run(log=tmp_path)
+    assert run(log=tmp_path, seed=1).resumed == 0
+    assert tune("transpose", shape=(64, 128), trials=3, log=tmp_path).resumed == 0
+
+
+def test_small_space_ends_the_run(runner: FakeRunner) -> None:
+    result = tune("transpose", shape=(1, 1), trials=10_000)
+    assert len(result.trials) == len(result.task.space.legal) < 10_000
+
+
+def test_progress_is_told_of_each_trial(runner: FakeRunner) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def progress(record: Record, done: int, total: int) -> None:
+        assert record.trial == done - 1
+        seen.append((done, total))
+
+    tune("transpose", shape=(64, 64), trials=3, progress=progress)
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_best_at_the_end_of_a_range_is_said(runner: FakeRunner) -> None:
+    result = tune(transpose_from(align_factor=32, align_offset=9), shape=(64, 64), trials=1)
+    assert result.edges() == [
+        "The best align_offset is 9, the end of its range 0 to 9; a larger one was not tried."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"operator": "nope"}, r"Unknown operator 'nope'; known are .*transpose"),
+        ({"shape": (64,)}, r"transpose needs a shape of 2 numbers \(M N\), not 1"),
+        ({"shape": (64, -1)}, r"transpose needs N of at least 1, not -1"),
+        ({"dtype": "float8"}, r"transpose has no dtype float8; it has .*float32"),
+        ({"trials": 0}, r"at least 1 trial, not 0"),
+        ({"seed": -1}, r"seed of at least 0, not -1"),
+    ],
+)
+def test_bad_argument_is_one_sentence(changes: dict[str, object], message: str) -> None:
+    arguments = {"operator": "transpose", "shape": (64, 64)} | changes
+    with pytest.raises(ScheduleError, match=message):
+        tune(arguments.pop("operator"), **arguments)  # type: ignore[arg-type]
+
+
+def test_unknown_runner_and_missing_gpu_are_one_sentence_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search, "has_gpu", lambda: False)
+    with pytest.raises(TargetError, match="Unknown runner 'gpu'; known are auto, cuda, simulate"):
+        search.make_runner("gpu")
+    with pytest.raises(TargetError, match="Runner cuda needs a CUDA GPU and there is none"):
+        search.make_runner("cuda")
+    assert search.make_runner("auto").name == "simulate"
+
+
+def test_unwritable_log_is_refused_before_the_first_trial(
+    runner: FakeRunner, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match="Cannot write a log"):
+        run(log=tmp_path / "file")
+    assert runner.ran == []
