@@ -11,6 +11,7 @@ from tvm.tirx import IterVar
 
 from ..errors import ScheduleError
 from . import checks, tensors
+from .allocations import check_allocations
 from .factoring import check_rfactor, factor
 from .graph import in_order
 from .materialise import materialise
@@ -112,6 +113,11 @@ class Schedule:
         """
         checks.check_scope(scope)
         source = self[tensor]
+        if isinstance(source.op, te.ExternOp):
+            raise ScheduleError(
+                f"cache_read of {source.name} is not legal: TensorIR does not know what an extern "
+                f"operation writes; copy it by a te.compute first."
+            )
         stages = self._readers(source, readers)
         cache = tensors.copy_of(tensor, scope)
         stage = Stage(self, cache.op, [source])
@@ -228,6 +234,7 @@ class Schedule:
         """
         self._check_args(args)
         mod = materialise(self, list(args)).mod
+        check_allocations(mod)
         return tvm.IRModule({name: mod["main"].with_attr("global_symbol", name)})
 
     def _inputs(self) -> list[te.Tensor]:

@@ -51,11 +51,11 @@ def _legal(request: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Last sentence of a TVM diagnostic, without the program that it prints."""
+    """First line of a TVM diagnostic's message, without the program around it."""
     text = str(error).rpartition("Error message:")[2].strip().removeprefix("ScheduleError: ")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    reason = re.sub(r"(tirx|s_tir)\.(\w+)#\d+", r"\2", " ".join(lines[:2])) or type(error).__name__
-    return reason if reason.endswith(".") else f"{reason}."
+    reason = re.sub(r"(tirx|s_tir)\.(\w+)#\d+", r"\2", lines[0] if lines else "")
+    return f"{reason.rstrip('.:') or type(error).__name__}."
 
 
 @dataclass
@@ -212,7 +212,7 @@ class _Materialiser:
         )
 
     def _set_scopes(self, stages: Sequence[Stage]) -> None:
-        for stage in stages:
+        for stage in (stage for stage in stages if isinstance(stage.op, te.ComputeOp)):
             scope = stage.scope or self._implied_scope(stage)
             if scope != self._buffer(stage).scope():
                 with _legal(f"set_scope of {stage.name} to {scope}"):

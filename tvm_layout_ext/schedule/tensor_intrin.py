@@ -304,7 +304,7 @@ def check_fits(name: str, site: s_tir.SBlock, desc: tirx.PrimFunc) -> None:
 
 
 def _shape_of(region: Any) -> str:
-    """Memory, type and extents of a region; leading extents of 1 may be missing in a description."""
+    """Memory, type and extents of a region, without leading extents of 1."""
     extents = [str(r.extent) for r in region.region]
     while extents and extents[0] == "1":
         extents.pop(0)

@@ -91,6 +91,9 @@ def partial_of(
 def _reduced(reduce: Any, source: list[Any], condition: Any, axes: Sequence[IterVar]) -> list[Any]:
     if not axes:
         return source
+    # The outputs of one reduction must share these arrays, not only be equal.
+    sources, loops = tvm_ffi.convert(source), tvm_ffi.convert(list(axes))
     return [
-        tirx.Reduce(reduce.combiner, source, axes, condition, index) for index in range(len(source))
+        tirx.Reduce(reduce.combiner, sources, loops, condition, index)
+        for index in range(len(source))
     ]
