@@ -52,7 +52,7 @@ class Layout:
         view: str = "tensor",
         element_bits: int | None = None,
     ) -> str:
-        """Draw where the elements of a tensor lie; see :func:`tvm_layout_ext.layout.render.render`."""
+        """Draw where the elements of a tensor lie; options as in :mod:`.render`."""
         return render(self, shape, kind, view, element_bits)
 
     def _texts(self) -> list[str]:
