@@ -101,8 +101,8 @@ def test_real_process_runs_and_exits_with_the_documented_code(tmp_path: Path) ->
         (["tune", "transpose", "--shape", "-8", "8"], "transpose needs M of at least 1, not -8."),
         (["tune", "transpose", "--shape", "8", "0"], "transpose needs N of at least 1, not 0."),
         (["tune", "transpose", "--shape", "8", "eight"], "Got unexpected extra argument"),
-        (["tune", "transpose", "--shape", "8xeight"], "A shape is whole numbers"),
-        (["tune", "transpose", "--shape", "1.5", "8"], "A shape is whole numbers"),
+        (["tune", "transpose", "--shape", "8xeight"], "A shape is made of whole numbers"),
+        (["tune", "transpose", "--shape", "1.5", "8"], "A shape is made of whole numbers"),
         (
             ["tune", "matmul", "--shape", "8", "8", "8", "--dtype", "int4"],
             "matmul has no dtype int4",

@@ -261,8 +261,9 @@ def explain(
     from .report.explain import explain as run
     from .report.load import load_file
 
+    values = _sizes(size or [])
     source, args = load_file(file, name or None)
-    typer.echo(run(source, args, values=_sizes(size or []), grid_sample=blocks or None))
+    typer.echo(run(source, args, values=values, grid_sample=blocks or None))
 
 
 def _sizes(words: list[str]) -> dict[str, int]:

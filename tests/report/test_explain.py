@@ -135,7 +135,7 @@ def test_file_of_printed_script(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (_FILE, "needs a list args of the schedule's tensors"),
+        (_FILE, "needs a list `args` of the schedule's tensors"),
         ("x = 1", "defines none"),
         (
             _FILE + "t = te.create_schedule(B.op)\nargs = [A, B]",

@@ -5,9 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from tvm_layout_ext.tune.cost import Counters
 from tvm_layout_ext.tune.operator import Operator, find_operator
 from tvm_layout_ext.tune.records import Record
 from tvm_layout_ext.tune.workload import Workload
+
+
+def make_model(cost: float) -> dict[str, float]:
+    """The counters of a 64x64 float32 transpose in one block, at any cost."""
+    counters = Counters(
+        blocks=1, sampled=1, requests=64, sectors=1024, ideal_sectors=1024,
+        wavefronts=256, bank_conflicts=0, barriers=1,
+    )  # fmt: skip
+    return counters.to_json() | {"cost": cost}
 
 
 def make_record(**changes: Any) -> Record:
@@ -23,7 +33,7 @@ def make_record(**changes: Any) -> Record:
         "config": {"tile_i": 32, "align_offset": 1},
         "status": "ok",
         "seed": 0,
-        "conflict_model": {"cost": 12.5, "bank_conflicts": 0},
+        "conflict_model": make_model(cost=12.5),
         "smem_bytes": 4224,
     }
     return Record(**(fields | changes))

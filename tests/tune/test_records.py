@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tune.helpers import make_record
+from tests.tune.helpers import make_model, make_record
 from tvm_layout_ext.errors import RecordError
 from tvm_layout_ext.tune.records import SCHEMA_VERSION, Log, Record
 from tvm_layout_ext.tune.workload import Workload
@@ -51,7 +51,7 @@ _workloads = st.builds(
         gbps=st.none() | _seconds,
         smem_bytes=st.none() | st.integers(0, 1 << 20),
         registers=st.none() | st.integers(0, 255),
-        conflict_model=st.none() | st.dictionaries(st.text(max_size=8), _seconds, max_size=4),
+        conflict_model=st.none() | st.builds(make_model, _seconds),
         verified=st.booleans(),
         error_class=_maybe_text,
         error_text=_maybe_text,
@@ -136,6 +136,13 @@ def test_record_with_a_field_missing_or_of_another_type_is_corrupt(
     assert Log(tmp_path).read().corrupt == 2
 
 
+@pytest.mark.parametrize("model", [{}, {"cost": 1.0}, make_model(1.0) | {"cost": "low"}, [], 3])
+def test_counters_that_are_not_all_there_are_corrupt(tmp_path: Path, model: object) -> None:
+    data = make_record().to_json() | {"conflict_model": model}
+    (tmp_path / "trials.jsonl").write_text(json.dumps(data) + "\n")
+    assert Log(tmp_path).read().corrupt == 1
+
+
 def test_workload_hash_that_does_not_fit_is_corrupt(tmp_path: Path) -> None:
     data = make_record().to_json()
     data["workload"]["shape"] = [64, 65]
@@ -164,7 +171,7 @@ def test_append_after_a_torn_line_keeps_the_new_record(tmp_path: Path) -> None:
 
 _WRITER = """
 import sys
-from tests.tune.helpers import make_record
+from tests.tune.helpers import make_model, make_record
 from tvm_layout_ext.tune.records import Log
 for i in range(200):
     Log(sys.argv[1]).append(make_record(config={"writer": sys.argv[2], "i": i, "pad": "x" * 9000}))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tune.helpers import transpose_from
+from tests.tune.helpers import make_model, transpose_from
 from tvm_layout_ext.errors import RecordError, ScheduleError, TargetError
 from tvm_layout_ext.tune import search, tune
 from tvm_layout_ext.tune.knobs import Config
@@ -35,7 +35,7 @@ class FakeRunner:
 
     def run(self, task: Task, config: Config) -> Measurement:
         self.ran.append(config)
-        return Measurement(4224, {"cost": self.cost(config), "bank_conflicts": 0})
+        return Measurement(4224, make_model(self.cost(config)))
 
     def verify(self, task: Task, config: Config) -> str:
         if config in self.wrong:

@@ -254,10 +254,11 @@ def _draw(rng: np.random.Generator, buffer: Any, values: Mapping[str, int]) -> n
 def _extent(extent: Any, buffer: str, values: Mapping[str, int]) -> int:
     if isinstance(extent, int | tirx.IntImm):
         return int(extent)
-    bound = {
-        var: values[var.name] for var in tirx.analysis.undefined_vars(extent) if var.name in values
-    }
-    result = tvm.sym.Analyzer().simplify(tirx.transform.substitute(extent, bound))
+    analyzer = tvm.sym.Analyzer()
+    for var in tirx.analysis.undefined_vars(extent):
+        if var.name in values:
+            analyzer.bind(var, tvm.ir.Range.from_min_extent(values[var.name], 1))
+    result = analyzer.simplify(extent)
     if not isinstance(result, tirx.IntImm):
         raise ScheduleError(
             f"Buffer {buffer} has the symbolic size {extent}; give values for its variables."

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RecordError
+from .cost import Counters
 from .knobs import Value
 from .workload import Workload
 
@@ -131,7 +132,16 @@ class Record:
         for name, kind in _KINDS.items():
             if not isinstance(values[name], kind):
                 raise ValueError(f"{name} is {values[name]!r}")
+        if values["conflict_model"] is not None:
+            _check_model(values["conflict_model"])
         return cls(**values)
+
+
+def _check_model(model: Any) -> None:
+    """Raise unless all counters are there, and all numbers; KeyError, TypeError or ValueError."""
+    Counters.from_json(model)
+    if not all(isinstance(model[name], int | float) for name in ("cost", "sectors_per_request")):
+        raise ValueError(f"conflict_model is {model!r}")
 
 
 _KINDS: dict[str, type] = {
