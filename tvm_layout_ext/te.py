@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from tvm import te as _tvm_te
 from tvm.te import *  # noqa: F403
 from tvm.te import thread_axis
@@ -22,3 +24,7 @@ __all__ += [
     "ir_builder",
     "thread_axis",
 ]
+
+if TYPE_CHECKING:
+    # TVM ships no types, so a checker cannot see what its star import brings.
+    def __getattr__(name: str) -> Any: ...
