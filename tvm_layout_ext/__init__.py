@@ -10,7 +10,7 @@ from ._compat import check_versions as _check_versions
 
 _check_versions()
 
-from . import decisions, errors, hardware, pipeline, target, transform  # noqa: E402
+from . import decisions, errors, hardware, layout, pipeline, schedule, target, te, transform  # noqa: E402
 from ._version import __version__  # noqa: E402
 from .build import build, device_program, lower, shared_buffers  # noqa: E402
 from .errors import (  # noqa: E402
@@ -21,7 +21,7 @@ from .errors import (  # noqa: E402
     SimulationError,
     TargetError,
 )
-from .pipeline import install, uninstall  # noqa: E402
+from .schedule import create_schedule  # noqa: E402
 from .target import cuda_target, default_target  # noqa: E402
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "TargetError",
     "__version__",
     "build",
+    "create_schedule",
     "cuda_target",
     "decisions",
     "default_target",
@@ -40,12 +41,28 @@ __all__ = [
     "errors",
     "hardware",
     "install",
+    "layout",
     "lower",
     "pipeline",
+    "schedule",
     "shared_buffers",
     "target",
+    "te",
     "transform",
     "uninstall",
 ]
+
+
+def install() -> None:
+    """Register passes, pipeline and schedule primitives with TVM; done once at import."""
+    pipeline.install()
+    schedule.install()
+
+
+def uninstall() -> None:
+    """Give TVM its own pipeline, namespaces and schedule methods back."""
+    schedule.uninstall()
+    pipeline.uninstall()
+
 
 install()
