@@ -1,0 +1,115 @@
+"""Compiled expressions: a Python function of (strand, mask), and what is known about its value.
+
+``rank`` says what a value depends on: bit 0 the thread, bit 1 time (loop variables, memory). So a
+rank of 0 is one number for the whole launch, 1 an array that is computed once a gang, 2 one number
+at a time, 3 anything. ``taint`` says that the value can hold poison; the function then returns a
+pair of value and poison, else the bare value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+from .values import either
+
+__all__ = ["FIXED", "LAUNCH", "UNIFORM", "VARYING", "Code", "constant", "lift", "mask_and"]
+
+LAUNCH, FIXED, UNIFORM, VARYING = 0, 1, 2, 3
+
+Run = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class Code:
+    """A compiled expression.
+
+    Attributes
+    ----------
+    run : callable
+        ``run(strand, mask)``; a mask of None means all threads.
+    rank : int
+        LAUNCH, FIXED, UNIFORM or VARYING.
+    taint : bool
+        Whether ``run`` gives ``(value, poison)``.
+    terms : tuple of (int, Code), optional
+        If it is an integer sum: its terms with sign +1 or -1.
+    """
+
+    run: Run
+    rank: int
+    taint: bool = False
+    terms: tuple[tuple[int, Code], ...] | None = None
+
+    @property
+    def pair(self) -> Run:
+        """The function that always gives ``(value, poison)``."""
+        if self.taint:
+            return self.run
+        run = self.run
+        return lambda s, m: (run(s, m), None)
+
+    @property
+    def value(self) -> Run:
+        """The function that gives the bare value, for places where poison cannot matter."""
+        if not self.taint:
+            return self.run
+        run = self.run
+        return lambda s, m: run(s, m)[0]
+
+
+def constant(value: Any) -> Code:
+    """Code of a constant."""
+    return Code(lambda s, m: value, LAUNCH)
+
+
+def mask_and(mask: Any, condition: Any) -> Any:
+    """Threads of a mask for which a condition (an array) holds."""
+    return condition if mask is None else mask & condition
+
+
+def lift(function: Callable[..., Any], *codes: Code) -> Code:
+    """Apply a NumPy function to the values of codes; poison of any makes the result poison."""
+    rank = 0
+    for code in codes:
+        rank |= code.rank
+    if not any(code.taint for code in codes):
+        return Code(_lift_clean(function, [c.run for c in codes]), rank)
+    pairs = [c.pair for c in codes]
+    if len(pairs) == 2:
+        return Code(_lift_pair(function, *pairs), rank, True)
+
+    def run(s: Any, m: Any) -> Any:
+        values, poison = [], None
+        for pair in pairs:
+            value, p = pair(s, m)
+            values.append(value)
+            poison = either(poison, p)
+        return function(*values), poison
+
+    return Code(run, rank, True)
+
+
+def _lift_clean(function: Callable[..., Any], runs: list[Run]) -> Run:
+    if len(runs) == 1:
+        (only,) = runs
+        return lambda s, m: function(only(s, m))
+    if len(runs) == 2:
+        left, right = runs
+        return lambda s, m: function(left(s, m), right(s, m))
+    return lambda s, m: function(*[run(s, m) for run in runs])
+
+
+def _lift_pair(function: Callable[..., Any], left: Run, right: Run) -> Run:
+    def run(s: Any, m: Any) -> Any:
+        x, p = left(s, m)
+        y, q = right(s, m)
+        if p is None and q is None:
+            return function(x, y), None
+        return function(x, y), either(p, q)
+
+    return run
+
+

@@ -1,0 +1,255 @@
+"""Compiles what only device code has: memory accesses, warp operations, atomics, device calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import ir, sym, tirx
+from tvm.ir.prim.expr import IntImm, Ramp
+
+from ..errors import NotModelled
+from .access import Access, AddressCode
+from .atomics import NAMES, atomic
+from .code import FIXED, LAUNCH, UNIFORM, VARYING, Code, lift
+from .expressions import ExpressionCompiler, added
+from .findings import Findings
+from .intrinsics import extern, popcount
+from .local import LocalAccess
+from .places import Place, Places, handle
+from .report import Site
+from .sites import Blocks, Script, loaded_names
+from .values import numpy_type
+from .warp import SHUFFLES, active_mask, ballot, shuffle, vote_any
+
+__all__ = ["DeviceCompiler"]
+
+
+class DeviceCompiler(ExpressionCompiler):
+    """Compiles expressions of one device function.
+
+    Parameters
+    ----------
+    places : Places
+        Its buffers.
+    findings : Findings
+        Where sites are numbered and hazards go.
+    script : Script
+        Lines of its statements.
+    blocks : Blocks
+        Schedule blocks of its source.
+    """
+
+    def __init__(
+        self, places: Places, findings: Findings, script: Script, blocks: Blocks
+    ) -> None:
+        super().__init__()
+        self.places = places
+        self.findings = findings
+        self.accesses: list[Access] = []
+        self._script = script
+        self._blocks = blocks
+        self._line = 0
+        self._block: str | None = None
+
+    # Sites.
+
+    def enter(self, statement: Any) -> None:
+        """Attribute what is compiled next to a statement."""
+        self._line = self._script.lines.get(handle(statement), self._line)
+        written = str(statement.buffer.name) if isinstance(statement, tirx.BufferStore) else None
+        self._block = self._blocks.of(written, loaded_names(statement)) if written else None
+
+    def site(self, buffer: str) -> Site:
+        """Site of a buffer in the current statement."""
+        return Site(buffer, self._block, self._line)
+
+    # Accesses.
+
+    def access(
+        self, place: Place, start: Any, lanes: int, together: bool, kind: str, name: str = ""
+    ) -> Access:
+        """Make an access of global or shared memory.
+
+        Parameters
+        ----------
+        place : Place
+            Its buffer.
+        start : TIR expression
+            Index of its first element, or of each.
+        lanes : int
+            Elements.
+        together : bool
+            Whether they lie one after the other and move together.
+        kind : str
+            ``load``, ``store`` or ``atomic``.
+        name : str
+            Buffer name to report, if not the place's.
+        """
+        site = self.site(name or place.name)
+        number = self.findings.new_site(site, kind == "atomic")
+        address = self._address(start, place)
+        made = Access(number, site, place, kind, address, lanes, together)
+        self.accesses.append(made)
+        return made
+
+    def _address(self, start: Any, place: Place) -> AddressCode:
+        code = self.operand(start)
+        if not isinstance(place.offset, int) and not _is_zero(place.offset):
+            code = lift(np.add, code, self.operand(place.offset))
+        if code.taint or (code.terms is None and code.rank in (UNIFORM, VARYING)):
+            if code.rank != UNIFORM or code.taint or numpy_type(start)[1] > 1:
+                return AddressCode(None, None, code, 0)
+        terms = code.terms or ((1, code),)
+        fixed = [t for t in terms if t[1].rank in (LAUNCH, FIXED)]
+        moving = [t for t in terms if t[1].rank == UNIFORM]
+        zero = Code(lambda s, m: np.int32(0), LAUNCH)
+        return AddressCode(
+            added(fixed) if fixed else zero,
+            added(moving) if moving else None,
+            None,
+            self.new_cache(),
+        )
+
+    def _row_major(self, indices: Any, place: Place) -> Any:
+        index = indices[0]
+        for extent, more in zip(place.shape[1:], indices[1:], strict=True):
+            index = index * extent + more
+        return index
+
+    def load(self, expr: Any) -> Code:
+        """Compile a buffer load."""
+        place = self.places.at(expr.source)
+        index = self._row_major(expr.indices, place)
+        lanes = numpy_type(index)[1]
+        start, contiguous = _start(index)
+        if place.storage.scope == "local":
+            return self._local(place, start, lanes, contiguous).load()
+        wide = contiguous and (lanes == 1 or _divisible(start, lanes))
+        made = self.access(place, start if wide else index, lanes, wide, "load")
+        return Code(made.load, VARYING, True)
+
+    def _local(self, place: Place, start: Any, lanes: int, contiguous: bool) -> LocalAccess:
+        if place.dtype != place.storage.dtype:
+            raise NotModelled(
+                f"Local array {place.name} is a {place.dtype} view of {place.storage.dtype} data, "
+                "which the simulated GPU does not model."
+            )
+        return LocalAccess(place, self.site(place.name), self.operand(start), lanes, contiguous)
+
+    def store(self, statement: Any) -> Any:
+        """Compile a buffer store to a function of (strand, mask)."""
+        place = self.places.at(statement.buffer)
+        index = self._row_major(statement.indices, place)
+        lanes = numpy_type(index)[1]
+        start, contiguous = _start(index)
+        value = self.narrowed(statement.value)
+        if place.storage.scope == "local":
+            return self._local(place, start, lanes, contiguous).store(value)
+        made = self.access(place, start if contiguous else index, lanes, contiguous, "store")
+        pair = value.pair
+
+        def run(s: Any, m: Any) -> None:
+            made.store(s, m, *pair(s, m))
+
+        return run
+
+    # Calls.
+
+    def call(self, expr: Any) -> Code:
+        """Compile a call that has a value."""
+        name = getattr(expr.op, "name", str(expr.op))
+        if name in ("tirx.call_pure_extern", "tirx.call_extern"):
+            return self._extern(expr)
+        if name in SHUFFLES:
+            _, value, operand, width, *_ = expr.args
+            return shuffle(name, self.narrowed(value), self.expr(operand), self.expr(width))
+        handler = _CALLS.get(name)
+        if handler is None:
+            raise NotModelled(f"The simulated GPU does not model {name}, used in {expr}.")
+        return handler(self, expr)
+
+    def _extern(self, expr: Any) -> Code:
+        name = str(expr.args[0].value)
+        if name in NAMES:
+            return self._atomic(NAMES[name], expr.args[1], list(expr.args[2:]))
+        dtype, _ = numpy_type(expr)
+        function = extern(name, dtype)
+        if function is None:
+            raise NotModelled(f"The simulated GPU does not model the device function {name}.")
+        return lift(function, *[self.operand(argument) for argument in expr.args[1:]])
+
+    def _atomic(self, update: Any, pointer: Any, operands: list[Any]) -> Code:
+        place, index = self.pointee(pointer)
+        access = self.access(place, index, 1, True, "atomic")
+        dtype = place.dtype
+        codes = [
+            lift(lambda x: np.asarray(x).astype(dtype), self.narrowed(operand))
+            for operand in operands
+        ]
+        return atomic(access, update, codes)
+
+    def _compare_and_swap(self, expr: Any) -> Code:
+        def swap(old: Any, expected: Any, new: Any) -> Any:
+            return np.where(old == expected, new, old)
+
+        arguments = [a for a in expr.args if not isinstance(a, ir.StringImm)]
+        return self._atomic(swap, arguments[0], arguments[1:])
+
+    def pointee(self, pointer: Any) -> tuple[Place, Any]:
+        """Buffer and index that an ``address_of`` points at."""
+        if isinstance(pointer, ir.Call) and pointer.op.name == "tirx.address_of":
+            load = pointer.args[0]
+            place = self.places.at(load.source)
+            if place.storage.scope == "local":
+                raise NotModelled(f"A pointer to local array {place.name} has no model here.")
+            return place, self._row_major(load.indices, place)
+        return self.places.pointed(pointer), IntImm("int32", 0)
+
+    def _reinterpret(self, expr: Any) -> Code:
+        dtype, _ = numpy_type(expr)
+        source, _ = numpy_type(expr.args[0])
+        if source.itemsize != dtype.itemsize:
+            raise NotModelled(f"The simulated GPU does not model {expr}, which changes the size.")
+        return lift(lambda x: np.ascontiguousarray(x).view(dtype).reshape(np.shape(x)),
+                    self.narrowed(expr.args[0]))
+
+    def _isnan(self, expr: Any) -> Code:
+        return lift(np.isnan, self.expr(expr.args[0]))
+
+    def _popcount(self, expr: Any) -> Code:
+        dtype, _ = numpy_type(expr)
+        return lift(lambda x: popcount(x).astype(dtype), self.narrowed(expr.args[0]))
+
+
+def _is_zero(expr: Any) -> bool:
+    return isinstance(expr, IntImm) and expr.value == 0
+
+
+def _start(index: Any) -> tuple[Any, bool]:
+    """First index, and whether the others follow it one by one."""
+    if isinstance(index, Ramp) and isinstance(index.stride, IntImm) and index.stride.value == 1:
+        return index.base, True
+    return index, numpy_type(index)[1] == 1
+
+
+def _divisible(start: Any, lanes: int) -> bool:
+    """Whether TVM's CUDA code generator loads the vector at once: only if it can prove this."""
+    known = sym.Analyzer().modular_set(start)
+    return known.coeff % lanes == 0 and known.base % lanes == 0
+
+
+_CALLS = {
+    "tirx.if_then_else": lambda c, e: c.choice(*e.args),
+    "prim.if_then_else": lambda c, e: c.choice(*e.args),
+    "prim.likely": lambda c, e: c.expr(e.args[0]),
+    "tirx.reinterpret": DeviceCompiler._reinterpret,
+    "tirx.isnan": DeviceCompiler._isnan,
+    "tirx.popcount": DeviceCompiler._popcount,
+    "tirx.cuda.__activemask": lambda c, e: active_mask(),
+    "tirx.tvm_warp_activemask": lambda c, e: active_mask(),
+    "tirx.cuda.ballot_sync": lambda c, e: ballot(c.expr(e.args[1])),
+    "tirx.cuda.any_sync": lambda c, e: vote_any(c.expr(e.args[1])),
+    "tirx.cuda.atomic_add": lambda c, e: c._atomic(np.add, e.args[0], [e.args[1]]),
+    "tirx.cuda.atomic_cas": DeviceCompiler._compare_and_swap,
+}

@@ -1,0 +1,185 @@
+"""Math functions of device code, by the names that TVM's CUDA lowering gives them.
+
+TVM turns ``T.exp`` into a call of ``expf``, ``hexp``, ``exp`` or, with fast math, ``__expf``. Float
+types narrower than 32 bits compute in float32 and round once, as CUDA's half functions do to
+within their error bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .values import cast, is_float
+
+__all__ = ["extern", "popcount"]
+
+Function = Callable[..., Any]
+
+
+def _elementwise(function: Callable[[float], float]) -> Function:
+    """Spread a scalar function over an array; for what NumPy lacks."""
+
+    def spread(x: Any) -> Any:
+        flat = np.asarray(x, np.float64).ravel()
+        done = np.fromiter(map(function, flat.tolist()), np.float64, len(flat))
+        return done.reshape(np.shape(x))
+
+    return spread
+
+
+def _gamma(x: float) -> float:
+    try:
+        return math.gamma(x)
+    except (ValueError, OverflowError):
+        return math.nan if math.isnan(x) or x < 0 else math.inf
+
+
+def _exp10(x: Any) -> Any:
+    return np.power(x.dtype.type(10), x)
+
+
+def _reciprocal_root(x: Any) -> Any:
+    return x.dtype.type(1) / np.sqrt(x)
+
+
+def _round_away(x: Any) -> Any:
+    """Round halves away from zero, as C's ``round``."""
+    return np.copysign(np.floor(np.abs(x) + x.dtype.type(0.5)), x)
+
+
+_MATH: dict[str, Function] = {
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "exp10": _exp10,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log2": np.log2,
+    "log10": np.log10,
+    "log1p": np.log1p,
+    "tanh": np.tanh,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "sqrt": np.sqrt,
+    "rsqrt": _reciprocal_root,
+    "cbrt": np.cbrt,
+    "erf": _elementwise(math.erf),
+    "erfc": _elementwise(math.erfc),
+    "tgamma": _elementwise(_gamma),
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+    "nearbyint": np.rint,
+    "rint": np.rint,
+    "round": _round_away,
+    "fabs": np.abs,
+    "abs": np.abs,
+    "pow": np.power,
+    "atan2": np.arctan2,
+    "fmod": np.fmod,
+    "hypot": np.hypot,
+    "copysign": np.copysign,
+    "nextafter": np.nextafter,
+    "ldexp": np.ldexp,
+    "fmin": np.fmin,
+    "fmax": np.fmax,
+    "min": np.fmin,
+    "max": np.fmax,
+    "fma": lambda a, b, c: _fused(a, b, c),
+    "fdividef": np.true_divide,
+}
+
+
+def _fused(a: Any, b: Any, c: Any) -> Any:
+    """Multiply and add with one rounding, exact for types up to float32."""
+    wide = np.float64 if a.dtype.itemsize <= 4 else np.longdouble
+    return a.astype(wide) * b.astype(wide) + c.astype(wide)
+
+
+def popcount(x: Any) -> Any:
+    """Bits set in each value's two's complement form."""
+    unsigned = np.asarray(x).astype(f"u{np.asarray(x).dtype.itemsize}")
+    return np.bitwise_count(unsigned)
+
+
+def _leading_zeros(x: Any) -> Any:
+    bits = np.asarray(x).dtype.itemsize * 8
+    value = np.asarray(x).astype(f"u{bits // 8}")
+    for shift in (1, 2, 4, 8, 16, 32):
+        if shift < bits:
+            value = value | value >> np.asarray(shift, value.dtype)
+    return bits - np.bitwise_count(value).astype(np.int32)
+
+
+def _first_set(x: Any) -> Any:
+    """Position of the lowest set bit from 1, or 0 if none is set."""
+    lowest = np.asarray(x) & -np.asarray(x)
+    bits = lowest.dtype.itemsize * 8
+    return np.where(lowest == 0, 0, bits - _leading_zeros(lowest))
+
+
+_INTEGER: dict[str, Function] = {
+    "__popc": popcount,
+    "__popcll": popcount,
+    "__clz": _leading_zeros,
+    "__clzll": _leading_zeros,
+    "__ffs": _first_set,
+    "__ffsll": _first_set,
+    "abs": np.abs,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+def _base_name(name: str) -> str | None:
+    """``__expf``, ``expf``, ``hexp``, ``__habs`` and ``exp`` are all one function: ``exp``."""
+    bare = name.removeprefix("__")
+    for candidate in (bare, bare.removesuffix("f"), bare.removeprefix("h")):
+        if candidate in _MATH:
+            return candidate
+    return None
+
+
+def _rounded(function: Function, result: np.dtype[Any]) -> Function:
+    """Compute in float32 if the type is narrower, then round to the result type."""
+    wide = np.dtype(np.float64 if result.itemsize == 8 else np.float32)
+
+    def run(*arguments: Any) -> Any:
+        raised = [a.astype(wide) if is_float(a.dtype) else a for a in map(np.asarray, arguments)]
+        return cast(np.asarray(function(*raised)), result)
+
+    return run
+
+
+def extern(name: str, result: np.dtype[Any]) -> Function | None:
+    """NumPy function for a call of a device function.
+
+    Parameters
+    ----------
+    name : str
+        As TVM prints it, e.g. ``expf`` or ``__popc``.
+    result : numpy.dtype
+        Type of the call.
+
+    Returns
+    -------
+    callable or None
+        None if the function is not known.
+    """
+    if name in _INTEGER and not is_float(result):
+        integer = _INTEGER[name]
+        return lambda *a: np.asarray(integer(*a)).astype(result)
+    base = _base_name(name)
+    return _rounded(_MATH[base], result) if base else None

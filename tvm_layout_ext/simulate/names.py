@@ -1,0 +1,97 @@
+"""Finds the user's buffer that a bare pointer into merged shared memory means.
+
+Shared buffers are merged into one allocation. Loads and stores keep their buffer as a view, but an
+asynchronous copy has only a pointer and an offset. The bytes that the views' loads and stores can
+touch, from the bounds of their indices, tell whose the offset is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, sym, tirx
+from tvm.ir.prim.expr import Ramp
+
+from .places import Place, Places, handle
+
+__all__ = ["BufferNames", "find_names"]
+
+
+@dataclass
+class BufferNames:
+    """Byte ranges of the views of each storage.
+
+    Attributes
+    ----------
+    analyzer : tvm.sym.Analyzer
+        Knows the ranges of all loop and thread variables.
+    ranges : dict
+        Storage number -> buffer name -> first byte and end.
+    """
+
+    analyzer: Any
+    ranges: dict[int, dict[str, tuple[int, int]]] = field(default_factory=dict)
+
+    def note(self, place: Place, index: Any) -> None:
+        """Widen a view's range by one of its accesses."""
+        span = self._span(place, index, 0)
+        if span is None:
+            return
+        known = self.ranges.setdefault(place.storage.number, {})
+        low, high = known.get(place.name, span)
+        known[place.name] = min(low, span[0]), max(high, span[1])
+
+    def _span(self, place: Place, index: Any, width: int) -> tuple[int, int] | None:
+        lanes = 1
+        if isinstance(index, Ramp):
+            lanes, index = int(index.lanes.value), index.base
+        bound = self.analyzer.const_int_bound(index)
+        if abs(bound.min_value) >= 1 << 40 or abs(bound.max_value) >= 1 << 40:
+            return None
+        size = place.dtype.itemsize
+        return bound.min_value * size, bound.max_value * size + max(width, lanes * size)
+
+    def of(self, place: Place, index: Any, width: int) -> str:
+        """Name of the buffer whose range overlaps an access by pointer most, if one does."""
+        span = self._span(place, index, width)
+        known = self.ranges.get(place.storage.number, {})
+        if span is None or not known:
+            return place.name
+        overlap = {
+            name: min(high, span[1]) - max(low, span[0]) for name, (low, high) in known.items()
+        }
+        best = max(overlap, key=lambda name: overlap[name])
+        return best if overlap[best] > 0 else place.name
+
+
+def _bind_ranges(analyzer: Any, kernel: Any) -> None:
+    def loop(node: Any) -> None:
+        analyzer.bind(node.loop_var, ir.Range.from_min_extent(node.min, node.extent))
+
+    def attribute(node: Any) -> None:
+        if str(node.attr_key) == "thread_extent":
+            analyzer.bind(node.node.var, ir.Range(0, node.value))
+
+    tvm_ffi.structural_walk(kernel.body, [(tirx.For, loop), (tirx.AttrStmt, attribute)])
+
+
+def find_names(kernel: Any, places: Places) -> BufferNames:
+    """Find the byte ranges of all shared buffers of a device function."""
+    names = BufferNames(sym.Analyzer())
+    _bind_ranges(names.analyzer, kernel)
+
+    def look(buffer: Any, indices: Any) -> None:
+        place = places.by_buffer.get(handle(buffer))
+        if place is not None and place.storage.scope.startswith("shared"):
+            names.note(place, indices[0])
+
+    tvm_ffi.structural_walk(
+        kernel.body,
+        [
+            (ir.TensorLoad, lambda node: look(node.source, node.indices)),
+            (tirx.BufferStore, lambda node: look(node.buffer, node.indices)),
+        ],
+    )
+    return names

@@ -1,0 +1,237 @@
+"""What a simulation found: results, counts of every access, hazards, and the table of it all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .counters import Count
+
+__all__ = ["Access", "Hazard", "Report", "Site"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where in the device code something happens.
+
+    Attributes
+    ----------
+    buffer : str
+        The user's name of the buffer, also where shared buffers were merged into one.
+    block : str or None
+        The schedule block it came from, where that is known: exactly one block of the source
+        writes what the statement writes and reads what it reads.
+    line : int
+        Line of ``Report.script``, from 1; 0 if the statement could not be found in it.
+    """
+
+    buffer: str
+    block: str | None
+    line: int
+
+    def __str__(self) -> str:
+        block = f" in block {self.block}" if self.block else ""
+        return f"{self.buffer}{block}, line {self.line}"
+
+
+@dataclass(frozen=True)
+class Access:
+    """Counts of one access in the program, summed over all warps that made it.
+
+    Attributes
+    ----------
+    buffer : str
+        The user's name of the buffer.
+    scope : str
+        ``global``, ``shared`` or ``shared.dyn``.
+    kind : str
+        ``load``, ``store`` or ``atomic``.
+    requests : int
+        Warp instructions.
+    sectors, ideal_sectors : int
+        32-byte sectors of global memory, and what the same bytes need at least.
+    wavefronts, bank_conflicts : int
+        Passes of the shared memory, and how many of them are over the least possible.
+    vector_bytes : int
+        Bytes a thread moves in one instruction.
+    site : Site
+        Where it is.
+    """
+
+    buffer: str
+    scope: str
+    kind: str
+    requests: int
+    sectors: int
+    ideal_sectors: int
+    wavefronts: int
+    bank_conflicts: int
+    vector_bytes: int
+    site: Site
+
+    @classmethod
+    def of(cls, site: Site, scope: str, kind: str, width: int, count: Count) -> Access:
+        """Make the record of a site from its counts."""
+        conflicts = count.wavefronts - count.least_wavefronts
+        return cls(
+            site.buffer,
+            scope,
+            kind,
+            count.requests,
+            count.sectors,
+            count.ideal_sectors,
+            count.wavefronts,
+            conflicts,
+            width,
+            site,
+        )
+
+    @property
+    def sectors_per_request(self) -> float:
+        """32-byte sectors that one warp instruction moves on average."""
+        return self.sectors / self.requests if self.requests else 0.0
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """Something that may go wrong on a GPU.
+
+    Attributes
+    ----------
+    kind : str
+        ``race``: two threads touch a location, one writing, and nothing orders them;
+        ``redundant``: the same, but both write the same bits; ``poison``: a value that nobody
+        wrote is used; ``async``: memory is touched while an asynchronous copy into it is under
+        way; ``barrier``: a barrier that only some of the threads reach.
+    buffer : str
+        The user's name of the buffer.
+    index : int
+        Element of the flat buffer, of the first case found.
+    threads : tuple of str
+        Threads of the first case, as ``thread (x,y,z) of block (x,y,z)``.
+    sites : tuple of Site
+        Where they do it.
+    message : str
+        One sentence with all of it.
+    count : int
+        How many cases share buffer, sites and kind.
+    """
+
+    kind: str
+    buffer: str
+    index: int
+    threads: tuple[str, ...]
+    sites: tuple[Site, ...]
+    message: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        more = f" ({self.count:,} cases)" if self.count > 1 else ""
+        return f"{self.kind}: {self.message}{more}"
+
+
+@dataclass
+class Report:
+    """Outcome of :func:`tvm_layout_ext.simulate.simulate`.
+
+    Attributes
+    ----------
+    outputs : dict of str to numpy.ndarray
+        Every parameter that a kernel writes, by name. With ``grid_sample`` a masked array: what
+        no simulated block wrote is masked out.
+    accesses : list of Access
+        In the order of the program.
+    hazards : list of Hazard
+        Races, poison, barriers in divergent code; empty for a sound program.
+    redundant : list of Hazard
+        Locations that several threads write with the same bits: wasteful, not wrong.
+    barriers : int
+        Block-wide barriers passed, summed over blocks.
+    shared_bytes : int
+        Shared memory of a block, the largest of all kernels.
+    script : str
+        The device functions as printed; ``Site.line`` counts its lines.
+    blocks : tuple of int
+        Blocks simulated, and blocks of all launched grids.
+    """
+
+    outputs: dict[str, Any] = field(default_factory=dict)
+    accesses: list[Access] = field(default_factory=list)
+    hazards: list[Hazard] = field(default_factory=list)
+    redundant: list[Hazard] = field(default_factory=list)
+    barriers: int = 0
+    shared_bytes: int = 0
+    script: str = ""
+    blocks: tuple[int, int] = (0, 0)
+
+    @property
+    def bank_conflicts(self) -> int:
+        """Shared-memory wavefronts over the least possible, summed over all accesses."""
+        return sum(access.bank_conflicts for access in self.accesses)
+
+    @property
+    def wavefronts(self) -> int:
+        """Shared-memory wavefronts, summed over all accesses."""
+        return sum(access.wavefronts for access in self.accesses)
+
+    @property
+    def sectors(self) -> int:
+        """32-byte sectors of global memory, summed over all accesses."""
+        return sum(access.sectors for access in self.accesses)
+
+    @property
+    def ideal_sectors(self) -> int:
+        """Least possible sectors, summed over all accesses."""
+        return sum(access.ideal_sectors for access in self.accesses)
+
+    def __str__(self) -> str:
+        lines = [*_table(self.accesses), "", self._totals()]
+        lines += [str(hazard) for hazard in self.hazards]
+        lines += [str(hazard) for hazard in self.redundant]
+        return "\n".join(lines)
+
+    def _totals(self) -> str:
+        run, total = self.blocks
+        part = f"{run:,} of {total:,} blocks" if run != total else f"{total:,} blocks"
+        return (
+            f"{part}; {self.sectors:,} sectors (least {self.ideal_sectors:,}), "
+            f"{self.bank_conflicts:,} bank conflicts, {self.barriers:,} barriers, "
+            f"{self.shared_bytes:,} bytes shared; {len(self.hazards)} hazards"
+        )
+
+
+_HEADINGS = (
+    "buffer", "scope", "kind", "bytes", "requests", "sectors/request", "least", "wavefronts",
+    "conflicts", "block", "line",
+)  # fmt: skip
+
+
+def _row(access: Access) -> tuple[str, ...]:
+    requests = max(access.requests, 1)
+    is_global = access.scope == "global"
+    return (
+        access.buffer,
+        access.scope,
+        access.kind,
+        str(access.vector_bytes),
+        f"{access.requests:,}",
+        f"{access.sectors / requests:.2f}" if is_global else "",
+        f"{access.ideal_sectors / requests:.2f}" if is_global else "",
+        "" if is_global else f"{access.wavefronts:,}",
+        "" if is_global else f"{access.bank_conflicts:,}",
+        access.site.block or "",
+        str(access.site.line),
+    )
+
+
+def _table(accesses: list[Access]) -> list[str]:
+    rows = [_HEADINGS, *map(_row, accesses)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
+    texts = {0, 1, 2, 9}
+    return [
+        "  ".join(
+            cell.ljust(width) if i in texts else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

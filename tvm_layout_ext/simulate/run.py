@@ -1,0 +1,239 @@
+"""The entry point: lowers a program, runs it, and writes the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.target import Target
+
+from ..build import DeviceProgram, device_program, to_module
+from ..errors import SimulationError
+from .findings import Findings
+from .gang import Geometry
+from .host import Argument, Host
+from .kernel import Kernel, Launch, compile_kernel
+from .memory import FRESH, Memory
+from .progress import Progress
+from .report import Access, Hazard, Report, Site
+from .sites import Blocks, Script, find_blocks, print_kernels
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    source: Any,
+    *arrays: Any,
+    args: Sequence[Any] | None = None,
+    target: str | Target | None = None,
+    grid_sample: int | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Report:
+    """Run a GPU program on the CPU, with its memory accesses counted and checked.
+
+    Parameters
+    ----------
+    source : tvm_layout_ext.te.Schedule, tvm.s_tir.Schedule, PrimFunc or IRModule
+        What was scheduled, or what :func:`tvm_layout_ext.lower` gave.
+    *arrays : numpy.ndarray, int, float or None
+        The function's arguments in order; bfloat16 and float8 arrays have the types of
+        ``ml_dtypes``. An output may be None or, at the end, left out: it then starts as memory
+        that nobody wrote. An array that is given is initialised memory, also for an output; it is
+        not changed, results are in the report.
+    args : sequence of te.Tensor, optional
+        Parameters, for a TE-style schedule.
+    target : str or tvm.target.Target, optional
+        By default :func:`tvm_layout_ext.default_target`.
+    grid_sample : int, optional
+        Run only this many blocks of each launch, chosen at random with the first and the last
+        among them. Counts are exact for these; the outputs are masked arrays in which what no
+        simulated block wrote is masked, and poison of global memory is not tracked.
+    seed : int
+        Of the random choice.
+    progress : bool, optional
+        False keeps quiet; by default simulations of more than two seconds say how far they are.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    SimulationError
+        If the arguments do not fit, or the program accesses memory out of bounds or misaligned.
+    NotModelled
+        If the program has anything that the simulator does not know.
+    TargetError
+        If the program has no kernel.
+
+    Examples
+    --------
+    >>> report = simulate(schedule, a, b)                              # doctest: +SKIP
+    >>> report.outputs["C"], report.bank_conflicts, report.hazards     # doctest: +SKIP
+    """
+    if grid_sample is not None and grid_sample < 1:
+        raise SimulationError(f"grid_sample is {grid_sample}; it must be at least 1 block.")
+    program = device_program(source, args, target)
+    blocks = find_blocks(to_module(source, args))
+    with Progress(progress) as display:
+        return _Simulation(program, blocks, grid_sample, seed, display).run(arrays)
+
+
+class _Simulation:
+    """One run of a program."""
+
+    def __init__(
+        self,
+        program: DeviceProgram,
+        blocks: Blocks,
+        grid_sample: int | None,
+        seed: int,
+        display: Progress,
+    ) -> None:
+        self._program = program
+        self._blocks = blocks
+        self._sample = grid_sample
+        self._random = np.random.default_rng(seed)
+        self._display = display
+        self._findings = Findings()
+        self._script: Script = print_kernels(program.kernels)
+        self._kernels: dict[str, Kernel] = {}
+        self._report = Report(script=self._script.text)
+        self._written: dict[int, Any] = {}
+
+    def run(self, arrays: Sequence[Any]) -> Report:
+        """Run the entry function and fill the report."""
+        host = Host(_entry(self._program), self._launch, poisoned=self._sample is None)
+        outputs = _written_parameters(host.function, self._all_kernels())
+        host.bind_arguments(arrays, lambda name: name in outputs)
+        host.run()
+        for argument in host.arguments:
+            if argument.name in outputs:
+                self._report.outputs[argument.name] = self._result(argument)
+        self._finish()
+        return self._report
+
+    def _all_kernels(self) -> dict[str, Kernel]:
+        for name, function in self._program.kernels.items():
+            self._kernels[name] = compile_kernel(
+                name, function, self._findings, self._script, self._blocks
+            )
+        return self._kernels
+
+    def _launch(
+        self, name: str, geometry: Geometry, memories: list[Memory], scalars: list[Any]
+    ) -> None:
+        kernel = self._kernels[name]
+        kernel.scalars[:] = scalars
+        chosen = self._choose(geometry.blocks)
+        done, total = self._report.blocks
+        self._report.blocks = done + len(chosen), total + geometry.blocks
+        if not geometry.blocks or not geometry.threads:
+            return
+        launch = Launch(kernel, geometry, memories, self._findings)
+        self._display.begin(name, len(chosen))
+        launch.run(chosen, self._display.advance)
+        self._report.barriers += launch.barriers
+        for memory in memories:
+            if memory.shadow is not None:
+                fresh = memory.shadow.writes != 0
+                self._written[id(memory)] = self._written.get(id(memory), False) | fresh
+
+    def _choose(self, blocks: int) -> Any:
+        if self._sample is None or self._sample >= blocks:
+            return np.arange(blocks)
+        ends = [0, blocks - 1][: self._sample]
+        inner = self._random.choice(
+            np.arange(1, blocks - 1), self._sample - len(ends), replace=False
+        )
+        return np.sort(np.r_[ends, inner].astype(np.int64))
+
+    def _result(self, argument: Argument) -> Any:
+        memory = argument.memory
+        if self._sample is None:
+            self._check_written(argument)
+            return argument.array()
+        written = self._written.get(id(memory), np.zeros(memory.cells, bool))
+        ratio = argument.dtype.itemsize // memory.granule
+        mask = ~np.broadcast_to(written, (memory.cells,)).reshape(-1, ratio).all(axis=1)
+        size = int(np.prod(argument.shape, dtype=np.int64))
+        return np.ma.masked_array(argument.array(), mask[:size].reshape(argument.shape))
+
+    def _check_written(self, argument: Argument) -> None:
+        """Report elements of an output that the caller left to the program and nobody wrote."""
+        memory = argument.memory
+        if memory.poison is None:
+            return
+        missing = np.flatnonzero(memory.poison == FRESH)
+        if not len(missing):
+            return
+        index = int(missing[0]) * memory.granule // argument.dtype.itemsize
+        site = Site(argument.name, None, 0)
+        message = (
+            f"output {argument.name} holds elements that nobody wrote, the first at index {index}."
+        )
+        hazard = Hazard("poison", argument.name, index, (), (site,), message)
+        self._findings.add(("unwritten", argument.name), hazard, len(missing))
+
+    def _finish(self) -> None:
+        report = self._report
+        report.hazards = self._findings.hazards(redundant=False)
+        report.redundant = self._findings.hazards(redundant=True)
+        report.shared_bytes = max(k.shared_bytes for k in self._kernels.values())
+        report.accesses = [
+            Access.of(a.site, a.place.storage.scope, a.kind, a.width, a.count)
+            for kernel in self._kernels.values()
+            for a in kernel.accesses
+        ]
+
+
+def _entry(program: DeviceProgram) -> Any:
+    functions = {
+        gv.name_hint: function
+        for gv, function in program.host.functions.items()
+        if isinstance(function, tirx.PrimFunc)
+    }
+    if "main" in functions:
+        return functions["main"]
+    if len(functions) != 1:
+        raise SimulationError(
+            f"The module has functions {', '.join(sorted(functions))} and none is named main, so it "
+            "is not clear which to run."
+        )
+    return next(iter(functions.values()))
+
+
+def _written_parameters(function: Any, kernels: dict[str, Kernel]) -> set[str]:
+    """Names of the entry function's arrays that a kernel writes."""
+    roots: dict[int, str] = {}
+    for param in function.params:
+        roots[param.__chandle__()] = str(param.name)
+
+    def view(node: Any) -> None:
+        source = roots.get(node.data.args[0].__chandle__()) if _is_data(node.data) else None
+        if source is not None:
+            roots[node.buffer.__chandle__()] = source
+
+    tvm_ffi.structural_walk(function.body, [(tirx.DeclBuffer, view)])
+    found: set[str] = set()
+
+    def launch(call: Any) -> None:
+        if getattr(call.op, "name", "") != "tirx.call_ffi_kernel":
+            return
+        kernel = kernels[str(call.args[0].value)]
+        pointers = [a for a in call.args[1:] if _is_data(a)]
+        for pointer, storage in zip(pointers, kernel.places.storages, strict=False):
+            name = roots.get(pointer.args[0].__chandle__())
+            if storage.written and name is not None:
+                found.add(name)
+
+    tvm_ffi.structural_walk(function.body, [(ir.Call, launch)])
+    return found
+
+
+def _is_data(expr: Any) -> bool:
+    return isinstance(expr, ir.Call) and getattr(expr.op, "name", "") == "tirx.buffer_data"

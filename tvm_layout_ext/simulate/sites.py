@@ -1,0 +1,128 @@
+"""Ties statements of the device function to lines of its script and blocks of the schedule.
+
+Lines come from one print of the function in which every statement carries a numbered mark. Blocks
+come from the source: lowering drops them, but the buffers they write and read keep their names, so
+a statement belongs to the one block that writes what it writes and reads what it reads. A buffer
+name that several such blocks share leaves the block unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+
+from .places import handle
+
+__all__ = ["Blocks", "Script", "find_blocks", "print_kernels"]
+
+_STATEMENTS = (
+    tirx.BufferStore,
+    tirx.Evaluate,
+    tirx.Bind,
+    tirx.IfThenElse,
+    tirx.For,
+    tirx.While,
+    tirx.AttrStmt,
+)
+
+
+@dataclass(frozen=True)
+class Script:
+    """Printed device functions.
+
+    Attributes
+    ----------
+    text : str
+        The functions one after the other.
+    lines : dict of int to int
+        Line, from 1, of each statement by identity.
+    """
+
+    text: str
+    lines: dict[int, int]
+
+
+def _statements(kernel: Any) -> list[Any]:
+    found: list[Any] = []
+    for kind in _STATEMENTS:
+        tvm_ffi.structural_walk(kernel.body, [(kind, found.append)])
+    return found
+
+
+def _print_kernel(kernel: Any) -> tuple[list[str], dict[int, int]]:
+    statements = _statements(kernel)
+    marks = {statement: f"@{number}@" for number, statement in enumerate(statements)}
+    lines: dict[int, int] = {}
+    text = []
+    for line in kernel.script(obj_to_annotate=marks).split("\n"):
+        numbers = re.findall(r"@(\d+)@", line)
+        for number in numbers:
+            lines[handle(statements[int(number)])] = len(text) + 1
+        bare = re.sub(r"\s*#[ ,]*(@\d+@[ ,]*)+$", "", line)
+        # A mark may have a line of its own, which the plain script lacks.
+        if bare.strip() or not numbers:
+            text.append(bare)
+    return text, lines
+
+
+def print_kernels(kernels: dict[str, Any]) -> Script:
+    """Print device functions and find the line of every statement."""
+    text: list[str] = []
+    lines: dict[int, int] = {}
+    for kernel in kernels.values():
+        more, found = _print_kernel(kernel)
+        lines.update({key: line + len(text) for key, line in found.items()})
+        text.extend(more)
+    return Script("\n".join(text), lines)
+
+
+class Blocks:
+    """Schedule blocks of the source by the buffers they write.
+
+    Parameters
+    ----------
+    blocks : list of tuple
+        Name, written buffer names and read buffer names of each block.
+    """
+
+    def __init__(self, blocks: list[tuple[str, frozenset[str], frozenset[str]]]) -> None:
+        self._blocks = blocks
+
+    def of(self, written: str | None, read: set[str]) -> str | None:
+        """Name of the block that a statement comes from, or None if that is not certain."""
+        if written is None:
+            return None
+        fitting = [b for b in self._blocks if written in b[1]]
+        if len({name for name, _, _ in fitting}) > 1:
+            fitting = [b for b in fitting if b[2] == read or b[2] | {written} == read | {written}]
+        names = {name for name, _, _ in fitting}
+        return names.pop() if len(names) == 1 else None
+
+
+def find_blocks(module: Any) -> Blocks:
+    """Collect the schedule blocks of a module; none are left in a lowered one."""
+    found: list[tuple[str, frozenset[str], frozenset[str]]] = []
+
+    def look(block: Any) -> None:
+        writes = frozenset(str(region.source.name) for region in block.writes)
+        reads = frozenset(str(region.source.name) for region in block.reads)
+        if writes:
+            found.append((str(block.name_hint), writes, reads))
+
+    for function in module.functions.values():
+        if isinstance(function, tirx.PrimFunc):
+            tvm_ffi.structural_walk(function.body, [(s_tir.SBlock, look)])
+    return Blocks(found)
+
+
+def loaded_names(statement: Any) -> set[str]:
+    """Names of the buffers that a statement loads."""
+    names: set[str] = set()
+    tvm_ffi.structural_walk(
+        statement, [(ir.TensorLoad, lambda load: names.add(str(load.source.name)))]
+    )
+    return names

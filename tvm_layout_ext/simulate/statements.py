@@ -1,0 +1,468 @@
+"""Compiles the statements of a device function to a program for the :class:`~.machine.Machine`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.ir.prim.expr import IntImm
+
+from ..errors import NotModelled
+from . import async_copy
+from .access import Access
+from .code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run, constant, lift, mask_and
+from .device import DeviceCompiler
+from .machine import (
+    Barrier,
+    Branch,
+    End,
+    Instruction,
+    Jump,
+    RunInstruction,
+    SetSlot,
+    WarpBarrier,
+    check_predicate,
+)
+from .names import BufferNames
+from .places import handle
+from .values import numpy_type, split_type
+
+__all__ = ["StatementCompiler"]
+
+_BLOCK_BARRIERS = ("tirx.cuda.cta_sync",)
+_LEAVES = ("tirx.break_loop", "tirx.continue_loop", "tirx.thread_return")
+_STORAGE_SYNC = "tirx.tvm_storage_sync"
+_NOTHING = ("tirx.assume", "tirx.ptx.fence_proxy", "tirx.cuda.thread_fence")
+
+
+def _op_name(call: Any) -> str:
+    return str(getattr(call.op, "name", ""))
+
+
+def _needs_program(statement: Any) -> bool:
+    """Whether threads may part company in a statement: it synchronises, loops freely, or is left."""
+    found: list[Any] = []
+
+    def look(call: Any) -> None:
+        name = _op_name(call)
+        if name in _LEAVES or name in _BLOCK_BARRIERS or _syncs(call) or name in _WARP_BARRIERS:
+            found.append(call)
+
+    kinds = (tirx.While, tirx.Break, tirx.Continue, tirx.Return)
+    tvm_ffi.structural_walk(
+        statement, [(ir.Call, look), *[(kind, found.append) for kind in kinds]]
+    )
+    return bool(found)
+
+
+_WARP_BARRIERS = ("tirx.cuda.warp_sync",)
+
+
+def _syncs(call: Any) -> bool:
+    return _op_name(call) == _STORAGE_SYNC and str(call.args[0].value).startswith("shared")
+
+
+class StatementCompiler(DeviceCompiler):
+    """Compiles a device function; ``names`` resolves bare pointers into shared memory."""
+
+    program: list[Instruction]
+    names: BufferNames
+
+    def compile(self, kernel: Any) -> list[Instruction]:
+        """Compile the body of a device function; the scope must hold its scalar parameters."""
+        self.program = []
+        self._live: tuple[int, ...] = ()
+        self._breaks: list[list[Jump]] = []
+        self._continues: list[list[Jump]] = []
+        self._returns: list[Jump] = []
+        self.emit(kernel.body)
+        self._land(self._returns)
+        self._add(End())
+        return self.program
+
+    # Programs.
+
+    def _add(self, instruction: Any) -> Any:
+        instruction.live = self._live
+        self.program.append(instruction)
+        return instruction
+
+    def _land(self, jumps: list[Jump]) -> None:
+        """Let jumps or branches go to the next instruction."""
+        for jump in jumps:
+            jump.target = len(self.program)
+
+    def emit(self, statement: Any) -> None:
+        """Add a statement to the program."""
+        if isinstance(statement, tirx.SeqStmt):
+            for part in statement.seq:
+                self.emit(part)
+            return
+        if isinstance(statement, tirx.AttrStmt):
+            self._emit_attribute(statement)
+            return
+        if not _needs_program(statement):
+            run = self.plain(statement)
+            if run is not None:
+                self._add(RunInstruction(run))
+            return
+        emitter = _EMITTERS.get(type(statement).__name__)
+        if emitter is None:
+            raise NotModelled(
+                f"The simulated GPU does not model {type(statement).__name__} around a barrier."
+            )
+        self.enter(statement)
+        emitter(self, statement)
+
+    def _emit_attribute(self, statement: Any) -> None:
+        before, after = self._attribute(statement)
+        if before is not None:
+            self._add(RunInstruction(before))
+        self.emit(statement.body)
+        if after is not None:
+            self._add(RunInstruction(after))
+
+    def _emit_if(self, statement: Any) -> None:
+        branch = self._add(Branch(self.expr(statement.condition), self.site("if")))
+        self.emit(statement.then_case)
+        if statement.else_case is None:
+            self._land([branch])
+            return
+        jump = self._add(Jump())
+        self._land([branch])
+        self.emit(statement.else_case)
+        self._land([jump])
+
+    def _emit_for(self, statement: Any) -> None:
+        slot = self.new_slot()
+        dtype, _ = numpy_type(statement.loop_var)
+        first, extent = self.expr(statement.min), self.expr(statement.extent)
+        step = constant(dtype.type(_step(statement)))
+        rank = UNIFORM if first.rank in (LAUNCH, UNIFORM) and not first.taint else VARYING
+        var = Code(lambda s, m: s.slots[slot], rank, first.taint)
+        self.scope[handle(statement.loop_var)] = var
+        end = lift(np.add, first, extent)
+        self._add(SetSlot(slot, lift(lambda x: np.asarray(x, dtype)[()], first)))
+        outer, self._live = self._live, (*self._live, slot)
+        start = len(self.program)
+        leave = self._add(Branch(lift(np.less, var, end), self.site("for")))
+        self._loop_body(statement.body)
+        self._add(SetSlot(slot, lift(np.add, var, step)))
+        self._close_loop(start, leave)
+        self._live = outer
+
+    def _loop_body(self, body: Any) -> None:
+        self._breaks.append([])
+        self._continues.append([])
+        self.emit(body)
+        self._land(self._continues.pop())
+
+    def _close_loop(self, start: int, leave: Branch) -> None:
+        back = self._add(Jump(start))
+        back.site = leave.site
+        self._land([leave, *self._breaks.pop()])  # type: ignore[list-item]
+
+    def _emit_while(self, statement: Any) -> None:
+        start = len(self.program)
+        leave = self._add(Branch(self.expr(statement.condition), self.site("while")))
+        self._loop_body(statement.body)
+        self._close_loop(start, leave)
+
+    def _emit_evaluate(self, statement: Any) -> None:
+        name = _op_name(statement.value)
+        if name in _WARP_BARRIERS:
+            self._add(WarpBarrier())
+        elif name in _BLOCK_BARRIERS or name == _STORAGE_SYNC:
+            self._add(Barrier(self.site("barrier")))
+        elif name == "tirx.break_loop":
+            self._emit_break(statement)
+        elif name == "tirx.continue_loop":
+            self._emit_continue(statement)
+        else:
+            self._emit_return(statement)
+
+    def _emit_break(self, statement: Any) -> None:
+        self._breaks[-1].append(self._add(Jump()))
+
+    def _emit_continue(self, statement: Any) -> None:
+        self._continues[-1].append(self._add(Jump()))
+
+    def _emit_return(self, statement: Any) -> None:
+        self._returns.append(self._add(Jump()))
+
+    # Statements that run as one.
+
+    def plain(self, statement: Any) -> Run | None:
+        """Compile a statement without synchronisation; None if there is nothing to do."""
+        handler = _PLAIN.get(type(statement).__name__)
+        if handler is None:
+            raise NotModelled(
+                f"The simulated GPU does not model the statement {type(statement).__name__}."
+            )
+        if not isinstance(statement, tirx.SeqStmt):
+            self.enter(statement)
+        return handler(self, statement)
+
+    def _plain_sequence(self, statement: Any) -> Run | None:
+        return _in_turn([self.plain(part) for part in statement.seq])
+
+    def _plain_nothing(self, statement: Any) -> None:
+        return None
+
+    def _plain_attribute(self, statement: Any) -> Run | None:
+        before, after = self._attribute(statement)
+        return _in_turn([before, self.plain(statement.body), after])
+
+    def _attribute(self, statement: Any) -> tuple[Run | None, Run | None]:
+        """What an attribute does before and after its body."""
+        key = str(statement.attr_key)
+        if key in ("thread_extent", "virtual_thread"):
+            self._bind_thread(statement)
+        elif key == "async_commit_queue_scope":
+            return None, async_copy.commit()
+        elif key == "async_wait_queue_scope":
+            # The attribute right inside says how many groups may stay under way.
+            return async_copy.wait(self.expr(statement.body.value)), None
+        return None, None
+
+    def _bind_thread(self, statement: Any) -> None:
+        tag = str(statement.node.thread_tag)
+        if not tag.startswith(("threadIdx.", "blockIdx.")):
+            raise NotModelled(f"The simulated GPU does not model the thread axis {tag}.")
+        dtype, _ = numpy_type(statement.node.var)
+        code = Code(lambda s, m: s.gang.index[tag].astype(dtype), FIXED)
+        self.scope[handle(statement.node.var)] = self.cached(code)
+
+    def _plain_bind(self, statement: Any) -> Run | None:
+        code = self.narrowed(statement.value)
+        slot = self.bind(statement.var, code)
+        if slot is None:
+            return None
+        run = code.run
+
+        def keep(s: Any, m: Any) -> None:
+            s.slots[slot] = _own(run(s, m))
+
+        return keep
+
+    def _plain_store(self, statement: Any) -> Run:
+        run: Run = self.store(statement)
+        return run
+
+    def _plain_if(self, statement: Any) -> Run:
+        condition = self.cached(self.expr(statement.condition))
+        key = self.new_cache()
+        yes = self.plain(statement.then_case) or _nothing
+        no = self.plain(statement.else_case) if statement.else_case is not None else None
+        self.enter(statement)
+        site = self.site("if")
+        test, fixed = condition.pair, condition.rank in (LAUNCH, FIXED)
+
+        def run(s: Any, m: Any) -> None:
+            c, p = test(s, m)
+            if p is not None:
+                c = check_predicate(site, s.gang, m, c, p)
+            if np.ndim(c) == 0:
+                if c:
+                    yes(s, m)
+                elif no is not None:
+                    no(s, m)
+                return
+            inside, outside = _split(s.gang, m, c, key if fixed else None)
+            if inside is not _EMPTY:
+                yes(s, inside)
+            if no is not None and outside is not _EMPTY:
+                no(s, outside)
+
+        return run
+
+    def _plain_for(self, statement: Any) -> Run | None:
+        slot = self.new_slot()
+        dtype, _ = numpy_type(statement.loop_var)
+        first, extent = self.expr(statement.min), self.expr(statement.extent)
+        even = first.rank in (LAUNCH, UNIFORM) and not first.taint
+        self.scope[handle(statement.loop_var)] = Code(
+            lambda s, m: s.slots[slot], UNIFORM if even else VARYING
+        )
+        step = _step(statement)
+        site = self.site("for")
+        body = self.plain(statement.body)
+        if body is None:
+            return None
+        even = even and extent.rank in (LAUNCH, UNIFORM) and not extent.taint
+        maker = _even_loop if even else _ragged_loop
+        return maker(slot, dtype, first, extent, step, body, site)
+
+    def _plain_evaluate(self, statement: Any) -> Run | None:
+        call = statement.value
+        if not isinstance(call, ir.Call):
+            return None
+        name = _op_name(call)
+        if name == _STORAGE_SYNC:
+            return self._other_sync(call)
+        if name in _NOTHING:
+            return None
+        if name == "tirx.s_tir.cp_async_raw":
+            return self._copy(call)
+        if name == "tirx.ptx.cp_async_commit_group":
+            return async_copy.commit()
+        if name in ("tirx.ptx.cp_async_wait_group", "tirx.ptx.cp_async_wait_all"):
+            groups = [a for a in call.args if isinstance(a, IntImm)]
+            pending = constant(np.int64(groups[0].value if groups else 0))
+            return async_copy.wait(pending)
+        run = self.expr(call).run
+
+        def evaluate(s: Any, m: Any) -> None:
+            run(s, m)
+
+        return evaluate
+
+    def _other_sync(self, call: Any) -> None:
+        """Compile ``tvm_storage_sync`` of another scope than shared.
+
+        For "warp", TVM's CUDA code generator emits nothing, so nothing is ordered.
+        """
+        scope = str(call.args[0].value)
+        if scope != "warp":
+            raise NotModelled(f"The simulated GPU does not model tvm_storage_sync({scope!r}).")
+
+    # Asynchronous copies.
+
+    def _copy(self, call: Any) -> Run:
+        target, target_at, source, source_at, size, *predicate = call.args
+        width = int(size.value)
+        store = self._copy_side(target, target_at, width, "store")
+        load = self._copy_side(source, source_at, width, "load")
+        chosen = self.expr(predicate[0]) if predicate and not _is_minus_one(predicate[0]) else None
+        return async_copy.copy(load, store, chosen)
+
+    def _copy_side(self, pointer: Any, at: Any, width: int, kind: str) -> Access:
+        place = self.places.pointed(pointer)
+        # The emitted helper scales offsets by the size of the pointer's own element type.
+        unit, _ = split_type(str(pointer.ty.element_type.dtype))
+        if unit != place.dtype:
+            place = replace(place, dtype=unit)
+        name = self.names.of(place, at, width)
+        return self.access(place, at, max(width // unit.itemsize, 1), True, kind, name)
+
+
+_EMPTY = object()
+
+
+def _is_minus_one(expr: Any) -> bool:
+    return isinstance(expr, IntImm) and expr.value == -1
+
+
+def _nothing(s: Any, m: Any) -> None:
+    """Do nothing."""
+
+
+def _own(value: Any) -> Any:
+    """Copy of a value that is a view of a local array, which may change."""
+    if isinstance(value, tuple):
+        return _own(value[0]), value[1]
+    if isinstance(value, np.ndarray) and value.base is not None:
+        return value.copy()
+    return value
+
+
+def _in_turn(runs: list[Run | None]) -> Run | None:
+    """One function that runs several."""
+    some = [run for run in runs if run is not None]
+    if len(some) <= 1:
+        return some[0] if some else None
+
+    def run_all(s: Any, m: Any) -> None:
+        for run in some:
+            run(s, m)
+
+    return run_all
+
+
+def _step(statement: Any) -> int:
+    step = getattr(statement, "step", None)
+    return 1 if step is None else int(step.value)
+
+
+def _split(gang: Any, mask: Any, c: Any, key: int | None) -> tuple[Any, Any]:
+    """Threads inside and outside a condition; `_EMPTY` if there are none."""
+    if key is not None:
+        known = gang.masks.get((key, id(mask)))
+        if known is not None and known[0] is mask:
+            return known[1], known[2]
+    whole = gang.active(mask)
+    inside = whole & c
+    outside = whole & ~inside
+    parts = (
+        mask if not outside.any() else inside if inside.any() else _EMPTY,
+        mask if not inside.any() else outside if outside.any() else _EMPTY,
+    )
+    if key is not None:
+        gang.masks[key, id(mask)] = mask, *parts
+    return parts
+
+
+def _even_loop(
+    slot: int, dtype: Any, first: Code, extent: Code, step: int, body: Run, site: Any
+) -> Run:
+    """Loop with the same bounds for all threads."""
+
+    def run(s: Any, m: Any) -> None:
+        start = int(first.run(s, m))
+        slots, make = s.slots, dtype.type
+        for i in range(start, start + int(extent.run(s, m)), step):
+            slots[slot] = make(i)
+            body(s, m)
+
+    return run
+
+
+def _ragged_loop(
+    slot: int, dtype: Any, first: Code, extent: Code, step: int, body: Run, site: Any
+) -> Run:
+    """Loop whose bounds differ among threads."""
+    low, size = first.pair, extent.pair
+
+    def run(s: Any, m: Any) -> None:
+        gang = s.gang
+        start, p = low(s, m)
+        length, q = size(s, m)
+        mask = gang.active(m if m is not None else gang.full)
+        for codes in (p, q):
+            if codes is not None:
+                mask = mask & check_predicate(site, gang, mask, np.True_, codes)
+        turns = np.broadcast_to(length, (gang.size,))
+        most = int(turns[mask].max(initial=0))
+        for i in range(0, most, step):
+            inside = mask & (turns > i)
+            s.slots[slot] = (start + np.asarray(i)).astype(dtype)
+            body(s, m if inside.all() else inside)
+
+    return run
+
+
+_EMITTERS: dict[str, Callable[[StatementCompiler, Any], None]] = {
+    "IfThenElse": StatementCompiler._emit_if,
+    "For": StatementCompiler._emit_for,
+    "While": StatementCompiler._emit_while,
+    "Evaluate": StatementCompiler._emit_evaluate,
+    "Break": StatementCompiler._emit_break,
+    "Continue": StatementCompiler._emit_continue,
+    "Return": StatementCompiler._emit_return,
+}
+_PLAIN: dict[str, Callable[[StatementCompiler, Any], Run | None]] = {
+    "SeqStmt": StatementCompiler._plain_sequence,
+    "AttrStmt": StatementCompiler._plain_attribute,
+    "AllocBuffer": StatementCompiler._plain_nothing,
+    "DeclBuffer": StatementCompiler._plain_nothing,
+    "Bind": StatementCompiler._plain_bind,
+    "BufferStore": StatementCompiler._plain_store,
+    "IfThenElse": StatementCompiler._plain_if,
+    "For": StatementCompiler._plain_for,
+    "AssertStmt": StatementCompiler._plain_nothing,
+    "Evaluate": StatementCompiler._plain_evaluate,
+}
