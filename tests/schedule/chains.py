@@ -146,7 +146,9 @@ class Chain:
         stage = self.s[output]
         axis = output.op.reduce_axis[0]
         if self.flag():
-            axis = stage.split(axis, factor=self.draw(st.integers(1, 6)))[self.draw(st.integers(0, 1))]
+            axis = stage.split(axis, factor=self.draw(st.integers(1, 6)))[
+                self.draw(st.integers(0, 1))
+            ]
         position = self.draw(st.integers(0, len(output.op.axis)))
         self.note(f"rfactor {axis.var.name} at {position}")
         return self.s.rfactor(output, axis, position)
@@ -199,7 +201,9 @@ class Chain:
         while not inside:
             stage, axis = stage.attach.stage, stage.attach.axis
             leaf = list(stage.leaf)
-            inside = [one for one in leaf[: stage.leaf.index(axis) + 1] if self._in_kernel(stage, one)]
+            inside = [
+                one for one in leaf[: stage.leaf.index(axis) + 1] if self._in_kernel(stage, one)
+            ]
         axis = self.draw(st.sampled_from(inside))
         self.note(f"{tensor.op.name} at {stage.name}.{axis.var.name}")
         self.s[tensor].compute_at(stage, axis)

@@ -1,4 +1,4 @@
-"""Find on-chip buffers whose size TVM cannot bound, which it would allocate with size -1."""
+"""Find on-chip buffers whose size TVM cannot bound, for which it would allocate 2^31 - 1 rows."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from ..errors import ScheduleError
 __all__ = ["check_allocations"]
 
 _COMPACTION = "s_tir.CompactBufferAllocation"
+_UNBOUNDED = 2**31 - 1
 
 
 def check_allocations(mod: tvm.IRModule) -> None:
     """Refuse a function of symbolic shape that keeps a tile of unknown size on chip.
 
-    Where a guard such as ``i * 32 + j < n`` cuts the tile, CompactBufferAllocation of TVM 0.27 loses
-    its bound of 32 and allocates -1 elements.
+    Where a guard such as ``i * 32 + j < n`` cuts the tile, CompactBufferAllocation of TVM 0.27
+    loses its bound of 32 and allocates the largest int32.
 
     Raises
     ------
@@ -43,10 +44,10 @@ def _is_symbolic(param: Any) -> bool:
 
 def _check_block(block: s_tir.SBlock) -> None:
     for buffer in block.alloc_buffers:
-        sizes = [int(e) if isinstance(e, tirx.IntImm) else 0 for e in buffer.shape]
-        if buffer.scope() != "global" and min(sizes, default=1) < 1:
+        sizes = [int(e) if isinstance(e, tirx.IntImm) else _UNBOUNDED for e in buffer.shape]
+        if buffer.scope() != "global" and max(sizes, default=1) >= _UNBOUNDED:
             raise ScheduleError(
                 f"TensorIR cannot bound the tile of {buffer.name} in {buffer.scope()} memory, "
-                f"because a symbolic extent cuts it; declare that as a multiple of the tile (n * 32), or "
-                f"compute the stage inside one thread's loops."
+                f"because a symbolic extent cuts it; declare that as a multiple of the tile "
+                f"(n * 32), or compute the stage inside one thread's loops."
             )

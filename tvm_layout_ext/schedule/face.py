@@ -75,18 +75,30 @@ class Schedule:
     def __init__(self, outputs: Sequence[te.Operation]) -> None:
         self.stages: list[Stage] = []
         self.rewrites: list[Rewrite] = []
+        self._by_op: dict[te.Operation, Stage] = {}
         for op in in_order(outputs):
-            self.stages.append(Stage(self, op, [self[tensor.op] for tensor in op.input_tensors]))
+            self._add(op, [self[tensor] for tensor in op.input_tensors], len(self.stages))
         self.outputs = list(outputs)
         for op in outputs:
             self[op].is_output = True
 
+    def _add(self, op: te.Operation, inputs: list[Stage], position: int) -> Stage:
+        stage = Stage(self, op, inputs)
+        self.stages.insert(position, stage)
+        self._by_op[op] = stage
+        return stage
+
+    def _replace(self, stage: Stage, op: te.Operation, inputs: list[Stage]) -> None:
+        """Give a stage another operation; the old one stays a key for it."""
+        stage.reset(op)
+        stage.inputs = inputs
+        self._by_op[op] = stage
+
     def __getitem__(self, key: Any) -> Stage:
         """Return the stage of a tensor or operation."""
         op = key.op if isinstance(key, te.Tensor) else key
-        for stage in self.stages:
-            if any(getattr(op, "same_as", _never)(known) for known in (stage.op, stage.origin)):
-                return stage
+        if isinstance(op, te.tensor.Operation) and op in self._by_op:
+            return self._by_op[op]
         name = getattr(op, "name", repr(key))
         known = ", ".join(stage.name for stage in self.stages)
         raise ScheduleError(f"The schedule has no stage {name}; its stages are {known}.")
@@ -120,11 +132,10 @@ class Schedule:
             )
         stages = self._readers(source, readers)
         cache = tensors.copy_of(tensor, scope)
-        stage = Stage(self, cache.op, [source])
+        stage = self._add(cache.op, [source], self.stages.index(source) + 1)
         stage.scope, stage.is_cache = scope, True
         for reader in stages:
             reader.inputs = [stage if old is source else old for old in reader.inputs]
-        self.stages.insert(self.stages.index(source) + 1, stage)
         self.rewrites.append(CacheRead(source, stage, tuple(stages), tensor.value_index))
         return cache
 
@@ -160,11 +171,9 @@ class Schedule:
         checks.check_scope(scope)
         target = self._untouched(tensor, "cache_write")
         cache, copy = tensors.shadow_of(target.op, scope)
-        stage = Stage(self, cache.op, target.inputs)
+        stage = self._add(cache.op, target.inputs, self.stages.index(target))
         stage.scope = scope
-        target.reset(copy)
-        target.inputs = [stage]
-        self.stages.insert(self.stages.index(target), stage)
+        self._replace(target, copy, [stage])
         self.rewrites.append(CacheWrite(target, stage))
         return cache
 
@@ -204,13 +213,11 @@ class Schedule:
         checks.leaf_position(target, axis, "rfactor")
         position = check_rfactor(target, axis, factor_axis)
         parts = factor(target, axis, position)
-        stage = Stage(self, parts.partial, target.inputs)
+        stage = self._add(parts.partial, target.inputs, self.stages.index(target))
         self.rewrites.append(
             RFactor(target, stage, axis, position, tuple(target.root), tuple(target.moves), parts)
         )
-        target.reset(parts.combine)
-        target.inputs = [stage]
-        self.stages.insert(self.stages.index(target), stage)
+        self._replace(target, parts.combine, [stage])
         outputs = tuple(parts.partial.output(i) for i in range(parts.partial.num_outputs))
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -256,7 +263,3 @@ class Schedule:
                 f"The arguments need every input and output of the schedule; "
                 f"{', '.join(missing)} are missing."
             )
-
-
-def _never(_other: Any) -> bool:
-    return False

@@ -11,17 +11,17 @@ __all__ = ["in_order"]
 
 def in_order(outputs: Iterable[te.Operation]) -> list[te.Operation]:
     """List outputs and everything they need, producers first, in TVM's own depth-first order."""
-    order: list[te.Operation] = []
+    order: dict[te.Operation, None] = {}
     # Iterative: chains of a thousand operations would exceed Python's recursion limit.
     for output in outputs:
         stack = [(output, False)]
         while stack:
             op, ready = stack.pop()
-            if any(op.same_as(known) for known in order):
+            if op in order:
                 continue
             if ready:
-                order.append(op)
+                order[op] = None
                 continue
             stack.append((op, True))
             stack.extend((tensor.op, False) for tensor in reversed(list(op.input_tensors)))
-    return order
+    return list(order)

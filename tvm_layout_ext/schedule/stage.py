@@ -38,10 +38,8 @@ class Stage:
 
     def __init__(self, schedule: Schedule, op: te.Operation, inputs: list[Stage]) -> None:
         self._schedule = schedule
-        self.origin = op
         self.inputs = inputs
         self.is_output = False
-        self.used = Axes()
         self.marks: AxisMap[LoopMark] = AxisMap()
         self.pragmas: list[tuple[IterVar, str, Any]] = []
         self.annotations: dict[str, Any] = {}
@@ -59,6 +57,7 @@ class Stage:
         axes = [*op.axis, *op.reduce_axis] if isinstance(op, te.ComputeOp) else []
         self.root = Axes(axes)
         self.leaf = Axes(axes)
+        self.used = Axes()
         self.moves: list[Move] = []
 
     @property
@@ -71,7 +70,14 @@ class Stage:
 
     def depends_on(self, other: Stage) -> bool:
         """Whether this stage reads ``other``, directly or through further stages."""
-        return any(source is other or source.depends_on(other) for source in self.inputs)
+        seen: set[Stage] = set()
+        waiting = list(self.inputs)
+        while waiting:
+            stage = waiting.pop()
+            if stage not in seen:
+                seen.add(stage)
+                waiting.extend(stage.inputs)
+        return other in seen
 
     def downstream(self) -> Iterator[Stage]:
         """Iterate over the stages that depend on this one."""
