@@ -24,5 +24,5 @@ def explain_record(record: Record) -> Explanation:
     task = make_task(workload.operator, workload.shape, workload.dtype, record.seed)
     task.operator.check_config(record.config)
     # Addresses depend on no value; zeros of any size cost no memory until they are touched.
-    arrays = [np.zeros(shape, workload.dtype) for shape in task.argument_shapes()]
+    arrays = [np.zeros(shape, workload.dtype) for shape in task.argument_shapes()[:-1]]
     return explain(task.module(record.config), arrays=arrays, target=cuda_target(record.arch))

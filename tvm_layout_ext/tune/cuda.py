@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..build import build
+from ..build import build, device_program, shared_buffers
 from ..errors import NotModelled
 from ..target import cuda_target
 from . import environment
@@ -81,4 +81,8 @@ class CudaRunner:
         try:
             return count(task, config)
         except NotModelled:
-            return 0, None
+            program = device_program(
+                task.module(config), target=cuda_target(task.architecture.name)
+            )
+            sizes = [sum(shared_buffers(kernel).values()) for kernel in program.kernels.values()]
+            return max(sizes), None
