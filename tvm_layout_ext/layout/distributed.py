@@ -96,6 +96,54 @@ class BlockedLayout(ClusteredLayout):
         _check_lanes(prod(self.threads_per_warp), f"threads_per_warp {list(self.threads_per_warp)}")
         self._set_cluster(rank)
 
+    @staticmethod
+    def covering(
+        shape: Sequence[int],
+        size_per_thread: Sequence[int],
+        order: Sequence[int],
+        num_warps: int,
+    ) -> BlockedLayout:
+        """Choose lanes and warps so that neighbours in ``order`` cover the shape.
+
+        Each dim in turn, the fastest first, takes as many lanes as it has boxes for, then as
+        many warps; the slowest dim takes what is left.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            Shape of the tensor that one block holds.
+        size_per_thread : sequence of int
+            Box of each thread.
+        order : sequence of int
+            The dims, the fastest first.
+        num_warps : int
+            Warps of the block.
+
+        Examples
+        --------
+        64 columns of half precision are 8 vectors of 16 bytes: 8 lanes a row, so 4 rows a warp.
+
+        >>> BlockedLayout.covering([64, 64], [1, 8], [1, 0], 4)  # doctest: +NORMALIZE_WHITESPACE
+        Blocked(size_per_thread=[1, 8], threads_per_warp=[4, 8],
+                warps_per_cta=[4, 1], order=[1, 0])
+        """
+        check_power_of_two("num_warps", num_warps, 1, 32)
+        if not len(shape) == len(size_per_thread) == len(order) > max(order, default=0):
+            raise LayoutError(
+                f"Shape {list(shape)}, size_per_thread {list(size_per_thread)} and order "
+                f"{list(order)} do not have one number a dim each."
+            )
+        lanes_left, warps_left = WARP_SIZE, num_warps
+        lanes, warps = [1] * len(order), [1] * len(order)
+        for dim in order[:-1]:
+            boxes = max(1, shape[dim] // size_per_thread[dim])
+            lanes[dim] = min(boxes, lanes_left)
+            warps[dim] = min(max(1, boxes // lanes[dim]), warps_left)
+            lanes_left //= lanes[dim]
+            warps_left //= warps[dim]
+        lanes[order[-1]], warps[order[-1]] = lanes_left, warps_left
+        return BlockedLayout(size_per_thread, lanes, warps, order)
+
     @property
     def rank(self) -> int:
         """Number of dims."""

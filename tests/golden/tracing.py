@@ -1,0 +1,254 @@
+"""A stand-in for ``triton.language`` that traces axis information instead of building IR.
+
+It also folds what Triton folds before its analysis: constants, and operations that change nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from tvm_layout_ext.analysis import axis_info as ai
+from tvm_layout_ext.analysis.axis_info import AxisInfo
+
+#: x op constant is x.
+NEUTRAL = {
+    "add": 0, "sub": 0, "or": 0, "xor": 0, "shl": 0, "shr": 0, "mul": 1, "div": 1, "and": -1,
+}  # fmt: skip
+COMMUTATIVE = ("add", "mul", "or", "xor", "and")
+
+
+class Value:
+    """A scalar (shape ``()``) or tensor with its axis information."""
+
+    def __init__(self, info: AxisInfo, shape: Sequence[int] = (), argument: bool = False) -> None:
+        self.info = info
+        self.shape = tuple(shape)
+        self.argument = argument
+        #: This value is that value plus a constant.
+        self.sum: tuple[Value, int] | None = None
+
+    def __getitem__(self, index: Any) -> Value:
+        result = self
+        for axis, item in enumerate(index if isinstance(index, tuple) else (index,)):
+            if item is None:
+                result = expand_dims(result, axis)
+        return result
+
+    def to(self, _: object) -> Value:
+        return Value(self.info, self.shape)
+
+    def reshape(self, *shape: Any) -> Value:
+        return reshape(self, *shape)
+
+    def trans(self, *order: int) -> Value:
+        return trans(self, *order)
+
+    def __neg__(self) -> Value:
+        return binary("sub", 0, self)
+
+    def __invert__(self) -> Value:
+        return binary("xor", self, -1)
+
+
+def value_of(thing: Any) -> Value:
+    return thing if isinstance(thing, Value) else Value(AxisInfo.of_constant(int(thing)))
+
+
+def broadcast_to(value: Any, shape: Sequence[int]) -> Value:
+    value = value_of(value)
+    if value.shape == tuple(shape):
+        return value
+    if not value.shape:
+        return Value(ai.splat(value.info, shape), shape)
+    return Value(ai.broadcast(value.info, value.shape, shape), shape)
+
+
+def common(*things: Any) -> tuple[list[Value], tuple[int, ...]]:
+    values = [value_of(thing) for thing in things]
+    shapes = [v.shape for v in values if v.shape]
+    if not shapes:
+        return values, ()
+    shape = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+    return [broadcast_to(v, shape) for v in values], shape
+
+
+def binary(name: str, left: Any, right: Any) -> Value:
+    whole = value_of(left)
+    (a, b), shape = common(left, right)
+    if b.info.constant == NEUTRAL.get(name, ""):
+        return a
+    if name in COMMUTATIVE and a.info.constant == NEUTRAL.get(name, ""):
+        return b
+    if name in ("and", "or") and 0 in (a.info.constant, b.info.constant):
+        return Value(AxisInfo.of_constant(0, shape or (1,)), shape)
+    if name in ("add", "sub") and b.info.constant is not None and a.info.constant is None:
+        return plus_constant(name, whole, b.info.constant, a, b, shape)
+    return Value(ai.apply_binary(name, a.info, b.info, shape or (1,)), shape)
+
+
+def plus_constant(
+    name: str, whole: Value, constant: int, a: Value, b: Value, shape: tuple[int, ...]
+) -> Value:
+    """(x + 8) + 8 is x + 16."""
+    signed = constant if name == "add" else -constant
+    if whole.sum is not None and whole.shape == shape:
+        return binary("add", whole.sum[0], whole.sum[1] + signed)
+    result = Value(ai.apply_binary(name, a.info, b.info, shape or (1,)), shape)
+    result.sum = a, signed
+    return result
+
+
+def comparison(name: str, left: Any, right: Any) -> Value:
+    (a, b), shape = common(left, right)
+    return Value(ai.compare(name, a.info, b.info, shape or (1,)), shape)
+
+
+def _install() -> None:
+    symbols = {
+        "add": "add", "sub": "sub", "mul": "mul", "floordiv": "div", "mod": "rem",
+        "and": "and", "or": "or", "xor": "xor", "lshift": "shl", "rshift": "shr",
+    }  # fmt: skip
+    for method, name in symbols.items():
+        setattr(Value, f"__{method}__", lambda a, b, n=name: binary(n, a, b))
+        setattr(Value, f"__r{method}__", lambda a, b, n=name: binary(n, b, a))
+    for name in ai.COMPARISONS:
+        setattr(Value, f"__{name}__", lambda a, b, n=name: comparison(n, a, b))
+
+
+_install()
+
+
+def arange(low: int, high: int) -> Value:
+    return Value(AxisInfo.of_range(low, high), (high - low,))
+
+
+def expand_dims(value: Value, axis: int) -> Value:
+    shape = (*value.shape[:axis], 1, *value.shape[axis:])
+    return Value(ai.expand_dims(value.info, axis), shape)
+
+
+def reshape(value: Value, *shape: Any) -> Value:
+    to = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+    return Value(ai.reshape(value.info, value.shape, to), to)
+
+
+def trans(value: Value, *order: int) -> Value:
+    order = order or tuple(reversed(range(len(value.shape))))
+    shape = [value.shape[d] for d in order]
+    return Value(ai.transpose(value.info, order), shape)
+
+
+def where(condition: Any, left: Any, right: Any) -> Value:
+    condition = value_of(condition)
+    if not condition.shape:
+        (a, b), shape = common(left, right)
+        return Value(ai.select(condition.info, a.info, b.info, scalar=True), shape)
+    (c, a, b), shape = common(condition, left, right)
+    return Value(ai.select(c.info, a.info, b.info, scalar=False), shape)
+
+
+def hint(name: str) -> Any:
+    def give(value: Value, numbers: Any) -> Value:
+        # Triton 3.9 drops a hint on a bare kernel argument.
+        if value.argument:
+            return value
+        given = (numbers,) if isinstance(numbers, int) else tuple(numbers)
+        return Value(value.info.with_hints(**{name: given}), value.shape)
+
+    return give
+
+
+TL = SimpleNamespace(
+    arange=arange,
+    broadcast_to=broadcast_to,
+    expand_dims=expand_dims,
+    full=lambda shape, value, _=None: Value(AxisInfo.of_constant(value, shape), shape),
+    max_constancy=hint("constancy"),
+    max_contiguous=hint("contiguity"),
+    maximum=lambda a, b: binary("max", a, b),
+    minimum=lambda a, b: binary("min", a, b),
+    multiple_of=hint("divisibility"),
+    permute=trans,
+    program_id=lambda axis=0: Value(AxisInfo.argument(1)),
+    reshape=reshape,
+    trans=trans,
+    view=reshape,
+    where=where,
+    zeros=lambda shape, _=None: Value(AxisInfo.of_constant(0, shape), shape),
+    **dict.fromkeys(("int1", "int8", "int16", "int32", "int64", "uint32", "uint64")),
+)
+
+
+def run(source: str, names: dict[str, Any]) -> None:
+    """Run statements, loops to the fixed point of what they carry round."""
+    lines = source.splitlines()
+    dedented = "\n".join(["if True:", *(f"    {line}" for line in lines)]) if lines else "pass"
+    for statement in ast.parse(dedented).body:
+        execute(statement.body if isinstance(statement, ast.If) else [statement], names)
+
+
+def execute(body: Sequence[ast.stmt], names: dict[str, Any]) -> None:
+    for statement in body:
+        if isinstance(statement, ast.For):
+            loop(statement, names)
+        elif isinstance(statement, ast.If):
+            branch(statement, names)
+        else:
+            exec(compile(ast.Module([statement], []), "<prelude>", "exec"), names)
+
+
+def loop(statement: ast.For, names: dict[str, Any]) -> None:
+    start, step = bounds(statement.iter, names)
+    assert isinstance(statement.target, ast.Name)
+    variable = Value(AxisInfo.of_loop_variable(start.info, step.info))
+    while True:
+        before = dict(names)
+        names[statement.target.id] = variable
+        execute(statement.body, names)
+        del names[statement.target.id]
+        if not merge(names, before):
+            return
+
+
+def branch(statement: ast.If, names: dict[str, Any]) -> None:
+    other = dict(names)
+    execute(statement.body, names)
+    execute(statement.orelse, other)
+    merge(names, other)
+
+
+def merge(names: dict[str, Any], before: dict[str, Any]) -> bool:
+    """Join what both ways know into ``names``; tell whether ``before`` claimed more."""
+    changed = False
+    for name in [n for n in names if n in before and n != "__builtins__"]:
+        old, new = before[name], names[name]
+        if new is old:
+            continue
+        (a, b), shape = common(old, new)
+        names[name] = Value(ai.join(a.info, b.info), shape)
+        changed |= names[name].info != a.info
+    return changed
+
+
+def bounds(call: ast.expr, names: dict[str, Any]) -> tuple[Value, Value]:
+    assert isinstance(call, ast.Call)
+    args = [value_of(evaluate(ast.unparse(arg), names)) for arg in call.args]
+    start = value_of(0) if len(args) == 1 else args[0]
+    return start, args[2] if len(args) == 3 else value_of(1)
+
+
+def evaluate(source: str, names: dict[str, Any]) -> Any:
+    return eval(source, names)
+
+
+def namespace(scalars: dict[str, int], indices: Sequence[str]) -> dict[str, Any]:
+    """Names that an expression may use: ``tl``, scalar arguments, index tensors."""
+    names: dict[str, Any] = {"tl": TL, "arange": arange, "program_id": TL.program_id}
+    for name, divisibility in scalars.items():
+        names[name] = Value(AxisInfo.argument(divisibility), argument=True)
+    for index in indices:
+        exec(index, names)
+    return names

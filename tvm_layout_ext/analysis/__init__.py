@@ -1,0 +1,1 @@
+"""Read-only facts about tensor programs: how accesses walk memory, and what that costs."""
