@@ -21,8 +21,11 @@ from .errors import (  # noqa: E402
     SimulationError,
     TargetError,
 )
+from .report.explain import explain  # noqa: E402
 from .schedule import create_schedule  # noqa: E402
+from .simulate import simulate  # noqa: E402
 from .target import cuda_target, default_target  # noqa: E402
+from .tune import knob, tune  # noqa: E402
 
 __all__ = [
     "LayoutError",
@@ -39,16 +42,20 @@ __all__ = [
     "default_target",
     "device_program",
     "errors",
+    "explain",
     "hardware",
     "install",
+    "knob",
     "layout",
     "lower",
     "pipeline",
     "schedule",
     "shared_buffers",
+    "simulate",
     "target",
     "te",
     "transform",
+    "tune",
     "uninstall",
 ]
 
