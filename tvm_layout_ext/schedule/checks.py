@@ -79,9 +79,8 @@ def thread_tag(thread: Any) -> str:
     """Tag of a thread axis, e.g. ``threadIdx.x``; refuses anything else."""
     tag = thread.thread_tag if isinstance(thread, IterVar) else None
     if tag not in TAGS:
-        raise ScheduleError(
-            f"bind needs a te.thread_axis of {', '.join(TAGS)}, not {tag or thread!r}."
-        )
+        given = tag or repr(thread)
+        raise ScheduleError(f"bind needs a te.thread_axis of {', '.join(TAGS)}, not {given}.")
     return str(tag)
 
 
@@ -153,9 +152,10 @@ def check_align(stage: Stage, axis: Any, factor: Any, offset: Any) -> int:
     data = [mine for mine in stage.root if not is_reduction(mine)]
     if not isinstance(axis, IterVar) or not any(axis.same_as(mine) for mine in data):
         names = ", ".join(mine.var.name for mine in data) or "none"
+        given = axis.var.name if isinstance(axis, IterVar) else repr(axis)
         raise ScheduleError(
             f"storage_align on stage {stage.name} needs an axis of its op.axis ({names}), "
-            f"not {axis.var.name if isinstance(axis, IterVar) else axis!r}."
+            f"not {given}."
         )
     for name, value in (("factor", factor), ("offset", offset)):
         if isinstance(value, bool) or not isinstance(value, int):

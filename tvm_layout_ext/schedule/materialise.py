@@ -25,7 +25,7 @@ from tvm import s_tir, te, tirx
 from tvm.tirx import IterVar
 
 from ..errors import ScheduleError
-from .axes import AxisMap, is_reduction
+from .axes import Axes, AxisMap, is_reduction
 from .double_buffer import double_buffer
 from .graph import in_order
 from .records import Attach, CacheRead, CacheWrite, Fuse, LoopMark, Move, Rewrite, RFactor, Split
@@ -364,18 +364,17 @@ class _Materialiser:
     def _initialise(self, stage: Stage) -> None:
         """Initialise a reduction before its outermost reduction loop, where TE does it.
 
-        A reduction over threads keeps its initialisation, which LowerCrossThreadReduction needs,
-        and so does one that a tensor intrinsic does whole.
+        A reduction over threads keeps its initialisation, which LowerCrossThreadReduction needs.
+        One that a tensor intrinsic does whole is initialised before the intrinsic.
         """
         reductions = [axis for axis in stage.leaf if is_reduction(axis)]
         marks = [stage.marks.get(axis) for axis in reductions]
-        bound = any(mark is not None and mark.kind == "bind" for mark in marks)
-        if not reductions or bound or _intrinsic_owns(stage, reductions[0]):
+        if not reductions or any(mark is not None and mark.kind == "bind" for mark in marks):
             return
         nest = self.nests[stage]
-        with _legal(f"initialisation of {stage.name} before {reductions[0].var.name}"):
-            first = nest.loops[reductions[0]]
-            self.inits[stage] = self.sch.decompose_reduction(nest.block, first)
+        first = _tensorized_around(stage, reductions[0])
+        with _legal(f"initialisation of {stage.name} before {first.var.name}"):
+            self.inits[stage] = self.sch.decompose_reduction(nest.block, nest.loops[first])
 
     def _tensorize(self, stage: Stage) -> None:
         for axis, mark in stage.marks.items():
@@ -385,10 +384,10 @@ class _Materialiser:
     def _take_over(self, stage: Stage, axis: IterVar, intrin: TensorIntrin | str) -> None:
         nest = self.nests[stage]
         inside = list(stage.leaf)[stage.leaf.index(axis) :]
-        init = self.inits.get(stage)
-        part = "body" if init is None else "update"
-        nest.block = self._replace(stage, nest.loops[axis], intrin, part)
-        if init is not None and isinstance(intrin, TensorIntrin):
+        whole = all(other in Axes(inside) for other in stage.leaf if is_reduction(other))
+        nest.block = self._replace(stage, nest.loops[axis], intrin, "body" if whole else "update")
+        if not whole and isinstance(intrin, TensorIntrin):
+            init = self.inits[stage]
             data = sum(not is_reduction(other) for other in inside)
             loops = self.sch.get_loops(init)
             self._replace(stage, loops[len(loops) - data], intrin, "reset")
@@ -410,11 +409,13 @@ class _Materialiser:
         return block
 
 
-def _intrinsic_owns(stage: Stage, axis: IterVar) -> bool:
-    """Whether a loop is inside what a tensor intrinsic takes over."""
-    around = list(stage.leaf)[: stage.leaf.index(axis) + 1]
-    marks = (stage.marks.get(other) for other in around)
-    return any(mark is not None and mark.kind == "tensorize" for mark in marks)
+def _tensorized_around(stage: Stage, axis: IterVar) -> IterVar:
+    """The loop from which on a tensor intrinsic takes ``axis`` over, or ``axis`` itself."""
+    for other in list(stage.leaf)[: stage.leaf.index(axis) + 1]:
+        mark = stage.marks.get(other)
+        if mark is not None and mark.kind == "tensorize":
+            return other
+    return axis
 
 
 def _is_true(predicate: Any) -> bool:

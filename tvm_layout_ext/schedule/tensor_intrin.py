@@ -59,6 +59,7 @@ class TensorIntrin:
         ----------
         part : str
             ``body``: the whole compute; ``reset``: initialise a reduction; ``update``: one step.
+            TensorIR keeps plain initialising loops before the ``body`` of a reduction.
         scopes : sequence of str
             Memory of each input and of the output, for buffers that were declared without.
 
@@ -254,9 +255,11 @@ def describe(op: te.ComputeOp, part: str, buffers: list[tirx.Buffer]) -> tirx.Pr
         return next((new for old, new in pairs if var.same_as(old)), var)
 
     body = tvm_ffi.structural_map(func.body.block.body, [(tirx.Var, replace)], order="post")
-    if part == "update":
+    steps = len(op.reduce_axis) > 0 and part != "reset"
+    if steps:
         body = tvm_ffi.structural_map(body, [(s_tir.SBlock, _without_init)], order="post")
-    return _function(buffers, _read_by(part, _in_read_order(body, buffers)), body)
+    reads = _in_read_order(body, buffers)
+    return _function(buffers, _read_by("update" if steps else part, reads), body)
 
 
 def _without_init(block: s_tir.SBlock) -> s_tir.SBlock:

@@ -1,0 +1,72 @@
+"""The primitive ``sch.double_buffer`` and the methods that ``install`` sets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tvm import s_tir
+from tvm.s_tir.schedule.testing import verify_trace_roundtrip
+
+from tvm_layout_ext import ScheduleError, schedule, te
+
+
+def _cached() -> tuple[Any, Any]:
+    A = te.placeholder((64, 64), name="A")
+    B = te.compute((64, 64), lambda i, j: A[i, j] * 2.0, name="B")
+    func = te.create_prim_func([A, B]).with_attr("global_symbol", "main")
+    sch = s_tir.Schedule(func)
+    block = sch.get_sblock("B")
+    cache = sch.cache_read(block, 0, "shared")
+    sch.compute_at(cache, sch.get_loops(block)[0])
+    return func, sch
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 5])
+def test_annotates_the_block_by_name(num_stages: int) -> None:
+    func, sch = _cached()
+    schedule.double_buffer(sch, "A_shared", num_stages)
+    block = sch.get(sch.get_sblock("A_shared"))
+    assert dict(block.annotations) == {"layout_ext.num_stages": num_stages}
+    verify_trace_roundtrip(sch, func)
+
+
+def test_two_versions_by_default() -> None:
+    _, sch = _cached()
+    schedule.double_buffer(sch, sch.get_sblock("A_shared"))
+    assert sch.get(sch.get_sblock("A_shared")).annotations["layout_ext.num_stages"] == 2
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "2"])
+def test_refuses_other_numbers(wrong: Any) -> None:
+    _, sch = _cached()
+    with pytest.raises(ScheduleError, match="int num_stages >= 1"):
+        schedule.double_buffer(sch, "A_shared", wrong)
+
+
+def test_refuses_a_block_that_writes_two_buffers() -> None:
+    A = te.placeholder((4, 4), name="A")
+    k = te.reduce_axis((0, 4), "k")
+
+    def add(x: Any, y: Any) -> Any:
+        return x[0] + y[0], x[1] + y[1]
+
+    pair = te.comm_reducer(add, lambda a, b: (te.const(0, a), te.const(0, b)), name="pair")
+    B, C = te.compute((4,), lambda i: pair((A[i, k], A[i, k]), axis=k), name="B")
+    sch = s_tir.Schedule(te.create_prim_func([A, B, C]))
+    with pytest.raises(ScheduleError, match=r"writes 2 \(B.v0, B.v1\)"):
+        schedule.double_buffer(sch, "B")
+
+
+def test_install_sets_the_methods_and_uninstall_removes_them() -> None:
+    schedule.install()
+    schedule.install()
+    try:
+        _, sch = _cached()
+        sch.double_buffer("A_shared", num_stages=3)
+        assert sch.get(sch.get_sblock("A_shared")).annotations["layout_ext.num_stages"] == 3
+        schedule.uninstall()
+        assert not hasattr(s_tir.Schedule, "double_buffer")
+        schedule.uninstall()
+    finally:
+        schedule.install()

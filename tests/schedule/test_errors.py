@@ -1,0 +1,256 @@
+"""Every refusal is one sentence that says what would be legal, raised at the call if it can be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tvm_layout_ext import ScheduleError, te
+
+
+class _Case:
+    """A matrix product with a cache, and an elementwise stage before it."""
+
+    def __init__(self) -> None:
+        self.A = te.placeholder((16, 16), name="A")
+        self.k = te.reduce_axis((0, 16), "k")
+        self.P = te.compute((16, 16), lambda i, j: self.A[i, j] + 1.0, name="P")
+        self.C = te.compute(
+            (16, 16), lambda i, j: te.sum(self.P[i, self.k] * self.A[self.k, j], self.k), name="C"
+        )
+        self.s = te.create_schedule(self.C.op)
+        self.AA = self.s.cache_read(self.A, "shared", [self.C])
+        self.i, self.j = self.C.op.axis
+
+    @property
+    def stage(self) -> Any:
+        return self.s[self.C]
+
+    @property
+    def cache(self) -> Any:
+        return self.s[self.AA]
+
+
+def _tx() -> Any:
+    return te.thread_axis("threadIdx.x")
+
+
+def _split_then_split(c: _Case) -> None:
+    c.stage.split(c.i, 4)
+    c.stage.split(c.i, 4)
+
+
+def _bind_thread_twice(c: _Case) -> None:
+    c.stage.bind(c.i, _tx())
+    c.stage.bind(c.j, _tx())
+
+
+def _bind_axis_twice(c: _Case) -> None:
+    c.stage.bind(c.i, _tx())
+    c.stage.bind(c.i, te.thread_axis("threadIdx.y"))
+
+
+def _split_bound(c: _Case) -> None:
+    c.stage.bind(c.i, _tx())
+    c.stage.split(c.i, 4)
+
+
+def _fuse_vectorized(c: _Case) -> None:
+    c.stage.vectorize(c.j)
+    c.stage.fuse(c.i, c.j)
+
+
+def _rfactor_after_bind(c: _Case) -> None:
+    c.stage.bind(c.i, _tx())
+    c.s.rfactor(c.C, c.k)
+
+
+def _rfactor_after_data_split(c: _Case) -> None:
+    c.stage.split(c.i, 4)
+    c.s.rfactor(c.C, c.k)
+
+
+def _cache_write_after_split(c: _Case) -> None:
+    c.stage.split(c.i, 4)
+    c.s.cache_write(c.C, "local")
+
+
+_AT_THE_CALL: dict[str, tuple[Callable[[_Case], Any], str]] = {
+    "unknown axis": (
+        lambda c: c.stage.split(te.reduce_axis((0, 4), "z"), 2),
+        "axis z is no axis of it; its axes are i, j, k",
+    ),
+    "axis of another stage": (
+        lambda c: c.stage.split(c.AA.op.axis[0], 2),
+        "axis ax0 is no axis of it; its axes are i, j, k",
+    ),
+    "used-up axis": (_split_then_split, "axis i is used up by a split or fuse"),
+    "no axis at all": (lambda c: c.stage.unroll(3), "needs an axis, not a int"),
+    "factor zero": (lambda c: c.stage.split(c.i, 0), "split needs factor >= 1, not 0"),
+    "negative factor": (lambda c: c.stage.split(c.i, factor=-4), "factor >= 1, not -4"),
+    "negative parts": (lambda c: c.stage.split(c.i, nparts=-1), "nparts >= 1, not -1"),
+    "float factor": (lambda c: c.stage.split(c.i, 2.5), "an integer factor, not 2.5"),
+    "neither": (lambda c: c.stage.split(c.i), "either factor or nparts; neither was given"),
+    "both": (lambda c: c.stage.split(c.i, 4, 4), "either factor or nparts; both was given"),
+    "thread twice": (_bind_thread_twice, "threadIdx.x is already bound to axis i"),
+    "axis bound twice": (_bind_axis_twice, "axis i is already bound to threadIdx.x"),
+    "split of a bound axis": (_split_bound, "axis i is already bound to threadIdx.x"),
+    "fuse of a vector": (_fuse_vectorized, "axis j is already vectorized"),
+    "no thread": (lambda c: c.stage.bind(c.i, c.j), "needs a te.thread_axis of blockIdx.x"),
+    "unknown thread": (
+        lambda c: c.stage.bind(c.i, te.thread_axis("threadIdx.w")),
+        "not threadIdx.w",
+    ),
+    "distant axes": (lambda c: c.stage.fuse(c.i, c.k), "neighbouring axes, outer first"),
+    "wrong order": (lambda c: c.stage.fuse(c.j, c.i), "neighbouring axes, outer first"),
+    "mixed axes": (lambda c: c.stage.fuse(c.j, c.k), "j, k mix reduction and data axes"),
+    "fuse nothing": (lambda c: c.stage.fuse(), "C has i, j, k"),
+    "axis named twice": (lambda c: c.stage.reorder(c.i, c.i), "names an axis twice: i, i"),
+    "unknown scope": (lambda c: c.cache.set_scope("shard"), "Unknown storage scope 'shard'"),
+    "scope of cache": (lambda c: c.s.cache_read(c.A, "smem", [c.C]), "known are global, shared"),
+    "scope of output": (lambda c: c.stage.set_scope("local"), "C, an output of the schedule"),
+    "at itself": (lambda c: c.cache.compute_at(c.cache, c.AA.op.axis[0]), "computed at itself"),
+    "at a producer": (
+        lambda c: c.s[c.P].compute_at(c.cache, c.AA.op.axis[0]),
+        "cannot be computed at stage A.shared, which does not use it; legal are C",
+    ),
+    "output at": (lambda c: c.stage.compute_at(c.cache, c.AA.op.axis[0]), "C, an output"),
+    "input at": (lambda c: c.s[c.A].compute_at(c.stage, c.i), "A, which is an input"),
+    "at no stage": (lambda c: c.cache.compute_at(c.C, c.i), "needs a stage, s[tensor]"),
+    "at a foreign axis": (
+        lambda c: c.cache.compute_at(c.stage, c.AA.op.axis[0]),
+        "axis ax0 is no axis of it; its axes are i, j, k",
+    ),
+    "inline a reduction": (
+        lambda c: _middle_reduction().compute_inline(),
+        "is a reduction, which cannot be inlined",
+    ),
+    "inline an output": (lambda c: c.stage.compute_inline(), "C, an output of the schedule"),
+    "align leaf": (
+        lambda c: c.cache.storage_align(c.cache.split(c.AA.op.axis[0], 2)[0], 32, 1),
+        "an axis of its op.axis (ax0, ax1), not ax0.outer",
+    ),
+    "align factor": (
+        lambda c: c.cache.storage_align(c.AA.op.axis[0], 0, 0),
+        "0 <= offset < factor, not factor 0 and offset 0",
+    ),
+    "align offset": (
+        lambda c: c.cache.storage_align(c.AA.op.axis[0], 32, 32),
+        "not factor 32 and offset 32",
+    ),
+    "align type": (
+        lambda c: c.cache.storage_align(c.AA.op.axis[0], 32, "auto"),
+        "an int offset, not 'auto'",
+    ),
+    "align output": (lambda c: c.stage.storage_align(c.i, 32, 1), "C, an output"),
+    "double_buffer elsewhere": (
+        lambda c: c.s[c.P].double_buffer(),
+        "a stage that cache_read made; P is none",
+    ),
+    "double_buffer zero": (lambda c: c.cache.double_buffer(0), "num_stages >= 1, not 0"),
+    "dict annotation": (lambda c: c.cache.annotate("a", {"b": 1}), "needs a str, an int or a list"),
+    "no intrinsic": (lambda c: c.stage.tensorize(c.i, 3), "what te.decl_tensor_intrin gives"),
+    "no stage": (lambda c: c.s[te.placeholder((4,), name="Z")], "has no stage Z; its stages are A"),
+    "no tensor": (lambda c: c.s["A"], "has no stage 'A'"),
+    "wrong reader": (lambda c: c.s.cache_read(c.P, "shared", [c.P]), "P was given and legal are C"),
+    "no reader": (lambda c: c.s.cache_read(c.P, "shared", []), "an empty list was given"),
+    "late cache_write": (_cache_write_after_split, "comes before its splits"),
+    "cache_write of input": (lambda c: c.s.cache_write(c.A, "local"), "which A is not"),
+    "rfactor of data": (lambda c: c.s.rfactor(c.C, c.i), "needs a reduction axis (k), not i"),
+    "rfactor position": (lambda c: c.s.rfactor(c.C, c.k, 3), "-3 <= factor_axis < 3, not 3"),
+    "rfactor after bind": (_rfactor_after_bind, "before bindings"),
+    "rfactor after split": (_rfactor_after_data_split, "before the splits of its data axes"),
+    "no operation": (lambda c: te.create_schedule([]), "at least one operation"),
+    "wrong operation": (lambda c: te.create_schedule("C"), "not a str"),
+    "missing argument": (lambda c: c.s.to_module([c.C]), "A are missing"),
+    "foreign argument": (
+        lambda c: c.s.to_module([c.A, c.C, te.compute((1,), lambda i: i, name="Z")]),
+        "has no stage Z",
+    ),
+}
+
+
+def _middle_reduction() -> Any:
+    A = te.placeholder((4, 4), name="A")
+    k = te.reduce_axis((0, 4), "k")
+    B = te.compute((4,), lambda i: te.sum(A[i, k], axis=k), name="B")
+    C = te.compute((4,), lambda i: B[i] + 1.0, name="C")
+    return te.create_schedule(C.op)[B]
+
+
+@pytest.mark.parametrize("name", _AT_THE_CALL)
+def test_refused_at_the_call(name: str) -> None:
+    call, message = _AT_THE_CALL[name]
+    with pytest.raises(ScheduleError, match=re.escape(message)) as caught:
+        call(_Case())
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.endswith(".")
+
+
+def test_a_refused_call_leaves_the_schedule_as_it_was() -> None:
+    c = _Case()
+    before = c.s.sch.mod.script()
+    for call, _ in _AT_THE_CALL.values():
+        fresh = _Case()
+        with pytest.raises(ScheduleError):
+            call(fresh)
+    with pytest.raises(ScheduleError):
+        c.stage.split(c.i, 0)
+    with pytest.raises(ScheduleError):
+        c.cache.storage_align(c.AA.op.axis[0], 0, 0)
+    assert c.s.sch.mod.script() == before
+
+
+def _when_applied(schedule: Callable[[_Case], None]) -> str:
+    c = _Case()
+    schedule(c)
+    with pytest.raises(ScheduleError) as caught:
+        c.s.to_module([c.A, c.C])
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_thread_axis_of_another_extent() -> None:
+    text = _when_applied(lambda c: c.stage.bind(c.i, te.thread_axis((0, 8), "threadIdx.x")))
+    assert text == (
+        "bind of i of C has 16 iterations and the thread axis threadIdx.x has 8; split by 8 first."
+    )
+
+
+def test_compute_at_that_leaves_out_a_consumer() -> None:
+    A = te.placeholder((8, 8), name="A")
+    B = te.compute((8, 8), lambda i, j: A[i, j] + 1.0, name="B")
+    C = te.compute((8, 8), lambda i, j: B[i, j] * 2.0, name="C")
+    D = te.compute((8, 8), lambda i, j: B[i, j] + C[i, j], name="D")
+    s = te.create_schedule(D.op)
+    s[B].compute_at(s[D], D.op.axis[0])
+    with pytest.raises(ScheduleError, match=r"^TensorIR refuses compute_at of B at i of D: ") as e:
+        _ = s.sch
+    assert "\n" not in str(e.value)
+
+
+def test_compute_at_an_inlined_stage() -> None:
+    A = te.placeholder((8, 8), name="A")
+    B = te.compute((8, 8), lambda i, j: A[i, j] + 1.0, name="B")
+    C = te.compute((8, 8), lambda i, j: B[i, j] * 2.0, name="C")
+    D = te.compute((8, 8), lambda i, j: C[i, j] - 1.0, name="D")
+    s = te.create_schedule(D.op)
+    s[B].compute_at(s[C], C.op.axis[0])
+    s[C].compute_inline()
+    with pytest.raises(ScheduleError, match="inlined and has no loops"):
+        _ = s.sch
+
+
+def test_unroll_of_a_symbolic_loop() -> None:
+    n = te.var("n")
+    A = te.placeholder((n,), name="A")
+    B = te.compute((n,), lambda i: A[i], name="B")
+    s = te.create_schedule(B.op)
+    s[B].unroll(B.op.axis[0])
+    with pytest.raises(ScheduleError, match="unroll of i of B needs a constant extent, not n"):
+        _ = s.sch

@@ -1,0 +1,34 @@
+"""``tvm_layout_ext.te`` is TVM's ``te`` and what its classic form had."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tvm import te as stock
+
+from tvm_layout_ext import te
+
+
+def test_everything_of_tvms_te_is_there() -> None:
+    public = [name for name in dir(stock) if not name.startswith("_")]
+    assert [name for name in public if getattr(te, name) is not getattr(stock, name)] == []
+    assert set(public) <= set(te.__all__)
+
+
+def test_classic_names_are_back() -> None:
+    for name in ("create_schedule", "decl_tensor_intrin", "thread_axis", "Schedule", "Stage"):
+        assert name in te.__all__
+
+
+def test_star_import_gives_classic_te() -> None:
+    namespace: dict[str, object] = {}
+    exec("from tvm_layout_ext.te import *", namespace)
+    assert namespace["create_schedule"] is te.create_schedule
+    assert namespace["compute"] is stock.compute
+
+
+def test_import_does_not_parse_tvms_intrinsics() -> None:
+    probe = "import sys, tvm_layout_ext.te; print('tvm.s_tir.tensor_intrin' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "False"
