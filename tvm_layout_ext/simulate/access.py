@@ -8,7 +8,9 @@ access repeat as often as the shift modulo 128 bytes does, so each pattern is co
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -235,7 +237,9 @@ class Access:
         mask = address.mask if address.mask is not None else gang.full
         active = gang.active(mask).reshape(-1, _WARP)
         size = self.place.dtype.itemsize
-        counter = count_global if self.place.storage.scope == "global" else count_shared
+        counter: Callable[..., Count] = count_global
+        if self.place.storage.scope != "global":
+            counter = partial(count_shared, store=self.kind != "load")
         total = Count()
         for flat, start, width in self._instructions(address.flat):
             more = counter((flat * size + start).reshape(-1, _WARP), active, width)

@@ -1,4 +1,4 @@
-"""What a warp's memory request costs: 32-byte sectors, shared-memory wavefronts, and the least of each.
+"""What a warp's memory request costs: 32-byte sectors, shared-memory wavefronts, and their least.
 
 Pure functions of addresses. A request is one instruction of one warp: a row of 32 byte addresses,
 one a thread, of which only the active ones count. Every thread moves ``width`` bytes, at most 16;
@@ -13,8 +13,17 @@ The rules, for the 32 banks of 4 bytes:
   threads; 16 bytes, four phases of 8 threads. A phase with no active thread takes no time;
 * wavefronts of a phase: the largest number of distinct 4-byte words that one bank must give. The
   same word for several threads is one word (broadcast);
-* least wavefronts: one a phase, which some address pattern of that width and those threads
-  reaches. Bank conflicts are wavefronts minus this.
+* two neighbouring phases of a read (all 32 threads at 8 bytes, 16 at 16 bytes) join into one
+  wavefront where every thread reads the same address as the thread at its number XOR 1, or every
+  one as that at XOR 2, and the joined phase has no bank conflict;
+* least wavefronts: what the same equalities between threads' addresses would cost without bank
+  conflicts: one a phase, or one for two phases that may join. Bank conflicts are wavefronts minus
+  this.
+
+Measured on an H200 (``benchmarks/wavefronts.py``), the rules are exact for all writes, for reads of
+1, 2, 4 and 8 bytes, and for reads of 16 bytes by whole warps. Reads of 16 bytes by part of a warp,
+of addresses that several threads share, are joined by the hardware by a rule that is not known; what
+is counted there can be off by one or two wavefronts.
 """
 
 from __future__ import annotations
@@ -55,7 +64,7 @@ class Count:
 
 
 def instructions(width: int) -> list[tuple[int, int]]:
-    """Split an access of one thread into instructions, as ``(offset, bytes)``: 32 gives two of 16."""
+    """Split a thread's access into instructions, as ``(offset, bytes)``: 32 gives two of 16."""
     widest = hardware.MAX_ACCESS_BYTES
     return [(start, min(widest, width - start)) for start in range(0, width, widest)]
 
@@ -143,8 +152,13 @@ def _phase_wavefronts(words: Any) -> Any:
     return loads.reshape(-1, hardware.NUM_BANKS).max(axis=1)
 
 
-def count_shared(addresses: Any, active: Any, width: int) -> Count:
+def count_shared(addresses: Any, active: Any, width: int, *, store: bool = False) -> Count:
     """Count the wavefronts of shared-memory requests; parameters as of :func:`count_global`.
+
+    Parameters
+    ----------
+    store : bool
+        Whether the request writes; only reads join phases.
 
     Examples
     --------
@@ -154,19 +168,42 @@ def count_shared(addresses: Any, active: Any, width: int) -> Count:
     32
     >>> count_shared(np.arange(32)[None] * 132, every, 4).wavefronts
     1
+    >>> count_shared(np.arange(32)[None] // 2 * 16, every, 16).wavefronts
+    2
     """
     addresses, active = _live(addresses, active)
     if not len(addresses):
         return Count()
     requests = len(addresses)
-    rows, live, repeats = _patterns(
-        addresses, active, hardware.NUM_BANKS * hardware.BANK_BYTES
-    )
-    threads = min(_WARP, _WARP * hardware.BANK_BYTES // width)
-    phases = rows.reshape(-1, threads), live.reshape(-1, threads)
-    waves = _phase_wavefronts(_pieces(*phases, width, hardware.BANK_BYTES))
-    weight = np.repeat(repeats, _WARP // threads)
-    busy = phases[1].any(axis=1)
-    return Count(
-        requests, wavefronts=int(waves @ weight), least_wavefronts=int(busy @ weight)
-    )
+    rows, live, repeats = _patterns(addresses, active, hardware.NUM_BANKS * hardware.BANK_BYTES)
+    if width <= hardware.BANK_BYTES:
+        waves = _phase_wavefronts(_pieces(rows, live, width, hardware.BANK_BYTES))
+        least = np.ones_like(waves)
+    else:
+        waves, least = _wide_wavefronts(rows, live, width, store)
+    return Count(requests, wavefronts=int(waves @ repeats), least_wavefronts=int(least @ repeats))
+
+
+def _wide_wavefronts(rows: Any, live: Any, width: int, store: bool) -> tuple[Any, Any]:
+    """Wavefronts, and the least, of requests of 8 or 16 bytes a thread."""
+    threads = _WARP * hardware.BANK_BYTES // width
+    group = 2 * threads
+    rows, live = rows.reshape(-1, group), live.reshape(-1, group)
+    words = _pieces(rows, live, width, hardware.BANK_BYTES)
+    waves = _phase_wavefronts(words.reshape(2 * len(words), -1)).reshape(-1, 2).sum(axis=1)
+    least = live.reshape(-1, 2, threads).any(axis=2).sum(axis=1)
+    if not store:
+        joined = _phase_wavefronts(words)
+        joinable = _paired(rows, live, 1) | _paired(rows, live, 2)
+        waves = np.where(joinable & (joined <= 1), joined, waves)
+        fits = _distinct(words) <= hardware.NUM_BANKS
+        least = np.where(joinable & fits, np.minimum(least, 1), least)
+    a_request = (-1, _WARP // group)
+    return waves.reshape(a_request).sum(axis=1), least.reshape(a_request).sum(axis=1)
+
+
+def _paired(rows: Any, live: Any, distance: int) -> Any:
+    """Whether every thread of a row reads what the thread at ``number ^ distance`` reads."""
+    partner = np.arange(rows.shape[1]) ^ distance
+    same = (rows == rows[:, partner]) | ~live | ~live[:, partner]
+    return same.all(axis=1)
