@@ -93,13 +93,14 @@ def test_refuses_a_copy_outside_every_serial_loop() -> None:
 
 
 def _two_copies(first: int, second: int) -> s_tir.Schedule:
-    x = te.placeholder((128,), "float32", "X")
-    y = te.placeholder((128,), "float32", "Y")
-    z = te.compute((128,), lambda i: x[i] + y[i], name="Z")
+    x = te.placeholder((256,), "float32", "X")
+    y = te.placeholder((256,), "float32", "Y")
+    z = te.compute((256,), lambda i: x[i] + y[i], name="Z")
     sch = s_tir.Schedule(te.create_prim_func([x, y, z]))
     block = sch.get_sblock("Z")
     (i,) = sch.get_loops(block)
-    io, ii = sch.split(i, [None, 32])
+    outer, io, ii = sch.split(i, [2, None, 32])
+    sch.bind(outer, "blockIdx.x")
     sch.bind(ii, "threadIdx.x")
     for index, depth in ((0, first), (1, second)):
         copy = sch.cache_read(block, index, "shared")
@@ -118,7 +119,7 @@ def test_refuses_two_depths_in_one_loop() -> None:
 @pytest.mark.parametrize(("first", "second"), [(2, 2), (3, 0), (0, 3), (4, 4)])
 def test_one_of_two_copies_may_be_left_alone(first: int, second: int) -> None:
     rng = np.random.default_rng(0)
-    x, y = (rng.standard_normal(128).astype("float32") for _ in range(2))
+    x, y = (rng.standard_normal(256).astype("float32") for _ in range(2))
     report = simulate(_two_copies(first, second), x, y, None)
     np.testing.assert_array_equal(report.outputs["Z"], x + y)
     assert not report.hazards
@@ -130,20 +131,17 @@ def test_refuses_a_copy_of_what_the_loop_itself_writes() -> None:
 
     @T.prim_func(s_tir=True)
     def chain(B: T.Buffer((4, 32), "float32")) -> None:
+        s = T.sblock_alloc_buffer((32,), scope="shared")
         for k in range(3):
-            with T.sblock("tile"):
-                T.reads(B[k, 0:32])
-                T.writes(B[k + 1, 0:32])
-                s = T.sblock_alloc_buffer((32,), scope="shared")
-                for t in T.thread_binding(32, thread="threadIdx.x"):
-                    with T.sblock("s"):
-                        vt = T.axis.spatial(32, t)
-                        T.sblock_attr({"layout_ext.num_stages": 2})
-                        s[vt] = B[k, vt]
-                for t in T.thread_binding(32, thread="threadIdx.x"):
-                    with T.sblock("next"):
-                        vt = T.axis.spatial(32, t)
-                        B[k + 1, vt] = s[31 - vt]
+            for t in T.thread_binding(32, thread="threadIdx.x"):
+                with T.sblock("s"):
+                    vk, vt = T.axis.remap("SS", [k, t])
+                    T.sblock_attr({"layout_ext.num_stages": 2})
+                    s[vt] = B[vk, vt]
+            for t in T.thread_binding(32, thread="threadIdx.x"):
+                with T.sblock("next"):
+                    vk, vt = T.axis.remap("SS", [k, t])
+                    B[vk + 1, vt] = s[31 - vt]
 
     with pytest.raises(tlx.ScheduleError, match=r"Block s reads B, which .* loop k writes"):
         tlx.lower(chain)

@@ -22,8 +22,8 @@ The rules, for the 32 banks of 4 bytes:
 
 Measured on an H200 (``benchmarks/wavefronts.py``), the rules are exact for all writes, for reads of
 1, 2, 4 and 8 bytes, and for reads of 16 bytes by whole warps. Reads of 16 bytes by part of a warp,
-of addresses that several threads share, are joined by the hardware by a rule that is not known; what
-is counted there can be off by one or two wavefronts.
+of addresses that several threads share, are joined by the hardware by a rule that is not known;
+what is counted there can be off by one or two wavefronts.
 """
 
 from __future__ import annotations
