@@ -1,0 +1,355 @@
+"""TVMScript kernels, each with one thing right or wrong in it."""
+
+from __future__ import annotations
+
+from tvm.script import tirx as T
+
+
+@T.prim_func(s_tir=True)
+def histogram(A: T.Buffer((256,), "int32"), B: T.Buffer((4,), "int32")):
+    for b in T.thread_binding(4, "blockIdx.x"):
+        for j in T.thread_binding(64, "threadIdx.x"):
+            with T.sblock("B"):
+                v = T.axis.spatial(256, b * 64 + j)
+                T.reads(A[v])
+                T.writes(B[0:4])
+                T.evaluate(T.call_extern("int32", "atomicAdd", T.address_of(B[A[v] % 4]), 1))
+
+
+@T.prim_func(s_tir=True)
+def float_sum(A: T.Buffer((256,), "float32"), B: T.Buffer((1,), "float32")):
+    for b in T.thread_binding(4, "blockIdx.x"):
+        for j in T.thread_binding(64, "threadIdx.x"):
+            with T.sblock("B"):
+                v = T.axis.spatial(256, b * 64 + j)
+                T.reads(A[v])
+                T.writes(B[0])
+                T.evaluate(T.cuda.atomic_add(T.address_of(B[0]), A[v]))
+
+
+@T.prim_func(s_tir=True)
+def lost_updates(A: T.Buffer((256,), "int32"), B: T.Buffer((4,), "int32")):
+    for b in T.thread_binding(4, "blockIdx.x"):
+        for j in T.thread_binding(64, "threadIdx.x"):
+            with T.sblock("B"):
+                v = T.axis.spatial(256, b * 64 + j)
+                T.reads(A[v])
+                T.writes(B[0:4])
+                B[v % 4] = A[v]
+
+
+@T.prim_func(s_tir=True)
+def between_blocks(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    for b in T.thread_binding(2, "blockIdx.x"):
+        for j in T.thread_binding(32, "threadIdx.x"):
+            with T.sblock("B"):
+                vb, vj = T.axis.remap("SS", [b, j])
+                T.reads(A[vj], B[vj])
+                T.writes(B[vb * 32 + vj])
+                B[vb * 32 + vj] = A[vj] + B[vj]
+
+
+@T.prim_func(s_tir=True)
+def same_bits(A: T.Buffer((64,), "int32"), B: T.Buffer((32,), "int32")):
+    for b in T.thread_binding(2, "blockIdx.x"):
+        for j in T.thread_binding(32, "threadIdx.x"):
+            with T.sblock("B"):
+                vb, vj = T.axis.remap("SS", [b, j])
+                T.reads(A[vj])
+                T.writes(B[vj])
+                B[vj] = A[vj] * 3
+
+
+@T.prim_func(s_tir=True)
+def unbound_copy(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    S = T.sblock_alloc_buffer((64,), "int32", scope="shared")
+    for j in T.thread_binding(64, "threadIdx.x"):
+        for k in T.serial(64):
+            with T.sblock("S"):
+                v = T.axis.spatial(64, k)
+                S[v] = A[v]
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            B[v] = S[63 - v]
+
+
+@T.prim_func(s_tir=True)
+def unwritten_read(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")):
+    S = T.sblock_alloc_buffer((64,), "float32", scope="shared")
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("S"):
+            v = T.axis.spatial(64, j)
+            if v < 48:
+                S[v] = A[v]
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            B[v] = S[63 - v] * 2.0
+
+
+@T.prim_func(s_tir=True)
+def unwritten_unused(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")):
+    S = T.sblock_alloc_buffer((64,), "float32", scope="shared")
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("S"):
+            v = T.axis.spatial(64, j)
+            if v < 48:
+                S[v] = A[v]
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            B[v] = T.if_then_else(v >= 16, S[63 - v] * 2.0, 0.0)
+
+
+@T.prim_func(s_tir=True)
+def poison_address(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    L = T.sblock_alloc_buffer((1,), "int32", scope="local")
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            if v > 3:
+                L[0] = 63 - v
+            B[v] = A[L[0]]
+
+
+@T.prim_func(s_tir=True)
+def poison_predicate(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    L = T.sblock_alloc_buffer((1,), "int32", scope="local")
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            if v > 3:
+                L[0] = v
+            B[v] = 0
+            if L[0] > 10:
+                B[v] = A[v]
+
+
+@T.prim_func(s_tir=True)
+def half_written(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    for j in T.thread_binding(32, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(32, j)
+            B[v * 2] = A[v]
+
+
+@T.prim_func(s_tir=True)
+def accumulate(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            B[v] = B[v] + A[v]
+
+
+@T.prim_func(s_tir=True)
+def outside(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            B[v] = A[v + 1]
+
+
+@T.prim_func(s_tir=True)
+def guarded(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            B[v] = T.if_then_else(v < 63, A[v + 1], 0)
+
+
+@T.prim_func(s_tir=True)
+def misaligned(A: T.Buffer((64,), "float32"), B: T.Buffer((256,), "float32")):
+    for j in T.thread_binding(32, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(32, j)
+            B[T.Ramp(v * 4 + 1, 1, 4)] = T.Broadcast(A[v], 4)
+
+
+@T.prim_func(s_tir=True)
+def divergent_barrier(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    S = T.sblock_alloc_buffer((64,), "int32", scope="shared")
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            T.reads(A[v])
+            T.writes(B[v])
+            if v < 32:
+                T.cuda.cta_sync()
+            B[v] = A[v]
+
+
+@T.prim_func(s_tir=True)
+def half_warp_barrier(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            T.reads(A[v])
+            T.writes(B[v])
+            if v < 16:
+                T.cuda.cta_sync()
+            else:
+                T.cuda.cta_sync()
+            B[v] = A[v]
+
+
+@T.prim_func(s_tir=True)
+def two_roles(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            T.reads(A[0:64], B[0:64])
+            T.writes(B[0:64])
+            if v < 32:
+                for k in T.serial(3):
+                    B[32 + v] = A[v] + k
+                    T.cuda.cta_sync()
+                    T.cuda.cta_sync()
+            else:
+                for k in T.serial(3):
+                    T.cuda.cta_sync()
+                    B[v - 32] = B[v] * 10
+                    T.cuda.cta_sync()
+
+
+@T.prim_func(s_tir=True)
+def separate_ifs(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            T.reads(A[0:64], B[0:64])
+            T.writes(B[0:64])
+            if v < 32:
+                B[v] = A[v] * 2
+                T.cuda.cta_sync()
+            if v >= 32:
+                T.cuda.cta_sync()
+                B[v] = B[v - 32] + 1
+
+
+@T.prim_func(s_tir=True)
+def warp_exchange(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            T.reads(A[0:64], B[0:64])
+            T.writes(B[0:64])
+            B[v] = A[v]
+            T.cuda.warp_sync()
+            B[v] = B[T.bitwise_xor(v, 1)] + 0 * A[v]
+
+
+@T.prim_func(s_tir=True)
+def warp_sync_too_weak(A: T.Buffer((64,), "int32"), B: T.Buffer((128,), "int32")):
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            T.reads(A[0:64], B[0:128])
+            T.writes(B[0:128])
+            B[v] = A[v]
+            T.cuda.warp_sync()
+            B[64 + v] = B[63 - v]
+
+
+@T.prim_func(s_tir=True)
+def warp_sync_enough(A: T.Buffer((64,), "int32"), B: T.Buffer((128,), "int32")):
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            T.reads(A[0:64], B[0:128])
+            T.writes(B[0:128])
+            B[v] = A[v]
+            T.cuda.warp_sync()
+            B[64 + v] = B[T.bitwise_xor(v, 31)]
+
+
+@T.prim_func(s_tir=True)
+def collatz(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    n = T.sblock_alloc_buffer((2,), "int32", scope="local")
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            T.reads(A[v])
+            T.writes(B[v])
+            n[0] = A[v]
+            n[1] = 0
+            while n[0] > 1:
+                n[0] = T.if_then_else(n[0] % 2 == 0, n[0] // 2, n[0] * 3 + 1)
+                n[1] = n[1] + 1
+            B[v] = n[1]
+
+
+@T.prim_func(s_tir=True)
+def endless(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    n = T.sblock_alloc_buffer((1,), "int32", scope="local")
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            T.reads(A[v])
+            T.writes(B[v])
+            n[0] = 1
+            while n[0] > 0:
+                n[0] = 1
+            B[v] = A[v]
+
+
+@T.prim_func(s_tir=True)
+def triangle(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    n = T.sblock_alloc_buffer((1,), "int32", scope="local")
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            T.reads(A[0:64])
+            T.writes(B[v])
+            n[0] = 0
+            for k in T.serial(v):
+                n[0] = n[0] + A[k]
+            B[v] = n[0]
+
+
+@T.prim_func(s_tir=True)
+def warp_memory(A: T.Buffer((256,), "float32"), B: T.Buffer((256,), "float32")):
+    W = T.sblock_alloc_buffer((32,), "float32", scope="warp")
+    for b in T.thread_binding(8, "blockIdx.x"):
+        for j in T.thread_binding(32, "threadIdx.x"):
+            with T.sblock("W"):
+                vb, vj = T.axis.remap("SS", [b, j])
+                W[vj] = A[vb * 32 + vj]
+            with T.sblock("B"):
+                vb, vj = T.axis.remap("SS", [b, j])
+                B[vb * 32 + vj] = W[(vj + 1) % 32]
+
+
+@T.prim_func(s_tir=True)
+def dynamic(a: T.handle, b: T.handle):
+    n = T.int32()
+    A = T.match_buffer(a, (n, 32), "float32")
+    B = T.match_buffer(b, (n, 32), "float32")
+    for i in T.thread_binding(n, "blockIdx.x"):
+        for j in T.thread_binding(32, "threadIdx.x"):
+            with T.sblock("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = A[vi, 31 - vj] * 2.0
+
+
+@T.prim_func(s_tir=True)
+def two_kernels(a: T.handle, b: T.handle):
+    n = T.int32()
+    A = T.match_buffer(a, (n, 32), "float16")
+    B = T.match_buffer(b, (n, 32), "float16")
+    W = T.sblock_alloc_buffer((n, 32), "float16")
+    for i in T.thread_binding(n, "blockIdx.x"):
+        for j in T.thread_binding(32, "threadIdx.x"):
+            with T.sblock("W"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                W[vi, vj] = A[vi, vj] * T.float16(2)
+    for i in T.thread_binding(n, "blockIdx.x"):
+        for j in T.thread_binding(32, "threadIdx.x"):
+            with T.sblock("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = W[vi, 31 - vj]
+
+
+@T.prim_func(s_tir=True)
+def unknown_extern(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")):
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            B[v] = T.call_pure_extern("float32", "my_device_function", A[v])
