@@ -30,7 +30,7 @@ KNOBS = (
     knob("columns", (1, 2, 4, 8), default=4),
     knob("vector", (1, 2, 4, 8), default=4),
     knob("align_factor", (8, 32), default=8),
-    knob("a_offset", range(10), default=4),
+    knob("a_offset", range(10), default=0),
     knob("b_offset", range(10), default=0),
 )
 
@@ -202,6 +202,7 @@ def tolerance(shape: tuple[int, ...], dtype: str) -> Tolerance:
 OPERATOR = Operator(
     name="matmul",
     dims=("M", "N", "K"),
+    parallel=("M", "N"),
     dtypes=("float16", "float32"),
     knobs=KNOBS,
     compute=compute,

@@ -132,6 +132,7 @@ def inputs(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> list
 OPERATOR = Operator(
     name="transpose",
     dims=("M", "N"),
+    parallel=("M", "N"),
     dtypes=("float16", "float32", "float64", "int8", "int32"),
     knobs=KNOBS,
     compute=compute,

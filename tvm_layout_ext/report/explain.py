@@ -47,8 +47,10 @@ class Access:
     conflict_degree : float or None
         Shared-memory wavefronts over the least possible: 1 is free of conflicts, 32 the worst;
         None for global.
-    site : str
-        Block or line it came from.
+    block : str or None
+        The schedule block it came from, where that is known.
+    line : int
+        Line of the printed device function.
     """
 
     buffer: str
@@ -59,7 +61,8 @@ class Access:
     sectors_per_request: float | None
     ideal_sectors_per_request: float | None
     conflict_degree: float | None
-    site: str
+    block: str | None
+    line: int
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class Explanation:
         return "\n\n".join(part for part in self._parts() if part)
 
     def _parts(self) -> list[str]:
-        accesses = columns(_ACCESS_HEADS, [_access_cells(row) for row in self.rows])
+        accesses = columns(_ACCESS_HEADS, _access_table(self.rows))
         shared = columns(_SHARED_HEADS, [_shared_cells(buffer) for buffer in self.shared])
         return [
             accesses,
@@ -113,13 +116,28 @@ _ACCESS_HEADS = (
     "sectors/request",
     "least",
     "conflict",
-    "site",
+    "block",
+    "sites",
+    "lines",
 )
 _SHARED_HEADS = ("shared buffer", "shape", "row stride", "padding", "bytes")
 
 
-def _access_cells(row: Access) -> list[str]:
-    return [
+def _access_table(rows: Sequence[Access]) -> list[list[str]]:
+    """One line for all sites that differ in nothing but their line, as unrolling leaves them."""
+    lines: dict[tuple[str, ...], list[int]] = {}
+    for row in rows:
+        lines.setdefault(_access_cells(row), []).append(row.line)
+    return [[*cells, str(len(at)), _span(at)] for cells, at in lines.items()]
+
+
+def _span(lines: Sequence[int]) -> str:
+    low, high = min(lines), max(lines)
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _access_cells(row: Access) -> tuple[str, ...]:
+    return (
         row.buffer,
         row.scope,
         row.kind,
@@ -127,8 +145,8 @@ def _access_cells(row: Access) -> list[str]:
         _number(row.sectors_per_request),
         _number(row.ideal_sectors_per_request),
         "-" if row.conflict_degree is None else f"{_number(row.conflict_degree)}-way",
-        row.site,
-    ]
+        row.block or "-",
+    )
 
 
 def _shared_cells(buffer: SharedBuffer) -> list[str]:
@@ -213,7 +231,8 @@ def _access(record: Any) -> Access:
         sectors_per_request=record.sectors / requests if is_global else None,
         ideal_sectors_per_request=record.ideal_sectors / requests if is_global else None,
         conflict_degree=None if is_global else record.wavefronts / max(least, 1),
-        site=str(record.site),
+        block=record.site.block,
+        line=record.site.line,
     )
 
 

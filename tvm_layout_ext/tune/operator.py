@@ -38,6 +38,8 @@ class Operator:
         As the command line spells it.
     dims : tuple of str
         Names of the shape's numbers, e.g. ``("M", "N", "K")``.
+    parallel : tuple of str
+        The dimensions that only add thread blocks, so that counting may shorten them.
     dtypes : tuple of str
         Element types the operator accepts.
     knobs : tuple of Knob
@@ -62,6 +64,7 @@ class Operator:
 
     name: str
     dims: tuple[str, ...]
+    parallel: tuple[str, ...]
     dtypes: tuple[str, ...]
     knobs: tuple[Knob, ...]
     compute: Callable[[Shape, str], list[Any]]

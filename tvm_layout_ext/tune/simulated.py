@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
+import tvm
+import tvm_ffi
+from tvm import tirx
 
 from ..simulate import simulate
 from ..simulate.report import Report
@@ -22,6 +26,9 @@ __all__ = ["SimulatedRunner", "count", "verify"]
 
 #: Blocks that are run for a candidate's counters; all but the edge blocks of a grid do the same.
 GRID_SAMPLE = 8
+#: Longer parallel dimensions are cut for counting, to a multiple of every tile and the same
+#: remainder: blocks further out do the same, and arrays of gigabytes take seconds to set up.
+COUNTED_EXTENT = 2048
 #: A winner is verified on the whole shape up to this much work, else on a shape cut down to a
 #: multiple of every tile: 2**25 take about 20 seconds.
 VERIFIED_WORK = 1 << 25
@@ -47,12 +54,14 @@ class SimulatedRunner:
 
 def count(task: Task, config: Config) -> tuple[int, dict[str, Any]]:
     """Shared bytes of a block; the whole grid's counters and the modelled cost made of them."""
-    module = task.module(config)
+    shape = task.sub_shape(COUNTED_EXTENT, task.operator.parallel)
+    # No operator's addresses depend on values.
+    arrays = [np.zeros(extents, task.dtype) for extents in task.argument_shapes(shape)[:-1]]
     target = cuda_target(task.architecture.name)
-    # Addresses depend on no value, and zeros of any size cost no memory until they are touched.
-    arrays = [np.zeros(shape, task.dtype) for shape in task.argument_shapes()[:-1]]
-    report = simulate(module, *arrays, target=target, grid_sample=GRID_SAMPLE, progress=False)
-    counters = scale_up(report)
+    report = simulate(
+        task.module(config, shape), *arrays, target=target, grid_sample=GRID_SAMPLE, progress=False
+    )
+    counters = scale_up(report, grid_blocks(task.module(config)))
     cost = modelled_terms(counters, task.operator.flops(task.shape)).cost
     return report.shared_bytes, counters.to_json() | {"cost": round(cost, 1)}
 
@@ -86,9 +95,22 @@ def _work(task: Task, shape: Shape) -> int:
     return task.operator.flops(shape) // 2 + 16 * elements
 
 
-def scale_up(report: Report) -> Counters:
-    """Counters of the whole grid from those of the blocks that were run."""
-    sampled, blocks = report.blocks
+def grid_blocks(module: tvm.IRModule) -> int:
+    """Thread blocks that a scheduled module launches."""
+    extents: dict[str, int] = {}
+
+    def look(loop: tirx.For) -> None:
+        thread = loop.thread_binding
+        if thread is not None and thread.thread_tag.startswith("blockIdx"):
+            extents[thread.thread_tag] = int(loop.extent)
+
+    tvm_ffi.structural_walk(module["main"].body, [(tirx.For, look)])
+    return math.prod(extents.values())
+
+
+def scale_up(report: Report, blocks: int) -> Counters:
+    """Counters of a grid of ``blocks`` from those of the blocks that were run."""
+    sampled, _ = report.blocks
     sites = report.accesses
     world = [site for site in sites if site.scope == "global"]
     shared = [site for site in sites if site.scope.startswith("shared")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -58,14 +59,19 @@ class Task:
         rng = np.random.default_rng([self.seed, stream])
         return self.operator.inputs(shape or self.shape, self.dtype, rng)
 
-    def argument_shapes(self) -> list[Shape]:
-        """Shapes of the kernel's arguments, the output last."""
-        tensors = self.operator.compute(self.shape, self.dtype)
+    def argument_shapes(self, shape: Shape | None = None) -> list[Shape]:
+        """Shapes of the kernel's arguments, the output last, at this shape or another."""
+        tensors = self.operator.compute(shape or self.shape, self.dtype)
         return [tuple(int(extent) for extent in tensor.shape) for tensor in tensors]
 
-    def sub_shape(self, limit: int) -> Shape:
+    def sub_shape(self, limit: int, dims: Sequence[str] | None = None) -> Shape:
         """A shape no larger in any dimension than twice ``limit`` that keeps tiles as ragged.
 
-        A dimension above ``limit`` becomes ``limit`` plus its remainder by ``limit``.
+        A dimension above ``limit`` becomes ``limit`` plus its remainder by ``limit``; with ``dims``
+        only those are cut.
         """
-        return tuple(n if n <= limit else limit + n % limit for n in self.shape)
+        cut = self.operator.dims if dims is None else dims
+        return tuple(
+            limit + extent % limit if extent > limit and dim in cut else extent
+            for dim, extent in zip(self.operator.dims, self.shape, strict=True)
+        )
