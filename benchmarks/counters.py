@@ -81,15 +81,20 @@ def profiled(names: list[str]) -> dict[str, dict[str, int]]:
     out = subprocess.run(command, capture_output=True, text=True, check=False)
     if out.returncode:
         raise RuntimeError(f"ncu failed with {out.returncode}:\n{out.stdout}\n{out.stderr}")
-    quoted = "\n".join(line for line in out.stdout.splitlines() if line.startswith('"'))
-    rows = [row for row in csv.DictReader(io.StringIO(quoted)) if row["ID"].isdigit()]
+    rows = parse(out.stdout, METRICS | {f"conflicts {k} (noisy)": v for k, v in _NOISY.items()})
     if len(rows) != len(names):
         raise RuntimeError(f"ncu saw {len(rows)} kernels where {len(names)} were launched.")
-    every = METRICS | {f"conflicts {k} (noisy)": v for k, v in _NOISY.items()}
-    return {
-        name: {ours: int(float(row[theirs].replace(",", ""))) for ours, theirs in every.items()}
-        for name, row in zip(names, rows, strict=True)
-    }
+    return dict(zip(names, rows, strict=True))
+
+
+def parse(output: str, metrics: dict[str, str]) -> list[dict[str, int]]:
+    """Counters of each kernel in ncu's raw CSV page, under our names for them."""
+    quoted = "\n".join(line for line in output.splitlines() if line.startswith('"'))
+    rows = [row for row in csv.DictReader(io.StringIO(quoted)) if row["ID"].isdigit()]
+    return [
+        {ours: int(float(row[theirs].replace(",", ""))) for ours, theirs in metrics.items()}
+        for row in rows
+    ]
 
 
 def _table(sim: dict[str, dict[str, int]], ncu: dict[str, dict[str, int]]) -> Table:
@@ -102,7 +107,8 @@ def _table(sim: dict[str, dict[str, int]], ncu: dict[str, dict[str, int]]) -> Ta
     return table
 
 
-def _environment() -> dict[str, Any]:
+def environment() -> dict[str, Any]:
+    """Versions of what measured, and the device."""
     info: dict[str, Any] = {"tvm": _compat.tvm_version()}
     for tool, command in {
         "ncu": ["ncu", "--version"],
@@ -130,7 +136,7 @@ def compare(
         console.print("Only simulated: this machine has no CUDA GPU or no ncu on its PATH.")
     console.print(_table(sim, ncu))
     if out is not None:
-        record = {"environment": _environment(), "simulated": sim, "ncu": ncu}
+        record = {"environment": environment(), "simulated": sim, "ncu": ncu}
         out.write_text(json.dumps(record, indent=1) + "\n")
     wrong = [n for n in ncu if any(ncu[n][c] != count for c, count in sim[n].items())]
     if wrong:

@@ -7,8 +7,6 @@ GPU's rule (``tvm_layout_ext.simulate.counters``) was fitted to these and is tes
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import random
 import subprocess
@@ -18,6 +16,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from benchmarks.counters import parse
 
 LANES = range(32)
 WIDTHS = (1, 2, 4, 8, 16)
@@ -80,14 +80,10 @@ def measure(cases: list[tuple[int, bool, list[int]]]) -> list[int]:
         command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw"]
         command += ["--metrics", metrics, str(binary), str(table)]
         out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    quoted = "\n".join(line for line in out.splitlines() if line.startswith('"'))
-    rows = [row for row in csv.DictReader(io.StringIO(quoted)) if row["ID"].isdigit()]
+    rows = parse(out, {op: _METRIC.format(op=op) for op in ("ld", "st")})
     if len(rows) != len(cases):
         raise RuntimeError(f"ncu saw {len(rows)} launches of {len(cases)}.")
-    return [
-        int(float(row[_METRIC.format(op="st" if store else "ld")].replace(",", "")))
-        for row, (_, store, _) in zip(rows, cases, strict=True)
-    ]
+    return [row["st" if store else "ld"] for row, (_, store, _) in zip(rows, cases, strict=True)]
 
 
 def main(out: Annotated[Path, typer.Option(help="JSON file to write.")]) -> None:
