@@ -1,10 +1,10 @@
 """Time fp32 transposes beside a copy of the same bytes and PyTorch's transposes, in one process.
 
-``python -m benchmarks.transpose compare --size 16384 --log tuning_logs --out FILE`` builds a naive, a
-padded, the default and the tuned kernel, checks every output bit for bit, and times all of them with
-CUDA events, interleaved, so that drift of the clocks meets every one alike. With ``--ncu`` it also
-reads the tuned kernel's counters; the least possible are known by construction: a transpose of N
-bytes needs N / 32 sectors a side, and one shared wavefront for each 128 bytes of 4-byte accesses.
+``python -m benchmarks.transpose compare --size 16384 --log tuning_logs --out FILE`` builds a naive,
+a padded, the default and the tuned kernel, checks every output bit for bit, and times all of them
+with CUDA events, interleaved, so that drift of the clocks meets every one alike. With ``--ncu`` it
+also reads the tuned kernel's counters; the least possible are known by construction: a transpose of
+N bytes needs N / 32 sectors a side, and one shared wavefront for 128 bytes of 4-byte accesses.
 """
 
 from __future__ import annotations
