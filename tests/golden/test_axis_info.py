@@ -8,15 +8,9 @@ import pytest
 
 from tests.golden import cases, tracing
 from tests.golden.cases import Case, case_id
-from tests.golden.tracing import Value
+from tests.golden.tracing import Value, bits_of
 from tvm_layout_ext.analysis import axis_info as ai
 from tvm_layout_ext.analysis.coalescing import MemoryAccess, atomic_add_elements, choose_layout
-
-FLOATS = {"fp8e5": 8, "fp8e4nv": 8, "bf16": 16, "fp16": 16, "fp32": 32, "fp64": 64}
-
-
-def bits_of(element: str) -> int:
-    return FLOATS[element] if element in FLOATS else int(element.lstrip("iu"))
 
 
 def pointer_to(base: int, offset: Value, element: str, shape: list[int]) -> ai.AxisInfo:
@@ -28,7 +22,7 @@ def pointer_to(base: int, offset: Value, element: str, shape: list[int]) -> ai.A
 @pytest.mark.parametrize("case", cases.of_kinds("axis_info"), ids=case_id)
 def test_axis_info(case: Case) -> None:
     params = case["params"]
-    scalars = {name: s["divisibility"] for name, s in params["scalars"].items()}
+    scalars = {name: (s["type"], s["divisibility"]) for name, s in params["scalars"].items()}
     names = tracing.namespace(scalars, params["indices"])
     tracing.run(params["prelude"], names)
     offset = tracing.value_of(tracing.evaluate(params["expr"], names))
@@ -52,9 +46,9 @@ def offset_of(op: Case, case: Case) -> Value:
     params = case["params"]
     shape = params["accesses"]["tile_shape"]
     with_program = "program_id" in params["accesses"]["index"]
-    scalars = [name for name, kind in params["signature"].items() if not kind.startswith("*")]
     aligned = params["divisible_by_16"]
-    names = tracing.namespace({name: 16 if name in aligned else 1 for name in scalars}, [])
+    scalars = {n: (kind, 16 if n in aligned else 1) for n, kind in params["signature"].items()}
+    names = tracing.namespace(scalars, [])
     rank = len(shape)
     index: list[Any] = []
     for d, size in enumerate(shape):
@@ -93,7 +87,7 @@ def most_elements(op: Case, case: Case) -> int | None:
         return None
     if op["op"] != "atomic_add":
         return 1
-    floating = op["elem"] in FLOATS
+    floating = not op["elem"].startswith(("i", "u"))
     return atomic_add_elements(bits_of(op["elem"]), case["params"]["target_sm"], floating=floating)
 
 

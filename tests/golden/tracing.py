@@ -17,16 +17,26 @@ from tvm_layout_ext.analysis.axis_info import AxisInfo
 NEUTRAL = {
     "add": 0, "sub": 0, "or": 0, "xor": 0, "shl": 0, "shr": 0, "mul": 1, "div": 1, "and": -1,
 }  # fmt: skip
+#: x op x, whether it is 0 or x.
+SAME = {"sub": True, "xor": True, "and": False, "or": False, "max": False, "min": False}
 COMMUTATIVE = ("add", "mul", "or", "xor", "and")
 
 
 class Value:
     """A scalar (shape ``()``) or tensor with its axis information."""
 
-    def __init__(self, info: AxisInfo, shape: Sequence[int] = (), argument: bool = False) -> None:
+    def __init__(
+        self,
+        info: AxisInfo,
+        shape: Sequence[int] = (),
+        argument: bool = False,
+        element_bits: int | None = None,
+    ) -> None:
         self.info = info
         self.shape = tuple(shape)
         self.argument = argument
+        #: Of what a pointer points to.
+        self.element_bits = element_bits
         #: This value is that value plus a constant.
         self.sum: tuple[Value, int] | None = None
 
@@ -62,8 +72,10 @@ def broadcast_to(value: Any, shape: Sequence[int]) -> Value:
     if value.shape == tuple(shape):
         return value
     if not value.shape:
-        return Value(ai.splat(value.info, shape), shape)
-    return Value(ai.broadcast(value.info, value.shape, shape), shape)
+        info = ai.splat(value.info, shape)
+    else:
+        info = ai.broadcast(value.info, value.shape, shape)
+    return Value(info, shape, element_bits=value.element_bits)
 
 
 def common(*things: Any) -> tuple[list[Value], tuple[int, ...]]:
@@ -76,8 +88,13 @@ def common(*things: Any) -> tuple[list[Value], tuple[int, ...]]:
 
 
 def binary(name: str, left: Any, right: Any) -> Value:
+    if left is right and name in SAME:
+        return value_of(0) if SAME[name] else left
     whole = value_of(left)
     (a, b), shape = common(left, right)
+    if whole.element_bits is not None:
+        info = ai.add_pointer(a.info, b.info, shape or (1,), whole.element_bits)
+        return Value(info, shape, element_bits=whole.element_bits)
     if b.info.constant == NEUTRAL.get(name, ""):
         return a
     if name in COMMUTATIVE and a.info.constant == NEUTRAL.get(name, ""):
@@ -143,6 +160,8 @@ def trans(value: Value, *order: int) -> Value:
 
 def where(condition: Any, left: Any, right: Any) -> Value:
     condition = value_of(condition)
+    if left is right:
+        return value_of(left)
     if not condition.shape:
         (a, b), shape = common(left, right)
         return Value(ai.select(condition.info, a.info, b.info, scalar=True), shape)
@@ -161,10 +180,29 @@ def hint(name: str) -> Any:
     return give
 
 
-TL = SimpleNamespace(
+def load(pointer: Value, mask: Value | None = None, **_: object) -> Value:
+    if mask is None:
+        return Value(ai.load(pointer.info), pointer.shape)
+    (address, kept), shape = common(pointer, mask)
+    return Value(ai.load(address.info, kept.info), shape)
+
+
+class Language(SimpleNamespace):
+    """Operations without a rule give a value of which nothing is known."""
+
+    def __getattr__(self, _: str) -> Any:
+        def unknown(*things: Any) -> Value:
+            _, shape = common(*(t for t in things if isinstance(t, (Value, int))))
+            return Value(AxisInfo.unknown(max(1, len(shape))), shape)
+
+        return unknown
+
+
+TL = Language(
     arange=arange,
     broadcast_to=broadcast_to,
     expand_dims=expand_dims,
+    load=load,
     full=lambda shape, value, _=None: Value(AxisInfo.of_constant(value, shape), shape),
     max_constancy=hint("constancy"),
     max_contiguous=hint("contiguity"),
@@ -244,11 +282,19 @@ def evaluate(source: str, names: dict[str, Any]) -> Any:
     return eval(source, names)
 
 
-def namespace(scalars: dict[str, int], indices: Sequence[str]) -> dict[str, Any]:
-    """Names that an expression may use: ``tl``, scalar arguments, index tensors."""
+def bits_of(kind: str) -> int:
+    """Bits of a type such as ``fp16``, ``bf16``, ``i8``, ``fp8e5``."""
+    return 8 if kind.startswith("fp8") else int(kind.lstrip("biufp"))
+
+
+def namespace(scalars: dict[str, tuple[str, int]], indices: Sequence[str]) -> dict[str, Any]:
+    """Names that an expression may use: ``tl``, arguments of a type and divisibility, indices."""
     names: dict[str, Any] = {"tl": TL, "arange": arange, "program_id": TL.program_id}
-    for name, divisibility in scalars.items():
-        names[name] = Value(AxisInfo.argument(divisibility), argument=True)
+    names |= {"max": TL.maximum, "min": TL.minimum}
+    for name, (kind, divisibility) in scalars.items():
+        element_bits = bits_of(kind[1:]) if kind.startswith("*") else None
+        info = AxisInfo.argument(divisibility)
+        names[name] = Value(info, argument=True, element_bits=element_bits)
     for index in indices:
         exec(index, names)
     return names
