@@ -353,3 +353,29 @@ def unknown_extern(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32"))
         with T.sblock("B"):
             v = T.axis.spatial(64, j)
             B[v] = T.call_pure_extern("float32", "my_device_function", A[v])
+
+
+@T.prim_func(s_tir=True)
+def atomic_and_store(A: T.Buffer((64,), "int32"), B: T.Buffer((1,), "int32")):
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            T.reads(A[v])
+            T.writes(B[0])
+            if v == 5:
+                B[0] = A[v]
+            T.evaluate(T.call_extern("int32", "atomicAdd", T.address_of(B[0]), 1))
+
+
+@T.prim_func(s_tir=True)
+def half_the_threads_copy(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    S = T.sblock_alloc_buffer((64,), "int32", scope="shared")
+    for j in T.thread_binding(64, "threadIdx.x"):
+        for k in T.serial(64):
+            with T.sblock("S"):
+                vj, vk = T.axis.remap("SS", [j, k])
+                T.where(j < 32)
+                S[vk] = A[vk]
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            B[v] = S[63 - v]

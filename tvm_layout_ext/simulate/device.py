@@ -60,6 +60,10 @@ class DeviceCompiler(ExpressionCompiler):
         written = str(statement.buffer.name) if isinstance(statement, tirx.BufferStore) else None
         self._block = self._blocks.of(written, loaded_names(statement)) if written else None
 
+    def enter_block(self, written: str, read: str) -> None:
+        """Attribute what is compiled next to the block that copies one buffer to another."""
+        self._block = self._blocks.of(written, {read})
+
     def site(self, buffer: str) -> Site:
         """Site of a buffer in the current statement."""
         return Site(buffer, self._block, self._line)
@@ -111,22 +115,31 @@ class DeviceCompiler(ExpressionCompiler):
             self.new_cache(),
         )
 
-    def _row_major(self, indices: Any, place: Place) -> Any:
+    def _start(self, indices: Any, place: Place) -> tuple[Any, int, bool]:
+        """First index in scalars (or the index of each), elements, and whether they adjoin."""
         index = indices[0]
         for extent, more in zip(place.shape[1:], indices[1:], strict=True):
             index = index * extent + more
-        return index
+        lanes = numpy_type(index)[1]
+        if place.lanes > 1 and lanes > 1:
+            raise NotModelled(
+                f"{place.name} holds vectors and is indexed by vectors, which has no model here."
+            )
+        if place.lanes > 1:
+            return index * place.lanes, place.lanes, True
+        if isinstance(index, Ramp) and isinstance(index.stride, IntImm) and index.stride.value == 1:
+            return index.base, lanes, True
+        return index, lanes, lanes == 1
 
     def load(self, expr: Any) -> Code:
         """Compile a buffer load."""
         place = self.places.at(expr.source)
-        index = self._row_major(expr.indices, place)
-        lanes = numpy_type(index)[1]
-        start, contiguous = _start(index)
+        start, lanes, contiguous = self._start(expr.indices, place)
         if place.storage.scope == "local":
             return self._local(place, start, lanes, contiguous).load()
-        wide = contiguous and (lanes == 1 or _divisible(start, lanes))
-        made = self.access(place, start if wide else index, lanes, wide, "load")
+        if contiguous and lanes > 1 and place.lanes == 1 and not _divisible(start, lanes):
+            start, contiguous = expr.indices[0], False
+        made = self.access(place, start, lanes, contiguous, "load")
         return Code(made.load, VARYING, True)
 
     def _local(self, place: Place, start: Any, lanes: int, contiguous: bool) -> LocalAccess:
@@ -140,13 +153,11 @@ class DeviceCompiler(ExpressionCompiler):
     def store(self, statement: Any) -> Any:
         """Compile a buffer store to a function of (strand, mask)."""
         place = self.places.at(statement.buffer)
-        index = self._row_major(statement.indices, place)
-        lanes = numpy_type(index)[1]
-        start, contiguous = _start(index)
+        start, lanes, contiguous = self._start(statement.indices, place)
         value = self.narrowed(statement.value)
         if place.storage.scope == "local":
             return self._local(place, start, lanes, contiguous).store(value)
-        made = self.access(place, start if contiguous else index, lanes, contiguous, "store")
+        made = self.access(place, start, lanes, contiguous, "store")
         pair = value.pair
 
         def run(s: Any, m: Any) -> None:
@@ -203,7 +214,7 @@ class DeviceCompiler(ExpressionCompiler):
             place = self.places.at(load.source)
             if place.storage.scope == "local":
                 raise NotModelled(f"A pointer to local array {place.name} has no model here.")
-            return place, self._row_major(load.indices, place)
+            return place, self._start(load.indices, place)[0]
         return self.places.pointed(pointer), IntImm("int32", 0)
 
     def _reinterpret(self, expr: Any) -> Code:
@@ -224,13 +235,6 @@ class DeviceCompiler(ExpressionCompiler):
 
 def _is_zero(expr: Any) -> bool:
     return isinstance(expr, IntImm) and expr.value == 0
-
-
-def _start(index: Any) -> tuple[Any, bool]:
-    """First index, and whether the others follow it one by one."""
-    if isinstance(index, Ramp) and isinstance(index.stride, IntImm) and index.stride.value == 1:
-        return index.base, True
-    return index, numpy_type(index)[1] == 1
 
 
 def _divisible(start: Any, lanes: int) -> bool:

@@ -63,7 +63,7 @@ class Findings:
         number = code >> _PLACE
         if not number:
             return "memory that nobody wrote"
-        return f"{self._places[number - 1]}[{code & _INDEX_MASK}], which nobody wrote"
+        return f"{self._places[number - 1]}[{code & _INDEX_MASK}] (which nobody wrote)"
 
     def poison(self, access: Access, gang: Any, codes: Any, bad: Any, what: str) -> None:
         """Report poison that reaches an address or a store of an access."""
@@ -140,10 +140,12 @@ class Findings:
         verb: str,
         other: int,
     ) -> None:
-        lane = int(conflict.lanes[0])
-        index = _element(access, gang, memory, int(conflict.cells[0]), lane)
+        # A tag may stand for several threads by one of them: name a case of two, if there is one.
+        at = int(np.argmax(conflict.other_lane() != conflict.lanes))
+        lane = int(conflict.lanes[at])
+        index = _element(access, gang, memory, int(conflict.cells[at]), lane)
         mine = gang.thread_name(lane)
-        theirs = _other_thread(gang, conflict)
+        theirs = _other_thread(gang, conflict, at)
         sites = (access.site, self.sites[other])
         what = verb.format(f"{access.place.name}[{index}] at {access.site}")
         tail = " with no barrier between them" if kind == "race" else ""
@@ -162,10 +164,13 @@ class Findings:
             self.dropped += cases
 
 
-def _other_thread(gang: Any, conflict: Conflict) -> str:
-    if int(conflict.other_time()[0]) < gang.clocks.start:
+def _other_thread(gang: Any, conflict: Conflict, at: int) -> str:
+    other = int(conflict.other_lane()[at])
+    if int(conflict.other_time()[at]) < gang.clocks.start:
         return "a thread of another block"
-    return str(gang.thread_name(int(conflict.other_lane()[0])))
+    if other == int(conflict.lanes[at]):
+        return "another thread of the block"
+    return str(gang.thread_name(other))
 
 
 def _element(access: Access, gang: Any, memory: Memory, cell: int, lane: int) -> int:

@@ -22,8 +22,8 @@ from .report import Hazard, Site
 __all__ = ["Barrier", "Branch", "End", "Instruction", "Jump", "Machine", "RunInstruction", "SetSlot"]
 
 _WARP = hardware.WARP_SIZE
-#: Backward jumps of one strand after which a loop counts as endless.
-_MAX_TURNS = 1 << 22
+#: Turns of a strand's while loops after which they count as endless: some 5 seconds of them.
+_MAX_TURNS = 1 << 19
 #: Backward jumps after which a strand lets others pass.
 _PATIENCE = 64
 
@@ -67,20 +67,20 @@ class SetSlot(Instruction):
 
 @dataclass
 class Jump(Instruction):
-    """Go elsewhere."""
+    """Go elsewhere; ``endless`` is the site of a while loop whose turns are limited."""
 
     target: int = -1
     live: tuple[int, ...] = ()
-    site: Site | None = None
+    endless: Site | None = None
 
     def step(self, machine: Machine, s: Strand) -> None:
         """Jump."""
         if self.target < s.pc:
             s.turns += 1
-            if s.turns > _MAX_TURNS:
+            if self.endless is not None and s.turns > _MAX_TURNS:
                 raise SimulationError(
-                    f"A loop at line {self.site.line if self.site else 0} ran {_MAX_TURNS:,} times "
-                    "without an end; the simulated GPU takes it for endless."
+                    f"The while loop at line {self.endless.line} took {_MAX_TURNS:,} turns without "
+                    "an end; the simulated GPU takes it for endless."
                 )
         s.pc = self.target
 
@@ -127,19 +127,6 @@ class Barrier(Instruction):
         """Begin to wait."""
         s.waiting = self
         s.pc += 1
-
-
-@dataclass
-class WarpBarrier(Instruction):
-    """``__syncwarp``: order the active threads of each warp."""
-
-    live: tuple[int, ...] = ()
-
-    def step(self, machine: Machine, s: Strand) -> None:
-        """Order them."""
-        s.pc += 1
-        mask = s.gang.active(s.mask if s.mask is not None else s.gang.full)
-        s.gang.clocks.join_warps(mask.reshape(-1, _WARP).any(axis=1))
 
 
 @dataclass

@@ -85,6 +85,8 @@ class Place:
         Extents as TIR expressions.
     offset : int or TIR expression
         First element.
+    lanes : int
+        Vector lanes of an element; TVM's storage rewriting makes arrays of vectors.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Place:
     dtype: np.dtype[Any]
     shape: tuple[Any, ...]
     offset: Any
+    lanes: int = 1
 
 
 @dataclass
@@ -166,16 +169,16 @@ def _add_allocation(places: Places, node: Any) -> None:
     )
     places.storages.append(storage)
     places.by_buffer[handle(buffer)] = Place(
-        str(buffer.name), storage, dtype, tuple(buffer.shape), 0
+        str(buffer.name), storage, dtype, tuple(buffer.shape), 0, lanes
     )
 
 
 def _add_view(places: Places, node: Any) -> None:
     buffer = node.buffer
     source = places.pointed(node.data)
-    dtype, _ = split_type(str(buffer.dtype))
+    dtype, lanes = split_type(str(buffer.dtype))
     places.by_buffer[handle(buffer)] = Place(
-        str(buffer.name), source.storage, dtype, tuple(buffer.shape), buffer.elem_offset
+        str(buffer.name), source.storage, dtype, tuple(buffer.shape), buffer.elem_offset, lanes
     )
     if source.storage.scope == "global":
         source.storage.name = str(buffer.name)

@@ -37,8 +37,9 @@ def simulate(
 
     Parameters
     ----------
-    source : tvm_layout_ext.te.Schedule, tvm.s_tir.Schedule, PrimFunc or IRModule
-        What was scheduled, or what :func:`tvm_layout_ext.lower` gave.
+    source : tvm_layout_ext.te.Schedule, tvm.s_tir.Schedule, PrimFunc, IRModule or DeviceProgram
+        What was scheduled, or what :func:`tvm_layout_ext.lower` or
+        :func:`tvm_layout_ext.build.device_program` gave.
     *arrays : numpy.ndarray, int, float or None
         The function's arguments in order; bfloat16 and float8 arrays have the types of
         ``ml_dtypes``. An output may be None or, at the end, left out: it then starts as memory
@@ -77,8 +78,11 @@ def simulate(
     """
     if grid_sample is not None and grid_sample < 1:
         raise SimulationError(f"grid_sample is {grid_sample}; it must be at least 1 block.")
-    program = device_program(source, args, target)
-    blocks = find_blocks(to_module(source, args))
+    if isinstance(source, DeviceProgram):
+        program, blocks = source, Blocks([])
+    else:
+        program = device_program(source, args, target)
+        blocks = find_blocks(to_module(source, args))
     with Progress(progress) as display:
         return _Simulation(program, blocks, grid_sample, seed, display).run(arrays)
 

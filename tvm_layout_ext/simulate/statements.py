@@ -11,6 +11,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.prim.expr import IntImm
 
+from .. import hardware
 from ..errors import NotModelled
 from . import async_copy
 from .access import Access
@@ -24,16 +25,17 @@ from .machine import (
     Jump,
     RunInstruction,
     SetSlot,
-    WarpBarrier,
     check_predicate,
 )
 from .names import BufferNames
 from .places import handle
+from .report import Site
 from .values import numpy_type, split_type
 
 __all__ = ["StatementCompiler"]
 
 _BLOCK_BARRIERS = ("tirx.cuda.cta_sync",)
+_WARP_BARRIER = "tirx.cuda.warp_sync"
 _LEAVES = ("tirx.break_loop", "tirx.continue_loop", "tirx.thread_return")
 _STORAGE_SYNC = "tirx.tvm_storage_sync"
 _NOTHING = ("tirx.assume", "tirx.ptx.fence_proxy", "tirx.cuda.thread_fence")
@@ -49,7 +51,7 @@ def _needs_program(statement: Any) -> bool:
 
     def look(call: Any) -> None:
         name = _op_name(call)
-        if name in _LEAVES or name in _BLOCK_BARRIERS or _syncs(call) or name in _WARP_BARRIERS:
+        if name in _LEAVES or name in _BLOCK_BARRIERS or _syncs(call):
             found.append(call)
 
     kinds = (tirx.While, tirx.Break, tirx.Continue, tirx.Return)
@@ -57,9 +59,6 @@ def _needs_program(statement: Any) -> bool:
         statement, [(ir.Call, look), *[(kind, found.append) for kind in kinds]]
     )
     return bool(found)
-
-
-_WARP_BARRIERS = ("tirx.cuda.warp_sync",)
 
 
 def _syncs(call: Any) -> bool:
@@ -152,7 +151,7 @@ class StatementCompiler(DeviceCompiler):
         leave = self._add(Branch(lift(np.less, var, end), self.site("for")))
         self._loop_body(statement.body)
         self._add(SetSlot(slot, lift(np.add, var, step)))
-        self._close_loop(start, leave)
+        self._close_loop(start, leave, None)
         self._live = outer
 
     def _loop_body(self, body: Any) -> None:
@@ -161,22 +160,19 @@ class StatementCompiler(DeviceCompiler):
         self.emit(body)
         self._land(self._continues.pop())
 
-    def _close_loop(self, start: int, leave: Branch) -> None:
-        back = self._add(Jump(start))
-        back.site = leave.site
+    def _close_loop(self, start: int, leave: Branch, endless: Site | None) -> None:
+        self._add(Jump(start, endless=endless))
         self._land([leave, *self._breaks.pop()])  # type: ignore[list-item]
 
     def _emit_while(self, statement: Any) -> None:
         start = len(self.program)
         leave = self._add(Branch(self.expr(statement.condition), self.site("while")))
         self._loop_body(statement.body)
-        self._close_loop(start, leave)
+        self._close_loop(start, leave, leave.site)
 
     def _emit_evaluate(self, statement: Any) -> None:
         name = _op_name(statement.value)
-        if name in _WARP_BARRIERS:
-            self._add(WarpBarrier())
-        elif name in _BLOCK_BARRIERS or name == _STORAGE_SYNC:
+        if name in _BLOCK_BARRIERS or name == _STORAGE_SYNC:
             self._add(Barrier(self.site("barrier")))
         elif name == "tirx.break_loop":
             self._emit_break(statement)
@@ -302,8 +298,8 @@ class StatementCompiler(DeviceCompiler):
         if not isinstance(call, ir.Call):
             return None
         name = _op_name(call)
-        if name == _STORAGE_SYNC:
-            return self._other_sync(call)
+        if name == _WARP_BARRIER or name == _STORAGE_SYNC:
+            return self._warp_barrier(call)
         if name in _NOTHING:
             return None
         if name == "tirx.s_tir.cp_async_raw":
@@ -321,32 +317,37 @@ class StatementCompiler(DeviceCompiler):
 
         return evaluate
 
-    def _other_sync(self, call: Any) -> None:
-        """Compile ``tvm_storage_sync`` of another scope than shared.
+    def _warp_barrier(self, call: Any) -> Run:
+        """Compile ``__syncwarp`` or ``tvm_storage_sync("warp")``: order the warps of the threads.
 
-        For "warp", TVM's CUDA code generator emits nothing, so nothing is ordered.
+        For the latter, TVM's CUDA code generator emits nothing: its all-reduce relies on volatile
+        accesses and on threads of a warp that stay together, as threads of a gang do here.
         """
-        scope = str(call.args[0].value)
-        if scope != "warp":
-            raise NotModelled(f"The simulated GPU does not model tvm_storage_sync({scope!r}).")
+        if _op_name(call) == _STORAGE_SYNC and str(call.args[0].value) != "warp":
+            raise NotModelled(f"The simulated GPU does not model {call}.")
+        return _join_warps
 
     # Asynchronous copies.
 
     def _copy(self, call: Any) -> Run:
         target, target_at, source, source_at, size, *predicate = call.args
         width = int(size.value)
-        store = self._copy_side(target, target_at, width, "store")
+        store = self._copy_side(target, target_at, width, "store", self.places.pointed(source).name)
         load = self._copy_side(source, source_at, width, "load")
         chosen = self.expr(predicate[0]) if predicate and not _is_minus_one(predicate[0]) else None
         return async_copy.copy(load, store, chosen)
 
-    def _copy_side(self, pointer: Any, at: Any, width: int, kind: str) -> Access:
+    def _copy_side(
+        self, pointer: Any, at: Any, width: int, kind: str, source: str = ""
+    ) -> Access:
         place = self.places.pointed(pointer)
         # The emitted helper scales offsets by the size of the pointer's own element type.
         unit, _ = split_type(str(pointer.ty.element_type.dtype))
         if unit != place.dtype:
             place = replace(place, dtype=unit)
         name = self.names.of(place, at, width)
+        if kind == "store":
+            self.enter_block(name, source)
         return self.access(place, at, max(width // unit.itemsize, 1), True, kind, name)
 
 
@@ -359,6 +360,11 @@ def _is_minus_one(expr: Any) -> bool:
 
 def _nothing(s: Any, m: Any) -> None:
     """Do nothing."""
+
+
+def _join_warps(s: Any, m: Any) -> None:
+    mask = s.gang.active(m if m is not None else s.gang.full)
+    s.gang.clocks.join_warps(mask.reshape(-1, hardware.WARP_SIZE).any(axis=1))
 
 
 def _own(value: Any) -> Any:

@@ -1,0 +1,247 @@
+"""Each kind of hazard: a kernel that must have it, and one like it that must not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.simulate import kernels, programs
+from tvm_layout_ext.build import device_program
+from tvm_layout_ext.errors import SimulationError
+from tvm_layout_ext.simulate import Report, kernel, simulate
+
+INTS = kernels.random((64,), "int32")
+FLOATS = kernels.random((64,))
+
+
+def kinds(report: Report) -> set[str]:
+    return {hazard.kind for hazard in report.hazards}
+
+
+def test_missing_barrier_is_a_race() -> None:
+    program = kernels.without(device_program(kernels.transpose()), kernels.SYNC, 0)
+    report = simulate(program, kernels.random((64, 64)))
+    (hazard,) = report.hazards
+    assert hazard.kind == "race"
+    assert hazard.buffer == "A_shared"
+    # 31 of each warp's 32 threads read what another wrote: 4 blocks, 1024 elements, 31/32.
+    assert hazard.count == 4 * 1024 * 31 // 32
+    assert len(hazard.threads) == len(hazard.sites) == 2
+    assert "no barrier" in hazard.message
+
+
+def test_barrier_in_place_is_no_race() -> None:
+    report = simulate(device_program(kernels.transpose()), kernels.random((64, 64)))
+    assert report.hazards == []
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_matmul_needs_both_barriers(which: int) -> None:
+    program = kernels.without(device_program(kernels.matmul()), kernels.SYNC, which)
+    A, B = kernels.random((64, 64)), kernels.random((64, 64), seed=1)
+    report = simulate(program, A, B)
+    assert {h.buffer for h in report.hazards} == {"A_shared", "B_shared"}
+    assert kinds(report) == {"race"}
+    verb = "writes" if which == 0 else "reads"
+    assert all(verb in hazard.message for hazard in report.hazards)
+
+
+def test_reduction_needs_its_barrier() -> None:
+    program = kernels.without(device_program(kernels.row_sum()), kernels.SYNC, 0)
+    report = simulate(program, kernels.random((64, 128)))
+    assert [h.kind for h in report.hazards] == ["race"]
+    assert report.hazards[0].buffer == "red_buf_staging"
+
+
+@pytest.mark.parametrize("threads", [8, 24, 32, 64, 100, 128])
+def test_reduction_shuffles_from_idle_lanes_without_a_hazard(threads: int) -> None:
+    A = kernels.random((16, 200))
+    report = simulate(kernels.row_sum(16, 200, threads), A)
+    assert report.hazards == []
+    np.testing.assert_allclose(report.outputs["B"], A.sum(1), rtol=1e-4, atol=1e-4)
+
+
+def test_blocks_that_write_one_location_race() -> None:
+    report = simulate(programs.lost_updates, kernels.random((256,), "int32"))
+    assert kinds(report) == {"race"}
+
+
+def test_block_that_reads_what_another_writes_races() -> None:
+    report = simulate(programs.between_blocks, INTS, np.zeros(64, "int32"))
+    assert kinds(report) == {"race"}
+    assert "block (1,0,0)" in report.hazards[0].message
+
+
+def test_blocks_of_different_gangs_race_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "_GANG_LANES", 32)
+    report = simulate(programs.between_blocks, INTS, np.zeros(64, "int32"))
+    assert kinds(report) == {"race"}
+    assert "a thread of another block" in report.hazards[0].message
+
+
+def test_atomics_do_not_race() -> None:
+    values = kernels.random((256,), "int32")
+    report = simulate(programs.histogram, values, np.zeros(4, "int32"))
+    assert report.hazards == []
+    np.testing.assert_array_equal(report.outputs["B"], np.bincount(values % 4, minlength=4))
+
+
+def test_atomic_and_plain_write_race() -> None:
+    report = simulate(programs.atomic_and_store, INTS, np.zeros(1, "int32"))
+    assert kinds(report) == {"race"}
+
+
+def test_same_bits_are_redundant_not_a_race() -> None:
+    report = simulate(programs.same_bits, INTS)
+    assert report.hazards == []
+    (found,) = report.redundant
+    assert found.kind == "redundant"
+    assert found.count == 32
+
+
+def test_unbound_copy_is_redundant() -> None:
+    report = simulate(programs.unbound_copy, INTS)
+    assert report.hazards == []
+    assert [h.buffer for h in report.redundant] == ["S"]
+    np.testing.assert_array_equal(report.outputs["B"], INTS[::-1])
+
+
+def test_thread_may_read_its_own_redundant_write_without_a_barrier() -> None:
+    program = kernels.without(device_program(programs.unbound_copy), kernels.SYNC, 0)
+    report = simulate(program, INTS)
+    # Every thread wrote all of S itself, so none depends on another.
+    assert report.hazards == []
+
+
+def test_another_thread_may_not_read_a_redundant_write_without_a_barrier() -> None:
+    program = kernels.without(device_program(programs.half_the_threads_copy), kernels.SYNC, 0)
+    report = simulate(program, INTS)
+    assert kinds(report) == {"race"}
+    assert report.hazards[0].count == 32
+    assert simulate(programs.half_the_threads_copy, INTS).hazards == []
+
+
+def test_syncwarp_orders_a_warp() -> None:
+    assert simulate(programs.warp_sync_enough, INTS).hazards == []
+
+
+def test_syncwarp_does_not_order_two_warps() -> None:
+    report = simulate(programs.warp_sync_too_weak, INTS)
+    assert kinds(report) == {"race"}
+    assert report.hazards[0].count == 64
+
+
+def test_exchange_through_memory_races_within_a_warp() -> None:
+    assert kinds(simulate(programs.warp_exchange, INTS)) == {"race"}
+
+
+def test_poison_reaching_global_memory_is_reported() -> None:
+    report = simulate(programs.unwritten_read, FLOATS)
+    (hazard,) = report.hazards
+    assert hazard.kind == "poison"
+    assert (hazard.buffer, hazard.index, hazard.count) == ("S", 63, 16)
+    assert "stored to global memory" in hazard.message
+    assert "thread (0,0,0)" in hazard.message
+
+
+def test_poison_that_is_only_read_is_not() -> None:
+    assert simulate(programs.unwritten_unused, FLOATS).hazards == []
+
+
+def test_poisoned_address_is_reported() -> None:
+    report = simulate(programs.poison_address, INTS)
+    (hazard,) = report.hazards
+    assert (hazard.kind, hazard.buffer, hazard.count) == ("poison", "L", 4)
+    assert "address" in hazard.message
+
+
+def test_poisoned_predicate_is_reported() -> None:
+    report = simulate(programs.poison_predicate, INTS)
+    (hazard,) = report.hazards
+    assert (hazard.kind, hazard.buffer, hazard.count) == ("poison", "L", 4)
+    assert "branch" in hazard.message
+
+
+def test_output_that_stays_unwritten_is_reported() -> None:
+    report = simulate(programs.half_written, INTS)
+    (hazard,) = report.hazards
+    assert (hazard.kind, hazard.buffer, hazard.index, hazard.count) == ("poison", "B", 1, 32)
+
+
+def test_given_output_array_is_initialised() -> None:
+    start = np.arange(64, dtype="int32")
+    report = simulate(programs.half_written, INTS, start)
+    assert report.hazards == []
+    np.testing.assert_array_equal(report.outputs["B"][1::2], start[1::2])
+    np.testing.assert_array_equal(start, np.arange(64))
+
+
+def test_accumulating_into_an_omitted_output_is_poison() -> None:
+    assert kinds(simulate(programs.accumulate, INTS)) == {"poison"}
+    report = simulate(programs.accumulate, INTS, np.ones(64, "int32"))
+    assert report.hazards == []
+    np.testing.assert_array_equal(report.outputs["B"], INTS + 1)
+
+
+def test_out_of_bounds_is_an_error_with_all_detail() -> None:
+    with pytest.raises(SimulationError, match=r"thread \(63,0,0\).*index 64 of A.*\(64,\)"):
+        simulate(programs.outside, INTS)
+
+
+def test_guarded_access_is_in_bounds() -> None:
+    report = simulate(programs.guarded, INTS)
+    np.testing.assert_array_equal(report.outputs["B"], np.r_[INTS[1:], 0])
+
+
+def test_misaligned_vector_is_an_error() -> None:
+    with pytest.raises(SimulationError, match="16-byte store at index 1 of B"):
+        simulate(programs.misaligned, FLOATS, np.zeros(256, "float32"))
+
+
+def test_barrier_that_a_warp_never_reaches_is_reported() -> None:
+    report = simulate(programs.divergent_barrier, INTS)
+    assert kinds(report) == {"barrier"}
+    assert "32 of the 64 threads of a block" in report.hazards[0].message
+
+
+def test_barrier_that_splits_a_warp_is_reported() -> None:
+    report = simulate(programs.half_warp_barrier, INTS)
+    assert kinds(report) == {"barrier"}
+    assert "16 of the 32 threads of a warp" in report.hazards[0].message
+
+
+@pytest.mark.parametrize("name", ["two_roles", "separate_ifs"])
+def test_warps_may_meet_at_different_barriers(name: str) -> None:
+    report = simulate(getattr(programs, name), INTS)
+    assert report.hazards == []
+
+
+@pytest.fixture(scope="module")
+def halves() -> Any:
+    return [kernels.random((64, 64), "float16", seed) for seed in (0, 1)]
+
+
+def test_asynchronous_copies_are_right_and_clean(halves: Any) -> None:
+    report = simulate(kernels.async_matmul_program(), *halves)
+    A, B = (h.astype("float32") for h in halves)
+    assert report.hazards == []
+    np.testing.assert_allclose(report.outputs["C"], A @ B, rtol=1e-4, atol=1e-4)
+
+
+def test_copy_that_is_not_waited_for_is_reported(halves: Any) -> None:
+    report = simulate(kernels.without_waits(kernels.async_matmul_program()), *halves)
+    assert "async" in kinds(report)
+    # What is read too early is poison, and reaches the output.
+    assert "poison" in kinds(report)
+    A, B = (h.astype("float32") for h in halves)
+    assert not np.allclose(report.outputs["C"], A @ B)
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_waiting_is_not_enough_for_other_threads(halves: Any, which: int) -> None:
+    program = kernels.without(kernels.async_matmul_program(), kernels.SYNC, which)
+    report = simulate(program, *halves)
+    assert kinds(report) == {"race"}
+    assert {h.buffer for h in report.hazards} == {"A_shared.dyn", "B_shared.dyn"}

@@ -1,0 +1,243 @@
+"""Results against NumPy: types, operators, math functions, casts, vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tvm import tirx
+
+from tests.simulate import kernels
+from tvm_layout_ext.errors import NotModelled
+from tvm_layout_ext.simulate import simulate
+
+FLOATS = ["float64", "float32", "float16", "bfloat16"]
+NARROW = ["float8_e4m3fn", "float8_e5m2"]
+INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+
+
+def run(function: Any, *arrays: Any, vector: int = 1) -> Any:
+    dtypes = [str(array.dtype) for array in arrays]
+    schedule = kernels.elementwise(function, dtypes, arrays[0].size, vector)
+    report = simulate(schedule, *arrays)
+    assert report.hazards == []
+    assert report.redundant == []
+    return report.outputs["B"]
+
+
+def pair(dtype: str) -> tuple[Any, Any]:
+    return kernels.random((256,), dtype), kernels.random((256,), dtype, seed=1)
+
+
+@pytest.mark.parametrize("vector", [1, 2, 4])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", ["add", "subtract", "multiply", "true_divide"])
+def test_float_arithmetic_rounds_to_its_type(op: str, dtype: str, vector: int) -> None:
+    a, b = pair(dtype)
+    names = {"add": "__add__", "subtract": "__sub__", "multiply": "__mul__", "true_divide": "__truediv__"}
+    got = run(lambda x, y: getattr(x, names[op])(y), a, b, vector=vector)
+    assert got.dtype == a.dtype
+    np.testing.assert_array_equal(got, getattr(np, op)(a, b))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integer_arithmetic_wraps(dtype: str) -> None:
+    info = np.iinfo(dtype)
+    a = np.random.default_rng(0).integers(info.min, info.max, 256, dtype=dtype, endpoint=True)
+    b = np.random.default_rng(1).integers(info.min, info.max, 256, dtype=dtype, endpoint=True)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(run(lambda x, y: x * y - y, a, b), a * b - b)
+
+
+def test_narrow_integers_compute_as_int_before_they_are_compared() -> None:
+    a = np.full(256, 100, "int8")
+    got = run(lambda x: tirx.if_then_else(x + x > x, tirx.const(1, "int32"), tirx.const(0, "int32")), a)
+    # 100 + 100 is 200 in C's int, which int8 would wrap to -56.
+    np.testing.assert_array_equal(got, np.ones(256, "int32"))
+
+
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [
+        ("floordiv", np.floor_divide),
+        ("floormod", np.mod),
+        ("truncdiv", lambda a, b: np.trunc(a / b).astype("int32")),
+        ("truncmod", np.fmod),
+    ],
+)
+def test_integer_division(name: str, reference: Any) -> None:
+    a = np.random.default_rng(0).integers(-1000, 1000, 256).astype("int32")
+    b = np.random.default_rng(1).integers(1, 30, 256).astype("int32")
+    b[::2] *= -1
+    np.testing.assert_array_equal(run(getattr(tirx, name), a, b), reference(a, b))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint8"])
+def test_shifts_and_bits(dtype: str) -> None:
+    a = kernels.random((256,), dtype)
+    b = (kernels.random((256,), dtype, 1) % 7).astype(dtype)
+    got = run(lambda x, y: ((x << y) ^ (x >> y)) & (x | y), a, b)
+    np.testing.assert_array_equal(got, ((a << b) ^ (a >> b)) & (a | b))
+
+
+_UNARY = {
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "log": np.log,
+    "log2": np.log2,
+    "log10": np.log10,
+    "tanh": np.tanh,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "atan": np.arctan,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "erf": np.vectorize(__import__("math").erf, otypes=[np.float64]),
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+    "round": np.rint,
+    "nearbyint": np.rint,
+    "abs": np.abs,
+}
+_WIDE_ONLY = {
+    "log1p": np.log1p,
+    "asin": lambda x: np.arcsin(x),
+    "acos": np.arccos,
+    "asinh": np.arcsinh,
+    "atanh": np.arctanh,
+}
+_TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", _UNARY)
+def test_math_functions(name: str, dtype: str) -> None:
+    x = (0.05 + 0.9 * np.random.default_rng(0).random(256)).astype(kernels.numpy_dtype(dtype))
+    got = run(getattr(tirx, name), x).astype("float64")
+    np.testing.assert_allclose(
+        got, _UNARY[name](x.astype("float64")), rtol=_TOLERANCE[dtype], atol=_TOLERANCE[dtype]
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", _WIDE_ONLY)
+def test_math_functions_of_wide_types(name: str, dtype: str) -> None:
+    x = (0.05 + 0.9 * np.random.default_rng(0).random(256)).astype(dtype)
+    np.testing.assert_allclose(run(getattr(tirx, name), x), _WIDE_ONLY[name](x), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [
+        ("power", np.power),
+        ("atan2", np.arctan2),
+        ("fmod", np.fmod),
+        ("hypot", np.hypot),
+        ("copysign", np.copysign),
+        ("nextafter", np.nextafter),
+    ],
+)
+def test_binary_math_functions(name: str, reference: Any) -> None:
+    a, b = (np.abs(x) + np.float32(0.1) for x in pair("float32"))
+    np.testing.assert_allclose(run(getattr(tirx, name), a, b), reference(a, b), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64"])
+def test_bit_counts(dtype: str) -> None:
+    a = kernels.random((256,), dtype)
+    np.testing.assert_array_equal(run(tirx.popcount, a), np.bitwise_count(a))
+    bits = np.dtype(dtype).itemsize * 8
+    leading = [bits - int(value).bit_length() for value in a]
+    np.testing.assert_array_equal(run(tirx.clz, a), leading)
+
+
+def test_nan_tests_and_nan_losing_minimum() -> None:
+    a, b = pair("float32")
+    a[::3] = np.nan
+    np.testing.assert_array_equal(run(tirx.isnan, a), np.isnan(a))
+    np.testing.assert_array_equal(run(tirx.max, a, b), np.fmax(a, b))
+
+
+@pytest.mark.parametrize("vector", [1, 4])
+@pytest.mark.parametrize("target", [*FLOATS, *NARROW])
+@pytest.mark.parametrize("source", [*FLOATS, *NARROW])
+def test_float_casts(source: str, target: str, vector: int) -> None:
+    a = kernels.random((256,), source)
+    got = run(lambda x: x.astype(target), a, vector=vector)
+    wanted = a.astype("float32").astype(kernels.numpy_dtype(target)) if target in NARROW else a.astype(
+        kernels.numpy_dtype(target)
+    )
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_float8_casts_saturate_as_cuda_does() -> None:
+    a = np.array([1e6, -1e6, 448.0, 1.0] * 64, "float32")
+    got = run(lambda x: x.astype("float8_e4m3fn"), a).astype("float32")
+    np.testing.assert_array_equal(got[:4], [448, -448, 448, 1])
+
+
+@pytest.mark.parametrize("target", ["int8", "int32", "int64", "uint8", "uint32"])
+def test_float_to_integer_truncates(target: str) -> None:
+    a = (np.random.default_rng(0).random(256) * 100).astype("float32")
+    np.testing.assert_array_equal(run(lambda x: x.astype(target), a), a.astype(target))
+
+
+def test_float_to_integer_saturates_and_nan_is_zero() -> None:
+    a = np.array([3e10, -3e10, np.nan, -2.9] * 64, "float32")
+    got = run(lambda x: x.astype("int32"), a)
+    np.testing.assert_array_equal(got[:4], [2**31 - 1, -(2**31), 0, -2])
+
+
+def test_reinterpret_keeps_the_bits() -> None:
+    a = kernels.random((256,))
+    np.testing.assert_array_equal(run(lambda x: tirx.reinterpret("int32", x), a), a.view("int32"))
+
+
+@pytest.mark.parametrize("dtype", ["bool", *INTEGERS, *FLOATS, *NARROW])
+def test_every_type_can_be_copied(dtype: str) -> None:
+    a = kernels.random((256,), dtype)
+    vector = 16 // a.dtype.itemsize
+    schedule = kernels.elementwise(lambda x: x, [dtype], 32 * vector * 4, vector)
+    a = np.resize(a, 32 * vector * 4)
+    report = simulate(schedule, a)
+    np.testing.assert_array_equal(report.outputs["B"], a)
+    assert [access.vector_bytes for access in report.accesses] == [16, 16]
+
+
+def test_booleans() -> None:
+    a, b = pair("bool")
+    np.testing.assert_array_equal(run(lambda x, y: tirx.all(x, tirx.Not(y)), a, b), a & ~b)
+
+
+def test_matmul_of_bfloat16() -> None:
+    A, B = (kernels.random((64, 64), "bfloat16", seed) for seed in (0, 1))
+    report = simulate(kernels.matmul(64, "bfloat16", "float32"), A, B)
+    wanted = A.astype("float32") @ B.astype("float32")
+    np.testing.assert_allclose(report.outputs["C"], wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "float64"])
+def test_transpose_of_any_width(dtype: str) -> None:
+    A = kernels.random((64, 64), dtype)
+    report = simulate(kernels.transpose(64, dtype, 1), A)
+    np.testing.assert_array_equal(report.outputs["B"], A.T)
+    assert report.hazards == []
+
+
+def test_unknown_function_is_named() -> None:
+    from tests.simulate import programs
+
+    with pytest.raises(NotModelled, match="my_device_function"):
+        simulate(programs.unknown_extern, kernels.random((64,)))
+
+
+def test_ml_dtypes_are_the_array_types() -> None:
+    a = kernels.random((256,), "bfloat16")
+    assert run(lambda x: x + x, a).dtype == np.dtype(ml_dtypes.bfloat16)
