@@ -117,6 +117,7 @@ class Chain:
         self.problem = problem
         self.s = te.create_schedule([tensor.op for tensor in problem.outputs])
         self.threads = draw(st.sampled_from([2, 4, 8]))
+        self.dynamic = False
 
     def flag(self) -> bool:
         return bool(self.draw(st.booleans()))
@@ -139,16 +140,19 @@ class Chain:
         self._stage(output, root=True)
         if worker is not output:
             self._attach(worker, output)
-            self._serial(worker)
+            self._inside(worker)
         self._producers(worker)
 
     def _two_steps(self, output: Any) -> Any:
         stage = self.s[output]
         axis = output.op.reduce_axis[0]
         if self.flag():
-            axis = stage.split(axis, factor=self.draw(st.integers(1, 6)))[
-                self.draw(st.integers(0, 1))
-            ]
+            # A divisor: TensorIR's compute_at would lose the guard of the partial results.
+            extent = int(axis.dom.extent)
+            factor = self.draw(
+                st.sampled_from([f for f in range(1, extent + 1) if extent % f == 0])
+            )
+            axis = stage.split(axis, factor=factor)[self.draw(st.integers(0, 1))]
         position = self.draw(st.integers(0, len(output.op.axis)))
         self.note(f"rfactor {axis.var.name} at {position}")
         return self.s.rfactor(output, axis, position)
@@ -171,22 +175,22 @@ class Chain:
             self._stage(tensor, root=True)
         elif where == "at":
             self._attach(tensor, reader)
-            self._serial(tensor)
+            self._inside(tensor)
         else:
             self._cache(tensor, reader)
             self._stage(tensor, root=True)
 
     def _cache(self, tensor: Any, reader: Any) -> None:
         scope = self.draw(st.sampled_from([None, "shared", "local", "shared.dyn"]))
-        if scope is None:
+        if scope is None or self._reduces_over_threads(reader):
             return
+        # TVM's MergeSharedMemoryAllocations fails on some pairs of guarded shared.dyn buffers.
+        scope = "shared" if self.dynamic and scope == "shared.dyn" else scope
+        self.dynamic = self.dynamic or scope == "shared.dyn"
         cache = self.s.cache_read(tensor, scope, [reader])
         self.note(f"cache_read {tensor.op.name} {scope}")
         self._attach(cache, reader)
-        if scope == "local":
-            self._serial(cache)
-        else:
-            self._cooperative(cache)
+        self._inside(cache)
         if len(cache.op.axis) > 1 and self.flag():
             factor = self.draw(st.integers(1, 40))
             offset = self.draw(st.integers(0, factor - 1))
@@ -278,8 +282,27 @@ class Chain:
         stage.reorder(inner, outer, *reductions[1:])
         stage.bind(inner, te.thread_axis("threadIdx.x"))
 
-    def _serial(self, tensor: Any) -> None:
-        self._serial_marks(self._loops(tensor))
+    def _inside(self, tensor: Any) -> None:
+        """A stage inside a kernel: shared memory is filled by all threads together.
+
+        Where every thread would fill it whole, TVM's StorageRewrite may let the result overwrite
+        its own operand in place, which the slower threads then read.
+        """
+        stage = self._loops(tensor)
+        shared = stage.scope is None or stage.scope.startswith("shared")
+        if shared and self._has_threads(stage) and not self._in_thread(stage) and self._data(stage):
+            axis = self.draw(st.sampled_from(self._data(stage)))
+            _, inner = stage.split(axis, factor=self.threads)
+            stage.bind(inner, te.thread_axis("threadIdx.x"))
+            self.note(f"{stage.name}: threads {inner.var.name}")
+        self._serial_marks(stage)
+
+    def _reduces_over_threads(self, reader: Any) -> bool:
+        """Whether nothing may be computed inside, as LowerCrossThreadReduction demands."""
+        return any(
+            axis.iter_type == IterVar.CommReduce and mark.kind == "bind"
+            for axis, mark in self.s[reader].marks.items()
+        )
 
     def _serial_marks(self, stage: Any) -> None:
         free = self._data(stage)
@@ -292,16 +315,6 @@ class Chain:
             self.note(f"{stage.name}: {kind} {axis.var.name}")
             getattr(stage, kind)(axis)
 
-    def _cooperative(self, cache: Any) -> None:
-        """Copy with the threads of the kernel, if it has any along x."""
-        stage = self._loops(cache)
-        if not self._has_threads(stage):
-            return
-        _, inner = stage.split(self.draw(st.sampled_from(self._data(stage))), factor=self.threads)
-        stage.bind(inner, te.thread_axis("threadIdx.x"))
-        self.note(f"{stage.name}: threads {inner.var.name}")
-        self._serial_marks(stage)
-
     def _has_threads(self, stage: Any) -> bool:
         """Whether the kernel around a stage binds threadIdx.x."""
         while stage.attach is not None:
@@ -309,6 +322,21 @@ class Chain:
         return any(
             mark.kind == "bind" and mark.value.thread_tag == "threadIdx.x"
             for mark in stage.marks.values()
+        )
+
+    def _in_thread(self, stage: Any) -> bool:
+        """Whether a stage without a scope is inside one thread's loops, so that it is local."""
+        around = []
+        attach = stage.attach
+        while attach is not None:
+            leaf = list(attach.stage.leaf)
+            around += [
+                attach.stage.marks.get(a) for a in leaf[: attach.stage.leaf.index(attach.axis) + 1]
+            ]
+            attach = attach.stage.attach
+        return stage.scope is None and any(
+            mark is not None and mark.kind == "bind" and mark.value.thread_tag == "threadIdx.x"
+            for mark in around
         )
 
 

@@ -11,9 +11,9 @@ from tvm.tirx import IterVar
 
 from ..errors import ScheduleError
 from . import checks, tensors
-from .allocations import check_allocations
 from .factoring import check_rfactor, factor
 from .graph import in_order
+from .lowerable import check_lowerable
 from .materialise import materialise
 from .records import CacheRead, CacheWrite, Rewrite, RFactor
 from .stage import Stage
@@ -241,7 +241,7 @@ class Schedule:
         """
         self._check_args(args)
         mod = materialise(self, list(args)).mod
-        check_allocations(mod)
+        check_lowerable(mod)
         return tvm.IRModule({name: mod["main"].with_attr("global_symbol", name)})
 
     def _inputs(self) -> list[te.Tensor]:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from tvm import s_tir, te, tirx
 from tvm.tirx import IterVar
 
+from .. import decisions
 from ..errors import ScheduleError
 from .axes import Axes, AxisMap, is_reduction
 from .double_buffer import double_buffer
@@ -234,6 +235,20 @@ class _Materialiser:
         self._find_loops(nest, tuple(stage.root), stage.attach)
         self._apply_moves(stage.name, nest, stage.moves)
         self._mark_loops(stage, nest)
+        if stage.attach is None:
+            self._open_kernel(stage, nest)
+
+    def _open_kernel(self, stage: Stage, nest: _Nest) -> None:
+        """Give a kernel whose outermost loop is threadIdx a grid of one block.
+
+        Without a blockIdx loop TVM allocates the kernel's shared and local buffers on the host.
+        """
+        first = stage.marks.get(stage.leaf[0]) if len(stage.leaf) else None
+        tags = [mark.value.thread_tag for mark in stage.marks.values() if mark.kind == "bind"]
+        starts = first is not None and first.kind == "bind"
+        if starts and not any(tag.startswith("blockIdx") for tag in tags):
+            block = self.sch.add_unit_loop(nest.loops[stage.leaf[0]])
+            self.sch.bind(block, "blockIdx.x")
 
     def _compute_at(self, stage: Stage, nest: _Nest, attach: Attach) -> None:
         parent, axis = attach.stage, attach.axis
@@ -247,6 +262,7 @@ class _Materialiser:
                 f"Stage {stage.name} is computed at {parent.name}, "
                 f"which is inlined and has no loops."
             )
+        _check_inside_kernel(stage, self._buffer(stage).scope())
         if not _is_true(self._realize(nest.block).predicate):
             raise ScheduleError(
                 f"compute_at of {stage.name} would lose the guard of a split that does not divide "
@@ -365,7 +381,9 @@ class _Materialiser:
         """Initialise a reduction before its outermost reduction loop, where TE does it.
 
         A reduction over threads keeps its initialisation, which LowerCrossThreadReduction needs.
-        One that a tensor intrinsic does whole is initialised before the intrinsic.
+        One that a tensor intrinsic does whole is initialised before the intrinsic. Where TensorIR
+        cannot take a reduction apart, because a fusion around it left loops of varying extent, the
+        initialisation stays inside, under a condition.
         """
         reductions = [axis for axis in stage.leaf if is_reduction(axis)]
         marks = [stage.marks.get(axis) for axis in reductions]
@@ -373,8 +391,11 @@ class _Materialiser:
             return
         nest = self.nests[stage]
         first = _tensorized_around(stage, reductions[0])
-        with _legal(f"initialisation of {stage.name} before {first.var.name}"):
+        try:
             self.inits[stage] = self.sch.decompose_reduction(nest.block, nest.loops[first])
+        except RuntimeError as error:
+            why = f"initialised in its first iteration instead of before it: {_reason(error)}"
+            decisions.note("create_schedule", stage.name, why, refused=True)
 
     def _tensorize(self, stage: Stage) -> None:
         for axis, mark in stage.marks.items():
@@ -386,8 +407,8 @@ class _Materialiser:
         inside = list(stage.leaf)[stage.leaf.index(axis) :]
         whole = all(other in Axes(inside) for other in stage.leaf if is_reduction(other))
         nest.block = self._replace(stage, nest.loops[axis], intrin, "body" if whole else "update")
-        if not whole and isinstance(intrin, TensorIntrin):
-            init = self.inits[stage]
+        init = self.inits.get(stage)
+        if not whole and init is not None and isinstance(intrin, TensorIntrin):
             data = sum(not is_reduction(other) for other in inside)
             loops = self.sch.get_loops(init)
             self._replace(stage, loops[len(loops) - data], intrin, "reset")
@@ -407,6 +428,20 @@ class _Materialiser:
         with _legal(request):
             self.sch.tensorize(block, name)
         return block
+
+
+def _check_inside_kernel(stage: Stage, scope: str) -> None:
+    """Refuse an on-chip stage in the loops around a kernel, which run on the host."""
+    root = stage
+    while root.attach is not None:
+        root = root.attach.stage
+    bound = any(mark.kind == "bind" for mark in root.marks.values())
+    if bound and scope != "global" and not any(m.kind == "bind" for m in _marks_around(stage)):
+        assert stage.attach is not None
+        raise ScheduleError(
+            f"Stage {stage.name} in {scope} memory is computed at {stage.attach.axis.var.name} of "
+            f"{stage.attach.stage.name}, outside of the kernel; bind that axis or one around it."
+        )
 
 
 def _tensorized_around(stage: Stage, axis: IterVar) -> IterVar:

@@ -1,0 +1,95 @@
+"""Find what a schedule makes of a program that TVM's first passes get wrong, before they do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from .. import pipeline
+from .._compat import pass_name
+from ..errors import ScheduleError
+
+__all__ = ["check_lowerable"]
+
+#: The last of TVM's passes that fails, or goes wrong, on what a schedule does.
+_COMPACTION = "s_tir.CompactBufferAllocation"
+_UNBOUNDED = 2**31 - 1
+
+
+def check_lowerable(mod: tvm.IRModule) -> None:
+    """Refuse a program whose on-chip buffers or reductions TVM 0.27 cannot lower.
+
+    Where a guard such as ``i * 32 + j < n`` cuts a tile, CompactBufferAllocation loses its bound:
+    with a symbolic ``n`` it allocates the largest int32, and inside a vectorized loop it uses the
+    loop's variable outside of the loop. Only programs with such a guard, a symbolic shape or a
+    reduction over threads are tried.
+
+    Raises
+    ------
+    ScheduleError
+        Naming the buffer, or what TVM's pass says.
+    """
+    func = mod["main"]
+    if not (_is_guarded(func) or any(map(_is_symbolic, func.params))):
+        return
+    for compiler_pass in pipeline.lowering_passes()[0]:
+        mod = _run(compiler_pass, mod)
+        if pass_name(compiler_pass) == _COMPACTION:
+            break
+    tvm_ffi.structural_walk(mod["main"].body, [(s_tir.SBlock, _check_sizes)])
+    _check_variables(mod["main"])
+
+
+def _run(compiler_pass: Any, mod: tvm.IRModule) -> tvm.IRModule:
+    try:
+        return compiler_pass(mod)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ScheduleError(
+            f"TVM's pass {pass_name(compiler_pass)} refuses the schedule: {reason.rstrip('.')}."
+        ) from error
+
+
+def _is_guarded(func: tirx.PrimFunc) -> bool:
+    """Whether a block runs under a condition, be it a guard or that of its initialisation."""
+    found = False
+
+    def look(realize: s_tir.SBlockRealize) -> None:
+        nonlocal found
+        guarded = not isinstance(realize.predicate, tirx.IntImm)
+        found = found or guarded or realize.block.init is not None
+
+    tvm_ffi.structural_walk(func.body, [(s_tir.SBlockRealize, look)])
+    return found
+
+
+def _is_symbolic(param: Any) -> bool:
+    return hasattr(param, "shape") and not all(isinstance(e, tirx.IntImm) for e in param.shape)
+
+
+def _check_sizes(block: s_tir.SBlock) -> None:
+    for buffer in block.alloc_buffers:
+        sizes = [int(e) if isinstance(e, tirx.IntImm) else _UNBOUNDED for e in buffer.shape]
+        if buffer.scope() != "global" and max(sizes, default=1) >= _UNBOUNDED:
+            raise ScheduleError(
+                f"TensorIR cannot bound the tile of {buffer.name} in {buffer.scope()} memory, "
+                f"because a symbolic extent cuts it; declare that as a multiple of the tile "
+                f"(n * 32), or compute the stage inside one thread's loops."
+            )
+
+
+def _check_variables(func: tirx.PrimFunc) -> None:
+    shapes = {var for p in func.params for e in getattr(p, "shape", ()) for var in _variables(e)}
+    loose = [v.name for v in _variables(func.body) if v not in shapes and v not in func.params]
+    if loose:
+        raise ScheduleError(
+            f"TensorIR cannot bound an on-chip tile, because the split that makes loop "
+            f"{loose[0]} does not divide its extent; split by a divisor, or attach further out."
+        )
+
+
+def _variables(node: Any) -> list[Any]:
+    return list(tirx.analysis.undefined_vars(node, []))
