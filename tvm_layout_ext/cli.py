@@ -132,7 +132,8 @@ def tune(
 
 
 def _print_result(console: Console, result: Result, log: Path) -> None:
-    from .report.tuning import comparison_table, failures, trial_table
+    from .report.comparison import comparison_table
+    from .report.tuning import failures, trial_table
     from .tune.cost import FORMULA
 
     if result.warning:
@@ -160,12 +161,16 @@ def _print_result(console: Console, result: Result, log: Path) -> None:
 
 
 def _verdict(result: Result) -> list[str]:
-    from .report.tuning import why
+    from .report.comparison import why
 
     if result.interrupted:
         found = "no trial worked yet" if result.best is None else f"best so far: {result.best.id}"
         return [f"Interrupted; {found}. The same command goes on from the log."]
-    checked = [f"Verified against NumPy on {result.verified_on}."] if result.best else []
+    checked = []
+    if result.best is not None:
+        whole = result.best.verified_on == str(result.task.workload)
+        part = "" if whole else ", a part of the shape that is as ragged"
+        checked = [f"Verified against NumPy on {result.best.verified_on}{part}."]
     return [why(result), *checked, *result.edges()]
 
 

@@ -20,11 +20,14 @@ def cost(counters: Counters, flops: int = 0) -> float:
 
 
 def test_formula_by_hand() -> None:
-    # 256 blocks on 132 multiprocessors: 2 rounds of 1024 sectors, 320 pipe slots and 1 barrier.
-    assert cost(COPY) == pytest.approx(2 * (1.6 * 1024 + 0.2 * 320 + 10))
-    assert cost(COPY, flops=256 * 256 * 4096) == pytest.approx(
-        2 * (4096 + 0.2 * (1.6 * 1024 + 320) + 10)
-    )
+    # 256 blocks on 132 multiprocessors: 2 blocks, each with 320 pipe slots and 1 barrier.
+    memory = 262144 / 82
+    assert cost(COPY) == pytest.approx(memory + 0.2 * 640 + 20)
+    assert cost(COPY, flops=256 * 256 * 4096) == pytest.approx(8192 + 0.2 * (memory + 640) + 20)
+
+
+def test_few_blocks_are_limited_by_what_one_multiprocessor_takes() -> None:
+    assert modelled_terms(replace(COPY, blocks=8), 0).memory == 262144 / 8 / 2
 
 
 def test_conflicts_cost_even_while_memory_is_the_limit() -> None:
@@ -38,7 +41,7 @@ def test_scattered_sectors_cost() -> None:
 
 def test_idle_multiprocessors_cost() -> None:
     few = replace(COPY, blocks=16)
-    assert cost(few) > 4 * cost(COPY)
+    assert cost(few) > 2 * cost(COPY)
 
 
 def test_counters_survive_json_beside_other_entries() -> None:

@@ -52,7 +52,7 @@ _workloads = st.builds(
         smem_bytes=st.none() | st.integers(0, 1 << 20),
         registers=st.none() | st.integers(0, 255),
         conflict_model=st.none() | st.builds(make_model, _seconds),
-        verified=st.booleans(),
+        verified_on=_maybe_text,
         error_class=_maybe_text,
         error_text=_maybe_text,
         git_id=_maybe_text,
@@ -72,7 +72,7 @@ def test_line_has_the_fields_users_were_promised() -> None:
     assert set(data) == {
         "schema_version", "id", "time", "runner", "device", "arch", "versions", "workload", "trial",
         "config", "status", "times", "median", "spread", "tflops", "gbps", "smem_bytes",
-        "registers", "conflict_model", "verified", "error_class", "error_text", "seed", "git_id",
+        "registers", "conflict_model", "verified_on", "error_class", "error_text", "seed", "git_id",
     }  # fmt: skip
     assert set(data["workload"]) == {"operator", "shape", "dtype", "hash"}
 
@@ -96,9 +96,9 @@ def test_log_gives_back_what_was_appended(tmp_path: Path) -> None:
 
 def test_later_record_of_a_trial_takes_the_place_of_the_earlier(tmp_path: Path) -> None:
     log, first, second = Log(tmp_path), make_record(), make_record(config={"tile_i": 64})
-    for record in (first, second, replace(first, verified=True)):
+    for record in (first, second, replace(first, verified_on="all")):
         log.append(record)
-    assert log.read().records == [replace(first, verified=True), second]
+    assert log.read().records == [replace(first, verified_on="all"), second]
 
 
 @pytest.mark.parametrize(

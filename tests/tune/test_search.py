@@ -59,7 +59,7 @@ def test_trial_0_is_the_default_and_the_best_wins(runner: FakeRunner) -> None:
     assert runner.ran[0] == result.task.operator.default_config() == result.default.config
     assert [record.trial for record in result.trials] == list(range(8))
     assert result.best is not None
-    assert result.best.verified
+    assert result.best.verified_on
     assert result.best.score == min(offset_cost(config) for config in runner.ran)
     assert result.ranking[0] == result.best
 
@@ -100,7 +100,7 @@ def test_wrong_winner_becomes_a_failed_trial_and_the_next_best_wins(
     wrong = [r for r in Log(tmp_path).read().records if r.error_class == "WrongResultError"]
     assert len(wrong) == 2
     assert all(record.config in runner.wrong for record in wrong)
-    assert all(r.status == "error" and not r.verified for r in wrong)
+    assert all(r.status == "error" and not r.verified_on for r in wrong)
 
 
 def test_interrupted_run_keeps_everything_and_resumes(runner: FakeRunner, tmp_path: Path) -> None:
@@ -115,12 +115,12 @@ def test_interrupted_run_keeps_everything_and_resumes(runner: FakeRunner, tmp_pa
     assert len(first.trials) == len(Log(tmp_path).read().records) == 3
     assert first.best is not None
     assert first.best.score == min(record.score or 0 for record in first.trials)
-    assert not first.best.verified
+    assert first.best.verified_on is None
     runner.ran, runner.cost = [], offset_cost
     second = run(log=tmp_path)
     assert (len(runner.ran), second.resumed, len(second.trials)) == (5, 3, 8)
     assert second.best is not None
-    assert second.best.verified
+    assert second.best.verified_on == "transpose 64x64 float32"
     assert len(Log(tmp_path).read().records) == 8
 
 

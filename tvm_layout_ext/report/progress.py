@@ -63,16 +63,19 @@ def trial_progress(console: Console) -> Iterator[Callback]:
 
 
 def _plain(console: Console, best: _Best) -> Callback:
-    started = time.monotonic()
-    printed = 0.0
+    first = printed = 0.0
 
     def show(record: Record, done: int, total: int) -> None:
-        nonlocal printed
+        nonlocal first, printed
         text, now = best.update(record), time.monotonic()
+        first = first or now
         if now - printed < _SECONDS_BETWEEN_LINES and done < total:
             return
         printed = now
-        left = (now - started) / done * (total - done)
-        console.print(f"trial {done} of {total}, best {text}, about {left:.0f} s left")
+        # The first trial is no measure: the space was enumerated and TVM warmed up before it.
+        left = (
+            f", about {(now - first) / (done - 1) * (total - done):.0f} s left" if done > 1 else ""
+        )
+        console.print(f"trial {done} of {total}, best {text}{left}")
 
     return show

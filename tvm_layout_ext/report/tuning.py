@@ -1,4 +1,4 @@
-"""What a run of the tuner prints: all trials, the winner against the default, and why it wins."""
+"""Tables of trials and of records."""
 
 from __future__ import annotations
 
@@ -6,29 +6,18 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from ..tune.cost import Counters, modelled_terms
 from ..tune.knobs import Config
-from ..tune.operator import Operator
 from ..tune.records import Record
 from ..tune.replay import Replay
 from ..tune.search import Result
 
 __all__ = [
     "best_table",
-    "comparison_table",
     "failures",
     "replay_lines",
     "score_text",
     "trial_table",
-    "why",
 ]
-
-_TERMS = {
-    "memory": "global memory sectors",
-    "pipe": "shared wavefronts and global requests",
-    "arithmetic": "arithmetic",
-    "barriers": "barriers",
-}
 
 
 def score_text(record: Record) -> str:
@@ -38,7 +27,8 @@ def score_text(record: Record) -> str:
     return f"{record.score * 1e6:,.2f} us" if record.runner == "cuda" else f"{record.score:,.0f}"
 
 
-def _table(title: str, heads: Sequence[str], left: frozenset[str] = frozenset()) -> Table:
+def make_table(title: str, heads: Sequence[str], left: frozenset[str] = frozenset()) -> Table:
+    """Make an empty table; the columns ``left`` are text, the others numbers."""
     table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
     for head in heads:
         table.add_column(head, justify="left" if head in left else "right", overflow="fold")
@@ -61,7 +51,7 @@ def trial_table(result: Result) -> Table:
         *knobs,
         "verified",
     ]
-    table = _table(f"{result.task.workload} on {result.trials[0].device}", heads)
+    table = make_table(f"{result.task.workload} on {result.trials[0].device}", heads)
     for record in result.ranking:
         style = "bold green" if record is result.best else "dim" if record.score is None else ""
         table.add_row(*_trial_cells(record, result, measured), style=style)
@@ -92,7 +82,7 @@ def _trial_cells(record: Record, result: Result, measured: bool) -> list[str]:
         *(timing if measured else []),
         *_counter_cells(record),
         *config,
-        "yes" if record.verified else "",
+        "yes" if record.verified_on else "",
     ]
 
 
@@ -115,67 +105,6 @@ def _figure(value: float | None) -> str:
     return "" if value is None else f"{value:,.4g}"
 
 
-def comparison_table(result: Result) -> Table | None:
-    """Default and winner side by side, counter by counter; None unless both have counters."""
-    if result.best is None:
-        return None
-    before, after = result.default.conflict_model, result.best.conflict_model
-    if before is None or after is None:
-        return None
-    table = _table("Winner against default", ("", "default", "winner", "ratio"), frozenset({""}))
-    scores = result.default.score, result.best.score
-    table.add_row("score", score_text(result.default), score_text(result.best), _ratio(*scores))
-    for name in (*Counters.__dataclass_fields__, "sectors_per_request"):
-        if name != "sampled":
-            table.add_row(
-                name.replace("_", " "),
-                f"{before[name]:,}",
-                f"{after[name]:,}",
-                _ratio(before[name], after[name]),
-            )
-    return table
-
-
-def _ratio(before: float | None, after: float | None) -> str:
-    return f"{after / before:.2f}" if before and after is not None else ""
-
-
-def why(result: Result) -> str:
-    """One or two sentences on where the winner gains over the default schedule."""
-    best, default = result.best, result.default
-    if best is None:
-        return "No candidate worked, so there is no winner."
-    if best.trial == default.trial:
-        return "The default schedule is the winner: no other trial was better."
-    if default.score is None:
-        return f"The default schedule failed ({default.error_class}: {default.error_text})."
-    gain = (
-        f"Trial {best.trial} wins with {score_text(best)} against {score_text(default)} "
-        f"of the default, {(best.score or 0.0) / default.score:.2f} of it."
-    )
-    return f"{gain} {_largest_saving(result.task.operator, default, best)}".strip()
-
-
-def _largest_saving(operator: Operator, default: Record, best: Record) -> str:
-    """The modelled term that shrank the most, with its counters."""
-    if default.conflict_model is None or best.conflict_model is None:
-        return ""
-    models = default.conflict_model, best.conflict_model
-    flops = operator.flops(default.workload.shape)
-    before, after = (vars(modelled_terms(Counters.from_json(model), flops)) for model in models)
-    name = max(_TERMS, key=lambda term: before[term] - after[term])
-    if before[name] <= after[name]:
-        return "The model sees no saving in any term: what wins is outside the model."
-    conflicts = [
-        int(model["bank_conflicts"]) for model in (default.conflict_model, best.conflict_model)
-    ]
-    return (
-        f"By the model it saves the most in {_TERMS[name]}: {before[name]:,.0f} to "
-        f"{after[name]:,.0f} modelled cycles of the busiest multiprocessor; "
-        f"bank conflicts go from {conflicts[0]:,} to {conflicts[1]:,}."
-    )
-
-
 def best_table(records: Sequence[Record]) -> Table:
     """One record a line, with its configuration."""
     heads = (
@@ -189,7 +118,7 @@ def best_table(records: Sequence[Record]) -> Table:
         "verified",
         "config",
     )
-    table = _table(
+    table = make_table(
         "Best of each workload", heads, frozenset({"id", "workload", "device", "config"})
     )
     for record in records:
@@ -199,7 +128,7 @@ def best_table(records: Sequence[Record]) -> Table:
             f"{record.device} ({record.arch})",
             score_text(record) if record.runner == "cuda" else f"cost {score_text(record)}",
             *_counter_cells(record),
-            "yes" if record.verified else "no",
+            "yes" if record.verified_on else "no",
             _config_text(record.config),
         )
     return table

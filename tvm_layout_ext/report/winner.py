@@ -7,6 +7,7 @@ import numpy as np
 from ..target import cuda_target
 from ..tune.records import Record
 from ..tune.search import make_task
+from ..tune.simulated import COUNTED_EXTENT
 from .explain import Explanation, explain
 
 __all__ = ["explain_record"]
@@ -23,6 +24,8 @@ def explain_record(record: Record) -> Explanation:
     workload = record.workload
     task = make_task(workload.operator, workload.shape, workload.dtype, record.seed)
     task.operator.check_config(record.config)
-    # Addresses depend on no value; zeros of any size cost no memory until they are touched.
-    arrays = [np.zeros(shape, workload.dtype) for shape in task.argument_shapes()[:-1]]
-    return explain(task.module(record.config), arrays=arrays, target=cuda_target(record.arch))
+    shape = task.sub_shape(COUNTED_EXTENT, task.operator.parallel)
+    # No operator's addresses depend on values.
+    arrays = [np.zeros(extents, workload.dtype) for extents in task.argument_shapes(shape)[:-1]]
+    module = task.module(record.config, shape)
+    return explain(module, arrays=arrays, target=cuda_target(record.arch))

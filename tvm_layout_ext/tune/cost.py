@@ -11,8 +11,10 @@ __all__ = ["FORMULA", "Counters", "Terms", "modelled_terms"]
 
 #: Of an H200, for which the model is written.
 MULTIPROCESSORS = 132
-#: 4.8 TB/s over 132 multiprocessors at 1.83 GHz are 20 bytes, so a 32-byte sector costs 1.6 cycles.
-CYCLES_PER_SECTOR = 1.6
+#: 4.8 TB/s at 1.83 GHz are 2640 bytes a cycle for the whole GPU, or 82 sectors of 32 bytes.
+SECTORS_PER_CYCLE = 82
+#: One multiprocessor alone takes 64 bytes a cycle.
+CYCLES_PER_OWN_SECTOR = 0.5
 #: A multiprocessor finishes 128 single-precision multiply-adds a cycle.
 FLOPS_PER_CYCLE = 256
 #: Of a __syncthreads: latency that the other resident blocks hide only in part.
@@ -21,9 +23,10 @@ CYCLES_PER_BARRIER = 10
 EXPOSED = 0.2
 
 FORMULA = (
-    "cost = rounds * (max(g, l, f) + 0.2 * (the other two) + 10 * barriers), in modelled cycles of "
-    "the busiest multiprocessor, with, per block: g = 1.6 * global sectors, l = shared wavefronts "
-    "+ global requests, f = flops / 256; rounds = ceil(blocks / 132). A model, not a time."
+    "cost = max(g, l, f) + 0.2 * (the other two) + 10 * barriers, in modelled cycles of the "
+    "busiest multiprocessor, which runs ceil(blocks / 132) blocks: over these, l = shared wavefronts + "
+    "global requests, f = flops / 256, g = max(global sectors / 2, sectors of all blocks / 82). "
+    "A model, not a time."
 )
 
 
@@ -101,10 +104,11 @@ class Terms:
 def modelled_terms(counters: Counters, flops: int) -> Terms:
     """Model what a kernel costs. Modelled cycles, not a time.
 
-    ``cost = rounds * (max(g, l, f) + 0.2 * (the other two) + 10 * barriers)`` where, per block,
-    ``g = 1.6 * global sectors`` (memory bandwidth), ``l = shared wavefronts + global requests``
-    (the load-store unit takes one a cycle), ``f = flops / 256`` (float32 multiply-adds), and
-    ``rounds = ceil(blocks / 132)``: how many blocks the busiest multiprocessor runs.
+    ``cost = max(g, l, f) + 0.2 * (the other two) + 10 * barriers`` of the multiprocessor that runs
+    the most blocks, ``ceil(blocks / 132)``. Over these, ``l = shared wavefronts + global requests``
+    (the load-store unit takes one a cycle), ``f = flops / 256`` (float32 multiply-adds), and ``g``
+    is the larger of ``global sectors / 2`` (what one multiprocessor can take) and ``sectors of all
+    blocks / 82`` (what the memory gives to all).
 
     Bank conflicts enter through the wavefronts, uncoalesced access through the sectors. Latency,
     occupancy, registers and caches are not in it.
@@ -119,7 +123,7 @@ def modelled_terms(counters: Counters, flops: int) -> Terms:
     blocks = max(counters.blocks, 1)
     share = math.ceil(blocks / MULTIPROCESSORS) / blocks
     return Terms(
-        memory=share * CYCLES_PER_SECTOR * counters.sectors,
+        memory=counters.sectors * max(share * CYCLES_PER_OWN_SECTOR, 1 / SECTORS_PER_CYCLE),
         pipe=share * (counters.wavefronts + counters.requests),
         arithmetic=share * flops / FLOPS_PER_CYCLE,
         barriers=share * CYCLES_PER_BARRIER * counters.barriers,

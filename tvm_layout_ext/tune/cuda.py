@@ -50,7 +50,7 @@ class CudaRunner:
         )
         times = tuple(float(seconds) for seconds in timer(*arguments).results)
         shared, model = self._model(task, config)
-        return Measurement(shared, model, times, verified=True)
+        return Measurement(shared, model, times, verified_on=str(task.workload))
 
     def verify(self, task: Task, config: Config) -> str:
         """Check a candidate's output on inputs that no trial has seen."""

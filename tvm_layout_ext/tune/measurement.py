@@ -24,14 +24,14 @@ class Measurement:
         Shared memory of a block.
     conflict_model : dict or None
         Counters and modelled cost; None if the simulator does not model the kernel.
-    verified : bool
-        Whether the whole output was compared with NumPy's.
+    verified_on : str or None
+        The workload on which the output was compared with NumPy's and found right.
     """
 
     smem_bytes: int
     conflict_model: dict[str, Any] | None
     times: tuple[float, ...] = ()
-    verified: bool = False
+    verified_on: str | None = None
 
     @property
     def median(self) -> float | None:

@@ -60,8 +60,9 @@ class Record:
         Of a thread; None if unknown.
     conflict_model : dict, optional
         The simulated GPU's counters for the whole grid, and the modelled cost made of them.
-    verified : bool
-        Whether the output was compared with NumPy's and found right.
+    verified_on : str, optional
+        The workload on which the output was compared with NumPy's and found right; smaller than
+        the record's own where simulating all of that takes too long.
     error_class, error_text : str, optional
         What went wrong.
     seed : int
@@ -87,7 +88,7 @@ class Record:
     smem_bytes: int | None = None
     registers: int | None = None
     conflict_model: dict[str, float] | None = None
-    verified: bool = False
+    verified_on: str | None = None
     error_class: str | None = None
     error_text: str | None = None
     git_id: str | None = None
@@ -152,7 +153,6 @@ _KINDS: dict[str, type] = {
     "config": dict,
     "trial": int,
     "seed": int,
-    "verified": bool,
 }
 
 

@@ -37,15 +37,13 @@ class Result:
         What was tuned.
     best : Record or None
         The verified winner; None if no candidate worked. After an interruption it is the best so
-        far, and ``best.verified`` says whether it was verified.
+        far, and ``best.verified_on`` says whether it was verified.
     trials : list of Record
         Every trial, the default schedule (trial 0) first.
     resumed : int
         How many of them were taken from the log.
     interrupted : bool
         Whether Ctrl-C ended the run early.
-    verified_on : str
-        The shape on which the winner's output was compared with NumPy's.
     warning : str or None
         What was skipped in the log.
     """
@@ -55,7 +53,6 @@ class Result:
     trials: list[Record]
     resumed: int = 0
     interrupted: bool = False
-    verified_on: str = ""
     warning: str | None = None
 
     @property
@@ -197,12 +194,12 @@ class _Run:
     def search(self, count: int, progress: Progress) -> Result:
         """Run the trials, then verify from the best on."""
         total = min(count, len(self.task.space.legal))
-        best, verified_on, interrupted = None, "", False
+        best, interrupted = None, False
         try:
             for record in self._records(total):
                 self.trials.append(record)
                 progress(record, len(self.trials), total)
-            best, verified_on = self._verified_best()
+            best = self._verified_best()
         except KeyboardInterrupt:
             interrupted = True
             best = min((r for r in self.trials if r.score is not None), key=_rank, default=None)
@@ -212,7 +209,6 @@ class _Run:
             trials=self.trials,
             resumed=self.resumed,
             interrupted=interrupted,
-            verified_on=verified_on,
             warning=self.reading.warning,
         )
 
@@ -255,25 +251,28 @@ class _Run:
             self.log.append(record)
         return record
 
-    def _verified_best(self) -> tuple[Record | None, str]:
+    def _verified_best(self) -> Record | None:
         """Verify from the best on; the first that is right is the winner."""
         for record in sorted(self.trials, key=_rank):
             if record.score is None:
                 break
-            checked, shape = self._verify(record)
+            checked = self._verify(record)
             self.trials[self.trials.index(record)] = checked
             if checked.status == "ok":
-                return checked, shape
-        return None, ""
+                return checked
+        return None
 
-    def _verify(self, record: Record) -> tuple[Record, str]:
+    def _verify(self, record: Record) -> Record:
+        """Verify on fresh inputs, unless an earlier run of the simulator has done it."""
+        if record.verified_on is not None and record.runner == "simulate":
+            return record
         try:
-            shape = self.runner.verify(self.task, record.config)
+            workload = self.runner.verify(self.task, record.config)
         except Exception as error:
-            return self._keep(_failed(record, error)), ""
-        if record.verified:
-            return record, shape
-        return self._keep(replace(record, verified=True)), shape
+            return self._keep(_failed(record, error))
+        if record.verified_on == workload:
+            return record
+        return self._keep(replace(record, verified_on=workload))
 
 
 def _failed(record: Record, error: Exception) -> Record:
@@ -283,7 +282,7 @@ def _failed(record: Record, error: Exception) -> Record:
         record,
         time=environment.now(),
         status="error",
-        verified=False,
+        verified_on=None,
         error_class=type(error).__name__,
         error_text=text,
     )
@@ -304,5 +303,5 @@ def _worked(planned: Record, task: Task, measured: Measurement) -> Record:
         gbps=traffic / seconds / 1e9 if seconds else None,
         smem_bytes=measured.smem_bytes,
         conflict_model=measured.conflict_model,
-        verified=measured.verified,
+        verified_on=measured.verified_on,
     )

@@ -1,0 +1,99 @@
+"""Why a winner wins: its counters beside those of another trial."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from ..tune.cost import Counters, modelled_terms
+from ..tune.operator import Operator
+from ..tune.records import Record
+from ..tune.search import Result
+from .tuning import make_table, score_text
+
+__all__ = ["comparison_table", "rival", "why"]
+
+_TERMS = {
+    "memory": "global memory sectors",
+    "pipe": "shared wavefronts and global requests",
+    "arithmetic": "arithmetic",
+    "barriers": "barriers",
+}
+_COUNTERS = (
+    "blocks",
+    "requests",
+    "sectors",
+    "ideal_sectors",
+    "sectors_per_request",
+    "wavefronts",
+    "bank_conflicts",
+    "barriers",
+)
+
+
+def rival(result: Result) -> Record:
+    """The trial to compare the winner with: the default, or if that wins the last that worked."""
+    if result.best is None or result.best.trial != result.default.trial:
+        return result.default
+    return next(record for record in reversed(result.ranking) if record.score is not None)
+
+
+def comparison_table(result: Result) -> Table | None:
+    """Winner and rival side by side, counter by counter; None unless both have counters."""
+    other, best = rival(result), result.best
+    if best is None or best.trial == other.trial:
+        return None
+    before, after = other.conflict_model, best.conflict_model
+    if before is None or after is None:
+        return None
+    name = _name(other)
+    table = make_table(f"Winner against {name}", ("", name, "winner", "ratio"), frozenset({""}))
+    scores = other.score, best.score
+    table.add_row("score", score_text(other), score_text(best), _ratio(*scores))
+    for counter in _COUNTERS:
+        old, new = before[counter], after[counter]
+        table.add_row(counter.replace("_", " "), f"{old:,}", f"{new:,}", _ratio(old, new))
+    return table
+
+
+def _name(record: Record) -> str:
+    return "the default" if record.trial == 0 else f"trial {record.trial}"
+
+
+def _ratio(before: float | None, after: float | None) -> str:
+    return f"{after / before:.2f}" if before and after is not None else ""
+
+
+def why(result: Result) -> str:
+    """Where the winner gains over the default, or over the last trial if the default wins."""
+    best, other = result.best, rival(result)
+    if best is None:
+        return "No candidate worked, so there is no winner."
+    if other.score is None:
+        return f"Trial {best.trial} wins; the default failed ({other.error_class})."
+    if best.trial == other.trial:
+        return "The default is the winner: no other trial worked."
+    lead = "The default wins, no trial was better." if best.trial == 0 else ""
+    gain = (
+        f"Trial {best.trial} has {score_text(best)} against {score_text(other)} of {_name(other)}, "
+        f"{(best.score or 0.0) / other.score:.2f} of it."
+    )
+    saving = _largest_saving(result.task.operator, other, best)
+    return " ".join(part for part in (lead, gain, saving) if part)
+
+
+def _largest_saving(operator: Operator, other: Record, best: Record) -> str:
+    """The modelled term that is smaller by the most, and the conflicts."""
+    if other.conflict_model is None or best.conflict_model is None:
+        return ""
+    models = other.conflict_model, best.conflict_model
+    flops = operator.flops(best.workload.shape)
+    before, after = (vars(modelled_terms(Counters.from_json(model), flops)) for model in models)
+    name = max(_TERMS, key=lambda term: before[term] - after[term])
+    if before[name] <= after[name]:
+        return "The model sees no saving in any term: what wins is outside the model."
+    conflicts = [int(model["bank_conflicts"]) for model in models]
+    return (
+        f"By the model it saves the most in {_TERMS[name]}: {before[name]:,.0f} to "
+        f"{after[name]:,.0f} modelled cycles of the busiest multiprocessor; "
+        f"bank conflicts {conflicts[0]:,} to {conflicts[1]:,}."
+    )
