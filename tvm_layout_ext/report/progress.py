@@ -73,9 +73,8 @@ def _plain(console: Console, best: _Best) -> Callback:
             return
         printed = now
         # The first trial is no measure: the space was enumerated and TVM warmed up before it.
-        left = (
-            f", about {(now - first) / (done - 1) * (total - done):.0f} s left" if done > 1 else ""
-        )
-        console.print(f"trial {done} of {total}, best {text}{left}")
+        left = (now - first) / max(done - 1, 1) * (total - done)
+        about = f", about {left:.0f} s left" if done > 1 else ""
+        console.print(f"trial {done} of {total}, best {text}{about}")
 
     return show

@@ -24,9 +24,9 @@ EXPOSED = 0.2
 
 FORMULA = (
     "cost = max(g, l, f) + 0.2 * (the other two) + 10 * barriers, in modelled cycles of the "
-    "busiest multiprocessor, which runs ceil(blocks / 132) blocks: over these, l = shared wavefronts + "
-    "global requests, f = flops / 256, g = max(global sectors / 2, sectors of all blocks / 82). "
-    "A model, not a time."
+    "busiest multiprocessor, which runs ceil(blocks / 132) blocks: over these, l = shared "
+    "wavefronts + global requests, f = flops / 256, g = max(global sectors / 2, sectors of all "
+    "blocks / 82). A model, not a time."
 )
 
 
