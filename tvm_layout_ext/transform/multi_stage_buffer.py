@@ -152,6 +152,43 @@ def _check_independent(parts: list[_Part], loop_name: str) -> None:
                 )
 
 
+def _counted_once(body: Any) -> Any:
+    """A loop body in which no block of several statements is a statement of its own.
+
+    InjectSoftwarePipeline counts the statements of such a block one by one; tensor intrinsics make
+    such blocks. Inside one more block they count once.
+    """
+    if isinstance(body, tirx.SeqStmt):
+        return tirx.SeqStmt([_wrapped(child) for child in _flat(body)])
+    if isinstance(body, SBlockRealize) and isinstance(body.block.body, tirx.SeqStmt):
+        return _with_body(body, _counted_once(body.block.body))
+    return body
+
+
+def _wrapped(stmt: Any) -> Any:
+    if not isinstance(stmt, SBlockRealize) or not isinstance(stmt.block.body, tirx.SeqStmt):
+        return stmt
+    block = stmt.block
+    inner = SBlock([], block.reads, block.writes, block.name_hint, block.body)
+    return _with_body(stmt, SBlockRealize([], True, inner))
+
+
+def _with_body(realize: Any, body: Any) -> Any:
+    block = realize.block
+    changed = SBlock(
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        body,
+        block.init,
+        block.alloc_buffers,
+        block.match_buffers,
+        block.annotations,
+    )
+    return SBlockRealize(realize.iter_values, realize.predicate, changed)
+
+
 def _annotate(loop: Any) -> Any:
     if not _is_serial(loop):
         return loop
@@ -164,7 +201,7 @@ def _annotate(loop: Any) -> Any:
         loop.min,
         loop.extent,
         loop.kind,
-        loop.body,
+        _counted_once(loop.body),
         loop.thread_binding,
         {**loop.annotations, "software_pipeline_stage": stage, "software_pipeline_order": order},
         loop.step,
