@@ -179,9 +179,7 @@ def without_waits(program: DeviceProgram) -> DeviceProgram:
         return tirx.AttrStmt(node.node, node.attr_key, tirx.IntImm("int32", 99), node.body)
 
     kernels = {
-        name: k.with_body(
-            tvm_ffi.structural_map(k.body, [(tirx.AttrStmt, loosen)], order="post")
-        )
+        name: k.with_body(tvm_ffi.structural_map(k.body, [(tirx.AttrStmt, loosen)], order="post"))
         for name, k in program.kernels.items()
     }
     return replace(program, kernels=kernels)

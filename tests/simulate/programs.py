@@ -54,7 +54,7 @@ def same_bits(A: T.Buffer((64,), "int32"), B: T.Buffer((32,), "int32")):
     for b in T.thread_binding(2, "blockIdx.x"):
         for j in T.thread_binding(32, "threadIdx.x"):
             with T.sblock("B"):
-                vb, vj = T.axis.remap("SS", [b, j])
+                _, vj = T.axis.remap("SS", [b, j])
                 T.reads(A[vj])
                 T.writes(B[vj])
                 B[vj] = A[vj] * 3
@@ -165,7 +165,6 @@ def misaligned(A: T.Buffer((64,), "float32"), B: T.Buffer((256,), "float32")):
 
 @T.prim_func(s_tir=True)
 def divergent_barrier(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
-    S = T.sblock_alloc_buffer((64,), "int32", scope="shared")
     for j in T.thread_binding(64, "threadIdx.x"):
         with T.sblock("B"):
             v = T.axis.spatial(64, j)
@@ -203,7 +202,7 @@ def two_roles(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
                     T.cuda.cta_sync()
                     T.cuda.cta_sync()
             else:
-                for k in T.serial(3):
+                for _ in T.serial(3):
                     T.cuda.cta_sync()
                     B[v - 32] = B[v] * 10
                     T.cuda.cta_sync()
@@ -373,9 +372,35 @@ def half_the_threads_copy(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32
     for j in T.thread_binding(64, "threadIdx.x"):
         for k in T.serial(64):
             with T.sblock("S"):
-                vj, vk = T.axis.remap("SS", [j, k])
+                _, vk = T.axis.remap("SS", [j, k])
                 T.where(j < 32)
                 S[vk] = A[vk]
         with T.sblock("B"):
             v = T.axis.spatial(64, j)
             B[v] = S[63 - v]
+
+
+@T.prim_func(s_tir=True)
+def leaving_loops(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    n = T.sblock_alloc_buffer((1,), "int32", scope="local")
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            T.reads(A[0:64])
+            T.writes(B[v])
+            n[0] = 0
+            for k in T.serial(v):
+                if A[k] == 3:
+                    T.evaluate(T.continue_loop())
+                if A[k] == 4 and k > 8:
+                    T.evaluate(T.break_loop())
+                n[0] = n[0] + k
+            B[v] = n[0]
+
+
+@T.prim_func(s_tir=True)
+def serial(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
+    for j in T.serial(64):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            B[v] = A[v]

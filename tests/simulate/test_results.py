@@ -36,7 +36,12 @@ def pair(dtype: str) -> tuple[Any, Any]:
 @pytest.mark.parametrize("op", ["add", "subtract", "multiply", "true_divide"])
 def test_float_arithmetic_rounds_to_its_type(op: str, dtype: str, vector: int) -> None:
     a, b = pair(dtype)
-    names = {"add": "__add__", "subtract": "__sub__", "multiply": "__mul__", "true_divide": "__truediv__"}
+    names = {
+        "add": "__add__",
+        "subtract": "__sub__",
+        "multiply": "__mul__",
+        "true_divide": "__truediv__",
+    }
     got = run(lambda x, y: getattr(x, names[op])(y), a, b, vector=vector)
     assert got.dtype == a.dtype
     np.testing.assert_array_equal(got, getattr(np, op)(a, b))
@@ -53,7 +58,9 @@ def test_integer_arithmetic_wraps(dtype: str) -> None:
 
 def test_narrow_integers_compute_as_int_before_they_are_compared() -> None:
     a = np.full(256, 100, "int8")
-    got = run(lambda x: tirx.if_then_else(x + x > x, tirx.const(1, "int32"), tirx.const(0, "int32")), a)
+    got = run(
+        lambda x: tirx.if_then_else(x + x > x, tirx.const(1, "int32"), tirx.const(0, "int32")), a
+    )
     # 100 + 100 is 200 in C's int, which int8 would wrap to -56.
     np.testing.assert_array_equal(got, np.ones(256, "int32"))
 
@@ -171,8 +178,10 @@ def test_nan_tests_and_nan_losing_minimum() -> None:
 def test_float_casts(source: str, target: str, vector: int) -> None:
     a = kernels.random((256,), source)
     got = run(lambda x: x.astype(target), a, vector=vector)
-    wanted = a.astype("float32").astype(kernels.numpy_dtype(target)) if target in NARROW else a.astype(
-        kernels.numpy_dtype(target)
+    wanted = (
+        a.astype("float32").astype(kernels.numpy_dtype(target))
+        if target in NARROW
+        else a.astype(kernels.numpy_dtype(target))
     )
     np.testing.assert_array_equal(got, wanted)
 

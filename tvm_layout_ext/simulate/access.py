@@ -148,7 +148,7 @@ class Access:
         assert self.address.fixed is not None
         gang = s.gang
         index = np.asarray(self.address.fixed.run(s, None)).astype(np.int64)
-        index = np.broadcast_to(index, index.shape[:-1] + (gang.size,))
+        index = np.broadcast_to(index, (*index.shape[:-1], gang.size))
         live = index if gang.full is None else index[..., gang.full]
         return index + self._block_base(gang), int(live.min()), int(live.max()), 0
 
@@ -164,7 +164,7 @@ class Access:
                 if not mask.any():
                     return None
         flat = np.asarray(index).astype(np.int64)
-        flat = np.broadcast_to(flat, flat.shape[:-1] + (gang.size,)) + self._block_base(gang)
+        flat = np.broadcast_to(flat, (*flat.shape[:-1], gang.size)) + self._block_base(gang)
         flat, mask = self._confine(gang, flat, mask)
         self._check_alignment(gang, flat, mask)
         return Address(flat, mask, None)
@@ -187,9 +187,9 @@ class Access:
         extent = self._extent(gang)
         lanes = f" of {self.lanes} elements" if self.together and self.lanes > 1 else ""
         raise SimulationError(
-            f"Out of bounds: {gang.thread_name(int(where[-1]))} makes a {self.kind}{lanes} at index "
-            f"{int(index[where])} of {self.place.name}, which has shape ({extent},), at {self.site}"
-            f" ({cases:,} such accesses in this instruction)."
+            f"Out of bounds: {gang.thread_name(int(where[-1]))} makes a {self.kind}{lanes} "
+            f"at index {int(index[where])} of {self.place.name}, which has shape ({extent},), at "
+            f"{self.site} ({cases:,} such accesses in this instruction)."
         )
 
     def _check_alignment(self, gang: Any, flat: Any, mask: Any) -> None:
@@ -205,7 +205,8 @@ class Access:
             raise SimulationError(
                 f"Misaligned address: {gang.thread_name(int(bad[0]))} makes a {self.width}-byte "
                 f"{self.kind} at index {index} of {self.place.name}, whose byte address "
-                f"{index * self.place.dtype.itemsize} is no multiple of {self.width}, at {self.site}."
+                f"{index * self.place.dtype.itemsize} is no multiple of {self.width}, at "
+                f"{self.site}."
             )
 
     # Counters.
@@ -321,9 +322,7 @@ class Access:
         conflict = memory.shadow.check_read(*self._flat(gang, cells, mask), gang.clocks)
         gang.launch.findings.races(self, gang, memory, conflict, "reads")
 
-    def _check_flying(
-        self, gang: Any, memory: Memory, cells: Any, mask: Any, codes: Any
-    ) -> Any:
+    def _check_flying(self, gang: Any, memory: Memory, cells: Any, mask: Any, codes: Any) -> Any:
         """Report a touch of memory that a copy is under way into; what is read is poison."""
         flying = memory.flying.take(cells)
         active = gang.active(mask if mask is not None else gang.full)
@@ -390,7 +389,14 @@ class Access:
             memory.set_poison(cells, spread)
 
     def _write_tracked(
-        self, gang: Any, memory: Memory, view: Any, elements: Any, cells: Any, lanes: Any, value: Any
+        self,
+        gang: Any,
+        memory: Memory,
+        view: Any,
+        elements: Any,
+        cells: Any,
+        lanes: Any,
+        value: Any,
     ) -> None:
         shadow, clocks = memory.shadow, gang.clocks
         assert shadow is not None
@@ -436,7 +442,14 @@ class Access:
             memory.shadow.mark_copies(same, self.number, gang.clocks)
 
     def _settle_rivals(
-        self, gang: Any, memory: Memory, view: Any, elements: Any, cells: Any, lanes: Any, value: Any
+        self,
+        gang: Any,
+        memory: Memory,
+        view: Any,
+        elements: Any,
+        cells: Any,
+        lanes: Any,
+        value: Any,
     ) -> None:
         """Report threads of one instruction that write the same location."""
         shadow = memory.shadow
@@ -463,7 +476,7 @@ class Access:
         flying = memory.flying.take(cells)
         if not flying.any():
             return
-        everywhere = np.zeros(cells.shape[:-1] + (gang.size,), np.int64)
+        everywhere = np.zeros((*cells.shape[:-1], gang.size), np.int64)
         where = np.zeros_like(everywhere)
         everywhere[..., lanes], where[..., lanes] = flying, cells
         gang.launch.findings.flying(self, gang, memory, where, everywhere != 0, everywhere)
@@ -486,5 +499,3 @@ def _any_element(flags: Any) -> Any:
 
 def _bits(values: Any) -> Any:
     return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
-
-

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-
 from .values import either
 
 __all__ = ["FIXED", "LAUNCH", "UNIFORM", "VARYING", "Code", "constant", "lift", "mask_and"]
@@ -111,5 +110,3 @@ def _lift_pair(function: Callable[..., Any], left: Run, right: Run) -> Run:
         return function(x, y), either(p, q)
 
     return run
-
-

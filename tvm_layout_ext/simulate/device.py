@@ -40,9 +40,7 @@ class DeviceCompiler(ExpressionCompiler):
         Schedule blocks of its source.
     """
 
-    def __init__(
-        self, places: Places, findings: Findings, script: Script, blocks: Blocks
-    ) -> None:
+    def __init__(self, places: Places, findings: Findings, script: Script, blocks: Blocks) -> None:
         super().__init__()
         self.places = places
         self.findings = findings
@@ -101,9 +99,9 @@ class DeviceCompiler(ExpressionCompiler):
         code = self.operand(start)
         if not isinstance(place.offset, int) and not _is_zero(place.offset):
             code = lift(np.add, code, self.operand(place.offset))
-        if code.taint or (code.terms is None and code.rank in (UNIFORM, VARYING)):
-            if code.rank != UNIFORM or code.taint or numpy_type(start)[1] > 1:
-                return AddressCode(None, None, code, 0)
+        whole = code.rank == VARYING or (code.rank == UNIFORM and numpy_type(start)[1] > 1)
+        if code.taint or (code.terms is None and whole):
+            return AddressCode(None, None, code, 0)
         terms = code.terms or ((1, code),)
         fixed = [t for t in terms if t[1].rank in (LAUNCH, FIXED)]
         moving = [t for t in terms if t[1].rank == UNIFORM]
@@ -222,8 +220,10 @@ class DeviceCompiler(ExpressionCompiler):
         source, _ = numpy_type(expr.args[0])
         if source.itemsize != dtype.itemsize:
             raise NotModelled(f"The simulated GPU does not model {expr}, which changes the size.")
-        return lift(lambda x: np.ascontiguousarray(x).view(dtype).reshape(np.shape(x)),
-                    self.narrowed(expr.args[0]))
+        return lift(
+            lambda x: np.ascontiguousarray(x).view(dtype).reshape(np.shape(x)),
+            self.narrowed(expr.args[0]),
+        )
 
     def _isnan(self, expr: Any) -> Code:
         return lift(np.isnan, self.expr(expr.args[0]))

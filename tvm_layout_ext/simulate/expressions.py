@@ -9,16 +9,13 @@ import numpy as np
 from tvm.ir.prim.expr import IntImm
 
 from ..errors import NotModelled
-from .arithmetic import COMPARISONS, binary
+from .arithmetic import BINARY, COMPARISONS, binary
 from .code import FIXED, LAUNCH, UNIFORM, Code, constant, lift, mask_and
 from .places import handle
 from .values import cast, either, is_float, is_narrow, numpy_type
 
 __all__ = ["ExpressionCompiler", "short_circuit"]
 
-_ARITHMETIC = (
-    "Add Sub Mul Div Mod FloorDiv FloorMod Min Max BitwiseAnd BitwiseOr BitwiseXor LShift RShift"
-).split()
 _RANK_OF_SLOT = 3
 
 
@@ -49,7 +46,7 @@ class ExpressionCompiler:
             "TensorLoad": self.load,
             "Call": self.call,
         }
-        for name in _ARITHMETIC:
+        for name in BINARY:
             self._handlers[name] = self._arithmetic
         for name in COMPARISONS:
             self._handlers[name] = self._compare
@@ -121,7 +118,9 @@ class ExpressionCompiler:
 
     def _constant(self, expr: Any) -> Code:
         dtype, _ = numpy_type(expr)
-        return constant(cast(np.float64(expr.value), dtype) if is_float(dtype) else dtype.type(expr.value))
+        return constant(
+            cast(np.float64(expr.value), dtype) if is_float(dtype) else dtype.type(expr.value)
+        )
 
     def _var(self, expr: Any) -> Code:
         found = self.scope.get(handle(expr))
@@ -286,7 +285,7 @@ def added(terms: list[tuple[int, Code]]) -> Code:
 
 
 def short_circuit(a: Code, b: Code, stop: bool) -> Code:
-    """Compile ``a && b`` (stop False) or ``a || b`` (stop True): ``b`` only where ``a`` leaves it open.
+    """Compile ``a && b`` (stop False) or ``a || b`` (stop True), ``b`` only where it matters.
 
     Poison in ``b`` does not matter to a thread that ``a`` decides.
     """

@@ -1,4 +1,4 @@
-"""Collects hazards: one entry for each kind, buffer and pair of places, with the first case named."""
+"""Collects hazards: one entry for each kind, buffer and pair of places, naming the first case."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Findings:
     def poison_at(self, site: Site, gang: Any, codes: Any, bad: Any, what: str) -> None:
         """Report poison of the threads ``bad`` that reaches something at a site."""
         lane = int(np.argmax(bad))
-        column = np.broadcast_to(codes, codes.shape[:-1] + (gang.size,))[..., lane]
+        column = np.broadcast_to(codes, (*codes.shape[:-1], gang.size))[..., lane]
         code = int(np.max(column))
         thread = gang.thread_name(lane)
         message = f"a value from {self.describe(code)} {what} by {thread} at {site}."
@@ -125,9 +125,7 @@ class Findings:
             f"{thread} {verb} {access.place.name}[{index}] at {access.site} while an asynchronous "
             f"copy into it, issued at {other}, has not been waited for."
         )
-        hazard = Hazard(
-            "async", access.place.name, index, (thread,), (access.site, other), message
-        )
+        hazard = Hazard("async", access.place.name, index, (thread,), (access.site, other), message)
         self.add(("async", access.site, other), hazard, int(touched.sum()))
 
     def _pair(

@@ -1,4 +1,4 @@
-"""Interprets the host function: binds arguments and shapes, allocates workspace, launches kernels."""
+"""Interprets the host function: binds arguments, allocates workspace, launches kernels."""
 
 from __future__ import annotations
 
@@ -276,7 +276,8 @@ class Host(ExpressionCompiler):
         axes = [str(axis) for axis in call.attrs.launch_params]
         kernel, *arguments = call.args
         passed, extents = arguments[: -len(axes)], arguments[-len(axes) :]
-        memories, scalars = [], []
+        memories: list[Memory] = []
+        scalars: list[Any] = []
         for argument in passed:
             if hasattr(argument.ty, "element_type"):
                 memories.append(self._pointed(argument))

@@ -33,9 +33,7 @@ class LocalAccess:
         Whether they lie one after the other; else ``index`` gives each.
     """
 
-    def __init__(
-        self, place: Place, site: Site, index: Code, lanes: int, contiguous: bool
-    ) -> None:
+    def __init__(self, place: Place, site: Site, index: Code, lanes: int, contiguous: bool) -> None:
         self.place = place
         self.site = site
         self.index = index
@@ -81,9 +79,7 @@ class LocalAccess:
         if self.lanes == 1:
             return local.data[start], self._named(s, local.row_poison(start), start)
         value = local.data[start : start + self.lanes]
-        rows = [
-            self._named(s, local.row_poison(start + i), start + i) for i in range(self.lanes)
-        ]
+        rows = [self._named(s, local.row_poison(start + i), start + i) for i in range(self.lanes)]
         if all(row is None for row in rows):
             return value, None
         size = s.gang.size
@@ -126,7 +122,7 @@ class LocalAccess:
         rows = np.asarray(index).astype(np.int64)
         if self.contiguous and self.lanes > 1:
             rows = rows + np.arange(self.lanes)[:, None]
-        rows = np.broadcast_to(rows, rows.shape[:-1] + (gang.size,))
+        rows = np.broadcast_to(rows, (*rows.shape[:-1], gang.size))
         outside = (rows < 0) | (rows >= local.length)
         if outside.any():
             bad = np.argwhere(outside & gang.active(mask))
@@ -151,6 +147,4 @@ class LocalAccess:
             rows, lanes, value = rows[..., mask], lanes[..., mask], value[..., mask]
             codes = None if codes is None else codes[..., mask]
         local.data[rows, lanes] = value
-        local.scatter_poison(
-            rows.ravel(), lanes.ravel(), None if codes is None else codes.ravel()
-        )
+        local.scatter_poison(rows.ravel(), lanes.ravel(), None if codes is None else codes.ravel())

@@ -19,7 +19,16 @@ from .code import Code, Run
 from .gang import Gang, Strand
 from .report import Hazard, Site
 
-__all__ = ["Barrier", "Branch", "End", "Instruction", "Jump", "Machine", "RunInstruction", "SetSlot"]
+__all__ = [
+    "Barrier",
+    "Branch",
+    "End",
+    "Instruction",
+    "Jump",
+    "Machine",
+    "RunInstruction",
+    "SetSlot",
+]
 
 _WARP = hardware.WARP_SIZE
 #: Turns of a strand's while loops after which they count as endless: some 5 seconds of them.
@@ -197,20 +206,19 @@ class Machine:
 
     def _merge(self, s: Strand) -> None:
         for other in self.strands:
-            if other is not s and other.pc == s.pc and other.waiting is s.waiting is None:
-                if self._mergeable(s, other):
-                    self._join(s, other)
-                    return
+            if other is not s and self._mergeable(s, other):
+                self._join(s, other)
+                return
 
     def _mergeable(self, s: Strand, other: Strand) -> bool:
+        if other.pc != s.pc or s.waiting is not None or other.waiting is not None:
+            return False
         live = self.program[s.pc].live if s.pc < len(self.program) else ()
         return all(_same(s.slots[slot], other.slots[slot]) for slot in live)
 
     def _join(self, s: Strand, other: Strand) -> None:
         mine = self.gang.active(s.mask)
-        s.slots = [
-            _blend(mine, a, b) for a, b in zip(s.slots, other.slots, strict=True)
-        ]
+        s.slots = [_blend(mine, a, b) for a, b in zip(s.slots, other.slots, strict=True)]
         joined = mine | self.gang.active(other.mask)
         full = self.gang.active(self.gang.full)
         s.mask = self.gang.full if (joined == full).all() else joined

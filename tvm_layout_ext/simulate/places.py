@@ -147,9 +147,7 @@ def _add_parameters(places: Places, kernel: Any) -> None:
         if not _is_pointer(param):
             continue
         dtype, _ = split_type(str(param.ty.element_type.dtype))
-        storage = Storage(
-            len(places.storages), param.name, "global", dtype, 0, dtype.itemsize
-        )
+        storage = Storage(len(places.storages), param.name, "global", dtype, 0, dtype.itemsize)
         places.storages.append(storage)
         places.by_pointer[handle(param)] = Place(param.name, storage, dtype, (), 0)
 
@@ -164,9 +162,7 @@ def _add_allocation(places: Places, node: Any) -> None:
     if len(extents) != len(buffer.shape):
         raise NotModelled(f"Allocation {buffer.name} in {scope} memory has no constant size.")
     length = int(np.prod(extents, dtype=np.int64)) * lanes
-    storage = Storage(
-        len(places.storages), str(buffer.name), scope, dtype, length, dtype.itemsize
-    )
+    storage = Storage(len(places.storages), str(buffer.name), scope, dtype, length, dtype.itemsize)
     places.storages.append(storage)
     places.by_buffer[handle(buffer)] = Place(
         str(buffer.name), storage, dtype, tuple(buffer.shape), 0, lanes

@@ -180,7 +180,7 @@ class Shadow:
         return Conflict(cells[bad], lanes[bad], tags[bad], np.flatnonzero(bad))
 
     def check_read(self, cells: Any, lanes: Any, clocks: Clocks) -> Conflict:
-        """Find the writes that a read by ``lanes`` of ``cells`` (flat arrays) is not ordered after."""
+        """Find the writes that a read of ``cells`` by ``lanes`` (flat) is not ordered after."""
         found = self._conflict(self.writes[cells], cells, lanes, clocks)
         if not len(found) or not self._copies:
             return found

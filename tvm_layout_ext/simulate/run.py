@@ -163,7 +163,7 @@ class _Simulation:
             return argument.array()
         written = self._written.get(id(memory), np.zeros(memory.cells, bool))
         ratio = argument.dtype.itemsize // memory.granule
-        mask = ~np.broadcast_to(written, (memory.cells,)).reshape(-1, ratio).all(axis=1)
+        mask = np.logical_not(np.reshape(written, (-1, ratio)).all(axis=1))
         size = int(np.prod(argument.shape, dtype=np.int64))
         return np.ma.masked_array(argument.array(), mask[:size].reshape(argument.shape))
 
@@ -205,8 +205,8 @@ def _entry(program: DeviceProgram) -> Any:
         return functions["main"]
     if len(functions) != 1:
         raise SimulationError(
-            f"The module has functions {', '.join(sorted(functions))} and none is named main, so it "
-            "is not clear which to run."
+            f"The module has functions {', '.join(sorted(functions))} and none is named "
+            "main, so it is not clear which to run."
         )
     return next(iter(functions.values()))
 

@@ -26,7 +26,6 @@ _STATEMENTS = (
     tirx.IfThenElse,
     tirx.For,
     tirx.While,
-    tirx.AttrStmt,
 )
 
 
@@ -57,7 +56,7 @@ def _print_kernel(kernel: Any) -> tuple[list[str], dict[int, int]]:
     statements = _statements(kernel)
     marks = {statement: f"@{number}@" for number, statement in enumerate(statements)}
     lines: dict[int, int] = {}
-    text = []
+    text: list[str] = []
     for line in kernel.script(obj_to_annotate=marks).split("\n"):
         numbers = re.findall(r"@(\d+)@", line)
         for number in numbers:

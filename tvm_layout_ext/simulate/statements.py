@@ -15,7 +15,7 @@ from .. import hardware
 from ..errors import NotModelled
 from . import async_copy
 from .access import Access
-from .code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run, constant, lift, mask_and
+from .code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run, constant, lift
 from .device import DeviceCompiler
 from .machine import (
     Barrier,
@@ -46,7 +46,7 @@ def _op_name(call: Any) -> str:
 
 
 def _needs_program(statement: Any) -> bool:
-    """Whether threads may part company in a statement: it synchronises, loops freely, or is left."""
+    """Whether threads may part company in a statement: it synchronises, has while, or is left."""
     found: list[Any] = []
 
     def look(call: Any) -> None:
@@ -55,9 +55,7 @@ def _needs_program(statement: Any) -> bool:
             found.append(call)
 
     kinds = (tirx.While, tirx.Break, tirx.Continue, tirx.Return)
-    tvm_ffi.structural_walk(
-        statement, [(ir.Call, look), *[(kind, found.append) for kind in kinds]]
-    )
+    tvm_ffi.structural_walk(statement, [(ir.Call, look), *[(kind, found.append) for kind in kinds]])
     return bool(found)
 
 
@@ -298,7 +296,7 @@ class StatementCompiler(DeviceCompiler):
         if not isinstance(call, ir.Call):
             return None
         name = _op_name(call)
-        if name == _WARP_BARRIER or name == _STORAGE_SYNC:
+        if name in (_WARP_BARRIER, _STORAGE_SYNC):
             return self._warp_barrier(call)
         if name in _NOTHING:
             return None
@@ -337,9 +335,7 @@ class StatementCompiler(DeviceCompiler):
         chosen = self.expr(predicate[0]) if predicate and not _is_minus_one(predicate[0]) else None
         return async_copy.copy(load, store, chosen)
 
-    def _copy_side(
-        self, pointer: Any, at: Any, width: int, kind: str, source: str = ""
-    ) -> Access:
+    def _copy_side(self, pointer: Any, at: Any, width: int, kind: str, source: str = "") -> Access:
         place = self.places.pointed(pointer)
         # The emitted helper scales offsets by the size of the pointer's own element type.
         unit, _ = split_type(str(pointer.ty.element_type.dtype))

@@ -10,7 +10,7 @@ of it is defined, which is the usual case and costs nothing.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -25,16 +25,19 @@ _FLOAT8 = {
     for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3", "float8_e8m0fnu")
     if hasattr(ml_dtypes, name)
 }
+_BITS = (8, 16, 32, 64)
 _PLAIN = {
     name: np.dtype(name)
     for name in (
-        "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
-    ).split()
+        "bool",
+        *[f"{sign}int{bits}" for sign in ("", "u") for bits in _BITS],
+        *[f"float{bits}" for bits in _BITS[1:]],
+    )
 }
 _TYPES = {**_PLAIN, **_FLOAT8, "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 
-@lru_cache(maxsize=None)
+@cache
 def split_type(dtype: str) -> tuple[np.dtype[Any], int]:
     """NumPy type and number of vector lanes of a TVM type: ``"float16x4"`` gives (float16, 4).
 
@@ -54,19 +57,19 @@ def numpy_type(expr: Any) -> tuple[np.dtype[Any], int]:
     return split_type(str(expr.ty.dtype))
 
 
-@lru_cache(maxsize=None)
+@cache
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Whether a NumPy or ml_dtypes type is a floating-point type."""
     return dtype.kind == "f" or dtype in _FLOAT8.values() or dtype == _TYPES["bfloat16"]
 
 
-@lru_cache(maxsize=None)
+@cache
 def is_narrow(dtype: np.dtype[Any]) -> bool:
     """Whether C promotes an integer type to int before it computes with it."""
     return dtype.kind in "iu" and dtype.itemsize < 4
 
 
-@lru_cache(maxsize=None)
+@cache
 def _limits(target: np.dtype[Any], source: np.dtype[Any]) -> tuple[Any, Any]:
     """Ends of an integer type, as the nearest values of a float type inside the range."""
     info = np.iinfo(target)

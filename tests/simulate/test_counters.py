@@ -1,0 +1,146 @@
+"""The counting rules, as pure functions of addresses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tvm_layout_ext.simulate.counters import Count, count_global, count_shared, instructions
+
+LANES = np.arange(32)
+ALL = np.ones((1, 32), bool)
+
+
+def shared(addresses: object, width: int = 4, active: object = ALL) -> tuple[int, int]:
+    count = count_shared(
+        np.asarray(addresses).reshape(1, 32), np.asarray(active).reshape(1, 32), width
+    )
+    return count.wavefronts, count.least_wavefronts
+
+
+def sectors(addresses: object, width: int = 4, active: object = ALL) -> tuple[int, int]:
+    count = count_global(
+        np.asarray(addresses).reshape(1, 32), np.asarray(active).reshape(1, 32), width
+    )
+    return count.sectors, count.ideal_sectors
+
+
+@pytest.mark.parametrize("stride", range(1, 33))
+def test_stride_in_words_conflicts_by_its_common_divisor_with_the_banks(stride: int) -> None:
+    assert shared(LANES * stride * 4) == (np.gcd(stride, 32), 1)
+
+
+def test_broadcast_is_free() -> None:
+    assert shared(np.zeros(32, int)) == (1, 1)
+    assert shared(LANES // 2 * 4) == (1, 1)
+
+
+def test_bytes_of_one_word_are_one_word() -> None:
+    assert shared(LANES, width=1) == (1, 1)
+    assert shared(LANES * 2, width=2) == (1, 1)
+    assert shared(LANES * 128, width=2) == (32, 1)
+
+
+def test_wide_accesses_go_in_phases() -> None:
+    assert shared(LANES * 8, width=8) == (2, 2)
+    assert shared(LANES * 16, width=16) == (4, 4)
+    # Rows of 128 bytes: the 8 threads of each quarter share 4 banks.
+    assert shared(LANES * 128, width=16) == (32, 4)
+    # Rows of 144 bytes are 4 banks apart.
+    assert shared(LANES * 144, width=16) == (4, 4)
+
+
+def test_idle_threads_cost_nothing() -> None:
+    few = LANES < 4
+    assert shared(LANES * 128, active=few) == (4, 1)
+    assert shared(LANES * 16, width=16, active=few) == (1, 1)
+    assert sectors(LANES * 128, active=few) == (4, 1)
+    assert count_shared(LANES[None] * 4, np.zeros((1, 32), bool), 4) == Count()
+
+
+def test_sectors() -> None:
+    assert sectors(LANES * 4) == (4, 4)
+    assert sectors(LANES * 4 + 4) == (5, 4)
+    assert sectors(LANES * 128) == (32, 4)
+    assert sectors(LANES * 16, width=16) == (16, 16)
+    assert sectors(np.zeros(32, int)) == (1, 1)
+    assert sectors(LANES, width=1) == (1, 1)
+
+
+def test_wide_access_is_several_instructions() -> None:
+    assert instructions(4) == [(0, 4)]
+    assert instructions(32) == [(0, 16), (16, 16)]
+
+
+def _waves(lanes: list[int], addresses: list[int], width: int) -> int:
+    """Most distinct words in one bank, for some threads together."""
+    banks: dict[int, set[int]] = {}
+    for lane in lanes:
+        for word in range(addresses[lane] // 4, (addresses[lane] + width - 1) // 4 + 1):
+            banks.setdefault(word % 32, set()).add(word)
+    return max(map(len, banks.values()), default=0)
+
+
+def _twins(lanes: list[int], addresses: list[int]) -> bool:
+    """Whether all threads read what their partners at XOR 1, or all at XOR 2, read."""
+    return any(
+        all(addresses[n] == addresses[n ^ by] for n in lanes if n ^ by in lanes) for by in (1, 2)
+    )
+
+
+def _slow_shared(addresses: list[int], active: list[bool], width: int, store: bool) -> int:
+    """The rule spelt out: phases one by one, neighbours joined where a read allows it."""
+    threads = min(32, 128 // width)
+    live = [lane for lane in range(32) if active[lane]]
+    phases = [[n for n in live if n // threads == phase] for phase in range(32 // threads)]
+    if len(phases) == 1:
+        return _waves(live, addresses, width)
+    total = 0
+    for first, second in zip(phases[::2], phases[1::2], strict=True):
+        both = first + second
+        joins = not store and _twins(both, addresses) and _waves(both, addresses, width) <= 1
+        parts = [both] if joins else [first, second]
+        total += sum(_waves(part, addresses, width) for part in parts)
+    return total
+
+
+def _twin_units() -> st.SearchStrategy[list[int]]:
+    """Patterns in which pairs of threads read one address."""
+    pairs = st.lists(st.integers(0, 40), min_size=16, max_size=16)
+    return pairs.map(lambda units: [unit for unit in units for _ in range(2)])
+
+
+@given(
+    st.lists(st.integers(0, 300), min_size=32, max_size=32) | _twin_units(),
+    st.lists(st.booleans(), min_size=32, max_size=32),
+    st.sampled_from([1, 2, 4, 8, 16]),
+    st.booleans(),
+)
+def test_any_pattern_matches_the_rule(
+    units: list[int], active: list[bool], width: int, store: bool
+) -> None:
+    addresses = np.array(units) * width
+    count = count_shared(addresses[None], np.array(active)[None], width, store=store)
+    assert count.wavefronts == _slow_shared(list(addresses), active, width, store)
+    assert count.least_wavefronts <= count.wavefronts
+    touched = {u for u, on in zip(units, active, strict=True) if on}
+    wanted = len({u * width // 32 for u in touched}), -(-len(touched) * width // 32)
+    assert sectors(addresses, width, active) == wanted
+
+
+@given(st.integers(2, 40), st.integers(0, 2**31), st.sampled_from([4, 8, 16]))
+def test_many_requests_are_the_sum_of_each(requests: int, seed: int, width: int) -> None:
+    rng = np.random.default_rng(seed)
+    patterns = rng.integers(0, 64, (3, 32)) * width
+    addresses = patterns[rng.integers(0, 3, requests)] + rng.integers(0, 9, (requests, 1)) * 128
+    active = rng.random((requests, 32)) < 0.9
+    together = count_shared(addresses, active, width)
+    apart = [count_shared(a[None], m[None], width) for a, m in zip(addresses, active, strict=True)]
+    assert together.wavefronts == sum(count.wavefronts for count in apart)
+    assert together.requests == sum(count.requests for count in apart)
+    outside = count_global(addresses, active, width)
+    each = [count_global(a[None], m[None], width) for a, m in zip(addresses, active, strict=True)]
+    assert outside.sectors == sum(count.sectors for count in each)
+    assert outside.ideal_sectors == sum(count.ideal_sectors for count in each)

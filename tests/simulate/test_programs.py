@@ -1,0 +1,180 @@
+"""Control flow, warps, dynamic shapes, several kernels, and the checks of the call itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tvm_layout_ext as tlx
+from tests.simulate import kernels, programs
+from tvm_layout_ext.errors import SimulationError, TargetError
+from tvm_layout_ext.simulate import machine, simulate
+
+INTS = kernels.random((64,), "int32")
+
+
+def collatz_steps(n: int) -> int:
+    steps = 0
+    while n > 1:
+        n = n // 2 if n % 2 == 0 else 3 * n + 1
+        steps += 1
+    return steps
+
+
+def test_while_loops_end_for_each_thread_by_itself() -> None:
+    report = simulate(programs.collatz, INTS)
+    np.testing.assert_array_equal(report.outputs["B"], [collatz_steps(int(n)) for n in INTS])
+
+
+def test_endless_loop_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_MAX_TURNS", 1000)
+    with pytest.raises(SimulationError, match=r"while loop at line \d+ took 1,000 turns"):
+        simulate(programs.endless, INTS)
+
+
+def test_loop_bounds_may_differ_among_threads() -> None:
+    report = simulate(programs.triangle, INTS)
+    np.testing.assert_array_equal(report.outputs["B"], np.r_[0, np.cumsum(INTS)[:-1]])
+
+
+def test_break_and_continue() -> None:
+    values = np.random.default_rng(0).integers(0, 6, 64).astype("int32")
+    report = simulate(programs.leaving_loops, values)
+    wanted = []
+    for v in range(64):
+        total = 0
+        for k in range(v):
+            if values[k] == 3:
+                continue
+            if values[k] == 4 and k > 8:
+                break
+            total += k
+        wanted.append(total)
+    np.testing.assert_array_equal(report.outputs["B"], wanted)
+
+
+def test_roles_exchange_through_barriers() -> None:
+    report = simulate(programs.two_roles, INTS)
+    np.testing.assert_array_equal(report.outputs["B"][:32], (INTS[:32] + 2) * 10)
+    assert report.barriers == 6
+
+
+def test_warps_go_on_past_a_branch_that_others_wait_in() -> None:
+    report = simulate(programs.separate_ifs, INTS)
+    np.testing.assert_array_equal(report.outputs["B"], np.r_[INTS[:32] * 2, INTS[:32] * 2 + 1])
+    assert report.barriers == 1
+
+
+def test_warp_memory() -> None:
+    A = kernels.random((256,))
+    report = simulate(programs.warp_memory, A)
+    assert report.hazards == []
+    wanted = np.roll(A.reshape(8, 32), -1, axis=1).ravel()
+    np.testing.assert_array_equal(report.outputs["B"], wanted)
+
+
+def test_float_atomics_add_up() -> None:
+    A = kernels.random((256,))
+    report = simulate(programs.float_sum, A, np.ones(1, "float32"))
+    assert report.hazards == []
+    np.testing.assert_allclose(report.outputs["B"], 1 + A.sum(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 300])
+def test_dynamic_shape(rows: int) -> None:
+    A = kernels.random((rows, 32))
+    report = simulate(programs.dynamic, A)
+    np.testing.assert_array_equal(report.outputs["B"], A[:, ::-1] * 2)
+    assert report.blocks == (rows, rows)
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_several_kernels_share_workspace(rows: int) -> None:
+    A = kernels.random((rows, 32), "float16")
+    report = simulate(programs.two_kernels, A)
+    assert report.hazards == []
+    np.testing.assert_array_equal(report.outputs["B"], (A * np.float16(2))[:, ::-1])
+    assert {a.buffer for a in report.accesses} == {"A", "W", "B"}
+    assert report.script.count("def ") == 2
+
+
+def test_lowered_module_runs_as_its_schedule_does() -> None:
+    A = kernels.random((64, 64))
+    schedule = kernels.transpose(64, pad=1)
+    direct, lowered = simulate(schedule, A), simulate(tlx.lower(schedule), A)
+    np.testing.assert_array_equal(direct.outputs["B"], lowered.outputs["B"])
+    assert direct.script == lowered.script
+    assert direct.sectors == lowered.sectors
+
+
+def test_batches_do_not_change_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tvm_layout_ext.simulate import kernel
+
+    A = kernels.random((128, 128))
+    one = simulate(kernels.transpose(128), A)
+    monkeypatch.setattr(kernel, "_GANG_LANES", 300)
+    many = simulate(kernels.transpose(128), A)
+    np.testing.assert_array_equal(one.outputs["B"], many.outputs["B"])
+    assert str(one) == str(many)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "text"),
+    [
+        ((), "A is an input"),
+        ((np.zeros((64, 63), "float32"),), r"shape \(64, 63\)"),
+        ((np.zeros(64, "float32"),), r"shape \(64,\)"),
+        ((np.zeros((64, 64)),), "type float64"),
+        ((np.zeros((64, 64), "float32"), None, None), "takes 2 arguments"),
+        ((3,), "type int64"),
+    ],
+)
+def test_arguments_that_do_not_fit(arrays: Any, text: str) -> None:
+    with pytest.raises(SimulationError, match=text) as error:
+        simulate(kernels.transpose(64), *arrays)
+    assert str(error.value).endswith(".")
+
+
+def test_conflicting_extents_are_named() -> None:
+    with pytest.raises(SimulationError, match="n = 6, but another argument makes it 5"):
+        simulate(programs.dynamic, kernels.random((5, 32)), kernels.random((6, 32)))
+
+
+def test_program_without_a_thread_is_refused() -> None:
+    with pytest.raises(TargetError, match="binds no GPU thread"):
+        simulate(programs.serial, INTS)
+
+
+def test_sample_of_no_block_is_refused() -> None:
+    with pytest.raises(SimulationError, match="grid_sample is 0"):
+        simulate(programs.accumulate, INTS, INTS, grid_sample=0)
+
+
+def test_inputs_are_not_changed() -> None:
+    start = INTS.copy()
+    simulate(programs.accumulate, INTS, start)
+    np.testing.assert_array_equal(start, INTS)
+
+
+def test_quiet_when_short(capfd: pytest.CaptureFixture[str]) -> None:
+    simulate(programs.accumulate, INTS, INTS)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_progress_lines_when_long(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tvm_layout_ext.simulate import kernel, progress
+
+    monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(kernel, "_GANG_LANES", 256)
+    simulate(kernels.transpose(64), kernels.random((64, 64)))
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in lines] == [
+        f"simulate main_kernel: {done} of 4 blocks" for done in (1, 2, 3, 4)
+    ]
+    simulate(kernels.transpose(64), kernels.random((64, 64)), progress=False)
+    assert capfd.readouterr().err == ""
