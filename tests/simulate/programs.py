@@ -404,3 +404,33 @@ def serial(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
         with T.sblock("B"):
             v = T.axis.spatial(64, j)
             B[v] = A[v]
+
+
+@T.prim_func(s_tir=True)
+def strided(a: T.handle, B: T.Buffer((16, 64), "float32")):
+    s = T.int32()
+    A = T.match_buffer(a, (16, 64), "float32", strides=(s, 1))
+    for i in T.thread_binding(16, "blockIdx.x"):
+        for j in T.thread_binding(64, "threadIdx.x"):
+            with T.sblock("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = A[vi, vj] * 2.0
+
+
+@T.prim_func(s_tir=True)
+def through_ldg(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")):
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            T.reads(A[v])
+            T.writes(B[v])
+            B[v] = T.cuda.ldg(T.address_of(A[v]), "float32")
+
+
+@T.prim_func(s_tir=True)
+def host_loop(A: T.Buffer((4, 32), "float32"), B: T.Buffer((4, 32), "float32")):
+    for k in T.serial(4):
+        for j in T.thread_binding(32, "threadIdx.x"):
+            with T.sblock("B"):
+                vk, vj = T.axis.remap("SS", [k, j])
+                B[vk, vj] = A[vk, vj] + 1.0

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tvm import te
 
 import tvm_layout_ext as tlx
 from tests.simulate import kernels, programs
@@ -178,3 +179,37 @@ def test_progress_lines_when_long(
     ]
     simulate(kernels.transpose(64), kernels.random((64, 64)), progress=False)
     assert capfd.readouterr().err == ""
+
+
+def test_te_schedule_takes_its_tensors() -> None:
+    A = te.placeholder((8, 64), "float32", name="A")
+    B = te.compute((8, 64), lambda i, j: A[i, j] + 1, name="B")
+    schedule = tlx.create_schedule(B.op)
+    schedule[B].bind(B.op.axis[0], te.thread_axis("blockIdx.x"))
+    schedule[B].bind(B.op.axis[1], te.thread_axis("threadIdx.x"))
+    values = kernels.random((8, 64))
+    report = tlx.simulate(schedule, values, args=[A, B])
+    np.testing.assert_array_equal(report.outputs["B"], values + 1)
+
+
+def test_strided_argument() -> None:
+    whole = kernels.random((16, 80))
+    report = simulate(programs.strided, whole[:, 3:67])
+    np.testing.assert_array_equal(report.outputs["B"], whole[:, 3:67] * 2)
+    # The copy on the device starts aligned, and rows are 320 bytes apart: whole sectors.
+    (load,) = [a for a in report.accesses if a.kind == "load"]
+    assert (load.requests, load.sectors) == (32, 128)
+
+
+def test_read_only_cache_loads() -> None:
+    A = kernels.random((64,))
+    report = simulate(programs.through_ldg, A)
+    np.testing.assert_array_equal(report.outputs["B"], A)
+    assert [a.buffer for a in report.accesses if a.kind == "load"] == ["A"]
+
+
+def test_launches_in_a_host_loop() -> None:
+    A = kernels.random((4, 32))
+    report = simulate(programs.host_loop, A)
+    np.testing.assert_array_equal(report.outputs["B"], A + 1)
+    assert report.blocks == (4, 4)

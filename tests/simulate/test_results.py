@@ -250,3 +250,9 @@ def test_unknown_function_is_named() -> None:
 def test_ml_dtypes_are_the_array_types() -> None:
     a = kernels.random((256,), "bfloat16")
     assert run(lambda x: x + x, a).dtype == np.dtype(ml_dtypes.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_float8_arithmetic_is_refused_as_cuda_refuses_it(dtype: str) -> None:
+    with pytest.raises(NotModelled, match=f"CUDA has no Add of {dtype}"):
+        run(lambda x, y: x + y, *pair(dtype))

@@ -225,6 +225,13 @@ class DeviceCompiler(ExpressionCompiler):
             self.narrowed(expr.args[0]),
         )
 
+    def _ldg(self, expr: Any) -> Code:
+        """Compile ``__ldg`` of a scalar: a load through the read-only cache."""
+        if len(expr.args) != _SCALAR_LDG:
+            raise NotModelled(f"The simulated GPU does not model the vector form of {expr}.")
+        place, index = self.pointee(expr.args[0])
+        return Code(self.access(place, index, 1, True, "load").load, VARYING, True)
+
     def _isnan(self, expr: Any) -> Code:
         return lift(np.isnan, self.expr(expr.args[0]))
 
@@ -243,11 +250,13 @@ def _divisible(start: Any, lanes: int) -> bool:
     return known.coeff % lanes == 0 and known.base % lanes == 0
 
 
+_SCALAR_LDG = 2
 _CALLS = {
     "tirx.if_then_else": lambda c, e: c.choice(*e.args),
     "prim.if_then_else": lambda c, e: c.choice(*e.args),
     "prim.likely": lambda c, e: c.expr(e.args[0]),
     "tirx.reinterpret": DeviceCompiler._reinterpret,
+    "tirx.cuda.ldg": DeviceCompiler._ldg,
     "tirx.isnan": DeviceCompiler._isnan,
     "tirx.popcount": DeviceCompiler._popcount,
     "tirx.cuda.__activemask": lambda c, e: active_mask(),

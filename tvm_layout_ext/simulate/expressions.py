@@ -12,7 +12,7 @@ from ..errors import NotModelled
 from .arithmetic import BINARY, COMPARISONS, binary
 from .code import FIXED, LAUNCH, UNIFORM, Code, constant, lift, mask_and
 from .places import handle
-from .values import cast, either, is_float, is_narrow, numpy_type
+from .values import cast, either, is_float, is_float8, is_narrow, numpy_type
 
 __all__ = ["ExpressionCompiler", "short_circuit"]
 
@@ -153,6 +153,11 @@ class ExpressionCompiler:
         return self._binary(expr)
 
     def _binary(self, expr: Any) -> Code:
+        dtype, _ = numpy_type(expr)
+        if is_float8(dtype):
+            raise NotModelled(
+                f"CUDA has no {type(expr).__name__} of {dtype} values; cast them to float32 first."
+            )
         right = expr.b.value if isinstance(expr.b, IntImm) else None
         a, b = self.operand(expr.a), self.operand(expr.b)
         joined = a.rank | b.rank

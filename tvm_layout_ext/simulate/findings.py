@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..errors import NotModelled
+from .races import MAX_SITES
 from .report import Hazard, Site
 
 if TYPE_CHECKING:
@@ -42,6 +44,11 @@ class Findings:
 
     def new_site(self, site: Site, atomic: bool) -> int:
         """Number of a site, for race tags."""
+        if len(self.sites) == MAX_SITES:
+            raise NotModelled(
+                f"The program has more than {MAX_SITES:,} memory accesses, the most that the "
+                "simulated GPU's race detector can tell apart."
+            )
         self.sites.append(site)
         self.atomic.append(atomic)
         return len(self.sites) - 1

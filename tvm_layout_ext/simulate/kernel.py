@@ -155,11 +155,11 @@ class Launch:
 
     def _begin(self) -> None:
         for storage, memory in zip(self.kernel.places.storages, self.memories, strict=False):
-            if storage.written and (memory.shadow is None or memory.granule > storage.granule):
-                memory.granule = min(memory.granule, storage.granule)
-                memory.track()
-            elif memory.shadow is not None:
+            memory.refine(storage.granule)
+            if memory.shadow is not None:
                 memory.shadow.clear()
+            elif storage.written:
+                memory.track()
 
     def _gang_blocks(self) -> int:
         lanes = self.geometry.lanes

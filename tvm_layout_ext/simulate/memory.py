@@ -73,6 +73,14 @@ class Memory:
             found = self._views[dtype] = self.data[:whole].view(dtype)
         return found
 
+    def refine(self, granule: int) -> None:
+        """Use smaller cells from now on, because a kernel accesses a smaller type."""
+        if granule < self.granule:
+            if self.poison is not None:
+                self.poison = np.repeat(self.poison, self.granule // granule)
+            self.granule = granule
+            self.shadow = None
+
     def track(self) -> None:
         """Start to watch for races."""
         self.shadow = Shadow(self.cells, across_blocks=self.scope == "global")

@@ -23,10 +23,11 @@ import numpy as np
 
 from .. import hardware
 
-__all__ = ["MAX_LANES", "Clocks", "Conflict", "Shadow"]
+__all__ = ["MAX_LANES", "MAX_SITES", "Clocks", "Conflict", "Shadow"]
 
 _TIME, _SITE, _GROUP = 34, 20, 18
 MAX_LANES = 1 << _GROUP
+MAX_SITES = 1 << (_TIME - _SITE)
 _LANE_MASK = MAX_LANES - 1
 _ALONE, _ONE_WARP, _MANY_WARPS = 0, 1, 2
 #: Cells of logged reads after which the log is folded into tags to save memory.
@@ -35,7 +36,7 @@ _LOG_CELLS = 1 << 23
 
 def site_of(tags: Any) -> Any:
     """Site number in a tag."""
-    return (tags >> _SITE) & ((1 << (_TIME - _SITE)) - 1)
+    return (tags >> _SITE) & (MAX_SITES - 1)
 
 
 class Clocks:

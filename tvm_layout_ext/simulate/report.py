@@ -145,6 +145,8 @@ class Report:
         Races, poison, barriers in divergent code; empty for a sound program.
     redundant : list of Hazard
         Locations that several threads write with the same bits: wasteful, not wrong.
+    unlisted : int
+        Cases of further hazards, beyond the 200 that are listed.
     barriers : int
         Block-wide barriers passed, summed over blocks.
     shared_bytes : int
@@ -159,6 +161,7 @@ class Report:
     accesses: list[Access] = field(default_factory=list)
     hazards: list[Hazard] = field(default_factory=list)
     redundant: list[Hazard] = field(default_factory=list)
+    unlisted: int = 0
     barriers: int = 0
     shared_bytes: int = 0
     script: str = ""
@@ -188,6 +191,8 @@ class Report:
         lines = [*_table(self.accesses), "", self._totals()]
         lines += [str(hazard) for hazard in self.hazards]
         lines += [str(hazard) for hazard in self.redundant]
+        if self.unlisted:
+            lines.append(f"and {self.unlisted:,} cases of further hazards")
         return "\n".join(lines)
 
     def _totals(self) -> str:

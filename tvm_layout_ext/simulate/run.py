@@ -142,7 +142,7 @@ class _Simulation:
         self._display.begin(name, len(chosen))
         launch.run(chosen, self._display.advance)
         self._report.barriers += launch.barriers
-        for memory in memories:
+        for memory in memories if self._sample is not None else ():
             if memory.shadow is not None:
                 fresh = memory.shadow.writes != 0
                 self._written[id(memory)] = self._written.get(id(memory), False) | fresh
@@ -187,6 +187,7 @@ class _Simulation:
         report = self._report
         report.hazards = self._findings.hazards(redundant=False)
         report.redundant = self._findings.hazards(redundant=True)
+        report.unlisted = self._findings.dropped
         report.shared_bytes = max(k.shared_bytes for k in self._kernels.values())
         report.accesses = [
             Access.of(a.site, a.place.storage.scope, a.kind, a.width, a.count)

@@ -18,7 +18,16 @@ import numpy as np
 
 from ..errors import NotModelled
 
-__all__ = ["cast", "either", "is_float", "is_narrow", "numpy_type", "split_type", "to_lanes"]
+__all__ = [
+    "cast",
+    "either",
+    "is_float",
+    "is_float8",
+    "is_narrow",
+    "numpy_type",
+    "split_type",
+    "to_lanes",
+]
 
 _FLOAT8 = {
     name: np.dtype(getattr(ml_dtypes, name))
@@ -60,7 +69,13 @@ def numpy_type(expr: Any) -> tuple[np.dtype[Any], int]:
 @cache
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Whether a NumPy or ml_dtypes type is a floating-point type."""
-    return dtype.kind == "f" or dtype in _FLOAT8.values() or dtype == _TYPES["bfloat16"]
+    return dtype.kind == "f" or is_float8(dtype) or dtype == _TYPES["bfloat16"]
+
+
+@cache
+def is_float8(dtype: np.dtype[Any]) -> bool:
+    """Whether a type is an 8-bit float, which CUDA can only convert."""
+    return dtype in _FLOAT8.values()
 
 
 @cache
@@ -106,7 +121,7 @@ def cast(value: Any, target: np.dtype[Any]) -> Any:
         return value != source.type(0)
     if is_float(source) and target.kind in "iu":
         return _float_to_int(value, target)
-    if target in _FLOAT8.values():
+    if is_float8(target):
         return _to_float8(value, target)
     return value.astype(target)
 
