@@ -26,9 +26,11 @@ _REPLACED = "s_tir"
 LOWERED = "layout_ext.lowered"
 #: Our passes, by the TVM pass before which each runs, in this order.
 _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
-    "s_tir.CanonicalizeLoop": (transform.MarkAnnotated,),
+    "s_tir.CanonicalizeLoop": (transform.MarkAnnotated, transform.AutoCoalesce),
     # The last point at which loops, blocks and 2-D indices are all still there.
     "s_tir.InjectSoftwarePipeline": (transform.InjectMultiStageBuffer,),
+    # Indices are flat by now, and vectors are still loops.
+    "tirx.VectorizeLoop": (transform.GuardVectors,),
     # After it, threadIdx.x hides behind let variables.
     "tirx.CommonSubexprElim": (transform.LowerWarpMemoryFully,),
 }

@@ -7,12 +7,16 @@ from typing import Any
 
 from tvm import s_tir
 
+from .auto_coalesce import auto_coalesce
 from .double_buffer import double_buffer
 
 __all__ = ["PRIMITIVES", "install", "uninstall"]
 
 #: Every primitive of this package, by the method name that it gets.
-PRIMITIVES: dict[str, Callable[..., Any]] = {"double_buffer": double_buffer}
+PRIMITIVES: dict[str, Callable[..., Any]] = {
+    "auto_coalesce": auto_coalesce,
+    "double_buffer": double_buffer,
+}
 
 
 def install() -> None:

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from .auto_coalesce import AutoCoalesce
+from .guard_vectors import GuardVectors
 from .lower_warp_memory import LowerWarpMemoryFully
 from .mark_annotated import MarkAnnotated
 from .multi_stage_buffer import InjectMultiStageBuffer
 
-__all__ = ["InjectMultiStageBuffer", "LowerWarpMemoryFully", "MarkAnnotated"]
+__all__ = [
+    "AutoCoalesce",
+    "GuardVectors",
+    "InjectMultiStageBuffer",
+    "LowerWarpMemoryFully",
+    "MarkAnnotated",
+]

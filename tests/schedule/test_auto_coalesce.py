@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir, te, tirx
+from tvm.script import tirx as T
+
+from tvm_layout_ext import decisions
+from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.simulate import simulate
+
+
+def schedule_of(*tensors: Any) -> s_tir.Schedule:
+    return s_tir.Schedule(te.create_prim_func(list(tensors)))
+
+
+def copy(shape: tuple[int, ...], dtype: str = "float32") -> s_tir.Schedule:
+    a = te.placeholder(shape, dtype, "A")
+    return schedule_of(a, te.compute(shape, lambda *i: a[i], "B"))
+
+
+def random(shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
+    return np.random.default_rng(0).integers(-100, 100, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])
+def test_a_copy_moves_16_bytes_a_lane_and_no_sector_twice(dtype: str) -> None:
+    sch = copy((64, 64), dtype)
+    assert sch.auto_coalesce("B").path == "direct"
+    a = random((64, 64), dtype)
+    report = simulate(sch, a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a)
+    assert {access.vector_bytes for access in report.accesses} == {16}
+    assert report.sectors == 2 * a.nbytes // 32
+
+
+def test_a_ragged_copy_keeps_its_vectors_inside() -> None:
+    sch = copy((33, 7))
+    sch.auto_coalesce("B")
+    a = random((33, 7))
+    report = simulate(sch, a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a)
+    assert [access.vector_bytes for access in report.accesses] == [16, 16, 4, 4]
+
+
+def test_symbolic_sizes() -> None:
+    n, m = te.var("n"), te.var("m")
+    a = te.placeholder((n, m), "float16", "A")
+    sch = schedule_of(a, te.compute((n, m), lambda i, j: a[i, j], "B"))
+    sch.auto_coalesce("B")
+    for shape in [(33, 65), (1, 1), (64, 64)]:
+        value = random(shape, "float16")
+        report = simulate(sch, value, None)
+        np.testing.assert_array_equal(report.outputs["B"], value)
+        assert not report.hazards
+
+
+def test_a_copy_in_a_kernel_uses_the_threads_of_the_kernel() -> None:
+    a = te.placeholder((64, 64), "float16", "A")
+    sch = schedule_of(a, te.compute((64, 64), lambda i, j: a[63 - i, j], "B"))
+    block = sch.get_sblock("B")
+    i, j = sch.get_loops(block)
+    outer, inner = sch.split(i, [None, 16])
+    sch.bind(outer, "blockIdx.x")
+    sch.bind(inner, "threadIdx.y")
+    sch.bind(sch.split(j, [None, 32])[1], "threadIdx.x")
+    tile = sch.cache_read(block, 0, "shared")
+    sch.compute_at(tile, outer)
+    assert sch.auto_coalesce(tile).path == "copy"
+    value = random((64, 64), "float16")
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["B"], value[::-1])
+    load = next(access for access in report.accesses if access.buffer == "A")
+    assert (load.vector_bytes, load.sectors) == (16, load.ideal_sectors)
+
+
+def test_the_trace_replays() -> None:
+    sch = copy((100, 12))
+    sch.auto_coalesce("B", num_threads=64)
+    again = copy((100, 12))
+    s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
+    tvm.ir.assert_structural_equal(sch.mod, again.mod)
+
+
+def test_the_decision_tells_sectors_before_and_after() -> None:
+    sch = copy((64, 64))
+    with decisions.collect() as made:
+        sch.auto_coalesce("B")
+    (decision,) = made
+    assert "load of A: 16 bytes a lane, 16 sectors a request (least 16)" in decision.text
+    assert "before load of A: 4 bytes a lane, 4 sectors a request (least 4)" in decision.text
+
+
+def refused(sch: s_tir.Schedule, match: str, block: Any = "B", **arguments: Any) -> None:
+    before = sch.mod
+    with pytest.raises(ScheduleError, match=match) as error:
+        sch.auto_coalesce(block, **arguments)
+    assert str(error.value).endswith(".")
+    assert sch.mod.same_as(before) or tvm.ir.structural_equal(sch.mod, before)
+
+
+@pytest.mark.parametrize("threads", [0, 16, 33, 1056, 2048, 64.0, True, "64"])
+def test_a_wrong_number_of_threads_is_refused(threads: Any) -> None:
+    refused(copy((64,)), "num_threads", num_threads=threads)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"vector_bytes": 3}, {"vector_bytes": 32}, {"stage": "yes"}, {"stage": None}]
+)
+def test_other_wrong_arguments_are_refused(arguments: dict[str, Any]) -> None:
+    refused(copy((64,)), next(iter(arguments)), **arguments)
+
+
+def test_an_unknown_block_is_refused() -> None:
+    refused(copy((64,)), "no single block named 'C'", block="C")
+
+
+def test_an_empty_extent_is_refused() -> None:
+    refused(copy((4, 0)), "extent 0")
+
+
+def test_a_bound_loop_is_refused() -> None:
+    sch = copy((64, 64))
+    sch.bind(sch.get_loops(sch.get_sblock("B"))[0], "blockIdx.x")
+    refused(sch, "i of block B|already bound", num_threads=64)
+
+
+def test_a_vectorized_loop_is_refused() -> None:
+    sch = copy((64, 4))
+    sch.vectorize(sch.get_loops(sch.get_sblock("B"))[1])
+    refused(sch, "already vectorized")
+
+
+@T.prim_func(s_tir=True)
+def opaque(A: T.Buffer((64,), "float32")) -> None:
+    for i in range(64):
+        with T.sblock("B"):
+            vi = T.axis.spatial(64, i)
+            T.reads()
+            T.writes(A[vi])
+            T.evaluate(T.call_extern("int32", "fill", A.data, vi))
+
+
+def test_an_opaque_block_is_refused() -> None:
+    refused(s_tir.Schedule(opaque), "opaque")
+
+
+def test_an_unknown_function_in_an_index_is_refused() -> None:
+    a = te.placeholder((64,), "float32", "A")
+    index: Callable[[Any], Any] = lambda i: tirx.call_extern("int32", "hash", i)  # noqa: E731
+    sch = schedule_of(a, te.compute((64,), lambda i: a[index(i)], "B"))
+    refused(sch, "indexes A by")

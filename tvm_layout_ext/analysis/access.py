@@ -1,0 +1,312 @@
+"""How each buffer access of a block walks memory as the loops around the block run.
+
+An access is reduced to one number, the offset of the element from the base pointer, as a function
+of the loops. What matters of it is how far one step of each loop moves it: 1 along a contiguous
+loop, 0 where the loop only repeats the access, the row length along rows. Offsets with anything but
+sums in them (quotients, loads, xor) keep their regular loops and are irregular in the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.tirx import IterVar
+
+from ..hardware import MAX_ACCESS_BYTES
+from .axis_info import power_of_two_in
+
+__all__ = ["Access", "Loop", "Nest", "element_bytes", "read_nest", "substitute"]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop around a block.
+
+    Attributes
+    ----------
+    var : Var
+        Its variable, counted from 0.
+    extent : int or PrimExpr
+        Iterations; an expression where the size is symbolic.
+    kind : str
+        ``serial``, ``vectorized``, ``unrolled``, ``parallel``, or a thread such as ``threadIdx.x``.
+    is_reduction : bool
+        Some reduction iterator of the block depends on it.
+    is_perfect : bool
+        Nothing but the block is in it.
+    """
+
+    var: Any
+    extent: Any
+    kind: str
+    is_reduction: bool
+    is_perfect: bool
+
+    @property
+    def size(self) -> int | None:
+        """Iterations, or None where they are symbolic."""
+        return int(self.extent) if isinstance(self.extent, int | tirx.IntImm) else None
+
+
+@dataclass(frozen=True)
+class Access:
+    """One load or store of a block.
+
+    Attributes
+    ----------
+    buffer : Buffer
+        What is accessed.
+    kind : str
+        ``load`` or ``store``.
+    offset : PrimExpr
+        Elements from the base pointer, in the variables of the loops.
+    steps : tuple of int, PrimExpr or None
+        By how much one step of each loop moves the offset; None where that is not the same
+        everywhere.
+    """
+
+    buffer: Any
+    kind: str
+    offset: Any
+    steps: tuple[Any, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the buffer."""
+        return str(self.buffer.name)
+
+    @property
+    def scope(self) -> str:
+        """Memory of the buffer: ``global``, ``shared``, ``local``, ..."""
+        return str(self.buffer.scope())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of an element."""
+        return element_bytes(self.buffer)
+
+    @property
+    def alignment(self) -> int:
+        """Power of two, in bytes, that divides the base address."""
+        return power_of_two_in(int(self.buffer.ty.data_alignment) or self.bytes)
+
+    def is_affine(self) -> bool:
+        """Whether the offset is regular in every loop."""
+        return all(step is not None for step in self.steps)
+
+    def moves_alike(self, other: Access) -> bool:
+        """Whether two accesses of a buffer have equal steps, so that they differ by a shift."""
+        return len(self.steps) == len(other.steps) and all(
+            _same(a, b) for a, b in zip(self.steps, other.steps, strict=True)
+        )
+
+    def vector(self, run: Sequence[Loop], most_bytes: int = MAX_ACCESS_BYTES) -> int:
+        """Find how many neighbours along a run of loops one instruction may take.
+
+        Parameters
+        ----------
+        run : sequence of Loop
+            Loops that together walk contiguously, outermost first.
+        most_bytes : int
+            Bytes of the widest instruction wanted.
+
+        Returns
+        -------
+        int
+            A power of two: every group of that many neighbours begins at a multiple of its bytes.
+        """
+        width = max(1, most_bytes // self.bytes)
+        while width > 1 and not self._is_aligned(run, width):
+            width //= 2
+        return width
+
+    def _is_aligned(self, run: Sequence[Loop], width: int) -> bool:
+        if self.alignment % (width * self.bytes):
+            return False
+        start = {loop.var: loop.var * 0 for loop in run[:-1]}
+        start[run[-1].var] = run[-1].var * width
+        found = tvm.sym.Analyzer().modular_set(substitute(self.offset, start))
+        return gcd(int(found.coeff), int(found.base)) % width == 0
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A block with the loops around it and all its accesses.
+
+    Attributes
+    ----------
+    block : SBlock
+        The block.
+    loops : tuple of Loop
+        Outermost first.
+    accesses : tuple of Access
+        Loads and stores of the body in the order of the program.
+    predicate : PrimExpr
+        Where the block runs.
+    """
+
+    block: Any
+    loops: tuple[Loop, ...]
+    accesses: tuple[Access, ...]
+    predicate: Any
+
+    def of_scope(self, scope: str) -> list[Access]:
+        """Accesses of one kind of memory."""
+        return [access for access in self.accesses if access.scope == scope]
+
+
+def element_bytes(buffer: Any) -> int:
+    """Bytes of an element; sub-byte types count as one."""
+    return max(1, int(tvm.DataType(str(buffer.dtype)).itemsize))
+
+
+def substitute(expr: Any, values: dict[Any, Any]) -> Any:
+    """Replace variables of an expression."""
+    if not values or not isinstance(expr, tvm.ir.Expr):
+        return expr
+
+    def swap(var: Any) -> Any:
+        return next((new for old, new in values.items() if old.same_as(var)), var)
+
+    return tvm_ffi.structural_map(expr, [(tirx.Var, swap)], order="post")
+
+
+def read_nest(sch: Any, block: Any) -> Nest:
+    """Read a block of a schedule, with its accesses in terms of the loops around it.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+    block : SBlockRV
+    """
+    stmt = sch.get(block)
+    refs = [sch.get(loop) for loop in sch.get_loops(block)]
+    realize = find_realize(sch, stmt, refs)
+    reductions = _reduction_values(stmt, realize)
+    loops = tuple(_loop(ref, reductions) for ref in refs)
+    pairs = zip(stmt.iter_vars, realize.iter_values, strict=True)
+    values = {it.var: value for it, value in pairs}
+    variables = [loop.var for loop in loops]
+    accesses = tuple(
+        _access(buffer, kind, indices, values, variables)
+        for buffer, kind, indices in _raw_accesses(stmt.body)
+    )
+    return Nest(stmt, loops, accesses, realize.predicate)
+
+
+def find_realize(sch: Any, block: Any, loops: Sequence[Any]) -> Any:
+    """Find the SBlockRealize of a block below its innermost loop, or below the root."""
+    scope = loops[-1].body if loops else sch.get(sch.get_sblock("root")).body
+    found: list[Any] = []
+
+    def look(realize: Any) -> None:
+        if realize.block.same_as(block):
+            found.append(realize)
+
+    tvm_ffi.structural_walk(scope, [(s_tir.SBlockRealize, look)])
+    return found[0]
+
+
+def _reduction_values(block: Any, realize: Any) -> list[Any]:
+    return [
+        value
+        for it, value in zip(block.iter_vars, realize.iter_values, strict=True)
+        if it.iter_type == IterVar.CommReduce
+    ]
+
+
+def _loop(ref: Any, reductions: list[Any]) -> Loop:
+    uses = (
+        any(ref.loop_var.same_as(v) for v in tirx.analysis.undefined_vars(value))
+        for value in reductions
+    )
+    return Loop(ref.loop_var, ref.extent, loop_kind(ref), any(uses), _holds_one(ref))
+
+
+def loop_kind(ref: Any) -> str:
+    """Kind of a For: ``serial`` and so on, or the thread that it is bound to."""
+    if ref.thread_binding is not None:
+        return str(ref.thread_binding.thread_tag)
+    return str(tirx.ForKind(ref.kind).name).lower()
+
+
+def _holds_one(ref: Any) -> bool:
+    body = ref.body
+    while isinstance(body, tirx.For):
+        body = body.body
+    return isinstance(body, s_tir.SBlockRealize)
+
+
+def _raw_accesses(body: Any) -> Iterator[tuple[Any, str, Sequence[Any]]]:
+    found: list[tuple[Any, str, Sequence[Any]]] = []
+    tvm_ffi.structural_walk(
+        body,
+        [
+            (tvm.ir.TensorLoad, lambda load: found.append((load.source, "load", load.indices))),
+            (
+                tirx.BufferStore,
+                lambda store: found.append((store.buffer, "store", store.indices)),
+            ),
+        ],
+    )
+    return iter(found)
+
+
+def _access(
+    buffer: Any, kind: str, indices: Sequence[Any], values: dict[Any, Any], variables: list[Any]
+) -> Access:
+    offset = _flat(buffer, [substitute(index, values) for index in indices])
+    analyzer = tvm.sym.Analyzer()
+    offset = analyzer.simplify(offset)
+    steps = tuple(_step(offset, var, variables, analyzer) for var in variables)
+    return Access(buffer, kind, offset, steps)
+
+
+def _flat(buffer: Any, indices: Sequence[Any]) -> Any:
+    """Offset of an element; an element offset of unknown value is a multiple of its factor."""
+    strides = list(buffer.ty.strides) or _dense(list(buffer.shape))
+    offset = buffer.ty.elem_offset
+    factor = int(buffer.ty.offset_factor)
+    if not isinstance(offset, int | tirx.IntImm) and factor > 1:
+        offset = tirx.Var("aligned_offset", offset.ty) * factor
+    for index, stride in zip(indices, strides, strict=True):
+        offset = offset + index * stride
+    return offset
+
+
+def _dense(shape: list[Any]) -> list[Any]:
+    strides: list[Any] = [1]
+    for extent in reversed(shape[1:]):
+        strides.insert(0, strides[0] * extent)
+    return strides
+
+
+def _step(offset: Any, var: Any, variables: list[Any], analyzer: Any) -> Any:
+    """Difference of the offset over one step of a loop, if it is the same everywhere."""
+    step = analyzer.simplify(substitute(offset, {var: var + 1}) - offset)
+    if isinstance(step, tirx.IntImm):
+        return int(step)
+    if _has_load(step):
+        return None
+    used = tirx.analysis.undefined_vars(step)
+    return None if any(v.same_as(w) for v in used for w in variables) else step
+
+
+def _has_load(expr: Any) -> bool:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, [(tvm.ir.TensorLoad, found.append)])
+    return bool(found)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if a is None or b is None:
+        return False
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    return bool(tvm.sym.Analyzer().can_prove(a == b))

@@ -1,0 +1,157 @@
+"""Which loop order and which vector width suit all accesses of a block, or which do not agree.
+
+A warp does 32 neighbouring groups of iterations at a time, so the innermost loops decide which
+bytes it touches together. Every access has the order that it would like best: its loops by falling
+step. The order of the store wins, unless another moves fewer sectors in all; a load that would
+waste sectors in it, and would not in its own, disagrees and is better staged through shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tvm
+
+from ..hardware import WARP_SIZE
+from .access import Access, Loop, Nest
+from .sectors import estimate, stand_in
+
+__all__ = ["Mapping", "choose_mapping", "merged_run", "own_order", "widest_vector"]
+
+#: Sectors over the least possible from which on an access counts as badly walked.
+_WASTEFUL = 1.3
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """How the iterations of a block follow each other.
+
+    Attributes
+    ----------
+    order : tuple of Loop
+        The loops, the innermost last.
+    run : int
+        How many of the innermost loops walk on contiguously in every access, as one.
+    vector : int
+        Neighbouring iterations of that run that a thread does at once.
+    disagreeing : tuple of Access
+        Loads that waste sectors in this order, but would not in their own.
+    """
+
+    order: tuple[Loop, ...]
+    run: int
+    vector: int
+    disagreeing: tuple[Access, ...]
+
+    @property
+    def inner(self) -> tuple[Loop, ...]:
+        """The loops of the run."""
+        return self.order[len(self.order) - self.run :]
+
+
+def choose_mapping(nest: Nest, loops: Sequence[Loop], most_bytes: int) -> Mapping:
+    """Choose order and vector for the free loops of a block.
+
+    Parameters
+    ----------
+    nest : Nest
+        The block.
+    loops : sequence of Loop
+        The loops that may be reordered.
+    most_bytes : int
+        Bytes of the widest instruction wanted.
+    """
+    accesses = nest.of_scope("global") or list(nest.accesses)
+    orders = _candidates(nest, accesses, loops)
+    order = min(orders, key=lambda o: _cost(accesses, o))
+    run = merged_run(nest.accesses, nest.loops, order)
+    inner = order[len(order) - run :]
+    vector = min(widest_vector(nest, inner, most_bytes), _iterations(loops) // WARP_SIZE)
+    bad = [a for a in accesses if a.kind == "load" and _disagrees(a, nest, loops, order)]
+    return Mapping(tuple(order), run, _power_of_two_up_to(vector), tuple(bad))
+
+
+def _iterations(loops: Sequence[Loop]) -> int:
+    return prod(stand_in(loop.extent) for loop in loops)
+
+
+def _power_of_two_up_to(value: int) -> int:
+    return 1 << max(0, value.bit_length() - 1)
+
+
+def own_order(access: Access, nest: Nest, loops: Sequence[Loop]) -> list[Loop]:
+    """Loops by falling step; those along which the access stays or jumps about come first."""
+
+    def key(loop: Loop) -> tuple[int, int]:
+        step = _step(access, nest, loop)
+        size = 0 if step is None else abs(stand_in(step))
+        return (0, 0) if size == 0 or loop.size == 1 else (1, -size)
+
+    return sorted(loops, key=key)
+
+
+def _step(access: Access, nest: Nest, loop: Loop) -> Any:
+    return access.steps[next(i for i, other in enumerate(nest.loops) if other is loop)]
+
+
+def _candidates(nest: Nest, accesses: list[Access], loops: Sequence[Loop]) -> list[list[Loop]]:
+    stores = [a for a in accesses if a.kind == "store"]
+    voters = [*stores, *(a for a in accesses if a.kind == "load")]
+    orders = [own_order(a, nest, loops) for a in voters if _walks(a, nest, loops)]
+    return orders or [list(loops)]
+
+
+def _walks(access: Access, nest: Nest, loops: Sequence[Loop]) -> bool:
+    """Whether some loop walks the access contiguously."""
+    return any(_step(access, nest, loop) == 1 and loop.size != 1 for loop in loops)
+
+
+def _cost(accesses: list[Access], order: list[Loop]) -> float:
+    counts = (estimate(access, order, 1) for access in accesses)
+    return round(sum(count.sectors for count in counts if count is not None), 3)
+
+
+def _disagrees(access: Access, nest: Nest, loops: Sequence[Loop], order: Sequence[Loop]) -> bool:
+    here = estimate(access, order, 1)
+    own = estimate(access, own_order(access, nest, loops), 1)
+    if here is None or own is None or not _walks(access, nest, loops):
+        return False
+    return here.sectors > _WASTEFUL * own.sectors and here.waste > _WASTEFUL
+
+
+def merged_run(accesses: Sequence[Access], all_loops: Sequence[Loop], order: Sequence[Loop]) -> int:
+    """Count the innermost loops that every access walks as if they were one loop."""
+    where = [next(i for i, other in enumerate(all_loops) if other is loop) for loop in order]
+    run = 1
+    while run < len(order):
+        outer, inner = where[-run - 1], where[-run]
+        extent = all_loops[inner].extent
+        if not all(_continues(a.steps[outer], a.steps[inner], extent) for a in accesses):
+            break
+        run += 1
+    return run
+
+
+def _continues(outer: Any, inner: Any, extent: Any) -> bool:
+    if outer is None or inner is None:
+        return False
+    return bool(tvm.sym.Analyzer().can_prove_equal(outer, inner * extent))
+
+
+def widest_vector(nest: Nest, run: Sequence[Loop], most_bytes: int) -> int:
+    """Find the neighbours along a run that all accesses can take in one instruction each.
+
+    An access that stays at one element does not mind; one with gaps, or that jumps about, is best
+    left to single elements, so that neighbouring lanes take neighbouring ones.
+    """
+    widths = []
+    for access in nest.accesses:
+        step = _step(access, nest, run[-1])
+        if step == 1:
+            widths.append(access.vector(run, most_bytes))
+        elif step != 0:
+            return 1
+    return min([*widths, _power_of_two_up_to(_iterations(run))])

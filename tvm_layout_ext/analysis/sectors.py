@@ -1,0 +1,261 @@
+"""Counting the 32-byte sectors that the requests of a block move, from its indices alone.
+
+A block as it is scheduled says which elements the lanes of a warp touch together. A few warps
+spread over the launch and over the serial loops are enough: they are evaluated, lane by lane. Loads
+inside an index are not known: such an access has no count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import tirx
+
+from ..hardware import SECTOR_BYTES, WARP_SIZE
+from .access import Access, Loop, Nest
+
+__all__ = ["Traffic", "count_traffic", "estimate", "evaluate", "stand_in"]
+
+#: What a symbolic size counts as; odd, so that nothing is aligned by chance.
+STAND_IN = 1021
+_SAMPLES = 64
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Sectors that an access moves for each warp request, on average.
+
+    Attributes
+    ----------
+    buffer : str
+    kind : str
+        ``load`` or ``store``.
+    vector_bytes : int
+        Bytes that a lane moves in one request.
+    sectors : float
+        Sectors of a request.
+    least : float
+        Sectors that the same bytes would fill.
+    """
+
+    buffer: str
+    kind: str
+    vector_bytes: int
+    sectors: float
+    least: float
+
+    @property
+    def waste(self) -> float:
+        """How many times the least possible sectors are moved."""
+        return self.sectors / self.least
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kind} of {self.buffer}: {self.vector_bytes} bytes a lane, "
+            f"{self.sectors:.3g} sectors a request (least {self.least:.3g})"
+        )
+
+
+def count_traffic(nest: Nest) -> list[Traffic]:
+    """Count the global accesses of a scheduled block.
+
+    Parameters
+    ----------
+    nest : Nest
+        A block whose loops are bound; where none is, it is taken to run on one thread.
+
+    Examples
+    --------
+    >>> for traffic in count_traffic(read_nest(sch, "B")):    # doctest: +SKIP
+    ...     print(traffic)
+    load of A: 4 bytes a lane, 32 sectors a request (least 4)
+    store of B: 16 bytes a lane, 16 sectors a request (least 16)
+    """
+    env, lanes = _sample(nest.loops)
+    active = (lanes >= 0) & _active(nest.predicate, env, lanes.shape)
+    counted = (
+        _count(access, _width(access, nest.loops), env, active)
+        for access in nest.of_scope("global")
+    )
+    return [traffic for traffic in counted if traffic is not None]
+
+
+def estimate(access: Access, order: Sequence[Loop], vector: int) -> Traffic | None:
+    """Count an access if neighbouring lanes took neighbouring groups of iterations.
+
+    Parameters
+    ----------
+    access : Access
+    order : sequence of Loop
+        The loops as they would be nested, the innermost last.
+    vector : int
+        Iterations of the innermost loop that a lane does at once.
+
+    Returns
+    -------
+    Traffic or None
+        None where the offset has something that cannot be counted.
+    """
+    sizes = [stand_in(loop.extent) for loop in order]
+    groups = max(1, prod(sizes) // (WARP_SIZE * vector))
+    starts = np.random.default_rng(_SEED).integers(0, groups, (_SAMPLES, 1))
+    flat = (starts * WARP_SIZE + np.arange(WARP_SIZE)) * vector
+    active = flat < prod(sizes)
+    env: dict[Any, np.ndarray] = {}
+    for loop, size in zip(reversed(order), reversed(sizes), strict=True):
+        env[loop.var] = flat % size
+        flat = flat // size
+    runs = bool(order) and _moves_by_one(access, order[-1].var, env)
+    return _count(access, vector if runs else 1, env, active)
+
+
+def _moves_by_one(access: Access, var: Any, env: dict[Any, np.ndarray]) -> bool:
+    try:
+        ahead = {**env, var: env[var] + 1}
+        return bool((evaluate(access.offset, ahead) - evaluate(access.offset, env) == 1).all())
+    except KeyError:
+        return False
+
+
+def _sample(loops: Sequence[Loop]) -> tuple[dict[Any, np.ndarray], np.ndarray]:
+    """Values of every loop variable for the lanes of some warps: arrays of (warp, lane)."""
+    rng = np.random.default_rng(_SEED)
+    sizes = {
+        loop.kind: stand_in(loop.extent) for loop in loops if loop.kind.startswith("threadIdx")
+    }
+    axes = [f"threadIdx.{dim}" for dim in "xyz"]
+    threads = prod(sizes.values())
+    warps = rng.integers(0, -(-threads // WARP_SIZE), (_SAMPLES, 1))
+    warps[0] = 0
+    lanes = np.arange(WARP_SIZE)[None, :] + WARP_SIZE * warps
+    values: dict[str, np.ndarray] = {}
+    rest = lanes
+    for axis in axes:
+        values[axis] = rest % sizes.get(axis, 1)
+        rest = rest // sizes.get(axis, 1)
+    env: dict[Any, np.ndarray] = {}
+    for loop in loops:
+        if loop.kind not in values:
+            drawn = rng.integers(0, max(1, stand_in(loop.extent)), (_SAMPLES, 1))
+            values_of = np.zeros_like(drawn) if loop.kind == "vectorized" else drawn
+            env[loop.var] = np.broadcast_to(values_of, lanes.shape)
+            if loop.kind.startswith("blockIdx"):
+                values[loop.kind] = env[loop.var]
+        else:
+            env[loop.var] = values[loop.kind]
+    return env, np.where(lanes < threads, lanes, -1)
+
+
+def stand_in(extent: Any) -> int:
+    """Size of a loop or a step; a symbolic one as if every variable were 1021."""
+    if isinstance(extent, int | tirx.IntImm):
+        return int(extent)
+    return int(np.max(evaluate(extent, {})))
+
+
+def _active(predicate: Any, env: dict[Any, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    try:
+        return np.broadcast_to(evaluate(predicate, env) != 0, shape)
+    except KeyError:
+        return np.ones(shape, bool)
+
+
+def _count(
+    access: Access, width: int, env: dict[Any, np.ndarray], active: np.ndarray
+) -> Traffic | None:
+    try:
+        first = np.broadcast_to(evaluate(access.offset, env), active.shape)
+    except KeyError:
+        return None
+    start = first * access.bytes
+    sectors, least = 0, 0
+    for row, mask in zip(start, active, strict=True):
+        if not mask.any():
+            continue
+        begins = np.unique(row[mask])
+        size = width * access.bytes
+        ends = begins + size - 1
+        covered = (
+            np.arange(-(-size // SECTOR_BYTES) + 1)[None, :] + (begins // SECTOR_BYTES)[:, None]
+        )
+        sectors += len(np.unique(covered[covered <= (ends // SECTOR_BYTES)[:, None]]))
+        least += -(-len(begins) * size // SECTOR_BYTES)
+    requests = int(active.any(axis=1).sum())
+    if not requests:
+        return None
+    return Traffic(
+        access.name, access.kind, width * access.bytes, sectors / requests, least / requests
+    )
+
+
+def _width(access: Access, loops: Sequence[Loop]) -> int:
+    """Elements of one instruction: those of the vectorized loop, if it walks along them."""
+    for loop, step in zip(loops, access.steps, strict=True):
+        if loop.kind == "vectorized" and step == 1:
+            return loop.size or 1
+    return 1
+
+
+_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+    tirx.Add: np.add,
+    tirx.Sub: np.subtract,
+    tirx.Mul: np.multiply,
+    tirx.FloorDiv: np.floor_divide,
+    tirx.FloorMod: np.mod,
+    tirx.Min: np.minimum,
+    tirx.Max: np.maximum,
+    tirx.LT: np.less,
+    tirx.LE: np.less_equal,
+    tirx.GT: np.greater,
+    tirx.GE: np.greater_equal,
+    tirx.EQ: np.equal,
+    tirx.NE: np.not_equal,
+    tirx.And: np.logical_and,
+    tirx.Or: np.logical_or,
+    tirx.Div: lambda a, b: np.trunc(a / b).astype(np.int64),
+    tirx.Mod: np.fmod,
+}
+_CALLS: dict[str, Callable[..., Any]] = {
+    "tirx.bitwise_and": np.bitwise_and,
+    "tirx.bitwise_or": np.bitwise_or,
+    "tirx.bitwise_xor": np.bitwise_xor,
+    "tirx.shift_left": np.left_shift,
+    "tirx.shift_right": np.right_shift,
+    "tirx.if_then_else": np.where,
+}
+
+
+def evaluate(expr: Any, env: dict[Any, np.ndarray]) -> np.ndarray:
+    """Evaluate an integer expression for arrays of values.
+
+    Variables without a value are symbolic sizes and count as 1021.
+
+    Raises
+    ------
+    KeyError
+        At a load, or any other operation that is not arithmetic.
+    """
+    if isinstance(expr, int | tirx.IntImm):
+        return np.asarray(int(expr), np.int64)
+    rule = _BINARY.get(type(expr))
+    if rule is not None:
+        return np.asarray(rule(evaluate(expr.a, env), evaluate(expr.b, env)))
+    if isinstance(expr, tirx.Select):
+        parts = (expr.condition, expr.true_value, expr.false_value)
+        return np.where(*(evaluate(part, env) for part in parts))
+    if isinstance(expr, tirx.Cast):
+        return evaluate(expr.value, env)
+    if isinstance(expr, tirx.Not):
+        return np.logical_not(evaluate(expr.a, env))
+    if isinstance(expr, tvm.ir.Call):
+        return np.asarray(_CALLS[expr.op.name](*(evaluate(arg, env) for arg in expr.args)))
+    if isinstance(expr, tirx.Var):
+        known = (value for var, value in env.items() if var.same_as(expr))
+        return next(known, np.asarray(STAND_IN, np.int64))
+    raise KeyError(type(expr).__name__)

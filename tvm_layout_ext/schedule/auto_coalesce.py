@@ -1,0 +1,71 @@
+"""``sch.auto_coalesce``: let neighbouring threads touch neighbouring memory, in wide accesses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ScheduleError
+from ..hardware import MAX_ACCESS_BYTES
+from ..transform.auto_coalesce import Outcome, Request, coalesce
+
+__all__ = ["auto_coalesce"]
+
+
+def auto_coalesce(
+    sch: Any,
+    block: Any,
+    *,
+    num_threads: int | None = None,
+    vector_bytes: int = MAX_ACCESS_BYTES,
+    stage: str = "auto",
+) -> Outcome:
+    """Map the loops of a block to threads so that its requests to memory are full and wide.
+
+    Called ``coalesce`` in Triton, where it chooses a layout. Only TVM's traced primitives are used,
+    so that the schedule replays from its trace.
+
+    ::
+
+        # before                          # after
+        for i in range(64):               for bx in T.thread_binding(2, "blockIdx.x"):
+            for j in range(32):               for tx in T.thread_binding(256, "threadIdx.x"):
+                B[i, j] = A[i, j]                 for v in T.vectorized(4):
+                                                      B[...] = A[...]
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        The schedule; this function is also its method ``auto_coalesce``.
+    block : SBlockRV or str
+        A block whose loops are not bound; or a copy inside a kernel, which is then spread over the
+        threads that the kernel has.
+    num_threads : int, optional
+        Threads of a block, a multiple of 32 up to 1,024.
+    vector_bytes : int
+        Bytes of the widest access of a thread: 1, 2, 4, 8 or 16.
+    stage : str
+        ``auto`` stages loads that want another order than the store through shared memory,
+        ``shared`` every load, ``none`` no load.
+
+    Returns
+    -------
+    Outcome
+        What was done, with the sectors of each access before and after; ``path`` is ``alone`` and
+        ``text`` says why where the block was left as it was.
+
+    Raises
+    ------
+    ScheduleError
+        If an argument is not legal or the block cannot be mapped; the program is unchanged.
+    """
+    request = Request(num_threads, vector_bytes, stage)
+    return coalesce(sch, _find(sch, block), request)
+
+
+def _find(sch: Any, block: Any) -> Any:
+    if not isinstance(block, str):
+        return block
+    try:
+        return sch.get_sblock(block)
+    except RuntimeError as error:
+        raise ScheduleError(f"auto_coalesce finds no single block named {block!r}.") from error

@@ -1,0 +1,342 @@
+"""Map the iterations of a block to threads so that its memory requests are full and wide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from .. import decisions
+from ..analysis.access import Access, Loop, Nest, loop_kind, read_nest
+from ..analysis.mapping import Mapping, choose_mapping
+from ..analysis.sectors import Traffic, count_traffic
+from ..errors import ScheduleError
+from ..hardware import MAX_ACCESS_BYTES, WARP_SIZE
+from .coalesce_direct import schedule_copy, schedule_direct
+from .mark_annotated import ANNOTATION_PREFIX
+
+__all__ = ["COALESCE", "AutoCoalesce", "Outcome", "Request", "coalesce"]
+
+#: Block annotation that asks the pass: ``[num_threads or 0, vector_bytes, stage]``.
+COALESCE = ANNOTATION_PREFIX + "auto_coalesce"
+#: Block annotation that tells what was done.
+DONE = ANNOTATION_PREFIX + "coalesced"
+STAGES = ("auto", "shared", "none")
+_NAME = "auto_coalesce"
+_MAX_THREADS = 1024
+#: Relative change of the sectors that is not worth a sentence.
+_SAME = 1.001
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks for.
+
+    Attributes
+    ----------
+    num_threads : int, optional
+        Threads of a block.
+    vector_bytes : int
+        Bytes of the widest access of a thread.
+    stage : str
+        ``auto``, ``shared`` (stage every load) or ``none`` (use no shared memory).
+    """
+
+    num_threads: int | None = None
+    vector_bytes: int = MAX_ACCESS_BYTES
+    stage: str = "auto"
+
+    def __post_init__(self) -> None:
+        threads, width = self.num_threads, self.vector_bytes
+        if threads is not None and not _is_int(threads):
+            raise ScheduleError(f"{_NAME} needs an int num_threads, not {threads!r}.")
+        if threads is not None and (
+            threads % WARP_SIZE or not WARP_SIZE <= threads <= _MAX_THREADS
+        ):
+            raise ScheduleError(
+                f"{_NAME} needs num_threads to be a multiple of 32 from 32 to 1,024, not {threads}."
+            )
+        if not _is_int(width) or width not in (1, 2, 4, 8, 16):
+            raise ScheduleError(
+                f"{_NAME} needs vector_bytes to be 1, 2, 4, 8 or 16, not {width!r}."
+            )
+        if self.stage not in STAGES:
+            raise ScheduleError(
+                f"{_NAME} needs stage to be one of {', '.join(STAGES)}, not {self.stage!r}."
+            )
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was done with a block.
+
+    Attributes
+    ----------
+    path : str
+        ``direct``, ``staged``, ``copy``, ``reduction``, or ``alone`` if nothing was changed.
+    text : str
+        One sentence: what, or why not.
+    before, after : tuple of Traffic
+        Sectors of each global access; ``before`` with one element a lane in the order of the loops,
+        where the block was not bound yet.
+    """
+
+    path: str
+    text: str
+    before: tuple[Traffic, ...]
+    after: tuple[Traffic, ...]
+
+
+def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
+    """Re-map a block of a schedule; everything done to it is traced.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+    block : SBlockRV
+    request : Request
+
+    Raises
+    ------
+    ScheduleError
+        If the block cannot be re-mapped; the schedule is then as it was.
+    """
+    trial = sch.copy()
+    try:
+        outcome = _attempt(trial, block, request)
+    except (RuntimeError, IndexError) as error:
+        raise ScheduleError(
+            f"{_NAME} finds no legal mapping of block {sch.get(block).name_hint}: "
+            f"TensorIR refuses it ({_first_line(error)})."
+        ) from error
+    name = str(sch.get(block).name_hint)
+    decisions.note(_NAME, name, outcome.text, refused=outcome.path == "alone")
+    if outcome.path != "alone":
+        _attempt(sch, block, request)
+    return outcome
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).rpartition("Error message:")[2].strip().removeprefix("ScheduleError: ")
+    return (text.splitlines() or [type(error).__name__])[0].strip().rstrip(".:")
+
+
+def _attempt(sch: Any, block: Any, request: Request) -> Outcome:
+    nest = read_nest(sch, block)
+    _check(nest)
+    before = _count_before(sch, block, nest)
+    kernel = _enclosing_threads(sch, block, nest)
+    free = _free_loops(nest, inside=kernel is not None)
+    mapping = choose_mapping(nest, free, request.vector_bytes)
+    if kernel is not None:
+        path = "copy"
+        _spread(sch, block, nest, mapping, kernel, request)
+    else:
+        path = "direct"
+        schedule_direct(sch, block, nest, mapping, request.num_threads)
+    sch.annotate(block, DONE, path)
+    after = tuple(count_traffic(read_nest(sch, block)))
+    worse = _worse(before, after)
+    if worse is not None:
+        return Outcome("alone", f"left as it was: {worse}", before, before)
+    return Outcome(path, _sentence(path, mapping, before, after), before, after)
+
+
+def _spread(
+    sch: Any, block: Any, nest: Nest, mapping: Mapping, kernel: dict[str, int], request: Request
+) -> None:
+    threads = kernel or {"threadIdx.x": request.num_threads or 4 * WARP_SIZE}
+    total = 1
+    for extent in threads.values():
+        total *= extent
+    if kernel and request.num_threads not in (None, total):
+        raise ScheduleError(
+            f"The kernel around block {nest.block.name_hint} has {total} threads; "
+            f"{_NAME} cannot give the block {request.num_threads}."
+        )
+    schedule_copy(sch, block, nest, mapping, threads)
+
+
+def _check(nest: Nest) -> None:
+    name = nest.block.name_hint
+    if not nest.block.iter_vars or not _is_plain(nest.block.body):
+        raise ScheduleError(
+            f"Block {name} is opaque; {_NAME} re-maps only blocks whose body is one store."
+        )
+    empty = [loop for loop in nest.loops if loop.size == 0]
+    if empty:
+        raise ScheduleError(
+            f"Loop {empty[0].var.name} of block {name} has extent 0, so there is nothing to map."
+        )
+    for access in nest.accesses:
+        call = _unknown_call(access)
+        if call is not None:
+            raise ScheduleError(
+                f"Block {name} indexes {access.name} by {call}, whose values are not known; "
+                f"indices may use arithmetic and loads."
+            )
+
+
+def _is_plain(body: Any) -> bool:
+    return isinstance(body, tirx.BufferStore)
+
+
+_KNOWN_CALLS = (
+    "tirx.if_then_else",
+    "tirx.bitwise_and",
+    "tirx.bitwise_or",
+    "tirx.bitwise_xor",
+    "tirx.bitwise_not",
+    "tirx.shift_left",
+    "tirx.shift_right",
+    "tirx.likely",
+)
+
+
+def _unknown_call(access: Access) -> str | None:
+    calls: list[str] = []
+    look = (tvm.ir.Call, lambda call: calls.append(str(getattr(call.op, "name", call.op))))
+    tvm_ffi.structural_walk(access.offset, [look])
+    return next((call for call in calls if call not in _KNOWN_CALLS), None)
+
+
+def _enclosing_threads(sch: Any, block: Any, nest: Nest) -> dict[str, int] | None:
+    """Thread axes of the kernel around a block that has no threads of its own, or None."""
+    bound = [loop for loop in nest.loops if "Idx" in loop.kind]
+    if not bound:
+        return None
+    name = nest.block.name_hint
+    mine = [loop for loop in bound if loop.kind.startswith("threadIdx") or loop.is_perfect]
+    if mine:
+        raise ScheduleError(
+            f"Loop {mine[0].var.name} of block {name} is already bound to {mine[0].kind}; "
+            f"{_NAME} needs loops that are not bound yet."
+        )
+    found: dict[str, int] = {}
+
+    def look(loop: Any) -> None:
+        kind = loop_kind(loop)
+        if kind.startswith("threadIdx"):
+            found[kind] = int(loop.extent)
+
+    first = next(i for i, loop in enumerate(nest.loops) if "Idx" in loop.kind)
+    tvm_ffi.structural_walk(sch.get(sch.get_loops(block)[first]), [(tirx.For, look)])
+    return found
+
+
+def _free_loops(nest: Nest, *, inside: bool) -> list[Loop]:
+    loops = [loop for loop in nest.loops if loop.is_perfect] if inside else list(nest.loops)
+    name = nest.block.name_hint
+    for loop in loops:
+        if not loop.is_perfect:
+            raise ScheduleError(
+                f"Loop {loop.var.name} holds other blocks beside {name}, so {_NAME} cannot bind "
+                "it; bind it first, or give the block loops of its own."
+            )
+        if loop.kind not in ("serial", "unrolled"):
+            raise ScheduleError(
+                f"Loop {loop.var.name} of block {name} is already {loop.kind}; "
+                f"{_NAME} needs serial loops."
+            )
+    if not loops:
+        raise ScheduleError(f"Block {name} has no loop of its own for {_NAME} to map.")
+    return loops
+
+
+def _count_before(sch: Any, block: Any, nest: Nest) -> tuple[Traffic, ...]:
+    """Count a bound block as it is, an unbound one as its loops fused over the threads."""
+    if any("Idx" in loop.kind for loop in nest.loops) or not all(
+        loop.is_perfect for loop in nest.loops
+    ):
+        return ()
+    plain = sch.copy()
+    loops = [
+        ref
+        for ref, loop in zip(plain.get_loops(block), nest.loops, strict=True)
+        if not loop.is_reduction
+    ]
+    if not loops or any(loop.is_reduction for loop in nest.loops[: len(loops)]):
+        return ()
+    fused = plain.fuse(*loops) if len(loops) > 1 else loops[0]
+    grid, thread = plain.split(fused, [None, 4 * WARP_SIZE])
+    plain.bind(grid, "blockIdx.x")
+    plain.bind(thread, "threadIdx.x")
+    return tuple(count_traffic(read_nest(plain, block)))
+
+
+def _worse(before: Sequence[Traffic], after: Sequence[Traffic]) -> str | None:
+    """Say which access would waste more sectors than before."""
+    for old, new in zip(before, after, strict=False):
+        if new.waste > _SAME * old.waste:
+            return f"{new}, but before {old}."
+    return None
+
+
+def _sentence(
+    path: str, mapping: Mapping, before: Sequence[Traffic], after: Sequence[Traffic]
+) -> str:
+    order = ", ".join(str(loop.var.name) for loop in mapping.order)
+    old = "; ".join(map(str, before)) or "not counted"
+    new = "; ".join(map(str, after))
+    return f"{path}, order {order}, vectors of {mapping.vector}; {new}; before {old}."
+
+
+def _asks(block: Any) -> bool:
+    return COALESCE in block.annotations
+
+
+def _find_asking(func: Any) -> list[str]:
+    names: list[str] = []
+    look = (s_tir.SBlock, lambda block: names.append(block.name_hint) if _asks(block) else None)
+    tvm_ffi.structural_walk(func.body, [look])
+    return names
+
+
+def _request_of(value: Any) -> Request:
+    threads, width, stage = value
+    return Request(int(threads) or None, int(width), str(stage))
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.AutoCoalesce")
+def _auto_coalesce(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+    asking = {
+        gv: names
+        for gv, func in mod.functions.items()
+        if isinstance(func, tirx.PrimFunc) and (names := _find_asking(func))
+    }
+    if not asking:
+        return mod
+    sch = s_tir.Schedule(mod, debug_mask="none")
+    for gv, names in asking.items():
+        sch.work_on(gv.name_hint)
+        for name in names:
+            block = sch.get_sblock(name, gv.name_hint)
+            request = _request_of(sch.get(block).annotations[COALESCE])
+            sch.unannotate(block, COALESCE)
+            coalesce(sch, block, request)
+    return sch.mod
+
+
+def AutoCoalesce() -> Any:
+    """Create the pass that maps annotated blocks to threads.
+
+    A block annotated ``layout_ext.auto_coalesce`` = ``[num_threads or 0, vector_bytes, stage]`` is
+    treated as ``sch.auto_coalesce(block, ...)`` would treat it.
+
+    Does not handle, and refuses by name: opaque blocks, loops that are bound or vectorized already,
+    indices with calls of unknown functions.
+
+    Raises
+    ------
+    ScheduleError
+        In these cases.
+    """
+    return _auto_coalesce

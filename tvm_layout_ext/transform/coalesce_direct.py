@@ -1,0 +1,116 @@
+"""Share out a block whose accesses agree: blocks, steps, threads and a vector, in one order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from ..analysis.access import Loop, Nest
+from ..analysis.mapping import Mapping
+from ..analysis.sectors import stand_in
+from ..hardware import WARP_SIZE
+
+__all__ = ["DEFAULT_THREADS", "schedule_copy", "schedule_direct"]
+
+DEFAULT_THREADS = 256
+#: Vectors that a thread has in flight: four of 16 bytes cover the latency at half occupancy.
+_STEPS = 4
+#: Blocks below which more of them matter more than steps a thread.
+_MANY_BLOCKS = 512
+
+
+def in_order(sch: Any, block: Any, nest: Nest, order: Sequence[Loop]) -> list[Any]:
+    """Reorder the loops of a block and return their random variables, outermost first."""
+    refs = sch.get_loops(block)
+    chosen = [refs[next(i for i, own in enumerate(nest.loops) if own is loop)] for loop in order]
+    if len(chosen) > 1:
+        sch.reorder(*chosen)
+    return chosen
+
+
+def fuse(sch: Any, loops: Sequence[Any]) -> Any:
+    """Fuse loops; a single one stays."""
+    return loops[0] if len(loops) == 1 else sch.fuse(*loops)
+
+
+def split_vector(sch: Any, loops: Sequence[Any], mapping: Mapping) -> tuple[Any, Any | None]:
+    """Fuse loops into one, with the vector split off its contiguous end."""
+    run = fuse(sch, loops[len(loops) - mapping.run :])
+    outer = list(loops[: len(loops) - mapping.run])
+    if mapping.vector == 1:
+        return fuse(sch, [*outer, run]), None
+    groups, vector = sch.split(run, [None, mapping.vector])
+    return fuse(sch, [*outer, groups]), vector
+
+
+def groups_of(mapping: Mapping) -> int:
+    """Vectors in all."""
+    run = prod(stand_in(loop.extent) for loop in mapping.inner)
+    outer = prod(stand_in(loop.extent) for loop in mapping.order[: -mapping.run])
+    return outer * -(-run // mapping.vector)
+
+
+def schedule_direct(
+    sch: Any, block: Any, nest: Nest, mapping: Mapping, num_threads: int | None
+) -> None:
+    """Bind a whole nest: blockIdx.x, unrolled steps, threadIdx.x, vector.
+
+    ::
+
+        for i in range(4096):                for block in T.thread_binding(16):
+            B[i] = A[i]                          for step in T.unroll(...):
+                                                     for thread in T.thread_binding(64):
+                                                         for v in T.vectorized(4): ...
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+    block : SBlockRV
+    nest : Nest
+        The block as it is, all its loops free.
+    mapping : Mapping
+        The order and the vector.
+    num_threads : int, optional
+        Threads of a block; by default 256, less where there is not enough to do.
+    """
+    groups = groups_of(mapping)
+    threads = num_threads or min(DEFAULT_THREADS, WARP_SIZE * max(1, -(-groups // WARP_SIZE)))
+    steps = _STEPS
+    while steps > 1 and groups < steps * threads * _MANY_BLOCKS:
+        steps //= 2
+    loops = in_order(sch, block, nest, mapping.order)
+    fused, vector = split_vector(sch, loops, mapping)
+    grid, step, thread = sch.split(fused, [None, steps, threads])
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    sch.unroll(step)
+    if vector is not None:
+        sch.vectorize(vector)
+
+
+def schedule_copy(
+    sch: Any, block: Any, nest: Nest, mapping: Mapping, threads: dict[str, int]
+) -> None:
+    """Spread a block inside a kernel over the threads that the kernel has.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+    block : SBlockRV
+    nest : Nest
+        The block as it is.
+    mapping : Mapping
+        The order and the vector of its free loops.
+    threads : dict of str to int
+        Extent of each of the kernel's thread axes.
+    """
+    loops = in_order(sch, block, nest, mapping.order)
+    fused, vector = split_vector(sch, loops, mapping)
+    axes = sorted(threads, reverse=True)
+    step, *bound = sch.split(fused, [None, *(threads[axis] for axis in axes)])
+    for loop, axis in zip(bound, axes, strict=True):
+        sch.bind(loop, axis)
+    sch.unroll(step)
+    if vector is not None:
+        sch.vectorize(vector)

@@ -1,0 +1,94 @@
+"""Keep vectors whole where only the last one of a row reaches over its end."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from .mark_annotated import MARK
+
+__all__ = ["GuardVectors"]
+
+#: Comparisons, and whether the left side being large makes them fail.
+_FAILS_WHEN_LARGE = {tirx.LT: True, tirx.LE: True, tirx.GT: False, tirx.GE: False}
+
+
+def _conjuncts(condition: Any) -> list[Any]:
+    if isinstance(condition, tirx.And):
+        return [*_conjuncts(condition.a), *_conjuncts(condition.b)]
+    if isinstance(condition, tvm.ir.Call) and condition.op.name == "tirx.likely":
+        return _conjuncts(condition.args[0])
+    return [condition]
+
+
+def _replace(expr: Any, var: Any, value: Any) -> Any:
+    swap = (tirx.Var, lambda v: value if v.same_as(var) else v)
+    return tvm_ffi.structural_map(expr, [swap], order="post")
+
+
+def _at_worst(condition: Any, loop: Any) -> Any | None:
+    """Condition of the lane that fails first, or None where that is not one end of the vector."""
+    var = loop.loop_var
+    if not any(v.same_as(var) for v in tirx.analysis.undefined_vars(condition)):
+        return condition
+    large = _FAILS_WHEN_LARGE.get(type(condition))
+    if large is None:
+        return None
+    analyzer = tvm.sym.Analyzer()
+    difference = condition.a - condition.b
+    step = analyzer.simplify(_replace(difference, var, var + 1) - difference)
+    if not isinstance(step, tirx.IntImm):
+        return None
+    last = (int(step) > 0) == large
+    return analyzer.simplify(_replace(condition, var, loop.extent - 1 if last else loop.extent * 0))
+
+
+def _guard(loop: Any) -> Any:
+    branch = loop.body
+    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(branch, tirx.IfThenElse):
+        return loop
+    if branch.else_case is not None or not tvm.sym.Analyzer().can_prove(loop.min == 0):
+        return loop
+    worst = [_at_worst(part, loop) for part in _conjuncts(branch.condition)]
+    if any(part is None for part in worst):
+        return loop
+    whole = tirx.For(
+        loop.loop_var, loop.min, loop.extent, loop.kind, branch.then_case, None, loop.annotations
+    )
+    var = tirx.Var(f"{loop.loop_var.name}_tail", loop.loop_var.ty)
+    tail = tirx.For(
+        var, loop.min, loop.extent, tirx.ForKind.SERIAL, _replace(branch, loop.loop_var, var)
+    )
+    return tirx.IfThenElse(reduce(tirx.And, worst), whole, tail)
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.GuardVectors")
+def _guard_vectors(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+    return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.For, _guard)], order="post"))
+
+
+def GuardVectors() -> Any:
+    """Create the pass that gives a guarded vector loop a whole and a ragged form.
+
+    TVM does a vectorized loop element by element wherever a condition differs between its lanes,
+    that is, for every vector of an axis that is no multiple of the width. The condition of the lane
+    that fails first tells whether the vector is whole::
+
+        # before                                  # after
+        for v in T.vectorized(4):                 if i * 4 + 3 < 1001:
+            if i * 4 + v < 1001:                      for v in T.vectorized(4):
+                B[i * 4 + v] = A[i * 4 + v]               B[i * 4 + v] = A[i * 4 + v]
+                                                  else:
+                                                      for v in range(4):
+                                                          if i * 4 + v < 1001: ...
+
+    Leaves alone: conditions that are not comparisons of expressions linear in the vector's
+    variable, conditions with an ``else``, and functions without an annotation of this package.
+    """
+    return _guard_vectors
