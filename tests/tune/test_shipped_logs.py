@@ -1,0 +1,51 @@
+"""The records in ``tuning_logs`` are read whole, and their winners still build as recorded."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+from tvm_layout_ext.tune import Log, Record
+from tvm_layout_ext.tune.replay import best_records
+from tvm_layout_ext.tune.search import make_task
+from tvm_layout_ext.tune.simulated import count
+
+_LOGS = Path(__file__).parents[2] / "tuning_logs"
+_READING = Log(_LOGS).read()
+_BEST = best_records(_READING.records)
+
+
+def test_no_line_is_skipped() -> None:
+    assert _READING.warning is None
+    assert len(_READING.records) == sum(
+        len(path.read_text().splitlines()) for path in _LOGS.glob("*.jsonl")
+    )
+
+
+def test_every_record_was_measured_on_a_named_gpu() -> None:
+    for record in _READING.records:
+        assert record.runner == "cuda"
+        assert record.device.startswith("NVIDIA")
+        assert record.times or record.status == "error"
+        assert record.versions["driver"]
+
+
+@pytest.mark.parametrize("record", _BEST, ids=lambda r: str(r.workload).replace(" ", "-"))
+def test_the_winner_still_has_the_recorded_counters(record: Record) -> None:
+    work = record.workload
+    task = make_task(work.operator, work.shape, work.dtype, record.seed)
+    task.operator.check_config(record.config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shared, counters = count(task, record.config)
+    assert shared == record.smem_bytes
+    assert counters == record.conflict_model
+
+
+def test_the_tuned_fp32_transpose_has_no_bank_conflict() -> None:
+    (record,) = (r for r in _BEST if str(r.workload) == "transpose 16384x16384 float32")
+    assert record.conflict_model is not None
+    assert record.conflict_model["bank_conflicts"] == 0
+    assert record.conflict_model["sectors"] == record.conflict_model["ideal_sectors"]
