@@ -103,6 +103,38 @@ def test_symbolic_sizes_take_the_given_values() -> None:
         draw_arguments(mod, {})
 
 
+def test_symbolic_kernel_is_explained_at_the_given_size() -> None:
+    n = te.var("n")
+    A = te.placeholder((n, 256), "float16", name="A")
+    B = te.compute(A.shape, lambda i, j: A[i, j] * 2, name="B")
+    s = te.create_schedule(B.op)
+    s[B].bind(B.op.axis[0], te.thread_axis("blockIdx.x"))
+    outer, vector = s[B].split(B.op.axis[1], factor=8)
+    s[B].bind(outer, te.thread_axis("threadIdx.x"))
+    s[B].vectorize(vector)
+    found = explain(s, [A, B], values={"n": 3}, grid_sample=None)
+    load = find(found, "global", "load")
+    assert (load.vector_bytes, load.requests, load.sectors_per_request) == (16, 3, 16)
+    with pytest.raises(ScheduleError, match="symbolic size n"):
+        explain(s, [A, B])
+
+
+def test_decisions_of_the_passes_are_listed() -> None:
+    A = te.placeholder((256, 32), "float32", name="A")
+    k = te.reduce_axis((0, 256), name="k")
+    B = te.compute((32,), lambda i: te.sum(A[k, i], axis=k), name="B")
+    s = te.create_schedule(B.op)
+    tile = s.cache_read(A, "shared", [B])
+    s[B].bind(B.op.axis[0], te.thread_axis("threadIdx.x"))
+    outer, _ = s[B].split(B.op.reduce_axis[0], factor=8)
+    s[tile].compute_at(s[B], outer)
+    s[tile].bind(tile.op.axis[1], te.thread_axis("threadIdx.x"))
+    s[tile].double_buffer(num_stages=2)
+    found = explain(s, [A, B])
+    assert any("A_shared" in decision.subject for decision in found.decisions)
+    assert str(found.decisions[0]) in str(found)
+
+
 def test_module_of_two_functions_is_refused() -> None:
     mod = tvm.IRModule({"f": symbolic(), "g": symbolic()})
     with pytest.raises(ScheduleError, match="one function; this one has f, g"):

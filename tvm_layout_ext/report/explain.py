@@ -163,7 +163,7 @@ def explain(
     source: Any,
     args: Sequence[Any] | None = None,
     *,
-    arrays: Sequence[np.ndarray] | None = None,
+    arrays: Sequence[Any] | None = None,
     values: Mapping[str, int] | None = None,
     target: str | Target | None = None,
     grid_sample: int | None = _GRID_SAMPLE,
@@ -178,10 +178,10 @@ def explain(
         What was scheduled, or what ``lower`` gave.
     args : sequence of te.Tensor, optional
         Parameters, for a TE-style schedule.
-    arrays : sequence of numpy.ndarray, optional
-        One a parameter; by default drawn at random.
+    arrays : sequence, optional
+        As for ``simulate``; by default drawn at random.
     values : mapping of str to int, optional
-        Values of symbolic sizes, for the arrays that are drawn.
+        Values of symbolic sizes and of numbers among the parameters.
     target : str or tvm.target.Target, optional
         By default :func:`tvm_layout_ext.default_target`.
     grid_sample : int or None
@@ -236,20 +236,20 @@ def _access(record: Any) -> Access:
     )
 
 
-def draw_arguments(mod: tvm.IRModule, values: Mapping[str, int]) -> list[np.ndarray]:
-    """Random arrays for the parameters of a module's only function.
+def draw_arguments(mod: tvm.IRModule, values: Mapping[str, int]) -> list[Any]:
+    """Random arrays, and the given numbers, for the parameters of a module's only function.
 
     Parameters
     ----------
     mod : IRModule
         With one PrimFunc.
     values : mapping of str to int
-        Value of each symbolic size, by name.
+        Value of each symbolic size and of each number among the parameters, by name.
 
     Raises
     ------
     ScheduleError
-        If there is not exactly one function, or a symbolic size has no value.
+        If there is not exactly one function, or something has no value.
     """
     functions = {gv: f for gv, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
     if len(functions) != 1:
@@ -257,17 +257,16 @@ def draw_arguments(mod: tvm.IRModule, values: Mapping[str, int]) -> list[np.ndar
         raise ScheduleError(f"explain needs a module of one function; this one has {names}.")
     (func,) = functions.values()
     rng = np.random.default_rng(_SEED)
-    return [_draw(rng, buffer, values) for buffer in _buffers(func)]
+    return [_argument(rng, param, values) for param in func.params]
 
 
-def _buffers(func: tirx.PrimFunc) -> list[Any]:
-    """The parameters that are buffers."""
-    return [param for param in func.params if hasattr(param, "shape") and hasattr(param, "scope")]
-
-
-def _draw(rng: np.random.Generator, buffer: Any, values: Mapping[str, int]) -> np.ndarray:
-    shape = tuple(_extent(extent, buffer.name, values) for extent in buffer.shape)
-    return (rng.random(shape) * 8).astype(str(buffer.dtype))
+def _argument(rng: np.random.Generator, param: Any, values: Mapping[str, int]) -> Any:
+    if not hasattr(param, "shape"):
+        if param.name not in values:
+            raise ScheduleError(f"Parameter {param.name} is a number; give its value.")
+        return values[param.name]
+    shape = tuple(_extent(extent, param.name, values) for extent in param.shape)
+    return (rng.random(shape) * 8).astype(str(param.dtype))
 
 
 def _extent(extent: Any, buffer: str, values: Mapping[str, int]) -> int:
