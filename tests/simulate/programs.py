@@ -434,3 +434,57 @@ def host_loop(A: T.Buffer((4, 32), "float32"), B: T.Buffer((4, 32), "float32")):
             with T.sblock("B"):
                 vk, vj = T.axis.remap("SS", [k, j])
                 B[vk, vj] = A[vk, vj] + 1.0
+
+
+@T.prim_func(s_tir=True)
+def mixed_arena(A: T.Buffer((128,), "float16"), B: T.Buffer((128,), "float32")):
+    H = T.sblock_alloc_buffer((128,), "float16", scope="shared.dyn")
+    F = T.sblock_alloc_buffer((128,), "float32", scope="shared.dyn")
+    D = T.sblock_alloc_buffer((128,), "float64", scope="shared.dyn")
+    for j in T.thread_binding(128, "threadIdx.x"):
+        with T.sblock("H"):
+            v = T.axis.spatial(128, j)
+            H[v] = A[v]
+        with T.sblock("F"):
+            v = T.axis.spatial(128, j)
+            F[v] = T.Cast("float32", H[127 - v]) * 2.0
+        with T.sblock("D"):
+            v = T.axis.spatial(128, j)
+            D[v] = T.Cast("float64", F[(v + 1) % 128])
+        with T.sblock("B"):
+            v = T.axis.spatial(128, j)
+            B[v] = T.Cast("float32", D[127 - v])
+
+
+@T.prim_func(s_tir=True)
+def mixed_arena_in_order(A: T.Buffer((128,), "float16"), B: T.Buffer((128,), "float64")):
+    H = T.sblock_alloc_buffer((128,), "float16", scope="shared.dyn")
+    D = T.sblock_alloc_buffer((128,), "float64", scope="shared.dyn")
+    L = T.sblock_alloc_buffer((1,), "float16", scope="local")
+    for j in T.thread_binding(128, "threadIdx.x"):
+        with T.sblock("H"):
+            v = T.axis.spatial(128, j)
+            H[v] = A[v]
+        with T.sblock("L"):
+            v = T.axis.spatial(128, j)
+            T.reads(H[127 - v])
+            T.writes(L[0])
+            L[0] = H[127 - v]
+            T.cuda.cta_sync()
+        with T.sblock("D"):
+            v = T.axis.spatial(128, j)
+            D[v] = T.Cast("float64", L[0])
+        with T.sblock("B"):
+            v = T.axis.spatial(128, j)
+            B[v] = D[T.bitwise_xor(v, 5)]
+
+
+@T.prim_func(s_tir=True)
+def votes(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "uint32"), C: T.Buffer((64,), "int32")):
+    for j in T.thread_binding(64, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, j)
+            T.reads(A[v])
+            T.writes(B[v], C[v])
+            B[v] = T.cuda.ballot_sync(T.uint32(0xFFFFFFFF), A[v] % 2)
+            C[v] = T.cuda.__shfl_xor_sync(T.uint32(0xFFFFFFFF), A[v], 3, 32)

@@ -10,6 +10,7 @@ from tvm import te
 
 import tvm_layout_ext as tlx
 from tests.simulate import kernels, programs
+from tvm_layout_ext.build import device_program
 from tvm_layout_ext.errors import SimulationError, TargetError
 from tvm_layout_ext.simulate import machine, simulate
 
@@ -213,3 +214,40 @@ def test_launches_in_a_host_loop() -> None:
     report = simulate(programs.host_loop, A)
     np.testing.assert_array_equal(report.outputs["B"], A + 1)
     assert report.blocks == (4, 4)
+
+
+def test_views_of_one_arena_with_types_of_different_width() -> None:
+    A = kernels.random((128,), "float16")
+    report = simulate(programs.mixed_arena_in_order, A)
+    assert report.hazards == []
+    wanted = A[::-1].astype("float64")[np.arange(128) ^ 5]
+    np.testing.assert_array_equal(report.outputs["B"], wanted)
+    assert {a.buffer for a in report.accesses if a.scope == "shared.dyn"} == {"H", "D"}
+    # The two share bytes: 128 doubles hold both.
+    assert report.shared_bytes == 128 * 8
+
+
+@pytest.mark.parametrize(("which", "kinds"), [(0, {"race"}), (1, set()), (2, {"race"})])
+def test_races_in_an_arena_of_mixed_types(which: int, kinds: set[str]) -> None:
+    # The second of TVM's barriers only repeats the explicit one before it.
+    program = kernels.without(device_program(programs.mixed_arena_in_order), kernels.SYNC, which)
+    report = simulate(program, kernels.random((128,), "float16"))
+    assert {hazard.kind for hazard in report.hazards} == kinds
+
+
+def test_barriers_that_tvm_plans_before_it_merges_buffers_are_not_enough() -> None:
+    # F takes H's bytes, and nothing separates the last read of H from the first write of F.
+    report = simulate(programs.mixed_arena, kernels.random((128,), "float16"))
+    assert [(hazard.kind, hazard.buffer) for hazard in report.hazards] == [
+        ("race", "F"),
+        ("race", "D"),
+    ]
+    assert {site.buffer for site in report.hazards[0].sites} == {"F", "H"}
+
+
+def test_votes_and_shuffles() -> None:
+    report = simulate(programs.votes, INTS)
+    odd = (INTS % 2).reshape(2, 32).astype(np.uint64)
+    ballots = (odd << np.arange(32, dtype=np.uint64)).sum(axis=1)
+    np.testing.assert_array_equal(report.outputs["B"], np.repeat(ballots, 32))
+    np.testing.assert_array_equal(report.outputs["C"], INTS[np.arange(64) ^ 3])

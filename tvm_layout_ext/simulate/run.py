@@ -163,7 +163,8 @@ class _Simulation:
             return argument.array()
         written = self._written.get(id(memory), np.zeros(memory.cells, bool))
         ratio = argument.dtype.itemsize // memory.granule
-        mask = np.logical_not(np.reshape(written, (-1, ratio)).all(axis=1))
+        whole = written if ratio == 1 else np.reshape(written, (-1, ratio)).all(axis=1)
+        mask = np.logical_not(whole)
         size = int(np.prod(argument.shape, dtype=np.int64))
         return np.ma.masked_array(argument.array(), mask[:size].reshape(argument.shape))
 
