@@ -24,7 +24,7 @@ The rules below are Triton's, exactly, including where they are cautious (decrea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
@@ -32,10 +32,12 @@ __all__ = [
     "BIG",
     "BINARY_RULES",
     "COMPARISONS",
+    "Axis",
     "AxisInfo",
     "add_pointer",
     "apply_binary",
     "broadcast",
+    "by_axis",
     "compare",
     "expand_dims",
     "join",
@@ -312,7 +314,7 @@ def apply_binary(
     left: AxisInfo,
     right: AxisInfo,
     shape: Sequence[int],
-    rules: dict[str, Rule] | None = None,
+    rules: Mapping[str, Rule] | None = None,
 ) -> AxisInfo:
     """Apply an operation of :data:`BINARY_RULES`, or fold it.
 
@@ -324,8 +326,8 @@ def apply_binary(
         The operands, already of one shape.
     shape : sequence of int
         That shape, ``(1,)`` for scalars.
-    rules : dict, optional
-        The rules to use instead of :data:`BINARY_RULES`.
+    rules : mapping, optional
+        Rules to use instead of :data:`BINARY_RULES`.
 
     Examples
     --------
@@ -373,20 +375,20 @@ _FOLDS: dict[str, Callable[[int, int], int]] = {
 }
 
 
-def _by_axis(
-    rule: Callable[[_Axis, int], tuple[int, int, int]],
+def by_axis(
+    rule: Callable[[Axis, int], tuple[int, int, int]],
 ) -> Rule:
     """Make a rule for tensors of one for a single axis."""
 
     def apply(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
-        axes = [rule(_Axis(left, right, d), size) for d, size in enumerate(shape)]
+        axes = [rule(Axis(left, right, d), size) for d, size in enumerate(shape)]
         contiguity, divisibility, constancy = zip(*axes, strict=True)
         return AxisInfo(contiguity, divisibility, constancy)
 
     return apply
 
 
-class _Axis:
+class Axis:
     """The six numbers of both operands along one axis, and their constants."""
 
     def __init__(self, left: AxisInfo, right: AxisInfo, axis: int) -> None:
@@ -411,7 +413,7 @@ class _Axis:
         return max(gcd(self.cl, self.kr), gcd(self.kl, self.cr))
 
 
-def _sum_divisor(axis: _Axis, contiguity: int, element_bytes: int, *, minus: bool = False) -> int:
+def _sum_divisor(axis: Axis, contiguity: int, element_bytes: int, *, minus: bool = False) -> int:
     """Divisibility of a sum; runs that are cut shorter begin at multiples of what is left."""
     right = _times(axis.vr, element_bytes)
     if axis.cl > 1 and axis.cr > 1:
@@ -423,12 +425,12 @@ def _sum_divisor(axis: _Axis, contiguity: int, element_bytes: int, *, minus: boo
     return gcd(axis.vl, right)
 
 
-def _add(axis: _Axis, _: int) -> tuple[int, int, int]:
+def _add(axis: Axis, _: int) -> tuple[int, int, int]:
     run = axis.run_over_constants
     return run, _sum_divisor(axis, run, 1), axis.constancy
 
 
-def _subtract(axis: _Axis, _: int) -> tuple[int, int, int]:
+def _subtract(axis: Axis, _: int) -> tuple[int, int, int]:
     run = gcd(axis.cl, axis.kr)
     return run, _sum_divisor(axis, run, 1, minus=True), axis.constancy
 
@@ -448,21 +450,21 @@ def add_pointer(
     """
     element_bytes = max(1, element_bits // 8)
 
-    def rule(axis: _Axis, _: int) -> tuple[int, int, int]:
+    def rule(axis: Axis, _: int) -> tuple[int, int, int]:
         run = axis.run_over_constants
         return run, _sum_divisor(axis, run, element_bytes), axis.constancy
 
-    return _by_axis(rule)(pointer, offset, shape)
+    return by_axis(rule)(pointer, offset, shape)
 
 
-def _multiply(axis: _Axis, _: int) -> tuple[int, int, int]:
+def _multiply(axis: Axis, _: int) -> tuple[int, int, int]:
     run = axis.cl if axis.right == 1 else axis.cr if axis.left == 1 else 1
     left = 1 if axis.cl > 1 and axis.right != 1 else axis.vl
     right = 1 if axis.cr > 1 and axis.left != 1 else axis.vr
     return run, _times(left, right), axis.constancy
 
 
-def _divide(axis: _Axis, size: int) -> tuple[int, int, int]:
+def _divide(axis: Axis, size: int) -> tuple[int, int, int]:
     divisor, constancy = 1, axis.constancy
     if axis.left == 0 or axis.right == 1:
         divisor = axis.vl
@@ -474,7 +476,7 @@ def _divide(axis: _Axis, size: int) -> tuple[int, int, int]:
     return axis.cl if axis.right == 1 else 1, divisor, constancy
 
 
-def _remainder(axis: _Axis, size: int) -> tuple[int, int, int]:
+def _remainder(axis: Axis, size: int) -> tuple[int, int, int]:
     run = gcd(axis.cl, axis.vl, axis.vr) if axis.cl == size and axis.kr == size else 1
     divisor = gcd(axis.vl, axis.vr)
     if axis.cl > 1 or axis.cr > 1:
@@ -482,17 +484,17 @@ def _remainder(axis: _Axis, size: int) -> tuple[int, int, int]:
     return run, divisor, axis.constancy
 
 
-def _bits(axis: _Axis, _: int) -> tuple[int, int, int]:
+def _bits(axis: Axis, _: int) -> tuple[int, int, int]:
     return 1, 1, axis.constancy
 
 
-def _shift_left(axis: _Axis, _: int) -> tuple[int, int, int]:
+def _shift_left(axis: Axis, _: int) -> tuple[int, int, int]:
     shift = axis.shift or 0
     divisor = 1 if axis.cl > 1 and shift > 0 else axis.vl
     return axis.cl if axis.shift == 0 else 1, _times(divisor, 1 << shift), axis.constancy
 
 
-def _shift_right(axis: _Axis, _: int) -> tuple[int, int, int]:
+def _shift_right(axis: Axis, _: int) -> tuple[int, int, int]:
     if axis.shift is None:
         return 1, 1, axis.constancy
     run = axis.cl if axis.shift == 0 else 1
@@ -505,16 +507,16 @@ def _extremum(left: AxisInfo, right: AxisInfo, _: Sequence[int]) -> AxisInfo:
 
 
 BINARY_RULES: dict[str, Rule] = {
-    "add": _by_axis(_add),
-    "sub": _by_axis(_subtract),
-    "mul": _by_axis(_multiply),
-    "div": _by_axis(_divide),
-    "rem": _by_axis(_remainder),
-    "and": _by_axis(_bits),
-    "or": _by_axis(_bits),
-    "xor": _by_axis(_bits),
-    "shl": _by_axis(_shift_left),
-    "shr": _by_axis(_shift_right),
+    "add": by_axis(_add),
+    "sub": by_axis(_subtract),
+    "mul": by_axis(_multiply),
+    "div": by_axis(_divide),
+    "rem": by_axis(_remainder),
+    "and": by_axis(_bits),
+    "or": by_axis(_bits),
+    "xor": by_axis(_bits),
+    "shl": by_axis(_shift_left),
+    "shr": by_axis(_shift_right),
     "min": _extremum,
     "max": _extremum,
 }
@@ -543,7 +545,7 @@ def compare(name: str, left: AxisInfo, right: AxisInfo, shape: Sequence[int]) ->
     if left.constant is not None and right.constant is not None:
         return AxisInfo.of_constant(int(COMPARISONS[name](left.constant, right.constant)), shape)
 
-    def rule(axis: _Axis, size: int) -> tuple[int, int, int]:
+    def rule(axis: Axis, size: int) -> tuple[int, int, int]:
         constancy = axis.constancy
         if name in ("gt", "le") and axis.kl == size:
             constancy = max(constancy, gcd(axis.cr, axis.vl, axis.vr))
@@ -551,4 +553,4 @@ def compare(name: str, left: AxisInfo, right: AxisInfo, shape: Sequence[int]) ->
             constancy = max(constancy, gcd(axis.cl, axis.vl, axis.vr))
         return 1, 1, constancy
 
-    return _by_axis(rule)(left, right, shape)
+    return by_axis(rule)(left, right, shape)

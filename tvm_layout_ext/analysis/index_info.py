@@ -1,0 +1,417 @@
+"""Axis information of TIR index expressions, sound for every input.
+
+The rules are those of :mod:`.axis_info`, with these changes, because a claim made here decides
+whether a vector access is emitted:
+
+* ``floordiv`` and ``floormod`` claim runs and groups only by divisors proven positive; ``truncdiv``
+  and ``truncmod`` only where, besides, the dividend is proven non-negative.
+* A sum, difference, product or shift that may leave its type's range keeps only runs that begin at
+  multiples of their length: wrapping around 2^32 tears none of those.
+* Bitwise operations keep the zero bits that both sides, or for ``&`` either side, are known to
+  have at the bottom, and an XOR keeps runs below them.
+
+Axes may have any extent, known or not. They are taken to be rounded up to a power of two: a claim
+about aligned groups of the longer axis holds of the shorter one, whose last group is cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import reduce
+from math import gcd
+from operator import floordiv, mod
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from ..errors import LayoutError
+from .axis_info import (
+    BIG,
+    BINARY_RULES,
+    WORD_BITS,
+    Axis,
+    AxisInfo,
+    Rule,
+    add_pointer,
+    apply_binary,
+    broadcast,
+    by_axis,
+    compare,
+    load,
+    power_of_two_in,
+    select,
+    splat,
+)
+
+__all__ = ["TIR_RULES", "IndexAnalyzer"]
+
+#: Stands for an extent that is not known.
+LONGEST = 1 << 30
+
+_BINARY: dict[type, str] = {
+    tirx.Add: "add",
+    tirx.Sub: "sub",
+    tirx.Mul: "mul",
+    tirx.FloorDiv: "div",
+    tirx.FloorMod: "rem",
+    tirx.Div: "div",
+    tirx.Mod: "rem",
+    tirx.Min: "min",
+    tirx.Max: "max",
+    tirx.BitwiseAnd: "and",
+    tirx.BitwiseOr: "or",
+    tirx.BitwiseXor: "xor",
+    tirx.LShift: "shl",
+    tirx.RShift: "shr",
+}
+_COMPARISONS: dict[type, str] = {
+    tirx.LT: "lt",
+    tirx.LE: "le",
+    tirx.GT: "gt",
+    tirx.GE: "ge",
+    tirx.EQ: "eq",
+    tirx.NE: "ne",
+}
+_TRUNCATING = (tirx.Div, tirx.Mod)
+_DIVISIONS: dict[str, Callable[[int, int], int]] = {"div": floordiv, "rem": mod}
+_MAY_WRAP = ("add", "sub", "mul", "shl")
+
+
+def _opaque(axis: Axis, _: int) -> tuple[int, int, int]:
+    return 1, 1, axis.constancy
+
+
+def _or(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
+    zeros = min(left.divisor_of_all, right.divisor_of_all)
+    return replace(by_axis(_opaque)(left, right, shape), divisibility=(zeros,) * len(shape))
+
+
+def _xor(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
+    """Keep the runs of one side that fit below the lowest bit of the other."""
+
+    def rule(axis: Axis, _: int) -> tuple[int, int, int]:
+        runs = (
+            gcd(axis.cl, axis.vl, axis.kr, right.divisor_of_all),
+            gcd(axis.cr, axis.vr, axis.kl, left.divisor_of_all),
+        )
+        run = max(runs)
+        return run, run, axis.constancy
+
+    kept = by_axis(rule)(left, right, shape)
+    zeros = min(left.divisor_of_all, right.divisor_of_all)
+    return replace(kept, divisibility=tuple(max(v, zeros) for v in kept.divisibility))
+
+
+def _and(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
+    """Clear bits: of a mask of ones at the bottom, what a remainder leaves."""
+    for value, mask in ((left, right.constant), (right, left.constant)):
+        if mask is not None and mask >= 0 and mask & (mask + 1) == 0:
+            return apply_binary("rem", value, AxisInfo.of_constant(mask + 1, shape), shape)
+    zeros = max(left.divisor_of_all, right.divisor_of_all)
+    return replace(by_axis(_opaque)(left, right, shape), divisibility=(zeros,) * len(shape))
+
+
+def _shift_left(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
+    if right.constant is not None:
+        return BINARY_RULES["shl"](left, right, shape)
+    kept = by_axis(_opaque)(left, right, shape)
+    return replace(kept, divisibility=(left.divisor_of_all,) * len(shape))
+
+
+#: The rules for TIR; "div" and "rem" round down and need a positive divisor.
+TIR_RULES: Mapping[str, Rule] = {
+    **BINARY_RULES,
+    "and": _and,
+    "or": _or,
+    "xor": _xor,
+    "shl": _shift_left,
+    "opaque": by_axis(_opaque),
+}
+
+
+class IndexAnalyzer:
+    """Finds axis information of the index expressions of one loop nest.
+
+    Parameters
+    ----------
+    axes : sequence of (Var, Range)
+        The variables to look along, slowest first, and what they range over.
+    ranges : mapping of Var to Range, optional
+        What other variables range over; they are taken as fixed while the axes run.
+    divisible : mapping of Var to int, optional
+        Powers of two known to divide variables.
+
+    Examples
+    --------
+    >>> i, j, n = (tirx.Var(name, "int32") for name in "ijn")
+    >>> axes = [(i, tvm.ir.Range(0, 32)), (j, tvm.ir.Range(0, 100))]
+    >>> IndexAnalyzer(axes, divisible={n: 8}).info(i * n + j).contiguity
+    (1, 8)
+    >>> IndexAnalyzer(axes, {n: tvm.ir.Range(0, 4096)}, {n: 8}).info(i * n + j).contiguity
+    (1, 128)
+    >>> IndexAnalyzer(axes).info((j // 8 ^ i % 8) * 8 + j % 8).contiguity
+    (1, 8)
+    """
+
+    def __init__(
+        self,
+        axes: Sequence[tuple[Any, tvm.ir.Range]],
+        ranges: Mapping[Any, tvm.ir.Range] | None = None,
+        divisible: Mapping[Any, int] | None = None,
+    ) -> None:
+        self._analyzer = tvm.sym.Analyzer()
+        self._divisible = dict(divisible or {})
+        self._known: dict[Any, AxisInfo] = {}
+        self._is_exact: dict[Any, bool] = {}
+        self._lets: dict[Any, Any] = {}
+        for variable, bounds in {**dict(axes), **(ranges or {})}.items():
+            self._analyzer.bind(variable, bounds)
+        for variable, divisor in self._divisible.items():
+            if divisor < 1 or divisor & (divisor - 1):
+                raise LayoutError(
+                    f"{variable} is said to be divisible by {divisor}, which is no power of two."
+                )
+        #: The extents, rounded up to powers of two.
+        self.shape = tuple(_padded(bounds.extent) for _, bounds in axes) or (1,)
+        for d, (variable, bounds) in enumerate(axes):
+            self._known[variable] = self._along(d, bounds)
+
+    def _along(self, axis: int, bounds: tvm.ir.Range) -> AxisInfo:
+        start = self.info(bounds.min)
+        ones = [1] * len(self.shape)
+        line = [*ones[:axis], self.shape[axis], *ones[axis + 1 :]]
+        # Only the run itself begins at 0; along the other axes any value may stand.
+        starts = tuple(BIG if d == axis else 1 for d in range(len(line)))
+        run = broadcast(AxisInfo(tuple(line), starts, tuple(ones)), line, self.shape)
+        if start.constant == 0:
+            return run
+        return apply_binary("add", start, run, self.shape, TIR_RULES)
+
+    def info(self, expression: Any) -> AxisInfo:
+        """Describe a scalar expression, of integers or booleans, along the axes.
+
+        Parameters
+        ----------
+        expression : Expr
+            A TIR expression; of parts that have no rule only what does not vary is known.
+
+        Raises
+        ------
+        LayoutError
+            If the expression is a vector.
+        """
+        if not expression.ty.is_scalar():
+            raise LayoutError(f"{expression} is a vector; analyse its base.")
+        return self._within(expression, self._raw(expression))
+
+    def address(
+        self, strides: Sequence[Any], indices: Sequence[Any], element_bits: int, alignment: int
+    ) -> AxisInfo:
+        """Describe the addresses of an access: divisibility in bytes, contiguity in elements.
+
+        Parameters
+        ----------
+        strides, indices : sequence of Expr
+            One of each for every dim of the buffer, in elements.
+        element_bits : int
+            Bits of an element.
+        alignment : int
+            Bytes to which the buffer's first element is aligned.
+        """
+        # Addresses are 64 bits wide.
+        terms = [
+            _wide(index) * _wide(stride) for index, stride in zip(indices, strides, strict=True)
+        ]
+        offset = self.info(reduce(lambda a, b: a + b, terms, tirx.IntImm("int64", 0)))
+        base = splat(AxisInfo.argument(power_of_two_in(alignment)), self.shape)
+        return add_pointer(base, offset, self.shape, element_bits)
+
+    # Nodes
+
+    def _raw(self, node: Any) -> AxisInfo:
+        kind = type(node)
+        if kind in _BINARY:
+            return self._binary(_BINARY[kind], node)
+        if kind in _COMPARISONS:
+            return compare(_COMPARISONS[kind], self.info(node.a), self.info(node.b), self.shape)
+        handler = _HANDLERS.get(kind)
+        return handler(self, node) if handler else AxisInfo.unknown(len(self.shape))
+
+    def _binary(self, name: str, node: Any) -> AxisInfo:
+        left, right = self.info(node.a), self.info(node.b)
+        if not _is_integer(node) or (name in _DIVISIONS and not self._divides(node)):
+            return TIR_RULES["opaque"](left, right, self.shape)
+        if name in _DIVISIONS and left.constant is not None and right.constant is not None:
+            return AxisInfo.of_constant(_DIVISIONS[name](left.constant, right.constant), self.shape)
+        return apply_binary(name, left, right, self.shape, TIR_RULES)
+
+    def _divides(self, node: Any) -> bool:
+        """Whether a division rounds down, by a positive number."""
+        if self._bounds(node.b)[0] <= 0:
+            return False
+        return not isinstance(node, _TRUNCATING) or self._bounds(node.a)[0] >= 0
+
+    def _constant(self, node: Any) -> AxisInfo:
+        return AxisInfo.of_constant(int(node.value), self.shape)
+
+    def _variable(self, node: Any) -> AxisInfo:
+        if node in self._known:
+            return self._known[node]
+        known = self._analyzer.modular_set(node)
+        divisor = power_of_two_in(gcd(known.coeff, known.base))
+        divisor = max(divisor, self._divisible.get(node, 1))
+        return splat(AxisInfo.argument(divisor), self.shape)
+
+    def _cast(self, node: Any) -> AxisInfo:
+        inside = self.info(node.value)
+        if not _is_integer(node.value) or (_is_bool(node) and not _is_bool(node.value)):
+            return replace(AxisInfo.unknown(inside.rank), constancy=inside.constancy)
+        return inside
+
+    def _select(self, node: Any) -> AxisInfo:
+        return self._choice(node.condition, node.true_value, node.false_value)
+
+    def _choice(self, condition: Any, left: Any, right: Any) -> AxisInfo:
+        return select(self.info(condition), self.info(left), self.info(right), scalar=False)
+
+    def _let(self, node: Any) -> AxisInfo:
+        if node.var not in self._lets:
+            self._lets[node.var] = node.value
+            self._known[node.var] = self.info(node.value)
+            if self._exact(node.value):
+                # What TVM cannot simplify, such as a division by 0, stays unbound.
+                with suppress(tvm.error.InternalError):
+                    self._analyzer.bind(node.var, node.value)
+        if not self._lets[node.var].same_as(node.value):
+            # A second value for one variable, which TIR forbids: what is known is of the first.
+            return AxisInfo.unknown(len(self.shape))
+        return self.info(node.body)
+
+    def _logic(self, node: Any) -> AxisInfo:
+        sides = [self.info(side) for side in ([node.a, node.b] if hasattr(node, "b") else [node.a])]
+        return TIR_RULES["opaque"](sides[0], sides[-1], self.shape)
+
+    def _load(self, node: Any) -> AxisInfo:
+        """Tell where a load repeats: where all its indices do."""
+        indices = [self.info(index) for index in node.indices]
+        meet = TIR_RULES["opaque"]
+        both = reduce(
+            lambda a, b: meet(a, b, self.shape), indices, AxisInfo.of_constant(0, self.shape)
+        )
+        return load(both)
+
+    def _call(self, node: Any) -> AxisInfo:
+        name = getattr(node.op, "name", "")
+        if name.endswith("if_then_else"):
+            return self._choice(*node.args)
+        if name.endswith("likely"):
+            return self.info(node.args[0])
+        return AxisInfo.unknown(len(self.shape))
+
+    # Types
+
+    def _within(self, node: Any, info: AxisInfo) -> AxisInfo:
+        """Keep what survives wrapping to the type's width, if the value may leave its range."""
+        if not _is_integer(node):
+            return replace(AxisInfo.unknown(info.rank), constancy=info.constancy)
+        if self._fits(node):
+            return info
+        low, high = _range_of(node)
+        if info.constant is not None and not low <= info.constant <= high:
+            return replace(AxisInfo.unknown(info.rank), constancy=info.constancy)
+        runs = tuple(map(min, info.contiguity, info.divisibility))
+        return AxisInfo(runs, info.divisibility, info.constancy, info.constant)
+
+    def _fits(self, node: Any) -> bool:
+        """Whether a value surely needs no wrapping to its type's width."""
+        if not isinstance(node, tirx.Cast) and _BINARY.get(type(node), "") not in _MAY_WRAP:
+            return True
+        if not all(map(self._exact, _children(node))):
+            return False
+        low, high = _range_of(node)
+        if isinstance(node, tirx.LShift):
+            # The analyser bounds a shift by its type, as if it could not wrap.
+            shift = self.info(node.b).constant
+            if shift is None or not 0 <= shift < WORD_BITS:
+                return False
+            least, most = self._trusted_bounds(node.a)
+            return low <= least << shift and most << shift <= high
+        least, most = self._trusted_bounds(getattr(node, "value", node))
+        return low <= least and most <= high
+
+    def _exact(self, node: Any) -> bool:
+        """Whether no part of an expression wraps, so that the analyser's bounds can be trusted."""
+        if node not in self._is_exact:
+            parts = _is_integer(node) and all(map(self._exact, _children(node)))
+            self._is_exact[node] = parts and self._fits(node)
+        return self._is_exact[node]
+
+    def _bounds(self, node: Any) -> tuple[int, int]:
+        """Bound a value as its type holds it."""
+        return self._trusted_bounds(node) if self._exact(node) else _range_of(node)
+
+    def _trusted_bounds(self, node: Any) -> tuple[int, int]:
+        """Ask TVM for bounds, which hold where nothing wraps."""
+        try:
+            found = self._analyzer.const_int_bound(node)
+        except tvm.error.InternalError:
+            # It refuses a division by the constant 0 wherever it meets one.
+            return -BIG, BIG
+        return found.min_value, found.max_value
+
+
+_HANDLERS: dict[type, Callable[[IndexAnalyzer, Any], AxisInfo]] = {
+    tirx.IntImm: IndexAnalyzer._constant,
+    tirx.Var: IndexAnalyzer._variable,
+    tirx.Cast: IndexAnalyzer._cast,
+    tirx.Select: IndexAnalyzer._select,
+    tirx.Let: IndexAnalyzer._let,
+    tirx.And: IndexAnalyzer._logic,
+    tirx.Or: IndexAnalyzer._logic,
+    tirx.Not: IndexAnalyzer._logic,
+    tvm.ir.TensorLoad: IndexAnalyzer._load,
+    tvm.ir.Call: IndexAnalyzer._call,
+}
+
+
+def _children(node: Any) -> list[Any]:
+    """List the operands whose values make up a node's."""
+    if isinstance(node, tirx.Cast):
+        return [node.value]
+    if isinstance(node, tirx.Let):
+        return [node.value, node.body]
+    if isinstance(node, tirx.Select):
+        return [node.condition, node.true_value, node.false_value]
+    if isinstance(node, tvm.ir.Call):
+        return [*node.args]
+    return [getattr(node, side) for side in ("a", "b") if hasattr(node, side)]
+
+
+def _padded(extent: Any) -> int:
+    """Round an extent up to a power of two; one that is not known is taken as very long."""
+    size = int(extent.value) if isinstance(extent, tirx.IntImm) else LONGEST
+    return 1 << max(0, min(size, LONGEST) - 1).bit_length()
+
+
+def _wide(value: Any) -> Any:
+    return tirx.IntImm("int64", value) if isinstance(value, int) else value.astype("int64")
+
+
+def _is_integer(node: Any) -> bool:
+    return str(node.ty).startswith(("int", "uint", "bool"))
+
+
+def _is_bool(node: Any) -> bool:
+    return str(node.ty) == "bool"
+
+
+def _range_of(node: Any) -> tuple[int, int]:
+    """Least and largest number of an integer type."""
+    name = str(node.ty)
+    if _is_bool(node):
+        return 0, 1
+    bits = int(name.lstrip("uint"))
+    return (0, (1 << bits) - 1) if name[0] == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
