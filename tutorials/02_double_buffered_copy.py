@@ -6,8 +6,8 @@ A copy with its own row instruction, double buffered
 
 The second classic question about TVM's schedules puts most of them in one program: a 64x64 copy
 through shared memory with ``split``, ``reorder``, ``bind``, ``compute_at``, ``tensorize``,
-``storage_align`` and ``double_buffer``. In classic TE, the order of the calls on different stages is
-free; it is here too.
+``storage_align`` and ``double_buffer``. In classic TE, the order of the calls on different stages
+is free; it is here too.
 
 Needs no GPU.
 """
@@ -21,8 +21,8 @@ from tvm_layout_ext.simulate import simulate
 ######################################################################
 # An instruction that copies a row
 # --------------------------------
-# ``te.decl_tensor_intrin`` describes an instruction by the compute that it stands for, here the copy
-# of 16 elements, and builds what replaces it. A real one would call hardware with
+# ``te.decl_tensor_intrin`` describes an instruction by the compute that it stands for, here the
+# copy of 16 elements, and builds what replaces it. A real one would call hardware with
 # ``tvm.tirx.call_extern``; ours does four loads and stores of 16 bytes.
 
 WIDTH = 16
@@ -45,8 +45,9 @@ def intrin_row_copy():
 ######################################################################
 # The schedule
 # ------------
-# One block works through the matrix in tiles of 8 rows. Its 32 threads fill a tile in shared memory,
-# each with a quarter of a row by the instruction above, and then write it out, each two columns.
+# One block works through the matrix in tiles of 8 rows. Its 32 threads fill a tile in shared
+# memory, each with a quarter of a row by the instruction above, and then write it out, each two
+# columns.
 
 
 def copy_schedule(num_stages):
@@ -79,8 +80,8 @@ def copy_schedule(num_stages):
 # One version
 # -----------
 # The tile has 8 rows of 64 elements. ``storage_align(y, 32, 4)`` moves the rows 68 elements apart,
-# which keeps each of them aligned for 16-byte stores: 544 elements in all. In each turn of the loop,
-# the copy waits until the last tile has been written out, and the other way round.
+# which keeps each of them aligned for 16-byte stores: 544 elements in all. In each turn of the
+# loop, the copy waits until the last tile has been written out, and the other way round.
 
 s, A, B = copy_schedule(num_stages=1)
 print(s.sch.mod)

@@ -19,6 +19,8 @@ from tvm.tirx import IterVar
 from tvm_layout_ext import te
 
 DTYPE = "float32"
+#: The widest vector of float32.
+_LANES = 4
 Draw = Callable[[Any], Any]
 
 
@@ -117,6 +119,8 @@ class Chain:
         self.problem = problem
         self.s = te.create_schedule([tensor.op for tensor in problem.outputs])
         self.threads = draw(st.sampled_from([2, 4, 8]))
+        self.vectors = draw(st.booleans())
+        self.versions = draw(st.integers(1, 3))
         self.dynamic = False
 
     def flag(self) -> bool:
@@ -192,10 +196,16 @@ class Chain:
         self._attach(cache, reader)
         self._inside(cache)
         if len(cache.op.axis) > 1 and self.flag():
-            factor = self.draw(st.integers(1, 40))
-            offset = self.draw(st.integers(0, factor - 1))
+            # Whole vectors a row: TVM emits misaligned float4 accesses for others.
+            lanes = _LANES if self.vectors else 1
+            factor = lanes * self.draw(st.integers(1, 40 // lanes))
+            offset = lanes * self.draw(st.integers(0, factor // lanes - 1))
             self.note(f"storage_align {factor} {offset}")
             self.s[cache].storage_align(cache.op.axis[-2], factor, offset)
+        if scope != "local" and self.versions > 1 and self._in_serial_loop(self.s[cache]):
+            self.note(f"{self.versions} versions")
+            self.s[cache].double_buffer(self.versions)
+            self.versions = 1
 
     def _attach(self, tensor: Any, reader: Any) -> None:
         """Compute ``tensor`` inside some loop of ``reader``, but inside the kernel."""
@@ -297,6 +307,9 @@ class Chain:
             self.note(f"{stage.name}: threads {inner.var.name}")
         self._serial_marks(stage)
 
+    def _in_serial_loop(self, stage: Any) -> bool:
+        return stage.attach.stage.marks.get(stage.attach.axis) is None
+
     def _reduces_over_threads(self, reader: Any) -> bool:
         """Whether nothing may be computed inside, as LowerCrossThreadReduction demands."""
         return any(
@@ -307,10 +320,10 @@ class Chain:
     def _serial_marks(self, stage: Any) -> None:
         free = self._data(stage)
         if free and self.flag():
-            kind = self.draw(st.sampled_from(["unroll", "vectorize"]))
+            kind = self.draw(st.sampled_from(["unroll", "vectorize" if self.vectors else "unroll"]))
             axis = free[-1]
             if kind == "vectorize":
-                _, axis = stage.split(axis, factor=self.draw(st.sampled_from([2, 4])))
+                _, axis = stage.split(axis, factor=self.draw(st.sampled_from([2, _LANES])))
                 stage.reorder(*[a for a in stage.leaf if not a.same_as(axis)], axis)
             self.note(f"{stage.name}: {kind} {axis.var.name}")
             getattr(stage, kind)(axis)

@@ -298,6 +298,27 @@ def test_symbolic_multiple_of_the_tile() -> None:
     assert "alloc_shared((256,))" in tlx.lower(s, [n, A, B]).script()
 
 
+def test_kernel_without_blocks_gets_one_around_its_shared_memory() -> None:
+    A, B, s = _copy(64, 64)
+    AA = s.cache_read(A, "shared", [B])
+    outer, inner = s[B].split(B.op.axis[0], 32)
+    s[B].bind(inner, _thread("threadIdx.x"))
+    s[AA].compute_at(s[B], outer)
+    assert 'T.thread_binding(1, thread="blockIdx.x")' in s.sch.mod.script()
+    source = tlx.build(s, [A, B], "cuda").mod.imports[0].inspect_source()
+    assert source.count("__global__") == 2
+    assert "__shared__" in source
+
+
+def test_shared_memory_outside_of_the_kernel_is_refused() -> None:
+    A, B, s = _copy(64, 64)
+    AA = s.cache_read(A, "shared", [B])
+    s[B].bind(B.op.axis[1], _thread("blockIdx.x"))
+    s[AA].compute_at(s[B], B.op.axis[0])
+    with pytest.raises(tlx.ScheduleError, match="computed at i of B, outside of the kernel"):
+        _ = s.sch
+
+
 def test_scalar_output_in_a_loop_of_one_iteration() -> None:
     A = te.placeholder((4, 4), name="A")
     B = te.compute((), lambda: A[0, 0] + A[3, 3], name="B")

@@ -110,6 +110,7 @@ class _Materialiser:
         self.args = args
         self.nests: dict[Stage, _Nest] = {}
         self.inits: dict[Stage, Any] = {}
+        self.opened: set[Stage] = set()
 
     def run(self) -> s_tir.Schedule:
         self._find_blocks()
@@ -239,16 +240,27 @@ class _Materialiser:
             self._open_kernel(stage, nest)
 
     def _open_kernel(self, stage: Stage, nest: _Nest) -> None:
-        """Give a kernel whose outermost loop is threadIdx a grid of one block.
+        """Give a kernel without blockIdx a grid of one block, if it has on-chip buffers to hold.
 
-        Without a blockIdx loop TVM allocates the kernel's shared and local buffers on the host.
+        TVM would begin the kernel at the threadIdx loop, and allocate on the host what is computed
+        in loops around it.
         """
-        first = stage.marks.get(stage.leaf[0]) if len(stage.leaf) else None
         tags = [mark.value.thread_tag for mark in stage.marks.values() if mark.kind == "bind"]
-        starts = first is not None and first.kind == "bind"
-        if starts and not any(tag.startswith("blockIdx") for tag in tags):
+        if not tags or any(tag.startswith("blockIdx") for tag in tags):
+            return
+        first = stage.marks.get(stage.leaf[0])
+        inside = [other for other in self.nests if _root(other) is stage]
+        if (first is not None and first.kind == "bind") or any(map(self._homeless, inside)):
             block = self.sch.add_unit_loop(nest.loops[stage.leaf[0]])
             self.sch.bind(block, "blockIdx.x")
+            self.opened.add(stage)
+
+    def _homeless(self, stage: Stage) -> bool:
+        """Whether an on-chip stage is computed in loops around a kernel, which run on the host."""
+        if stage.attach is None or not isinstance(stage.op, te.ComputeOp) or stage.inlined:
+            return False
+        bound = any(mark.kind == "bind" for mark in _marks_around(stage))
+        return not bound and self._buffer(stage).scope() != "global"
 
     def _compute_at(self, stage: Stage, nest: _Nest, attach: Attach) -> None:
         parent, axis = attach.stage, attach.axis
@@ -262,7 +274,7 @@ class _Materialiser:
                 f"Stage {stage.name} is computed at {parent.name}, "
                 f"which is inlined and has no loops."
             )
-        _check_inside_kernel(stage, self._buffer(stage).scope())
+        self._check_inside_kernel(stage, attach)
         if not _is_true(self._realize(nest.block).predicate):
             raise ScheduleError(
                 f"compute_at of {stage.name} would lose the guard of a split that does not divide "
@@ -271,6 +283,16 @@ class _Materialiser:
         with _legal(f"compute_at of {stage.name} at {axis.var.name} of {parent.name}"):
             loop = self.nests[parent].loops[axis]
             self.sch.compute_at(nest.block, loop, True, _FIRST_PLACE)
+
+    def _check_inside_kernel(self, stage: Stage, attach: Attach) -> None:
+        root = _root(stage)
+        bound = any(mark.kind == "bind" for mark in root.marks.values())
+        if bound and root not in self.opened and self._homeless(stage):
+            raise ScheduleError(
+                f"Stage {stage.name} in {self._buffer(stage).scope()} memory is computed at "
+                f"{attach.axis.var.name} of {attach.stage.name}, outside of the kernel; bind that "
+                f"axis or one around it."
+            )
 
     def _find_loops(
         self, nest: _Nest, root: Sequence[IterVar], attach: Attach | None = None
@@ -430,18 +452,11 @@ class _Materialiser:
         return block
 
 
-def _check_inside_kernel(stage: Stage, scope: str) -> None:
-    """Refuse an on-chip stage in the loops around a kernel, which run on the host."""
-    root = stage
-    while root.attach is not None:
-        root = root.attach.stage
-    bound = any(mark.kind == "bind" for mark in root.marks.values())
-    if bound and scope != "global" and not any(m.kind == "bind" for m in _marks_around(stage)):
-        assert stage.attach is not None
-        raise ScheduleError(
-            f"Stage {stage.name} in {scope} memory is computed at {stage.attach.axis.var.name} of "
-            f"{stage.attach.stage.name}, outside of the kernel; bind that axis or one around it."
-        )
+def _root(stage: Stage) -> Stage:
+    """The stage at the root in whose loops a stage is computed in the end."""
+    while stage.attach is not None:
+        stage = stage.attach.stage
+    return stage
 
 
 def _tensorized_around(stage: Stage, axis: IterVar) -> IterVar:
