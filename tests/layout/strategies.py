@@ -97,8 +97,8 @@ def slices(draw: st.DrawFn) -> L.SliceLayout:
 
 
 @st.composite
-def swizzled(draw: st.DrawFn) -> L.SwizzledSharedLayout:
-    rank = draw(RANKS)
+def swizzled(draw: st.DrawFn, rank: int | None = None) -> L.SwizzledSharedLayout:
+    rank = rank or draw(RANKS)
     vec, per_phase, max_phase = (2 ** draw(st.integers(0, 4)) for _ in range(3))
     order = list(draw(st.permutations(range(rank))))
     return L.SwizzledSharedLayout(vec, per_phase, max_phase, order, **draw(clusters(rank)))

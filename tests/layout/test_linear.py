@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.layout.strategies import bijections, linear_layouts
@@ -81,6 +81,8 @@ def test_invert_and_compose_finds_the_same_element(
 def test_invert_and_compose_ignores_copies_in_outer(
     inner: LinearLayout, base: LinearLayout, copies: list[int]
 ) -> None:
+    # A dim that both have is set aside, and then copies of its vectors may be needed.
+    assume(not any(inner.basis(name) == base.basis(name) for name in inner.in_dims))
     copied = [(c & 7, c >> 3) for c in copies]
     outer = LinearLayout.from_bases({**dict(base.bases), "copy": copied}, base.out_sizes)
 
