@@ -19,7 +19,14 @@ from ..hardware import WARP_SIZE
 from .access import Access, Loop, Nest
 from .sectors import estimate, stand_in
 
-__all__ = ["Mapping", "choose_mapping", "merged_run", "own_order", "widest_vector"]
+__all__ = [
+    "Mapping",
+    "choose_mapping",
+    "merged_run",
+    "own_order",
+    "store_mapping",
+    "widest_vector",
+]
 
 #: Sectors over the least possible from which on an access counts as badly walked.
 _WASTEFUL = 1.3
@@ -66,7 +73,17 @@ def choose_mapping(nest: Nest, loops: Sequence[Loop], most_bytes: int) -> Mappin
     """
     accesses = nest.of_scope("global") or list(nest.accesses)
     orders = _candidates(nest, accesses, loops)
-    order = min(orders, key=lambda o: _cost(accesses, o))
+    return _mapping(nest, loops, min(orders, key=lambda o: _cost(accesses, o)), most_bytes)
+
+
+def store_mapping(nest: Nest, loops: Sequence[Loop], most_bytes: int) -> Mapping:
+    """Choose the order that the store would like best, and the loads that disagree with it."""
+    store = next(access for access in nest.accesses if access.kind == "store")
+    return _mapping(nest, loops, own_order(store, nest, loops), most_bytes)
+
+
+def _mapping(nest: Nest, loops: Sequence[Loop], order: list[Loop], most_bytes: int) -> Mapping:
+    accesses = nest.of_scope("global")
     run = merged_run(nest.accesses, nest.loops, order)
     inner = order[len(order) - run :]
     vector = min(widest_vector(nest, inner, most_bytes), _iterations(loops) // WARP_SIZE)

@@ -36,6 +36,8 @@ class Traffic:
     buffer : str
     kind : str
         ``load`` or ``store``.
+    element_bytes : int
+        Bytes of an element.
     vector_bytes : int
         Bytes that a lane moves in one request.
     sectors : float
@@ -46,6 +48,7 @@ class Traffic:
 
     buffer: str
     kind: str
+    element_bytes: int
     vector_bytes: int
     sectors: float
     least: float
@@ -190,7 +193,12 @@ def _count(
     if not requests:
         return None
     return Traffic(
-        access.name, access.kind, width * access.bytes, sectors / requests, least / requests
+        access.name,
+        access.kind,
+        access.bytes,
+        width * access.bytes,
+        sectors / requests,
+        least / requests,
     )
 
 

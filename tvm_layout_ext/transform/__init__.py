@@ -7,6 +7,7 @@ from .guard_vectors import GuardVectors
 from .lower_warp_memory import LowerWarpMemoryFully
 from .mark_annotated import MarkAnnotated
 from .multi_stage_buffer import InjectMultiStageBuffer
+from .swizzle_shared import SwizzleSharedMemory
 
 __all__ = [
     "AutoCoalesce",
@@ -14,4 +15,5 @@ __all__ = [
     "InjectMultiStageBuffer",
     "LowerWarpMemoryFully",
     "MarkAnnotated",
+    "SwizzleSharedMemory",
 ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import tvm
@@ -12,11 +13,12 @@ from tvm import s_tir, tirx
 
 from .. import decisions
 from ..analysis.access import Access, Loop, Nest, loop_kind, read_nest
-from ..analysis.mapping import Mapping, choose_mapping
+from ..analysis.mapping import Mapping, choose_mapping, store_mapping
 from ..analysis.sectors import Traffic, count_traffic
 from ..errors import ScheduleError
 from ..hardware import MAX_ACCESS_BYTES, WARP_SIZE
 from .coalesce_direct import schedule_copy, schedule_direct
+from .coalesce_staged import schedule_staged
 from .mark_annotated import ANNOTATION_PREFIX
 
 __all__ = ["COALESCE", "AutoCoalesce", "Outcome", "Request", "coalesce"]
@@ -109,60 +111,115 @@ def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
     ScheduleError
         If the block cannot be re-mapped; the schedule is then as it was.
     """
-    trial = sch.copy()
-    try:
-        outcome = _attempt(trial, block, request)
-    except (RuntimeError, IndexError) as error:
-        raise ScheduleError(
-            f"{_NAME} finds no legal mapping of block {sch.get(block).name_hint}: "
-            f"TensorIR refuses it ({_first_line(error)})."
-        ) from error
-    name = str(sch.get(block).name_hint)
-    decisions.note(_NAME, name, outcome.text, refused=outcome.path == "alone")
-    if outcome.path != "alone":
-        _attempt(sch, block, request)
-    return outcome
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).rpartition("Error message:")[2].strip().removeprefix("ScheduleError: ")
-    return (text.splitlines() or [type(error).__name__])[0].strip().rstrip(".:")
-
-
-def _attempt(sch: Any, block: Any, request: Request) -> Outcome:
     nest = read_nest(sch, block)
     _check(nest)
-    before = _count_before(sch, block, nest)
     kernel = _enclosing_threads(sch, block, nest)
     free = _free_loops(nest, inside=kernel is not None)
     mapping = choose_mapping(nest, free, request.vector_bytes)
+    ways = _ways(nest, free, mapping, kernel, request)
+    before = _count_before(sch, block, nest)
+    outcome, way = _best(sch, block, before, ways)
+    decisions.note(_NAME, str(nest.block.name_hint), outcome.text, refused=way is None)
+    if way is not None:
+        way.apply(sch, block)
+        sch.annotate(block, DONE, way.path)
+    return outcome
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One way to map a block: what it is called, and what applies it.
+
+    ``apply`` returns a text for the report and the blocks that then access global memory.
+    """
+
+    path: str
+    apply: Callable[[Any, Any], tuple[str, list[Any]]]
+
+
+def _ways(
+    nest: Nest,
+    free: Sequence[Loop],
+    mapping: Mapping,
+    kernel: dict[str, int] | None,
+    request: Request,
+) -> list[_Way]:
+    """List the ways to try, of equally good ones the first is taken."""
     if kernel is not None:
-        path = "copy"
-        _spread(sch, block, nest, mapping, kernel, request)
-    else:
-        path = "direct"
+        threads = _threads_of(nest, kernel, request)
+
+        def copy(sch: Any, block: Any) -> tuple[str, list[Any]]:
+            schedule_copy(sch, block, nest, mapping, threads)
+            return f"spread over the kernel's threads, vectors of {mapping.vector}", [block]
+
+        return [_Way("copy", copy)]
+
+    def direct(sch: Any, block: Any) -> tuple[str, list[Any]]:
         schedule_direct(sch, block, nest, mapping, request.num_threads)
-    sch.annotate(block, DONE, path)
-    after = tuple(count_traffic(read_nest(sch, block)))
-    worse = _worse(before, after)
-    if worse is not None:
-        return Outcome("alone", f"left as it was: {worse}", before, before)
-    return Outcome(path, _sentence(path, mapping, before, after), before, after)
+        return f"direct, vectors of {mapping.vector}", [block]
+
+    stores_way = store_mapping(nest, free, request.vector_bytes)
+
+    def staged(sch: Any, block: Any) -> tuple[str, list[Any]]:
+        return schedule_staged(
+            sch, block, nest, stores_way, request.num_threads, request.vector_bytes
+        )
+
+    if request.stage == "none" or not stores_way.disagreeing:
+        return [_Way("direct", direct)]
+    return [_Way("direct", direct), _Way("staged", staged)]
 
 
-def _spread(
-    sch: Any, block: Any, nest: Nest, mapping: Mapping, kernel: dict[str, int], request: Request
-) -> None:
+def _best(
+    sch: Any, block: Any, before: tuple[Traffic, ...], ways: Sequence[_Way]
+) -> tuple[Outcome, _Way | None]:
+    """Try the ways on copies of the schedule; keep the one that moves the fewest sectors."""
+    found: list[tuple[float, Outcome, _Way]] = []
+    refusals: list[str] = []
+    for way in ways:
+        trial = sch.copy()
+        try:
+            text, touching = way.apply(trial, block)
+        except (RuntimeError, IndexError, ScheduleError) as error:
+            refusals.append(_first_line(error))
+            continue
+        after = tuple(t for part in touching for t in count_traffic(read_nest(trial, part)))
+        outcome = Outcome(way.path, _sentence(text, before, after), before, after)
+        found.append((_sectors_per_item(after), outcome, way))
+    if not found:
+        raise ScheduleError(
+            f"{_NAME} finds no legal mapping of block {sch.get(block).name_hint}: {refusals[0]}."
+        )
+    cost, outcome, way = min(found, key=lambda item: round(item[0], 3))
+    if before and cost > _SAME * _sectors_per_item(before):
+        text = f"left as it was: {outcome.text}"
+        return Outcome("alone", text, before, before), None
+    return outcome, way
+
+
+def _sectors_per_item(traffic: Sequence[Traffic]) -> float:
+    """Sectors that one iteration costs, over all accesses; requests carry different numbers."""
+    return sum(t.waste * t.element_bytes for t in traffic)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error)
+    if "Error message:" in text:
+        text = text.rpartition("Error message:")[2].strip().removeprefix("ScheduleError: ")
+        text = "TensorIR refuses it, " + text
+    return (text.strip().splitlines() or [type(error).__name__])[0].strip().rstrip(".:")
+
+
+def _threads_of(nest: Nest, kernel: dict[str, int], request: Request) -> dict[str, int]:
+    """Thread axes to spread a block in a kernel over."""
     threads = kernel or {"threadIdx.x": request.num_threads or 4 * WARP_SIZE}
-    total = 1
-    for extent in threads.values():
-        total *= extent
-    if kernel and request.num_threads not in (None, total):
+    total = prod(threads.values())
+    if request.num_threads not in (None, total):
         raise ScheduleError(
             f"The kernel around block {nest.block.name_hint} has {total} threads; "
             f"{_NAME} cannot give the block {request.num_threads}."
         )
-    schedule_copy(sch, block, nest, mapping, threads)
+    return threads
 
 
 def _check(nest: Nest) -> None:
@@ -272,21 +329,9 @@ def _count_before(sch: Any, block: Any, nest: Nest) -> tuple[Traffic, ...]:
     return tuple(count_traffic(read_nest(plain, block)))
 
 
-def _worse(before: Sequence[Traffic], after: Sequence[Traffic]) -> str | None:
-    """Say which access would waste more sectors than before."""
-    for old, new in zip(before, after, strict=False):
-        if new.waste > _SAME * old.waste:
-            return f"{new}, but before {old}."
-    return None
-
-
-def _sentence(
-    path: str, mapping: Mapping, before: Sequence[Traffic], after: Sequence[Traffic]
-) -> str:
-    order = ", ".join(str(loop.var.name) for loop in mapping.order)
+def _sentence(what: str, before: Sequence[Traffic], after: Sequence[Traffic]) -> str:
     old = "; ".join(map(str, before)) or "not counted"
-    new = "; ".join(map(str, after))
-    return f"{path}, order {order}, vectors of {mapping.vector}; {new}; before {old}."
+    return f"{what}; {'; '.join(map(str, after))}; before {old}."
 
 
 def _asks(block: Any) -> bool:

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir, te
+
+from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext.transform import AutoCoalesce
+from tvm_layout_ext.transform.auto_coalesce import COALESCE
+
+
+def annotated(value: Any) -> s_tir.Schedule:
+    a = te.placeholder((128, 64), "float32", "A")
+    sch = s_tir.Schedule(te.create_prim_func([a, te.compute((64, 128), lambda j, i: a[i, j], "B")]))
+    if value is not None:
+        sch.annotate(sch.get_sblock("B"), COALESCE, value)
+    return sch
+
+
+def test_the_pass_does_what_the_primitive_does() -> None:
+    by_pass = AutoCoalesce()(annotated([0, 16, "auto"]).mod)
+    sch = annotated(None)
+    sch.auto_coalesce("B")
+    tvm.ir.assert_structural_equal(by_pass, sch.mod)
+
+
+def test_an_annotated_function_lowers_without_more_ado() -> None:
+    a = np.random.default_rng(0).standard_normal((128, 64)).astype("float32")
+    report = simulate(annotated([128, 16, "auto"]), a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a.T)
+    assert report.bank_conflicts == 0
+
+
+def test_other_functions_pass_through() -> None:
+    mod = annotated(None).mod
+    assert AutoCoalesce()(mod).same_as(mod)
+
+
+def test_a_wrong_request_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="num_threads"):
+        AutoCoalesce()(annotated([33, 16, "auto"]).mod)
