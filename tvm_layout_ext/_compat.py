@@ -95,6 +95,8 @@ def register_errors() -> None:
     # TVM has a ScheduleError of its own under the bare name.
     for name in errors.__all__:
         register_error(f"tvm_layout_ext.{name}", getattr(errors, name))
+    # Ctrl-C inside one of our passes would come out of TVM as a RuntimeError, and be taken for one.
+    register_error("KeyboardInterrupt", KeyboardInterrupt)
 
 
 _capture_lock = threading.Lock()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tvm
 
 from tests.tune.helpers import make_model, transpose_from
 from tvm_layout_ext.errors import RecordError, ScheduleError, TargetError
@@ -122,6 +125,33 @@ def test_interrupted_run_keeps_everything_and_resumes(runner: FakeRunner, tmp_pa
     assert second.best is not None
     assert second.best.verified_on == "transpose 64x64 float32"
     assert len(Log(tmp_path).read().records) == 8
+
+
+def test_interrupt_that_comes_out_as_another_error_still_ends_the_run(
+    runner: FakeRunner, tmp_path: Path
+) -> None:
+    """Ctrl-C inside a C++ callback once came out as a RuntimeError, and the run went on."""
+
+    def lose(config: Config) -> float:
+        if len(runner.ran) == 4:
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            raise RuntimeError("KeyboardInterrupt")
+        return offset_cost(config)
+
+    runner.cost = lose
+    result = run(log=tmp_path)
+    assert result.interrupted
+    assert [record.status for record in result.trials] == ["ok"] * 3
+
+
+def test_interrupt_inside_a_pass_stays_one() -> None:
+    @tvm.transform.module_pass(opt_level=0)
+    def press(mod: tvm.IRModule, _ctx: object) -> tvm.IRModule:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        press(tvm.IRModule({}))
 
 
 def test_finished_run_runs_nothing_again(runner: FakeRunner, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from .._compat import has_gpu
 from ..errors import RecordError
 from .measurement import Measurement
 from .operator import Operator, find_operator
+from .ranking import best_first
 from .records import Record
 from .search import make_runner, make_task
 
@@ -43,16 +44,12 @@ class Replay:
 
 def best_records(records: Sequence[Record]) -> list[Record]:
     """The best record of each workload, runner, device and architecture, in order of appearance."""
-    best: dict[tuple[str, ...], Record] = {}
+    groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
-        key = (record.workload.hash, record.runner, record.device, record.arch)
-        if record.score is not None and (key not in best or _better(record, best[key])):
-            best[key] = record
-    return list(best.values())
-
-
-def _better(one: Record, other: Record) -> bool:
-    return (one.score or 0.0) < (other.score or 0.0)
+        if record.score is not None:
+            key = (record.workload.hash, record.runner, record.device, record.arch)
+            groups.setdefault(key, []).append(record)
+    return [best_first(group)[0] for group in groups.values()]
 
 
 def find_record(records: Sequence[Record], prefix: str) -> Record:

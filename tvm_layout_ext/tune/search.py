@@ -13,9 +13,11 @@ from ..errors import ScheduleError, TargetError
 from ..target import default_arch
 from . import environment
 from .cuda import CudaRunner
+from .interrupt import Interrupt
 from .knobs import Config
 from .measurement import Measurement, Runner
 from .operator import Operator, find_operator
+from .ranking import best_first
 from .records import Log, Reading, Record
 from .simulated import SimulatedRunner
 from .task import Task
@@ -63,7 +65,7 @@ class Result:
     @property
     def ranking(self) -> list[Record]:
         """The trials that worked, best first, then those that failed."""
-        return sorted(self.trials, key=_rank)
+        return best_first(self.trials)
 
     def edges(self) -> list[str]:
         """Sentences on knobs whose best value ends its range."""
@@ -75,11 +77,6 @@ class Result:
             for knob in self.task.operator.knobs
             if knob.at_upper_edge(self.best.config[knob.name])
         ]
-
-
-def _rank(record: Record) -> tuple[bool, float, int]:
-    score = record.score
-    return score is None, score or 0.0, record.trial
 
 
 def make_runner(name: str) -> Runner:
@@ -181,6 +178,7 @@ class _Run:
     reading: Reading
     trials: list[Record] = field(default_factory=list)
     resumed: int = 0
+    interrupt: Interrupt = field(default_factory=Interrupt)
 
     @classmethod
     def open(cls, task: Task, runner: Runner, folder: str | os.PathLike[str] | None) -> _Run:
@@ -196,13 +194,14 @@ class _Run:
         total = min(count, len(self.task.space.legal))
         best, interrupted = None, False
         try:
-            for record in self._records(total):
-                self.trials.append(record)
-                progress(record, len(self.trials), total)
-            best = self._verified_best()
+            with self.interrupt:
+                for record in self._records(total):
+                    self.trials.append(record)
+                    progress(record, len(self.trials), total)
+                best = self._verified_best()
         except KeyboardInterrupt:
             interrupted = True
-            best = min((r for r in self.trials if r.score is not None), key=_rank, default=None)
+            best = next((r for r in best_first(self.trials) if r.score is not None), None)
         return Result(
             task=self.task,
             best=best,
@@ -222,6 +221,7 @@ class _Run:
                 yield replace(known[planned.id], trial=trial)
             else:
                 yield self._keep(self._try(planned))
+            self.interrupt.check()
 
     def _blank(self, trial: int, config: Config) -> Record:
         return Record(
@@ -243,6 +243,7 @@ class _Run:
         try:
             measured = self.runner.run(self.task, planned.config)
         except Exception as error:
+            self.interrupt.check()
             return _failed(planned, error)
         return _worked(planned, self.task, measured)
 
@@ -253,7 +254,7 @@ class _Run:
 
     def _verified_best(self) -> Record | None:
         """Verify from the best on; the first that is right is the winner."""
-        for record in sorted(self.trials, key=_rank):
+        for record in best_first(self.trials):
             if record.score is None:
                 break
             checked = self._verify(record)
@@ -269,6 +270,7 @@ class _Run:
         try:
             workload = self.runner.verify(self.task, record.config)
         except Exception as error:
+            self.interrupt.check()
             return self._keep(_failed(record, error))
         if record.verified_on == workload:
             return record
