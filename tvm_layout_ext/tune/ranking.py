@@ -10,7 +10,7 @@ from .records import Record
 __all__ = ["NOISE", "best_first"]
 
 #: Medians this close, relative to the best, are not told apart. One and the same transpose took
-#: 530.6 us in one process and 533.9 us in another (``tuning_logs`` and ``benchmarks/results``, H200).
+#: 530.6 us in one process and 533.9 us in another (H200; ``tuning_logs``, ``benchmarks/results``).
 NOISE = 0.005
 
 
