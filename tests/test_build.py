@@ -100,6 +100,28 @@ def test_static_shared_memory_has_its_own_limit() -> None:
         tlx.build(_whole_input_shared(385))
 
 
+def test_a_failed_check_inside_tvm_is_one_sentence() -> None:
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def exchange(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")) -> None:
+        for _bx in T.thread_binding(1, thread="blockIdx.x"):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                with T.sblock("exchange"):
+                    T.reads(A[0:64])
+                    T.writes(B[0:64])
+                    p = T.sblock_alloc_buffer((32, 2), scope="warp")
+                    for i in range(2):
+                        p[tx, i] = A[tx * 2 + i]
+                    for i in range(2):
+                        B[tx * 2 + i] = p[tx, i]
+
+    for use in (tlx.build, tlx.device_program):
+        with pytest.raises(tlx.ScheduleError, match="its own check says: LowerWarpMemory") as error:
+            use(exchange)
+        assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("source", [3, "main", None, object()])
 def test_refuses_what_is_not_a_program(source: object) -> None:
     with pytest.raises(tlx.ScheduleError, match="expected a schedule, a PrimFunc or an IRModule"):

@@ -205,3 +205,41 @@ def test_help_documents_the_exit_codes() -> None:
     for command in ("tune", "best", "replay", "explain"):
         text = " ".join(invoke(command, "--help").out.split())
         assert "Exit codes: 0 done" in text
+
+
+_BLOCKED = (
+    "BlockedLayout(size_per_thread=[2, 2], threads_per_warp=[8, 4], warps_per_cta=[1, 2], "
+    "order=[1, 0])"
+)
+
+
+def test_layout_draws_text() -> None:
+    result = CliRunner().invoke(app, ["layout", _BLOCKED, "--shape", "16", "16"])
+    assert result.exit_code == 0
+    first = next(line for line in result.output.splitlines() if line.split()[:1] == ["0"][:1])
+    assert [cell.split(":")[0] for cell in first.split()[1:] if ":" in cell][:4] == [*"0011"]
+
+
+@pytest.mark.parametrize("suffix", ["svg", "html"])
+def test_layout_writes_pictures(tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / f"picture.{suffix}"
+    words = ["layout", _BLOCKED, "--shape", "16x16", "-o", str(out)]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert f"<{suffix}" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["layout", "Blocked("], "is not of the form"),
+        (["layout", _BLOCKED], "lays out 2 dims, but the shape is []"),
+        (["layout", _BLOCKED, "--shape", "16", "16", "--view", "x"], "one of tensor, hardware"),
+        (["layout", _BLOCKED, "--shape", "16", "16", "-o", "a.gif"], ".svg or .html file"),
+        (["layout", _BLOCKED, "--shape", "16", "16", "-o", "/no/a.svg"], "Cannot write /no/a.svg"),
+    ],
+)
+def test_layout_refuses_in_one_sentence(words: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert message in result.output.replace("\n", " ")
+    assert "Traceback" not in result.output

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from tvm import s_tir, tirx
 from tvm.target import Target
 
 from . import hardware, pipeline
-from ._compat import split_host_device
+from ._compat import split_host_device, tvm_version
 from .errors import ScheduleError, TargetError
 from .target import resolve
 
@@ -60,6 +61,19 @@ def to_module(source: Any, args: Sequence[Any] | None = None, name: str = "main"
     )
 
 
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Turn a failed check inside TVM's own passes into one sentence."""
+    try:
+        yield
+    except tvm.error.InternalError as error:
+        text = str(error).strip().splitlines()[0]
+        reason = text.rpartition(" is false: ")[2].strip().rstrip(".") or text
+        raise ScheduleError(
+            f"TVM {tvm_version()} cannot lower this program; its own check says: {reason}."
+        ) from error
+
+
 def _bind_target(mod: tvm.IRModule, target: str | Target | None) -> tvm.IRModule:
     resolved = resolve(target)
     if resolved.host is None:
@@ -97,9 +111,11 @@ def lower(
     Raises
     ------
     ScheduleError, LayoutError
-        If the schedule is not legal.
+        If the schedule is not legal, or TVM's own passes fail on it.
     """
-    mod = pipeline.run_first_half(_bind_target(to_module(source, args, name), target))
+    mod = _bind_target(to_module(source, args, name), target)
+    with _plain_errors():
+        mod = pipeline.run_first_half(mod)
     return _map_functions(mod, lambda func: func.with_attr(pipeline.LOWERED, 1))
 
 
@@ -140,7 +156,13 @@ def device_program(
         If a function launches nothing, because none of its loops is bound to a GPU thread, or uses
         one shared buffer in several kernels.
     """
-    mod = pipeline.run_first_half(_bind_target(to_module(source, args), target))
+    mod = _bind_target(to_module(source, args), target)
+    with _plain_errors():
+        return _split_program(mod)
+
+
+def _split_program(mod: tvm.IRModule) -> DeviceProgram:
+    mod = pipeline.run_first_half(mod)
     for stage in pipeline.lowering_passes()[1]:
         mod = stage(mod)
         if pipeline.pass_name(stage) == _SPLIT_PASS:
@@ -222,7 +244,8 @@ def build(
     resolved = resolve(target)
     if resolved.kind.name == "cuda":
         check_fits(mod, resolved)
-    return tvm.compile(mod, target=resolved, tir_pipeline=pipeline.NAME)
+    with _plain_errors():
+        return tvm.compile(mod, target=resolved, tir_pipeline=pipeline.NAME)
 
 
 def check_fits(mod: tvm.IRModule, target: Target) -> None:

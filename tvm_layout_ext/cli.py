@@ -1,4 +1,4 @@
-"""The command line: ``python -m tvm_layout_ext tune | best | replay | explain``.
+"""The command line: ``python -m tvm_layout_ext tune | best | replay | explain | layout``.
 
 Exit codes: 0 done; 1 no candidate worked, or a replayed one gave a wrong result; 2 the input
 cannot be used; 130 interrupted by Ctrl-C.
@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperCommand
 
-from .errors import LayoutExtError, RecordError, ScheduleError
+from .errors import LayoutError, LayoutExtError, RecordError, ScheduleError
 
 if TYPE_CHECKING:
     from .tune.records import Reading, Record
@@ -277,6 +277,36 @@ def _sizes(words: list[str]) -> dict[str, int]:
     if wrong:
         raise ScheduleError(f"A size is written name=number, e.g. n=256, not {wrong[0]!r}.")
     return {pair[1]: int(pair[2]) for pair in pairs if pair is not None}
+
+
+@app.command(cls=_Command, epilog=_EPILOG)
+def layout(
+    text: Annotated[str, typer.Argument(help="A layout's text, e.g. 'BlockedLayout(...)'.")],
+    shape: Shape = "",
+    view: Annotated[
+        str, typer.Option(help="tensor: who holds each element; hardware: what each holds; bank.")
+    ] = "tensor",
+    bits: Annotated[int, typer.Option(help="Bits of an element, for the bank view.")] = 32,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write a .svg or .html picture here.")
+    ] = None,
+) -> None:
+    """Draw where a layout puts the elements of a tensor."""
+    from .layout import parse
+
+    kind = "text" if out is None else out.suffix.removeprefix(".")
+    if kind not in ("text", "svg", "html"):
+        raise LayoutError(f"A picture is written to a .svg or .html file, not to {out}.")
+    element_bits = bits if view == "bank" else None
+    drawn = parse(text).render(_shape(shape), kind=kind, view=view, element_bits=element_bits)
+    if out is None:
+        typer.echo(drawn)
+        return
+    try:
+        out.write_text(drawn)
+    except OSError as error:
+        raise LayoutError(f"Cannot write {out}: {error.strerror}.") from None
+    typer.echo(f"Wrote {out}.")
 
 
 def main() -> None:

@@ -125,6 +125,50 @@ def test_one_of_two_copies_may_be_left_alone(first: int, second: int) -> None:
     assert not report.hazards
 
 
+def test_two_copies_of_one_tensor_are_two_buffers() -> None:
+    """Both are called A_shared; keyed by name they were taken for one buffer with two writers."""
+    a = te.placeholder((256,), "float32", "A")
+    c = te.compute((256,), lambda i: a[i] * a[i], name="C")
+    b = te.compute((256,), lambda i: a[i] + c[i], name="B")
+    s = tlx.create_schedule(b.op)
+    outer, inner = s[b].split(b.op.axis[0], factor=128)
+    step, lane = s[b].split(inner, factor=32)
+    s[b].bind(outer, te.thread_axis("blockIdx.x"))
+    s[b].bind(lane, te.thread_axis("threadIdx.x"))
+    s[c].set_scope("local")
+    s[c].compute_at(s[b], lane)
+    for copy in (s.cache_read(a, "shared", [b]), s.cache_read(a, "shared", [c])):
+        s[copy].compute_at(s[b], step)
+        s[copy].bind(copy.op.axis[0], te.thread_axis("threadIdx.x"))
+        s[copy].double_buffer()
+    data = np.random.default_rng(0).standard_normal(256).astype("float32")
+    mod = s.to_module([a, b])
+    report = simulate(mod, data, None)
+    np.testing.assert_array_equal(report.outputs["B"], data + data * data)
+    assert not report.hazards
+    assert _allocated(mod) == 2 * 2 * 32 * 4
+
+
+def test_refuses_nested_versions() -> None:
+    """TVM's InjectSoftwarePipeline fails on these with an internal error."""
+    a = te.placeholder((8, 256), "float32", "A")
+    b = te.compute((8, 256), lambda i, j: a[i, j], name="B")
+    s = tlx.create_schedule(b.op)
+    first = s.cache_read(a, "shared", [b])
+    second = s.cache_read(first, "local", [b])
+    io, ii = s[b].split(b.op.axis[0], factor=2)
+    jo, ji = s[b].split(b.op.axis[1], factor=32)
+    s[b].reorder(io, ii, jo, ji)
+    s[b].bind(ji, te.thread_axis("threadIdx.x"))
+    for copy, axis in ((first, ii), (second, jo)):
+        s[copy].compute_at(s[b], axis)
+        s[copy].double_buffer()
+    _, lane = s[first].split(first.op.axis[1], factor=32)
+    s[first].bind(lane, te.thread_axis("threadIdx.x"))
+    with pytest.raises(tlx.ScheduleError, match=r"lies inside loop .* only one of them can"):
+        tlx.lower(s, [a, b])
+
+
 def test_refuses_a_copy_of_what_the_loop_itself_writes() -> None:
     """A running chain: tile k of B is copied only after the loop has written it."""
     from tvm.script import tirx as T

@@ -47,6 +47,26 @@ def _at_worst(condition: Any, loop: Any) -> Any | None:
     return analyzer.simplify(_replace(condition, var, loop.extent - 1 if last else loop.extent * 0))
 
 
+def _is_aligned(loop: Any) -> bool:
+    """Whether every access that the vector's variable moves starts at a multiple of its length.
+
+    TVM writes a vector as one access whatever its address; a misaligned one faults on the GPU.
+    """
+    lanes = int(loop.extent) if isinstance(loop.extent, tirx.IntImm) else 0
+    analyzer = tvm.sym.Analyzer()
+    aligned = lanes > 0
+
+    def look(access: Any) -> None:
+        nonlocal aligned
+        for index in access.indices:
+            if any(v.same_as(loop.loop_var) for v in tirx.analysis.undefined_vars(index)):
+                start = analyzer.modular_set(_replace(index, loop.loop_var, loop.extent * 0))
+                aligned &= start.coeff % max(lanes, 1) == 0 and start.base % max(lanes, 1) == 0
+
+    tvm_ffi.structural_walk(loop.body, [(tvm.ir.TensorLoad, look), (tirx.BufferStore, look)])
+    return aligned
+
+
 def _guard(loop: Any) -> Any:
     branch = loop.body
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(branch, tirx.IfThenElse):
@@ -54,7 +74,7 @@ def _guard(loop: Any) -> Any:
     if branch.else_case is not None or not tvm.sym.Analyzer().can_prove(loop.min == 0):
         return loop
     worst = [_at_worst(part, loop) for part in _conjuncts(branch.condition)]
-    if any(part is None for part in worst):
+    if any(part is None for part in worst) or not _is_aligned(loop):
         return loop
     whole = tirx.For(
         loop.loop_var, loop.min, loop.extent, loop.kind, branch.then_case, None, loop.annotations
@@ -88,7 +108,8 @@ def GuardVectors() -> Any:
                                                       for v in range(4):
                                                           if i * 4 + v < 1001: ...
 
-    Leaves alone: conditions that are not comparisons of expressions linear in the vector's
+    Leaves alone: vectors that do not start at multiples of their length (TVM goes on doing those
+    element by element), conditions that are not comparisons of expressions linear in the vector's
     variable, conditions with an ``else``, and functions without an annotation of this package.
     """
     return _guard_vectors

@@ -26,8 +26,8 @@ class _Part:
     """One statement of a loop body: the buffers it touches, and the versions asked of it."""
 
     stmt: Any
-    reads: frozenset[str]
-    writes: frozenset[str]
+    reads: tuple[Any, ...]
+    writes: tuple[Any, ...]
     requested: int | None
     block: str
 
@@ -54,8 +54,8 @@ def _part(stmt: Any) -> _Part:
     producer = asking[0] if asking and not _children_ask(stmt) else None
     return _Part(
         stmt,
-        frozenset(r.source.name for b in blocks for r in b.reads),
-        frozenset(w.source.name for b in blocks for w in b.writes),
+        tuple(r.source for b in blocks for r in b.reads),
+        tuple(w.source for b in blocks for w in b.writes),
         None if producer is None else _requested(producer),
         "" if producer is None else producer.name_hint,
     )
@@ -126,6 +126,11 @@ def _plan(loop: Any) -> tuple[list[int], list[int]] | None:
     )
 
 
+def _common(some: tuple[Any, ...], others: tuple[Any, ...]) -> str | None:
+    """Name of a buffer that is in both; two copies of one tensor have one name and are two."""
+    return next((a.name for a in some for b in others if a.same_as(b)), None)
+
+
 def _check_independent(parts: list[_Part], loop_name: str) -> None:
     """Refuse a copy that could not run ahead of the rest of its iteration."""
     for i, producer in enumerate(parts):
@@ -134,20 +139,20 @@ def _check_independent(parts: list[_Part], loop_name: str) -> None:
         for j, other in enumerate(parts):
             if other.is_producer:
                 continue
-            if late := producer.reads & other.writes:
+            if late := _common(producer.reads, other.writes):
                 raise ScheduleError(
-                    f"Block {producer.block} reads {min(late)}, which the same iteration of loop "
+                    f"Block {producer.block} reads {late}, which the same iteration of loop "
                     f"{loop_name} writes, so it cannot run ahead of it; buffer only copies whose "
                     "sources the loop leaves alone."
                 )
-            if early := producer.writes & other.writes:
+            if early := _common(producer.writes, other.writes):
                 raise ScheduleError(
-                    f"Buffer {min(early)} is written by block {producer.block} and again in loop "
+                    f"Buffer {early} is written by block {producer.block} and again in loop "
                     f"{loop_name}; only a buffer with one writer can have several versions."
                 )
-            if j < i and (before := producer.writes & other.reads):
+            if j < i and (before := _common(producer.writes, other.reads)):
                 raise ScheduleError(
-                    f"Loop {loop_name} reads {min(before)} before block {producer.block} fills it; "
+                    f"Loop {loop_name} reads {before} before block {producer.block} fills it; "
                     "the copy must come first to have several versions."
                 )
 
@@ -225,31 +230,55 @@ def _strip(block: SBlock) -> SBlock:
     )
 
 
-def _homeless(body: Any) -> list[str]:
-    """Blocks that ask for versions and are in no serial loop together with a consumer."""
-    asking = {b.name_hint for b in _blocks(body) if (_requested(b) or 1) > 1}
-    housed: set[str] = set()
+def _check_housed(body: Any) -> None:
+    """Refuse blocks that ask for versions and are in no serial loop together with a consumer."""
+    asking = [b for b in _blocks(body) if (_requested(b) or 1) > 1]
+    housed: list[Any] = []
 
     def look(loop: Any) -> None:
         if _is_serial(loop):
             parts = [_part(stmt) for stmt in _statements(loop)]
             if any(not p.is_producer for p in parts):
-                housed.update(p.block for p in parts if p.is_producer)
+                housed.extend(b for p in parts if p.is_producer for b in p.writes)
 
     tvm_ffi.structural_walk(body, [(tirx.For, look)])
-    return sorted(asking - housed)
+    for block in asking:
+        if not any(w.source.same_as(buffer) for w in block.writes for buffer in housed):
+            raise ScheduleError(
+                f"Block {block.name_hint} asks for several buffer versions, but no serial loop "
+                "holds both it and a block that reads its buffer; compute it at a serial loop of "
+                "its consumer."
+            )
+
+
+def _check_not_nested(body: Any) -> None:
+    """Refuse a versioned loop inside another, which TVM's InjectSoftwarePipeline cannot count."""
+
+    def look(loop: Any) -> None:
+        if not _is_planned(loop):
+            return
+        inside: list[Any] = []
+        tvm_ffi.structural_walk(loop.body, [(tirx.For, inside.append)])
+        for other in filter(_is_planned, inside):
+            raise ScheduleError(
+                f"Loop {other.loop_var.name} lies inside loop {loop.loop_var.name} and both hold "
+                "copies with several buffer versions; only one of them can."
+            )
+
+    tvm_ffi.structural_walk(body, [(tirx.For, look)])
+
+
+def _is_planned(loop: Any) -> bool:
+    return "software_pipeline_stage" in loop.annotations
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.InjectMultiStageBuffer")
 def _inject_multi_stage_buffer(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
     if func.attrs.get(MARK, None) is None:
         return func
-    if homeless := _homeless(func.body):
-        raise ScheduleError(
-            f"Block {homeless[0]} asks for several buffer versions, but no serial loop holds both "
-            "it and a block that reads its buffer; compute it at a serial loop of its consumer."
-        )
+    _check_housed(func.body)
     body = tvm_ffi.structural_map(func.body, [(tirx.For, _annotate)], order="post")
+    _check_not_nested(body)
     return func.with_body(tvm_ffi.structural_map(body, [(SBlock, _strip)], order="post"))
 
 
@@ -265,7 +294,8 @@ def InjectMultiStageBuffer() -> Any:
 
     * a copy in no serial loop together with its consumer,
     * a copy that reads what the same loop writes, or a buffer with a second writer,
-    * two copies of one loop that ask for different numbers of versions.
+    * two copies of one loop that ask for different numbers of versions,
+    * a loop with versioned copies inside another.
 
     Raises
     ------
