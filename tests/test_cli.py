@@ -216,8 +216,8 @@ _BLOCKED = (
 def test_layout_draws_text() -> None:
     result = CliRunner().invoke(app, ["layout", _BLOCKED, "--shape", "16", "16"])
     assert result.exit_code == 0
-    first = next(line for line in result.output.splitlines() if line.split()[:1] == ["0"][:1])
-    assert [cell.split(":")[0] for cell in first.split()[1:] if ":" in cell][:4] == [*"0011"]
+    cells = [line.split()[1:] for line in result.output.splitlines() if "0:0" in line]
+    assert [cell.split(":")[0] for cell in cells[0][:9]] == [*"00112233", "32"]
 
 
 @pytest.mark.parametrize("suffix", ["svg", "html"])
@@ -232,6 +232,10 @@ def test_layout_writes_pictures(tmp_path: Path, suffix: str) -> None:
     ("words", "message"),
     [
         (["layout", "Blocked("], "is not of the form"),
+        (
+            ["layout", "Linear({x: [[1], [2]]}, {y: 4})", "--shape", "4"],
+            "write DistributedLinear(...)",
+        ),
         (["layout", _BLOCKED], "lays out 2 dims, but the shape is []"),
         (["layout", _BLOCKED, "--shape", "16", "16", "--view", "x"], "one of tensor, hardware"),
         (["layout", _BLOCKED, "--shape", "16", "16", "-o", "a.gif"], ".svg or .html file"),

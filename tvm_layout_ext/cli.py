@@ -292,13 +292,18 @@ def layout(
     ] = None,
 ) -> None:
     """Draw where a layout puts the elements of a tensor."""
-    from .layout import parse
+    from .layout import Layout, parse
 
+    parsed = parse(text)
+    if not isinstance(parsed, Layout):
+        raise LayoutError(
+            "A LinearLayout alone does not say what its dims mean; write DistributedLinear(...)."
+        )
     kind = "text" if out is None else out.suffix.removeprefix(".")
     if kind not in ("text", "svg", "html"):
         raise LayoutError(f"A picture is written to a .svg or .html file, not to {out}.")
     element_bits = bits if view == "bank" else None
-    drawn = parse(text).render(_shape(shape), kind=kind, view=view, element_bits=element_bits)
+    drawn = parsed.render(_shape(shape), kind=kind, view=view, element_bits=element_bits)
     if out is None:
         typer.echo(drawn)
         return
