@@ -13,6 +13,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from .. import decisions
 from ..errors import ScheduleError
 from .mark_annotated import MARK
+from .rebuild import block_with, loop_with, realize_with
 
 __all__ = ["NUM_STAGES", "InjectMultiStageBuffer"]
 
@@ -179,19 +180,7 @@ def _wrapped(stmt: Any) -> Any:
 
 
 def _with_body(realize: Any, body: Any) -> Any:
-    block = realize.block
-    changed = SBlock(
-        block.iter_vars,
-        block.reads,
-        block.writes,
-        block.name_hint,
-        body,
-        block.init,
-        block.alloc_buffers,
-        block.match_buffers,
-        block.annotations,
-    )
-    return SBlockRealize(realize.iter_values, realize.predicate, changed)
+    return realize_with(realize, block_with(realize.block, body=body))
 
 
 def _annotate(loop: Any) -> Any:
@@ -201,15 +190,9 @@ def _annotate(loop: Any) -> Any:
     if plan is None:
         return loop
     stage, order = plan
-    return tirx.For(
-        loop.loop_var,
-        loop.min,
-        loop.extent,
-        loop.kind,
-        _counted_once(loop.body),
-        loop.thread_binding,
-        {**loop.annotations, "software_pipeline_stage": stage, "software_pipeline_order": order},
-        loop.step,
+    annotations = {"software_pipeline_stage": stage, "software_pipeline_order": order}
+    return loop_with(
+        loop, body=_counted_once(loop.body), annotations={**loop.annotations, **annotations}
     )
 
 
@@ -217,17 +200,7 @@ def _strip(block: SBlock) -> SBlock:
     if NUM_STAGES not in block.annotations:
         return block
     kept = {k: v for k, v in block.annotations.items() if k != NUM_STAGES}
-    return SBlock(
-        block.iter_vars,
-        block.reads,
-        block.writes,
-        block.name_hint,
-        block.body,
-        block.init,
-        block.alloc_buffers,
-        block.match_buffers,
-        kept,
-    )
+    return block_with(block, annotations=kept)
 
 
 def _check_housed(body: Any) -> None:

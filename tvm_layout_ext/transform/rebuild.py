@@ -1,0 +1,47 @@
+"""Copies of TVM's statements with some fields changed, which TVM's Python classes do not offer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+
+__all__ = ["block_with", "loop_with", "realize_with"]
+
+_BLOCK_FIELDS = (
+    "iter_vars",
+    "reads",
+    "writes",
+    "name_hint",
+    "body",
+    "init",
+    "alloc_buffers",
+    "match_buffers",
+    "annotations",
+)
+_LOOP_FIELDS = (
+    "loop_var",
+    "min",
+    "extent",
+    "kind",
+    "body",
+    "thread_binding",
+    "annotations",
+    "step",
+)
+
+
+def block_with(block: SBlock, **changes: Any) -> SBlock:
+    """Copy a block with other values in the named fields."""
+    return SBlock(*(changes.get(name, getattr(block, name)) for name in _BLOCK_FIELDS))
+
+
+def realize_with(realize: SBlockRealize, block: SBlock) -> SBlockRealize:
+    """Copy a block's realisation for another block."""
+    return SBlockRealize(realize.iter_values, realize.predicate, block)
+
+
+def loop_with(loop: tirx.For, **changes: Any) -> tirx.For:
+    """Copy a loop with other values in the named fields."""
+    return tirx.For(*(changes.get(name, getattr(loop, name)) for name in _LOOP_FIELDS))
