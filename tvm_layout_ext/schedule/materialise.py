@@ -26,6 +26,7 @@ from tvm.tirx import IterVar
 
 from .. import decisions
 from ..errors import ScheduleError
+from ..transform.auto_coalesce import Request, coalesce
 from .axes import Axes, AxisMap, is_reduction
 from .double_buffer import double_buffer
 from .graph import in_order
@@ -233,6 +234,9 @@ class _Materialiser:
         nest = self.nests[stage]
         if stage.attach is not None:
             self._compute_at(stage, nest, stage.attach)
+        if stage.coalesce is not None:
+            self._coalesce(stage, nest, stage.coalesce)
+            return
         self._find_loops(nest, tuple(stage.root), stage.attach)
         self._apply_moves(stage.name, nest, stage.moves)
         self._mark_loops(stage, nest)
@@ -261,6 +265,14 @@ class _Materialiser:
             return False
         bound = any(mark.kind == "bind" for mark in _marks_around(stage))
         return not bound and self._buffer(stage).scope() != "global"
+
+    def _coalesce(self, stage: Stage, nest: _Nest, request: Request) -> None:
+        if stage.moves or any(stage.marks.values()):
+            raise ScheduleError(
+                f"Stage {stage.name} is left to auto_coalesce, but was split or bound since."
+            )
+        with _legal(f"auto_coalesce of {stage.name}"):
+            coalesce(self.sch, nest.block, request)
 
     def _compute_at(self, stage: Stage, nest: _Nest, attach: Attach) -> None:
         parent, axis = attach.stage, attach.axis
@@ -409,7 +421,8 @@ class _Materialiser:
         """
         reductions = [axis for axis in stage.leaf if is_reduction(axis)]
         marks = [stage.marks.get(axis) for axis in reductions]
-        if not reductions or any(mark is not None and mark.kind == "bind" for mark in marks):
+        bound = any(mark is not None and mark.kind == "bind" for mark in marks)
+        if not reductions or bound or stage.coalesce is not None:
             return
         nest = self.nests[stage]
         first = _tensorized_around(stage, reductions[0])

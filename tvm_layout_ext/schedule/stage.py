@@ -9,6 +9,8 @@ from tvm import te
 from tvm.tirx import IterVar
 
 from ..errors import ScheduleError
+from ..hardware import MAX_ACCESS_BYTES
+from ..transform.auto_coalesce import Request
 from . import checks
 from .axes import Axes, AxisMap, is_reduction, new_axis
 from .records import Attach, Fuse, LoopMark, Move, Reorder, Split, StorageAlign
@@ -45,6 +47,7 @@ class Stage:
         self.annotations: dict[str, Any] = {}
         self.alignments: list[StorageAlign] = []
         self.num_stages: int | None = None
+        self.coalesce: Request | None = None
         self.scope: str | None = None
         self.attach: Attach | None = None
         self.inlined = False
@@ -270,6 +273,27 @@ class Stage:
         if isinstance(num_stages, bool) or not isinstance(num_stages, int) or num_stages < 1:
             raise ScheduleError(f"double_buffer needs an int num_stages >= 1, not {num_stages!r}.")
         self.num_stages = num_stages
+
+    def auto_coalesce(
+        self,
+        *,
+        num_threads: int | None = None,
+        vector_bytes: int = MAX_ACCESS_BYTES,
+        stage: str = "auto",
+    ) -> None:
+        """Map this stage's loops to threads so that its memory requests are full and wide.
+
+        Takes the place of splitting and binding them; see
+        :func:`tvm_layout_ext.schedule.auto_coalesce.auto_coalesce` for what the arguments mean.
+        """
+        if not isinstance(self.op, te.ComputeOp):
+            self.refuse_output("auto_coalesce")
+        if self.moves or any(self.marks.values()) or self.inlined:
+            raise ScheduleError(
+                f"auto_coalesce of stage {self.name} needs loops that nothing was done to yet; "
+                f"its axes are {self.leaf}."
+            )
+        self.coalesce = Request(num_threads, vector_bytes, stage)
 
     def tensorize(self, axis: IterVar, intrin: Any) -> None:
         """Compute the loops from ``axis`` inwards by a tensor intrinsic.

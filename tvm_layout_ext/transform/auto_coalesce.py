@@ -18,6 +18,7 @@ from ..analysis.sectors import Traffic, count_traffic
 from ..errors import ScheduleError
 from ..hardware import MAX_ACCESS_BYTES, WARP_SIZE
 from .coalesce_direct import schedule_copy, schedule_direct
+from .coalesce_reduction import schedule_reduction
 from .coalesce_staged import schedule_staged
 from .mark_annotated import ANNOTATION_PREFIX
 
@@ -30,8 +31,8 @@ DONE = ANNOTATION_PREFIX + "coalesced"
 STAGES = ("auto", "shared", "none")
 _NAME = "auto_coalesce"
 _MAX_THREADS = 1024
-#: Relative change of the sectors that is not worth a sentence.
-_SAME = 1.001
+#: Ratio of sectors that sampling cannot tell from equality.
+_SAME = 1.02
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
     free = _free_loops(nest, inside=kernel is not None)
     mapping = choose_mapping(nest, free, request.vector_bytes)
     ways = _ways(nest, free, mapping, kernel, request)
-    before = _count_before(sch, block, nest)
+    before = _count_before(sch, block, nest, free, request)
     outcome, way = _best(sch, block, before, ways)
     decisions.note(_NAME, str(nest.block.name_hint), outcome.text, refused=way is None)
     if way is not None:
@@ -154,6 +155,13 @@ def _ways(
 
         return [_Way("copy", copy)]
 
+    if any(loop.is_reduction for loop in nest.loops):
+
+        def reduction(sch: Any, block: Any) -> tuple[str, list[Any]]:
+            return schedule_reduction(sch, block, nest, request.num_threads, request.vector_bytes)
+
+        return [_Way("reduction", reduction)]
+
     def direct(sch: Any, block: Any) -> tuple[str, list[Any]]:
         schedule_direct(sch, block, nest, mapping, request.num_threads)
         return f"direct, vectors of {mapping.vector}", [block]
@@ -165,16 +173,22 @@ def _ways(
             sch, block, nest, stores_way, request.num_threads, request.vector_bytes
         )
 
-    if request.stage == "none" or not stores_way.disagreeing:
-        return [_Way("direct", direct)]
-    return [_Way("direct", direct), _Way("staged", staged)]
+    def plain(sch: Any, block: Any) -> tuple[str, list[Any]]:
+        as_is = Mapping(tuple(free), 1, 1, ())
+        schedule_direct(sch, block, nest, as_is, request.num_threads)
+        return "direct, in the order of the loops", [block]
+
+    ways = [_Way("direct", direct), _Way("direct", plain)]
+    if request.stage != "none" and stores_way.disagreeing:
+        ways.append(_Way("staged", staged))
+    return ways
 
 
 def _best(
     sch: Any, block: Any, before: tuple[Traffic, ...], ways: Sequence[_Way]
 ) -> tuple[Outcome, _Way | None]:
     """Try the ways on copies of the schedule; keep the one that moves the fewest sectors."""
-    found: list[tuple[float, Outcome, _Way]] = []
+    found: list[tuple[_Way, str, tuple[Traffic, ...]]] = []
     refusals: list[str] = []
     for way in ways:
         trial = sch.copy()
@@ -184,17 +198,20 @@ def _best(
             refusals.append(_first_line(error))
             continue
         after = tuple(t for part in touching for t in count_traffic(read_nest(trial, part)))
-        outcome = Outcome(way.path, _sentence(text, before, after), before, after)
-        found.append((_sectors_per_item(after), outcome, way))
+        found.append((way, text, after))
     if not found:
         raise ScheduleError(
             f"{_NAME} finds no legal mapping of block {sch.get(block).name_hint}: {refusals[0]}."
         )
-    cost, outcome, way = min(found, key=lambda item: round(item[0], 3))
-    if before and cost > _SAME * _sectors_per_item(before):
-        text = f"left as it was: {outcome.text}"
-        return Outcome("alone", text, before, before), None
-    return outcome, way
+    best = found[0]
+    for other in found[1:]:
+        if _sectors_per_item(other[2]) * _SAME < _sectors_per_item(best[2]):
+            best = other
+    way, text, after = best
+    sentence = _sentence(text, before, after)
+    if before and _sectors_per_item(after) > _SAME * _sectors_per_item(before):
+        return Outcome("alone", f"left as it was: {sentence}", before, before), None
+    return Outcome(way.path, sentence, before, after), way
 
 
 def _sectors_per_item(traffic: Sequence[Traffic]) -> float:
@@ -308,24 +325,19 @@ def _free_loops(nest: Nest, *, inside: bool) -> list[Loop]:
     return loops
 
 
-def _count_before(sch: Any, block: Any, nest: Nest) -> tuple[Traffic, ...]:
-    """Count a bound block as it is, an unbound one as its loops fused over the threads."""
-    if any("Idx" in loop.kind for loop in nest.loops) or not all(
-        loop.is_perfect for loop in nest.loops
+def _count_before(
+    sch: Any, block: Any, nest: Nest, free: Sequence[Loop], request: Request
+) -> tuple[Traffic, ...]:
+    """Count an unbound block as its loops would run if they were just fused over the threads."""
+    data = [loop for loop in free if not loop.is_reduction]
+    if (
+        len(free) < len(nest.loops)
+        or not data
+        or any(loop.is_reduction for loop in free[: len(data)])
     ):
         return ()
     plain = sch.copy()
-    loops = [
-        ref
-        for ref, loop in zip(plain.get_loops(block), nest.loops, strict=True)
-        if not loop.is_reduction
-    ]
-    if not loops or any(loop.is_reduction for loop in nest.loops[: len(loops)]):
-        return ()
-    fused = plain.fuse(*loops) if len(loops) > 1 else loops[0]
-    grid, thread = plain.split(fused, [None, 4 * WARP_SIZE])
-    plain.bind(grid, "blockIdx.x")
-    plain.bind(thread, "threadIdx.x")
+    schedule_direct(plain, block, nest, Mapping(tuple(data), 1, 1, ()), request.num_threads)
     return tuple(count_traffic(read_nest(plain, block)))
 
 
