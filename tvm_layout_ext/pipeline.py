@@ -28,7 +28,7 @@ LOWERED = "layout_ext.lowered"
 _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     "s_tir.CanonicalizeLoop": (transform.MarkAnnotated, transform.AutoCoalesce),
     # Paddings are in the strides by now, indices count from the tile's corner.
-    "s_tir.InjectPermutedLayout": (transform.SwizzleSharedMemory,),
+    "s_tir.InjectPermutedLayout": (transform.LowerFragment, transform.SwizzleSharedMemory),
     # The last point at which loops, blocks and 2-D indices are all still there.
     "s_tir.InjectSoftwarePipeline": (transform.InjectMultiStageBuffer,),
     # Indices are flat by now, and vectors are still loops.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .auto_coalesce import AutoCoalesce
 from .guard_vectors import GuardVectors
+from .lower_fragment import LowerFragment
 from .lower_warp_memory import LowerWarpMemoryFully
 from .mark_annotated import MarkAnnotated
 from .multi_stage_buffer import InjectMultiStageBuffer
@@ -14,6 +15,7 @@ __all__ = [
     "GuardVectors",
     "InjectMultiStageBuffer",
     "LowerWarpMemoryFully",
+    "LowerFragment",
     "MarkAnnotated",
     "SwizzleSharedMemory",
 ]

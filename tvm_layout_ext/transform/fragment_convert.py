@@ -1,0 +1,225 @@
+"""Copy one fragment to another of a different layout, the cheapest way that suffices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import DataType, tirx
+from tvm.s_tir import SBlock, SBlockRealize
+
+from .. import decisions
+from ..hardware import STATIC_SHARED_BYTES, WARP_SIZE
+from ..layout import LinearLayout, Movement, movement
+from ..layout.per_thread import contiguous_bits, split_input
+from ..layout.round_trip import RoundTrip, plan_round_trip
+from ..layout.shuffles import ShufflePlan, plan_shuffles
+from .fragment import Fragment, Fragments
+from .fragment_elementwise import only_one_copy
+from .fragment_index import coordinates
+from .fragment_nest import Tile, substitute
+
+__all__ = ["conversion_source", "lower_conversion"]
+
+_NAME = "LowerFragment"
+#: Types that have a shuffle; others go through shared memory.
+_SHUFFLED = ("int", "uint", "float16", "bfloat16", "float32", "float64")
+_ALL_LANES = 0xFFFFFFFF
+
+
+def conversion_source(tile: Tile, fragments: Fragments) -> tuple[Fragment, LinearLayout] | None:
+    """Recognise a copy of one fragment to another.
+
+    Returns
+    -------
+    tuple or None
+        The fragment that is copied, and its layout with the dims in the order of the new one;
+        None if the statement is anything else.
+    """
+    value = tile.store.value
+    if fragments.of(tile.store.buffer) is None or not isinstance(value, tvm.ir.TensorLoad):
+        return None
+    source = fragments.of(value.source)
+    if source is None or source is tile.fragment:
+        return None
+    dims = tile.dims(value.indices)
+    wanted = tile.fragment.layout.out_dims
+    names = source.layout.out_names
+    if dims is None or sorted(-1 if d is None else d for d in dims) != list(range(len(wanted))):
+        return None
+    order = [names[dims.index(d)] for d in range(len(wanted))]
+    turned = source.layout.transpose_outs(order)
+    moved = turned.rename_outs(dict(zip(order, tile.fragment.layout.out_names, strict=True)))
+    return (source, moved) if moved.out_dims == wanted else None
+
+
+def lower_conversion(source: Fragment, src: LinearLayout, target: Fragment, thread: Any) -> Any:
+    """Make the statement that brings every thread its new elements.
+
+    Parameters
+    ----------
+    source, target : Fragment
+        What is copied where.
+    src : LinearLayout
+        Layout of the source, its dims in the order of the target.
+    thread : Expr
+        Number of the thread in its block.
+    """
+    dst = target.layout
+    way = movement(src, dst)
+    shuffles = plan_shuffles(src, dst) if _can_shuffle(target) else None
+    if way in (Movement.NONE, Movement.REGISTERS):
+        return _moves(source, src, target)
+    if way is Movement.SHUFFLES and shuffles is not None:
+        return _shuffles(source, target, shuffles, thread)
+    trip = plan_round_trip(src, dst, DataType(str(target.buffer.dtype)).bits)
+    return _round_trip(source, src, target, trip, thread)
+
+
+def _can_shuffle(target: Fragment) -> bool:
+    return str(target.buffer.dtype).startswith(_SHUFFLED)
+
+
+def _moves(source: Fragment, src: LinearLayout, target: Fragment) -> Any:
+    registers = target.layout.invert_and_compose(src).sublayout(["register"], ["register"])
+    decisions.note(_NAME, target.name, f"register moves from {source.name}")
+    return _sequence(
+        _store(
+            target.registers, r, _load(source.registers, registers.apply(register=r)["register"])
+        )
+        for r in range(target.layout.in_sizes["register"])
+    )
+
+
+# Shuffles
+
+
+def _shuffles(source: Fragment, target: Fragment, plan: ShufflePlan, thread: Any) -> Any:
+    count = plan.source.in_sizes["register"]
+    lane = tirx.floormod(thread, WARP_SIZE)
+    received = tirx.decl_buffer(
+        [count], target.buffer.dtype, f"{target.name}_received", scope="local"
+    )
+    exchanges = _sequence(
+        _store(received, k, _exchanged(source.registers, plan, k, lane)) for k in range(count)
+    )
+    places = _sequence(
+        _store(target.registers, r, _selected(received, plan.place, r, lane)) for r in range(count)
+    )
+    decisions.note(_NAME, target.name, f"{count} warp shuffles a thread from {source.name}")
+    return _block(tirx.SeqStmt([exchanges, places]), f"{target.name}_shuffles", [received])
+
+
+def _exchanged(registers: Any, plan: ShufflePlan, exchange: int, lane: Any) -> Any:
+    """The register that this lane gets in one exchange."""
+    sent = _selected(registers, plan.send, exchange, lane)
+    distance = plan.source.apply(register=exchange, lane=0)["index"]
+    kept = tuple((1 << bit,) for bit in range(len(plan.source.basis("lane"))))
+    if plan.source.basis("lane") != kept:
+        taken = coordinates(plan.source, {"register": exchange, "lane": lane})["index"]
+        return _warp_call("tvm_warp_shuffle", sent, taken)
+    return _warp_call("tvm_warp_shuffle_xor", sent, distance) if distance else sent
+
+
+def _warp_call(name: str, value: Any, operand: Any) -> Any:
+    mask = tirx.const(_ALL_LANES, "uint32")
+    return tirx.call_intrin(value.ty, f"tirx.{name}", mask, value, operand, WARP_SIZE, WARP_SIZE)
+
+
+def _selected(registers: Any, layout: LinearLayout, register: int, lane: Any) -> Any:
+    """The register that a layout names for this lane; its lanes differ in one bit at most."""
+    first = layout.apply(register=register, lane=0)["index"]
+    images = layout.flat_basis("lane")
+    change = max(images)
+    if not change:
+        return _load(registers, first)
+    bits = LinearLayout.from_bases({"lane": [(int(v > 0),) for v in images]}, {"bit": 2})
+    differs = coordinates(bits, {"lane": lane})["bit"]
+    return tirx.Select(differs == 1, _load(registers, first ^ change), _load(registers, first))
+
+
+# Through shared memory
+
+
+def _round_trip(
+    source: Fragment, src: LinearLayout, target: Fragment, trip: RoundTrip, thread: Any
+) -> Any:
+    dtype = target.buffer.dtype
+    size = trip.elements * DataType(str(dtype)).bits // 8
+    scope = "shared" if size <= STATIC_SHARED_BYTES else "shared.dyn"
+    scratch = tirx.decl_buffer(
+        [trip.elements], dtype, f"{target.name}_scratch", scope=scope, data_alignment=128
+    )
+    rounds = []
+    for number in range(trip.rounds):
+        write = _transfers(source.registers, scratch, trip.write, number, thread, into=True)
+        rounds += [
+            only_one_copy(source.own, thread, write),
+            _transfers(target.registers, scratch, trip.read, number, thread, into=False),
+        ]
+    decisions.note(
+        _NAME,
+        target.name,
+        f"{trip.rounds} round trips from {source.name} through {size:,} bytes of shared memory",
+    )
+    return _block(_sequence(rounds), f"{target.name}_round_trip", [scratch])
+
+
+def _transfers(
+    registers: Any, scratch: Any, side: LinearLayout, number: int, thread: Any, *, into: bool
+) -> Any:
+    """Move the registers of one round into shared memory, or back."""
+    bits = _vector(side, str(registers.dtype))
+    vector = tirx.Var("v", "int32") if bits else 0
+    others = [i for i in range(len(side.basis("register"))) if i not in bits]
+    parts = split_input(side, "register", {"vector": bits, "rest": others})
+    number_of = LinearLayout.identity(side.in_sizes["register"], "register", "register")
+    names = split_input(number_of, "register", {"vector": bits, "rest": others})
+    moves = []
+    for rest in range(1 << len(others)):
+        if parts.apply(vector=0, rest=rest, thread=0)["round"] != number:
+            continue
+        at = coordinates(parts, {"vector": vector, "rest": rest, "thread": thread})["offset"]
+        register = coordinates(names, {"vector": vector, "rest": rest})["register"]
+        moves.append(
+            _store(scratch, at, _load(registers, register))
+            if into
+            else _store(registers, register, _load(scratch, at))
+        )
+    if not bits:
+        return _sequence(moves)
+    return _sequence(_vectorized(vector, 1 << len(bits), move) for move in moves)
+
+
+def _vector(side: LinearLayout, dtype: str) -> tuple[int, ...]:
+    """Register bits that walk along a vector in shared memory."""
+    bits = contiguous_bits(side, "offset", 128 // DataType(dtype).bits)
+    while bits and list(bits) != list(range(bits[0], bits[0] + len(bits))):
+        bits = bits[:-1]
+    return bits
+
+
+def _vectorized(var: Any, extent: int, move: Any) -> Any:
+    own = tirx.Var(var.name, var.ty)
+    return tirx.For(own, 0, extent, tirx.ForKind.VECTORIZED, substitute(move, {var: own}))
+
+
+# Statements
+
+
+def _load(buffer: Any, index: Any) -> Any:
+    return tirx.BufferLoad(buffer, [index])
+
+
+def _store(buffer: Any, index: Any, value: Any) -> Any:
+    return tirx.BufferStore(buffer, value, [index])
+
+
+def _sequence(statements: Any) -> Any:
+    listed = list(statements)
+    return listed[0] if len(listed) == 1 else tirx.SeqStmt(listed)
+
+
+def _block(body: Any, name: str, buffers: list[Any]) -> Any:
+    block = SBlock([], [], [], name, body, None, buffers)
+    return SBlockRealize([], True, block)

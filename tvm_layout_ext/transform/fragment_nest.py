@@ -1,0 +1,210 @@
+"""Loop nests over register tiles: one store a block, each element of the tile once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlockRealize
+
+from ..errors import ScheduleError
+from .fragment import Fragment, Fragments
+
+__all__ = ["Nest", "Tile", "read_nest", "substitute", "tile_of"]
+
+_SERIAL = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
+_BIJECTIVE = 2
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Serial loops around a single store.
+
+    Attributes
+    ----------
+    loops : list of For
+        From the outermost.
+    store : BufferStore
+        The statement inside.
+    predicates : list of Expr
+        Conditions of the blocks around the store.
+    block : SBlock or None
+        The innermost block.
+    """
+
+    loops: list[Any]
+    store: Any
+    predicates: list[Any]
+    block: Any
+
+    @property
+    def name(self) -> str:
+        """Name of the block, or of the stored buffer where there is none."""
+        return str(self.store.buffer.name if self.block is None else self.block.name_hint)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a nest walks over the tile of its leading fragment.
+
+    Attributes
+    ----------
+    fragment : Fragment
+        The fragment that is written, or else the one that is read.
+    coordinates : list of Var
+        Stand for the element's indices in the tile.
+    loops : list of For
+        Loops that do not walk over the tile.
+    store : BufferStore
+        The statement, in terms of coordinates and these loops.
+    predicates : list of Expr
+        Its conditions, likewise.
+    """
+
+    fragment: Fragment
+    coordinates: list[Any]
+    loops: list[Any]
+    store: Any
+    predicates: list[Any]
+
+    def dims(self, indices: Sequence[Any]) -> list[int | None] | None:
+        """Which coordinate each index is, None for a constant 0; None if one is neither."""
+        found: list[int | None] = []
+        for index in indices:
+            own = [d for d, var in enumerate(self.coordinates) if var.same_as(index)]
+            if not own and not _is(index, 0):
+                return None
+            found.append(own[0] if own else None)
+        return found
+
+    def ranges(self) -> dict[Any, Any]:
+        """Range of each coordinate."""
+        sizes = self.fragment.layout.out_sizes.values()
+        return {
+            var: tvm.ir.Range(0, size) for var, size in zip(self.coordinates, sizes, strict=True)
+        }
+
+
+def read_nest(stmt: Any) -> Nest | None:
+    """Take a statement apart; None if it is more than loops, plain blocks and a store."""
+    loops: list[Any] = []
+    predicates: list[Any] = []
+    block = None
+    while not isinstance(stmt, tirx.BufferStore):
+        if isinstance(stmt, tirx.For) and stmt.kind in _SERIAL:
+            loops.append(stmt)
+            stmt = stmt.body
+        elif isinstance(stmt, SBlockRealize) and _is_plain(stmt):
+            block = stmt.block
+            if not _is(stmt.predicate, 1):
+                predicates.append(stmt.predicate)
+            stmt = stmt.block.body
+        else:
+            return None
+    return Nest(loops, stmt, predicates, block)
+
+
+def _is_plain(realize: Any) -> bool:
+    block = realize.block
+    return not (block.iter_vars or block.alloc_buffers or block.match_buffers) and not block.init
+
+
+def substitute(node: Any, values: Mapping[Any, Any]) -> Any:
+    """Replace variables."""
+    by_handle = {var.__chandle__(): value for var, value in values.items()}
+    swap = (tirx.Var, lambda v: by_handle.get(v.__chandle__(), v))
+    return tvm_ffi.structural_map(node, [swap], order="post")
+
+
+def tile_of(nest: Nest, fragments: Fragments) -> Tile:
+    """Find out how a nest walks over a tile.
+
+    Raises
+    ------
+    ScheduleError
+        If it does not visit each element of one fragment once.
+    """
+    fragment, indices = _leader(nest, fragments)
+    coordinates = [tirx.Var(f"c{d}", index.ty) for d, index in enumerate(indices)]
+    inverse = _inverse(nest, fragment, list(indices), coordinates)
+    if inverse is None:
+        shape = "x".join(map(str, fragment.layout.out_sizes.values()))
+        raise ScheduleError(
+            f"Block {nest.name} accesses fragment {fragment.name} at {list(indices)}; loops of its "
+            f"own must visit each of the {shape} elements once."
+        )
+    tile = Tile(
+        fragment,
+        coordinates,
+        [loop for loop in nest.loops if loop.loop_var not in inverse],
+        substitute(nest.store, inverse),
+        [substitute(p, inverse) for p in nest.predicates],
+    )
+    return replace(tile, store=_simplified(tile))
+
+
+def _leader(nest: Nest, fragments: Fragments) -> tuple[Fragment, Any]:
+    target = fragments.of(nest.store.buffer)
+    if target is not None:
+        return target, nest.store.indices
+    loads = fragments.loaded(nest.store)
+    fragment, load = max(loads, key=lambda pair: pair[0].layout.total_out_size)
+    return fragment, load.indices
+
+
+def _inverse(
+    nest: Nest, fragment: Fragment, indices: list[Any], coordinates: list[Any]
+) -> dict[Any, Any] | None:
+    """Express the loops over a tile by its coordinates; None if they are no walk over it."""
+    loops = [loop for loop in nest.loops if any(_uses(index, loop.loop_var) for index in indices)]
+    ranges = {loop.loop_var: tvm.ir.Range(0, loop.extent) for loop in loops}
+    sizes = list(fragment.layout.out_sizes.values())
+    if not _fills(loops, indices, ranges, sizes):
+        return None
+    long = [d for d, size in enumerate(sizes) if size > 1]
+    result = tvm.sym.detect_iter_map([indices[d] for d in long], ranges, True, _BIJECTIVE)
+    if len(result.indices) != len(long):
+        return None
+    values = tvm.sym.inverse_affine_iter_map(result.indices, [coordinates[d] for d in long])
+    return {var: values.get(var, var * 0) for var in ranges}
+
+
+def _fills(
+    loops: list[Any], indices: list[Any], ranges: Mapping[Any, Any], sizes: list[int]
+) -> bool:
+    """Whether there are as many iterations as elements, and the indices just reach the ends."""
+    if not all(_is(loop.min, 0) and isinstance(loop.extent, tirx.IntImm) for loop in loops):
+        return False
+    analyzer = tvm.sym.Analyzer()
+    for var, own in ranges.items():
+        analyzer.bind(var, own)
+    bounds = [analyzer.const_int_bound(index) for index in indices]
+    ends = [(b.min_value, b.max_value + 1) for b in bounds]
+    iterations = prod(int(loop.extent) for loop in loops)
+    return ends == [(0, size) for size in sizes] and iterations == prod(sizes)
+
+
+def _simplified(tile: Tile) -> Any:
+    analyzer = tvm.sym.Analyzer()
+    for var, own in tile.ranges().items():
+        analyzer.bind(var, own)
+
+    def load(node: Any) -> Any:
+        return tirx.BufferLoad(node.source, [analyzer.simplify(i) for i in node.indices])
+
+    store = tvm_ffi.structural_map(tile.store, [(tvm.ir.TensorLoad, load)], order="post")
+    indices = [analyzer.simplify(i) for i in store.indices]
+    return tirx.BufferStore(store.buffer, store.value, indices)
+
+
+def _uses(expr: Any, var: Any) -> bool:
+    return any(v.same_as(var) for v in tirx.analysis.undefined_vars(expr))
+
+
+def _is(expr: Any, value: int) -> bool:
+    return isinstance(expr, tirx.IntImm) and int(expr) == value
