@@ -27,6 +27,8 @@ LOWERED = "layout_ext.lowered"
 #: Our passes, by the TVM pass before which each runs, in this order.
 _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     "s_tir.CanonicalizeLoop": (transform.MarkAnnotated, transform.AutoCoalesce),
+    # Block iterators have become loops; nothing has taken the indices apart yet.
+    "s_tir.StmtSimplify": (transform.StraightenIndices,),
     # Paddings are in the strides by now, indices count from the tile's corner.
     "s_tir.InjectPermutedLayout": (transform.LowerFragment, transform.SwizzleSharedMemory),
     # The last point at which loops, blocks and 2-D indices are all still there.

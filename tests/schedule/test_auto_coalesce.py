@@ -8,7 +8,9 @@ import pytest
 import tvm
 from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
+from tvm_ffi import structural_equal
 
+import tvm_layout_ext as tlx
 from tvm_layout_ext import decisions
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.simulate import simulate
@@ -39,9 +41,9 @@ def test_a_copy_moves_16_bytes_a_lane_and_no_sector_twice(dtype: str) -> None:
 
 
 def test_a_ragged_copy_keeps_its_vectors_inside() -> None:
-    sch = copy((33, 7))
+    sch = copy((257, 257))
     sch.auto_coalesce("B")
-    a = random((33, 7))
+    a = random((257, 257))
     report = simulate(sch, a, None)
     np.testing.assert_array_equal(report.outputs["B"], a)
     assert [access.vector_bytes for access in report.accesses] == [16, 16, 4, 4]
@@ -78,6 +80,72 @@ def test_a_copy_in_a_kernel_uses_the_threads_of_the_kernel() -> None:
     assert (load.vector_bytes, load.sectors) == (16, load.ideal_sectors)
 
 
+@T.prim_func(s_tir=True)
+def from_strided(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (64, 30), "float32", strides=(36, 1))
+    B = T.match_buffer(b, (64, 30), "float32", strides=(32, 1))
+    for i, j in T.grid(64, 30):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj]
+
+
+@T.prim_func(s_tir=True)
+def from_misaligned(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (1024,), "float16", align=4)
+    B = T.match_buffer(b, (1024,), "float16")
+    for i in T.serial(1024):
+        with T.sblock("B"):
+            vi = T.axis.spatial(1024, i)
+            B[vi] = A[vi]
+
+
+@T.prim_func(s_tir=True)
+def from_offset(a: T.handle, b: T.handle) -> None:
+    offset = T.int64()
+    A = T.match_buffer(a, (1024,), "float16", elem_offset=offset, offset_factor=4)
+    B = T.match_buffer(b, (1024,), "float16")
+    for i in T.serial(1024):
+        with T.sblock("B"):
+            vi = T.axis.spatial(1024, i)
+            B[vi] = A[vi]
+
+
+def vector_bytes_of(func: tvm.tirx.PrimFunc) -> set[int]:
+    sch = s_tir.Schedule(func)
+    outcome = sch.auto_coalesce("B")
+    assert outcome.path == "direct"
+    return {traffic.vector_bytes for traffic in outcome.after}
+
+
+def test_rows_of_a_strided_buffer_keep_vectors_that_its_stride_allows() -> None:
+    assert vector_bytes_of(from_strided) == {16}
+
+
+def test_a_base_pointer_less_aligned_gets_narrower_vectors() -> None:
+    assert vector_bytes_of(from_misaligned) == {4}
+
+
+def test_an_element_offset_gets_the_vectors_that_its_factor_allows() -> None:
+    assert vector_bytes_of(from_offset) == {8}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_more_than_two_to_the_31_elements_need_and_get_64_bit_indices(turned: bool) -> None:
+    side = tirx.IntImm("int64", 65536)
+    a = te.placeholder((side, side), "int8", "A")
+    b = te.compute((side, side), lambda i, j: a[j, i] if turned else a[i, j], "B")
+    sch = schedule_of(a, b)
+    sch.auto_coalesce("B")
+    (kernel,) = tlx.device_program(sch).kernels.values()
+    assert 'T.launch_thread("blockIdx.x", T.int64(262144))' in str(kernel)
+    assert "T.int64(8388608)" in str(kernel) or "T.int64(16384)" in str(kernel)
+
+
+def test_too_many_elements_for_32_bit_indices_are_refused() -> None:
+    refused(copy((65536, 65536), "int8"), "4,294,967,296 elements")
+
+
 def test_the_trace_replays() -> None:
     sch = copy((100, 12))
     sch.auto_coalesce("B", num_threads=64)
@@ -100,7 +168,7 @@ def refused(sch: s_tir.Schedule, match: str, block: Any = "B", **arguments: Any)
     with pytest.raises(ScheduleError, match=match) as error:
         sch.auto_coalesce(block, **arguments)
     assert str(error.value).endswith(".")
-    assert sch.mod.same_as(before) or tvm.ir.structural_equal(sch.mod, before)
+    assert sch.mod.same_as(before) or structural_equal(sch.mod, before)
 
 
 @pytest.mark.parametrize("threads", [0, 16, 33, 1056, 2048, 64.0, True, "64"])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tvm import te
+from tvm import s_tir, te, tirx
 
 import tvm_layout_ext as tlx
 from tvm_layout_ext.simulate import simulate
@@ -56,3 +56,15 @@ def test_a_single_ragged_row_keeps_its_whole_vectors() -> None:
     widths = {(x.kind, x.vector_bytes): x.requests for x in report.accesses}
     assert widths[("store", 16)] == 1
     assert widths[("store", 4)] == 1
+
+
+def test_a_condition_that_all_lanes_share_does_not_break_the_vector() -> None:
+    a = te.placeholder((6, 60), "float32", "A")
+    zero = tirx.const(0, "float32")
+    b = te.compute((6, 64), lambda i, j: tirx.if_then_else(j >= 4, a[i, j - 4], zero), "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch.auto_coalesce("B")
+    value = np.random.default_rng(0).standard_normal((6, 60)).astype("float32")
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["B"], np.pad(value, ((0, 0), (4, 0))))
+    assert {access.vector_bytes for access in report.accesses} == {16}

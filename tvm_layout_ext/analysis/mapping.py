@@ -30,6 +30,8 @@ __all__ = [
 
 #: Sectors over the least possible from which on an access counts as badly walked.
 _WASTEFUL = 1.3
+#: Iterations below which a kernel's launch takes longer than its loads, however narrow.
+_SHORT_RUN = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,19 @@ def _mapping(nest: Nest, loops: Sequence[Loop], order: list[Loop], most_bytes: i
     run = merged_run(nest.accesses, nest.loops, order)
     inner = order[len(order) - run :]
     vector = min(widest_vector(nest, inner, most_bytes), _iterations(loops) // WARP_SIZE)
+    vector = _power_of_two_up_to(vector)
+    if run == len(order):
+        vector = _without_rest(vector, inner)
     bad = [a for a in accesses if a.kind == "load" and _disagrees(a, nest, loops, order)]
-    return Mapping(tuple(order), run, _power_of_two_up_to(vector), tuple(bad))
+    return Mapping(tuple(order), run, vector, tuple(bad))
+
+
+def _without_rest(vector: int, run: Sequence[Loop]) -> int:
+    """Narrow a vector to fit a short run, whose rest would go element by element."""
+    total = _iterations(run)
+    while vector > 1 and total % vector and total < _SHORT_RUN and all(loop.size for loop in run):
+        vector //= 2
+    return vector
 
 
 def _iterations(loops: Sequence[Loop]) -> int:

@@ -36,8 +36,8 @@ class Traffic:
     buffer : str
     kind : str
         ``load`` or ``store``.
-    element_bytes : int
-        Bytes of an element.
+    iterations : float
+        Iterations of the block that a request serves, on average.
     vector_bytes : int
         Bytes that a lane moves in one request.
     sectors : float
@@ -48,7 +48,7 @@ class Traffic:
 
     buffer: str
     kind: str
-    element_bytes: int
+    iterations: float
     vector_bytes: int
     sectors: float
     least: float
@@ -83,7 +83,7 @@ def count_traffic(nest: Nest) -> list[Traffic]:
     env, lanes = _sample(nest.loops)
     active = (lanes >= 0) & _active(nest.predicate, env, lanes.shape)
     counted = (
-        _count(access, _width(access, nest.loops), env, active)
+        _count(access, *_width(access, nest.loops), env, active)
         for access in nest.of_scope("global")
     )
     return [traffic for traffic in counted if traffic is not None]
@@ -115,7 +115,7 @@ def estimate(access: Access, order: Sequence[Loop], vector: int) -> Traffic | No
         env[loop.var] = flat % size
         flat = flat // size
     runs = bool(order) and _moves_by_one(access, order[-1].var, env)
-    return _count(access, vector if runs else 1, env, active)
+    return _count(access, vector if runs else 1, vector if runs else 1, env, active)
 
 
 def _moves_by_one(access: Access, var: Any, env: dict[Any, np.ndarray]) -> bool:
@@ -170,8 +170,9 @@ def _active(predicate: Any, env: dict[Any, np.ndarray], shape: tuple[int, ...]) 
 
 
 def _count(
-    access: Access, width: int, env: dict[Any, np.ndarray], active: np.ndarray
+    access: Access, width: int, served: int, env: dict[Any, np.ndarray], active: np.ndarray
 ) -> Traffic | None:
+    """Count requests of ``width`` elements a lane that serve ``served`` iterations each."""
     try:
         first = np.broadcast_to(evaluate(access.offset, env), active.shape)
     except KeyError:
@@ -195,19 +196,24 @@ def _count(
     return Traffic(
         access.name,
         access.kind,
-        access.bytes,
+        served * int(active.sum()) / requests,
         width * access.bytes,
         sectors / requests,
         least / requests,
     )
 
 
-def _width(access: Access, loops: Sequence[Loop]) -> int:
-    """Elements of one instruction: those of the vectorized loop, if it walks along them."""
+def _width(access: Access, loops: Sequence[Loop]) -> tuple[int, int]:
+    """Elements of one instruction, and iterations that it serves.
+
+    They are those of the vectorized loop, if the access walks along it; one element serves them all
+    if it stays where it is, and otherwise each takes an instruction of its own.
+    """
     for loop, step in zip(loops, access.steps, strict=True):
-        if loop.kind == "vectorized" and step == 1:
-            return loop.size or 1
-    return 1
+        if loop.kind == "vectorized":
+            lanes = loop.size or 1
+            return (lanes if step == 1 else 1), (lanes if step in (0, 1) else 1)
+    return 1, 1
 
 
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {

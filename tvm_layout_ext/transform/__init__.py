@@ -8,14 +8,16 @@ from .lower_fragment import LowerFragment
 from .lower_warp_memory import LowerWarpMemoryFully
 from .mark_annotated import MarkAnnotated
 from .multi_stage_buffer import InjectMultiStageBuffer
+from .straighten_indices import StraightenIndices
 from .swizzle_shared import SwizzleSharedMemory
 
 __all__ = [
     "AutoCoalesce",
     "GuardVectors",
     "InjectMultiStageBuffer",
-    "LowerWarpMemoryFully",
     "LowerFragment",
+    "LowerWarpMemoryFully",
     "MarkAnnotated",
+    "StraightenIndices",
     "SwizzleSharedMemory",
 ]

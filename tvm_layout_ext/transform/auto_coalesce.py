@@ -216,7 +216,7 @@ def _best(
 
 def _sectors_per_item(traffic: Sequence[Traffic]) -> float:
     """Sectors that one iteration costs, over all accesses; requests carry different numbers."""
-    return sum(t.waste * t.element_bytes for t in traffic)
+    return sum(t.sectors / t.iterations for t in traffic)
 
 
 def _first_line(error: Exception) -> str:
@@ -251,12 +251,25 @@ def _check(nest: Nest) -> None:
             f"Loop {empty[0].var.name} of block {name} has extent 0, so there is nothing to map."
         )
     for access in nest.accesses:
+        _check_size(access, name)
         call = _unknown_call(access)
         if call is not None:
             raise ScheduleError(
                 f"Block {name} indexes {access.name} by {call}, whose values are not known; "
                 f"indices may use arithmetic and loads."
             )
+
+
+def _check_size(access: Access, block: str) -> None:
+    """Refuse arrays that 32-bit indices cannot reach over; TVM would wrap them silently."""
+    extents = [int(n) for n in access.buffer.shape if isinstance(n, tirx.IntImm)]
+    size = prod(extents)
+    narrow = all(str(n.ty) == "int32" for n in access.buffer.shape)
+    if narrow and len(extents) == len(access.buffer.shape) and size >= 1 << 31:
+        raise ScheduleError(
+            f"Buffer {access.name} of block {block} has {size:,} elements, too many for the 32-bit "
+            'indices that its shape has; declare the shape as "int64".'
+        )
 
 
 def _is_plain(body: Any) -> bool:

@@ -67,6 +67,35 @@ def _is_aligned(loop: Any) -> bool:
     return aligned
 
 
+#: Comparisons that stay the same from a multiple of the lanes to the next, and for which step of
+#: left minus right.
+_STEADY = {tirx.LT: 1, tirx.GE: 1, tirx.LE: -1, tirx.GT: -1}
+
+
+def _steadied(loop: Any) -> Any:
+    """Take the vector's variable out of the comparisons that are the same in all lanes.
+
+    TVM sees that ``x * 4 + v < 64`` is ``x < 16``, but not that ``4 <= x * 4 + v`` is ``1 <= x``.
+    """
+    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
+        return loop
+    lanes, var = int(loop.extent), loop.loop_var
+    analyzer = tvm.sym.Analyzer()
+
+    def steady(node: Any) -> Any:
+        first = _replace(node.a - node.b, var, loop.extent * 0)
+        step = analyzer.simplify(_replace(node.a - node.b, var, var + 1) - (node.a - node.b))
+        if not isinstance(step, tirx.IntImm) or int(step) != _STEADY[type(node)]:
+            return node
+        found = analyzer.modular_set(first)
+        if int(found.coeff) % lanes or int(found.base) % lanes:
+            return node
+        return analyzer.simplify(_replace(node, var, loop.extent * 0))
+
+    body = tvm_ffi.structural_map(loop.body, [(kind, steady) for kind in _STEADY], order="post")
+    return tirx.For(var, loop.min, loop.extent, loop.kind, body, None, loop.annotations)
+
+
 def _guard(loop: Any) -> Any:
     branch = loop.body
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(branch, tirx.IfThenElse):
@@ -90,7 +119,10 @@ def _guard(loop: Any) -> Any:
 def _guard_vectors(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
     if func.attrs.get(MARK, None) is None:
         return func
-    return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.For, _guard)], order="post"))
+    body = func.body
+    for rule in (_steadied, _guard):
+        body = tvm_ffi.structural_map(body, [(tirx.For, rule)], order="post")
+    return func.with_body(body)
 
 
 def GuardVectors() -> Any:
@@ -107,6 +139,8 @@ def GuardVectors() -> Any:
                                                   else:
                                                       for v in range(4):
                                                           if i * 4 + v < 1001: ...
+
+    Conditions that are the same in all lanes lose the vector's variable.
 
     Leaves alone: vectors that do not start at multiples of their length (TVM goes on doing those
     element by element), conditions that are not comparisons of expressions linear in the vector's

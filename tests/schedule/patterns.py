@@ -1,0 +1,348 @@
+"""Access patterns for auto_coalesce, and the least sectors that any mapping of threads needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import te, tirx
+
+SECTOR, WARP, WIDEST = 32, 32, 16
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A block that moves elements.
+
+    Attributes
+    ----------
+    name : str
+        Test id.
+    dtype : str
+        Of the elements.
+    inputs : tuple of shape
+        Shapes of the inputs; an ``int32`` index where ``index`` names its position.
+    shape : tuple of int
+        Of the output.
+    body : callable
+        ``body(tensors, indices)`` gives the element.
+    numpy : callable
+        From the input arrays to the output array.
+    source : callable
+        ``source(indices)`` gives, for arrays of output indices, the flat index in input 0, or -1.
+    to : str, optional
+        Type of the output, where it differs.
+    index : int, optional
+        Which input holds row numbers.
+    """
+
+    name: str
+    dtype: str
+    inputs: tuple[tuple[int, ...], ...]
+    shape: tuple[int, ...]
+    body: Callable[[Sequence[Any], Sequence[Any]], Any]
+    numpy: Callable[..., np.ndarray]
+    source: Callable[[Sequence[np.ndarray]], np.ndarray]
+    to: str | None = None
+    index: int | None = None
+
+    def tensors(self) -> list[Any]:
+        """Placeholders, and the output B."""
+        held = [
+            te.placeholder(shape, "int32" if i == self.index else self.dtype, f"A{i}")
+            for i, shape in enumerate(self.inputs)
+        ]
+        return [*held, te.compute(self.shape, lambda *i: self.body(held, i), "B")]
+
+    def arrays(self, rng: np.random.Generator) -> list[np.ndarray]:
+        """Random inputs."""
+        return [
+            rng.integers(0, self.inputs[0][0], shape).astype("int32")
+            if i == self.index
+            else rng.integers(-100, 100, shape).astype(self.dtype)
+            for i, shape in enumerate(self.inputs)
+        ]
+
+    def least_sectors(self, *, store: bool, in_order: bool = False) -> int:
+        """Fewest sectors that a side needs in any order of loops and any width of vectors.
+
+        Lanes take neighbouring iterations. A vector must lie in one piece at a multiple of its
+        size; where the iterations are no multiple of it, the last go one by one.
+
+        Parameters
+        ----------
+        store : bool
+            Of the output, else of input 0.
+        in_order : bool
+            Only the order of the output counts.
+        """
+        size = np.dtype(self.to or self.dtype if store else self.dtype).itemsize
+        if store:
+            flat = np.arange(prod(self.shape))
+        else:
+            flat = self.source(list(np.indices(self.shape).reshape(len(self.shape), -1)))
+        flat = flat.reshape(self.shape)
+        dims = range(len(self.shape))
+        return min(
+            _sectors(flat.transpose(order).reshape(-1), width, size)
+            for order in ([tuple(dims)] if in_order else permutations(dims))
+            for width in (1, 2, 4, 8, 16)
+            if width * size <= WIDEST
+        )
+
+    def most_sectors_in_tiles(self, *, store: bool) -> int:
+        """Sectors that a side may need where rows are cut into tiles of at least 64 elements.
+
+        A piece of a row can begin in the middle of a sector and so touch one more than its bytes
+        fill, and so can every request into which it is cut.
+        """
+        shape = self.shape if store else self.inputs[0]
+        size = np.dtype(self.dtype).itemsize
+        rows, tile = prod(shape[:-1]), 64
+        pieces = [min(tile, shape[-1] - start) for start in range(0, shape[-1], tile)]
+        requests = -(-tile // WARP)
+        return rows * sum(-(-piece * size // SECTOR) + requests for piece in pieces)
+
+
+def _sectors(flat: np.ndarray, width: int, size: int) -> int:
+    """Sectors of the requests in which warps walk over ``flat``, -1 being no access."""
+    count = len(flat) // width * width
+    rows = flat[:count].reshape(-1, width)
+    whole = (rows[:, 0] >= 0) & (rows[:, 0] % width == 0)
+    whole &= (np.diff(rows, axis=1) == 1).all(axis=1)
+    if width > 1 and not whole.any():
+        return 1 << 60
+    if not whole.all() and (~whole & (rows >= 0).any(axis=1)).any() and width > 1:
+        return 1 << 60
+    total = _requests(np.where(whole, rows[:, 0], -1), width, size)
+    return total + _requests(flat[count:], 1, size)
+
+
+def _requests(starts: np.ndarray, width: int, size: int) -> int:
+    padded = np.full(-(-len(starts) // WARP) * WARP, -1)
+    padded[: len(starts)] = starts
+    lanes = padded.reshape(-1, WARP)
+    first, last = lanes * size // SECTOR, (lanes * size + width * size - 1) // SECTOR
+    first, last = np.where(lanes < 0, -1, first), np.where(lanes < 0, -1, last)
+    both = np.sort(np.concatenate([first, last], axis=1), axis=1)
+    fresh = np.ones_like(both, bool)
+    fresh[:, 1:] = both[:, 1:] != both[:, :-1]
+    return int((fresh & (both >= 0)).sum())
+
+
+def _flat(shape: Sequence[int], indices: Sequence[np.ndarray]) -> np.ndarray:
+    return np.ravel_multi_index(tuple(indices), tuple(shape))
+
+
+def copy(shape: tuple[int, ...], dtype: str, to: str | None = None) -> Pattern:
+    """Copy, or cast."""
+    return Pattern(
+        f"{'cast' if to else 'copy'}-{'x'.join(map(str, shape))}-{dtype}"
+        + (f"-{to}" if to else ""),
+        dtype,
+        (shape,),
+        shape,
+        lambda t, i: t[0][tuple(i)].astype(to) if to else t[0][tuple(i)],
+        lambda a: a.astype(to or dtype),
+        lambda i: _flat(shape, i),
+        to,
+    )
+
+
+def permuted(shape: tuple[int, ...], order: tuple[int, ...], dtype: str) -> Pattern:
+    """Permute the dims."""
+    where = [order.index(d) for d in range(len(order))]
+    return Pattern(
+        f"permute-{'x'.join(map(str, shape))}-{''.join(map(str, order))}-{dtype}",
+        dtype,
+        (shape,),
+        tuple(shape[d] for d in order),
+        lambda t, i: t[0][tuple(i[w] for w in where)],
+        lambda a: a.transpose(order),
+        lambda i: _flat(shape, [i[w] for w in where]),
+    )
+
+
+def broadcast(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> Pattern:
+    """Repeat along some axes, and add to a whole tensor."""
+    small = tuple(n for d, n in enumerate(shape) if d not in axes)
+
+    def pick(i: Sequence[Any]) -> list[Any]:
+        return [x for d, x in enumerate(i) if d not in axes]
+
+    def numpy(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return b + np.expand_dims(a, axes)
+
+    return Pattern(
+        f"broadcast-{'x'.join(map(str, shape))}-{''.join(map(str, axes))}-{dtype}",
+        dtype,
+        (small, shape),
+        shape,
+        lambda t, i: t[0][tuple(pick(i))] + t[1][tuple(i)],
+        numpy,
+        lambda i: _flat(small, pick(i)),
+    )
+
+
+def sliced(
+    shape: tuple[int, ...], starts: tuple[int, ...], sizes: tuple[int, ...], dtype: str
+) -> Pattern:
+    """Cut out a box."""
+    return Pattern(
+        f"slice-{'x'.join(map(str, sizes))}-of-{'x'.join(map(str, shape))}-{dtype}",
+        dtype,
+        (shape,),
+        sizes,
+        lambda t, i: t[0][tuple(x + s for x, s in zip(i, starts, strict=True))],
+        lambda a: a[tuple(slice(s, s + n) for s, n in zip(starts, sizes, strict=True))],
+        lambda i: _flat(shape, [x + s for x, s in zip(i, starts, strict=True)]),
+    )
+
+
+def padded(
+    shape: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...], dtype: str
+) -> Pattern:
+    """Put zeros around."""
+    size = tuple(n + b + a for n, b, a in zip(shape, before, after, strict=True))
+
+    def body(t: Sequence[Any], i: Sequence[Any]) -> Any:
+        inside = [
+            part for x, b, n in zip(i, before, shape, strict=True) for part in (x >= b, x < n + b)
+        ]
+        moved = tuple(x - b for x, b in zip(i, before, strict=True))
+        return tirx.if_then_else(tirx.all(*inside), t[0][moved], tirx.const(0, dtype))
+
+    def source(i: Sequence[np.ndarray]) -> np.ndarray:
+        moved = [x - b for x, b in zip(i, before, strict=True)]
+        inside = np.all([(m >= 0) & (m < n) for m, n in zip(moved, shape, strict=True)], axis=0)
+        clipped = [np.clip(m, 0, n - 1) for m, n in zip(moved, shape, strict=True)]
+        return np.where(inside, _flat(shape, clipped), -1)
+
+    return Pattern(
+        f"pad-{'x'.join(map(str, shape))}-{'x'.join(map(str, before))}-{dtype}",
+        dtype,
+        (shape,),
+        size,
+        body,
+        lambda a: np.pad(a, list(zip(before, after, strict=True))),
+        source,
+    )
+
+
+def strided(length: int, step: int, dtype: str) -> Pattern:
+    """Every n-th element."""
+    return Pattern(
+        f"stride-{length}-{step}-{dtype}",
+        dtype,
+        ((length * step,),),
+        (length,),
+        lambda t, i: t[0][i[0] * step],
+        lambda a: a[::step],
+        lambda i: i[0] * step,
+    )
+
+
+def gathered(rows: int, picked: int, columns: int, dtype: str) -> Pattern:
+    """Rows by number."""
+    return Pattern(
+        f"gather-{picked}x{columns}-{dtype}",
+        dtype,
+        ((rows, columns), (picked,)),
+        (picked, columns),
+        lambda t, i: t[0][t[1][i[0]], i[1]],
+        lambda a, r: a[r],
+        lambda i: np.full_like(i[0], -1),
+        index=1,
+    )
+
+
+def concatenated(rows: int, left: int, right: int, dtype: str) -> Pattern:
+    """Two matrices side by side."""
+
+    def body(t: Sequence[Any], i: Sequence[Any]) -> Any:
+        return tirx.if_then_else(i[1] < left, t[0][i[0], i[1]], t[1][i[0], i[1] - left])
+
+    return Pattern(
+        f"concat-{rows}x{left}+{right}-{dtype}",
+        dtype,
+        ((rows, left), (rows, right)),
+        (rows, left + right),
+        body,
+        lambda a, b: np.concatenate([a, b], 1),
+        lambda i: np.where(i[1] < left, i[0] * left + np.minimum(i[1], left - 1), -1),
+    )
+
+
+def all_patterns() -> list[Pattern]:
+    """Every pattern of the matrix."""
+    dtypes = ("int8", "float16", "float32", "float64")
+    shapes = (
+        (1,),
+        (7,),
+        (33,),
+        (1000,),
+        (4097,),
+        (33, 7),
+        (1000, 33),
+        (3, 5, 7),
+        (2, 3, 4, 33),
+        (2, 3, 2, 5, 16),
+    )
+    found = [copy(s, d) for i, s in enumerate(shapes) for d in (dtypes[i % 4], dtypes[(i + 2) % 4])]
+    found += [
+        copy((1000,), "float16", "float32"),
+        copy((33, 64), "float32", "float16"),
+        copy((4097,), "int8", "float64"),
+    ]
+    found += [permuted((64, 128), (1, 0), d) for d in dtypes]
+    found += [permuted((128, 64), (1, 0), "float16"), permuted((256, 128), (1, 0), "int8")]
+    found += [
+        permuted((n, m), (1, 0), d)
+        for n, m, d in (
+            (33, 7, "float32"),
+            (1000, 33, "float32"),
+            (7, 33, "float64"),
+            (1, 33, "float32"),
+            (4097, 7, "float16"),
+            (100, 72, "float32"),
+            (33, 1000, "int8"),
+        )
+    ]
+    found += [permuted((2, 64, 8, 8), (0, 2, 3, 1), d) for d in dtypes]
+    found += [
+        permuted((2, 6, 6, 64), (0, 3, 1, 2), "float32"),
+        permuted((2, 16, 4, 64), (0, 2, 1, 3), "float16"),
+    ]
+    found += [
+        permuted((8, 9, 10), (2, 1, 0), "float32"),
+        permuted((4, 5, 6, 7), (3, 1, 0, 2), "float32"),
+        permuted((2, 3, 4, 5, 6), (4, 2, 0, 3, 1), "float32"),
+        permuted((16, 16, 2), (1, 0, 2), "float32"),
+        permuted((2, 3, 4, 2, 2, 8), (0, 5, 1, 3, 2, 4), "float16"),
+    ]
+    found += [
+        broadcast((64, 96), (0,), "float32"),
+        broadcast((64, 96), (1,), "float32"),
+        broadcast((33, 7), (0,), "float64"),
+        broadcast((5, 33, 8), (1,), "float16"),
+        broadcast((4, 6, 64), (0, 1), "float32"),
+    ]
+    found += [
+        sliced((64, 64), (0, 16), (64, 32), "float32"),
+        sliced((33, 40), (1, 8), (20, 16), "float16"),
+        sliced((50, 50), (3, 1), (33, 7), "float32"),
+        sliced((8, 16, 64), (1, 0, 0), (4, 8, 64), "int8"),
+    ]
+    found += [
+        padded((62, 60), (1, 4), (1, 0), "float32"),
+        padded((33, 7), (1, 1), (1, 1), "float32"),
+        padded((30, 32), (0, 16), (2, 16), "float16"),
+    ]
+    found += [concatenated(33, 16, 32, "float32"), concatenated(20, 7, 9, "float32")]
+    found += [strided(1000, 2, "float32"), strided(33, 3, "float64"), strided(4097, 4, "int8")]
+    found += [gathered(50, 33, 64, "float32"), gathered(20, 100, 7, "float16")]
+    return found
