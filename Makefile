@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Two workers suit two cores; more would only wait.
 JOBS ?= 2
 
-.PHONY: demo test test-all lint types contracts check bench-counters clean
+.PHONY: demo test test-all lint types contracts check clean
 
 $(STAMP): setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("tvm_layout_ext needs Python 3.10 or newer, this is %d.%d; run: make PYTHON=python3.11 ..." % sys.version_info[:2] if sys.version_info < (3, 10) else 0)'

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tvm
 from tvm import s_tir, te
@@ -117,9 +118,43 @@ def test_a_failed_check_inside_tvm_is_one_sentence() -> None:
                         B[tx * 2 + i] = p[tx, i]
 
     for use in (tlx.build, tlx.device_program):
-        with pytest.raises(tlx.ScheduleError, match="its own check says: LowerWarpMemory") as error:
+        with pytest.raises(
+            tlx.ScheduleError, match="cannot lower this program; it says: LowerWarpMemory"
+        ) as error:
             use(exchange)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("extents", "problem"),
+    [
+        ({"threadIdx.x": 2048}, r"binds 2,048 iterations to threadIdx.x, which has at most 1,024"),
+        ({"threadIdx.z": 128}, r"binds 128 iterations to threadIdx.z, which has at most 64"),
+        ({"threadIdx.x": 64, "threadIdx.y": 32}, r"2,048 threads a block \(64 x 32\)"),
+        ({"threadIdx.x": 1, "blockIdx.y": 70000}, r"70,000 iterations to blockIdx.y, .* 65,535"),
+    ],
+)
+def test_refuses_a_launch_that_no_gpu_makes(extents: dict[str, int], problem: str) -> None:
+    a = te.placeholder(tuple(extents.values()), "float32", "A")
+    b = te.compute(a.shape, lambda *i: a(*i), name="B")
+    s = tlx.create_schedule(b.op)
+    for axis, tag in zip(b.op.axis, extents, strict=True):
+        s[b].bind(axis, te.thread_axis(tag))
+    with pytest.raises(tlx.TargetError, match=problem):
+        tlx.build(s, [a, b])
+    with pytest.raises(tlx.SimulationError, match=problem):
+        tlx.simulate(s, np.zeros(tuple(extents.values()), "float32"), args=[a, b])
+
+
+@pytest.mark.parametrize("target", ["foo", 3, {"kind": "nope"}])
+def test_an_unknown_target_is_one_sentence(target: object) -> None:
+    with pytest.raises(tlx.TargetError, match="TVM knows no target"):
+        tlx.build(_scale(), target=target)  # type: ignore[arg-type]
+
+
+def test_only_cuda_has_device_functions_here() -> None:
+    with pytest.raises(tlx.TargetError, match="CUDA target, not of llvm"):
+        tlx.device_program(_scale(), target="llvm")
 
 
 @pytest.mark.parametrize("source", [3, "main", None, object()])

@@ -15,7 +15,7 @@ from tvm.target import Target
 
 from . import hardware, pipeline
 from ._compat import split_host_device, tvm_version
-from .errors import ScheduleError, TargetError
+from .errors import LayoutExtError, ScheduleError, TargetError
 from .target import resolve
 
 __all__ = ["DeviceProgram", "build", "device_program", "lower", "to_module"]
@@ -66,11 +66,13 @@ def _plain_errors() -> Iterator[None]:
     """Turn a failed check inside TVM's own passes into one sentence."""
     try:
         yield
-    except tvm.error.InternalError as error:
-        text = str(error).strip().splitlines()[0]
-        reason = text.rpartition(" is false: ")[2].strip().rstrip(".") or text
+    except LayoutExtError:
+        raise
+    except (RuntimeError, ValueError, TypeError) as error:
+        text = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = text.rpartition(" is false: ")[2].strip() or text.removeprefix("Check failed: ")
         raise ScheduleError(
-            f"TVM {tvm_version()} cannot lower this program; its own check says: {reason}."
+            f"TVM {tvm_version()} cannot lower this program; it says: {reason.rstrip('.')}."
         ) from error
 
 
@@ -156,7 +158,12 @@ def device_program(
         If a function launches nothing, because none of its loops is bound to a GPU thread, or uses
         one shared buffer in several kernels.
     """
-    mod = _bind_target(to_module(source, args), target)
+    resolved = resolve(target)
+    if resolved.kind.name != "cuda":
+        raise TargetError(
+            f"Device functions are those of a CUDA target, not of {resolved.kind.name}."
+        )
+    mod = _bind_target(to_module(source, args), resolved)
     with _plain_errors():
         return _split_program(mod)
 
@@ -251,8 +258,11 @@ def build(
 def check_fits(mod: tvm.IRModule, target: Target) -> None:
     """Raise TargetError unless every kernel of a module fits a CUDA target."""
     arch = str(target.attrs["arch"])
-    limit = hardware.architecture(arch).shared_per_block
+    facts = hardware.architecture(arch)
+    limit = facts.shared_per_block
     for name, kernel in device_program(mod, target=target).kernels.items():
+        if problem := hardware.launch_problem(_launch(kernel), facts.threads_per_block):
+            raise TargetError(f"Kernel {name} {problem}.")
         static, every = shared_buffers(kernel, ("shared",)), shared_buffers(kernel)
         needs = (
             f"Kernel {name} needs {{:,}} bytes of {{}}shared memory ({{}}) and a block on {arch}"
@@ -264,6 +274,18 @@ def check_fits(mod: tvm.IRModule, target: Target) -> None:
                 f"{needs.format(total, 'static ', _listed(static))} may have "
                 f"{hardware.STATIC_SHARED_BYTES:,}; scope shared.dyn may have {limit:,}."
             )
+
+
+def _launch(kernel: tirx.PrimFunc) -> dict[str, int]:
+    """Constant launch extents of a device function, by thread tag."""
+    extents: dict[str, int] = {}
+
+    def look(node: tirx.AttrStmt) -> None:
+        if node.attr_key == "thread_extent" and isinstance(node.value, tirx.IntImm):
+            extents[str(node.node.thread_tag)] = int(node.value)
+
+    tvm_ffi.structural_walk(kernel.body, [(tirx.AttrStmt, look)])
+    return extents
 
 
 def _listed(sizes: dict[str, int]) -> str:

@@ -6,6 +6,8 @@ Sources: CUDA C++ Programming Guide, tables "Technical Specifications per Comput
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .errors import TargetError
@@ -13,6 +15,7 @@ from .errors import TargetError
 __all__ = [
     "BANK_BYTES",
     "DEFAULT_ARCH",
+    "LAUNCH_LIMITS",
     "MAX_ACCESS_BYTES",
     "NUM_BANKS",
     "SECTOR_BYTES",
@@ -20,6 +23,7 @@ __all__ = [
     "WARP_SIZE",
     "Architecture",
     "architecture",
+    "launch_problem",
 ]
 
 WARP_SIZE = 32
@@ -33,6 +37,16 @@ MAX_ACCESS_BYTES = 16
 #: Statically sized shared memory ends here on every architecture; only the dynamic kind may opt in
 #: to more (CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and later).
 STATIC_SHARED_BYTES = 48 * 1024
+#: Most threads of a block, and blocks of a grid, in each dimension; the same for all architectures
+#: in the table (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+LAUNCH_LIMITS = {
+    "threadIdx.x": 1024,
+    "threadIdx.y": 1024,
+    "threadIdx.z": 64,
+    "blockIdx.x": 2**31 - 1,
+    "blockIdx.y": 65535,
+    "blockIdx.z": 65535,
+}
 #: What ``target="cuda"`` means on a machine without a GPU.
 DEFAULT_ARCH = "sm_90a"
 
@@ -98,9 +112,31 @@ def architecture(name: str) -> Architecture:
     TargetError
         If the name is not in the table.
     """
-    digits = name.removeprefix("sm_").rstrip("af")
-    if not name.startswith("sm_") or digits not in _LIMITS:
+    digits = str(name).removeprefix("sm_").rstrip("af")
+    if not str(name).startswith("sm_") or digits not in _LIMITS:
         known = ", ".join(f"sm_{d}" for d in _LIMITS)
         raise TargetError(f"Unknown CUDA architecture {name!r}; known are {known}.")
     block, multiprocessor, threads = _LIMITS[digits]
     return Architecture(name, block, multiprocessor, threads)
+
+
+def launch_problem(extents: Mapping[str, int], threads_per_block: int = 1024) -> str | None:
+    """Say why a launch of these extents is not legal, or None if it is.
+
+    Parameters
+    ----------
+    extents : mapping of str to int
+        By thread tag, ``threadIdx.x`` and so on; tags that are not there count 1.
+    threads_per_block : int
+        Most threads that one block may have.
+    """
+    for tag, extent in extents.items():
+        if extent > LAUNCH_LIMITS.get(tag, extent):
+            return f"binds {extent:,} iterations to {tag}, which has at most {LAUNCH_LIMITS[tag]:,}"
+    threads = math.prod(e for tag, e in extents.items() if tag.startswith("threadIdx."))
+    if threads > threads_per_block:
+        shape = " x ".join(f"{e:,}" for t, e in sorted(extents.items()) if t[0] == "t" and e > 1)
+        return (
+            f"has {threads:,} threads a block ({shape}), and a block may have {threads_per_block:,}"
+        )
+    return None

@@ -16,6 +16,7 @@ from tvm.target import Target
 
 from . import hardware
 from ._compat import has_gpu
+from .errors import TargetError
 
 __all__ = ["cuda_target", "default_arch", "default_target", "resolve"]
 
@@ -91,11 +92,18 @@ def resolve(target: str | Target | None) -> Target:
     Raises
     ------
     TargetError
-        If ``TVM_LAYOUT_EXT_ARCH`` names an unknown architecture.
+        If TVM does not know the target, or ``TVM_LAYOUT_EXT_ARCH`` an architecture.
     """
+    if isinstance(target, Target):
+        return target
     if target is None or target == "cuda":
         return default_target()
-    return target if isinstance(target, Target) else Target(target)
+    try:
+        return Target(target)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TargetError(
+            f"TVM knows no target {target!r}; give 'cuda', 'llvm' or a tvm.target.Target."
+        ) from error
 
 
 @lru_cache(maxsize=1)

@@ -150,7 +150,7 @@ def test_program_without_a_thread_is_refused() -> None:
 
 
 def test_sample_of_no_block_is_refused() -> None:
-    with pytest.raises(SimulationError, match="grid_sample is 0"):
+    with pytest.raises(SimulationError, match="grid_sample, in blocks, must be at least 1, not 0"):
         simulate(programs.accumulate, INTS, INTS, grid_sample=0)
 
 

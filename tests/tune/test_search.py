@@ -196,10 +196,17 @@ def test_best_at_the_end_of_a_range_is_said(runner: FakeRunner) -> None:
     [
         ({"operator": "nope"}, r"Unknown operator 'nope'; known are .*transpose"),
         ({"shape": (64,)}, r"transpose needs a shape of 2 numbers \(M N\), not 1"),
-        ({"shape": (64, -1)}, r"transpose needs N of at least 1, not -1"),
+        ({"shape": (64, -1)}, r"N of transpose must be at least 1, not -1"),
         ({"dtype": "float8"}, r"transpose has no dtype float8; it has .*float32"),
-        ({"trials": 0}, r"at least 1 trial, not 0"),
-        ({"seed": -1}, r"seed of at least 0, not -1"),
+        ({"trials": 0}, r"number of trials must be at least 1, not 0"),
+        ({"trials": 1.5}, r"number of trials must be a whole number, not 1.5"),
+        ({"seed": 1.5}, r"seed must be a whole number, not 1.5"),
+        ({"shape": (64.9, 64)}, r"M of transpose must be a whole number, not 64.9"),
+        ({"shape": 5}, r"needs a shape of 2 numbers \(M N\), not 5"),
+        ({"shape": "ab"}, r"needs a shape of 2 numbers \(M N\), not 'ab'"),
+        ({"shape": None}, r"needs a shape of 2 numbers \(M N\), not None"),
+        ({"shape": (50000, 50000)}, r"2,500,000,000 elements, and .* at most 2,147,483,647"),
+        ({"seed": -1}, r"seed must be at least 0, not -1"),
     ],
 )
 def test_bad_argument_is_one_sentence(changes: dict[str, object], message: str) -> None:

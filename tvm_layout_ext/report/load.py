@@ -41,7 +41,8 @@ def load_file(path: str | Path, name: str | None = None) -> tuple[Any, list[Any]
     try:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise ScheduleError(f"Cannot read {path}: {error}.") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ScheduleError(f"Cannot read {path}: {why}.") from None
     if _is_printed_script(text):
         return _parse(path, text), None
     return _choose(str(path), _run(path), name)
@@ -63,12 +64,12 @@ def _parse(path: str | Path, text: str) -> Any:
 def _run(path: str | Path) -> dict[str, Any]:
     try:
         return runpy.run_path(str(path))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         kind = type(error).__name__
         raise ScheduleError(f"Running {path} failed with {kind}: {_first_line(error)}.") from None
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1].rstrip(".") if lines else "no text"
 

@@ -225,14 +225,7 @@ class Access:
         self._add(known[2])
 
     def _add(self, more: Count) -> None:
-        old = self.count
-        self.count = Count(
-            old.requests + more.requests,
-            old.sectors + more.sectors,
-            old.ideal_sectors + more.ideal_sectors,
-            old.wavefronts + more.wavefronts,
-            old.least_wavefronts + more.least_wavefronts,
-        )
+        self.count += more
 
     def _count(self, gang: Any, address: Address) -> Count:
         mask = address.mask if address.mask is not None else gang.full
@@ -243,8 +236,7 @@ class Access:
             counter = partial(count_shared, store=self.kind != "load")
         total = Count()
         for flat, start, width in self._instructions(address.flat):
-            more = counter((flat * size + start).reshape(-1, _WARP), active, width)
-            total = Count(*[a + b for a, b in zip(_parts(total), _parts(more), strict=True)])
+            total += counter((flat * size + start).reshape(-1, _WARP), active, width)
         return total
 
     def _instructions(self, flat: Any) -> list[tuple[Any, int, int]]:
@@ -480,16 +472,6 @@ class Access:
         where = np.zeros_like(everywhere)
         everywhere[..., lanes], where[..., lanes] = flying, cells
         gang.launch.findings.flying(self, gang, memory, where, everywhere != 0, everywhere)
-
-
-def _parts(count: Count) -> tuple[int, ...]:
-    return (
-        count.requests,
-        count.sectors,
-        count.ideal_sectors,
-        count.wavefronts,
-        count.least_wavefronts,
-    )
 
 
 def _any_element(flags: Any) -> Any:

@@ -50,6 +50,8 @@ class Count:
     ----------
     requests : int
         Warp instructions with at least one active thread.
+    bytes : int
+        What all active threads together ask for; shared addresses count each time.
     sectors, ideal_sectors : int
         32-byte sectors touched, and the least possible; 0 for shared memory.
     wavefronts, least_wavefronts : int
@@ -57,10 +59,21 @@ class Count:
     """
 
     requests: int = 0
+    bytes: int = 0
     sectors: int = 0
     ideal_sectors: int = 0
     wavefronts: int = 0
     least_wavefronts: int = 0
+
+    def __add__(self, other: Count) -> Count:
+        return Count(
+            self.requests + other.requests,
+            self.bytes + other.bytes,
+            self.sectors + other.sectors,
+            self.ideal_sectors + other.ideal_sectors,
+            self.wavefronts + other.wavefronts,
+            self.least_wavefronts + other.least_wavefronts,
+        )
 
 
 def instructions(width: int) -> list[tuple[int, int]]:
@@ -126,7 +139,7 @@ def count_global(addresses: Any, active: Any, width: int) -> Count:
     >>> count_global(np.arange(32)[None] * 4, every, 4).sectors
     4
     >>> count_global(np.arange(32)[None] * 128, every, 4)
-    Count(requests=1, sectors=32, ideal_sectors=4, wavefronts=0, least_wavefronts=0)
+    Count(requests=1, bytes=128, sectors=32, ideal_sectors=4, wavefronts=0, least_wavefronts=0)
     """
     addresses, active = _live(addresses, active)
     if not len(addresses):
@@ -137,7 +150,8 @@ def count_global(addresses: Any, active: Any, width: int) -> Count:
     # Threads move aligned units of `width` bytes, so distinct units times width is distinct bytes.
     touched = _distinct(np.where(live, rows, _NOTHING)) * width
     ideal = -(-touched // hardware.SECTOR_BYTES)
-    return Count(requests, int(sectors @ repeats), int(ideal @ repeats))
+    moved = int(active.sum()) * width
+    return Count(requests, moved, int(sectors @ repeats), int(ideal @ repeats))
 
 
 def _phase_wavefronts(words: Any) -> Any:
@@ -181,7 +195,9 @@ def count_shared(addresses: Any, active: Any, width: int, *, store: bool = False
         least = np.ones_like(waves)
     else:
         waves, least = _wide_wavefronts(rows, live, width, store)
-    return Count(requests, wavefronts=int(waves @ repeats), least_wavefronts=int(least @ repeats))
+    moved = int(active.sum()) * width
+    wavefronts, least_wavefronts = int(waves @ repeats), int(least @ repeats)
+    return Count(requests, moved, wavefronts=wavefronts, least_wavefronts=least_wavefronts)
 
 
 def _wide_wavefronts(rows: Any, live: Any, width: int, store: bool) -> tuple[Any, Any]:

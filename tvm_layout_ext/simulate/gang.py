@@ -31,6 +31,12 @@ class Geometry:
     block: tuple[int, int, int]
 
     @property
+    def extents(self) -> dict[str, int]:
+        """Extents by thread tag."""
+        pairs = (("blockIdx", self.grid), ("threadIdx", self.block))
+        return {f"{unit}.{dim}": n for unit, ns in pairs for dim, n in zip("xyz", ns, strict=True)}
+
+    @property
     def blocks(self) -> int:
         """Blocks of the grid."""
         return int(np.prod(self.grid, dtype=np.int64))

@@ -54,6 +54,8 @@ class Access:
         Passes of the shared memory, and how many of them are over the least possible.
     vector_bytes : int
         Bytes a thread moves in one instruction.
+    bytes : int
+        What all threads together asked for; an address that several ask for counts each time.
     site : Site
         Where it is.
     """
@@ -67,6 +69,7 @@ class Access:
     wavefronts: int
     bank_conflicts: int
     vector_bytes: int
+    bytes: int
     site: Site
 
     @classmethod
@@ -83,6 +86,7 @@ class Access:
             count.wavefronts,
             conflicts,
             width,
+            count.bytes,
             site,
         )
 

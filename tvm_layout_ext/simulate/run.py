@@ -10,7 +10,9 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.target import Target
 
+from .. import hardware
 from ..build import DeviceProgram, device_program, to_module
+from ..checks import whole_number
 from ..errors import SimulationError
 from .findings import Findings
 from .gang import Geometry
@@ -76,8 +78,9 @@ def simulate(
     >>> report = simulate(schedule, a, b)                              # doctest: +SKIP
     >>> report.outputs["C"], report.bank_conflicts, report.hazards     # doctest: +SKIP
     """
-    if grid_sample is not None and grid_sample < 1:
-        raise SimulationError(f"grid_sample is {grid_sample}; it must be at least 1 block.")
+    seed = whole_number("seed", seed, 0, SimulationError)
+    if grid_sample is not None:
+        grid_sample = whole_number("grid_sample, in blocks,", grid_sample, 1, SimulationError)
     if isinstance(source, DeviceProgram):
         program, blocks = source, Blocks([])
     else:
@@ -132,6 +135,8 @@ class _Simulation:
         self, name: str, geometry: Geometry, memories: list[Memory], scalars: list[Any]
     ) -> None:
         kernel = self._kernels[name]
+        if problem := hardware.launch_problem(geometry.extents):
+            raise SimulationError(f"Kernel {name} {problem}.")
         kernel.scalars[:] = scalars
         chosen = self._choose(geometry.blocks)
         done, total = self._report.blocks

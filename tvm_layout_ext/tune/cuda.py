@@ -13,6 +13,7 @@ from ..target import cuda_target
 from . import environment
 from .knobs import Config
 from .measurement import Measurement
+from .ptxas import registers
 from .simulated import count
 from .task import Task
 from .verify import poison, require_close
@@ -50,7 +51,9 @@ class CudaRunner:
         )
         times = tuple(float(seconds) for seconds in timer(*arguments).results)
         shared, model = self._model(task, config)
-        return Measurement(shared, model, times, verified_on=str(task.workload))
+        source = kernel.mod.imports[0].inspect_source()
+        used = registers(source, task.architecture.name)
+        return Measurement(shared, model, times, str(task.workload), used)
 
     def verify(self, task: Task, config: Config) -> str:
         """Check a candidate's output on inputs that no trial has seen."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from datetime import datetime, timezone
@@ -15,6 +16,8 @@ from .._version import __version__
 __all__ = ["SIMULATED_DEVICE", "cuda_device", "git_id", "now", "versions"]
 
 SIMULATED_DEVICE = "simulated GPU"
+#: Names the commit where the source tree comes without its history, as in a container.
+GIT_VARIABLE = "TVM_LAYOUT_EXT_GIT_ID"
 
 
 def now() -> str:
@@ -61,6 +64,9 @@ def _driver() -> str | None:
 @lru_cache(maxsize=1)
 def git_id() -> str | None:
     """Commit of the source tree this package runs from, with ``-dirty``; None if installed."""
+    named = os.environ.get(GIT_VARIABLE)
+    if named:
+        return named
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None

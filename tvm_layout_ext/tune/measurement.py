@@ -26,12 +26,15 @@ class Measurement:
         Counters and modelled cost; None if the simulator does not model the kernel.
     verified_on : str or None
         The workload on which the output was compared with NumPy's and found right.
+    registers : int or None
+        Of a thread; None where nobody asked ptxas.
     """
 
     smem_bytes: int
     conflict_model: dict[str, Any] | None
     times: tuple[float, ...] = ()
     verified_on: str | None = None
+    registers: int | None = None
 
     @property
     def median(self) -> float | None:

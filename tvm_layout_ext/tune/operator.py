@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import whole_number
 from ..errors import ScheduleError
 from ..hardware import Architecture
 from .knobs import Config, Knob, Refusal
@@ -82,16 +83,15 @@ class Operator:
 
     def check_shape(self, shape: Sequence[int]) -> Shape:
         """Return a shape as a tuple, or raise ScheduleError saying what is wrong with it."""
-        wanted = " ".join(self.dims)
+        wanted = f"{self.name} needs a shape of {len(self.dims)} numbers ({' '.join(self.dims)})"
+        if isinstance(shape, str) or not isinstance(shape, Sequence):
+            raise ScheduleError(f"{wanted}, not {shape!r}.")
         if len(shape) != len(self.dims):
-            raise ScheduleError(
-                f"{self.name} needs a shape of {len(self.dims)} numbers ({wanted}), "
-                f"not {len(shape)}."
-            )
-        for dim, extent in zip(self.dims, shape, strict=True):
-            if extent <= 0:
-                raise ScheduleError(f"{self.name} needs {dim} of at least 1, not {extent}.")
-        return tuple(int(extent) for extent in shape)
+            raise ScheduleError(f"{wanted}, not {len(shape)}.")
+        return tuple(
+            whole_number(f"{dim} of {self.name}", extent, 1, ScheduleError)
+            for dim, extent in zip(self.dims, shape, strict=True)
+        )
 
     def check_dtype(self, dtype: str) -> str:
         """Return an element type, or raise ScheduleError listing those the operator has."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from .. import hardware
 from .._compat import has_gpu
+from ..checks import whole_number
 from ..errors import ScheduleError, TargetError
 from ..target import default_arch
 from . import environment
@@ -25,6 +27,7 @@ from .task import Task
 __all__ = ["RUNNERS", "Progress", "Result", "make_runner", "make_task", "tune"]
 
 RUNNERS = ("auto", "cuda", "simulate")
+_MOST_ELEMENTS = 2**31 - 1
 #: Called after each trial with its record, how many are done, and how many there will be.
 Progress = Callable[[Record, int, int], None]
 
@@ -100,11 +103,18 @@ def make_task(operator: str | Operator, shape: Sequence[int], dtype: str, seed: 
     Raises
     ------
     ScheduleError
-        If the operator is unknown, the shape wrong for it, or it lacks the element type.
+        If the operator is unknown, the shape wrong or too large for it, or it lacks the type.
     """
-    found = find_operator(operator) if isinstance(operator, str) else operator
+    found = operator if isinstance(operator, Operator) else find_operator(operator)
     architecture = hardware.architecture(default_arch())
-    return Task(found, found.check_shape(shape), found.check_dtype(dtype), architecture, seed)
+    task = Task(found, found.check_shape(shape), found.check_dtype(dtype), architecture, seed)
+    largest = max(math.prod(extents) for extents in task.argument_shapes())
+    if largest > _MOST_ELEMENTS:
+        raise ScheduleError(
+            f"{task.workload} has an array of {largest:,} elements, and the ready schedules index "
+            f"with 32 bits: at most {_MOST_ELEMENTS:,} are legal."
+        )
+    return task
 
 
 def tune(
@@ -155,10 +165,8 @@ def tune(
     ScheduleError, TargetError, RecordError
         If an argument cannot be, or the log cannot be written.
     """
-    if trials < 1:
-        raise ScheduleError(f"tune needs at least 1 trial, not {trials}.")
-    if seed < 0:
-        raise ScheduleError(f"tune needs a seed of at least 0, not {seed}.")
+    trials = whole_number("The number of trials", trials, 1, ScheduleError)
+    seed = whole_number("The seed", seed, 0, ScheduleError)
     task = make_task(operator, shape, dtype, seed)
     task.space.default()
     return _Run.open(task, make_runner(runner), log).search(trials, progress or _silent)
@@ -304,6 +312,7 @@ def _worked(planned: Record, task: Task, measured: Measurement) -> Record:
         tflops=flops / seconds / 1e12 if seconds else None,
         gbps=traffic / seconds / 1e9 if seconds else None,
         smem_bytes=measured.smem_bytes,
+        registers=measured.registers,
         conflict_model=measured.conflict_model,
         verified_on=measured.verified_on,
     )
