@@ -81,7 +81,7 @@ class Operator:
         """The configuration of trial 0."""
         return {knob.name: knob.default for knob in self.knobs}
 
-    def check_shape(self, shape: Sequence[int]) -> Shape:
+    def check_shape(self, shape: Any) -> Shape:
         """Return a shape as a tuple, or raise ScheduleError saying what is wrong with it."""
         wanted = f"{self.name} needs a shape of {len(self.dims)} numbers ({' '.join(self.dims)})"
         if isinstance(shape, str) or not isinstance(shape, Sequence):
