@@ -146,6 +146,23 @@ def test_too_many_elements_for_32_bit_indices_are_refused() -> None:
     refused(copy((65536, 65536), "int8"), "4,294,967,296 elements")
 
 
+@pytest.mark.parametrize(("stage", "shared"), [("auto", False), ("shared", True), ("none", False)])
+def test_loads_of_a_copy_go_through_shared_memory_only_on_request(stage: str, shared: bool) -> None:
+    sch = copy((64, 64))
+    sch.auto_coalesce("B", stage=stage)
+    value = random((64, 64))
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["B"], value)
+    assert any(access.scope == "shared" for access in report.accesses) == shared
+    assert report.bank_conflicts == 0
+
+
+def test_a_transpose_without_staging_stays_direct() -> None:
+    a = te.placeholder((64, 64), "float32", "A")
+    sch = schedule_of(a, te.compute((64, 64), lambda j, i: a[i, j], "B"))
+    assert sch.auto_coalesce("B", stage="none").path == "direct"
+
+
 def test_the_trace_replays() -> None:
     sch = copy((100, 12))
     sch.auto_coalesce("B", num_threads=64)

@@ -9,6 +9,7 @@ from tvm import s_tir
 
 from .auto_coalesce import auto_coalesce
 from .double_buffer import double_buffer
+from .set_fragment_layout import set_fragment_layout
 
 __all__ = ["PRIMITIVES", "install", "uninstall"]
 
@@ -16,6 +17,7 @@ __all__ = ["PRIMITIVES", "install", "uninstall"]
 PRIMITIVES: dict[str, Callable[..., Any]] = {
     "auto_coalesce": auto_coalesce,
     "double_buffer": double_buffer,
+    "set_fragment_layout": set_fragment_layout,
 }
 
 

@@ -13,14 +13,32 @@ from tvm.s_tir import SBlock
 
 from ..errors import LayoutError, ScheduleError
 from ..hardware import WARP_SIZE
-from ..layout import Layout, LinearLayout, parse
+from ..layout import (
+    BlockedLayout,
+    DistributedLinearLayout,
+    DotOperandLayout,
+    Layout,
+    LinearLayout,
+    NVMMADistributedLayout,
+    SliceLayout,
+    parse,
+)
 from ..layout.per_thread import per_thread
 from .mark_annotated import ANNOTATION_PREFIX
 
-__all__ = ["FRAGMENT", "Fragment", "Fragments", "collect_fragments"]
+__all__ = ["FRAGMENT", "Fragment", "Fragments", "collect_fragments", "distributed_layout"]
 
 #: Annotation of a block or function: buffer name, layout, buffer name, layout, ...; or pairs.
 FRAGMENT = ANNOTATION_PREFIX + "fragment"
+
+
+_DISTRIBUTED = (
+    BlockedLayout,
+    SliceLayout,
+    NVMMADistributedLayout,
+    DotOperandLayout,
+    DistributedLinearLayout,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,13 +188,13 @@ def _fragment(buffer: Any, text: str) -> Fragment:
         )
     if not all(isinstance(size, tirx.IntImm) for size in buffer.shape):
         raise LayoutError(f"Fragment {name} has shape {list(buffer.shape)}; it must be constant.")
-    linear = linear_layout(name, text, [int(size) for size in buffer.shape])
+    linear = _linear_layout(name, text, [int(size) for size in buffer.shape])
     size = linear.in_sizes["register"]
     registers = tirx.decl_buffer([size], buffer.dtype, name, scope="local")
     return Fragment(buffer, text, linear, registers)
 
 
-def linear_layout(name: str, text: str, shape: list[int]) -> LinearLayout:
+def _linear_layout(name: str, text: str, shape: list[int]) -> LinearLayout:
     """Lay out a register tile of this name and shape.
 
     Raises
@@ -185,13 +203,22 @@ def linear_layout(name: str, text: str, shape: list[int]) -> LinearLayout:
         If the text is no distributed layout, or does not fit.
     """
     try:
-        layout = parse(text)
-        if not isinstance(layout, Layout):
-            raise LayoutError(f"{text} is no distributed layout.")
-        linear = layout.to_linear(shape)
-        if "register" not in linear.in_dims:
-            raise LayoutError(f"{text} is a layout of shared memory, not of registers.")
+        linear = distributed_layout(text).to_linear(shape)
         per_thread(linear)
     except LayoutError as error:
         raise LayoutError(f"Fragment {name} of shape {shape}: {error}") from None
     return linear.without_zero_bases("register")
+
+
+def distributed_layout(text: str) -> Layout:
+    """Read the text of a layout of registers.
+
+    Raises
+    ------
+    LayoutError
+        If it is no layout, or one of shared memory.
+    """
+    layout = parse(text)
+    if not isinstance(layout, _DISTRIBUTED):
+        raise LayoutError(f"{layout} is no distributed layout, so it lays out no registers.")
+    return layout

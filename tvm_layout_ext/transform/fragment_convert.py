@@ -9,7 +9,7 @@ from tvm import DataType, tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 from .. import decisions
-from ..hardware import STATIC_SHARED_BYTES, WARP_SIZE
+from ..hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES, WARP_SIZE
 from ..layout import LinearLayout, Movement, movement
 from ..layout.per_thread import contiguous_bits, split_input
 from ..layout.round_trip import RoundTrip, plan_round_trip
@@ -17,7 +17,7 @@ from ..layout.shuffles import ShufflePlan, plan_shuffles
 from .fragment import Fragment, Fragments
 from .fragment_elementwise import only_one_copy
 from .fragment_index import coordinates
-from .fragment_nest import Tile, substitute
+from .fragment_nest import Tile
 
 __all__ = ["conversion_source", "lower_conversion"]
 
@@ -72,7 +72,7 @@ def lower_conversion(source: Fragment, src: LinearLayout, target: Fragment, thre
         return _moves(source, src, target)
     if way is Movement.SHUFFLES and shuffles is not None:
         return _shuffles(source, target, shuffles, thread)
-    trip = plan_round_trip(src, dst, DataType(str(target.buffer.dtype)).bits)
+    trip = plan_round_trip(src, dst, _bits(target.buffer))
     return _round_trip(source, src, target, trip, thread)
 
 
@@ -97,17 +97,22 @@ def _moves(source: Fragment, src: LinearLayout, target: Fragment) -> Any:
 def _shuffles(source: Fragment, target: Fragment, plan: ShufflePlan, thread: Any) -> Any:
     count = plan.source.in_sizes["register"]
     lane = tirx.floormod(thread, WARP_SIZE)
+    decisions.note(_NAME, target.name, f"{count} warp shuffles a thread from {source.name}")
+    if not any(plan.place.flat_basis("lane")):
+        return _exchanges(source.registers, target.registers, plan, lane)
     received = tirx.decl_buffer(
         [count], target.buffer.dtype, f"{target.name}_received", scope="local"
     )
-    exchanges = _sequence(
-        _store(received, k, _exchanged(source.registers, plan, k, lane)) for k in range(count)
-    )
+    exchanges = _exchanges(source.registers, received, plan, lane)
     places = _sequence(
         _store(target.registers, r, _selected(received, plan.place, r, lane)) for r in range(count)
     )
-    decisions.note(_NAME, target.name, f"{count} warp shuffles a thread from {source.name}")
     return _block(tirx.SeqStmt([exchanges, places]), f"{target.name}_shuffles", [received])
+
+
+def _exchanges(source: Any, received: Any, plan: ShufflePlan, lane: Any) -> Any:
+    count = plan.source.in_sizes["register"]
+    return _sequence(_store(received, k, _exchanged(source, plan, k, lane)) for k in range(count))
 
 
 def _exchanged(registers: Any, plan: ShufflePlan, exchange: int, lane: Any) -> Any:
@@ -145,7 +150,7 @@ def _round_trip(
     source: Fragment, src: LinearLayout, target: Fragment, trip: RoundTrip, thread: Any
 ) -> Any:
     dtype = target.buffer.dtype
-    size = trip.elements * DataType(str(dtype)).bits // 8
+    size = trip.elements * _bits(target.buffer) // 8
     scope = "shared" if size <= STATIC_SHARED_BYTES else "shared.dyn"
     scratch = tirx.decl_buffer(
         [trip.elements], dtype, f"{target.name}_scratch", scope=scope, data_alignment=128
@@ -168,40 +173,44 @@ def _round_trip(
 def _transfers(
     registers: Any, scratch: Any, side: LinearLayout, number: int, thread: Any, *, into: bool
 ) -> Any:
-    """Move the registers of one round into shared memory, or back."""
-    bits = _vector(side, str(registers.dtype))
-    vector = tirx.Var("v", "int32") if bits else 0
+    """Move the registers of one round into shared memory, or back, as wide as they lie there."""
+    bits = contiguous_bits(side, "offset", 8 * MAX_ACCESS_BYTES // _bits(registers))
     others = [i for i in range(len(side.basis("register"))) if i not in bits]
     parts = split_input(side, "register", {"vector": bits, "rest": others})
-    number_of = LinearLayout.identity(side.in_sizes["register"], "register", "register")
-    names = split_input(number_of, "register", {"vector": bits, "rest": others})
+    numbers = LinearLayout.identity(side.in_sizes["register"], "register", "register")
+    names = split_input(numbers, "register", {"vector": bits, "rest": others})
     moves = []
     for rest in range(1 << len(others)):
-        if parts.apply(vector=0, rest=rest, thread=0)["round"] != number:
-            continue
-        at = coordinates(parts, {"vector": vector, "rest": rest, "thread": thread})["offset"]
-        register = coordinates(names, {"vector": vector, "rest": rest})["register"]
-        moves.append(
-            _store(scratch, at, _load(registers, register))
-            if into
-            else _store(registers, register, _load(scratch, at))
-        )
-    if not bits:
-        return _sequence(moves)
-    return _sequence(_vectorized(vector, 1 << len(bits), move) for move in moves)
+        if parts.apply(vector=0, rest=rest, thread=0)["round"] == number:
+            at = coordinates(parts, {"vector": 0, "rest": rest, "thread": thread})["offset"]
+            held = [names.apply(vector=v, rest=rest)["register"] for v in range(1 << len(bits))]
+            moves += _transfer(registers, scratch, at, held, into=into)
+    return _sequence(moves)
 
 
-def _vector(side: LinearLayout, dtype: str) -> tuple[int, ...]:
-    """Register bits that walk along a vector in shared memory."""
-    bits = contiguous_bits(side, "offset", 128 // DataType(dtype).bits)
-    while bits and list(bits) != list(range(bits[0], bits[0] + len(bits))):
-        bits = bits[:-1]
-    return bits
+def _transfer(registers: Any, scratch: Any, at: Any, held: list[int], *, into: bool) -> list[Any]:
+    """Move some registers at once; those that are no neighbours are gathered into a vector."""
+    width, first = len(held), held[0]
+    memory = scratch, at
+    if held == list(range(first, first + width)):
+        own = registers, first
+        return [_vector_copy(memory, own, width) if into else _vector_copy(own, memory, width)]
+    vector = tirx.decl_buffer([width], registers.dtype, f"{registers.name}_vector", scope="local")
+    if into:
+        gather = [_store(vector, v, _load(registers, r)) for v, r in enumerate(held)]
+        body = [*gather, _vector_copy(memory, (vector, 0), width)]
+    else:
+        scatter = [_store(registers, r, _load(vector, v)) for v, r in enumerate(held)]
+        body = [_vector_copy((vector, 0), memory, width), *scatter]
+    return [_block(tirx.SeqStmt(body), f"{registers.name}_vector", [vector])]
 
 
-def _vectorized(var: Any, extent: int, move: Any) -> Any:
-    own = tirx.Var(var.name, var.ty)
-    return tirx.For(own, 0, extent, tirx.ForKind.VECTORIZED, substitute(move, {var: own}))
+def _vector_copy(target: tuple[Any, Any], source: tuple[Any, Any], width: int) -> Any:
+    if width == 1:
+        return _store(*target, _load(*source))
+    v = tirx.Var("v", "int32")
+    move = _store(target[0], target[1] + v, _load(source[0], source[1] + v))
+    return tirx.For(v, 0, width, tirx.ForKind.VECTORIZED, move)
 
 
 # Statements
@@ -213,6 +222,10 @@ def _load(buffer: Any, index: Any) -> Any:
 
 def _store(buffer: Any, index: Any, value: Any) -> Any:
     return tirx.BufferStore(buffer, value, [index])
+
+
+def _bits(buffer: Any) -> int:
+    return int(DataType(str(buffer.dtype)).bits)
 
 
 def _sequence(statements: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import tvm
@@ -137,12 +136,9 @@ def _typed(value: Any, var: Any) -> Any:
 def only_one_copy(layout: LinearLayout, thread: Any, body: Any) -> Any:
     """Run a statement in one of the threads that hold copies of the same elements."""
     copies = layout.free_variable_masks()["thread"]
-    conditions = [
-        tirx.floormod(tirx.floordiv(thread, 1 << bit), 2) == 0
-        for bit in range(copies.bit_length())
-        if copies >> bit & 1
-    ]
-    return tirx.IfThenElse(reduce(tirx.And, conditions), body, None) if conditions else body
+    if not copies:
+        return body
+    return tirx.IfThenElse(tirx.bitwise_and(thread, copies) == 0, body, None)
 
 
 def _loop(var: Any, extent: int, kind: Any, body: Any) -> Any:

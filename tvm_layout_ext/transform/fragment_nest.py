@@ -15,7 +15,7 @@ from tvm.s_tir import SBlockRealize
 from ..errors import ScheduleError
 from .fragment import Fragment, Fragments
 
-__all__ = ["Nest", "Tile", "read_nest", "substitute", "tile_of"]
+__all__ = ["Nest", "Tile", "read_nest", "substitute", "tile_of", "uses"]
 
 _SERIAL = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
 _BIJECTIVE = 2
@@ -161,7 +161,7 @@ def _inverse(
     nest: Nest, fragment: Fragment, indices: list[Any], coordinates: list[Any]
 ) -> dict[Any, Any] | None:
     """Express the loops over a tile by its coordinates; None if they are no walk over it."""
-    loops = [loop for loop in nest.loops if any(_uses(index, loop.loop_var) for index in indices)]
+    loops = [loop for loop in nest.loops if any(uses(index, loop.loop_var) for index in indices)]
     ranges = {loop.loop_var: tvm.ir.Range(0, loop.extent) for loop in loops}
     sizes = list(fragment.layout.out_sizes.values())
     if not _fills(loops, indices, ranges, sizes):
@@ -202,8 +202,16 @@ def _simplified(tile: Tile) -> Any:
     return tirx.BufferStore(store.buffer, store.value, indices)
 
 
-def _uses(expr: Any, var: Any) -> bool:
-    return any(v.same_as(var) for v in tirx.analysis.undefined_vars(expr))
+def uses(node: Any, var: Any) -> bool:
+    """Whether a variable, or a buffer, occurs in an expression or statement."""
+    found = False
+
+    def look(other: Any) -> None:
+        nonlocal found
+        found = found or bool(other.same_as(var))
+
+    tvm_ffi.structural_walk(node, [(tirx.Var, look)])
+    return found
 
 
 def _is(expr: Any, value: int) -> bool:

@@ -15,7 +15,7 @@ from ..layout import Movement, movement
 from .fragment import FRAGMENT, Fragment, Fragments, collect_fragments
 from .fragment_convert import conversion_source, lower_conversion
 from .fragment_elementwise import lower_elementwise
-from .fragment_nest import Nest, read_nest, tile_of
+from .fragment_nest import Nest, read_nest, tile_of, uses
 from .mark_annotated import MARK
 from .rebuild import block_with, loop_with
 
@@ -128,7 +128,7 @@ class _Kernel:
     def _check_convergent(self, block: str, extents: list[Any]) -> None:
         threads = [var for tag, (var, _) in self._bound.items() if tag in _THREADS]
         for condition in [*self._conditions, *extents]:
-            if any(v.same_as(t) for v in tirx.analysis.undefined_vars(condition) for t in threads):
+            if any(uses(condition, thread) for thread in threads):
                 raise ScheduleError(
                     f"Block {block} converts a fragment under {condition}, which differs "
                     "between threads; all threads of a block must convert it together."
@@ -225,7 +225,7 @@ def _refuse_opaque(func: tirx.PrimFunc, fragments: Fragments) -> None:
     def look(call: Any) -> None:
         if getattr(call.op, "name", "") in _OPAQUE:
             for fragment in fragments:
-                if any(v.same_as(fragment.buffer) for v in tirx.analysis.undefined_vars(call)):
+                if uses(call, fragment.buffer):
                     raise ScheduleError(
                         f"Fragment {fragment.name} is accessed through {call.op.name}; only loads "
                         "and stores by index can be spread over threads."
