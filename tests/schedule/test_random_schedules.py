@@ -27,7 +27,8 @@ def _outcome(problem: Problem, schedule: Any) -> str:
         mod = schedule.to_module(problem.args)
     except ScheduleError as error:
         note(str(error))
-        return "refused"
+        return "unequal" if f"bind {problem.unequal} to loops" in str(error) else "refused"
+    assert problem.unequal is None
     note(mod.script())
     report = simulate(mod, *arrays, progress=False)
     for tensor, wanted in zip(problem.outputs, problem.reference(*arrays), strict=True):

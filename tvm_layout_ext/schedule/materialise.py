@@ -30,6 +30,7 @@ from ..transform.auto_coalesce import Request, coalesce
 from .axes import Axes, AxisMap, is_reduction
 from .double_buffer import double_buffer
 from .graph import in_order
+from .kernels import check_extents, check_threads, loops_around, root_of, thread_tags
 from .records import Attach, CacheRead, CacheWrite, Fuse, LoopMark, Move, Rewrite, RFactor, Split
 from .tensor_intrin import TensorIntrin, check_fits
 
@@ -126,6 +127,7 @@ class _Materialiser:
         kept = [stage for stage in placed if not stage.inlined]
         for stage in reversed(kept):
             self._place(stage)
+        check_extents(kept, self.opened, self._extent)
         # Attributes last: blockize, which tensorize begins with, drops those of the inner block.
         for step in (self._initialise, self._tensorize, self._set_attributes):
             for stage in kept:
@@ -253,7 +255,7 @@ class _Materialiser:
         if not tags or any(tag.startswith("blockIdx") for tag in tags):
             return
         first = stage.marks.get(stage.leaf[0])
-        inside = [other for other in self.nests if _root(other) is stage]
+        inside = [other for other in self.nests if root_of(other) is stage]
         if (first is not None and first.kind == "bind") or any(map(self._homeless, inside)):
             block = self.sch.add_unit_loop(nest.loops[stage.leaf[0]])
             self.sch.bind(block, "blockIdx.x")
@@ -297,7 +299,7 @@ class _Materialiser:
             self.sch.compute_at(nest.block, loop, True, _FIRST_PLACE)
 
     def _check_inside_kernel(self, stage: Stage, attach: Attach) -> None:
-        root = _root(stage)
+        root = root_of(stage)
         bound = any(mark.kind == "bind" for mark in root.marks.values())
         if bound and root not in self.opened and self._homeless(stage):
             raise ScheduleError(
@@ -347,13 +349,19 @@ class _Materialiser:
             fused = self.sch.fuse(*(nest.loops[axis] for axis in move.axes))
         nest.loops[move.fused] = fused
 
+    def _extent(self, stage: Stage, axis: IterVar) -> Any:
+        return self.sch.get(self.nests[stage].loops[axis]).extent
+
     def _mark_loops(self, stage: Stage, nest: _Nest) -> None:
+        if stage.attach is not None:
+            check_threads(stage, self._buffer(stage).scope(), self.opened)
+        tags = thread_tags(stage)
         for axis in stage.leaf:
             mark = stage.marks.get(axis)
             if mark is None or mark.kind == "tensorize":
                 continue
             self._check_extent(stage, axis, mark)
-            arguments = (mark.value.thread_tag,) if mark.kind == "bind" else ()
+            arguments = (tags[axis],) if mark.kind == "bind" else ()
             with _legal(f"{mark.kind} of {axis.var.name} of {stage.name}"):
                 getattr(self.sch, mark.kind)(nest.loops[axis], *arguments)
         for axis, key, value in stage.pragmas:
@@ -361,7 +369,7 @@ class _Materialiser:
 
     def _check_extent(self, stage: Stage, axis: IterVar, mark: LoopMark) -> None:
         """Refuse an extent that the mark cannot have, which TVM finds only when it lowers."""
-        extent = self.sch.get(self.nests[stage].loops[axis]).extent
+        extent = self._extent(stage, axis)
         where = f"{mark.kind} of {axis.var.name} of {stage.name}"
         if isinstance(extent, tirx.IntImm):
             self._check_thread_extent(where, mark, int(extent))
@@ -465,13 +473,6 @@ class _Materialiser:
         return block
 
 
-def _root(stage: Stage) -> Stage:
-    """The stage at the root in whose loops a stage is computed in the end."""
-    while stage.attach is not None:
-        stage = stage.attach.stage
-    return stage
-
-
 def _tensorized_around(stage: Stage, axis: IterVar) -> IterVar:
     """The loop from which on a tensor intrinsic takes ``axis`` over, or ``axis`` itself."""
     for other in list(stage.leaf)[: stage.leaf.index(axis) + 1]:
@@ -489,12 +490,6 @@ def _is_plain_compute(op: te.Operation) -> bool:
     return isinstance(op, te.ComputeOp) and not len(op.reduce_axis)
 
 
-def _marks_around(stage: Stage) -> Iterator[Any]:
+def _marks_around(stage: Stage) -> Iterator[LoopMark]:
     """Marks of the loops that a stage is computed in, innermost first."""
-    attach = stage.attach
-    while attach is not None:
-        leaf = attach.stage.leaf
-        around = list(leaf)[: leaf.index(attach.axis) + 1] if attach.axis in leaf else []
-        marks = (attach.stage.marks.get(axis) for axis in reversed(around))
-        yield from (mark for mark in marks if mark is not None)
-        attach = attach.stage.attach
+    return (mark for _, _, mark in loops_around(stage) if mark is not None)
