@@ -163,6 +163,46 @@ def test_a_transpose_without_staging_stays_direct() -> None:
     assert sch.auto_coalesce("B", stage="none").path == "direct"
 
 
+@pytest.mark.parametrize("threads", [32, 96, 256, 1024])
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
+def test_a_staged_tile_suits_any_number_of_threads(threads: int, dtype: str) -> None:
+    a = te.placeholder((128, 72), dtype, "A")
+    sch = schedule_of(a, te.compute((72, 128), lambda j, i: a[i, j], "B"))
+    assert sch.auto_coalesce("B", num_threads=threads).path == "staged"
+    value = random((128, 72), dtype)
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["B"], value.T)
+    assert report.bank_conflicts == 0
+    assert not report.hazards
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (33, 70), (1, 5)])
+def test_a_transpose_of_symbolic_sizes_is_right(shape: tuple[int, int]) -> None:
+    n, m = te.var("n"), te.var("m")
+    a = te.placeholder((n, m), "float32", "A")
+    sch = schedule_of(a, te.compute((m, n), lambda j, i: a[i, j], "B"))
+    # TVM loses the tile of a matrix of symbolic size on its way through a cache.
+    outcome = sch.auto_coalesce("B")
+    assert outcome.path == "direct"
+    assert "staged is not possible" in outcome.text
+    value = random(shape)
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["B"], value.T)
+    assert not report.hazards
+
+
+def test_loads_in_two_orders_meet_in_one_kernel() -> None:
+    a = te.placeholder((64, 96), "float16", "A")
+    b = te.placeholder((96, 64), "float16", "C")
+    sch = schedule_of(a, b, te.compute((96, 64), lambda j, i: a[i, j] + b[j, i], "B"))
+    assert sch.auto_coalesce("B").path == "staged"
+    values = random((64, 96), "float16"), random((96, 64), "float16")
+    report = simulate(sch, *values, None)
+    np.testing.assert_array_equal(report.outputs["B"], values[0].T + values[1])
+    assert report.bank_conflicts == 0
+    assert report.sectors == report.ideal_sectors
+
+
 def test_the_trace_replays() -> None:
     sch = copy((100, 12))
     sch.auto_coalesce("B", num_threads=64)

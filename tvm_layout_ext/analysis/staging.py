@@ -282,7 +282,7 @@ def _conflicts(sides: Sequence[tuple[Sequence[int], int]], swizzle: Swizzle, siz
 def images(tile: Sequence[int], swizzle: Swizzle) -> list[list[int]]:
     """Where each bit of each index of the tile goes: the offset is the XOR of these.
 
-    >>> images([4, 8], Swizzle(2, 1, 3))
+    >>> images([4, 8], Swizzle(((2, 1, 3),)))
     [[10, 20], [1, 2, 4]]
     """
     result: list[list[int]] = []

@@ -40,7 +40,8 @@ def auto_coalesce(
         A block whose loops are not bound; or a copy inside a kernel, which is then spread over the
         threads that the kernel has.
     num_threads : int, optional
-        Threads of a block, a multiple of 32 up to 1,024.
+        Threads of a block, a multiple of 32 up to 1,024; a staged block takes the power of two
+        below that its tile can occupy.
     vector_bytes : int
         Bytes of the widest access of a thread: 1, 2, 4, 8 or 16.
     stage : str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -167,6 +167,9 @@ def _ways(
         return f"direct, vectors of {mapping.vector}", [block]
 
     stores_way = store_mapping(nest, free, request.vector_bytes)
+    if request.stage == "shared":
+        loads = [access for access in nest.of_scope("global") if access.kind == "load"]
+        stores_way = replace(stores_way, disagreeing=tuple(a for a in loads if a.is_affine()))
 
     def staged(sch: Any, block: Any) -> tuple[str, list[Any]]:
         return schedule_staged(
@@ -178,6 +181,8 @@ def _ways(
         schedule_direct(sch, block, nest, as_is, request.num_threads)
         return "direct, in the order of the loops", [block]
 
+    if request.stage == "shared" and stores_way.disagreeing:
+        return [_Way("staged", staged)]
     ways = [_Way("direct", direct), _Way("direct", plain)]
     if request.stage != "none" and stores_way.disagreeing:
         ways.append(_Way("staged", staged))
@@ -195,7 +200,7 @@ def _best(
         try:
             text, touching = way.apply(trial, block)
         except (RuntimeError, IndexError, ScheduleError) as error:
-            refusals.append(_first_line(error))
+            refusals.append(f"{way.path} is not possible: {_first_line(error)}")
             continue
         after = tuple(t for part in touching for t in count_traffic(read_nest(trial, part)))
         found.append((way, text, after))
@@ -208,7 +213,7 @@ def _best(
         if _sectors_per_item(other[2]) * _SAME < _sectors_per_item(best[2]):
             best = other
     way, text, after = best
-    sentence = _sentence(text, before, after)
+    sentence = _sentence("; ".join([text, *refusals]), before, after)
     if before and _sectors_per_item(after) > _SAME * _sectors_per_item(before):
         return Outcome("alone", f"left as it was: {sentence}", before, before), None
     return Outcome(way.path, sentence, before, after), way

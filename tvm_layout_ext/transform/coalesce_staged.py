@@ -13,7 +13,7 @@ from ..analysis.access import Access, Loop, Nest, read_nest
 from ..analysis.mapping import Mapping, merged_run, own_order
 from ..analysis.staging import Patch, choose_patch, choose_swizzle, choose_tile, images
 from ..errors import ScheduleError
-from ..hardware import BANK_BYTES, STATIC_SHARED_BYTES, WARP_SIZE
+from ..hardware import BANK_BYTES, STATIC_SHARED_BYTES
 from .coalesce_direct import DEFAULT_THREADS, fuse
 from .swizzle_shared import SWIZZLE, swizzle_text
 
@@ -67,7 +67,7 @@ def schedule_staged(
     mapping : Mapping
         The order of the store, and the loads that disagree.
     num_threads : int, optional
-        Threads of a block.
+        Most threads of a block; a power of two of them shares out the tile.
     vector_bytes : int
         Bytes of the widest access of a thread.
 
@@ -97,14 +97,23 @@ def schedule_staged(
         for access, order in zip(staged, orders[1:], strict=True)
     ]
     _check_shared(tiles, tile)
-    items = prod(tile) // (patch.vector * patch.group)
-    threads = num_threads or min(DEFAULT_THREADS, max(WARP_SIZE, items))
+    threads = _threads(tiles, tile, patch, num_threads or DEFAULT_THREADS)
     caches = [_stage(sch, block, one, len(tile)) for one in tiles]
     out = _write_out(sch, block, caches, tiles, tile, patch, threads)
     for cache, one in zip(caches, tiles, strict=True):
         _read_in(sch, cache, one, tile, threads)
     text = f"tile {'x'.join(map(str, tile))}, {threads} threads, {_describe(patch)}"
     return text, [*caches, block, out]
+
+
+def _threads(tiles: Sequence[_Tile], tile: Sequence[int], patch: Patch, most: int) -> int:
+    """Threads that share out the tile without a rest, on its way in as on its way out.
+
+    TVM allots shared memory for the rest, too, although nothing is ever there.
+    """
+    shares = [prod(tile) // (patch.vector * patch.group)]
+    shares += [prod(tile[dim] for dim in one.dims) // one.vector for one in tiles]
+    return 1 << (min(most, *shares).bit_length() - 1)
 
 
 def _describe(patch: Patch) -> str:
@@ -203,14 +212,17 @@ def _check_shared(tiles: Sequence[_Tile], tile: Sequence[int]) -> None:
 
 def _stage(sch: Any, block: Any, one: _Tile, rank: int) -> Any:
     """Put a shared buffer, in the order of the load, between the load and the block."""
+    return _cache(sch, block, one.access.name, one.dims, "shared", rank)
+
+
+def _cache(sch: Any, block: Any, name: str, dims: Sequence[int], scope: str, rank: int) -> Any:
+    """Read a buffer through another one that has just these dims of the nest, in this order."""
     reads = [str(region.source.name) for region in sch.get(block).reads]
 
     def index_map(*iters: Any) -> list[Any]:
-        return [iters[dim] for dim in one.dims]
+        return [iters[dim] for dim in dims]
 
-    return sch.reindex_cache_read(
-        block, reads.index(one.access.name), "shared", _map_of(index_map, rank)
-    )
+    return sch.reindex_cache_read(block, reads.index(name), scope, _map_of(index_map, rank))
 
 
 def _write_out(
@@ -224,16 +236,18 @@ def _write_out(
 ) -> Any:
     """Bind the block's own loops, and put its result into registers before it is stored."""
     rank, last = len(tile), len(tile) - 1
-    words = [
+    words = _vector_loads(sch, block, patch, last)
+    words += [
         sch.cache_read(block, _read_index(sch, block, cache), "local")
         for cache, one in zip(caches, tiles, strict=True)
         if patch.read_width(one.dims, last) > 1
     ]
     out = sch.reindex_cache_write(block, 0, "local", _map_of(lambda *i: list(i), rank))
-    split = [
-        sch.split(loop, [None, *patch.factors(dim, last)])
-        for dim, loop in enumerate(sch.get_loops(out))
-    ]
+    split = []
+    for dim, loop in enumerate(sch.get_loops(out)):
+        over, inside = sch.split(loop, [None, tile[dim]])
+        factors = patch.factors(dim, last)
+        split.append([over, *(sch.split(inside, factors) if len(factors) > 1 else [inside])])
     queues = [list(parts[1:-1]) for parts in split]
     walk = [queues[dim].pop() for dim, _ in patch.pieces]
     units = [parts[-1] for dim, parts in enumerate(split) if dim != last]
@@ -241,9 +255,9 @@ def _write_out(
     outer = [parts[0] for parts in split]
     sch.reorder(*outer, *reversed(walk), *units, vector)
     grid = fuse(sch, outer)
+    sch.bind(grid, "blockIdx.x")
     fused = fuse(sch, list(reversed(walk))) if walk else sch.add_unit_loop(units[0])
     step, thread = sch.split(fused, [None, threads])
-    sch.bind(grid, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     sch.unroll(step)
     for unit in units:
@@ -255,6 +269,18 @@ def _write_out(
     for cache in caches:
         sch.compute_at(cache, grid, preserve_unit_loops=True)
     return out
+
+
+def _vector_loads(sch: Any, block: Any, patch: Patch, last: int) -> list[Any]:
+    """Load into registers what runs along the store: the sums are formed element by element."""
+    nest = read_nest(sch, block)
+    loads = [a for a in nest.of_scope("global") if a.kind == "load" and a.steps[last] == 1]
+    if patch.vector == 1:
+        return []
+    return [
+        _cache(sch, block, access.name, _dims(access, nest), "local", len(nest.loops))
+        for access in {access.name: access for access in loads}.values()
+    ]
 
 
 def _compute_in(sch: Any, block: Any, thread: Any, *, vectorize: bool) -> None:
@@ -283,7 +309,7 @@ def _read_index(sch: Any, block: Any, cache: Any) -> int:
 
 def _read_in(sch: Any, cache: Any, one: _Tile, tile: Sequence[int], threads: int) -> None:
     """Spread the copy into shared memory over the threads, in the order of the load."""
-    loops = sch.get_loops(cache)[1:]
+    loops = sch.get_loops(cache)
     used = sorted(one.dims)
     loop_of = dict(zip(used, loops[len(loops) - len(used) :], strict=True))
     whole = {dim: sch.split(loop, [None, tile[dim]]) for dim, loop in loop_of.items()}
