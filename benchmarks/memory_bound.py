@@ -80,6 +80,8 @@ def _move(name: str, shape: tuple[int, ...], dtype: str, order: tuple[int, ...])
 
 def rows() -> list[Row]:
     """All rows of the table."""
+    import torch
+
     square = (SIDE, SIDE)
     images_back = (IMAGES[0], *IMAGES[2:], IMAGES[1])
     return [
@@ -115,7 +117,7 @@ def rows() -> list[Row]:
             SUMS,
             "float16",
             lambda: row_sum(SUMS, "float16"),
-            lambda a: a.float().sum(1) if a.device.type == "cpu" else a.sum(1, dtype=_float32()),
+            lambda a: a.sum(1, dtype=torch.float32),
             lambda kernels, a, b: kernels.row_sum(a, b),
             is_sum=True,
         ),
@@ -124,17 +126,11 @@ def rows() -> list[Row]:
             SUMS,
             "float16",
             lambda: column_sum(SUMS, "float16"),
-            lambda a: a.sum(0, dtype=_float32()),
+            lambda a: a.sum(0, dtype=torch.float32),
             lambda kernels, a, b: kernels.column_sum(a, b),
             is_sum=True,
         ),
     ]
-
-
-def _float32() -> Any:
-    import torch
-
-    return torch.float32
 
 
 def scheduled(tensors: list[Any]) -> Any:
