@@ -166,7 +166,7 @@ def test_reduction_is_initialised_before_its_outermost_reduction_loop() -> None:
 
 
 def test_cross_thread_reduction_after_rfactor() -> None:
-    A, B, k, s = _row_sum(10, 64)
+    A, B, k, s = _row_sum(12, 64)
     _, ki = s[B].split(k, factor=16)
     BF = s.rfactor(B, ki)
     xo, xi = s[B].split(s[B].op.axis[0], factor=4)
@@ -175,7 +175,7 @@ def test_cross_thread_reduction_after_rfactor() -> None:
     combine = s[B].op.reduce_axis[0]
     s[B].bind(combine, _thread("threadIdx.x"))
     s[BF].compute_at(s[B], combine)
-    a = _ints(10, 64)
+    a = _ints(12, 64)
     assert_computes(s, [A, B], [a], a.sum(1))
     assert "__shfl" in tlx.build(s, [A, B], "cuda").mod.imports[0].inspect_source()
 

@@ -11,6 +11,7 @@ from tvm import s_tir, tirx
 from .. import pipeline
 from .._compat import pass_name
 from ..errors import ScheduleError
+from .axes import is_reduction
 
 __all__ = ["check_lowerable"]
 
@@ -33,6 +34,7 @@ def check_lowerable(mod: tvm.IRModule) -> None:
         Naming the buffer, or what TVM's pass says.
     """
     func = mod["main"]
+    _check_reductions(func)
     if not (_is_guarded(func) or any(map(_is_symbolic, func.params))):
         return
     for compiler_pass in pipeline.lowering_passes()[0]:
@@ -41,6 +43,46 @@ def check_lowerable(mod: tvm.IRModule) -> None:
             break
     tvm_ffi.structural_walk(mod["main"].body, [(s_tir.SBlock, _check_sizes)])
     _check_variables(mod["main"])
+
+
+def _check_reductions(func: tirx.PrimFunc) -> None:
+    """Refuse a reduction over threads whose result is guarded.
+
+    LowerCrossThreadReduction stores that without the guard, out of bounds.
+    """
+    realizes: list[s_tir.SBlockRealize] = []
+    threads: dict[tirx.Var, str] = {}
+
+    def look(loop: tirx.For) -> None:
+        if loop.kind == tirx.ForKind.THREAD_BINDING:
+            threads[loop.loop_var] = str(loop.thread_binding.thread_tag)
+
+    tvm_ffi.structural_walk(
+        func.body, [(tirx.For, look), (s_tir.SBlockRealize, lambda node: realizes.append(node))]
+    )
+    for realize in realizes:
+        _check_guard(realize, threads)
+
+
+def _check_guard(realize: s_tir.SBlockRealize, threads: dict[tirx.Var, str]) -> None:
+    data: set[tirx.Var] = set()
+    summed: set[tirx.Var] = set()
+    for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
+        (summed if is_reduction(axis) else data).update(_variables(value))
+    tags = [tag for var, tag in threads.items() if var in summed]
+    guards = [part for part in _conjuncts(realize.predicate) if data & set(_variables(part))]
+    if tags and guards:
+        raise ScheduleError(
+            f"Stage {realize.block.name_hint} reduces over {tags[0]} under the guard {guards[0]}, "
+            f"which TVM loses when it stores the result; split the data axes of the stage, and of "
+            f"the one it is computed at, by divisors of their extents."
+        )
+
+
+def _conjuncts(condition: Any) -> list[Any]:
+    if isinstance(condition, tirx.And):
+        return [*_conjuncts(condition.a), *_conjuncts(condition.b)]
+    return [condition]
 
 
 def _run(compiler_pass: Any, mod: tvm.IRModule) -> tvm.IRModule:

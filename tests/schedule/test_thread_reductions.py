@@ -1,0 +1,51 @@
+"""Reductions over threads: what TVM stores right, and what would be stored out of bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tvm_layout_ext import ScheduleError, te
+from tvm_layout_ext.simulate import simulate
+
+
+def _sums(m: int, factor: int, rfactor: bool, n: Any = 64) -> tuple[Any, list[Any]]:
+    """Row sums over threadIdx.x, ``factor`` rows a block; TVM's tutorial has the rfactor."""
+    A = te.placeholder((m, n), name="A")
+    k = te.reduce_axis((0, n), "k")
+    B = te.compute((m,), lambda i: te.sum(A[i, k], axis=k), name="B")
+    s = te.create_schedule(B.op)
+    partial = s.rfactor(B, s[B].split(k, factor=16)[1]) if rfactor else None
+    block, row = s[B].split(s[B].op.axis[0], factor=factor)
+    s[B].bind(block, te.thread_axis("blockIdx.x"))
+    s[B].bind(row, te.thread_axis("threadIdx.y"))
+    last = s[B].op.reduce_axis[0]
+    if partial is not None:
+        s[B].bind(last, te.thread_axis("threadIdx.x"))
+        s[partial].compute_at(s[B], last)
+    else:
+        s[B].bind(s[B].split(last, factor=24)[1], te.thread_axis("threadIdx.x"))
+    return s, [A, B]
+
+
+@pytest.mark.parametrize("rfactor", [False, True])
+def test_uneven_rows_of_a_reduction_over_threads_are_refused(rfactor: bool) -> None:
+    s, args = _sums(6, 4, rfactor)
+    with pytest.raises(ScheduleError) as caught:
+        s.to_module(args)
+    assert str(caught.value) == (
+        "Stage B reduces over threadIdx.x under the guard i_0 * 4 + i_1 < 6, which TVM loses when "
+        "it stores the result; split the data axes of the stage, and of the one it is computed at, "
+        "by divisors of their extents."
+    )
+
+
+@pytest.mark.parametrize("rfactor", [False, True])
+def test_even_rows_of_a_reduction_over_threads(rfactor: bool) -> None:
+    s, args = _sums(6, 3, rfactor)
+    a = np.random.default_rng(0).integers(-4, 5, (6, 64)).astype("float32")
+    report = simulate(s.to_module(args), a, progress=False)
+    np.testing.assert_array_equal(report.outputs["B"], a.sum(1))
+    assert report.hazards == []
