@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.layout.strategies import shapes, splits
 from tvm_layout_ext import layout as L
+from tvm_layout_ext.layout.banks import wavefronts
 from tvm_layout_ext.layout.per_thread import bit_fields, per_thread, same_thread
 from tvm_layout_ext.layout.round_trip import plan_round_trip
 from tvm_layout_ext.layout.shuffles import plan_shuffles
@@ -109,7 +110,7 @@ def test_a_round_trip_brings_every_element(
         plan.elements * side.apply_arrays(register=r, thread=t)["round"]
         + side.apply_arrays(register=r, thread=t)["offset"]
         for side, (r, t) in zip(
-            (plan.write, plan.read),
+            (plan.write.offsets, plan.read.offsets),
             (np.indices(before.shape), np.indices(after.shape)),
             strict=True,
         )
@@ -117,6 +118,21 @@ def test_a_round_trip_brings_every_element(
     memory = np.full(plan.elements * plan.rounds, -1)
     memory[written] = before
     np.testing.assert_array_equal(memory[read], after)
+
+
+@given(pairs(), st.sampled_from([8, 16, 32, 64]))
+def test_no_phase_of_a_round_trip_meets_a_bank_twice(
+    pair: tuple[L.LinearLayout, L.LinearLayout], bits: int
+) -> None:
+    if L.movement(*pair) is not L.Movement.SHARED:
+        return
+    plan = plan_round_trip(*pair, bits)
+    for way in (plan.write, plan.read):
+        width = bits // 8 << len(way.vector)
+        for register in (0, way.offsets.in_sizes["register"] - 1):
+            first = register & ~sum(1 << bit for bit in way.vector)
+            offsets = way.offsets.apply_arrays(register=first, thread=np.arange(32))["offset"]
+            assert wavefronts(offsets * (bits // 8), width) <= max(1, width * 32 // 128)
 
 
 @given(pairs())

@@ -4,10 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .banks import MAX_ACCESS_BITS
 from .linear import LinearLayout
+from .per_thread import contiguous_bits
 from .swizzle import optimal_swizzle
 
-__all__ = ["RoundTrip", "plan_round_trip"]
+__all__ = ["RoundTrip", "Transfer", "plan_round_trip"]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One way between registers and shared memory.
+
+    Attributes
+    ----------
+    offsets : LinearLayout
+        From (register, thread) to (offset, round). Each round moves the registers that belong to
+        it; all use the same memory.
+    vector : tuple of int
+        The register bits that one access moves at once, lowest first.
+    """
+
+    offsets: LinearLayout
+    vector: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -16,23 +35,22 @@ class RoundTrip:
 
     Attributes
     ----------
-    write, read : LinearLayout
-        From (register, thread) to (offset, round). In each round the registers that belong to it
-        are written, then read; the rounds use the same memory.
+    write, read : Transfer
+        The two ways; in each round first the one, then the other.
     """
 
-    write: LinearLayout
-    read: LinearLayout
+    write: Transfer
+    read: Transfer
 
     @property
     def elements(self) -> int:
         """Elements of the memory."""
-        return self.write.out_sizes["offset"]
+        return self.write.offsets.out_sizes["offset"]
 
     @property
     def rounds(self) -> int:
         """Number of rounds."""
-        return self.write.out_sizes["round"]
+        return self.write.offsets.out_sizes["round"]
 
 
 def plan_round_trip(src: LinearLayout, dst: LinearLayout, element_bits: int) -> RoundTrip:
@@ -48,22 +66,25 @@ def plan_round_trip(src: LinearLayout, dst: LinearLayout, element_bits: int) -> 
     Examples
     --------
     >>> from tvm_layout_ext.layout import BlockedLayout
-    >>> rows = BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0]).to_linear([32, 32])
-    >>> columns = BlockedLayout([1, 1], [32, 1], [1, 4], [0, 1]).to_linear([32, 32])
+    >>> rows = BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0]).to_linear([32, 128])
+    >>> columns = BlockedLayout([1, 2], [32, 1], [1, 4], [0, 1]).to_linear([32, 128])
     >>> plan = plan_round_trip(rows, columns, 32)
-    >>> plan.elements, plan.rounds
-    (1024, 1)
+    >>> plan.elements, plan.rounds, plan.write.vector, plan.read.vector
+    (4096, 1, (0,), (0,))
     """
     swizzle = optimal_swizzle(src, dst, element_bits)
     sizes = swizzle.in_sizes
     joined = {"offset": sizes["vector"] * sizes["bank"] * sizes["segment"], "round": sizes["reps"]}
 
-    def offsets(side: LinearLayout) -> LinearLayout:
+    def transfer(side: LinearLayout) -> Transfer:
         moves = side.invert_and_compose(swizzle)
         kept = moves.sublayout(moves.in_dims, ["vector", "bank", "segment", "reps"])
-        return _by_thread(kept.reshape_outs(joined))
+        offsets = _by_thread(kept.reshape_outs(joined))
+        return Transfer(
+            offsets, contiguous_bits(offsets, "offset", MAX_ACCESS_BITS // element_bits)
+        )
 
-    return RoundTrip(offsets(src), offsets(dst))
+    return RoundTrip(transfer(src), transfer(dst))
 
 
 def _by_thread(moves: LinearLayout) -> LinearLayout:

@@ -137,7 +137,8 @@ def _fill_word(src: _Side, dst: _Side, vector: Sequence[int]) -> list[int]:
     """List vectors that may complete a 32-bit word, best first.
 
     Whatever shares a word never conflicts, so registers of one side that are warps of the other
-    come first, which widen one side's accesses; then warps of both; then any warps.
+    come first, which widen one side's accesses; then warps of both; then any warps. Where too
+    few warps hold a small tensor, registers of one side that are lanes of the other, then lanes.
     """
 
     def left(vectors: Iterable[int]) -> list[int]:
@@ -152,7 +153,9 @@ def _fill_word(src: _Side, dst: _Side, vector: Sequence[int]) -> list[int]:
     both = _common(left(src.warps), left(dst.warps))
     longest = max(len(src.warps), len(dst.warps))
     turns = [w for i in range(longest) for side in (src, dst) for w in side.warps[i : i + 1]]
-    return list(dict.fromkeys([*best, *both, *left(turns)]))
+    lanes = [v for v in [*src.lanes, *dst.lanes] if v]
+    mixed = [v for v in left(lanes) if v in src.registers or v in dst.registers]
+    return list(dict.fromkeys([*best, *both, *left(turns), *mixed, *left(lanes)]))
 
 
 def _segment_basis(src: set[int], dst: set[int], dimension: int, size: int) -> list[int]:

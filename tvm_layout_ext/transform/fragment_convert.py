@@ -9,10 +9,10 @@ from tvm import DataType, tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 from .. import decisions
-from ..hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES, WARP_SIZE
+from ..hardware import STATIC_SHARED_BYTES, WARP_SIZE
 from ..layout import LinearLayout, Movement, movement
-from ..layout.per_thread import contiguous_bits, split_input
-from ..layout.round_trip import RoundTrip, plan_round_trip
+from ..layout.per_thread import split_input
+from ..layout.round_trip import RoundTrip, Transfer, plan_round_trip
 from ..layout.shuffles import ShufflePlan, plan_shuffles
 from .fragment import Fragment, Fragments
 from .fragment_elementwise import only_one_copy
@@ -171,10 +171,10 @@ def _round_trip(
 
 
 def _transfers(
-    registers: Any, scratch: Any, side: LinearLayout, number: int, thread: Any, *, into: bool
+    registers: Any, scratch: Any, way: Transfer, number: int, thread: Any, *, into: bool
 ) -> Any:
-    """Move the registers of one round into shared memory, or back, as wide as they lie there."""
-    bits = contiguous_bits(side, "offset", 8 * MAX_ACCESS_BYTES // _bits(registers))
+    """Move the registers of one round into shared memory, or back."""
+    side, bits = way.offsets, way.vector
     others = [i for i in range(len(side.basis("register"))) if i not in bits]
     parts = split_input(side, "register", {"vector": bits, "rest": others})
     numbers = LinearLayout.identity(side.in_sizes["register"], "register", "register")
