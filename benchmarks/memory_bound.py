@@ -7,18 +7,19 @@ of a row take turns, so that the clock's drift hits all alike; medians of CUDA e
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tvm
+import typer
 
 import tvm_layout_ext as tlx
+from benchmarks import counters
 from tvm_layout_ext import te
 from tvm_layout_ext.schedules.column_sum import compute as column_sum
 from tvm_layout_ext.schedules.permute import permuted
@@ -183,7 +184,7 @@ def run(row: Row, kernels: Any) -> dict[str, Any]:
         "triton": lambda: row.triton(kernels, a, outputs["triton"]),
     }
     for output in outputs.values():
-        output.zero_()
+        output.fill_(float("nan") if output.is_floating_point() else 85)
     for name, call in calls.items():
         got = call()
         torch.cuda.synchronize()
@@ -209,7 +210,10 @@ def limits(row: Row, size: int, kernels: Any) -> dict[str, Callable[[], Any]]:
     if row.is_sum:
         source = draw((size // 4,), "float32")
         sink = torch.zeros(1, device="cuda")
-        return {"limit: read": lambda: kernels.read(source, sink)}
+        return {
+            "limit: read": lambda: kernels.read(source, sink),
+            "limit: torch sum": lambda: source.sum(),
+        }
     source = draw((size // 8,), "float32")
     targets = [torch.empty_like(source) for _ in range(2)]
     copy = scheduled(_copied(tuple(source.shape), "float32"))
@@ -242,12 +246,11 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Run the table, or the rows whose name contains ``--only``, and write it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", default="")
-    arguments = parser.parse_args()
+def main(
+    out: Annotated[Path, typer.Option(help="Write the raw times here, as JSON.")],
+    only: Annotated[str, typer.Option(help="Only rows whose name contains this.")] = "",
+) -> None:
+    """Time every row; print the table."""
     import torch
     import triton
 
@@ -255,12 +258,12 @@ def main() -> None:
 
     results: list[dict[str, Any]] = []
     for row in rows():
-        if arguments.only in row.name:
+        if only in row.name:
             results.append(run(row, kernels))
             torch.cuda.empty_cache()
     record = {
         "command": "python -m benchmarks.memory_bound",
-        "device": torch.cuda.get_device_name(),
+        "environment": counters.environment(),
         "versions": {
             "torch": torch.__version__,
             "triton": triton.__version__,
@@ -269,9 +272,9 @@ def main() -> None:
         },
         "rows": results,
     }
-    arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+    out.write_text(json.dumps(record, indent=1) + "\n")
     print(table(results))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)
