@@ -6,8 +6,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+from tvm import tirx
+from tvm.ir import assert_structural_equal
 
+import tvm_layout_ext as tlx
 from tvm_layout_ext import ScheduleError, te
 
 
@@ -63,6 +67,24 @@ def _fuse_vectorized(c: _Case) -> None:
     c.stage.fuse(c.i, c.j)
 
 
+def _tile_bound(c: _Case) -> None:
+    c.stage.vectorize(c.j)
+    c.stage.tile(c.i, c.j, 4, 4)
+
+
+def _scan() -> Any:
+    X, state = te.placeholder((4, 8), name="X"), te.placeholder((4, 8), name="state")
+    first = te.compute((1, 8), lambda _, i: X[0, i], name="first")
+    step = te.compute((4, 8), lambda t, i: state[t - 1, i] + X[t, i], name="step")
+    return te.scan(first, step, state, inputs=[X])
+
+
+def _cache_for_extern() -> None:
+    A = te.placeholder((4,), name="A")
+    B = te.extern((4,), [A], lambda ins, outs: tirx.call_packed("echo", ins[0], outs[0]), name="B")
+    te.create_schedule(B.op).cache_read(A, "shared", [B])
+
+
 def _rfactor_after_bind(c: _Case) -> None:
     c.stage.bind(c.i, _tx())
     c.s.rfactor(c.C, c.k)
@@ -93,6 +115,15 @@ _AT_THE_CALL: dict[str, tuple[Callable[[_Case], Any], str]] = {
     "negative factor": (lambda c: c.stage.split(c.i, factor=-4), "factor >= 1, not -4"),
     "negative parts": (lambda c: c.stage.split(c.i, nparts=-1), "nparts >= 1, not -1"),
     "float factor": (lambda c: c.stage.split(c.i, 2.5), "an integer factor, not 2.5"),
+    "float constant": (
+        lambda c: c.stage.split(c.i, tirx.const(2.0, "float32")),
+        "split needs an integer factor",
+    ),
+    "bool factor": (lambda c: c.stage.split(c.i, True), "an integer factor, not True"),
+    "huge factor": (lambda c: c.stage.split(c.i, 2**40), "factor <= 2147483647, not 1099511627776"),
+    "tile of one axis": (lambda c: c.stage.tile(c.i, c.i, 2, 2), "two axes, not i twice"),
+    "tile by zero": (lambda c: c.stage.tile(c.i, c.j, 4, 0), "factor >= 1, not 0"),
+    "tile of a bound axis": (_tile_bound, "axis j is already vectorized"),
     "neither": (lambda c: c.stage.split(c.i), "either factor or nparts; neither was given"),
     "both": (lambda c: c.stage.split(c.i, 4, 4), "either factor or nparts; both was given"),
     "thread twice": (_bind_thread_twice, "threadIdx.x is already bound to axis i"),
@@ -151,7 +182,23 @@ _AT_THE_CALL: dict[str, tuple[Callable[[_Case], Any], str]] = {
         "a stage that cache_read made; P is none",
     ),
     "double_buffer zero": (lambda c: c.cache.double_buffer(0), "num_stages >= 1, not 0"),
-    "dict annotation": (lambda c: c.cache.annotate("a", {"b": 1}), "needs a str, an int or a list"),
+    "dict annotation": (
+        lambda c: c.cache.annotate("a", {"b": 1}),
+        "needs a str, a 64-bit int",
+    ),
+    "nested annotation": (lambda c: c.cache.annotate("a", [[1]]), "TVM replays nothing else"),
+    "infinite annotation": (lambda c: c.cache.annotate("a", float("inf")), "a finite float"),
+    "annotation without end": (lambda c: c.cache.annotate("a", 2**70), "a 64-bit int"),
+    "annotation key": (lambda c: c.cache.annotate(3, 1), "needs a str as key, not 3"),
+    "pragma key": (lambda c: c.stage.pragma(c.i, None), "needs a str as key, not None"),
+    "pragma value": (lambda c: c.stage.pragma(c.i, "unroll", {}), "TVM replays nothing else"),
+    "env_threads": (lambda c: c.stage.env_threads([_tx()]), "use s[stage].bind(axis, thread)"),
+    "prefetch": (lambda c: c.stage.prefetch(c.A, c.i, 1), "double_buffer on the cache"),
+    "predicate": (lambda c: c.stage.set_store_predicate("tx"), "thread.var.equal(0), not 'tx'"),
+    "cache_read of an op": (lambda c: c.s.cache_read(c.A.op, "local", [c.C]), "needs a te.Tensor"),
+    "cache_write of an op": (lambda c: c.s.cache_write(c.C.op, "local"), "needs a te.Tensor"),
+    "rfactor of an op": (lambda c: c.s.rfactor(c.C.op, c.k), "needs a te.Tensor"),
+    "rfactor at a float": (lambda c: c.s.rfactor(c.C, c.k, 1.0), "factor_axis < 3, not 1.0"),
     "no intrinsic": (lambda c: c.stage.tensorize(c.i, 3), "what te.decl_tensor_intrin gives"),
     "no stage": (lambda c: c.s[te.placeholder((4,), name="Z")], "has no stage Z; its stages are A"),
     "no tensor": (lambda c: c.s["A"], "has no stage 'A'"),
@@ -165,6 +212,14 @@ _AT_THE_CALL: dict[str, tuple[Callable[[_Case], Any], str]] = {
     "rfactor after split": (_rfactor_after_data_split, "before the splits of its data axes"),
     "no operation": (lambda c: te.create_schedule([]), "at least one operation"),
     "wrong operation": (lambda c: te.create_schedule("C"), "not a str"),
+    "placeholder": (lambda c: te.create_schedule(c.A.op), "A is a placeholder, an input"),
+    "scan": (lambda _: te.create_schedule(_scan().op), "a te.scan, which TensorIR cannot express"),
+    "cache for extern": (lambda _: _cache_for_extern(), "what an extern operation reads"),
+    "one tensor as arguments": (lambda c: c.s.to_module(c.A), "[A, B], not a Tensor"),
+    "argument twice": (lambda c: c.s.to_module([c.A, c.C, c.A]), "Argument 2, A, is there twice"),
+    "number as argument": (lambda c: c.s.to_module([c.A, c.C, 3]), "Argument 2 has to be"),
+    "name": (lambda c: c.s.to_module([c.A, c.C], "my kernel"), "not 'my kernel'"),
+    "no name": (lambda c: c.s.to_module([c.A, c.C], None), "not None"),
     "missing argument": (lambda c: c.s.to_module([c.C]), "A are missing"),
     "foreign argument": (
         lambda c: c.s.to_module([c.A, c.C, te.compute((1,), lambda i: i, name="Z")]),
@@ -254,3 +309,69 @@ def test_unroll_of_a_symbolic_loop() -> None:
     s[B].unroll(B.op.axis[0])
     with pytest.raises(ScheduleError, match="unroll of i of B needs a constant extent, not n"):
         _ = s.sch
+
+
+def test_a_failed_tile_leaves_no_split_behind() -> None:
+    c = _Case()
+    with pytest.raises(ScheduleError):
+        c.stage.tile(c.i, c.j, 4, 0)
+    assert str(c.stage.leaf) == "i, j, k"
+    c.stage.split(c.i, 4)
+
+
+def test_lower_of_one_tensor_ends() -> None:
+    c = _Case()
+    with pytest.raises(ScheduleError, match=r"list of tensors and variables"):
+        tlx.lower(c.s, c.A)
+
+
+def test_parallel_around_a_kernel() -> None:
+    def schedule(c: _Case) -> None:
+        c.stage.parallel(c.i)
+        c.stage.bind(c.j, te.thread_axis("blockIdx.x"))
+
+    assert _when_applied(schedule) == (
+        "parallel of i of C is not legal around the loop j of C, which blockIdx.x runs; "
+        "bind i to blockIdx or leave it serial."
+    )
+
+
+def test_parallel_around_a_kernel_of_an_attached_stage() -> None:
+    def schedule(c: _Case) -> None:
+        c.stage.parallel(c.i)
+        c.s[c.P].compute_at(c.stage, c.i)
+        c.s[c.P].bind(c.P.op.axis[1], te.thread_axis("blockIdx.x"))
+
+    assert "parallel of i of C is not legal around the loop j of P" in _when_applied(schedule)
+
+
+def test_compute_at_a_stage_left_to_auto_coalesce() -> None:
+    def schedule(c: _Case) -> None:
+        c.s[c.P].compute_at(c.stage, c.i)
+        c.stage.auto_coalesce()
+
+    assert "whose loops auto_coalesce makes anew" in _when_applied(schedule)
+
+
+def test_store_predicate_of_no_reduction_over_threads() -> None:
+    def schedule(c: _Case) -> None:
+        thread = _tx()
+        c.stage.bind(c.j, thread)
+        c.stage.set_store_predicate(thread.var.equal(0))
+
+    assert "use te.if_then_else in the compute" in _when_applied(schedule)
+
+
+@pytest.mark.parametrize("number", [np.int64(4), np.uint8(4), tirx.IntImm("int32", 4)])
+def test_numbers_of_numpy_and_tvm_are_integers(number: Any) -> None:
+    modules = []
+    for value in (4, number):
+        c = _Case()
+        c.stage.tile(c.i, c.j, value, value)
+        c.stage.split(c.k, nparts=value)
+        c.cache.compute_at(c.stage, c.stage.leaf[-2])
+        c.cache.storage_align(c.AA.op.axis[0], 16, value)
+        c.cache.double_buffer(value)
+        c.cache.annotate("note", [value, 0.5])
+        modules.append(c.s.sch.mod)
+    assert_structural_equal(*modules)

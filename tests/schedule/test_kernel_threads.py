@@ -193,3 +193,21 @@ def test_local_cache_of_threads_that_do_not_read_it_is_refused() -> None:
     s[AA].compute_at(s[B], B.op.axis[0])
     s[AA].bind(AA.op.axis[1], _thread("threadIdx.x"))
     assert "for local memory that B, not run by that thread, reads" in _refused(s, [A, B])
+
+
+@pytest.mark.parametrize(("versions", "where"), [(1, 1), (2, 0)])
+def test_shared_cache_in_a_loop_of_varying_extent_is_refused(versions: int, where: int) -> None:
+    A = te.placeholder((2, 16), name="A")
+    B = te.compute((2, 16), lambda i, j: A[i, j] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    CL = s.cache_write(B, "local")
+    outer, _ = s[B].split(s[B].fuse(*B.op.axis), 3)
+    block, thread = s[B].split(outer, 2)
+    s[B].bind(block, _thread("blockIdx.x"))
+    s[B].bind(thread, _thread("threadIdx.x"))
+    s[CL].compute_at(s[B], [block, thread][where])
+    AA = s.cache_read(A, "shared", [CL])
+    s[AA].compute_at(s[CL], CL.op.axis[0])
+    s[AA].bind(s[AA].split(AA.op.axis[0], 2)[1], _thread("threadIdx.x"))
+    s[AA].double_buffer(versions)
+    assert "iterations are not the same for all threads" in _refused(s, [A, B])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tvm_layout_ext as tlx
 from tvm_layout_ext import ScheduleError, te
 from tvm_layout_ext.simulate import simulate
 
@@ -49,3 +50,27 @@ def test_even_rows_of_a_reduction_over_threads(rfactor: bool) -> None:
     report = simulate(s.to_module(args), a, progress=False)
     np.testing.assert_array_equal(report.outputs["B"], a.sum(1))
     assert report.hazards == []
+
+
+def test_store_predicate_of_the_reduction_tutorial() -> None:
+    s, args = _sums(6, 3, rfactor=True)
+    thread = s[args[1]].marks[s[args[1]].op.reduce_axis[0]].value
+    s[args[1]].set_store_predicate(thread.var.equal(0))
+    a = np.random.default_rng(0).integers(-4, 5, (6, 64)).astype("float32")
+    report = simulate(s.to_module(args), a, progress=False)
+    np.testing.assert_array_equal(report.outputs["B"], a.sum(1))
+    stores = [line for line in tlx.lower(s, args).script().splitlines() if "B_1[" in line]
+    assert len(stores) == 1
+
+
+def test_store_predicate_of_another_thread_is_refused() -> None:
+    s, args = _sums(6, 3, rfactor=False)
+    s[args[1]].set_store_predicate(te.thread_axis("threadIdx.x").var.equal(1))
+    with pytest.raises(ScheduleError, match=r"stores from thread 0 anyway, not threadIdx_x == 1"):
+        s.to_module(args)
+
+
+def test_partial_result_of_an_uneven_split_says_what_is_legal() -> None:
+    s, args = _sums(6, 3, rfactor=True, n=1000)
+    with pytest.raises(ScheduleError, match=r"split by a divisor of the extent, or compute B"):
+        s.to_module(args)

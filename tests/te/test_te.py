@@ -32,3 +32,14 @@ def test_import_does_not_parse_tvms_intrinsics() -> None:
     probe = "import sys, tvm_layout_ext.te; print('tvm.s_tir.tensor_intrin' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
+
+
+def test_leaf_iter_vars_are_the_loops_as_they_are_now() -> None:
+    A = te.placeholder((8, 8), name="A")
+    B = te.compute((8, 8), lambda i, j: A[i, j] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    outer, inner = s[B].split(B.op.axis[1], 4)
+    wanted = [B.op.axis[0], outer, inner]
+    found = s[B].leaf_iter_vars
+    assert len(found) == 3
+    assert all(a.same_as(b) for a, b in zip(found, wanted, strict=True))

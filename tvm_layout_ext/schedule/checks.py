@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
@@ -10,6 +12,7 @@ from tvm.tirx import IterVar
 
 from ..errors import ScheduleError
 from .axes import is_reduction
+from .records import StorageAlign
 
 if TYPE_CHECKING:
     from .stage import Stage
@@ -20,11 +23,14 @@ __all__ = [
     "check_bindable",
     "check_factor",
     "check_inlinable",
+    "check_key",
     "check_neighbours",
     "check_scope",
     "check_unmarked",
     "leaf_position",
+    "plain_value",
     "thread_tag",
+    "whole",
 ]
 
 SCOPES = ("global", "shared", "shared.dyn", "local", "warp")
@@ -32,6 +38,8 @@ SCOPES = ("global", "shared", "shared.dyn", "local", "warp")
 FRAGMENT_PREFIXES = ("wmma.", "m16n8k8.")
 _THREADS = tuple(f"{unit}.{dim}" for unit in ("blockIdx", "threadIdx", "vthread") for dim in "xyz")
 TAGS = (*_THREADS, "vthread")
+#: Loop variables are of type int32.
+_LARGEST = 2**31 - 1
 
 
 def leaf_position(stage: Stage, axis: Any, call: str) -> int:
@@ -55,14 +63,62 @@ def leaf_position(stage: Stage, axis: Any, call: str) -> int:
     )
 
 
-def check_factor(name: str, value: Any) -> None:
-    """Refuse a split factor, or number of parts, that is no integer or not positive."""
-    number = int(value) if isinstance(value, tirx.IntImm) else value
-    if isinstance(number, int) and not isinstance(number, bool):
-        if number < 1:
-            raise ScheduleError(f"split needs {name} >= 1, not {number}.")
-    elif not is_prim_expr(number):
-        raise ScheduleError(f"split needs an integer {name}, not {value!r}.")
+def whole(value: Any) -> int | None:
+    """Return the value of anything that is an integer: int, NumPy's, an IntImm; else None."""
+    if isinstance(value, tirx.IntImm):
+        return int(value)
+    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+        return None
+    return operator.index(value)
+
+
+def check_factor(name: str, value: Any) -> Any:
+    """Return a split factor or number of parts, as an int if it is constant.
+
+    Raises
+    ------
+    ScheduleError
+        If it is no integer, not positive, or more than a loop can have.
+    """
+    number = whole(value)
+    if number is None:
+        if not is_prim_expr(value) or "int" not in str(value.ty):
+            raise ScheduleError(f"split needs an integer {name}, not {value!r}.")
+        return value
+    if not 1 <= number <= _LARGEST:
+        limit = f"{name} >= 1" if number < 1 else f"{name} <= {_LARGEST}"
+        raise ScheduleError(f"split needs {limit}, not {number}.")
+    return number
+
+
+def check_key(stage: Stage, call: str, key: Any) -> None:
+    """Refuse a key of an annotation or pragma that is no text."""
+    if not isinstance(key, str) or not key:
+        raise ScheduleError(f"{call} on stage {stage.name} needs a str as key, not {key!r}.")
+
+
+def plain_value(stage: Stage, call: str, value: Any) -> Any:
+    """Value of an annotation or pragma, if TVM can replay it from a trace."""
+    plain = _plain(value)
+    if plain is None:
+        raise ScheduleError(
+            f"{call} on stage {stage.name} needs a str, a 64-bit int, a finite float or a list of "
+            f"these, not {value!r}: TVM replays nothing else from a trace."
+        )
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        items = [None if isinstance(item, (list, tuple)) else _plain(item) for item in value]
+        # TVM types a list by its items, so an empty one has none.
+        return None if None in items or not items else items
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    number = int(value) if isinstance(value, bool) else whole(value)
+    return number if number is not None and -(2**63) <= number < 2**63 else None
 
 
 def check_unmarked(stage: Stage, axis: IterVar, call: str) -> None:
@@ -147,8 +203,8 @@ def check_inlinable(stage: Stage) -> None:
         )
 
 
-def check_align(stage: Stage, axis: Any, factor: Any, offset: Any) -> int:
-    """Buffer dimension that ``storage_align`` means."""
+def check_align(stage: Stage, axis: Any, factor: Any, offset: Any) -> StorageAlign:
+    """What ``storage_align`` means: a buffer dimension and its stride."""
     data = [mine for mine in stage.root if not is_reduction(mine)]
     if not isinstance(axis, IterVar) or not any(axis.same_as(mine) for mine in data):
         names = ", ".join(mine.var.name for mine in data) or "none"
@@ -158,11 +214,13 @@ def check_align(stage: Stage, axis: Any, factor: Any, offset: Any) -> int:
             f"not {given}."
         )
     for name, value in (("factor", factor), ("offset", offset)):
-        if isinstance(value, bool) or not isinstance(value, int):
+        if whole(value) is None:
             raise ScheduleError(f"storage_align needs an int {name}, not {value!r}.")
-    if factor < 1 or not 0 <= offset < factor:
+    stride, rest = int(factor), int(offset)
+    if not 0 <= rest < stride <= _LARGEST:
         raise ScheduleError(
-            f"storage_align needs factor >= 1 and 0 <= offset < factor, "
-            f"not factor {factor} and offset {offset}."
+            f"storage_align needs {_LARGEST} >= factor >= 1 and 0 <= offset < factor, "
+            f"not factor {stride} and offset {rest}."
         )
-    return next(dim for dim, mine in enumerate(data) if axis.same_as(mine))
+    dim = next(dim for dim, mine in enumerate(data) if axis.same_as(mine))
+    return StorageAlign(dim, stride, rest)

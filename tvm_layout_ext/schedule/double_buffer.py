@@ -6,8 +6,23 @@ from typing import Any
 
 from ..errors import ScheduleError
 from ..transform.multi_stage_buffer import NUM_STAGES
+from .checks import whole
 
-__all__ = ["double_buffer"]
+__all__ = ["check_num_stages", "double_buffer"]
+
+
+def check_num_stages(value: Any) -> int:
+    """Return a number of versions as an int.
+
+    Raises
+    ------
+    ScheduleError
+        If it is no integer, or below 1.
+    """
+    number = whole(value)
+    if number is None or number < 1:
+        raise ScheduleError(f"double_buffer needs an int num_stages >= 1, not {value!r}.")
+    return number
 
 
 def double_buffer(sch: Any, block: Any, num_stages: int = 2) -> None:
@@ -38,8 +53,7 @@ def double_buffer(sch: Any, block: Any, num_stages: int = 2) -> None:
     ScheduleError
         If ``num_stages`` is below 1 or no int, or if the block writes more than one buffer.
     """
-    if isinstance(num_stages, bool) or not isinstance(num_stages, int) or num_stages < 1:
-        raise ScheduleError(f"double_buffer needs an int num_stages >= 1, not {num_stages!r}.")
+    versions = check_num_stages(num_stages)
     block = sch.get_sblock(block) if isinstance(block, str) else block
     written = [region.source.name for region in sch.get(block).writes]
     if len(written) != 1:
@@ -47,4 +61,4 @@ def double_buffer(sch: Any, block: Any, num_stages: int = 2) -> None:
             f"double_buffer needs a block that writes one buffer; "
             f"{sch.get(block).name_hint} writes {len(written)} ({', '.join(written)})."
         )
-    sch.annotate(block, NUM_STAGES, num_stages)
+    sch.annotate(block, NUM_STAGES, versions)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm
-from tvm import s_tir, te
+from tvm import s_tir, te, tirx
 from tvm.tirx import IterVar
 
 from ..errors import ScheduleError
@@ -49,13 +49,24 @@ def create_schedule(ops: Any) -> Schedule:
 
 
 def _operation(value: Any) -> te.Operation:
-    if isinstance(value, te.Tensor):
-        return value.op
-    if isinstance(value, te.tensor.Operation):
-        return value
-    raise ScheduleError(
-        f"create_schedule takes te operations or tensors, not a {type(value).__name__}."
-    )
+    op = value.op if isinstance(value, te.Tensor) else value
+    if not isinstance(op, te.tensor.Operation):
+        raise ScheduleError(
+            f"create_schedule takes te operations or tensors, not a {type(value).__name__}."
+        )
+    if isinstance(op, te.PlaceholderOp):
+        raise ScheduleError(
+            f"create_schedule takes what is computed; {op.name} is a placeholder, an input."
+        )
+    return op
+
+
+def _no_scan(op: te.Operation) -> None:
+    if isinstance(op, te.tensor.ScanOp):
+        raise ScheduleError(
+            f"{op.name} is a te.scan, which TensorIR cannot express; write its steps as te.compute "
+            f"stages, or the function in TVMScript."
+        )
 
 
 class Schedule:
@@ -77,6 +88,7 @@ class Schedule:
         self.rewrites: list[Rewrite] = []
         self._by_op: dict[te.Operation, Stage] = {}
         for op in in_order(outputs):
+            _no_scan(op)
             self._add(op, [self[tensor] for tensor in op.input_tensors], len(self.stages))
         self.outputs = list(outputs)
         for op in outputs:
@@ -124,7 +136,7 @@ class Schedule:
             The copy, a key of this schedule.
         """
         checks.check_scope(scope)
-        source = self[tensor]
+        source = self._stage_of(tensor, "cache_read")
         if isinstance(source.op, te.ExternOp):
             raise ScheduleError(
                 f"cache_read of {source.name} is not legal: TensorIR does not know what an extern "
@@ -150,7 +162,18 @@ class Schedule:
                 f"cache_read of {source.name} needs stages that read it; "
                 f"{', '.join(wrong) or 'an empty list'} was given and legal are {legal}."
             )
+        extern = [stage.name for stage in stages if not isinstance(stage.op, te.ComputeOp)]
+        if extern:
+            raise ScheduleError(
+                f"cache_read of {source.name} for {extern[0]} is not legal: TensorIR does not know "
+                f"what an extern operation reads; let it read a te.compute that copies."
+            )
         return stages
+
+    def _stage_of(self, tensor: Any, call: str) -> Stage:
+        if not isinstance(tensor, te.Tensor):
+            raise ScheduleError(f"{call} needs a te.Tensor, not a {type(tensor).__name__}.")
+        return self[tensor]
 
     def cache_write(self, tensor: te.Tensor, scope: str) -> te.Tensor:
         """Compute ``tensor`` in another memory and copy the result to where it was.
@@ -179,7 +202,7 @@ class Schedule:
 
     def _untouched(self, tensor: te.Tensor, call: str) -> Stage:
         """The stage of a single-output compute whose loops are as written."""
-        stage = self[tensor]
+        stage = self._stage_of(tensor, call)
         if not isinstance(stage.op, te.ComputeOp) or stage.op.num_outputs != 1:
             raise ScheduleError(
                 f"{call} needs a compute operation with one output, which {stage.name} is not."
@@ -209,7 +232,7 @@ class Schedule:
             The partial results, a key of this schedule. The stage of ``tensor`` now reduces over
             ``s[tensor].op.reduce_axis[0]``.
         """
-        target = self[tensor]
+        target = self._stage_of(tensor, "rfactor")
         checks.leaf_position(target, axis, "rfactor")
         position = check_rfactor(target, axis, factor_axis)
         parts = factor(target, axis, position)
@@ -240,6 +263,10 @@ class Schedule:
             The function's name.
         """
         self._check_args(args)
+        if not isinstance(name, str) or not (name.isidentifier() and name.isascii()):
+            raise ScheduleError(
+                f"A function's name is a word of letters, digits and _, not {name!r}."
+            )
         mod = materialise(self, list(args)).mod
         check_lowerable(mod)
         return tvm.IRModule({name: mod["main"].with_attr("global_symbol", name)})
@@ -252,6 +279,19 @@ class Schedule:
         return [op.output(i) for op in self.outputs for i in range(op.num_outputs)]
 
     def _check_args(self, args: Sequence[Any]) -> None:
+        if not isinstance(args, (list, tuple, tvm.ir.Array)):
+            raise ScheduleError(
+                f"The arguments are a list of tensors and variables, [A, B], "
+                f"not a {type(args).__name__}."
+            )
+        for position, arg in enumerate(args):
+            if not isinstance(arg, (te.Tensor, tirx.Var)):
+                raise ScheduleError(
+                    f"Argument {position} has to be a te.Tensor or a te.var, "
+                    f"not a {type(arg).__name__}."
+                )
+            if any(arg.same_as(other) for other in args[:position]):
+                raise ScheduleError(f"Argument {position}, {arg.name}, is there twice.")
         given = [arg for arg in args if isinstance(arg, te.Tensor)]
         missing = [
             tensor.name

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import te
 from tvm.tirx import IterVar
 
 from ..errors import ScheduleError
-from . import tensors
+from . import checks, tensors
 from .axes import AxisMap, is_reduction
 from .extents import leaf_extents, root_values
 
@@ -38,7 +38,7 @@ class Factored:
     combine_loops: tuple[IterVar, ...]
 
 
-def check_rfactor(stage: Stage, axis: IterVar, factor_axis: int) -> int:
+def check_rfactor(stage: Stage, axis: IterVar, factor_axis: Any) -> int:
     """Position of the new data axis, counted from the front.
 
     Raises
@@ -57,11 +57,12 @@ def check_rfactor(stage: Stage, axis: IterVar, factor_axis: int) -> int:
             f"bindings, because it replaces the loops of the stage."
         )
     ndim = len(stage.op.axis) + 1
-    if not -ndim <= factor_axis < ndim:
+    position = checks.whole(factor_axis)
+    if position is None or not -ndim <= position < ndim:
         raise ScheduleError(
-            f"rfactor of {stage.name} needs {-ndim} <= factor_axis < {ndim}, not {factor_axis}."
+            f"rfactor of {stage.name} needs {-ndim} <= factor_axis < {ndim}, not {factor_axis!r}."
         )
-    return factor_axis % ndim
+    return position % ndim
 
 
 def factor(stage: Stage, axis: IterVar, position: int) -> Factored:

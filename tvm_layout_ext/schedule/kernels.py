@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tvm import sym
+from tvm import sym, tirx
 from tvm.tirx import IterVar
 
 from ..errors import ScheduleError
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_extents",
+    "check_parallel",
     "check_threads",
+    "check_uniform",
     "loops_around",
     "root_of",
     "thread_tags",
@@ -153,7 +155,7 @@ def _readers(stage: Stage) -> Iterator[Stage]:
 
 
 def check_extents(
-    stages: Sequence[Stage], opened: set[Stage], extent_of: Callable[[Stage, IterVar], Any]
+    stages: Sequence[Stage], opened: set[Stage], loop_of: Callable[[Stage, IterVar], tirx.For]
 ) -> None:
     """Refuse a thread that two stages of one kernel bind with different numbers of iterations.
 
@@ -169,10 +171,66 @@ def check_extents(
     for stage in reversed(stages):
         kernel = _kernel_of(stage, opened)
         for axis, tag in thread_tags(stage).items():
-            extent = extent_of(stage, axis)
+            extent = loop_of(stage, axis).extent
             other, wanted = seen.setdefault((kernel, tag), (stage, extent))
             if not analyzer.can_prove_equal(extent, wanted):
                 raise ScheduleError(
                     f"Stages {other.name} and {stage.name} of one kernel bind {tag} to loops of "
                     f"{wanted} and {extent} iterations; split them so that both have the same."
                 )
+
+
+def check_uniform(stage: Stage, scope: str, loop_of: Callable[[Stage, IterVar], tirx.For]) -> None:
+    """Refuse shared memory filled in a loop that not all threads run equally often.
+
+    Its barriers would be in that loop. Several versions need as many iterations in every block,
+    too.
+
+    Raises
+    ------
+    ScheduleError
+        Naming the stage, the loop and its extent.
+    """
+    if not scope.startswith("shared"):
+        return
+    around = [(parent, axis, loop_of(parent, axis)) for parent, axis, _ in loops_around(stage)]
+    staged = stage.num_stages is not None and stage.num_stages > 1
+    varying = [loop.loop_var for _, _, loop in around if staged or _is_thread(loop)]
+    for parent, axis, loop in around:
+        used = tirx.analysis.undefined_vars(loop.extent)
+        if any(var.same_as(other) for var in used for other in varying):
+            versions = f" with {stage.num_stages} versions" if staged else ""
+            raise ScheduleError(
+                f"Stage {stage.name} in {scope} memory{versions} is computed at a loop "
+                f"{axis.var.name} of {parent.name}, whose {loop.extent} iterations are not the "
+                f"same for all threads; split by divisors, so that tiles end where rows do, or "
+                f"compute it at a loop further out."
+            )
+
+
+def _is_thread(loop: tirx.For) -> bool:
+    bound = loop.thread_binding
+    return bound is not None and str(bound.thread_tag).startswith("threadIdx")
+
+
+def check_parallel(stage: Stage) -> None:
+    """Refuse CPU threads around a kernel, which TVM cannot launch from them.
+
+    Raises
+    ------
+    ScheduleError
+        Naming the parallel loop and the thread inside it.
+    """
+    bound = _bound(stage)
+    if not bound:
+        return
+    inside, thread = bound[-1]
+    own = [(stage, axis, stage.marks.get(axis)) for axis in stage.leaf]
+    own = own[: stage.leaf.index(inside)]
+    for parent, axis, mark in [*own, *loops_around(stage)]:
+        if mark is not None and mark.kind == "parallel":
+            raise ScheduleError(
+                f"parallel of {axis.var.name} of {parent.name} is not legal around the loop "
+                f"{inside.var.name} of {stage.name}, which {thread.thread_tag} runs; bind "
+                f"{axis.var.name} to blockIdx or leave it serial."
+            )

@@ -30,7 +30,15 @@ from ..transform.auto_coalesce import Request, coalesce
 from .axes import Axes, AxisMap, is_reduction
 from .double_buffer import double_buffer
 from .graph import in_order
-from .kernels import check_extents, check_threads, loops_around, root_of, thread_tags
+from .kernels import (
+    check_extents,
+    check_parallel,
+    check_threads,
+    check_uniform,
+    loops_around,
+    root_of,
+    thread_tags,
+)
 from .records import Attach, CacheRead, CacheWrite, Fuse, LoopMark, Move, Rewrite, RFactor, Split
 from .tensor_intrin import TensorIntrin, check_fits
 
@@ -49,7 +57,9 @@ def _legal(request: str) -> Iterator[None]:
     """Turn TVM's refusal of a request into one sentence."""
     try:
         yield
-    except (RuntimeError, IndexError) as error:
+    except ScheduleError:
+        raise
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
         raise ScheduleError(f"TensorIR refuses {request}: {_reason(error)}") from error
 
 
@@ -127,7 +137,9 @@ class _Materialiser:
         kept = [stage for stage in placed if not stage.inlined]
         for stage in reversed(kept):
             self._place(stage)
-        check_extents(kept, self.opened, self._extent)
+        check_extents(kept, self.opened, self._loop)
+        for stage in (stage for stage in kept if stage.attach is not None):
+            check_uniform(stage, self._buffer(stage).scope(), self._loop)
         # Attributes last: blockize, which tensorize begins with, drops those of the inner block.
         for step in (self._initialise, self._tensorize, self._set_attributes):
             for stage in kept:
@@ -241,6 +253,7 @@ class _Materialiser:
             return
         self._find_loops(nest, tuple(stage.root), stage.attach)
         self._apply_moves(stage.name, nest, stage.moves)
+        self._check_predicate(stage)
         self._mark_loops(stage, nest)
         if stage.attach is None:
             self._open_kernel(stage, nest)
@@ -283,6 +296,11 @@ class _Materialiser:
                 f"Stage {stage.name} is computed at axis {axis.var.name} of {parent.name}, "
                 f"which was split or fused since; its axes are {parent.leaf}."
             )
+        if parent.coalesce is not None:
+            raise ScheduleError(
+                f"Stage {stage.name} is computed at {axis.var.name} of {parent.name}, whose loops "
+                f"auto_coalesce makes anew; split and bind those of {parent.name} instead."
+            )
         if parent.inlined:
             raise ScheduleError(
                 f"Stage {stage.name} is computed at {parent.name}, "
@@ -292,7 +310,8 @@ class _Materialiser:
         if not _is_true(self._realize(nest.block).predicate):
             raise ScheduleError(
                 f"compute_at of {stage.name} would lose the guard of a split that does not divide "
-                f"its axis; before rfactor, split by a divisor."
+                f"its axis; before rfactor, split by a divisor of the extent, or compute "
+                f"{stage.name} at its root."
             )
         with _legal(f"compute_at of {stage.name} at {axis.var.name} of {parent.name}"):
             loop = self.nests[parent].loops[axis]
@@ -349,10 +368,32 @@ class _Materialiser:
             fused = self.sch.fuse(*(nest.loops[axis] for axis in move.axes))
         nest.loops[move.fused] = fused
 
-    def _extent(self, stage: Stage, axis: IterVar) -> Any:
-        return self.sch.get(self.nests[stage].loops[axis]).extent
+    def _check_predicate(self, stage: Stage) -> None:
+        """Accept the one store predicate that TensorIR applies, refuse others.
+
+        LowerCrossThreadReduction lets only thread 0 store, which classic schedules asked for.
+        """
+        predicate = stage.store_predicate
+        if predicate is None:
+            return
+        reducing = [
+            mark.value.var
+            for axis, mark in stage.marks.items()
+            if mark.kind == "bind" and is_reduction(axis)
+        ]
+        first = isinstance(predicate, tirx.EQ) and any(predicate.a.same_as(v) for v in reducing)
+        if not first or not isinstance(predicate.b, tirx.IntImm) or int(predicate.b) != 0:
+            raise ScheduleError(
+                f"set_store_predicate of {stage.name} takes thread.var.equal(0) for a thread that "
+                f"one of its reduction axes is bound to, where TensorIR stores from thread 0 "
+                f"anyway, not {predicate}; for others use te.if_then_else in the compute."
+            )
+
+    def _loop(self, stage: Stage, axis: IterVar) -> Any:
+        return self.sch.get(self.nests[stage].loops[axis])
 
     def _mark_loops(self, stage: Stage, nest: _Nest) -> None:
+        check_parallel(stage)
         if stage.attach is not None:
             check_threads(stage, self._buffer(stage).scope(), self.opened)
         tags = thread_tags(stage)
@@ -365,11 +406,12 @@ class _Materialiser:
             with _legal(f"{mark.kind} of {axis.var.name} of {stage.name}"):
                 getattr(self.sch, mark.kind)(nest.loops[axis], *arguments)
         for axis, key, value in stage.pragmas:
-            self.sch.annotate(nest.loops[axis], key, value)
+            with _legal(f"{key} of {axis.var.name} of {stage.name}"):
+                self.sch.annotate(nest.loops[axis], key, value)
 
     def _check_extent(self, stage: Stage, axis: IterVar, mark: LoopMark) -> None:
         """Refuse an extent that the mark cannot have, which TVM finds only when it lowers."""
-        extent = self._extent(stage, axis)
+        extent = self._loop(stage, axis).extent
         where = f"{mark.kind} of {axis.var.name} of {stage.name}"
         if isinstance(extent, tirx.IntImm):
             self._check_thread_extent(where, mark, int(extent))
@@ -417,7 +459,8 @@ class _Materialiser:
         if stage.num_stages is not None:
             double_buffer(self.sch, block, stage.num_stages)
         for key, value in sorted(stage.annotations.items()):
-            self.sch.annotate(block, key, value)
+            with _legal(f"annotate of {key} of {stage.name}"):
+                self.sch.annotate(block, key, value)
 
     def _initialise(self, stage: Stage) -> None:
         """Initialise a reduction before its outermost reduction loop, where TE does it.

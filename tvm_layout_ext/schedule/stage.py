@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tvm import te
+from tvm.ir import is_prim_expr
 from tvm.tirx import IterVar
 
 from ..errors import ScheduleError
@@ -13,6 +14,7 @@ from ..hardware import MAX_ACCESS_BYTES
 from ..transform.auto_coalesce import Request
 from . import checks
 from .axes import Axes, AxisMap, is_reduction, new_axis
+from .double_buffer import check_num_stages
 from .records import Attach, Fuse, LoopMark, Move, Reorder, Split, StorageAlign
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class Stage:
         self.num_stages: int | None = None
         self.coalesce: Request | None = None
         self.scope: str | None = None
+        self.store_predicate: Any = None
         self.attach: Attach | None = None
         self.inlined = False
         self.is_cache = False
@@ -70,6 +73,11 @@ class Stage:
 
     def __repr__(self) -> str:
         return f"Stage({self.name}: {self.leaf})"
+
+    @property
+    def leaf_iter_vars(self) -> list[IterVar]:
+        """The loops as they are now, outermost first; what :attr:`leaf` is, under TVM's name."""
+        return list(self.leaf)
 
     def depends_on(self, other: Stage) -> bool:
         """Whether this stage reads ``other``, directly or through further stages."""
@@ -113,18 +121,25 @@ class Stage:
         tuple of IterVar
             Outer and inner axis, named ``i.outer`` and ``i.inner``.
         """
-        position = checks.leaf_position(self, parent, "split")
-        checks.check_unmarked(self, parent, "split")
+        position = self._splittable(parent)
         if (factor is None) == (nparts is None):
             given = "neither" if factor is None else "both"
             raise ScheduleError(
                 f"split on stage {self.name} needs either factor or nparts; {given} was given."
             )
-        checks.check_factor(*(("nparts", nparts) if factor is None else ("factor", factor)))
+        if factor is None:
+            nparts = checks.check_factor("nparts", nparts)
+        else:
+            factor = checks.check_factor("factor", factor)
         name, reduction = parent.var.name, is_reduction(parent)
         outer, inner = (new_axis(f"{name}.{part}", reduction) for part in ("outer", "inner"))
         self._move(Split(parent, outer, inner, factor, nparts), position, [parent], [outer, inner])
         return outer, inner
+
+    def _splittable(self, axis: IterVar) -> int:
+        position = checks.leaf_position(self, axis, "split")
+        checks.check_unmarked(self, axis, "split")
+        return position
 
     def fuse(self, *axes: IterVar) -> IterVar:
         """Fuse neighbouring axes into one; without axes, add a loop of one iteration.
@@ -180,8 +195,14 @@ class Stage:
         tuple of IterVar
             ``x_outer, y_outer, x_inner, y_inner``.
         """
-        x_outer, x_inner = self.split(x_parent, factor=x_factor)
-        y_outer, y_inner = self.split(y_parent, factor=y_factor)
+        # Everything is checked before anything changes.
+        if self._splittable(x_parent) == self._splittable(y_parent):
+            raise ScheduleError(
+                f"tile on stage {self.name} needs two axes, not {x_parent.var.name} twice."
+            )
+        factors = [checks.check_factor("factor", value) for value in (x_factor, y_factor)]
+        x_outer, x_inner = self.split(x_parent, factor=factors[0])
+        y_outer, y_inner = self.split(y_parent, factor=factors[1])
         self.reorder(x_outer, y_outer, x_inner, y_inner)
         return x_outer, y_outer, x_inner, y_inner
 
@@ -211,16 +232,14 @@ class Stage:
     def pragma(self, axis: IterVar, pragma_type: str, pragma_value: Any = 1) -> None:
         """Put ``pragma_<pragma_type>`` on the loop of an axis, e.g. ``auto_unroll_max_step``."""
         checks.leaf_position(self, axis, "pragma")
-        self.pragmas.append((axis, f"pragma_{pragma_type}", pragma_value))
+        checks.check_key(self, "pragma", pragma_type)
+        value = checks.plain_value(self, f"pragma {pragma_type}", pragma_value)
+        self.pragmas.append((axis, f"pragma_{pragma_type}", value))
 
     def annotate(self, key: str, value: Any) -> None:
-        """Annotate the block of this stage; ``value`` is a str, an int or a list of these."""
-        if not _is_plain(value):
-            raise ScheduleError(
-                f"annotate {key!r} on stage {self.name} needs a str, an int or a list of these, "
-                f"not a {type(value).__name__}: TVM replays nothing else from a trace."
-            )
-        self.annotations[key] = value
+        """Annotate the block of this stage; ``value`` is a str, int, float or a list of these."""
+        checks.check_key(self, "annotate", key)
+        self.annotations[key] = checks.plain_value(self, f"annotate {key}", value)
 
     def compute_at(self, parent: Stage, axis: IterVar) -> None:
         """Compute this stage inside the loop ``axis`` of a stage that uses it."""
@@ -259,10 +278,10 @@ class Stage:
         factor, offset : int
             The least stride ``s`` with ``s % factor == offset`` is taken.
         """
-        dim = checks.check_align(self, axis, factor, offset)
+        align = checks.check_align(self, axis, factor, offset)
         self.refuse_output("storage_align")
-        others = [known for known in self.alignments if known.dim != dim]
-        self.alignments = [*others, StorageAlign(dim, factor, offset)]
+        others = [known for known in self.alignments if known.dim != align.dim]
+        self.alignments = [*others, align]
 
     def double_buffer(self, num_stages: int = 2) -> None:
         """Keep ``num_stages`` versions of this cache, so that copying overlaps computing."""
@@ -270,9 +289,7 @@ class Stage:
             raise ScheduleError(
                 f"double_buffer needs a stage that cache_read made; {self.name} is none."
             )
-        if isinstance(num_stages, bool) or not isinstance(num_stages, int) or num_stages < 1:
-            raise ScheduleError(f"double_buffer needs an int num_stages >= 1, not {num_stages!r}.")
-        self.num_stages = num_stages
+        self.num_stages = check_num_stages(num_stages)
 
     def auto_coalesce(
         self,
@@ -295,6 +312,34 @@ class Stage:
             )
         self.coalesce = Request(num_threads, vector_bytes, stage)
 
+    def set_store_predicate(self, predicate: Any) -> None:
+        """Store the result where ``predicate`` holds: ``thread.var.equal(0)``, and nothing else.
+
+        TensorIR lets thread 0 of a reduction over threads store, so there the call changes nothing;
+        any other predicate is refused when the schedule is applied.
+        """
+        if not is_prim_expr(predicate):
+            raise ScheduleError(
+                f"set_store_predicate on stage {self.name} needs an expression like "
+                f"thread.var.equal(0), not {predicate!r}."
+            )
+        self.store_predicate = predicate
+
+    def env_threads(self, threads: Any) -> None:
+        """Refuse: TensorIR binds threads to loops only."""
+        raise ScheduleError(
+            f"env_threads on stage {self.name} is not there, because TensorIR binds threads to "
+            f"loops only; use s[stage].bind(axis, thread)."
+        )
+
+    def prefetch(self, tensor: Any, var: Any, offset: Any) -> None:
+        """Refuse: TensorIR has no statement that prefetches."""
+        raise ScheduleError(
+            f"prefetch on stage {self.name} is not there, because TensorIR has no such statement; "
+            f"to load tiles ahead use s.cache_read(tensor, 'shared', readers), compute_at, and "
+            f"double_buffer on the cache."
+        )
+
     def tensorize(self, axis: IterVar, intrin: Any) -> None:
         """Compute the loops from ``axis`` inwards by a tensor intrinsic.
 
@@ -311,10 +356,3 @@ class Stage:
                 f"name of a registered intrinsic, not a {type(intrin).__name__}."
             )
         self._mark(axis, LoopMark("tensorize", intrin))
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether TVM can replay an annotation of this value from a trace."""
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    return isinstance(value, (str, int))
