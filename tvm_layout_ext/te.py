@@ -5,8 +5,8 @@
 What TensorIR cannot express is refused by a ScheduleError that says what to use instead:
 ``te.scan``, ``env_threads``, ``prefetch``, a ``vthread`` in a stage inside a kernel, and every
 ``set_store_predicate`` but ``thread.var.equal(0)`` of a reduction over threads. Not there at all
-are ``create_group``, ``rolling_buffer``, ``transform_layout``, ``normalize``, ``Stage.relations`` and
-``Stage.iter_var_attrs``; ``s.sch`` gives a TensorIR schedule, which has a ``transform_layout``.
+are ``create_group``, ``rolling_buffer``, ``transform_layout``, ``normalize``, ``Stage.relations``
+and ``Stage.iter_var_attrs``; ``s.sch`` gives a TensorIR schedule, which has a ``transform_layout``.
 """
 
 from __future__ import annotations
