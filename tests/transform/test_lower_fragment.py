@@ -588,6 +588,41 @@ def test_elements_of_other_threads_are_refused() -> None:
 
 
 @T.prim_func(s_tir=True)
+def summed(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64,), "float32")) -> None:
+    F = T.sblock_alloc_buffer((64, 64), scope="local")
+    for i, j in T.grid(64, 64):
+        with T.sblock("F"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            F[vi, vj] = A[vi, vj]
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            B[vi] = B[vi] + F[vi, vj]
+
+
+@T.prim_func(s_tir=True)
+def turned_in_place(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
+    F = T.sblock_alloc_buffer((64, 64), scope="local")
+    for i, j in T.grid(64, 64):
+        with T.sblock("F"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            F[vi, vj] = A[vi, vj]
+    for i, j in T.grid(64, 64):
+        with T.sblock("turn"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            F[vi, vj] = F[vj, vi]
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = F[vi, vj]
+
+
+def test_elements_that_depend_on_each_other_are_refused() -> None:
+    refused(with_layouts(summed, F=ROWS), "Block B writes B at .* a place of its own")
+    refused(with_layouts(turned_in_place, F=ROWS), "Block turn reads F at .* in no order")
+
+
+@T.prim_func(s_tir=True)
 def opaque(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
     F = T.sblock_alloc_buffer((64, 64), scope="local")
     for i, j in T.grid(64, 64):

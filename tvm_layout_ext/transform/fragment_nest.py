@@ -11,6 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
+from tvm.sym.iter_affine_map import IterMapLevel
 
 from ..errors import ScheduleError
 from .fragment import Fragment, Fragments
@@ -18,7 +19,6 @@ from .fragment import Fragment, Fragments
 __all__ = ["Nest", "Tile", "read_nest", "substitute", "tile_of", "uses"]
 
 _SERIAL = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
-_BIJECTIVE = 2
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def tile_of(nest: Nest, fragments: Fragments) -> Tile:
     Raises
     ------
     ScheduleError
-        If it does not visit each element of one fragment once.
+        If it does not visit each element of one fragment once, or the order could matter.
     """
     fragment, indices = _leader(nest, fragments)
     coordinates = [tirx.Var(f"c{d}", index.ty) for d, index in enumerate(indices)]
@@ -145,7 +145,34 @@ def tile_of(nest: Nest, fragments: Fragments) -> Tile:
         substitute(nest.store, inverse),
         [substitute(p, inverse) for p in nest.predicates],
     )
-    return replace(tile, store=_simplified(tile))
+    tile = replace(tile, store=_simplified(tile))
+    _check_independent(tile, nest.name)
+    return tile
+
+
+def _check_independent(tile: Tile, block: str) -> None:
+    """Refuse statements whose elements cannot be handled in any order, by any threads."""
+    store = tile.store
+
+    def look(load: Any) -> None:
+        if load.source.same_as(store.buffer) and not _same(load.indices, store.indices):
+            raise ScheduleError(
+                f"Block {block} reads {store.buffer.name} at {list(load.indices)} and writes it at "
+                f"{list(store.indices)}; the elements of a tile are handled in no order."
+            )
+
+    tvm_ffi.structural_walk(store.value, [(tvm.ir.TensorLoad, look)])
+    ranges = {var: own for var, own in tile.ranges().items() if int(own.extent) > 1}
+    places = tvm.sym.detect_iter_map(store.indices, ranges, True, IterMapLevel.Bijective)
+    if len(places.indices) != len(store.indices):
+        raise ScheduleError(
+            f"Block {block} writes {store.buffer.name} at {list(store.indices)}; each element of "
+            f"fragment {tile.fragment.name} must go to a place of its own."
+        )
+
+
+def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    return all(tvm_ffi.structural_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def _leader(nest: Nest, fragments: Fragments) -> tuple[Fragment, Any]:
@@ -167,7 +194,9 @@ def _inverse(
     if not _fills(loops, indices, ranges, sizes):
         return None
     long = [d for d, size in enumerate(sizes) if size > 1]
-    result = tvm.sym.detect_iter_map([indices[d] for d in long], ranges, True, _BIJECTIVE)
+    result = tvm.sym.detect_iter_map(
+        [indices[d] for d in long], ranges, True, IterMapLevel.Bijective
+    )
     if len(result.indices) != len(long):
         return None
     values = tvm.sym.inverse_affine_iter_map(result.indices, [coordinates[d] for d in long])
