@@ -23,7 +23,7 @@ DTYPE = "float32"
 #: The widest vector of float32.
 _LANES = 4
 #: One in so many draws, and one more, is of an illegal number of threads.
-_SELDOM = 15
+_SELDOM = 5
 Draw = Callable[[Any], Any]
 
 

@@ -211,3 +211,16 @@ def test_shared_cache_in_a_loop_of_varying_extent_is_refused(versions: int, wher
     s[AA].bind(s[AA].split(AA.op.axis[0], 2)[1], _thread("threadIdx.x"))
     s[AA].double_buffer(versions)
     assert "iterations are not the same for all threads" in _refused(s, [A, B])
+
+
+@pytest.mark.parametrize("factor", [2, 3])
+def test_tile_bounded_by_a_variable_of_its_own_loops_is_refused(factor: int) -> None:
+    A = te.placeholder((2, 2), name="A")
+    B = te.compute((2, 2), lambda i, j: A[j, i] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    BL = s.cache_write(B, "local")
+    outer, inner = s[B].split(s[B].fuse(*B.op.axis), 1)
+    s[B].split(inner, factor)
+    s[B].bind(outer, _thread("blockIdx.x"))
+    s[BL].compute_at(s[B], outer)
+    assert "TensorIR cannot bound an on-chip tile" in _refused(s, [A, B])

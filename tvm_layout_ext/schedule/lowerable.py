@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import tvm
@@ -125,12 +126,24 @@ def _check_sizes(block: s_tir.SBlock) -> None:
 
 def _check_variables(func: tirx.PrimFunc) -> None:
     shapes = {var for p in func.params for e in getattr(p, "shape", ()) for var in _variables(e)}
-    loose = [v.name for v in _variables(func.body) if v not in shapes and v not in func.params]
+    try:
+        used = _variables(func.body)
+    except RuntimeError as error:
+        # TVM's analysis fails on a variable that is used before the loop that defines it.
+        early = re.search(r"variable (\S+) has been used before", str(error))
+        if early is None:
+            raise
+        raise _unbounded(early[1]) from error
+    loose = [v.name for v in used if v not in shapes and v not in func.params]
     if loose:
-        raise ScheduleError(
-            f"TensorIR cannot bound an on-chip tile, because the split that makes loop "
-            f"{loose[0]} does not divide its extent; split by a divisor, or attach further out."
-        )
+        raise _unbounded(loose[0])
+
+
+def _unbounded(loop: str) -> ScheduleError:
+    return ScheduleError(
+        f"TensorIR cannot bound an on-chip tile, because the split that makes loop {loop} does not "
+        f"divide its extent; split by a divisor, or attach further out."
+    )
 
 
 def _variables(node: Any) -> list[Any]:
