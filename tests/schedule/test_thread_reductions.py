@@ -12,7 +12,9 @@ from tvm_layout_ext import ScheduleError, te
 from tvm_layout_ext.simulate import simulate
 
 
-def _sums(m: int, factor: int, rfactor: bool, n: Any = 64) -> tuple[Any, list[Any]]:
+def _sums(
+    m: int, factor: int, rfactor: bool, n: int = 64, lanes: int = 16
+) -> tuple[Any, list[Any]]:
     """Row sums over threadIdx.x, ``factor`` rows a block; TVM's tutorial has the rfactor."""
     A = te.placeholder((m, n), name="A")
     k = te.reduce_axis((0, n), "k")
@@ -27,7 +29,7 @@ def _sums(m: int, factor: int, rfactor: bool, n: Any = 64) -> tuple[Any, list[An
         s[B].bind(last, te.thread_axis("threadIdx.x"))
         s[partial].compute_at(s[B], last)
     else:
-        s[B].bind(s[B].split(last, factor=24)[1], te.thread_axis("threadIdx.x"))
+        s[B].bind(s[B].split(last, factor=lanes)[1], te.thread_axis("threadIdx.x"))
     return s, [A, B]
 
 
@@ -74,3 +76,27 @@ def test_partial_result_of_an_uneven_split_says_what_is_legal() -> None:
     s, args = _sums(6, 3, rfactor=True, n=1000)
     with pytest.raises(ScheduleError, match=r"split by a divisor of the extent, or compute B"):
         s.to_module(args)
+
+
+@pytest.mark.parametrize("rows", [3, 4])
+def test_uneven_rows_of_a_guarded_reduction_are_stored_right(rows: int) -> None:
+    s, args = _sums(33, rows, rfactor=False, lanes=24)
+    a = np.random.default_rng(0).integers(-4, 5, (33, 64)).astype("float32")
+    report = simulate(s.to_module(args), a, progress=False)
+    np.testing.assert_array_equal(report.outputs["B"], a.sum(1))
+    assert report.hazards == []
+
+
+def test_two_guards_of_rows_of_a_guarded_reduction() -> None:
+    A = te.placeholder((5, 7, 20), name="A")
+    k = te.reduce_axis((0, 20), "k")
+    B = te.compute((5, 7), lambda i, j: te.sum(A[i, j, k], axis=k), name="B")
+    s = te.create_schedule(B.op)
+    outer = [s[B].split(axis, 3)[0] for axis in B.op.axis]
+    for axis, dim in zip(outer, "yx", strict=True):
+        s[B].bind(axis, te.thread_axis(f"blockIdx.{dim}"))
+    s[B].bind(s[B].split(k, factor=16)[1], te.thread_axis("threadIdx.x"))
+    a = np.random.default_rng(0).integers(-4, 5, (5, 7, 20)).astype("float32")
+    report = simulate(s.to_module([A, B]), a, progress=False)
+    np.testing.assert_array_equal(report.outputs["B"], a.sum(2))
+    assert report.hazards == []

@@ -49,7 +49,8 @@ def check_lowerable(mod: tvm.IRModule) -> None:
 def _check_reductions(func: tirx.PrimFunc) -> None:
     """Refuse a reduction over threads whose result is guarded.
 
-    LowerCrossThreadReduction stores that without the guard, out of bounds.
+    LowerCrossThreadReduction stores that without the guard, out of bounds, unless the reduction is
+    guarded, too.
     """
     realizes: list[s_tir.SBlockRealize] = []
     threads: dict[tirx.Var, str] = {}
@@ -71,8 +72,9 @@ def _check_guard(realize: s_tir.SBlockRealize, threads: dict[tirx.Var, str]) -> 
     for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
         (summed if is_reduction(axis) else data).update(_variables(value))
     tags = [tag for var, tag in threads.items() if var in summed]
-    guards = [part for part in _conjuncts(realize.predicate) if data & set(_variables(part))]
-    if tags and guards:
+    used = [(part, set(_variables(part))) for part in _conjuncts(realize.predicate)]
+    guards = [part for part, variables in used if data & variables]
+    if tags and guards and not any(summed & variables for _, variables in used):
         raise ScheduleError(
             f"Stage {realize.block.name_hint} reduces over {tags[0]} under the guard {guards[0]}, "
             f"which TVM loses when it stores the result; split the data axes of the stage, and of "
