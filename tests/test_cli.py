@@ -130,7 +130,10 @@ def test_interrupt_keeps_the_records_and_exits_with_130(tmp_path: Path) -> None:
             ["tune", "matmul", "--shape", "8", "8", "8", "--dtype", "int4"],
             "matmul has no dtype int4",
         ),
-        (["tune", "transpose", "--shape", "8", "8", "--trials", "0"], "The number of trials must be at least 1, not 0"),
+        (
+            ["tune", "transpose", "--shape", "8", "8", "--trials", "0"],
+            "The number of trials must be at least 1, not 0",
+        ),
         (["tune", "transpose", "--shape", "8", "8", "--runner", "gpu"], "Unknown runner 'gpu'"),
         (["tune", "transpose", "--shape", "8", "8", "--log", "/dev/null/x"], "Cannot write a log"),
         (["best", "/no/such/log"], "Cannot read a log at /no/such/log: No such file"),

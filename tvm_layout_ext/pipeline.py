@@ -27,6 +27,8 @@ LOWERED = "layout_ext.lowered"
 #: Our passes, by the TVM pass before which each runs, in this order.
 _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     "s_tir.CanonicalizeLoop": (transform.MarkAnnotated, transform.AutoCoalesce),
+    # Reductions over threads still say what they sum.
+    "s_tir.LowerCrossThreadReduction": (transform.GuardReductions,),
     # Block iterators have become loops; nothing has taken the indices apart yet.
     "s_tir.StmtSimplify": (transform.StraightenIndices,),
     # Paddings are in the strides by now, indices count from the tile's corner.

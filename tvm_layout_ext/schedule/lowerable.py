@@ -12,6 +12,7 @@ from tvm import s_tir, tirx
 from .. import pipeline
 from .._compat import pass_name
 from ..errors import ScheduleError
+from ..transform.mark_annotated import is_annotated
 from .axes import is_reduction
 
 __all__ = ["check_lowerable"]
@@ -35,7 +36,9 @@ def check_lowerable(mod: tvm.IRModule) -> None:
         Naming the buffer, or what TVM's pass says.
     """
     func = mod["main"]
-    _check_reductions(func)
+    # GuardReductions mends them in functions that carry our annotations, and only there.
+    if not is_annotated(func):
+        _check_reductions(func)
     if not (_is_guarded(func) or any(map(_is_symbolic, func.params))):
         return
     for compiler_pass in pipeline.lowering_passes()[0]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .auto_coalesce import AutoCoalesce
+from .guard_reductions import GuardReductions
 from .guard_vectors import GuardVectors
 from .lower_fragment import LowerFragment
 from .lower_warp_memory import LowerWarpMemoryFully
@@ -13,6 +14,7 @@ from .swizzle_shared import SwizzleSharedMemory
 
 __all__ = [
     "AutoCoalesce",
+    "GuardReductions",
     "GuardVectors",
     "InjectMultiStageBuffer",
     "LowerFragment",
