@@ -169,6 +169,29 @@ def test_refuses_nested_versions() -> None:
         tlx.lower(s, [a, b])
 
 
+def test_refuses_a_loop_whose_extent_depends_on_another() -> None:
+    """Versions in such a loop once raced."""
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def triangle(A: T.Buffer((8, 32), "float32"), B: T.Buffer((4, 8, 32), "float32")) -> None:
+        for b in T.thread_binding(4, thread="blockIdx.x"):
+            s = T.sblock_alloc_buffer((32,), scope="shared")
+            for k in range(b + 1):
+                for t in T.thread_binding(32, thread="threadIdx.x"):
+                    with T.sblock("s"):
+                        vk, vt = T.axis.remap("SS", [k, t])
+                        T.sblock_attr({"layout_ext.num_stages": 2})
+                        s[vt] = A[vk, vt]
+                for t in T.thread_binding(32, thread="threadIdx.x"):
+                    with T.sblock("B"):
+                        vb, vk, vt = T.axis.remap("SSS", [b, k, t])
+                        B[vb, vk, vt] = s[31 - vt]
+
+    with pytest.raises(tlx.ScheduleError, match=r"Loop k .* depends on loop b"):
+        tlx.lower(triangle)
+
+
 def test_refuses_a_copy_of_what_the_loop_itself_writes() -> None:
     """A running chain: tile k of B is copied only after the loop has written it."""
     from tvm.script import tirx as T

@@ -241,6 +241,21 @@ def _check_not_nested(body: Any) -> None:
     tvm_ffi.structural_walk(body, [(tirx.For, look)])
 
 
+def _check_extents(body: Any) -> None:
+    """Refuse a versioned loop whose length another loop decides: TVM's epilogue then races."""
+    loops: list[Any] = []
+    tvm_ffi.structural_walk(body, [(tirx.For, loops.append)])
+    for loop in filter(_is_planned, loops):
+        used = tirx.analysis.undefined_vars(loop.extent)
+        outer = [o.loop_var for o in loops if any(o.loop_var.same_as(var) for var in used)]
+        if outer:
+            raise ScheduleError(
+                f"Loop {loop.loop_var.name} holds copies with several buffer versions and runs "
+                f"{loop.extent} times, which depends on loop {outer[0].name}; its extent must be "
+                "the same for the whole kernel."
+            )
+
+
 def _is_planned(loop: Any) -> bool:
     return "software_pipeline_stage" in loop.annotations
 
@@ -252,6 +267,7 @@ def _inject_multi_stage_buffer(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tir
     _check_housed(func.body)
     body = tvm_ffi.structural_map(func.body, [(tirx.For, _annotate)], order="post")
     _check_not_nested(body)
+    _check_extents(body)
     return func.with_body(tvm_ffi.structural_map(body, [(SBlock, _strip)], order="post"))
 
 
@@ -268,7 +284,7 @@ def InjectMultiStageBuffer() -> Any:
     * a copy in no serial loop together with its consumer,
     * a copy that reads what the same loop writes, or a buffer with a second writer,
     * two copies of one loop that ask for different numbers of versions,
-    * a loop with versioned copies inside another.
+    * a loop with versioned copies inside another, or whose extent depends on another.
 
     Raises
     ------
