@@ -12,6 +12,7 @@ from tvm import s_tir, tirx
 from .. import pipeline
 from .._compat import pass_name
 from ..errors import ScheduleError
+from ..transform.conditions import conjuncts
 from ..transform.mark_annotated import is_annotated
 from .axes import is_reduction
 
@@ -75,7 +76,7 @@ def _check_guard(realize: s_tir.SBlockRealize, threads: dict[tirx.Var, str]) -> 
     for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
         (summed if is_reduction(axis) else data).update(_variables(value))
     tags = [tag for var, tag in threads.items() if var in summed]
-    used = [(part, set(_variables(part))) for part in _conjuncts(realize.predicate)]
+    used = [(part, set(_variables(part))) for part in conjuncts(realize.predicate)]
     guards = [part for part, variables in used if data & variables]
     if tags and guards and not any(summed & variables for _, variables in used):
         raise ScheduleError(
@@ -83,12 +84,6 @@ def _check_guard(realize: s_tir.SBlockRealize, threads: dict[tirx.Var, str]) -> 
             f"which TVM loses when it stores the result; split the data axes of the stage, and of "
             f"the one it is computed at, by divisors of their extents."
         )
-
-
-def _conjuncts(condition: Any) -> list[Any]:
-    if isinstance(condition, tirx.And):
-        return [*_conjuncts(condition.a), *_conjuncts(condition.b)]
-    return [condition]
 
 
 def _run(compiler_pass: Any, mod: tvm.IRModule) -> tvm.IRModule:

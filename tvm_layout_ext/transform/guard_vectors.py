@@ -9,20 +9,14 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from .conditions import conjuncts
 from .mark_annotated import MARK
+from .rebuild import loop_with
 
 __all__ = ["GuardVectors"]
 
 #: Comparisons, and whether the left side being large makes them fail.
 _FAILS_WHEN_LARGE = {tirx.LT: True, tirx.LE: True, tirx.GT: False, tirx.GE: False}
-
-
-def _conjuncts(condition: Any) -> list[Any]:
-    if isinstance(condition, tirx.And):
-        return [*_conjuncts(condition.a), *_conjuncts(condition.b)]
-    if isinstance(condition, tvm.ir.Call) and condition.op.name == "tirx.likely":
-        return _conjuncts(condition.args[0])
-    return [condition]
 
 
 def _replace(expr: Any, var: Any, value: Any) -> Any:
@@ -93,7 +87,7 @@ def _steadied(loop: Any) -> Any:
         return analyzer.simplify(_replace(node, var, loop.extent * 0))
 
     body = tvm_ffi.structural_map(loop.body, [(kind, steady) for kind in _STEADY], order="post")
-    return tirx.For(var, loop.min, loop.extent, loop.kind, body, None, loop.annotations)
+    return loop_with(loop, body=body)
 
 
 def _guard(loop: Any) -> Any:
@@ -102,12 +96,10 @@ def _guard(loop: Any) -> Any:
         return loop
     if branch.else_case is not None or not tvm.sym.Analyzer().can_prove(loop.min == 0):
         return loop
-    worst = [_at_worst(part, loop) for part in _conjuncts(branch.condition)]
+    worst = [_at_worst(part, loop) for part in conjuncts(branch.condition)]
     if any(part is None for part in worst) or not _is_aligned(loop):
         return loop
-    whole = tirx.For(
-        loop.loop_var, loop.min, loop.extent, loop.kind, branch.then_case, None, loop.annotations
-    )
+    whole = loop_with(loop, body=branch.then_case)
     var = tirx.Var(f"{loop.loop_var.name}_tail", loop.loop_var.ty)
     tail = tirx.For(
         var, loop.min, loop.extent, tirx.ForKind.SERIAL, _replace(branch, loop.loop_var, var)
