@@ -250,6 +250,8 @@ def build(
     mod = to_module(source, args, name)
     resolved = resolve(target)
     if resolved.kind.name == "cuda":
+        # The check and the compilation both go on from here.
+        mod = lower(mod, target=resolved)
         check_fits(mod, resolved)
     with _plain_errors():
         return tvm.compile(mod, target=resolved, tir_pipeline=pipeline.NAME)

@@ -13,6 +13,7 @@ from tvm.s_tir import SBlock
 from .. import decisions
 from ..errors import LayoutError
 from .mark_annotated import ANNOTATION_PREFIX, MARK
+from .rebuild import block_with
 
 __all__ = ["SWIZZLE", "SwizzleSharedMemory", "swizzle_text"]
 
@@ -180,16 +181,12 @@ def _rewrite(func: tirx.PrimFunc, swizzled: Sequence[_Swizzled]) -> tirx.PrimFun
     def block(node: Any) -> Any:
         buffers = [one.flat if (one := of(b)) is not None else b for b in node.alloc_buffers]
         kept = {key: value for key, value in node.annotations.items() if key != SWIZZLE}
-        return SBlock(
-            node.iter_vars,
-            [region(r) for r in node.reads],
-            [region(r) for r in node.writes],
-            node.name_hint,
-            node.body,
-            node.init,
-            buffers,
-            node.match_buffers,
-            kept,
+        return block_with(
+            node,
+            reads=[region(r) for r in node.reads],
+            writes=[region(r) for r in node.writes],
+            alloc_buffers=buffers,
+            annotations=kept,
         )
 
     rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store), (SBlock, block)]
