@@ -34,12 +34,11 @@ from typing import Any
 import numpy as np
 
 from .. import hardware
+from ..layout.requests import NOTHING, distinct, pieces, request_wavefronts
 
 __all__ = ["Count", "count_global", "count_shared", "instructions"]
 
 _WARP = hardware.WARP_SIZE
-#: Marks an inactive thread among sector or word numbers: below every real one.
-_NOTHING = -1
 
 
 @dataclass(frozen=True)
@@ -82,13 +81,6 @@ def instructions(width: int) -> list[tuple[int, int]]:
     return [(start, min(widest, width - start)) for start in range(0, width, widest)]
 
 
-def _distinct(values: Any) -> Any:
-    """Count the distinct non-negative entries of each row."""
-    ordered = np.sort(values, axis=1)
-    steps = np.count_nonzero(ordered[:, 1:] != ordered[:, :-1], axis=1)
-    return steps + (ordered[:, 0] != _NOTHING)
-
-
 def _patterns(addresses: Any, active: Any, modulo: int) -> tuple[Any, Any, Any]:
     """Rows that differ by more than a shift, and how many requests each stands for.
 
@@ -97,7 +89,7 @@ def _patterns(addresses: Any, active: Any, modulo: int) -> tuple[Any, Any, Any]:
     """
     lowest = np.where(active, addresses, np.iinfo(np.int64).max).min(axis=1)
     origin = lowest // modulo * modulo
-    shifted = np.where(active, addresses - origin[:, None], _NOTHING)
+    shifted = np.where(active, addresses - origin[:, None], NOTHING)
     if len(shifted) == 1 or (shifted == shifted[0]).all():
         return shifted[:1], active[:1], np.array([len(shifted)])
     packed = np.ascontiguousarray(shifted).view(np.dtype((np.void, shifted.dtype.itemsize * _WARP)))
@@ -108,16 +100,6 @@ def _patterns(addresses: Any, active: Any, modulo: int) -> tuple[Any, Any, Any]:
 def _live(addresses: Any, active: Any) -> tuple[Any, Any]:
     keep = active.any(axis=1)
     return (addresses, active) if keep.all() else (addresses[keep], active[keep])
-
-
-def _pieces(addresses: Any, active: Any, width: int, piece: int) -> Any:
-    """Numbers of all ``piece``-byte units each row touches, with -1 for inactive threads."""
-    first = addresses // piece
-    last = (addresses + width - 1) // piece
-    span = int((last - first)[active].max(initial=0)) + 1
-    units = first[:, :, None] + np.arange(span)
-    wanted = active[:, :, None] & (units <= last[:, :, None])
-    return np.where(wanted, units, _NOTHING).reshape(len(addresses), -1)
 
 
 def count_global(addresses: Any, active: Any, width: int) -> Count:
@@ -146,24 +128,12 @@ def count_global(addresses: Any, active: Any, width: int) -> Count:
         return Count()
     requests = len(addresses)
     rows, live, repeats = _patterns(addresses, active, hardware.SECTOR_BYTES)
-    sectors = _distinct(_pieces(rows, live, width, hardware.SECTOR_BYTES))
+    sectors = distinct(pieces(rows, live, width, hardware.SECTOR_BYTES))
     # Threads move aligned units of `width` bytes, so distinct units times width is distinct bytes.
-    touched = _distinct(np.where(live, rows, _NOTHING)) * width
+    touched = distinct(np.where(live, rows, NOTHING)) * width
     ideal = -(-touched // hardware.SECTOR_BYTES)
     moved = int(active.sum()) * width
     return Count(requests, moved, int(sectors @ repeats), int(ideal @ repeats))
-
-
-def _phase_wavefronts(words: Any) -> Any:
-    """Most distinct words in one bank, for each row of word numbers."""
-    ordered = np.sort(words, axis=1)
-    fresh = np.ones(ordered.shape, bool)
-    fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    fresh &= ordered != _NOTHING
-    rows = np.broadcast_to(np.arange(len(words))[:, None], ordered.shape)
-    slots = rows[fresh] * hardware.NUM_BANKS + ordered[fresh] % hardware.NUM_BANKS
-    loads = np.bincount(slots, minlength=len(words) * hardware.NUM_BANKS)
-    return loads.reshape(-1, hardware.NUM_BANKS).max(axis=1)
 
 
 def count_shared(addresses: Any, active: Any, width: int, *, store: bool = False) -> Count:
@@ -190,36 +160,7 @@ def count_shared(addresses: Any, active: Any, width: int, *, store: bool = False
         return Count()
     requests = len(addresses)
     rows, live, repeats = _patterns(addresses, active, hardware.NUM_BANKS * hardware.BANK_BYTES)
-    if width <= hardware.BANK_BYTES:
-        waves = _phase_wavefronts(_pieces(rows, live, width, hardware.BANK_BYTES))
-        least = np.ones_like(waves)
-    else:
-        waves, least = _wide_wavefronts(rows, live, width, store)
+    waves, least = request_wavefronts(rows, live, width, joins=not store)
     moved = int(active.sum()) * width
     wavefronts, least_wavefronts = int(waves @ repeats), int(least @ repeats)
     return Count(requests, moved, wavefronts=wavefronts, least_wavefronts=least_wavefronts)
-
-
-def _wide_wavefronts(rows: Any, live: Any, width: int, store: bool) -> tuple[Any, Any]:
-    """Wavefronts, and the least, of requests of 8 or 16 bytes a thread."""
-    threads = _WARP * hardware.BANK_BYTES // width
-    group = 2 * threads
-    rows, live = rows.reshape(-1, group), live.reshape(-1, group)
-    words = _pieces(rows, live, width, hardware.BANK_BYTES)
-    waves = _phase_wavefronts(words.reshape(2 * len(words), -1)).reshape(-1, 2).sum(axis=1)
-    least = live.reshape(-1, 2, threads).any(axis=2).sum(axis=1)
-    if not store:
-        joined = _phase_wavefronts(words)
-        joinable = _paired(rows, live, 1) | _paired(rows, live, 2)
-        waves = np.where(joinable & (joined <= 1), joined, waves)
-        fits = _distinct(words) <= hardware.NUM_BANKS
-        least = np.where(joinable & fits, np.minimum(least, 1), least)
-    a_request = (-1, _WARP // group)
-    return waves.reshape(a_request).sum(axis=1), least.reshape(a_request).sum(axis=1)
-
-
-def _paired(rows: Any, live: Any, distance: int) -> Any:
-    """Whether every thread of a row reads what the thread at ``number ^ distance`` reads."""
-    partner = np.arange(rows.shape[1]) ^ distance
-    same = (rows == rows[:, partner]) | ~live | ~live[:, partner]
-    return same.all(axis=1)
