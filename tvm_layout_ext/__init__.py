@@ -22,7 +22,7 @@ from .errors import (  # noqa: E402
     TargetError,
 )
 from .report.explain import explain  # noqa: E402
-from .schedule import create_schedule  # noqa: E402
+from .schedule import assume_divisible, create_schedule  # noqa: E402
 from .simulate import simulate  # noqa: E402
 from .target import cuda_target, default_target  # noqa: E402
 from .tune import knob, tune  # noqa: E402
@@ -35,6 +35,7 @@ __all__ = [
     "SimulationError",
     "TargetError",
     "__version__",
+    "assume_divisible",
     "build",
     "create_schedule",
     "cuda_target",

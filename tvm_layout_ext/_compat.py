@@ -13,6 +13,7 @@ from importlib import metadata
 from typing import Any
 
 __all__ = [
+    "assert_statement",
     "check_versions",
     "has_gpu",
     "pass_name",
@@ -150,3 +151,15 @@ def split_host_device(mod: Any) -> tuple[Any, dict[Any, Any]]:
 
     host, device = split_host_device_mods(mod)
     return host, device
+
+
+def assert_statement(condition: Any, text: str) -> Any:
+    """Create an ``assert`` that raises a ``ValueError``.
+
+    TVM 0.27's Python class hands kind and condition to its constructor in the wrong order.
+    """
+    import tvm
+    from tvm import tirx
+
+    kind, message = (tvm.ir.expr.StringImm(part) for part in ("ValueError", text))
+    return tirx.AssertStmt(condition, kind, [message])

@@ -26,7 +26,11 @@ _REPLACED = "s_tir"
 LOWERED = "layout_ext.lowered"
 #: Our passes, by the TVM pass before which each runs, in this order.
 _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
-    "s_tir.CanonicalizeLoop": (transform.MarkAnnotated, transform.AutoCoalesce),
+    "s_tir.CanonicalizeLoop": (
+        transform.MarkAnnotated,
+        transform.AutoCoalesce,
+        transform.CheckAssumptions,
+    ),
     # Reductions over threads still say what they sum.
     "s_tir.LowerCrossThreadReduction": (transform.GuardReductions,),
     # Block iterators have become loops; nothing has taken the indices apart yet.

@@ -18,6 +18,7 @@ from tvm.te import *  # noqa: F403
 from tvm.te import thread_axis
 
 from .schedule import Schedule, Stage, create_schedule, ir_builder
+from .schedule.assume_divisible import create_prim_func
 from .schedule.tensor_intrin import TensorIntrin, decl_tensor_intrin
 
 __all__ = [name for name in dir(_tvm_te) if not name.startswith("_")]
@@ -25,6 +26,7 @@ __all__ += [
     "Schedule",
     "Stage",
     "TensorIntrin",
+    "create_prim_func",
     "create_schedule",
     "decl_tensor_intrin",
     "ir_builder",

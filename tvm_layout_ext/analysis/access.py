@@ -9,8 +9,7 @@ sums in them (quotients, loads, xor) keep their regular loops and are irregular 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from math import gcd
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -19,7 +18,9 @@ from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
 from ..hardware import MAX_ACCESS_BYTES
+from .assumptions import NO_ASSUMPTIONS, Assumptions, Prover, read_assumptions
 from .axis_info import power_of_two_in
+from .index_info import IndexAnalyzer
 
 __all__ = ["Access", "Loop", "Nest", "element_bytes", "read_nest", "substitute"]
 
@@ -69,12 +70,15 @@ class Access:
     steps : tuple of int, PrimExpr or None
         By how much one step of each loop moves the offset; None where that is not the same
         everywhere.
+    assumptions : Assumptions
+        What the function promises about its arguments.
     """
 
     buffer: Any
     kind: str
     offset: Any
     steps: tuple[Any, ...]
+    assumptions: Assumptions = NO_ASSUMPTIONS
 
     @property
     def name(self) -> str:
@@ -94,7 +98,8 @@ class Access:
     @property
     def alignment(self) -> int:
         """Power of two, in bytes, that divides the base address."""
-        return power_of_two_in(int(self.buffer.ty.data_alignment) or self.bytes)
+        declared = power_of_two_in(int(self.buffer.ty.data_alignment) or self.bytes)
+        return max(declared, self.assumptions.alignment(self.buffer))
 
     def is_affine(self) -> bool:
         """Whether the offset is regular in every loop."""
@@ -131,8 +136,12 @@ class Access:
             return False
         start = {loop.var: loop.var * 0 for loop in run[:-1]}
         start[run[-1].var] = run[-1].var * width
-        found = tvm.sym.Analyzer().modular_set(substitute(self.offset, start))
-        return gcd(int(found.coeff), int(found.base)) % width == 0
+        first = substitute(self.offset, start)
+        if Prover(self.assumptions.conditions).is_multiple(first, width):
+            return True
+        # TVM gives up on bitwise operations.
+        found = IndexAnalyzer([], assumptions=self.assumptions).info(first)
+        return found.divisor_of_all % width == 0
 
 
 @dataclass(frozen=True)
@@ -149,12 +158,15 @@ class Nest:
         Loads and stores of the body in the order of the program.
     predicate : PrimExpr
         Where the block runs.
+    assumptions : Assumptions
+        What the function promises about its arguments.
     """
 
     block: Any
     loops: tuple[Loop, ...]
     accesses: tuple[Access, ...]
     predicate: Any
+    assumptions: Assumptions = NO_ASSUMPTIONS
 
     def of_scope(self, scope: str) -> list[Access]:
         """Accesses of one kind of memory."""
@@ -193,11 +205,24 @@ def read_nest(sch: Any, block: Any) -> Nest:
     pairs = zip(stmt.iter_vars, realize.iter_values, strict=True)
     values = {it.var: value for it, value in pairs}
     variables = [loop.var for loop in loops]
+    assumptions = _assumptions(sch, block)
     accesses = tuple(
-        _access(buffer, kind, indices, values, variables)
+        replace(_access(buffer, kind, indices, values, variables), assumptions=assumptions)
         for buffer, kind, indices in _raw_accesses(stmt.body)
     )
-    return Nest(stmt, loops, accesses, realize.predicate)
+    return Nest(stmt, loops, accesses, realize.predicate, assumptions)
+
+
+def _assumptions(sch: Any, block: Any) -> Assumptions:
+    """Read what the function that holds a block promises."""
+    root = sch.get_sref(block)
+    while root.parent is not None:
+        root = root.parent
+    for func in sch.mod.functions.values():
+        body = getattr(func, "body", None)
+        if isinstance(body, s_tir.SBlockRealize) and body.block.same_as(root.stmt):
+            return read_assumptions(func)
+    return NO_ASSUMPTIONS
 
 
 def find_realize(sch: Any, block: Any, loops: Sequence[Any]) -> Any:

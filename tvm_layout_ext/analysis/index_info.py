@@ -28,6 +28,7 @@ import tvm
 from tvm import tirx
 
 from ..errors import LayoutError
+from .assumptions import NO_ASSUMPTIONS, Assumptions, Prover
 from .axis_info import (
     BIG,
     BINARY_RULES,
@@ -143,6 +144,8 @@ class IndexAnalyzer:
         What other variables range over; they are taken as fixed while the axes run.
     divisible : mapping of Var to int, optional
         Powers of two known to divide variables.
+    assumptions : Assumptions, optional
+        What the function promises about its arguments.
 
     Examples
     --------
@@ -161,8 +164,11 @@ class IndexAnalyzer:
         axes: Sequence[tuple[Any, tvm.ir.Range]],
         ranges: Mapping[Any, tvm.ir.Range] | None = None,
         divisible: Mapping[Any, int] | None = None,
+        assumptions: Assumptions = NO_ASSUMPTIONS,
     ) -> None:
-        self._analyzer = tvm.sym.Analyzer()
+        self._assumptions = assumptions
+        self._prover = Prover(assumptions.conditions)
+        self._analyzer = self._prover.analyzer
         self._divisible = dict(divisible or {})
         self._known: dict[Any, AxisInfo] = {}
         self._is_exact: dict[Any, bool] = {}

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from .assume_divisible import assume_divisible
 from .double_buffer import double_buffer
 from .face import Schedule, create_schedule
 from .install import install, uninstall
 from .stage import Stage
 
-__all__ = ["Schedule", "Stage", "create_schedule", "double_buffer", "install", "uninstall"]
+__all__ = [
+    "Schedule",
+    "Stage",
+    "assume_divisible",
+    "create_schedule",
+    "double_buffer",
+    "install",
+    "uninstall",
+]

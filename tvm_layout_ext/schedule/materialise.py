@@ -27,6 +27,7 @@ from tvm.tirx import IterVar
 from .. import decisions
 from ..errors import ScheduleError
 from ..transform.auto_coalesce import Request, coalesce
+from .assume_divisible import create_prim_func
 from .axes import Axes, AxisMap, is_reduction
 from .double_buffer import double_buffer
 from .graph import in_order
@@ -109,7 +110,7 @@ def materialise(schedule: Schedule, args: list[Any]) -> s_tir.Schedule:
         If TensorIR refuses something; the sentence names it.
     """
     with _legal("the computation"):
-        func = te.create_prim_func(args)
+        func = create_prim_func(args)
     # The extra checks of "all" cost twice the time and find only defects of TVM itself.
     sch = s_tir.Schedule(func.with_attr("global_symbol", "main"), debug_mask="none")
     return _Materialiser(schedule, sch, args).run()

@@ -268,6 +268,10 @@ class Host(ExpressionCompiler):
         if not isinstance(call, ir.Call):
             return
         name = str(getattr(call.op, "name", ""))
+        if name == "tirx.assume":
+            if not self._now(call.args[0]):
+                raise SimulationError(f"The program assumes {call.args[0]}, which does not hold.")
+            return
         if name != "tirx.call_ffi_kernel":
             raise NotModelled(f"The simulated GPU does not model {name} on the host.")
         self._run_launch(call)

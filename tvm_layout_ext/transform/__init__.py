@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .auto_coalesce import AutoCoalesce
+from .check_assumptions import CheckAssumptions
 from .guard_reductions import GuardReductions
 from .guard_vectors import GuardVectors
 from .lower_fragment import LowerFragment
@@ -14,6 +15,7 @@ from .swizzle_shared import SwizzleSharedMemory
 
 __all__ = [
     "AutoCoalesce",
+    "CheckAssumptions",
     "GuardReductions",
     "GuardVectors",
     "InjectMultiStageBuffer",

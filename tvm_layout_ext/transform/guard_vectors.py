@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ..analysis.assumptions import Assumptions, Prover, read_assumptions
 from .conditions import conjuncts
 from .mark_annotated import MARK
 from .rebuild import loop_with
@@ -66,7 +67,7 @@ def _is_aligned(loop: Any) -> bool:
 _STEADY = {tirx.LT: 1, tirx.GE: 1, tirx.LE: -1, tirx.GT: -1}
 
 
-def _steadied(loop: Any) -> Any:
+def _steadied(loop: Any, assumptions: Assumptions) -> Any:
     """Take the vector's variable out of the comparisons that are the same in all lanes.
 
     TVM sees that ``x * 4 + v < 64`` is ``x < 16``, but not that ``4 <= x * 4 + v`` is ``1 <= x``.
@@ -74,15 +75,14 @@ def _steadied(loop: Any) -> Any:
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
         return loop
     lanes, var = int(loop.extent), loop.loop_var
-    analyzer = tvm.sym.Analyzer()
+    analyzer, prover = tvm.sym.Analyzer(), Prover(assumptions.conditions)
 
     def steady(node: Any) -> Any:
         first = _replace(node.a - node.b, var, loop.extent * 0)
         step = analyzer.simplify(_replace(node.a - node.b, var, var + 1) - (node.a - node.b))
         if not isinstance(step, tirx.IntImm) or int(step) != _STEADY[type(node)]:
             return node
-        found = analyzer.modular_set(first)
-        if int(found.coeff) % lanes or int(found.base) % lanes:
+        if not prover.is_multiple(first, lanes):
             return node
         return analyzer.simplify(_replace(node, var, loop.extent * 0))
 
@@ -112,7 +112,8 @@ def _guard_vectors(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
     if func.attrs.get(MARK, None) is None:
         return func
     body = func.body
-    for rule in (_steadied, _guard):
+    assumptions = read_assumptions(func)
+    for rule in (partial(_steadied, assumptions=assumptions), _guard):
         body = tvm_ffi.structural_map(body, [(tirx.For, rule)], order="post")
     return func.with_body(body)
 
@@ -132,7 +133,8 @@ def GuardVectors() -> Any:
                                                       for v in range(4):
                                                           if i * 4 + v < 1001: ...
 
-    Conditions that are the same in all lanes lose the vector's variable.
+    Conditions that are the same in all lanes lose the vector's variable; so does ``i * 4 + v < n``
+    where the function promises that n is a multiple of 4.
 
     Leaves alone: vectors that do not start at multiples of their length (TVM goes on doing those
     element by element), conditions that are not comparisons of expressions linear in the vector's

@@ -8,6 +8,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock
 
+from ..analysis.assumptions import read_assumptions
 from ..target import better_than_guess
 
 __all__ = ["ANNOTATION_PREFIX", "MARK", "MarkAnnotated", "is_annotated"]
@@ -20,6 +21,9 @@ MARK = "layout_ext.annotated"
 def is_annotated(func: tirx.PrimFunc) -> bool:
     """Whether a function, or a block or loop inside it, carries one of our annotations."""
     if any(str(key).startswith(ANNOTATION_PREFIX) for key in func.attrs.keys()):  # noqa: SIM118 (iterating attrs itself fails)
+        return True
+    if read_assumptions(func).alignments:
+        # TVM cannot lower what this package writes about addresses.
         return True
     found = False
 

@@ -1,0 +1,209 @@
+"""What a function promises about its arguments: ``T.assume`` and ``assert`` at its head.
+
+A promise about a number is a condition, ``n % 16 == 0`` or ``n >= 1``. One about a buffer says that
+the address of its first element is a multiple of some bytes. Both are statements ``T.assume`` of
+the function's body, so they live through schedules, traces, printing and parsing.
+
+Only statements before the first that does any work count. They hold wherever the function runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from .axis_info import power_of_two_in
+
+__all__ = [
+    "NO_ASSUMPTIONS",
+    "Assumptions",
+    "Prover",
+    "aligned",
+    "conjuncts",
+    "divisible",
+    "head_statements",
+    "is_about_numbers",
+    "pointer_promise",
+    "promise_of",
+    "read_assumptions",
+]
+
+_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+_REMAINDERS = (tirx.FloorMod, tirx.Mod)
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """Promises of a function.
+
+    Attributes
+    ----------
+    conditions : tuple of Expr
+        What holds of the numbers, each a comparison.
+    alignments : tuple of (Buffer, int)
+        Bytes that divide the address of a buffer's first element.
+    """
+
+    conditions: tuple[Any, ...] = ()
+    alignments: tuple[tuple[Any, int], ...] = ()
+
+    def alignment(self, buffer: Any) -> int:
+        """Bytes promised to divide the address of a buffer's first element, 1 if none are."""
+        return max((n for other, n in self.alignments if other.same_as(buffer)), default=1)
+
+
+#: A function that promises nothing.
+NO_ASSUMPTIONS = Assumptions()
+
+
+def divisible(variable: Any, divisor: int) -> Any:
+    """Write the condition that a number is a multiple of another."""
+    return tirx.EQ(
+        tirx.FloorMod(variable, tirx.IntImm(variable.ty, divisor)), tirx.IntImm(variable.ty, 0)
+    )
+
+
+def aligned(buffer: Any, divisor: int) -> Any:
+    """Write the condition that a buffer's base address is a multiple of some bytes."""
+    address = tirx.reinterpret("uint64", buffer.data)
+    return divisible(address, divisor)
+
+
+class Prover:
+    """TVM's analyser, knowing some conditions for as long as it lives.
+
+    Conditions on compound expressions are left out: TVM takes their arithmetic not to wrap.
+
+    Attributes
+    ----------
+    analyzer : tvm.sym.Analyzer
+    """
+
+    def __init__(self, conditions: Sequence[Any] = ()) -> None:
+        self.analyzer = tvm.sym.Analyzer()
+        # A scope ends when Python drops it.
+        self._scopes = [self.analyzer.constraint_scope(c) for c in conditions if _is_plain(c)]
+        for scope in self._scopes:
+            scope.__enter__()
+
+    def is_multiple(self, value: Any, divisor: int) -> bool:
+        """Whether a number is proven a multiple of another.
+
+        Examples
+        --------
+        >>> n = tirx.Var("n", "int32")
+        >>> Prover([divisible(n, 16)]).is_multiple(n * 3, 8)
+        True
+        """
+        found = self.analyzer.modular_set(value)
+        return gcd(int(found.coeff), int(found.base)) % divisor == 0
+
+
+def _is_plain(condition: Any) -> bool:
+    return isinstance(condition, _COMPARISONS) and all(
+        _is_atom(side.a if isinstance(side, _REMAINDERS) and _is_atom(side.b) else side)
+        for side in (condition.a, condition.b)
+    )
+
+
+def _is_atom(expr: Any) -> bool:
+    return isinstance(expr, tirx.Var | tirx.IntImm)
+
+
+def conjuncts(condition: Any) -> Iterator[Any]:
+    """Take a condition apart at its ``and``."""
+    if isinstance(condition, tirx.And):
+        yield from conjuncts(condition.a)
+        yield from conjuncts(condition.b)
+    else:
+        yield condition
+
+
+def read_assumptions(func: tirx.PrimFunc) -> Assumptions:
+    """Collect the promises at the head of a function.
+
+    Examples
+    --------
+    >>> from tvm.script import tirx as T
+    >>> @T.prim_func(s_tir=True)
+    ... def double(A: T.Buffer((64,), "float32"), n: T.int32):
+    ...     T.assume(n % 16 == 0)
+    ...     for i in range(n):
+    ...         A[i] = A[i] * T.float32(2)
+    >>> read_assumptions(double).conditions
+    (n % 16 == 0,)
+    """
+    conditions: list[Any] = []
+    alignments: list[tuple[Any, int]] = []
+    for statement in head_statements(func.body):
+        for part in conjuncts(promise_of(statement)):
+            pointer = pointer_promise(part)
+            if pointer is not None:
+                alignments.append(pointer)
+            elif is_about_numbers(part):
+                conditions.append(part)
+    return Assumptions(tuple(conditions), tuple(alignments))
+
+
+def promise_of(statement: Any) -> Any | None:
+    """Condition of a ``T.assume`` or ``assert``, None for another statement."""
+    if isinstance(statement, tirx.AssertStmt):
+        return statement.condition
+    call = getattr(statement, "value", None) if isinstance(statement, tirx.Evaluate) else None
+    if isinstance(call, tvm.ir.Call) and getattr(call.op, "name", "") == "tirx.assume":
+        return call.args[0]
+    return None
+
+
+def head_statements(body: Any) -> Iterator[Any]:
+    """List the promises of a function's body before the first statement that does any work."""
+    if isinstance(body, s_tir.SBlockRealize):
+        # Only the root block, which has no iterators, is the head of a function.
+        body = body.block.body if not body.block.iter_vars else None
+    for statement in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
+        if isinstance(statement, tirx.SeqStmt | s_tir.SBlockRealize):
+            yield from head_statements(statement)
+            return
+        if promise_of(statement) is not None:
+            yield statement
+        elif not _does_nothing(statement):
+            return
+
+
+def _does_nothing(statement: Any) -> bool:
+    return type(statement).__name__ in ("DeclBuffer", "AllocBuffer", "Bind")
+
+
+def pointer_promise(condition: Any) -> tuple[Any, int] | None:
+    """Buffer and bytes of what :func:`aligned` wrote, None for another condition."""
+    if not isinstance(condition, tirx.EQ) or not isinstance(condition.a, _REMAINDERS):
+        return None
+    address, divisor = condition.a.a, condition.a.b
+    if not _is_call(address, "tirx.reinterpret") or not isinstance(divisor, tirx.IntImm):
+        return None
+    pointer = address.args[0]
+    if not _is_call(pointer, "tirx.buffer_data") or not _is_zero(condition.b):
+        return None
+    return pointer.args[0], power_of_two_in(int(divisor))
+
+
+def _is_zero(expr: Any) -> bool:
+    return isinstance(expr, tirx.IntImm) and int(expr) == 0
+
+
+def _is_call(expr: Any, name: str) -> bool:
+    return isinstance(expr, tvm.ir.Call) and getattr(expr.op, "name", "") == name
+
+
+def is_about_numbers(condition: Any) -> bool:
+    """Whether a condition compares numbers that a host knows: no memory, no addresses."""
+    found: list[Any] = []
+    look = [(tvm.ir.TensorLoad, found.append), (tvm.ir.Call, found.append)]
+    tvm_ffi.structural_walk(condition, look)
+    return isinstance(condition, _COMPARISONS) and not found
