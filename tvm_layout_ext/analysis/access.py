@@ -19,6 +19,7 @@ from tvm.tirx import IterVar
 
 from ..hardware import MAX_ACCESS_BYTES
 from .assumptions import NO_ASSUMPTIONS, Assumptions, Prover, read_assumptions
+from .atomics import atomic_of
 from .axis_info import power_of_two_in
 from .index_info import IndexAnalyzer
 
@@ -57,14 +58,14 @@ class Loop:
 
 @dataclass(frozen=True)
 class Access:
-    """One load or store of a block.
+    """One load, store or atomic of a block.
 
     Attributes
     ----------
     buffer : Buffer
         What is accessed.
     kind : str
-        ``load`` or ``store``.
+        ``load``, ``store`` or ``atomic``.
     offset : PrimExpr
         Elements from the base pointer, in the variables of the loops.
     steps : tuple of int, PrimExpr or None
@@ -155,7 +156,7 @@ class Nest:
     loops : tuple of Loop
         Outermost first.
     accesses : tuple of Access
-        Loads and stores of the body in the order of the program.
+        Loads, stores and atomics of the body in the order of the program.
     predicate : PrimExpr
         Where the block runs.
     assumptions : Assumptions
@@ -270,10 +271,16 @@ def _holds_one(ref: Any) -> bool:
 
 def _raw_accesses(body: Any) -> Iterator[tuple[Any, str, Sequence[Any]]]:
     found: list[tuple[Any, str, Sequence[Any]]] = []
+    updated = atomic_of(body)
+
+    def look(load: Any) -> None:
+        kind = "atomic" if updated is not None and load.same_as(updated) else "load"
+        found.append((load.source, kind, load.indices))
+
     tvm_ffi.structural_walk(
         body,
         [
-            (tvm.ir.TensorLoad, lambda load: found.append((load.source, "load", load.indices))),
+            (tvm.ir.TensorLoad, look),
             (
                 tirx.BufferStore,
                 lambda store: found.append((store.buffer, "store", store.indices)),

@@ -22,6 +22,7 @@ from .sectors import estimate, stand_in
 __all__ = [
     "Mapping",
     "choose_mapping",
+    "merged_groups",
     "merged_run",
     "own_order",
     "store_mapping",
@@ -80,7 +81,7 @@ def choose_mapping(nest: Nest, loops: Sequence[Loop], most_bytes: int) -> Mappin
 
 def store_mapping(nest: Nest, loops: Sequence[Loop], most_bytes: int) -> Mapping:
     """Choose the order that the store would like best, and the loads that disagree with it."""
-    store = next(access for access in nest.accesses if access.kind == "store")
+    store = next(access for access in nest.accesses if access.kind != "load")
     return _mapping(nest, loops, own_order(store, nest, loops), most_bytes)
 
 
@@ -128,7 +129,7 @@ def _step(access: Access, nest: Nest, loop: Loop) -> Any:
 
 
 def _candidates(nest: Nest, accesses: list[Access], loops: Sequence[Loop]) -> list[list[Loop]]:
-    stores = [a for a in accesses if a.kind == "store"]
+    stores = [a for a in accesses if a.kind != "load"]
     voters = [*stores, *(a for a in accesses if a.kind == "load")]
     orders = [own_order(a, nest, loops) for a in voters if _walks(a, nest, loops)]
     return orders or [list(loops)]
@@ -165,6 +166,29 @@ def merged_run(accesses: Sequence[Access], all_loops: Sequence[Loop], order: Seq
     return run
 
 
+def merged_groups(nest: Nest, mapping: Mapping) -> list[list[Loop]]:
+    """Part the loops of an order into runs that every access walks as one loop.
+
+    Parameters
+    ----------
+    nest : Nest
+    mapping : Mapping
+        The order.
+
+    Returns
+    -------
+    list of list of Loop
+        The outermost run first.
+    """
+    groups: list[list[Loop]] = []
+    rest = list(mapping.order)
+    while rest:
+        run = merged_run(nest.accesses, nest.loops, rest)
+        groups.insert(0, rest[len(rest) - run :])
+        rest = rest[: len(rest) - run]
+    return groups
+
+
 def _continues(outer: Any, inner: Any, extent: Any) -> bool:
     if outer is None or inner is None:
         return False
@@ -176,9 +200,16 @@ def widest_vector(nest: Nest, run: Sequence[Loop], most_bytes: int) -> int:
 
     An access that stays at one element does not mind; one with gaps, or that jumps about, is best
     left to single elements, so that neighbouring lanes take neighbouring ones.
+
+    A store thereby never exceeds its own width, nor does a load. Triton lets a float32 load beside
+    a float16 store take 8 elements a thread, as two instructions; here each of the two would touch
+    half of every sector, 32 sectors for 512 bytes instead of 16, so both take 4. An atomic takes
+    one: TVM's calls of atomics have one element, although sm_90 could add 16 bytes at once.
     """
     widths = []
     for access in nest.accesses:
+        if access.kind == "atomic":
+            return 1
         step = _step(access, nest, run[-1])
         if step == 1:
             widths.append(access.vector(run, most_bytes))

@@ -35,7 +35,7 @@ class Traffic:
     ----------
     buffer : str
     kind : str
-        ``load`` or ``store``.
+        ``load``, ``store`` or ``atomic``.
     iterations : float
         Iterations of the block that a request serves, on average.
     vector_bytes : int
@@ -83,7 +83,7 @@ def count_traffic(nest: Nest) -> list[Traffic]:
     env, lanes = _sample(nest.loops)
     active = (lanes >= 0) & _active(nest.predicate, env, lanes.shape)
     counted = (
-        _count(access, *_width(access, nest.loops), env, active)
+        _count(access, *_width(access, nest.loops, env), env, active)
         for access in nest.of_scope("global")
     )
     return [traffic for traffic in counted if traffic is not None]
@@ -118,10 +118,13 @@ def estimate(access: Access, order: Sequence[Loop], vector: int) -> Traffic | No
     return _count(access, vector if runs else 1, vector if runs else 1, env, active)
 
 
-def _moves_by_one(access: Access, var: Any, env: dict[Any, np.ndarray]) -> bool:
+def _moves_by_one(access: Access, var: Any, env: dict[Any, np.ndarray], steps: int = 2) -> bool:
+    """Whether the offset goes up by one at each of some steps of a variable."""
     try:
-        ahead = {**env, var: env[var] + 1}
-        return bool((evaluate(access.offset, ahead) - evaluate(access.offset, env) == 1).all())
+        start = evaluate(access.offset, env)
+        ahead = ({**env, var: env[var] + by} for by in range(1, steps))
+        moved = (evaluate(access.offset, values) - start for values in ahead)
+        return all(bool((by == far).all()) for by, far in enumerate(moved, start=1))
     except KeyError:
         return False
 
@@ -203,15 +206,18 @@ def _count(
     )
 
 
-def _width(access: Access, loops: Sequence[Loop]) -> tuple[int, int]:
+def _width(access: Access, loops: Sequence[Loop], env: dict[Any, np.ndarray]) -> tuple[int, int]:
     """Elements of one instruction, and iterations that it serves.
 
     They are those of the vectorized loop, if the access walks along it; one element serves them all
-    if it stays where it is, and otherwise each takes an instruction of its own.
+    if it stays where it is, and otherwise each takes an instruction of its own. What indices of
+    fused loops hide from the analyser is seen at the sampled values.
     """
     for loop, step in zip(loops, access.steps, strict=True):
         if loop.kind == "vectorized":
             lanes = loop.size or 1
+            if step is None and _moves_by_one(access, loop.var, env, lanes):
+                step = 1
             return (lanes if step == 1 else 1), (lanes if step in (0, 1) else 1)
     return 1, 1
 

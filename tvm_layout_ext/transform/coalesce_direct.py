@@ -7,12 +7,11 @@ from math import prod
 from typing import Any
 
 from ..analysis.access import Loop, Nest
-from ..analysis.assumptions import Assumptions, Prover
 from ..analysis.mapping import Mapping
 from ..analysis.sectors import stand_in
 from ..hardware import WARP_SIZE
 
-__all__ = ["DEFAULT_THREADS", "schedule_copy", "schedule_direct"]
+__all__ = ["DEFAULT_THREADS", "bind_kernel", "schedule_copy", "schedule_direct", "threads_for"]
 
 DEFAULT_THREADS = 256
 #: Vectors that a thread has in flight: four of 16 bytes cover the latency at half occupancy.
@@ -35,24 +34,13 @@ def fuse(sch: Any, loops: Sequence[Any]) -> Any:
     return loops[0] if len(loops) == 1 else sch.fuse(*loops)
 
 
-def split_whole(sch: Any, loop: Any, factors: Sequence[int], assumptions: Assumptions) -> list[Any]:
-    """Split a loop, without a guard where the function promises that the factors divide it."""
-    extent = sch.get(loop).extent
-    whole = bool(assumptions.conditions) and Prover(assumptions.conditions).is_multiple(
-        extent, prod(factors)
-    )
-    return list(sch.split(loop, [None, *factors], disable_predication=whole))
-
-
-def split_vector(
-    sch: Any, loops: Sequence[Any], mapping: Mapping, assumptions: Assumptions
-) -> tuple[Any, Any | None]:
+def split_vector(sch: Any, loops: Sequence[Any], mapping: Mapping) -> tuple[Any, Any | None]:
     """Fuse loops into one, with the vector split off its contiguous end."""
     run = fuse(sch, loops[len(loops) - mapping.run :])
     outer = list(loops[: len(loops) - mapping.run])
     if mapping.vector == 1:
         return fuse(sch, [*outer, run]), None
-    groups, vector = split_whole(sch, run, [mapping.vector], assumptions)
+    groups, vector = sch.split(run, [None, mapping.vector])
     return fuse(sch, [*outer, groups]), vector
 
 
@@ -61,6 +49,12 @@ def groups_of(mapping: Mapping) -> int:
     run = prod(stand_in(loop.extent) for loop in mapping.inner)
     outer = prod(stand_in(loop.extent) for loop in mapping.order[: -mapping.run])
     return outer * -(-run // mapping.vector)
+
+
+def threads_for(mapping: Mapping, num_threads: int | None) -> int:
+    """Threads of a block: 256 where none are asked for, less where there is not enough to do."""
+    enough = WARP_SIZE * max(1, -(-groups_of(mapping) // WARP_SIZE))
+    return num_threads or min(DEFAULT_THREADS, enough)
 
 
 def schedule_direct(
@@ -87,13 +81,13 @@ def schedule_direct(
         Threads of a block; by default 256, less where there is not enough to do.
     """
     groups = groups_of(mapping)
-    threads = num_threads or min(DEFAULT_THREADS, WARP_SIZE * max(1, -(-groups // WARP_SIZE)))
+    threads = threads_for(mapping, num_threads)
     steps = _STEPS
     while steps > 1 and groups < steps * threads * _MANY_BLOCKS:
         steps //= 2
     loops = in_order(sch, block, nest, mapping.order)
-    fused, vector = split_vector(sch, loops, mapping, nest.assumptions)
-    grid, step, thread = split_whole(sch, fused, [steps, threads], nest.assumptions)
+    fused, vector = split_vector(sch, loops, mapping)
+    grid, step, thread = sch.split(fused, [None, steps, threads])
     sch.bind(grid, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     sch.unroll(step)
@@ -118,11 +112,19 @@ def schedule_copy(
         Extent of each of the kernel's thread axes.
     """
     loops = in_order(sch, block, nest, mapping.order)
-    fused, vector = split_vector(sch, loops, mapping, nest.assumptions)
-    axes = sorted(threads, reverse=True)
-    step, *bound = sch.split(fused, [None, *(threads[axis] for axis in axes)])
-    for loop, axis in zip(bound, axes, strict=True):
-        sch.bind(loop, axis)
+    fused, vector = split_vector(sch, loops, mapping)
+    step, thread = sch.split(fused, [None, prod(threads.values())])
+    bind_kernel(sch, thread, threads)
     sch.unroll(step)
     if vector is not None:
         sch.vectorize(vector)
+
+
+def bind_kernel(sch: Any, thread: Any, threads: dict[str, int]) -> None:
+    """Bind a loop over all threads of a kernel to its thread axes, ``threadIdx.x`` innermost."""
+    axes = sorted(threads, reverse=True)
+    parts = [thread]
+    if len(axes) > 1:
+        parts = sch.split(thread, [threads[axis] for axis in axes])
+    for loop, axis in zip(parts, axes, strict=True):
+        sch.bind(loop, axis)

@@ -1,0 +1,37 @@
+"""Statements that update one buffer element atomically."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+__all__ = ["atomic_of"]
+
+_EXTERN_CALLS = ("tirx.call_extern", "tirx.call_pure_extern")
+_ATOMIC_CALLS = ("tirx.cuda.atomic_add", "tirx.cuda.atomic_cas")
+
+
+def atomic_of(body: Any) -> Any | None:
+    """Element that a statement updates atomically, as a load of it; None for other statements.
+
+    CUDA's functions (``T.call_extern("float32", "atomicAdd", T.address_of(B[i]), x)``) and TVM's
+    ``T.cuda.atomic_add`` and ``T.cuda.atomic_cas`` are known.
+
+    Parameters
+    ----------
+    body : Stmt
+        Of a block.
+    """
+    if not isinstance(body, tirx.Evaluate) or not isinstance(body.value, tvm.ir.Call):
+        return None
+    name, args = str(getattr(body.value.op, "name", "")), list(body.value.args)
+    if name in _EXTERN_CALLS and str(getattr(args[0], "value", "")).startswith("atomic"):
+        args = args[1:]
+    elif name not in _ATOMIC_CALLS:
+        return None
+    pointer = args[0] if args else None
+    if not isinstance(pointer, tvm.ir.Call) or pointer.op.name != "tirx.address_of":
+        return None
+    return pointer.args[0]

@@ -1,0 +1,100 @@
+"""Whether one way to map a block moves more sectors than another, access by access.
+
+Two mappings of a block run the same iterations in requests of different size, and one may read an
+operand once that the other reads again and again. So what is compared is sectors an iteration of
+the block that was mapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from ..hardware import WARP_SIZE
+from .access import Nest
+from .sectors import Traffic, count_traffic, stand_in
+
+__all__ = ["SAME", "Worsened", "sectors_per_iteration", "served_traffic", "worsened"]
+
+#: Ratio of sectors that sampling cannot tell from equality.
+SAME = 1.02
+#: Sectors over the least possible up to which an access still counts as well walked.
+_WELL_WALKED = 1.3
+
+
+def served_traffic(part: Nest, iterations: int) -> list[Traffic]:
+    """Count a part of a mapped block, in iterations of the block.
+
+    Parameters
+    ----------
+    part : Nest
+        The mapped block, or a copy that was put in front of it or after it.
+    iterations : int
+        Iterations of the block before it was mapped. A copy that runs fewer serves several of
+        them by each of its own.
+    """
+    own = prod(stand_in(loop.extent) for loop in part.loops)
+    times = max(1.0, iterations / own)
+    return [replace(t, iterations=t.iterations * times) for t in count_traffic(part)]
+
+
+def sectors_per_iteration(traffic: Sequence[Traffic]) -> float:
+    """Sectors that one iteration costs, over all accesses; requests carry different numbers."""
+    return sum(t.sectors / t.iterations for t in traffic)
+
+
+@dataclass(frozen=True)
+class Worsened:
+    """An access that moves more sectors than it did.
+
+    Attributes
+    ----------
+    text : str
+        Which, and by how much.
+    only_at_ends : bool
+        A request still fills its sectors but for one, or for three in ten: its bytes lie in pieces
+        that begin inside a sector. That is the price of a row that begins there and is not walked
+        into from the row before.
+    """
+
+    text: str
+    only_at_ends: bool
+
+
+def worsened(before: Sequence[Traffic], after: Sequence[Traffic]) -> list[Worsened]:
+    """Tell which accesses move more sectors than they did.
+
+    Accesses of a buffer in one direction are compared one by one, or all together where their
+    number has changed, as when several loads share a tile.
+
+    Examples
+    --------
+    >>> full = Traffic("A", "load", 32, 4, 4, 4)
+    >>> [worse.text for worse in worsened([full], [Traffic("A", "load", 128, 16, 32, 16)])]
+    ['load of A (8 sectors for 32 iterations, 4 before)']
+    """
+    found: list[Worsened] = []
+    for key in dict.fromkeys(_key(t) for t in before):
+        old = [t for t in before if _key(t) == key]
+        new = [t for t in after if _key(t) == key]
+        pairs = [(old, new)]
+        if len(old) == len(new):
+            pairs = [([a], [b]) for a, b in zip(old, new, strict=True)]
+        for a, b in pairs:
+            was, now = sectors_per_iteration(a), sectors_per_iteration(b)
+            if now > SAME * was:
+                text = (
+                    f"{key[1]} of {key[0]} ({WARP_SIZE * now:.3g} sectors for {WARP_SIZE} "
+                    f"iterations, {WARP_SIZE * was:.3g} before)"
+                )
+                found.append(Worsened(text, all(map(_is_well_walked, b))))
+    return found
+
+
+def _is_well_walked(traffic: Traffic) -> bool:
+    return traffic.sectors <= max(traffic.least + 1, _WELL_WALKED * traffic.least)
+
+
+def _key(traffic: Traffic) -> tuple[str, str]:
+    return traffic.buffer, traffic.kind

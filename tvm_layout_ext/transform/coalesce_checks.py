@@ -1,0 +1,167 @@
+"""What ``auto_coalesce`` refuses before it tries anything, and which loops it may map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ..analysis.access import Access, Loop, Nest, loop_kind
+from ..analysis.atomics import atomic_of
+from ..errors import ScheduleError
+from .coalesce_request import NAME, Request
+
+__all__ = ["check", "enclosing_threads", "free_loops", "threads_of"]
+
+_KNOWN_CALLS = (
+    "tirx.if_then_else",
+    "tirx.bitwise_and",
+    "tirx.bitwise_or",
+    "tirx.bitwise_xor",
+    "tirx.bitwise_not",
+    "tirx.shift_left",
+    "tirx.shift_right",
+    "tirx.likely",
+)
+
+
+def check(nest: Nest) -> None:
+    """Refuse a block that no mapping suits.
+
+    Raises
+    ------
+    ScheduleError
+        If it is opaque, has a loop of extent 0, reaches further than its indices can, or indexes
+        by a function whose values are not known.
+    """
+    name = nest.block.name_hint
+    _check_body(nest.block)
+    empty = [loop for loop in nest.loops if loop.size == 0]
+    if empty:
+        raise ScheduleError(
+            f"Loop {empty[0].var.name} of block {name} has extent 0, so there is nothing to map."
+        )
+    for access in nest.accesses:
+        _check_reach(access, name)
+        call = _unknown_call(access)
+        if call is not None:
+            raise ScheduleError(
+                f"Block {name} indexes {access.name} by {call}, whose values are not known; "
+                f"indices may use arithmetic and loads."
+            )
+
+
+def _check_body(block: Any) -> None:
+    body = block.body
+    if block.iter_vars and (isinstance(body, tirx.BufferStore) or atomic_of(body) is not None):
+        return
+    raise ScheduleError(
+        f"Block {block.name_hint} is opaque; {NAME} re-maps only blocks whose body is one store or "
+        "one atomic on a buffer element."
+    )
+
+
+def _check_reach(access: Access, block: str) -> None:
+    """Refuse arrays that 32-bit indices cannot reach over; TVM would wrap them silently."""
+    ty = access.buffer.ty
+    parts = [*access.buffer.shape, *ty.strides]
+    if any(not isinstance(n, tirx.IntImm) or str(n.ty) != "int32" for n in parts):
+        return
+    shape = [int(n) for n in access.buffer.shape]
+    size = prod(shape)
+    if ty.strides:
+        size = sum((n - 1) * int(s) for n, s in zip(shape, ty.strides, strict=True)) + 1
+    if isinstance(ty.elem_offset, int | tirx.IntImm):
+        size += int(ty.elem_offset)
+    if size >= 1 << 31:
+        raise ScheduleError(
+            f"Buffer {access.name} of block {block} spans {size:,} elements, too many for the "
+            '32-bit indices that its shape and strides have; declare them as "int64".'
+        )
+
+
+def _unknown_call(access: Access) -> str | None:
+    calls: list[str] = []
+    look = (tvm.ir.Call, lambda call: calls.append(str(getattr(call.op, "name", call.op))))
+    tvm_ffi.structural_walk(access.offset, [look])
+    return next((call for call in calls if call not in _KNOWN_CALLS), None)
+
+
+def enclosing_threads(sch: Any, block: Any, nest: Nest) -> dict[str, int] | None:
+    """Thread axes of the kernel around a block that has no threads of its own, or None.
+
+    Raises
+    ------
+    ScheduleError
+        If loops of the block itself are bound.
+    """
+    bound = [loop for loop in nest.loops if "Idx" in loop.kind]
+    if not bound:
+        return None
+    name = nest.block.name_hint
+    mine = [loop for loop in bound if loop.kind.startswith("threadIdx") or loop.is_perfect]
+    if mine:
+        raise ScheduleError(
+            f"Loop {mine[0].var.name} of block {name} is already bound to {mine[0].kind}; "
+            f"{NAME} needs loops that are not bound yet."
+        )
+    found: dict[str, int] = {}
+
+    def look(loop: Any) -> None:
+        kind = loop_kind(loop)
+        if kind.startswith("threadIdx"):
+            found[kind] = int(loop.extent)
+
+    first = next(i for i, loop in enumerate(nest.loops) if "Idx" in loop.kind)
+    tvm_ffi.structural_walk(sch.get(sch.get_loops(block)[first]), [(tirx.For, look)])
+    return found
+
+
+def threads_of(nest: Nest, kernel: dict[str, int], request: Request) -> dict[str, int]:
+    """Thread axes to spread a block in a kernel over; 128 where the kernel has none yet.
+
+    Raises
+    ------
+    ScheduleError
+        If the request is for another number than the kernel has.
+    """
+    threads = kernel or {"threadIdx.x": request.num_threads or 128}
+    total = prod(threads.values())
+    if request.num_threads not in (None, total):
+        raise ScheduleError(
+            f"The kernel around block {nest.block.name_hint} has {total} threads; "
+            f"{NAME} cannot give the block {request.num_threads}."
+        )
+    return threads
+
+
+def free_loops(nest: Nest, *, inside: bool) -> list[Loop]:
+    """Loops that may be mapped: all, or those of the block alone where it is inside a kernel.
+
+    Raises
+    ------
+    ScheduleError
+        If there is none, one is not serial, or one holds other blocks, too.
+    """
+    loops: Sequence[Loop] = nest.loops
+    if inside:
+        loops = [loop for loop in loops if loop.is_perfect]
+    name = nest.block.name_hint
+    for loop in loops:
+        if not loop.is_perfect:
+            raise ScheduleError(
+                f"Loop {loop.var.name} holds other blocks beside {name}, so {NAME} cannot bind "
+                "it; bind it first, or give the block loops of its own."
+            )
+        if loop.kind not in ("serial", "unrolled"):
+            raise ScheduleError(
+                f"Loop {loop.var.name} of block {name} is already {loop.kind}; "
+                f"{NAME} needs serial loops."
+            )
+    if not loops:
+        raise ScheduleError(f"Block {name} has no loop of its own for {NAME} to map.")
+    return list(loops)

@@ -1,0 +1,164 @@
+"""Which of the possible mappings of a block is the best, and whether it is better than none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from ..analysis.access import Nest, read_nest
+from ..analysis.comparison import (
+    SAME,
+    Worsened,
+    sectors_per_iteration,
+    served_traffic,
+    worsened,
+)
+from ..analysis.sectors import Traffic, stand_in
+from ..errors import ScheduleError
+from .coalesce_request import NAME
+
+__all__ = ["Outcome", "Way", "choose"]
+
+#: How many times fewer sectors in all are worth one more sector at the ends of rows.
+_WORTH_ENDS = 2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was done with a block.
+
+    Attributes
+    ----------
+    path : str
+        ``direct``, ``staged``, ``copy``, ``reduction``, or ``alone`` if nothing was changed.
+    text : str
+        One sentence: what, or why not.
+    before, after : tuple of Traffic
+        Sectors of each global access; ``before`` with one element a lane in the order of the loops,
+        where the block was not bound yet.
+    """
+
+    path: str
+    text: str
+    before: tuple[Traffic, ...]
+    after: tuple[Traffic, ...]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to map a block: what it is called, and what applies it.
+
+    ``apply`` returns a text for the report and the blocks that then access global memory.
+    """
+
+    path: str
+    apply: Callable[[Any, Any], tuple[str, list[Any]]]
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A way that was tried on a copy of the schedule."""
+
+    way: Way
+    text: str
+    after: tuple[Traffic, ...]
+    worse: tuple[Worsened, ...]
+
+    @property
+    def cost(self) -> float:
+        return sectors_per_iteration(self.after)
+
+    @property
+    def losses(self) -> str:
+        """Accesses that move more than before, as text."""
+        return " and ".join(worse.text for worse in self.worse)
+
+    def is_worth_its_ends(self, others: Sequence[_Trial], before: Sequence[Traffic]) -> bool:
+        """Whether what it loses is a sector at the ends of rows, and it halves what is moved."""
+        costs = [trial.cost for trial in others] or [sectors_per_iteration(before)]
+        ends = all(worse.only_at_ends for worse in self.worse)
+        return ends and self.cost * _WORTH_ENDS <= min(costs)
+
+
+def choose(
+    sch: Any, block: Any, nest: Nest, before: tuple[Traffic, ...], ways: Sequence[Way]
+) -> tuple[Outcome, Way | None]:
+    """Try the ways on copies of the schedule; keep the one that moves the fewest sectors.
+
+    A way in which an access moves more sectors than before is out, however many others gain; the
+    block is rather left as it was. One loss is no reason: where rows begin inside a sector, a row
+    that is no longer walked into from the one before costs its requests one sector more. That is
+    put up with, and told, if the sectors in all fall to half. Of equally good ways the first wins.
+
+    Raises
+    ------
+    ScheduleError
+        If no way is possible.
+    """
+    trials, refusals = _try(sch, block, nest, before, ways)
+    if not trials:
+        raise ScheduleError(
+            f"{NAME} finds no legal mapping of block {nest.block.name_hint}: {refusals[0]}."
+        )
+    good = [trial for trial in trials if not trial.worse]
+    good += [t for t in trials if t.worse and t.is_worth_its_ends(good, before)]
+    best = _fewest(good or trials)
+    if not good:
+        text = f"left as it was, because {best.text} moves more for {best.losses}"
+        return Outcome("alone", _sentence(text, before, best.after), before, before), None
+    text = "; ".join([best.text, *_remarks(trials, best), *refusals])
+    return Outcome(best.way.path, _sentence(text, before, best.after), before, best.after), best.way
+
+
+def _remarks(trials: Sequence[_Trial], best: _Trial) -> list[str]:
+    """What the best way loses, and what a way that was passed over would have gained."""
+    if best.worse:
+        return [f"rows begin inside sectors, so it moves more for {best.losses}"]
+    first = _fewest(trials)
+    if first is best or not first.worse or first.cost * SAME >= best.cost:
+        return []
+    return [f"{first.text} would move fewer in all, but more for {first.losses}"]
+
+
+def _try(
+    sch: Any, block: Any, nest: Nest, before: tuple[Traffic, ...], ways: Sequence[Way]
+) -> tuple[list[_Trial], list[str]]:
+    """Apply each way to a copy of the schedule: what came of it, and why some are not possible."""
+    trials: list[_Trial] = []
+    refusals: list[str] = []
+    iterations = prod(stand_in(loop.extent) for loop in nest.loops)
+    for way in ways:
+        trial = sch.copy()
+        try:
+            text, touching = way.apply(trial, block)
+        except (RuntimeError, IndexError, ScheduleError) as error:
+            refusals.append(f"{way.path} is not possible: {_first_line(error)}")
+            continue
+        parts = (read_nest(trial, part) for part in touching)
+        after = tuple(t for part in parts for t in served_traffic(part, iterations))
+        trials.append(_Trial(way, text, after, tuple(worsened(before, after))))
+    return trials, refusals
+
+
+def _fewest(trials: Sequence[_Trial]) -> _Trial:
+    best = trials[0]
+    for trial in trials[1:]:
+        if trial.cost * SAME < best.cost:
+            best = trial
+    return best
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error)
+    if "Error message:" in text:
+        text = text.rpartition("Error message:")[2].strip().removeprefix("ScheduleError: ")
+        text = "TensorIR refuses it, " + text
+    return (text.strip().splitlines() or [type(error).__name__])[0].strip().rstrip(".:")
+
+
+def _sentence(what: str, before: Sequence[Traffic], after: Sequence[Traffic]) -> str:
+    old = "; ".join(map(str, before)) or "not counted"
+    new = "; ".join(map(str, after)) or "no access to global memory is counted"
+    return f"{what}; {new}; before {old}."

@@ -1,0 +1,134 @@
+"""The ways in which a block can be mapped, in the order in which equally good ones are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from ..analysis.access import Loop, Nest
+from ..analysis.mapping import Mapping, choose_mapping, merged_groups, store_mapping
+from .coalesce_blocked import schedule_blocked, spread
+from .coalesce_checks import threads_of
+from .coalesce_choice import Way
+from .coalesce_direct import schedule_copy, schedule_direct, threads_for
+from .coalesce_reduction import schedule_reduction
+from .coalesce_request import Request
+from .coalesce_staged import schedule_staged
+
+__all__ = ["as_it_is", "list_ways"]
+
+#: What applies a mapping to a block of a schedule.
+_Apply = Callable[[Any, Any, Mapping], None]
+
+
+def as_it_is(free: Sequence[Loop]) -> Mapping:
+    """Loops in their order, one element a lane."""
+    return Mapping(tuple(free), 1, 1, ())
+
+
+def list_ways(
+    nest: Nest, free: Sequence[Loop], kernel: dict[str, int] | None, request: Request
+) -> list[Way]:
+    """List the ways to try for a block.
+
+    Parameters
+    ----------
+    nest : Nest
+        The block.
+    free : sequence of Loop
+        Its loops that may be mapped.
+    kernel : dict of str to int, optional
+        Thread axes of the kernel around it.
+    request : Request
+    """
+    mapping = choose_mapping(nest, free, request.vector_bytes)
+    if kernel is not None:
+        return _copies(nest, free, mapping, threads_of(nest, kernel, request))
+    if any(loop.is_reduction for loop in nest.loops):
+
+        def reduction(sch: Any, block: Any) -> tuple[str, list[Any]]:
+            return schedule_reduction(sch, block, nest, request.num_threads, request.vector_bytes)
+
+        return [Way("reduction", reduction)]
+    direct = _direct(nest, free, mapping, request.num_threads)
+    staged = _staged(nest, free, request)
+    if request.stage == "none" or staged is None:
+        return direct
+    return [staged] if request.stage == "shared" else [*direct, staged]
+
+
+def _copies(
+    nest: Nest, free: Sequence[Loop], mapping: Mapping, threads: dict[str, int]
+) -> list[Way]:
+    """Spread a block over the threads that its kernel has."""
+
+    def flat(sch: Any, block: Any, mapping: Mapping) -> None:
+        schedule_copy(sch, block, nest, mapping, threads)
+
+    what = "spread over the kernel's threads"
+    ways = [
+        _way("copy", f"{what}, vectors of {mapping.vector}", flat, mapping),
+        _way("copy", f"{what} in the order of the loops", flat, as_it_is(free)),
+    ]
+    return [*ways, *_blocked("copy", nest, mapping, prod(threads.values()), threads)]
+
+
+def _direct(
+    nest: Nest, free: Sequence[Loop], mapping: Mapping, num_threads: int | None
+) -> list[Way]:
+    """Bind the block's own loops."""
+
+    def flat(sch: Any, block: Any, mapping: Mapping) -> None:
+        schedule_direct(sch, block, nest, mapping, num_threads)
+
+    ways = [
+        _way("direct", f"direct, vectors of {mapping.vector}", flat, mapping),
+        _way("direct", "direct, in the order of the loops", flat, as_it_is(free)),
+    ]
+    return [*ways, *_blocked("direct", nest, mapping, threads_for(mapping, num_threads), None)]
+
+
+def _way(path: str, text: str, apply: _Apply, mapping: Mapping) -> Way:
+    def run(sch: Any, block: Any) -> tuple[str, list[Any]]:
+        apply(sch, block, mapping)
+        return text, [block]
+
+    return Way(path, run)
+
+
+def _blocked(
+    path: str, nest: Nest, mapping: Mapping, threads: int, kernel: dict[str, int] | None
+) -> list[Way]:
+    """Lanes and warps by dimension, where loops do not merge and the builder can tell."""
+    groups = merged_groups(nest, mapping)
+    layout = spread(groups, mapping.vector, threads)
+    if layout is None:
+        return []
+    lanes = "x".join(map(str, layout.threads_per_warp))
+    warps = "x".join(map(str, layout.warps_per_cta))
+
+    def run(sch: Any, block: Any) -> tuple[str, list[Any]]:
+        schedule_blocked(sch, block, nest, mapping, groups, layout, kernel)
+        text = f"{path}, {lanes} lanes and {warps} warps, vectors of {mapping.vector}"
+        return text, [block]
+
+    return [Way(path, run)]
+
+
+def _staged(nest: Nest, free: Sequence[Loop], request: Request) -> Way | None:
+    """Take the loads that disagree with the store through shared memory, if there are any."""
+    if not any(access.kind == "store" for access in nest.accesses):
+        return None
+    mapping = store_mapping(nest, free, request.vector_bytes)
+    if request.stage == "shared":
+        loads = [access for access in nest.of_scope("global") if access.kind == "load"]
+        mapping = replace(mapping, disagreeing=tuple(a for a in loads if a.is_affine()))
+    if not mapping.disagreeing:
+        return None
+
+    def staged(sch: Any, block: Any) -> tuple[str, list[Any]]:
+        return schedule_staged(sch, block, nest, mapping, request.num_threads, request.vector_bytes)
+
+    return Way("staged", staged)
