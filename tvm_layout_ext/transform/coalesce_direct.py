@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from ..analysis.access import Loop, Nest
+from ..analysis.assumptions import Assumptions, Prover
 from ..analysis.mapping import Mapping
 from ..analysis.sectors import stand_in
 from ..hardware import WARP_SIZE
@@ -34,13 +35,24 @@ def fuse(sch: Any, loops: Sequence[Any]) -> Any:
     return loops[0] if len(loops) == 1 else sch.fuse(*loops)
 
 
-def split_vector(sch: Any, loops: Sequence[Any], mapping: Mapping) -> tuple[Any, Any | None]:
+def split_whole(sch: Any, loop: Any, factors: Sequence[int], assumptions: Assumptions) -> list[Any]:
+    """Split a loop, without a guard where the function promises that the factors divide it."""
+    extent = sch.get(loop).extent
+    whole = bool(assumptions.conditions) and Prover(assumptions.conditions).is_multiple(
+        extent, prod(factors)
+    )
+    return list(sch.split(loop, [None, *factors], disable_predication=whole))
+
+
+def split_vector(
+    sch: Any, loops: Sequence[Any], mapping: Mapping, assumptions: Assumptions
+) -> tuple[Any, Any | None]:
     """Fuse loops into one, with the vector split off its contiguous end."""
     run = fuse(sch, loops[len(loops) - mapping.run :])
     outer = list(loops[: len(loops) - mapping.run])
     if mapping.vector == 1:
         return fuse(sch, [*outer, run]), None
-    groups, vector = sch.split(run, [None, mapping.vector])
+    groups, vector = split_whole(sch, run, [mapping.vector], assumptions)
     return fuse(sch, [*outer, groups]), vector
 
 
@@ -86,8 +98,8 @@ def schedule_direct(
     while steps > 1 and groups < steps * threads * _MANY_BLOCKS:
         steps //= 2
     loops = in_order(sch, block, nest, mapping.order)
-    fused, vector = split_vector(sch, loops, mapping)
-    grid, step, thread = sch.split(fused, [None, steps, threads])
+    fused, vector = split_vector(sch, loops, mapping, nest.assumptions)
+    grid, step, thread = split_whole(sch, fused, [steps, threads], nest.assumptions)
     sch.bind(grid, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     sch.unroll(step)
@@ -112,7 +124,7 @@ def schedule_copy(
         Extent of each of the kernel's thread axes.
     """
     loops = in_order(sch, block, nest, mapping.order)
-    fused, vector = split_vector(sch, loops, mapping)
+    fused, vector = split_vector(sch, loops, mapping, nest.assumptions)
     step, thread = sch.split(fused, [None, prod(threads.values())])
     bind_kernel(sch, thread, threads)
     sch.unroll(step)
