@@ -1,54 +1,85 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 
 import numpy as np
 import pytest
 
 from tvm_layout_ext.analysis.staging import (
-    Swizzle,
-    choose_patch,
-    choose_swizzle,
-    choose_tile,
-    images,
+    Walk,
+    box,
+    conflicts,
+    load_walk,
+    store_walk,
+    swizzled,
+    widest_load,
 )
 
 
+def xor_of(images: list[list[int]], order: list[int], places: np.ndarray) -> np.ndarray:
+    """Offsets of elements, bit by bit."""
+    offsets = np.zeros(places.shape[:-1], np.int64)
+    for dim, bits in zip(order, images, strict=True):
+        for bit, image in enumerate(bits):
+            offsets ^= (places[..., dim] >> bit & 1) * image
+    return offsets
+
+
+@pytest.mark.matrix
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
-@pytest.mark.parametrize("rows", [7, 33, 64, 4096])
-@pytest.mark.parametrize("columns", [7, 33, 64, 4096])
-@pytest.mark.parametrize("vectors", [(16, 16), (16, 1), (1, 1)])
-def test_a_transpose_meets_every_bank_once(
-    size: int, rows: int, columns: int, vectors: tuple[int, int]
+@pytest.mark.parametrize("rows", [3, 7, 33, 64, 4096])
+@pytest.mark.parametrize("columns", [3, 7, 33, 64, 4096])
+@pytest.mark.parametrize("widths", [(16, 16), (16, 1), (1, 16), (1, 1)])
+@pytest.mark.parametrize("threads", [32, 256])
+def test_a_transpose_meets_every_bank_once_in_whole_vectors(
+    size: int, rows: int, columns: int, widths: tuple[int, int], threads: int
 ) -> None:
-    store, load = (max(1, width // size) for width in vectors)
-    tile = choose_tile([rows, columns], [[0, 1], [1, 0]], [size, size])
-    patch = choose_patch(
-        tile, [rows, columns], [1, 0], vector=store, group=max(1, 4 // size), size=size
+    tile = box([rows, columns], [[0, 1], [1, 0]], [size, size])
+    store, load = (
+        min(max(1, width // size), n) for width, n in zip(widths, tile[::-1], strict=True)
     )
-    load = min(load, tile[0])
-    _, conflicts = choose_swizzle(tile, [1, 0], patch, load_vector=load, size=size)
-    assert conflicts == 0
+    group = min(max(1, 4 // size), tile[0])
+    load = widest_load(tile, load, group, store=store, store_size=size, size=size)
+    threads = min(threads, prod(tile) // load, prod(tile) // (store * group))
+    into = load_walk(tile, [1, 0], load, threads)
+    out = store_walk(tile, 0, vector=store, group=group, size=size, threads=threads)
+    images = swizzled(tile, [1, 0], into, out, size)
+    every = np.array(list(product(*map(range, tile))))
+    offsets = xor_of(images, [1, 0], every)
+    assert sorted(offsets) == list(range(prod(tile)))
+    for walk in (into, out):
+        width = walk.unit[0]
+        assert images[1][: width.bit_length() - 1] == [
+            1 << b for b in range(width.bit_length() - 1)
+        ]
+        assert conflicts(walk, lambda p: xor_of(images, [1, 0], p), 0, 2, size) == 0
 
 
-def test_pieces_cover_the_tile() -> None:
-    tile, extents = [4, 8, 16], [100, 8, 16]
-    patch = choose_patch(tile, extents, [2, 1, 0], vector=4, group=1, size=4)
-    assert np.prod([count for _, count in patch.pieces]) * patch.vector == 4 * 8 * 16
-    for dim, extent in enumerate(tile):
-        assert np.prod(patch.factors(dim, 2)) == extent
+@pytest.mark.parametrize(("size", "vectors"), [(1, 16), (2, 8), (4, 4), (8, 2)])
+def test_aligned_sides_keep_16_bytes(size: int, vectors: int) -> None:
+    tile = box([4096, 4096], [[0, 1], [1, 0]], [size, size])
+    group = max(1, 4 // size)
+    wide = widest_load(tile, vectors, group, store=vectors, store_size=size, size=size)
+    assert wide == vectors
 
 
-def test_images_are_the_swizzle_bit_by_bit() -> None:
-    swizzle = Swizzle(((3, 2, 6), (1, 0, 9)))
-    bits = images([16, 64], swizzle)
-    for row, column in product(range(16), range(64)):
-        offset = 0
-        for index, vectors in ((row, bits[0]), (column, bits[1])):
-            for b, vector in enumerate(vectors):
-                offset ^= vector if index >> b & 1 else 0
-        assert offset == swizzle.apply(row * 64 + column)
+@pytest.mark.parametrize("tile", [[4, 8, 16], [1, 64, 8], [2, 2, 128]])
+def test_both_walks_cover_the_tile_once(tile: list[int]) -> None:
+    walks = [
+        load_walk(tile, [2, 1, 0], min(4, tile[0]), 32),
+        store_walk(tile, 0, vector=4, group=1, size=4, threads=32),
+    ]
+    for walk in walks:
+        assert walk.units * prod(walk.unit) == prod(tile)
+        assert all(prod(walk.factors(dim)) == extent for dim, extent in enumerate(tile))
+        assert len({tuple(place) for place in walk.places(3)}) == walk.units
 
 
 def test_a_dim_of_unknown_size_gets_a_whole_tile() -> None:
-    assert choose_tile([None, None], [[0, 1], [1, 0]], [4, 4]) == [64, 64]
+    assert box([None, None], [[0, 1], [1, 0]], [4, 4]) == [64, 64]
+
+
+def test_rows_that_follow_each_other_plainly_conflict() -> None:
+    column = Walk((1, 1), ((0, 32),))
+    assert conflicts(column, lambda p: p[:, 0] * 32 + p[:, 1], 1, 2, 4) == 31

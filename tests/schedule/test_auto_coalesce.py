@@ -176,21 +176,6 @@ def test_a_staged_tile_suits_any_number_of_threads(threads: int, dtype: str) -> 
     assert not report.hazards
 
 
-@pytest.mark.parametrize("shape", [(64, 64), (33, 70), (1, 5)])
-def test_a_transpose_of_symbolic_sizes_is_right(shape: tuple[int, int]) -> None:
-    n, m = te.var("n"), te.var("m")
-    a = te.placeholder((n, m), "float32", "A")
-    sch = schedule_of(a, te.compute((m, n), lambda j, i: a[i, j], "B"))
-    # TVM loses the tile of a matrix of symbolic size on its way through a cache.
-    outcome = sch.auto_coalesce("B")
-    assert outcome.path == "direct"
-    assert "staged is not possible" in outcome.text
-    value = random(shape)
-    report = simulate(sch, value, None)
-    np.testing.assert_array_equal(report.outputs["B"], value.T)
-    assert not report.hazards
-
-
 def test_loads_in_two_orders_meet_in_one_kernel() -> None:
     a = te.placeholder((64, 96), "float16", "A")
     b = te.placeholder((96, 64), "float16", "C")

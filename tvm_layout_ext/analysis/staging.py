@@ -1,41 +1,42 @@
 """The shared-memory tile between a load and a store that want different orders.
 
 A block of threads reads a box of elements in the order of the load and writes it in the order of
-the store. Sizes are powers of two. A warp reads along rows of the load, so its requests fill whole
-lines. On the way out a warp covers a patch: lanes go along the store until they fill 128 bytes,
-then along the load. Elements narrower than a bank go in groups along the load, a word at a time,
-and the thread that has such groups for several places of the store turns them round in registers.
+the store. Both ways are blocked layouts. On its way in a warp goes along rows of the load. On its
+way out, lanes go along the store until they fill 128 bytes, then along the load; elements narrower
+than a bank go in groups along the load, a word at a time, and the thread that has such groups for
+several places of the store turns them round in registers.
 
-In shared memory the tile lies in the order of the load, with some offset bits XORed into lower ones
-so that the patch meets every bank once.
+Between the two the tile lies as :func:`~tvm_layout_ext.layout.optimal_swizzle` finds best. It is
+asked for the order of whole vectors, whose elements stay together: asked for single elements it
+keeps conflicts away just as well, but splits the 16 bytes that a thread brings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from math import prod
 
 import numpy as np
 
-from ..hardware import NUM_BANKS, WARP_SIZE
+from ..hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE
+from ..layout import BlockedLayout, LinearLayout, optimal_swizzle
 from ..layout.banks import wavefronts
-from .axis_info import power_of_two_in
+from ..layout.linear import log2
 
-__all__ = ["Patch", "Swizzle", "choose_patch", "choose_swizzle", "choose_tile", "images"]
+__all__ = ["Walk", "box", "conflicts", "load_walk", "store_walk", "swizzled", "widest_load"]
 
 LINE_BYTES = 128
 #: Bytes of a row of the tile: two lines, so that DRAM pages are left less often.
 _ROW_BYTES = {1: 128, 2: 256, 4: 256, 8: 512}
-#: XORs of one swizzle; two have always been enough.
-_MOST_STEPS = 3
 
 
-def _ceil_power(value: int) -> int:
+def ceil_power(value: int) -> int:
+    """Least power of two that is not less."""
     return 1 << max(0, (value - 1).bit_length())
 
 
-def choose_tile(
+def box(
     extents: Sequence[int | None], orders: Sequence[Sequence[int]], element_bytes: Sequence[int]
 ) -> list[int]:
     """Choose the box that a block of threads moves: a power of two along each dim.
@@ -51,9 +52,9 @@ def choose_tile(
 
     Examples
     --------
-    >>> choose_tile([16384, 16384], [[0, 1], [1, 0]], [4, 4])
+    >>> box([16384, 16384], [[0, 1], [1, 0]], [4, 4])
     [64, 64]
-    >>> choose_tile([64, 3136, 256], [[0, 1, 2], [0, 2, 1]], [2, 2])
+    >>> box([64, 3136, 256], [[0, 1, 2], [0, 2, 1]], [2, 2])
     [1, 64, 128]
     """
     tile = [1] * len(extents)
@@ -63,7 +64,7 @@ def choose_tile(
             wanted //= 2
         for dim in reversed(order):
             extent = extents[dim]
-            part = wanted if extent is None else min(wanted, _ceil_power(extent))
+            part = wanted if extent is None else min(wanted, ceil_power(extent))
             tile[dim] = max(tile[dim], part)
             wanted = -(-wanted // part)
             if wanted == 1:
@@ -72,224 +73,285 @@ def choose_tile(
 
 
 @dataclass(frozen=True)
-class Patch:
-    """What the threads cover when the tile is written out.
+class Walk:
+    """How threads go over a tile.
 
     Attributes
     ----------
-    vector : int
-        Neighbours along the store that a thread writes at once.
-    group : int
-        Neighbours along the load that a thread takes at once, to fill a bank.
-    group_dim : int
-        The load's innermost dim.
+    unit : tuple of int
+        Elements along each dim that a thread takes at once.
     pieces : tuple of (int, int)
         Dim and count of each step in which lanes, then warps, then rounds go on over the tile, in
-        units of vectors and groups.
+        units.
+
+    Examples
+    --------
+    >>> walk = Walk((1, 4), ((1, 8), (0, 4), (1, 2), (0, 16)))
+    >>> walk.factors(0), walk.factors(1)
+    ([16, 4, 1], [2, 8, 4])
+    >>> walk.places(2)[:10].tolist()
+    [[0, 0], [0, 4], [0, 8], [0, 12], [0, 16], [0, 20], [0, 24], [0, 28], [1, 0], [1, 4]]
     """
 
-    vector: int
-    group: int
-    group_dim: int
+    unit: tuple[int, ...]
     pieces: tuple[tuple[int, int], ...]
 
-    def unit(self, dim: int, last: int) -> int:
-        """Elements of a dim that a thread does at once."""
-        if dim == last:
-            return self.vector
-        return self.group if dim == self.group_dim else 1
+    @classmethod
+    def of(cls, layout: BlockedLayout, tile: Sequence[int]) -> Walk:
+        """Go over a tile as a blocked layout does."""
+        left = [n // u for n, u in zip(tile, layout.size_per_thread, strict=True)]
+        pieces: list[tuple[int, int]] = []
+        for counts in (layout.threads_per_warp, layout.warps_per_cta, list(left)):
+            for dim in layout.order:
+                count = min(counts[dim], left[dim])
+                if count > 1:
+                    pieces.append((dim, count))
+                    left[dim] //= count
+        return cls(tuple(layout.size_per_thread), tuple(pieces))
 
-    def read_width(self, order: Sequence[int], last: int) -> int:
-        """Elements that a thread takes at once from a buffer that lies in this order of dims."""
-        if order[-1] == last:
-            return self.vector
-        return self.group if order[-1] == self.group_dim else 1
+    @property
+    def units(self) -> int:
+        """Units of the whole tile."""
+        return prod(count for _, count in self.pieces)
 
-    def factors(self, dim: int, last: int) -> list[int]:
+    def factors(self, dim: int) -> list[int]:
         """Sizes into which the tile falls along a dim, the innermost last."""
         counts = [count for other, count in self.pieces if other == dim]
-        return [*reversed(counts), self.unit(dim, last)]
+        return [*reversed(counts), self.unit[dim]]
+
+    def places(self, rank: int) -> np.ndarray:
+        """First element of each unit, in the order of the walk: an array of (unit, dim)."""
+        found = np.zeros((1, rank), np.int64)
+        reached = list(self.unit)
+        for dim, count in self.pieces:
+            step = np.zeros((count, 1, rank), np.int64)
+            step[:, 0, dim] = np.arange(count) * reached[dim]
+            found = (step + found).reshape(-1, rank)
+            reached[dim] *= count
+        return found
 
 
-def choose_patch(
-    tile: Sequence[int],
-    extents: Sequence[int | None],
-    load_order: Sequence[int],
-    *,
-    vector: int,
-    group: int,
-    size: int,
-) -> Patch:
-    """Choose how threads cover the tile when it is written out.
+def load_walk(tile: Sequence[int], order: Sequence[int], vector: int, threads: int) -> Walk:
+    """Go over a tile in the order of the load.
 
     Parameters
     ----------
     tile : sequence of int
-        In the order of the store.
-    extents : sequence of int or None
-        Of the whole dims.
-    load_order : sequence of int
-        Dims of the staged load, the innermost last.
+        Powers of two, in the order of the store.
+    order : sequence of int
+        Dims of the load, the innermost last.
     vector : int
-        Elements that the store can take at once.
+        Neighbours along the innermost that a thread loads at once.
+    threads : int
+        Threads that share out the tile; a power of two.
+
+    Examples
+    --------
+    >>> load_walk([64, 64], [1, 0], 4, 256).pieces
+    ((0, 16), (1, 2), (1, 8), (1, 4))
+    """
+    sizes = [tile[dim] for dim in order]
+    unit = [1] * len(order)
+    unit[-1] = vector
+    fastest_first = list(reversed(range(len(order))))
+    layout = BlockedLayout.covering(sizes, unit, fastest_first, max(1, threads // WARP_SIZE))
+    return _by_dim(Walk.of(layout, sizes), order, len(tile))
+
+
+def _by_dim(walk: Walk, order: Sequence[int], rank: int) -> Walk:
+    unit = [1] * rank
+    for dim, size in zip(order, walk.unit, strict=True):
+        unit[dim] = size
+    return Walk(tuple(unit), tuple((order[at], count) for at, count in walk.pieces))
+
+
+def store_walk(
+    tile: Sequence[int], group_dim: int, *, vector: int, group: int, size: int, threads: int
+) -> Walk:
+    """Go over a tile in the order of the store, which is that of its dims.
+
+    Parameters
+    ----------
+    tile : sequence of int
+        Powers of two.
+    group_dim : int
+        Innermost dim of the load.
+    vector : int
+        Elements that the store takes at once.
     group : int
         Elements of the load that fill a bank.
     size : int
         Bytes of an element of the store.
+    threads : int
+        Threads that share out the tile; a power of two.
 
     Examples
     --------
     A warp's patch is 8 vectors, 128 bytes, along the store by 4 along the load:
 
-    >>> choose_patch([64, 64], [999, 999], [1, 0], vector=4, group=1, size=4).pieces
-    ((1, 8), (0, 4), (1, 2), (0, 16))
-    >>> choose_patch([64, 128], [999, 999], [1, 0], vector=8, group=2, size=2).pieces
-    ((1, 8), (0, 4), (1, 2), (0, 8))
+    >>> store_walk([64, 64], 0, vector=4, group=1, size=4, threads=256).pieces
+    ((1, 8), (0, 4), (1, 2), (0, 4), (0, 4))
+    >>> store_walk([64, 128], 0, vector=8, group=2, size=2, threads=256).pieces
+    ((1, 8), (0, 4), (1, 2), (0, 4), (0, 2))
     """
-    last, group_dim = len(tile) - 1, load_order[-1]
-    vector = min(vector, tile[last])
-    group = min(group, tile[group_dim]) if group_dim != last else 1
-    units = [1] * len(tile)
-    units[group_dim] = group
-    units[last] = vector
-    left = [extent // unit for extent, unit in zip(tile, units, strict=True)]
-    store_order = list(reversed(range(len(tile))))
-    pieces: list[tuple[int, int]] = []
-
-    def take(dims: Sequence[int], most: int, *, contiguous: bool = False) -> int:
-        for dim in dims:
-            count = min(left[dim], most)
-            if count > 1:
-                pieces.append((dim, count))
-                left[dim] //= count
-                most //= count
-            if contiguous and extents[dim] != tile[dim]:
-                break
-        return most
-
-    line = min(WARP_SIZE, max(1, LINE_BYTES // (vector * size)))
-    lanes = WARP_SIZE // line * take(store_order, line, contiguous=True)
-    take(store_order, take(list(reversed(load_order)), lanes))
-    take(store_order, int(np.prod(tile)))
-    return Patch(vector, group, group_dim, tuple(pieces))
+    rank, last = len(tile), len(tile) - 1
+    unit = [1] * rank
+    unit[group_dim] = min(group, tile[group_dim])
+    unit[last] = min(vector, tile[last])
+    others = [dim for dim in reversed(range(rank)) if dim not in (last, group_dim)]
+    order = list(dict.fromkeys([last, group_dim, *others]))
+    patch = list(tile)
+    patch[last] = _line_lanes(tile, unit[last], size) * unit[last]
+    lanes = BlockedLayout.covering(patch, unit, order, 1).threads_per_warp
+    warps, left = [1] * rank, max(1, threads // WARP_SIZE)
+    for dim in [last, *others, group_dim]:
+        warps[dim] = min(left, max(1, tile[dim] // (unit[dim] * lanes[dim])))
+        left //= warps[dim]
+    warps[group_dim] *= left
+    return Walk.of(BlockedLayout(unit, lanes, warps, order), tile)
 
 
-@dataclass(frozen=True)
-class Swizzle:
-    """Offset bits XORed into lower ones, step by step.
-
-    Attributes
-    ----------
-    steps : tuple of (int, int, int)
-        How many bits, from where, and from which higher place they come.
-
-    Examples
-    --------
-    >>> [Swizzle(((3, 3, 6),)).apply(64 * row) for row in range(4)]
-    [0, 72, 144, 216]
-    """
-
-    steps: tuple[tuple[int, int, int], ...] = ()
-
-    def apply(self, offset: int) -> int:
-        """Swizzled offset of an element."""
-        for bits, target, source in self.steps:
-            offset ^= ((offset >> source) & ((1 << bits) - 1)) << target
-        return offset
-
-    def then(self, bits: int, target: int, source: int) -> Swizzle:
-        """One step more."""
-        return Swizzle((*self.steps, (bits, target, source)))
+def _line_lanes(tile: Sequence[int], vector: int, size: int) -> int:
+    """Lanes along the store: as many as fill 128 bytes, if the tile is as wide."""
+    return min(WARP_SIZE, max(1, LINE_BYTES // (vector * size)), tile[-1] // vector)
 
 
-def choose_swizzle(
-    tile: Sequence[int],
-    order: Sequence[int],
-    patch: Patch,
-    *,
-    load_vector: int,
-    size: int,
-) -> tuple[Swizzle, int]:
-    """Find the swizzle with the fewest bank conflicts on both sides of a tile.
+def widest_load(
+    tile: Sequence[int], vector: int, group: int, *, store: int, store_size: int, size: int
+) -> int:
+    """Elements that a thread may bring at once so that reading them back meets every bank once.
+
+    A phase of the reads takes several places along the store, and so of each only as many groups
+    of the load as it has lanes left. They must make up whole vectors.
 
     Parameters
     ----------
     tile : sequence of int
-        In the order of the store.
+        Powers of two, in the order of the store.
+    vector : int
+        Elements that the load can take at once.
+    group : int
+        Elements of the load that fill a bank.
+    store : int
+        Elements that the store takes at once.
+    store_size, size : int
+        Bytes of an element of the store, of the load.
+
+    Examples
+    --------
+    >>> widest_load([64, 64], 4, 1, store=4, store_size=4, size=4)
+    4
+    >>> widest_load([64, 64], 4, 1, store=1, store_size=4, size=4)
+    1
+    """
+    phase = WARP_SIZE * BANK_BYTES // max(BANK_BYTES, group * size)
+    return min(vector, max(1, phase // _line_lanes(tile, store, store_size)) * group)
+
+
+def swizzled(
+    tile: Sequence[int], order: Sequence[int], into: Walk, out: Walk, size: int
+) -> list[list[int]]:
+    """Find the shared layout between two walks over a tile.
+
+    Parameters
+    ----------
+    tile : sequence of int
+        Powers of two, in the order of the store.
     order : sequence of int
-        Dims of the load, the innermost last; the buffer lies in this order.
-    patch : Patch
-        How the threads cover the tile on its way out.
-    load_vector : int
-        Neighbours that a thread puts into shared memory at once.
+        Dims of the load, the innermost last.
+    into, out : Walk
+        How the tile is filled and read.
     size : int
         Bytes of an element.
 
     Returns
     -------
-    tuple of Swizzle and int
-        The swizzle, and the conflicts that remain in one request of either side. XOR being linear,
-        all requests have as many.
+    list of list of int
+        Where each bit of each index goes, the dims in the order of the load: the offset of an
+        element is the XOR of these.
+
+    Examples
+    --------
+    >>> into = load_walk([8, 64], [1, 0], 4, 64)
+    >>> out = store_walk([8, 64], 0, vector=4, group=1, size=4, threads=64)
+    >>> swizzled([8, 64], [1, 0], into, out, 4)
+    [[68, 136, 4, 8, 272, 32], [1, 2, 16]]
     """
-    total = int(np.prod([tile[dim] for dim in order]))
-    writes = [lane * load_vector for lane in range(WARP_SIZE) if lane * load_vector < total]
-    width = patch.read_width(order, len(tile) - 1)
-    sides = ((writes, load_vector * size), (_patch_offsets(tile, order, patch), width * size))
-    low = max(load_vector, width).bit_length() - 1
-    high = total.bit_length() - 1
-    moves = [
-        (bits, target, source)
-        for bits, target in product(range(1, 6), range(low, high))
-        for source in range(target + bits, high - bits + 1)
-    ]
-    best = Swizzle()
-    least = _conflicts(sides, best, size)
-    for _ in range(_MOST_STEPS):
-        if least == 0:
-            break
-        tried = [best.then(*move) for move in moves]
-        counts = [_conflicts(sides, swizzle, size) for swizzle in tried]
-        if min(counts, default=least) < least:
-            least = min(counts)
-            best = tried[counts.index(least)]
-    return best, least
+    inner = order[-1]
+    vector = max(into.unit[inner], out.unit[inner])
+    kept = vector.bit_length() - 1
+    src, dst = (_vectors(walk, tile, order, kept) for walk in (into, out))
+    place = optimal_swizzle(src, dst, 8 * size * vector).flatten_ins("offset").invert()
+    images = []
+    for dim in order:
+        low = kept if dim == inner else 0
+        bits = range(tile[dim].bit_length() - 1 - low)
+        found = [_offset(place, f"dim{dim}", 1 << bit) << kept for bit in bits]
+        images.append([1 << bit for bit in range(low)] + found)
+    return images
 
 
-def _patch_offsets(tile: Sequence[int], order: Sequence[int], patch: Patch) -> list[int]:
-    """Offsets of the lanes of a patch, lane 0 first."""
-    strides = {dim: int(np.prod([tile[d] for d in order[i + 1 :]])) for i, dim in enumerate(order)}
-    reached = [patch.unit(dim, len(tile) - 1) for dim in range(len(tile))]
-    offsets = [0]
-    for dim, count in patch.pieces:
-        step = reached[dim] * strides.get(dim, 0)
-        offsets = [base + i * step for i in range(count) for base in offsets]
+def _offset(place: LinearLayout, name: str, index: int) -> int:
+    at = {own: index if own == name else 0 for own in place.in_dims}
+    return place.apply(**at)["offset"]
+
+
+def _vectors(walk: Walk, tile: Sequence[int], order: Sequence[int], kept: int) -> LinearLayout:
+    """Which vectors of the tile the lanes of a warp take, and which come after.
+
+    Registers count with the warps: the swizzle would keep those of both sides together.
+    """
+
+    def vector_of(dim: int, index: int) -> tuple[int, ...]:
+        place = {dim: index >> kept if dim == order[-1] else index}
+        return tuple(place.get(own, 0) for own in order)
+
+    reached = list(walk.unit)
+    found = []
+    for dim, count in walk.pieces:
+        found += [vector_of(dim, reached[dim] << bit) for bit in range(count.bit_length() - 1)]
         reached[dim] *= count
-        if len(offsets) >= WARP_SIZE:
-            break
-    return offsets[:WARP_SIZE]
+    held = [
+        vector_of(dim, 1 << bit)
+        for dim, size in enumerate(walk.unit)
+        for bit in range(size.bit_length() - 1)
+    ]
+    lanes, rest = found[: log2(WARP_SIZE)], found[log2(WARP_SIZE) :] + held
+    sizes = {f"dim{dim}": tile[dim] >> (kept if dim == order[-1] else 0) for dim in order}
+    bases = {"register": [], "lane": list(filter(any, lanes)), "warp": list(filter(any, rest))}
+    return LinearLayout.from_bases({**bases, "block": []}, sizes)
 
 
-def _conflicts(sides: Sequence[tuple[Sequence[int], int]], swizzle: Swizzle, size: int) -> int:
-    """Wavefronts over the least possible of one request of each side."""
+def conflicts(
+    walk: Walk, offsets: Callable[[np.ndarray], np.ndarray], inner: int, rank: int, size: int
+) -> int:
+    """Count the wavefronts over the least possible in which a walk meets shared memory.
+
+    Parameters
+    ----------
+    walk : Walk
+        How threads go over the tile.
+    offsets : callable
+        From an array of (..., dim) of elements to their offsets in shared memory.
+    inner : int
+        The dim along which a unit's elements lie together; each other element is a request.
+    rank : int
+        Dims of the tile.
+    size : int
+        Bytes of an element.
+    """
+    shape = [1 if dim == inner else n for dim, n in enumerate(walk.unit)]
+    within = np.indices(shape).reshape(rank, -1).T
+    places = walk.places(rank)
+    lanes = min(WARP_SIZE, len(places))
+    whole = len(places) // lanes * lanes
     found = 0
-    for offsets, width in sides:
-        addresses = np.array([swizzle.apply(offset) * size for offset in offsets])
-        words = len(np.unique((addresses[:, None] + np.arange(0, width, min(width, 4))) // 4))
-        found += wavefronts(addresses, width) - max(1, -(-words // NUM_BANKS))
+    for element in within:
+        starts = offsets(places[:whole] + element).reshape(-1, lanes) * size
+        found += sum(_over_least(row, walk.unit[inner] * size) for row in starts)
     return found
 
 
-def images(tile: Sequence[int], swizzle: Swizzle) -> list[list[int]]:
-    """Where each bit of each index of the tile goes: the offset is the XOR of these.
-
-    >>> images([4, 8], Swizzle(((2, 1, 3),)))
-    [[10, 20], [1, 2, 4]]
-    """
-    result: list[list[int]] = []
-    position = int(np.prod(tile)).bit_length() - 1
-    for extent in tile:
-        bits = extent.bit_length() - 1
-        position -= bits
-        result.append([swizzle.apply(1 << (position + b)) for b in range(bits)])
-    assert all(power_of_two_in(extent) == extent for extent in tile)
-    return result
+def _over_least(addresses: np.ndarray, width: int) -> int:
+    words = np.unique((addresses[:, None] + np.arange(0, width, min(width, BANK_BYTES))) // 4)
+    return wavefronts(addresses, width) - -(-len(words) // NUM_BANKS)

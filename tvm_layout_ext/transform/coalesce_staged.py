@@ -1,4 +1,10 @@
-"""Share out a block whose loads want another order than its store, through shared memory."""
+"""Share out a block whose loads want another order than its store, through shared memory.
+
+The shared layout comes from the algebra that converts register tiles (``LowerFragment``), but the
+tile itself is not made one: a register tile is a power of two along each dim, all of it in
+registers on either side, while this one ends where the buffer does, be its size a number or a
+symbol, and each thread holds only the vectors that it turns round.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +17,7 @@ from tvm import tirx
 
 from ..analysis.access import Access, Loop, Nest, read_nest
 from ..analysis.mapping import Mapping, merged_run, own_order
-from ..analysis.staging import Patch, choose_patch, choose_swizzle, choose_tile, images
+from ..analysis.staging import Walk, box, load_walk, store_walk, swizzled, widest_load
 from ..errors import ScheduleError
 from ..hardware import BANK_BYTES, STATIC_SHARED_BYTES
 from .coalesce_direct import DEFAULT_THREADS, fuse
@@ -30,15 +36,15 @@ class _Tile:
         The load, in the loops of the merged nest.
     dims : tuple of int
         Dims that it depends on, in its order, the innermost last.
-    vector : int
-        Neighbours that a thread moves into shared memory at once.
+    walk : Walk
+        How threads bring the tile.
     swizzle : list of list of int
         Where each index bit goes, as annotation ``layout_ext.swizzle`` has it.
     """
 
     access: Access
     dims: tuple[int, ...]
-    vector: int
+    walk: Walk
     swizzle: list[list[int]]
 
 
@@ -83,42 +89,72 @@ def schedule_staged(
     staged = _one_each(merged, names)
     store = next(access for access in merged.accesses if access.kind == "store")
     orders = [_dims(store, merged), *(_dims(access, merged) for access in staged)]
-    tile = choose_tile(extents, orders, [store.bytes, *(access.bytes for access in staged)])
-    patch = choose_patch(
-        tile,
-        extents,
-        orders[1],
-        vector=_store_vector(merged, staged, vector_bytes),
-        group=max(1, BANK_BYTES // staged[0].bytes),
-        size=store.bytes,
-    )
-    tiles = [
-        _tile(access, order, merged, tile, patch, vector_bytes)
+    tile = box(extents, orders, [store.bytes, *(access.bytes for access in staged)])
+    vector = min(_store_vector(merged, staged, vector_bytes), tile[-1])
+    vectors = [
+        _load_vector(access, order, merged, tile, (vector, store.bytes), vector_bytes)
         for access, order in zip(staged, orders[1:], strict=True)
     ]
+    groups = [min(_group(a), tile[o[-1]]) for a, o in zip(staged, orders[1:], strict=True)]
+    shares = [prod(tile) // (vector * groups[0])]
+    shares += [prod(tile[d] for d in o) // v for o, v in zip(orders[1:], vectors, strict=True)]
+    threads = _threads(shares, num_threads or DEFAULT_THREADS)
+    out = store_walk(
+        tile, orders[1][-1], vector=vector, group=groups[0], size=store.bytes, threads=threads
+    )
+    tiles = [
+        _Tile(access, tuple(order), walk, swizzled(tile, order, walk, out, access.bytes))
+        for access, order, walk in zip(
+            staged,
+            orders[1:],
+            (load_walk(tile, o, v, threads) for o, v in zip(orders[1:], vectors, strict=True)),
+            strict=True,
+        )
+    ]
     _check_shared(tiles, tile)
-    threads = _threads(tiles, tile, patch, num_threads or DEFAULT_THREADS)
-    caches = [_stage(sch, block, one, len(tile)) for one in tiles]
-    out = _write_out(sch, block, caches, tiles, tile, patch, threads)
+    caches = [_stage(sch, block, one) for one in tiles]
+    stored = _write_out(sch, block, caches, tiles, tile, out, threads)
     for cache, one in zip(caches, tiles, strict=True):
         _read_in(sch, cache, one, tile, threads)
-    text = f"tile {'x'.join(map(str, tile))}, {threads} threads, {_describe(patch)}"
-    return text, [*caches, block, out]
+    text = f"tile {'x'.join(map(str, tile))}, {threads} threads, {_describe(out, orders[1][-1])}"
+    return text, [*caches, block, stored]
 
 
-def _threads(tiles: Sequence[_Tile], tile: Sequence[int], patch: Patch, most: int) -> int:
+def _threads(shares: Sequence[int], most: int) -> int:
     """Threads that share out the tile without a rest, on its way in as on its way out.
 
     TVM allots shared memory for the rest, too, although nothing is ever there.
     """
-    shares = [prod(tile) // (patch.vector * patch.group)]
-    shares += [prod(tile[dim] for dim in one.dims) // one.vector for one in tiles]
     return 1 << (min(most, *shares).bit_length() - 1)
 
 
-def _describe(patch: Patch) -> str:
-    turned = f", {patch.group} by {patch.vector} turned in registers" if patch.group > 1 else ""
-    return f"stores of {patch.vector} elements{turned}"
+def _group(access: Access) -> int:
+    """Elements that fill a bank."""
+    return max(1, BANK_BYTES // access.bytes)
+
+
+def _load_vector(
+    access: Access,
+    order: Sequence[int],
+    nest: Nest,
+    tile: Sequence[int],
+    store: tuple[int, int],
+    vector_bytes: int,
+) -> int:
+    """Elements that a thread loads at once."""
+    inner = order[-1]
+    if access.steps[inner] != 1:
+        return 1
+    vector = min(access.vector([nest.loops[inner]], vector_bytes), tile[inner])
+    group = min(_group(access), tile[inner])
+    width, size = store
+    return widest_load(tile, vector, group, store=width, store_size=size, size=access.bytes)
+
+
+def _describe(out: Walk, group_dim: int) -> str:
+    group, vector = out.unit[group_dim], out.unit[-1]
+    turned = f", {group} by {vector} turned in registers" if group > 1 else ""
+    return f"stores of {vector} elements{turned}"
 
 
 def _merge(sch: Any, block: Any, nest: Nest, mapping: Mapping) -> None:
@@ -136,7 +172,7 @@ def _merge(sch: Any, block: Any, nest: Nest, mapping: Mapping) -> None:
     def index_map(*iters: Any) -> list[Any]:
         return [_flat([(iters[i], nest.loops[i].extent) for i in group]) for group in where]
 
-    sch.transform_block_layout(block, _map_of(index_map, len(nest.loops)))
+    sch.transform_block_layout(block, _map_of(index_map, nest))
 
 
 def _position(nest: Nest, loop: Loop) -> int:
@@ -150,8 +186,11 @@ def _flat(parts: Sequence[tuple[Any, Any]]) -> Any:
     return value
 
 
-def _map_of(function: Any, rank: int) -> Any:
-    return tirx.IndexMap.from_func(function, ndim=rank)
+def _map_of(function: Any, nest: Nest) -> Any:
+    """Make an index map in the loops' own type: TVM does not see through casts of symbols."""
+    wide = any(str(loop.var.ty) == "int64" for loop in nest.loops)
+    index_dtype = "int64" if wide else "int32"
+    return tirx.IndexMap.from_func(function, ndim=len(nest.loops), index_dtype=index_dtype)
 
 
 def _one_each(nest: Nest, names: set[str]) -> list[Access]:
@@ -183,25 +222,6 @@ def _store_vector(nest: Nest, staged: Sequence[Access], vector_bytes: int) -> in
     return min(widths, default=1)
 
 
-def _tile(
-    access: Access,
-    order: list[int],
-    nest: Nest,
-    tile: list[int],
-    patch: Patch,
-    vector_bytes: int,
-) -> _Tile:
-    inner = order[-1]
-    vector = 1
-    if access.steps[inner] == 1:
-        vector = min(access.vector([nest.loops[inner]], vector_bytes), tile[inner])
-    found, conflicts = choose_swizzle(tile, order, patch, load_vector=vector, size=access.bytes)
-    while conflicts and vector > 1:
-        vector //= 2
-        found, conflicts = choose_swizzle(tile, order, patch, load_vector=vector, size=access.bytes)
-    return _Tile(access, tuple(order), vector, images([tile[dim] for dim in order], found))
-
-
 def _check_shared(tiles: Sequence[_Tile], tile: Sequence[int]) -> None:
     size = sum(prod(tile[dim] for dim in one.dims) * one.access.bytes for one in tiles)
     if size > STATIC_SHARED_BYTES:
@@ -210,19 +230,20 @@ def _check_shared(tiles: Sequence[_Tile], tile: Sequence[int]) -> None:
         )
 
 
-def _stage(sch: Any, block: Any, one: _Tile, rank: int) -> Any:
+def _stage(sch: Any, block: Any, one: _Tile) -> Any:
     """Put a shared buffer, in the order of the load, between the load and the block."""
-    return _cache(sch, block, one.access.name, one.dims, "shared", rank)
+    return _cache(sch, block, one.access.name, one.dims, "shared")
 
 
-def _cache(sch: Any, block: Any, name: str, dims: Sequence[int], scope: str, rank: int) -> Any:
+def _cache(sch: Any, block: Any, name: str, dims: Sequence[int], scope: str) -> Any:
     """Read a buffer through another one that has just these dims of the nest, in this order."""
     reads = [str(region.source.name) for region in sch.get(block).reads]
 
     def index_map(*iters: Any) -> list[Any]:
         return [iters[dim] for dim in dims]
 
-    return sch.reindex_cache_read(block, reads.index(name), scope, _map_of(index_map, rank))
+    index_map_of = _map_of(index_map, read_nest(sch, block))
+    return sch.reindex_cache_read(block, reads.index(name), scope, index_map_of)
 
 
 def _write_out(
@@ -231,38 +252,28 @@ def _write_out(
     caches: Sequence[Any],
     tiles: Sequence[_Tile],
     tile: Sequence[int],
-    patch: Patch,
+    walk: Walk,
     threads: int,
 ) -> Any:
     """Bind the block's own loops, and put its result into registers before it is stored."""
-    rank, last = len(tile), len(tile) - 1
-    words = _vector_loads(sch, block, patch, last)
+    words = _vector_loads(sch, block) if walk.unit[-1] > 1 else []
     words += [
         sch.cache_read(block, _read_index(sch, block, cache), "local")
         for cache, one in zip(caches, tiles, strict=True)
-        if patch.read_width(one.dims, last) > 1
+        if walk.unit[one.dims[-1]] > 1
     ]
-    out = sch.reindex_cache_write(block, 0, "local", _map_of(lambda *i: list(i), rank))
-    split = []
-    for dim, loop in enumerate(sch.get_loops(out)):
-        over, inside = sch.split(loop, [None, tile[dim]])
-        factors = patch.factors(dim, last)
-        split.append([over, *(sch.split(inside, factors) if len(factors) > 1 else [inside])])
-    queues = [list(parts[1:-1]) for parts in split]
-    walk = [queues[dim].pop() for dim, _ in patch.pieces]
-    units = [parts[-1] for dim, parts in enumerate(split) if dim != last]
-    vector = split[last][-1]
-    outer = [parts[0] for parts in split]
-    sch.reorder(*outer, *reversed(walk), *units, vector)
-    grid = fuse(sch, outer)
+    same = _map_of(lambda *i: list(i), read_nest(sch, block))
+    out = sch.reindex_cache_write(block, 0, "local", same)
+    loops = dict(enumerate(sch.get_loops(out)))
+    grid_loops, fused, units = _walk_loops(sch, loops, walk, tile, list(loops))
+    grid = fuse(sch, grid_loops)
     sch.bind(grid, "blockIdx.x")
-    fused = fuse(sch, list(reversed(walk))) if walk else sch.add_unit_loop(units[0])
     step, thread = sch.split(fused, [None, threads])
     sch.bind(thread, "threadIdx.x")
     sch.unroll(step)
-    for unit in units:
+    for unit in units[:-1]:
         sch.unroll(unit)
-    sch.vectorize(vector)
+    sch.vectorize(units[-1])
     _compute_in(sch, block, thread, vectorize=False)
     for word in words:
         _compute_in(sch, word, thread, vectorize=True)
@@ -271,14 +282,38 @@ def _write_out(
     return out
 
 
-def _vector_loads(sch: Any, block: Any, patch: Patch, last: int) -> list[Any]:
+def _walk_loops(
+    sch: Any, loops: dict[int, Any], walk: Walk, tile: Sequence[int], units: Sequence[int]
+) -> tuple[list[Any], Any, list[Any]]:
+    """Nest the loops of a tile as a walk goes: tiles, the fused walk, the elements of a unit.
+
+    Parameters
+    ----------
+    loops : dict of int to LoopRV
+        The loop of each dim.
+    units : sequence of int
+        Dims in the order in which the loops inside of a unit follow each other.
+    """
+    outer, queues, inside = [], {}, {}
+    for dim, loop in loops.items():
+        over, rest = sch.split(loop, [None, tile[dim]])
+        factors = walk.factors(dim)
+        parts = list(sch.split(rest, factors)) if len(factors) > 1 else [rest]
+        outer.append(over)
+        queues[dim], inside[dim] = parts[:-1], parts[-1]
+    order = [queues[dim].pop() for dim, _ in walk.pieces]
+    held = [inside[dim] for dim in units]
+    sch.reorder(*outer, *reversed(order), *held)
+    fused = fuse(sch, list(reversed(order))) if order else sch.add_unit_loop(held[0])
+    return outer, fused, held
+
+
+def _vector_loads(sch: Any, block: Any) -> list[Any]:
     """Load into registers what runs along the store: the sums are formed element by element."""
     nest = read_nest(sch, block)
-    loads = [a for a in nest.of_scope("global") if a.kind == "load" and a.steps[last] == 1]
-    if patch.vector == 1:
-        return []
+    loads = [a for a in nest.of_scope("global") if a.kind == "load" and a.steps[-1] == 1]
     return [
-        _cache(sch, block, access.name, _dims(access, nest), "local", len(nest.loops))
+        _cache(sch, block, access.name, _dims(access, nest), "local")
         for access in {access.name: access for access in loads}.values()
     ]
 
@@ -312,13 +347,9 @@ def _read_in(sch: Any, cache: Any, one: _Tile, tile: Sequence[int], threads: int
     loops = sch.get_loops(cache)
     used = sorted(one.dims)
     loop_of = dict(zip(used, loops[len(loops) - len(used) :], strict=True))
-    whole = {dim: sch.split(loop, [None, tile[dim]]) for dim, loop in loop_of.items()}
-    sch.reorder(*(outer for outer, _ in whole.values()), *(whole[dim][1] for dim in one.dims))
-    order = [whole[dim][1] for dim in one.dims]
-    groups, vector = sch.split(order[-1], [None, one.vector])
-    fused = fuse(sch, [*order[:-1], groups])
+    _, fused, units = _walk_loops(sch, loop_of, one.walk, tile, one.dims)
     step, thread = sch.split(fused, [None, threads])
     sch.bind(thread, "threadIdx.x")
     sch.unroll(step)
-    sch.vectorize(vector)
+    sch.vectorize(units[-1])
     sch.annotate(cache, SWIZZLE, swizzle_text(one.swizzle))

@@ -113,7 +113,8 @@ def _check(buffer: Any, images: list[list[int]], block: str) -> None:
     if len(images) != len(buffer.shape):
         raise LayoutError(f"{name} has {len(buffer.shape)} dims, the swizzle {len(images)}.")
     for dim, (extent, bits) in enumerate(zip(buffer.shape, images, strict=True)):
-        if not isinstance(extent, tirx.IntImm) or int(extent) > 1 << len(bits):
+        # A tile of a buffer of symbolic size n has min(n, 64) elements along a dim.
+        if int(tvm.sym.Analyzer().const_int_bound(extent).max_value) > 1 << len(bits):
             raise LayoutError(
                 f"{name} has {extent} elements along dim {dim}, the swizzle {1 << len(bits)}."
             )
