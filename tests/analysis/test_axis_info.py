@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.golden import tracing
 from tests.golden.tracing import TL, Value
 from tvm_layout_ext.analysis import axis_info as ai
-from tvm_layout_ext.analysis import coalescing
+from tvm_layout_ext.analysis import axis_values, coalescing
 from tvm_layout_ext.analysis.axis_info import BIG, AxisInfo
 from tvm_layout_ext.analysis.coalescing import MemoryAccess, choose_layout
 
@@ -21,7 +21,7 @@ SHAPE = (8, 16)
 Pair = tuple[Value, np.ndarray]
 
 
-@pytest.mark.parametrize("module", [ai, coalescing])
+@pytest.mark.parametrize("module", [ai, axis_values, coalescing])
 def test_examples_in_the_documentation(module: object) -> None:
     results = doctest.testmod(module)  # type: ignore[arg-type]
 
@@ -202,3 +202,29 @@ def test_small_tiles_do_not_starve_threads() -> None:
     load = MemoryAccess(AxisInfo((256,), (16,), (1,)), (256,), 16, True)
 
     assert choose_layout(load, [load], 4).size_per_thread == (2,)
+
+
+def test_both_rule_sets_share_one_table() -> None:
+    """Four operations have rules of their own for TIR; the others differ in what must be proven."""
+    own = {name for name, entry in ai.RULES.items() if entry.own_tir}
+    shared = {name for name in ai.RULES if name not in own}
+
+    assert own == {"and", "or", "xor", "shl"}
+    assert all(ai.RULES[name].rule("tir") is ai.RULES[name].rule("triton") for name in shared)
+    assert {name for name, entry in ai.RULES.items() if entry.may_wrap} == {
+        "add",
+        "sub",
+        "mul",
+        "shl",
+    }
+    assert {name for name, entry in ai.RULES.items() if entry.divides} == {"div", "rem"}
+
+
+def test_constants_divide_as_each_rule_set_says() -> None:
+    left, right = AxisInfo.of_constant(-7), AxisInfo.of_constant(4)
+
+    def divided(rules: ai.RuleSet) -> list[int | None]:
+        return [ai.apply_binary(n, left, right, (1,), rules).constant for n in ("div", "rem")]
+
+    assert divided("triton") == [-1, -3]
+    assert divided("tir") == [-2, 1]

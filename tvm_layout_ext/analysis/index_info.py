@@ -1,14 +1,9 @@
 """Axis information of TIR index expressions, sound for every input.
 
-The rules are those of :mod:`.axis_info`, with these changes, because a claim made here decides
-whether a vector access is emitted:
-
-* ``floordiv`` and ``floormod`` claim runs and groups only by divisors proven positive; ``truncdiv``
-  and ``truncmod`` only where, besides, the dividend is proven non-negative.
-* A sum, difference, product or shift that may leave its type's range keeps only runs that begin at
-  multiples of their length: wrapping around 2^32 tears none of those.
-* Bitwise operations keep the zero bits that both sides, or for ``&`` either side, are known to
-  have at the bottom, and an XOR keeps runs below them.
+The rules are the set ``tir`` of the table in :mod:`.axis_info`, because a claim made here decides
+whether a vector access is emitted. This file proves what an entry of the table demands: that a
+result stays in its type's range, that a divisor is positive. No proof rests on arithmetic that may
+wrap.
 
 Axes may have any extent, known or not. They are taken to be rounded up to a power of two: a claim
 about aligned groups of the longer axis holds of the shorter one, whose last group is cut off.
@@ -21,7 +16,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
 from math import gcd
-from operator import floordiv, mod
 from typing import Any
 
 import tvm
@@ -31,23 +25,21 @@ from ..errors import LayoutError
 from .assumptions import NO_ASSUMPTIONS, Assumptions, Prover
 from .axis_info import (
     BIG,
-    BINARY_RULES,
+    RULES,
     WORD_BITS,
-    Axis,
     AxisInfo,
-    Rule,
     add_pointer,
     apply_binary,
     broadcast,
-    by_axis,
     compare,
     load,
+    opaque,
     power_of_two_in,
     select,
     splat,
 )
 
-__all__ = ["TIR_RULES", "IndexAnalyzer"]
+__all__ = ["IndexAnalyzer"]
 
 #: Stands for an extent that is not known.
 LONGEST = 1 << 30
@@ -77,60 +69,6 @@ _COMPARISONS: dict[type, str] = {
     tirx.NE: "ne",
 }
 _TRUNCATING = (tirx.Div, tirx.Mod)
-_DIVISIONS: dict[str, Callable[[int, int], int]] = {"div": floordiv, "rem": mod}
-_MAY_WRAP = ("add", "sub", "mul", "shl")
-
-
-def _opaque(axis: Axis, _: int) -> tuple[int, int, int]:
-    return 1, 1, axis.constancy
-
-
-def _or(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
-    zeros = min(left.divisor_of_all, right.divisor_of_all)
-    return replace(by_axis(_opaque)(left, right, shape), divisibility=(zeros,) * len(shape))
-
-
-def _xor(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
-    """Keep the runs of one side that fit below the lowest bit of the other."""
-
-    def rule(axis: Axis, _: int) -> tuple[int, int, int]:
-        runs = (
-            gcd(axis.cl, axis.vl, axis.kr, right.divisor_of_all),
-            gcd(axis.cr, axis.vr, axis.kl, left.divisor_of_all),
-        )
-        run = max(runs)
-        return run, run, axis.constancy
-
-    kept = by_axis(rule)(left, right, shape)
-    zeros = min(left.divisor_of_all, right.divisor_of_all)
-    return replace(kept, divisibility=tuple(max(v, zeros) for v in kept.divisibility))
-
-
-def _and(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
-    """Clear bits: of a mask of ones at the bottom, what a remainder leaves."""
-    for value, mask in ((left, right.constant), (right, left.constant)):
-        if mask is not None and mask >= 0 and mask & (mask + 1) == 0:
-            return apply_binary("rem", value, AxisInfo.of_constant(mask + 1, shape), shape)
-    zeros = max(left.divisor_of_all, right.divisor_of_all)
-    return replace(by_axis(_opaque)(left, right, shape), divisibility=(zeros,) * len(shape))
-
-
-def _shift_left(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
-    if right.constant is not None:
-        return BINARY_RULES["shl"](left, right, shape)
-    kept = by_axis(_opaque)(left, right, shape)
-    return replace(kept, divisibility=(left.divisor_of_all,) * len(shape))
-
-
-#: The rules for TIR; "div" and "rem" round down and need a positive divisor.
-TIR_RULES: Mapping[str, Rule] = {
-    **BINARY_RULES,
-    "and": _and,
-    "or": _or,
-    "xor": _xor,
-    "shl": _shift_left,
-    "opaque": by_axis(_opaque),
-}
 
 
 class IndexAnalyzer:
@@ -194,7 +132,7 @@ class IndexAnalyzer:
         run = broadcast(AxisInfo(tuple(line), starts, tuple(ones)), line, self.shape)
         if start.constant == 0:
             return run
-        return apply_binary("add", start, run, self.shape, TIR_RULES)
+        return apply_binary("add", start, run, self.shape, "tir")
 
     def info(self, expression: Any) -> AxisInfo:
         """Describe a scalar expression, of integers or booleans, along the axes.
@@ -248,11 +186,9 @@ class IndexAnalyzer:
 
     def _binary(self, name: str, node: Any) -> AxisInfo:
         left, right = self.info(node.a), self.info(node.b)
-        if not _is_integer(node) or (name in _DIVISIONS and not self._divides(node)):
-            return TIR_RULES["opaque"](left, right, self.shape)
-        if name in _DIVISIONS and left.constant is not None and right.constant is not None:
-            return AxisInfo.of_constant(_DIVISIONS[name](left.constant, right.constant), self.shape)
-        return apply_binary(name, left, right, self.shape, TIR_RULES)
+        if not _is_integer(node) or (RULES[name].divides and not self._divides(node)):
+            return opaque(left, right, self.shape)
+        return apply_binary(name, left, right, self.shape, "tir")
 
     def _divides(self, node: Any) -> bool:
         """Whether a division rounds down, by a positive number."""
@@ -298,14 +234,13 @@ class IndexAnalyzer:
 
     def _logic(self, node: Any) -> AxisInfo:
         sides = [self.info(side) for side in ([node.a, node.b] if hasattr(node, "b") else [node.a])]
-        return TIR_RULES["opaque"](sides[0], sides[-1], self.shape)
+        return opaque(sides[0], sides[-1], self.shape)
 
     def _load(self, node: Any) -> AxisInfo:
         """Tell where a load repeats: where all its indices do."""
         indices = [self.info(index) for index in node.indices]
-        meet = TIR_RULES["opaque"]
         both = reduce(
-            lambda a, b: meet(a, b, self.shape), indices, AxisInfo.of_constant(0, self.shape)
+            lambda a, b: opaque(a, b, self.shape), indices, AxisInfo.of_constant(0, self.shape)
         )
         return load(both)
 
@@ -333,7 +268,8 @@ class IndexAnalyzer:
 
     def _fits(self, node: Any) -> bool:
         """Whether a value surely needs no wrapping to its type's width."""
-        if not isinstance(node, tirx.Cast) and _BINARY.get(type(node), "") not in _MAY_WRAP:
+        name = _BINARY.get(type(node))
+        if not isinstance(node, tirx.Cast) and not (name and RULES[name].may_wrap):
             return True
         if not all(map(self._exact, _children(node))):
             return False
