@@ -1,0 +1,99 @@
+"""Cut a reduction into slabs where its result is too small to occupy the GPU.
+
+A column sum of 32768x4096 halves has strips of 64 bytes for 128 blocks, which all end at once and
+read 64 bytes here and there. Cut into slabs of rows, the same matrix is a thousand blocks that read
+wide strips, and a second kernel adds the sums of the slabs. The order of the additions is fixed, so
+the result is the same in every run, which atomic additions would not give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from ..analysis.access import Access, Loop
+from ..analysis.sectors import stand_in
+
+__all__ = ["choose_slabs", "cut"]
+
+#: Multiprocessors of the GPUs that this was measured on, and blocks that keep them busy to the end.
+_PROCESSORS, _BLOCKS = 132, 8 * 132
+#: Bytes that a GPU could have read while it launches and runs the second kernel.
+_SECOND_KERNEL_BYTES = 12 << 20
+#: Share of the bandwidth that one kernel reaches with strips of 64 bytes, all blocks at once.
+_STRIPS_SHARE = 0.86
+#: Bytes of a strip, with slabs and without, and of the least run worth a warp.
+_WIDE_BYTES, _NARROW_BYTES, _RUN_BYTES = 512, 64, 4096
+#: Rows that the threads of a block have on their way together.
+_ROWS_IN_FLIGHT = 256
+
+
+def choose_slabs(
+    load: Access, data: Sequence[Loop], reduced: Sequence[Loop], *, along: bool
+) -> int:
+    """Say into how many slabs to cut the outermost loop of a reduction; 1 leaves it whole.
+
+    One kernel of few blocks uses a share of the bandwidth, and two kernels all of it after a fixed
+    time; the slabs pay where the bytes that idle multiprocessors could read are more than that.
+
+    Parameters
+    ----------
+    load : Access
+        The main load.
+    data, reduced : sequence of Loop
+        Its loops, outermost first.
+    along : bool
+        Whether the load runs along the reduction.
+    """
+    extent = reduced[0].size
+    if extent is None or any(loop.size is None for loop in data):
+        return 1
+    results = prod(loop.size or 1 for loop in data)
+    reads = prod(stand_in(loop.extent) for loop in reduced)
+    size = results * reads * load.bytes
+    if along:
+        share = min(1.0, results / _PROCESSORS)
+        wanted = -(-_BLOCKS * 4 // results)
+        most = reads * load.bytes // _RUN_BYTES
+    else:
+        row = results * load.bytes
+        share = _STRIPS_SHARE * min(1.0, row / _NARROW_BYTES / _PROCESSORS)
+        if row >= _BLOCKS * _NARROW_BYTES:
+            share = 1.0
+        wanted = -(-_BLOCKS * min(row, _WIDE_BYTES) // row)
+        most = reads // _ROWS_IN_FLIGHT
+    if size * (1 / share - 1) < _SECOND_KERNEL_BYTES:
+        return 1
+    bound = max(1, min(wanted, most, extent))
+    return next(d for d in range(bound, 0, -1) if extent % d == 0)
+
+
+def cut(sch: Any, block: Any, loop: Any, slabs: int, axis: int) -> Any:
+    """Cut a reduction into slabs along one of its loops.
+
+    ::
+
+        for j, k in T.grid(N, M):            for s, j, k in T.grid(S, N, M // S):
+            B[j] += A[k, j]                      B_rf[s, j] += A[s * (M // S) + k, j]
+                                             for j, s in T.grid(N, S):
+                                                 B[j] += B_rf[s, j]
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+    block : SBlockRV
+        The reduction; it is left to add up the slabs.
+    loop : LoopRV
+        The loop to cut, whose extent ``slabs`` divides.
+    slabs : int
+    axis : int
+        Dim of the slabs in the array of their sums.
+
+    Returns
+    -------
+    SBlockRV
+        The block that sums within a slab.
+    """
+    slab, _ = sch.split(loop, [slabs, None])
+    return sch.rfactor(slab, axis)
