@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -84,18 +85,58 @@ def test_cluster_names_the_block() -> None:
     assert layout.render([32, 32], view="hardware").count("block") == 4
 
 
-@pytest.mark.parametrize("view", ["tensor", "hardware", "bank"])
-@pytest.mark.parametrize("kind", ["svg", "html"])
-def test_drawings_are_well_formed(kind: str, view: str) -> None:
+VIEWS = pytest.mark.parametrize("view", ["tensor", "hardware", "bank"])
+
+
+def drawing(kind: str, view: str) -> str:
     layout = BLOCKED if view == "tensor" else SWIZZLED
-    drawing = layout.render([16, 16], kind=kind, view=view, element_bits=16)
-    svg = drawing[drawing.index("<svg") : drawing.index("</svg>") + len("</svg>")]
+    return layout.render([16, 16], kind=kind, view=view, element_bits=16)
 
-    root = ET.fromstring(svg)
 
-    boxes = root.findall(f"{SVG}g")
+@VIEWS
+def test_svg_is_well_formed(view: str) -> None:
+    boxes = ET.fromstring(drawing("svg", view)).findall(f"{SVG}g")
+
     assert len(boxes) == 256
     assert all(box.find(f"{SVG}title").text for box in boxes)  # type: ignore[union-attr]
+
+
+class _Page(HTMLParser):
+    """Collects the boxes of a page, and sees that every element is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.titles: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag not in ("meta", "link"):
+            self.open.append(tag)
+        if "data-owner" in given:
+            self.titles.append(given["title"] or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@VIEWS
+def test_page_is_well_formed(view: str) -> None:
+    page = _Page()
+    page.feed(drawing("html", view))
+
+    assert page.open == []
+    assert len(page.titles) == 256
+    assert all(page.titles)
+
+
+def test_page_has_the_boxes_of_the_svg() -> None:
+    page = _Page()
+    page.feed(drawing("html", "tensor"))
+    root = ET.fromstring(drawing("svg", "tensor"))
+
+    boxes = [box.find(f"{SVG}title").text for box in root.findall(f"{SVG}g")]  # type: ignore[union-attr]
+    assert page.titles == boxes
 
 
 def test_details_tell_the_whole_story() -> None:

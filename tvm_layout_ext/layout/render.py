@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import colorsys
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import TYPE_CHECKING
 
 from ..errors import LayoutError
-from ..hardware import NUM_BANKS
 from .banks import MAX_ACCESS_BITS
 from .linear import is_power_of_two
+from .page import as_page
 from .picture import (
-    Cell,
     Grid,
     bank_grids,
     count_cells,
@@ -20,6 +17,7 @@ from .picture import (
     is_shared,
     tensor_grids,
 )
+from .svg import as_svg
 
 if TYPE_CHECKING:
     from .base import Layout
@@ -35,9 +33,6 @@ VIEWS: dict[str, Callable[[Layout, Sequence[int], int], list[Grid]]] = {
 MOST_CELLS = 1 << 18
 #: From this size on, neighbours that continue each other are drawn as one box.
 MERGE_FROM = 1024
-
-FONT, CELL_HEIGHT, MARGIN, LINE = 10, 18, 12, 20
-CHARACTER = 6.2
 
 
 def render(
@@ -93,7 +88,8 @@ def render(
         )
     title = f"{layout} on {'x'.join(map(str, shape))}"
     grids = VIEWS[view](layout, shape, bits)
-    return KINDS[kind](title, grids, _colour_word(is_shared(linear), view))
+    merge = count_cells(grids) >= MERGE_FROM
+    return KINDS[kind](title, grids, _colour_word(is_shared(linear), view), merge)
 
 
 def _colour_word(shared: bool, view: str) -> str:
@@ -102,10 +98,7 @@ def _colour_word(shared: bool, view: str) -> str:
     return "bank" if view == "tensor" else "columns"
 
 
-# Text
-
-
-def _as_text(title: str, grids: Sequence[Grid], _: str) -> str:
+def _as_text(title: str, grids: Sequence[Grid], _word: str, _merge: bool) -> str:
     return "\n".join([title, *(line for grid in grids for line in _text_lines(grid))])
 
 
@@ -119,186 +112,8 @@ def _text_lines(grid: Grid) -> list[str]:
     return lines
 
 
-# SVG
-
-
-def _as_svg(title: str, grids: Sequence[Grid], colour_word: str) -> str:
-    merge = count_cells(grids) >= MERGE_FROM
-    parts: list[str] = []
-    top, width = float(MARGIN + LINE), _text_width(title) + 2 * MARGIN
-    legend = _legend(grids, colour_word, top)
-    parts += legend
-    top += LINE if legend else 0
-    for grid in grids:
-        drawn, grid_width, grid_height = _draw(grid, top, merge, PALETTES[colour_word])
-        parts += drawn
-        top += grid_height + LINE
-        width = max(width, grid_width + 2 * MARGIN)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{top:.0f}" '
-        f'viewBox="0 0 {width:.0f} {top:.0f}" font-family="monospace" font-size="{FONT}">'
-    )
-    sheet = f'<rect width="{width:.0f}" height="{top:.0f}" fill="#ffffff"/>'
-    caption = f'<text x="{MARGIN}" y="{MARGIN + FONT}" font-weight="bold">{escape(title)}</text>'
-    return "\n".join([head, sheet, caption, *parts, "</svg>"])
-
-
-def _draw(grid: Grid, top: float, merge: bool, palette: Palette) -> tuple[list[str], float, float]:
-    """Draw one grid; give its lines, width and height."""
-    runs = [_runs(row, merge) for row in grid.rows]
-    cell = _cell_width(grid, runs)
-    left = MARGIN + _text_width(max(grid.row_names, key=len)) + 6
-    lines = [f'<text x="{MARGIN}" y="{top + FONT:.0f}">{escape(grid.title)}</text>']
-    head = top + LINE + FONT
-    for i, name in enumerate(grid.column_names):
-        lines.append(_centred(left + (i + 0.5) * cell, head, name, "#777777"))
-    first = head + 5
-    for r, (name, row) in enumerate(zip(grid.row_names, runs, strict=True)):
-        y = first + r * CELL_HEIGHT
-        x = left - 6 - _text_width(name) / 2
-        lines.append(_centred(x, y + 13, name, "#777777"))
-        for at, run in row:
-            fill = palette(run[0].hue, run[0].shade)
-            lines.append(_box(run, left + at * cell, y, cell * len(run), fill))
-    height = first - top + CELL_HEIGHT * len(runs)
-    return lines, left + cell * len(grid.column_names) - MARGIN, height
-
-
-def _runs(row: Sequence[Cell | None], merge: bool) -> list[tuple[int, list[Cell]]]:
-    """Group the cells of a row that are drawn as one, with the column each group begins at."""
-    runs: list[tuple[int, list[Cell]]] = []
-    for at, cell in enumerate(row):
-        if cell is None:
-            continue
-        last = runs[-1] if runs else None
-        if merge and last and last[0] + len(last[1]) == at and cell.follows(last[1][-1]):
-            last[1].append(cell)
-        else:
-            runs.append((at, [cell]))
-    return runs
-
-
-def _box(run: Sequence[Cell], x: float, y: float, width: float, fill: str) -> str:
-    detail = escape(_details(run))
-    return (
-        f'<g data-owner="{run[0].owner}"><title>{detail}</title>'
-        f'<rect x="{x:.1f}" y="{y:.0f}" width="{width:.1f}" height="{CELL_HEIGHT}" fill="{fill}" '
-        f'stroke="#ffffff"/>{_centred(x + width / 2, y + 13, _run_label(run), "#111111")}</g>'
-    )
-
-
-def _run_label(run: Sequence[Cell]) -> str:
-    first, last = run[0].label, run[-1]
-    if len(run) == 1:
-        return first
-    return f"{first.removesuffix('+')}-{last.label.removeprefix(last.stem)}"
-
-
-def _details(run: Sequence[Cell]) -> str:
-    return run[0].detail if len(run) == 1 else f"{run[0].detail} ... {run[-1].detail}"
-
-
-def _cell_width(grid: Grid, runs: Sequence[Sequence[tuple[int, list[Cell]]]]) -> float:
-    """Wide enough for every label, one that covers several cells being allowed all of them."""
-    labels = ((_text_width(_run_label(run)) + 6) / len(run) for row in runs for _, run in row)
-    names = (_text_width(name) + 4 for name in grid.column_names)
-    return max([12.0, *labels, *names])
-
-
-def _legend(grids: Sequence[Grid], word: str, top: float) -> list[str]:
-    if word == "columns":
-        return []
-    hues = sorted({cell.hue for grid in grids for row in grid.rows for cell in row if cell})[:32]
-    step = _text_width(f"{word} 00") + 22
-    lines = []
-    for i, hue in enumerate(hues):
-        x = MARGIN + i * step
-        fill = PALETTES[word](hue, 0)
-        box = f'<rect x="{x:.1f}" y="{top:.0f}" width="12" height="12" fill="{fill}"/>'
-        lines.append(f'{box}<text x="{x + 16:.1f}" y="{top + FONT:.0f}">{word} {hue}</text>')
-    return lines
-
-
-def _centred(x: float, y: float, text: str, fill: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.0f}" text-anchor="middle" fill="{fill}">{escape(text)}</text>'
-
-
-def _text_width(text: str) -> float:
-    return CHARACTER * len(text)
-
-
-def _warp_colour(warp: int, lane: int) -> str:
-    """Put neighbouring warps far apart on the wheel, and let lanes differ in lightness."""
-    return _colour(warp * 0.381966 % 1, 0.68 + 0.18 * (lane * 0.381966 % 1))
-
-
-def _bank_colour(bank: int, _: int) -> str:
-    """Go round the wheel once in 32 banks."""
-    return _colour(bank / NUM_BANKS, 0.78)
-
-
-def _columns_colour(columns: int, _: int) -> str:
-    """Go round the wheel once in the 8 accesses of 16 bytes that make 128."""
-    return _colour(columns / 8 % 1, 0.78)
-
-
-def _colour(turn: float, lightness: float) -> str:
-    return "#" + "".join(f"{round(255 * c):02x}" for c in colorsys.hls_to_rgb(turn, lightness, 0.6))
-
-
-Palette = Callable[[int, int], str]
-PALETTES: dict[str, Palette] = {
-    "warp": _warp_colour,
-    "bank": _bank_colour,
-    "columns": _columns_colour,
-}
-
-
-# HTML
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<title>{title}</title>
-<style>
-body {{ font-family: sans-serif; margin: 0; }}
-#detail {{ position: sticky; top: 0; left: 0; min-height: 1.4em; padding: 6px 12px;
-  background: #222222; color: #ffffff; font-family: monospace; white-space: normal; }}
-g.same rect {{ stroke: #000000; stroke-width: 2; }}
-</style>
-</head>
-<body>
-<div id="detail">Point at an element.</div>
-{svg}
-<script>
-const detail = document.getElementById("detail");
-function mark(owner, on) {{
-  for (const box of document.querySelectorAll(`g[data-owner="${{owner}}"]`))
-    box.classList.toggle("same", on);
-}}
-document.addEventListener("mouseover", event => {{
-  const box = event.target.closest("g[data-owner]");
-  if (!box) return;
-  detail.textContent = box.querySelector("title").textContent;
-  mark(box.dataset.owner, true);
-}});
-document.addEventListener("mouseout", event => {{
-  const box = event.target.closest("g[data-owner]");
-  if (box) mark(box.dataset.owner, false);
-}});
-</script>
-</body>
-</html>
-"""
-
-
-def _as_html(title: str, grids: Sequence[Grid], colour_word: str) -> str:
-    return _PAGE.format(title=escape(title), svg=_as_svg(title, grids, colour_word))
-
-
-KINDS: dict[str, Callable[[str, Sequence[Grid], str], str]] = {
+KINDS: dict[str, Callable[[str, Sequence[Grid], str, bool], str]] = {
     "text": _as_text,
-    "svg": _as_svg,
-    "html": _as_html,
+    "svg": as_svg,
+    "html": as_page,
 }

@@ -1,0 +1,221 @@
+"""The HTML picture in a real browser: it opens, tells what one points at, and can be read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tvm_layout_ext import layout as L
+
+pytestmark = pytest.mark.browser
+
+BINARIES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+WIDTHS = pytest.mark.parametrize("width", [1280, 400])
+BLOCKED = L.BlockedLayout([2, 2], [8, 4], [1, 2], [1, 0])
+SPREAD = L.BlockedLayout([1, 1], [1, 32], [4, 1], [0, 1])
+#: Layout, shape, options of the picture, and boxes that it has.
+PICTURES: dict[str, tuple[L.Layout, list[int], dict[str, Any], int]] = {
+    "blocked": (BLOCKED, [16, 16], {}, 256),
+    "copies": (BLOCKED, [4, 4], {}, 16),
+    "mma_v2": (L.NVMMADistributedLayout([2, 0], [1, 1], [16, 8]), [16, 8], {}, 128),
+    "swizzled": (
+        L.SwizzledSharedLayout(8, 1, 8, [1, 0]),
+        [8, 64],
+        {"view": "bank", "element_bits": 16},
+        512,
+    ),
+    "padded": (L.PaddedSharedLayout([(32, 1)], [1, 0]), [32, 32], {"view": "bank"}, 1024),
+    "256x256": (L.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), [256, 256], {}, 16384),
+    "256x256 apart": (SPREAD, [256, 256], {}, 65536),
+}
+Show = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as playwright:
+        own = playwright.chromium.executable_path
+        found = own if os.path.exists(own) else next(filter(None, map(shutil.which, BINARIES)), "")
+        if not found:
+            pytest.skip("no chromium on this machine")
+        # The sandbox needs user namespaces, which containers often lack; the pages are our own.
+        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@cache
+def html(name: str) -> str:
+    layout, shape, options, _ = PICTURES[name]
+    return layout.render(shape, kind="html", **options)
+
+
+@pytest.fixture
+def show(browser: Any, tmp_path: Path) -> Iterator[Show]:
+    """Open a picture; whatever the browser complains of fails the test in the end."""
+    complaints: list[str] = []
+    pages = []
+
+    def open_picture(name: str, width: int) -> Any:
+        path = tmp_path / "picture.html"
+        path.write_text(html(name))
+        page = browser.new_page(viewport={"width": width, "height": 700})
+        pages.append(page)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("requestfailed", lambda request: complaints.append(request.url))
+        page.goto(path.as_uri())
+        return page
+
+    yield open_picture
+    for page in pages:
+        page.close()
+    assert complaints == []
+
+
+def centre(box: dict[str, float]) -> tuple[float, float]:
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def point_at(page: Any, detail: str) -> Any:
+    """Move the mouse onto the box whose detail begins so, scrolling to it first."""
+    box = page.locator(f'i[title^="{detail}"]')
+    box.scroll_into_view_if_needed()
+    page.mouse.move(*centre(box.bounding_box()))
+    return box
+
+
+def shown_detail(page: Any) -> str:
+    return str(page.locator("#detail").inner_text())
+
+
+@WIDTHS
+@pytest.mark.parametrize("name", PICTURES)
+def test_page_opens(show: Show, name: str, width: int) -> None:
+    page = show(name, width)
+    layout, shape, _, boxes = PICTURES[name]
+
+    assert page.locator("i[data-owner]").count() == boxes
+    assert page.locator("h1").inner_text() == f"{layout!r} on {'x'.join(map(str, shape))}"
+    # Only the picture scrolls: title, legend and detail are all in view.
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate("document.documentElement.scrollHeight") == 700
+    header = page.locator("header").bounding_box()
+    assert header["width"] == width
+    assert header["height"] < 700 / 3
+
+
+@WIDTHS
+@pytest.mark.parametrize("name", [name for name in PICTURES if name != "256x256 apart"])
+def test_labels_can_be_read(show: Show, name: str, width: int) -> None:
+    """No label in view is cut, all are 10 pixels or more, with the contrast that WCAG AA wants."""
+    page = show(name, width)
+
+    cut, sizes, contrast = page.evaluate(
+        """() => {
+          const inside = box => { const at = box.getBoundingClientRect();
+            return at.bottom > 0 && at.top < innerHeight && at.right > 0 && at.left < innerWidth; };
+          const boxes = [...document.querySelectorAll(".row > *")].filter(inside);
+          const light = colour => colour.match(/\\d+/g).slice(0, 3).map(Number)
+            .map(c => c / 255).map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+            .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+          const contrast = box => { const style = getComputedStyle(box);
+            const [a, b] = [light(style.color), light(style.backgroundColor)].sort();
+            return (b + 0.05) / (a + 0.05); };
+          const written = boxes.filter(box => box.textContent);
+          return [written.filter(b => b.scrollWidth > b.clientWidth).map(b => b.textContent),
+            Math.min(...written.map(b => parseFloat(getComputedStyle(b).fontSize))),
+            Math.min(...written.map(contrast))];
+        }"""
+    )
+
+    assert cut == []
+    assert sizes >= 10
+    assert contrast >= 4.5
+
+
+@WIDTHS
+@pytest.mark.parametrize("name", ["blocked", "mma_v2"])
+def test_pointing_at_an_element_tells_who_holds_it(show: Show, name: str, width: int) -> None:
+    page = show(name, width)
+    layout, shape, _, _ = PICTURES[name]
+    held = layout.to_linear(shape).invert().apply(dim0=9, dim1=6)
+    assert shown_detail(page) == "Point at an element."
+
+    box = point_at(page, "(9, 6):")
+
+    thread = 32 * held["warp"] + held["lane"]
+    holder = f"thread {thread} (warp {held['warp']}, lane {held['lane']})"
+    assert shown_detail(page) == f"(9, 6): {holder}, register {held['register']}"
+    assert box.inner_text() == f"{thread}:{held['register']}"
+    marked = page.locator("i.same").all()
+    assert len(marked) == layout.to_linear(shape).in_sizes["register"]
+    assert all(holder in other.get_attribute("title") for other in marked)
+
+
+def test_pointing_elsewhere_moves_the_marks(show: Show) -> None:
+    page = show("blocked", 1280)
+    point_at(page, "(0, 0):")
+    point_at(page, "(0, 8):")
+
+    assert page.locator("i.same").evaluate_all("all => all.map(box => box.textContent)") == [
+        "32:0",
+        "32:1",
+        "32:2",
+        "32:3",
+    ]
+
+    page.mouse.move(*centre(page.locator("h1").bounding_box()))
+
+    assert page.locator("i.same").count() == 0
+    assert shown_detail(page).startswith("(0, 8):")
+
+
+def test_pointing_at_shared_memory_tells_the_bank(show: Show) -> None:
+    page = show("swizzled", 400)
+    layout, shape, _, _ = PICTURES["swizzled"]
+    offset = layout.to_linear(shape).invert().apply(dim0=3, dim1=42)["offset"]
+
+    point_at(page, "(3, 42):")
+
+    assert shown_detail(page) == f"(3, 42): offset {offset}, bank {offset // 2 % 32}"
+
+
+@WIDTHS
+@pytest.mark.parametrize("name", ["copies", "256x256"])
+def test_long_details_fit_and_do_not_move_the_picture(show: Show, name: str, width: int) -> None:
+    page = show(name, width)
+    before = page.locator("#picture").bounding_box()
+
+    point_at(page, "(0, 0):")
+
+    detail = page.locator("#detail")
+    assert len(shown_detail(page)) > 80
+    assert page.locator("#picture").bounding_box() == before
+    assert detail.evaluate("box => box.scrollHeight <= box.clientHeight")
+
+
+@WIDTHS
+@pytest.mark.parametrize("name", ["256x256", "256x256 apart"])
+def test_names_and_detail_stay_in_view_far_from_the_corner(
+    show: Show, name: str, width: int
+) -> None:
+    page = show(name, width)
+
+    box = point_at(page, "(200, 196):")
+
+    assert shown_detail(page).startswith("(200, 196):")
+    assert page.locator("#detail").bounding_box()["x"] >= 0
+    at = box.bounding_box()
+    column = at["x"] + 4, page.locator(".names").bounding_box()["y"] + 9
+    row = 20, at["y"] + 9
+    seen = "([x, y]) => document.elementFromPoint(x, y).textContent"
+    assert page.evaluate(seen, column) == "196"
+    assert page.evaluate(seen, row) == "200"
