@@ -10,7 +10,7 @@ from ._compat import check_versions as _check_versions
 
 _check_versions()
 
-from . import decisions, errors, hardware, layout, pipeline, schedule, target, te, transform  # noqa: E402
+from . import decisions, errors, hardware, intrin, layout, pipeline, schedule, target, te, transform  # noqa: E402
 from ._version import __version__  # noqa: E402
 from .build import build, device_program, lower, shared_buffers  # noqa: E402
 from .errors import (  # noqa: E402
@@ -46,6 +46,7 @@ __all__ = [
     "explain",
     "hardware",
     "install",
+    "intrin",
     "knob",
     "layout",
     "lower",

@@ -28,6 +28,7 @@ LOWERED = "layout_ext.lowered"
 _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     "s_tir.CanonicalizeLoop": (
         transform.MarkAnnotated,
+        transform.LowerTensorCore,
         transform.AutoCoalesce,
         transform.CheckAssumptions,
     ),
@@ -39,6 +40,8 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     "s_tir.InjectPermutedLayout": (transform.LowerFragment, transform.SwizzleSharedMemory),
     # The last point at which loops, blocks and 2-D indices are all still there.
     "s_tir.InjectSoftwarePipeline": (transform.InjectMultiStageBuffer,),
+    # Indices are flat by now; what follows plans memory and barriers.
+    "tirx.BF16ComputeLegalize": (transform.ExposePointers,),
     # Indices are flat by now, and vectors are still loops.
     "tirx.VectorizeLoop": (transform.GuardVectors,),
     # After it, threadIdx.x hides behind let variables.

@@ -10,6 +10,8 @@ from tvm import s_tir
 from .auto_coalesce import auto_coalesce
 from .double_buffer import double_buffer
 from .set_fragment_layout import set_fragment_layout
+from .spread_sums import spread_sums
+from .use_tensor_core import use_tensor_core
 
 __all__ = ["PRIMITIVES", "install", "uninstall"]
 
@@ -18,6 +20,8 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "auto_coalesce": auto_coalesce,
     "double_buffer": double_buffer,
     "set_fragment_layout": set_fragment_layout,
+    "spread_sums": spread_sums,
+    "use_tensor_core": use_tensor_core,
 }
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from .auto_coalesce import AutoCoalesce
 from .check_assumptions import CheckAssumptions
+from .expose_pointers import ExposePointers
 from .guard_reductions import GuardReductions
 from .guard_vectors import GuardVectors
 from .lower_fragment import LowerFragment
+from .lower_tensor_core import LowerTensorCore
 from .lower_warp_memory import LowerWarpMemoryFully
 from .mark_annotated import MarkAnnotated
 from .multi_stage_buffer import InjectMultiStageBuffer
@@ -16,10 +18,12 @@ from .swizzle_shared import SwizzleSharedMemory
 __all__ = [
     "AutoCoalesce",
     "CheckAssumptions",
+    "ExposePointers",
     "GuardReductions",
     "GuardVectors",
     "InjectMultiStageBuffer",
     "LowerFragment",
+    "LowerTensorCore",
     "LowerWarpMemoryFully",
     "MarkAnnotated",
     "StraightenIndices",

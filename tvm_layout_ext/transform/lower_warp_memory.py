@@ -8,6 +8,7 @@ import tvm_ffi
 from tvm import tirx
 
 from .mark_annotated import MARK
+from .own_lane import own_lane
 
 __all__ = ["LowerWarpMemoryFully"]
 
@@ -27,6 +28,7 @@ def _warp_buffers(func: tirx.PrimFunc) -> int:
 def _lower_warp_memory_fully(func: tirx.PrimFunc, mod: Any, _ctx: Any) -> tirx.PrimFunc:
     if func.attrs.get(MARK, None) is None:
         return func
+    func = own_lane(func)
     left = _warp_buffers(func)
     while left:
         name = func.attrs.get("global_symbol", "main")
@@ -42,8 +44,9 @@ def LowerWarpMemoryFully() -> Any:
 
     TVM 0.27's own pass rewrites only the first ``warp`` allocation of a statement sequence, so that
     the others become one full-size array a thread in local memory; and after
-    CommonSubexprElim it cannot read the lane out of the indices any more. This pass repeats it
-    before that elimination until no ``warp`` allocation is left.
+    CommonSubexprElim it cannot read the lane out of the indices any more. And it fails on vectors
+    of more than one fragment. This pass gives each lane the part of a buffer that no other lane
+    touches, and repeats TVM's, before that elimination, for what is left.
 
     Does not handle: functions without our annotations (their code stays TVM's, byte for byte).
 

@@ -1,0 +1,47 @@
+"""How the iterators of a scheduled block are bound to the loops around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlockRealize
+
+__all__ = ["iter_values", "uses", "variables"]
+
+
+def iter_values(sch: Any, block: Any) -> list[Any]:
+    """List what each iterator of a block is bound to, in the loop variables around it.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        The schedule.
+    block : SBlockRV
+        A block of it.
+    """
+    node = sch.get(block)
+    found: list[Any] = []
+
+    def look(realize: Any) -> None:
+        if realize.block.same_as(node):
+            found.extend(realize.iter_values)
+
+    loops = sch.get_loops(block)
+    roots = [sch.get(loops[0])] if loops else [f.body for f in sch.mod.functions.values()]
+    for root in roots:
+        tvm_ffi.structural_walk(root, [(SBlockRealize, look)])
+    return found
+
+
+def variables(expr: Any) -> list[Any]:
+    """List the variables of an expression, repeats included."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, [(tirx.Var, found.append)])
+    return found
+
+
+def uses(expr: Any, variable: Any) -> bool:
+    """Whether a variable occurs in an expression."""
+    return any(one.same_as(variable) for one in variables(expr))

@@ -1,0 +1,33 @@
+"""Tensor intrinsics of NVIDIA's tensor cores: loads and stores of fragments, and products."""
+
+from __future__ import annotations
+
+from .fragments import operand_at, operand_place, sums_at, sums_place
+from .instructions import INSTRUCTIONS, Instruction, choose, instruction
+from .registry import (
+    clear_name,
+    fragment_index,
+    load_name,
+    multiply_name,
+    names,
+    register,
+    store_name,
+)
+
+__all__ = [
+    "INSTRUCTIONS",
+    "Instruction",
+    "choose",
+    "clear_name",
+    "fragment_index",
+    "instruction",
+    "load_name",
+    "multiply_name",
+    "names",
+    "operand_at",
+    "operand_place",
+    "register",
+    "store_name",
+    "sums_at",
+    "sums_place",
+]

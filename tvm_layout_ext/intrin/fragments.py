@@ -1,0 +1,99 @@
+"""Which lane of a warp holds which element of a tensor-core operand, and where.
+
+One rule serves all types, because the hardware counts 32-bit words. With ``g = lane // 4`` and
+``t = lane % 4`` (PTX ISA, "Matrix Fragments for mma.m16n8k16" and its neighbours):
+
+* A: word ``w`` of row ``r`` lies in lane ``(g, t) = (r % 8, w % 4)``, register ``r // 8 + 2 *
+  (w // 4)``;
+* B, by its columns ``n``: lane ``(n % 8, w % 4)``, register ``w // 4 + 2 * (n // 8)``, the second
+  pair of registers being the second instruction's;
+* sums: row ``r``, column ``c`` lie in lane ``(r % 8, c % 8 // 2)``, register
+  ``c % 2 + 2 * (r // 8) + 4 * (c // 8)``.
+
+A fragment in ``warp`` memory is ``[lane, element]``, the elements of a register neighbours.
+All functions take ints or TVM expressions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["operand_at", "operand_place", "sums_at", "sums_place"]
+
+_WORD_BITS = 32
+
+
+def operand_place(
+    matrix: str, bits: int, row: Any, k: Any, registers: tuple[int, int] = (2, 2)
+) -> tuple[Any, Any]:
+    """Lane and element that hold an element of a tile of A or B.
+
+    Parameters
+    ----------
+    matrix : str
+        ``a`` or ``b``.
+    bits : int
+        Bits of an element.
+    row, k : int or Expr
+        Row of A or column of B, below 8 times ``registers[0]``; element along K.
+    registers : tuple of int
+        How many registers lie along the rows and along K; 2 and 2 is the whole tile.
+
+    Examples
+    --------
+    Half precision, row 9, column 3 of A: the second register of lane 5, its upper half.
+
+    >>> operand_place("a", 16, 9, 3)
+    (5, 3)
+    """
+    per_word = _WORD_BITS // bits
+    word = k // per_word
+    lane = 4 * (row % 8) + word % 4
+    if matrix == "a":
+        register = registers[0] * (word // 4) + row // 8
+    else:
+        register = registers[1] * (row // 8) + word // 4
+    return lane, register * per_word + k % per_word
+
+
+def operand_at(
+    matrix: str, bits: int, lane: Any, element: Any, registers: tuple[int, int] = (2, 2)
+) -> tuple[Any, Any]:
+    """Row (A) or column (B) and k of what a lane holds: the inverse of :func:`operand_place`.
+
+    Examples
+    --------
+    >>> operand_at("a", 16, 5, 3)
+    (9, 3)
+    """
+    per_word = _WORD_BITS // bits
+    register = element // per_word
+    if matrix == "a":
+        high, word = register % registers[0], register // registers[0]
+    else:
+        high, word = register // registers[1], register % registers[1]
+    row = 8 * high + lane // 4
+    return row, (4 * word + lane % 4) * per_word + element % per_word
+
+
+def sums_place(row: Any, column: Any) -> tuple[Any, Any]:
+    """Lane and element that hold a sum of a tile of 16 x 16.
+
+    Examples
+    --------
+    >>> sums_place(9, 3)
+    (5, 3)
+    """
+    lane = 4 * (row % 8) + column % 8 // 2
+    return lane, 4 * (column // 8) + 2 * (row // 8) + column % 2
+
+
+def sums_at(lane: Any, element: Any) -> tuple[Any, Any]:
+    """Row and column of a sum that a lane holds: the inverse of :func:`sums_place`.
+
+    Examples
+    --------
+    >>> sums_at(5, 3)
+    (9, 3)
+    """
+    return 8 * (element % 4 // 2) + lane // 4, 8 * (element // 4) + 2 * (lane % 4) + element % 2

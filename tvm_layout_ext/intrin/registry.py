@@ -1,0 +1,202 @@
+"""The intrinsics by name, built and registered with TVM when they are first needed.
+
+Building one takes about 0.1 s, too long to build them all at import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tvm import s_tir
+
+from ..errors import ScheduleError
+from .copies import fragment_load, ldmatrix, stmatrix
+from .fragments import operand_place, sums_place
+from .instructions import INSTRUCTIONS, TILE, Instruction
+from .products import clear, multiply
+
+__all__ = [
+    "clear_name",
+    "fragment_index",
+    "load_name",
+    "multiply_name",
+    "names",
+    "register",
+    "store_name",
+]
+
+_PREFIX = "layout_ext."
+_SCOPES = ("shared", "shared.dyn")
+#: 8 x 16-byte matrices along the rows and along K, by matrix and count.
+_REGISTERS = {
+    ("a", 1): (1, 1),
+    ("a", 2): (2, 1),
+    ("a", 4): (2, 2),
+    ("b", 1): (1, 1),
+    ("b", 2): (1, 2),
+    ("b", 4): (2, 2),
+}
+
+
+def _major(k_major: bool) -> str:
+    return "k_major" if k_major else "mn_major"
+
+
+def load_name(matrix: str, one: Instruction, scope: str, *, k_major: bool, count: int = 4) -> str:
+    """Name the intrinsic that loads a tile of an operand into a fragment.
+
+    Parameters
+    ----------
+    matrix : str
+        ``a`` or ``b``.
+    one : Instruction
+        The instruction that will read the fragment.
+    scope : str
+        ``shared`` or ``shared.dyn``.
+    k_major : bool
+        Rows of the tile in memory lie along K.
+    count : int
+        Matrices of 8 rows and 16 bytes: 1, 2 or 4.
+
+    Examples
+    --------
+    >>> from tvm_layout_ext.intrin import instruction
+    >>> half, byte = instruction("mma.m16n8k16.f32.f16"), instruction("mma.m16n8k32.s32.s8")
+    >>> load_name("a", half, "shared", k_major=False)
+    'layout_ext.ldmatrix.x4.a.float16.mn_major.shared'
+    >>> load_name("a", byte, "shared", k_major=False)
+    'layout_ext.load.x4.a.int8.mn_major.shared'
+    """
+    kind = "ldmatrix" if k_major or one.bits == 16 else "load"
+    return f"{_PREFIX}{kind}.x{count}.{matrix}.{one.operand}.{_major(k_major)}.{scope}"
+
+
+def multiply_name(one: Instruction) -> str:
+    """Name the intrinsic that multiplies two fragments into a tile of sums."""
+    return _PREFIX + one.name
+
+
+def clear_name(sums: str) -> str:
+    """Name the intrinsic that sets a tile of sums to zero."""
+    return f"{_PREFIX}clear.{sums}"
+
+
+def store_name(dtype: str, scope: str, *, row_major: bool = True) -> str:
+    """Name the intrinsic that stores a tile of 16-bit results by ``stmatrix``."""
+    return f"{_PREFIX}stmatrix.x4.{dtype}.{'row_major' if row_major else 'column_major'}.{scope}"
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """How to build an intrinsic, and how its fragment lies in registers.
+
+    ``place`` maps the indices of a tile of ``tile`` elements to lane and element.
+    """
+
+    build: Callable[[], tuple[Any, Any]]
+    tile: tuple[int, int]
+    place: Callable[[Any, Any], tuple[Any, Any]]
+
+
+def _loads() -> dict[str, _Entry]:
+    made: dict[str, _Entry] = {}
+    for one in INSTRUCTIONS.values():
+        for (matrix, count), registers in _REGISTERS.items():
+            for scope in _SCOPES:
+                for k_major in (True, False):
+                    name = load_name(matrix, one, scope, k_major=k_major, count=count)
+                    build = ldmatrix if ".ldmatrix." in name else fragment_load
+                    arguments = (matrix, one.operand, one.bits, scope, registers, k_major)
+                    rows, depth = 8 * registers[0], 128 // one.bits * registers[1]
+                    made[name] = _Entry(
+                        partial(build, *arguments),
+                        (rows, depth) if k_major else (depth, rows),
+                        partial(_operand_place, matrix, one.bits, registers, k_major),
+                    )
+    return made
+
+
+def _operand_place(
+    matrix: str, bits: int, registers: tuple[int, int], k_major: bool, i: Any, j: Any
+) -> tuple[Any, Any]:
+    row, k = (i, j) if k_major else (j, i)
+    return operand_place(matrix, bits, row, k, registers)
+
+
+def _entries() -> dict[str, _Entry]:
+    made = _loads()
+    for one in INSTRUCTIONS.values():
+        made[multiply_name(one)] = _Entry(partial(multiply, one), (TILE, TILE), sums_place)
+        made[clear_name(one.sums)] = _Entry(partial(clear, one.sums), (TILE, TILE), sums_place)
+    for dtype in ("float16", "bfloat16"):
+        for scope in _SCOPES:
+            for row_major in (True, False):
+                name = store_name(dtype, scope, row_major=row_major)
+                made[name] = _Entry(
+                    partial(stmatrix, dtype, scope, row_major), (TILE, TILE), sums_place
+                )
+    return made
+
+
+_ENTRIES = _entries()
+
+
+def names() -> list[str]:
+    """All names that :func:`register` knows."""
+    return sorted(_ENTRIES)
+
+
+def fragment_index(name: str, indices: Sequence[Any]) -> tuple[Any, ...]:
+    """Say where an element of a matrix lies once the matrix is kept as fragments.
+
+    Parameters
+    ----------
+    name : str
+        Intrinsic that fills, uses or empties the fragments.
+    indices : sequence of int or Expr
+        Index of an element; the last two count along the tile of the intrinsic.
+
+    Returns
+    -------
+    tuple
+        The indices before, the tile's two numbers, lane, element.
+
+    Examples
+    --------
+    >>> fragment_index("layout_ext.mma.m16n8k16.f32.f16", (3, 25, 3))
+    (3, 1, 0, 5, 3)
+    """
+    *before, i, j = indices
+    entry = _ENTRIES[name]
+    rows, columns = entry.tile
+    return (*before, i // rows, j // columns, *entry.place(i % rows, j % columns))
+
+
+def register(name: str) -> str:
+    """Register an intrinsic with TVM, unless that is done.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`names`.
+
+    Returns
+    -------
+    str
+        The name, for ``sch.tensorize``.
+
+    Raises
+    ------
+    ScheduleError
+        If there is none of that name.
+    """
+    if name not in _ENTRIES:
+        raise ScheduleError(
+            f"There is no tensor intrinsic {name!r}; tvm_layout_ext.intrin.names() lists them."
+        )
+    if s_tir.TensorIntrin.get(name, allow_missing=True) is None:
+        s_tir.TensorIntrin.register(name, *_ENTRIES[name].build())
+    return name

@@ -1,0 +1,290 @@
+"""``sch.use_tensor_core``: multiply on tensor cores, by instructions that suit types and GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx import IndexMap
+
+from ..analysis.contraction import Contraction, Operand, read_contraction
+from ..errors import ScheduleError
+from ..hardware import architecture
+from ..intrin import (
+    Instruction,
+    choose,
+    clear_name,
+    load_name,
+    multiply_name,
+)
+from ..intrin.instructions import TILE
+from ..target import default_arch
+from ..transform.lower_tensor_core import TENSOR_CORE
+from .checks import whole
+
+__all__ = ["TensorCore", "use_tensor_core"]
+
+
+@dataclass(frozen=True)
+class TensorCore:
+    """What :func:`use_tensor_core` leaves to the user to place.
+
+    Attributes
+    ----------
+    product : SBlockRV
+        Multiplies tiles of 16 x 16 x k; its loops are :attr:`batch`, :attr:`m`, :attr:`n`,
+        :attr:`k`, the last three counting tiles.
+    batch : tuple of LoopRV
+        One for each batch iterator.
+    m, n, k : LoopRV
+        Loops over tiles.
+    a, b : SBlockRV
+        Copy an operand to shared memory, filled up with zeros. Their loops follow memory.
+    a_fragment, b_fragment : SBlockRV
+        Load tiles from shared memory into the registers of a warp; place them under a loop of k.
+    result : SBlockRV
+        Reads the sums where they lie in registers; ``sch.spread_sums`` hands it to their owners.
+    instruction : str
+        The instruction that was chosen.
+    """
+
+    product: Any
+    batch: tuple[Any, ...]
+    m: Any
+    n: Any
+    k: Any
+    a: Any
+    b: Any
+    a_fragment: Any
+    b_fragment: Any
+    result: Any
+    instruction: str
+
+
+def use_tensor_core(
+    sch: Any,
+    block: Any,
+    instruction: str = "auto",
+    *,
+    multiples: Sequence[int] | None = None,
+    scope: str = "shared.dyn",
+    arch: str | None = None,
+) -> TensorCore:
+    """Let tensor cores do a sum of products.
+
+    The block becomes a loop nest over tiles of 16 x 16 x k, with copies of its operands in shared
+    memory and in registers around it. Tiling, thread blocks and warps stay the user's: bind warps
+    to ``threadIdx.y`` and ``threadIdx.z``, the lanes are ``threadIdx.x``. Only traced primitives
+    are used; pass ``LowerTensorCore`` puts the instructions in when the program is lowered.
+
+    ::
+
+        # before                                 # after
+        for i, j, k in T.grid(M, N, K):          A_shared = A; B_shared = B    # tc.a, tc.b
+            C[i, j] += A[i, k] * B[k, j]         A_warp = A_shared ...         # tc.a_fragment
+        for i, j in T.grid(M, N):                for m, n, k in T.grid(M / 16, N / 16, K / 16):
+            D[i, j] = relu(C[i, j])                  C_warp[m, n] += A_warp[m, k] * B_warp[n, k]
+                                                 D = relu(C_warp)              # tc.result
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        The schedule; this function is also its method ``use_tensor_core``.
+    block : SBlockRV or str
+        The sum, its loops not touched yet: ``C[b..., m, n] += A[b..., m, k] * B[b..., n, k]`` with
+        the indices of each buffer in any order.
+    instruction : str
+        Name of an instruction of ``tvm_layout_ext.intrin.INSTRUCTIONS``, or ``auto``.
+    multiples : sequence of int, optional
+        Fill m, n and k up to multiples of these by zeros; tiles of thread blocks, so that their
+        loops divide. Each must be a multiple of the instruction's tile, which is the default.
+    scope : str
+        Where the operands are staged: ``shared.dyn`` or ``shared``.
+    arch : str, optional
+        Architecture that must have the instruction; the default target's if not given.
+
+    Returns
+    -------
+    TensorCore
+
+    Raises
+    ------
+    ScheduleError
+        If the block is no such sum, no instruction suits its types or the GPU, or an argument is
+        not legal; the schedule is unchanged.
+    """
+    block = _find(sch, block)
+    what = read_contraction(sch.get(block))
+    one = choose(instruction, what.operand, what.sums, architecture(arch or default_arch()))
+    _check_loops(sch, block, what)
+    if scope not in ("shared", "shared.dyn"):
+        raise ScheduleError(f"scope is {scope!r}; operands are staged in shared or shared.dyn.")
+    paddings = _paddings(what, one, multiples)
+    return _Builder(sch, block, what, one, scope).build(paddings)
+
+
+def _find(sch: Any, block: Any) -> Any:
+    if not isinstance(block, str):
+        return block
+    try:
+        return sch.get_sblock(block)
+    except RuntimeError as error:
+        raise ScheduleError(f"use_tensor_core finds no single block named {block!r}.") from error
+
+
+def _check_loops(sch: Any, block: Any, what: Contraction) -> None:
+    loops = [sch.get(loop) for loop in sch.get_loops(block)]
+    name = sch.get(block).name_hint
+    if len(loops) != len(what.extents):
+        raise ScheduleError(
+            f"Block {name} has {len(what.extents)} iterators under {len(loops)} loops; "
+            "use_tensor_core comes before loops are split, fused or moved."
+        )
+    for loop, extent in zip(loops, what.extents, strict=True):
+        if int(loop.kind) != 0 or int(loop.extent) != extent:
+            raise ScheduleError(
+                f"Loop {loop.loop_var.name} over block {name} is no longer plain; "
+                "use_tensor_core comes before loops are reordered, bound or vectorized."
+            )
+
+
+def _paddings(what: Contraction, one: Instruction, multiples: Sequence[int] | None) -> list[int]:
+    """Multiple of each iterator, in the order of the block."""
+    wanted = one.shape if multiples is None else tuple(multiples)
+    if len(wanted) != 3:
+        raise ScheduleError(f"multiples are {list(wanted)}; three are legal, of m, n and k.")
+    for dim, value, tile in zip("mnk", wanted, one.shape, strict=True):
+        number = whole(value)
+        if number is None or number < 1 or number % tile:
+            raise ScheduleError(
+                f"The multiple of {dim} is {value!r}; {one.name} needs multiples of {tile}."
+            )
+    by_position = dict(zip((what.rows, what.columns, what.depth), wanted, strict=True))
+    return [int(by_position.get(position, 1)) for position in range(len(what.extents))]
+
+
+class _Builder:
+    """Applies the primitives, one method a step."""
+
+    def __init__(
+        self, sch: Any, block: Any, what: Contraction, one: Instruction, scope: str
+    ) -> None:
+        self.sch = sch
+        self.block = block
+        self.what = what
+        self.one = one
+        self.scope = scope
+
+    def build(self, paddings: Sequence[int]) -> TensorCore:
+        sch, what = self.sch, self.what
+        sch.reorder_block_iter_var(self.block, what.order)
+        loops = sch.get_loops(self.block)
+        sch.reorder(*(loops[position] for position in what.order))
+        sides = (what.a, what.b)
+        copies = [sch.reindex(self.block, ("read", side.index)) for side in sides]
+        sch.reindex(self.block, ("write", 0))
+        if any(e % p for e, p in zip(what.extents, paddings, strict=True)):
+            copies = self._pad(copies, [paddings[position] for position in what.order])
+        for copy, side in zip(copies, sides, strict=True):
+            self._stage(copy, side)
+        *batch, m, n, k, product = self._tile()
+        a, b = (
+            self._fragment(product, copy, matrix, side)
+            for copy, matrix, side in zip(copies, "ab", sides, strict=True)
+        )
+        result = self._result(product)
+        sch.annotate(product, TENSOR_CORE, [multiply_name(self.one), clear_name(self.one.sums)])
+        a_copy, b_copy = copies
+        return TensorCore(
+            product, tuple(batch), m, n, k, a_copy, b_copy, a, b, result, self.one.name
+        )
+
+    def _pad(self, copies: Sequence[Any], paddings: Sequence[int]) -> list[Any]:
+        """Fill up the operands by zeros as they are copied."""
+        self.sch.pad_einsum(self.block, list(paddings))
+        padded = []
+        for copy in copies:
+            (consumer,) = self.sch.get_consumers(copy)
+            if self.sch.get(consumer).same_as(self.sch.get(self.block)):
+                padded.append(copy)
+            else:
+                self.sch.compute_inline(copy)
+                padded.append(consumer)
+        return padded
+
+    def _stage(self, copy: Any, side: Operand) -> None:
+        """Copy to shared memory, neighbours in global memory staying neighbours."""
+        if not side.k_major:
+            dims = len(self.what.batch) + 2
+            dtype = str(self.sch.get(copy).iter_vars[0].var.ty.dtype)
+            swapped = IndexMap.from_func(
+                lambda *i: (*i[:-2], i[-1], i[-2]), ndim=dims, index_dtype=dtype
+            )
+            self.sch.transform_layout(copy, ("write", 0), swapped)
+            self.sch.reorder_block_iter_var(copy, [*range(dims - 2), dims - 1, dims - 2])
+            loops = self.sch.get_loops(copy)
+            self.sch.reorder(loops[-1], loops[-2])
+        self.sch.set_scope(copy, 0, self.scope)
+
+    def _tile(self) -> list[Any]:
+        """Split off the tiles of the instruction; the loops left, and the block of a tile."""
+        sch = self.sch
+        *batch, m, n, k = sch.get_loops(self.block)
+        outer, inner = [], []
+        for loop, size in zip((m, n, k), self.one.shape, strict=True):
+            first, second = sch.split(loop, [None, size])
+            outer.append(first)
+            inner.append(second)
+        sch.reorder(*outer, *inner)
+        return [*batch, *outer, sch.blockize(inner[0])]
+
+    def _fragment(self, product: Any, copy: Any, matrix: str, side: Operand) -> Any:
+        """Load tiles of one operand into the registers of a warp."""
+        sch, one = self.sch, self.one
+        name = sch.get(copy).writes[0].source
+        index = _read_index(sch.get(product), name)
+        load = sch.cache_read(product, index, "warp")
+
+        tile = (TILE, one.k) if side.k_major else (one.k, TILE)
+        blocked = _blocked(sch, load, tile)
+        intrinsic = load_name(matrix, one, self.scope, k_major=side.k_major)
+        sch.annotate(blocked, TENSOR_CORE, [intrinsic])
+        return blocked
+
+    def _result(self, product: Any) -> Any:
+        """Keep the sums in registers; whoever reads them element by element reads them there."""
+        sch = self.sch
+        block = sch.cache_write(product, 0, "warp")
+
+        while len(consumers := sch.get_consumers(block)) == 1 and _is_elementwise(
+            sch.get(consumers[0]), sch.get(block).writes[0].source
+        ):
+            sch.compute_inline(block)
+            block = consumers[0]
+        return block
+
+
+def _read_index(block: Any, buffer: Any) -> int:
+    return next(i for i, one in enumerate(block.reads) if one.source.same_as(buffer))
+
+
+def _blocked(sch: Any, block: Any, tile: tuple[int, int]) -> Any:
+    *_, i, j = sch.get_loops(block)
+    i_outer, i_inner = sch.split(i, [None, tile[0]])
+    j_outer, j_inner = sch.split(j, [None, tile[1]])
+    sch.reorder(i_outer, j_outer, i_inner, j_inner)
+    return sch.blockize(i_inner)
+
+
+def _is_elementwise(block: Any, buffer: Any) -> bool:
+    """Whether a block reads each element of a buffer once, at iterators of its own."""
+    if any(one.iter_type != tirx.IterVar.DataPar for one in block.iter_vars):
+        return False
+    region = next(one for one in block.reads if one.source.same_as(buffer))
+    variables = [one.var for one in block.iter_vars]
+    starts = [one.min for one in region.region]
+    return all(int(one.extent) == 1 for one in region.region) and sorted(
+        next((i for i, v in enumerate(variables) if v.same_as(start)), -1) for start in starts
+    ) == list(range(len(variables)))

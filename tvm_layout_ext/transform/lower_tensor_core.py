@@ -1,0 +1,164 @@
+"""Put tensor-core instructions in the place of the loop nests that stand for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.tirx import IndexMap
+
+from .. import decisions
+from ..analysis.placement import iter_values, uses
+from ..errors import ScheduleError
+from ..intrin import fragment_index, register
+from .mark_annotated import ANNOTATION_PREFIX, MARK
+
+__all__ = ["TENSOR_CORE", "LowerTensorCore"]
+
+#: Annotation of a block that is one tile: the intrinsic that does it, and for a sum the one that
+#: clears it first.
+TENSOR_CORE = ANNOTATION_PREFIX + "tensor_core"
+_NAME = "LowerTensorCore"
+
+
+def _annotated(sch: Any, block: Any) -> list[Any]:
+    found = []
+    for child in sch.get_child_blocks(block):
+        if TENSOR_CORE in sch.get(child).annotations:
+            found.append(child)
+        else:
+            found.extend(_annotated(sch, child))
+    return found
+
+
+def _lower(sch: Any, block: Any) -> None:
+    node = sch.get(block)
+    name = str(node.name_hint)
+    intrinsic, *clears = (str(one) for one in node.annotations[TENSOR_CORE])
+    _check_threads(sch, block, name)
+    sch.unannotate(block, TENSOR_CORE)
+    _lay_out(sch, block, intrinsic)
+    if clears and node.init is not None:
+        clear = sch.decompose_reduction(block, _first_summed(sch, block))
+        _tensorize(sch, clear, clears[0], f"{name}, which it clears,")
+    _tensorize(sch, block, intrinsic, name)
+    decisions.note(_NAME, name, f"{intrinsic.removeprefix('layout_ext.')}")
+
+
+def _lay_out(sch: Any, block: Any, name: str) -> None:
+    """Keep the warp buffer of a block, rows and columns so far, as fragments."""
+    access = "write" if ".stmatrix." not in name else "read"
+    node = sch.get(block)
+    regions = node.writes if access == "write" else node.reads
+    dtype = str(node.iter_vars[0].var.ty.dtype)
+    index_map = IndexMap.from_func(
+        lambda *i: fragment_index(name, i),
+        ndim=len(regions[0].source.shape),
+        index_dtype=dtype,
+    )
+    sch.transform_layout(block, (access, 0), index_map)
+
+
+def _check_threads(sch: Any, block: Any, name: str) -> None:
+    for rv in sch.get_loops(block):
+        loop = sch.get(rv)
+        if loop.thread_binding is not None and loop.thread_binding.thread_tag == "threadIdx.x":
+            raise ScheduleError(
+                f"Block {name} is under loop {loop.loop_var.name}, which is bound to threadIdx.x; "
+                "these are the lanes of the instruction's warp, so bind warps to threadIdx.y or z."
+            )
+
+
+def _first_summed(sch: Any, block: Any) -> Any:
+    """Outermost loop over a summed iterator, before which the sums are cleared."""
+    iterators = sch.get(block).iter_vars
+    summed = [
+        value
+        for iterator, value in zip(iterators, iter_values(sch, block), strict=True)
+        if iterator.iter_type == tirx.IterVar.CommReduce
+    ]
+    loops = sch.get_loops(block)
+    for rv in loops:
+        if any(uses(value, sch.get(rv).loop_var) for value in summed):
+            return rv
+    return loops[-1] if loops else sch.add_unit_loop(block)
+
+
+def _tensorize(sch: Any, block: Any, name: str, what: str) -> None:
+    """Replace a block; TVM may end the process where nest and description do not fit."""
+    description = s_tir.TensorIntrin.get(register(name)).desc.body.block.body
+    problem = _difference(sch.get(block).body, description)
+    if problem:
+        raise ScheduleError(
+            f"Block {what} no longer is one tile of {name.removeprefix('layout_ext.')}: {problem}. "
+            "What use_tensor_core put below it must stay as it is."
+        )
+    sch.tensorize(block, name)
+
+
+def _difference(nest: Any, description: Any) -> str:
+    """Say in what a nest differs from what it should be, or nothing."""
+    while isinstance(description, tirx.For):
+        if not isinstance(nest, tirx.For):
+            return f"it has no loop of {description.extent}"
+        if not tvm_ffi.structural_equal(nest.extent, description.extent):
+            return f"its loop {nest.loop_var.name} has {nest.extent}, not {description.extent}"
+        if int(nest.kind) != int(description.kind) or nest.annotations:
+            return f"its loop {nest.loop_var.name} is not plain"
+        nest, description = nest.body, description.body
+    if not isinstance(nest, SBlockRealize) or not isinstance(nest.block.body, tirx.BufferStore):
+        return "it does not hold one statement"
+    for one, other in (
+        (nest.block.reads, description.block.reads),
+        (nest.block.writes, description.block.writes),
+    ):
+        there, wanted = (sorted(_kind(r.source) for r in regions) for regions in (one, other))
+        if there != wanted:
+            return f"it touches {', '.join(there)}, not {', '.join(wanted)}"
+    return ""
+
+
+def _kind(buffer: Any) -> str:
+    return f"{buffer.dtype} in {buffer.scope()}"
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.LowerTensorCore")
+def _lower_tensor_core(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None or not _has_requests(func):
+        return func
+    sch = s_tir.Schedule(tvm.IRModule({"main": func}), debug_mask="none")
+    for block in _annotated(sch, sch.get_sblock("root")):
+        _lower(sch, block)
+    return sch.mod["main"]
+
+
+def _has_requests(func: tirx.PrimFunc) -> bool:
+    found: list[Any] = []
+
+    def look(block: Any) -> None:
+        if TENSOR_CORE in block.annotations:
+            found.append(block)
+
+    tvm_ffi.structural_walk(func.body, [(SBlock, look)])
+    return bool(found)
+
+
+def LowerTensorCore() -> Any:
+    """Create the pass that turns annotated tiles into tensor-core instructions.
+
+    Block annotation ``layout_ext.tensor_core`` names the intrinsic that does the block, and for a
+    sum a second one that clears it; ``sch.use_tensor_core`` writes it. The sum is cleared before
+    its outermost summed loop. Intrinsics are built and registered here, when they are needed.
+
+    Does not handle, and refuses by name: tiles that were changed after ``use_tensor_core`` made
+    them, and tiles under a loop that is bound to ``threadIdx.x``, whose values are the lanes.
+
+    Raises
+    ------
+    ScheduleError
+        In these cases.
+    """
+    return _lower_tensor_core
