@@ -17,17 +17,12 @@ from __future__ import annotations
 from .banks import bank_conflicts, vector_width, wavefronts
 from .base import CTALayout, Layout
 from .convert import Movement, movement, scratch_bytes
-from .distributed import (
-    BlockedLayout,
-    DistributedLinearLayout,
-    DotOperandLayout,
-    NVMMADistributedLayout,
-    SliceLayout,
-)
+from .distributed import BlockedLayout, DistributedLinearLayout, SliceLayout
 from .linear import LinearLayout
 from .operands import shared_for_mma_sync, shared_for_wgmma, wgmma_order
 from .shared import NVMMASharedLayout, PaddedSharedLayout, SwizzledSharedLayout
 from .swizzle import optimal_swizzle, swizzle_conflicts
+from .tensor_core import DotOperandLayout, NVMMADistributedLayout
 from .text import parse
 
 __all__ = [

@@ -7,15 +7,10 @@ from typing import Any
 
 from ..errors import LayoutError
 from .base import Layout
-from .distributed import (
-    BlockedLayout,
-    DistributedLinearLayout,
-    DotOperandLayout,
-    NVMMADistributedLayout,
-    SliceLayout,
-)
+from .distributed import BlockedLayout, DistributedLinearLayout, SliceLayout
 from .linear import LinearLayout
 from .shared import NVMMASharedLayout, PaddedSharedLayout, SwizzledSharedLayout
+from .tensor_core import DotOperandLayout, NVMMADistributedLayout
 
 __all__ = ["LAYOUT_CLASSES", "parse"]
 
