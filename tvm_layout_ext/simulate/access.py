@@ -86,7 +86,7 @@ class Access:
     place : Place
         Buffer.
     kind : str
-        ``load``, ``store`` or ``atomic``.
+        ``load``, ``store``, ``atomic``, ``ldmatrix`` or ``stmatrix``.
     address : AddressCode
         Its index.
     lanes : int

@@ -14,8 +14,10 @@ import numpy as np
 
 from .access import Access
 from .code import Code, Run, mask_and
+from .machine import check_predicate
+from .values import retyped, retyped_poison
 
-__all__ = ["commit", "copy", "wait"]
+__all__ = ["commit", "copy", "copy_or_clear", "wait"]
 
 
 @dataclass
@@ -68,21 +70,41 @@ def copy(load: Access, store: Access, predicate: Code | None) -> Run:
 
     def run(s: Any, m: Any) -> None:
         if predicate is None:
-            _issue(s, m, load, store)
+            _issue(s, m, load, store, None)
             return
         wanted = np.broadcast_to(predicate.value(s, m), (s.gang.size,)) != 0
-        _issue(s, mask_and(m, wanted), load, store)
+        _issue(s, mask_and(m, wanted), load, store, None)
         zeros = store.place.dtype.type(0)
         store.store(s, mask_and(m if m is not None else s.gang.full, ~wanted), zeros, None)
 
     return run
 
 
-def _issue(s: Any, m: Any, load: Access, store: Access) -> None:
+def copy_or_clear(load: Access, store: Access, wanted: Code | None) -> Run:
+    """Compile a copy of ``wanted`` threads' data; zeros come with the copy for all others.
+
+    The load may be shorter than the store: zeros fill the rest. These are the ``src-size`` and
+    ``ignore-src`` operands of ``cp.async``.
+    """
+
+    def run(s: Any, m: Any) -> None:
+        if wanted is None:
+            _issue(s, m, load, store, None)
+            return
+        chosen, poison = wanted.pair(s, m)
+        size = (s.gang.size,)
+        if poison is not None:
+            chosen = check_predicate(load.site, s.gang, m, np.broadcast_to(chosen, size), poison)
+        _issue(s, m, load, store, np.broadcast_to(chosen, size))
+
+    return run
+
+
+def _issue(s: Any, m: Any, load: Access, store: Access, wanted: Any) -> None:
     gang = s.gang
     if m is not None and not m.any():
         return
-    value, poison = load.load(s, m)
+    value, poison = _read(s, m, load, store, wanted)
     address = store.locate(s, m)
     if address is None:
         return
@@ -91,24 +113,37 @@ def _issue(s: Any, m: Any, load: Access, store: Access) -> None:
     mask = address.mask if address.mask is not None else gang.full
     lanes = gang.lane if mask is None else np.flatnonzero(mask)
     elements = store.elements(address.flat)[..., lanes]
-    moved = _retyped(value, load.place.dtype, store.place.dtype)[..., lanes]
+    moved = np.reshape(value, (store.lanes, gang.size))[..., lanes].reshape(elements.shape)
     cells = store.cells(memory, elements)
     if memory.flying is None:
         memory.flying = np.zeros(memory.cells, np.int64)
     store.check_issue(gang, memory, cells, lanes)
     memory.flying[cells] = store.number + 1
-    codes = None if poison is None else np.broadcast_to(poison, value.shape)[..., lanes]
-    if codes is not None and codes.shape != moved.shape:
-        codes = np.broadcast_to(codes.max(axis=0) if codes.ndim > 1 else codes, moved.shape)
+    codes = None if poison is None else poison[..., lanes].reshape(moved.shape)
     gang.flights.append(_Flight(store, lanes, elements, moved, codes, _groups(gang)[lanes]))
 
 
-def _retyped(value: Any, source: np.dtype[Any], target: np.dtype[Any]) -> Any:
-    """Bits of a vector ``[n, threads]`` as elements of another type."""
-    if source == target:
-        return value
-    rows = np.ascontiguousarray(np.atleast_2d(value).T)
-    return rows.view(target).T
+def _read(s: Any, m: Any, load: Access, store: Access, wanted: Any) -> tuple[Any, Any]:
+    """What the destination will hold, ``[n, threads]`` in its own type, and its poison."""
+    size = s.gang.size
+    reads = m if wanted is None else mask_and(m if m is not None else s.gang.full, wanted)
+    if reads is not None and not reads.any():
+        return np.zeros((store.lanes, size), store.place.dtype), None
+    value, poison = load.load(s, reads)
+    whole = np.broadcast_to(value, (load.lanes, size))
+    codes = None if poison is None else np.broadcast_to(poison, (load.lanes, size))
+    if wanted is not None:
+        whole = np.where(wanted, whole, load.place.dtype.type(0))
+        codes = None if codes is None else np.where(wanted, codes, 0)
+    moved = retyped(whole, store.place.dtype)
+    codes = retyped_poison(codes, len(moved))
+    missing = store.lanes - len(moved)
+    if not missing:
+        return moved, codes
+    moved = np.concatenate([moved, np.zeros((missing, size), moved.dtype)])
+    if codes is not None:
+        codes = np.concatenate([codes, np.zeros((missing, size), np.int64)])
+    return moved, codes
 
 
 def commit() -> Run:

@@ -16,6 +16,7 @@ from .expressions import ExpressionCompiler, added
 from .findings import Findings
 from .intrinsics import extern, popcount
 from .local import LocalAccess
+from .matrix_registers import LocalBits
 from .places import Place, Places, handle
 from .report import Site
 from .sites import Blocks, Script, loaded_names
@@ -134,6 +135,8 @@ class DeviceCompiler(ExpressionCompiler):
         place = self.places.at(expr.source)
         start, lanes, contiguous = self._start(expr.indices, place)
         if place.storage.scope == "local":
+            if place.dtype != place.storage.dtype:
+                return self._local_view(place, start, lanes, contiguous).load(lanes)
             return self._local(place, start, lanes, contiguous).load()
         if contiguous and lanes > 1 and place.lanes == 1 and not _divisible(start, lanes):
             start, contiguous = expr.indices[0], False
@@ -141,12 +144,25 @@ class DeviceCompiler(ExpressionCompiler):
         return Code(made.load, VARYING, True)
 
     def _local(self, place: Place, start: Any, lanes: int, contiguous: bool) -> LocalAccess:
-        if place.dtype != place.storage.dtype:
+        index = self.local_index(start, place)
+        return LocalAccess(place, self.site(place.name), index, lanes, contiguous)
+
+    def local_index(self, start: Any, place: Place) -> Code:
+        """Compile the index of a local array's element, in those of its view."""
+        code = self.operand(start)
+        if isinstance(place.offset, int) or _is_zero(place.offset):
+            return code
+        return lift(np.add, code, self.operand(place.offset))
+
+    def _local_view(self, place: Place, start: Any, lanes: int, contiguous: bool) -> LocalBits:
+        """An access of a local array as elements of another type than its own."""
+        if not contiguous:
             raise NotModelled(
-                f"Local array {place.name} is a {place.dtype} view of {place.storage.dtype} data, "
-                "which the simulated GPU does not model."
+                f"Local array {place.name} is a {place.dtype} view of {place.storage.dtype} data "
+                "whose elements are accessed apart, which the simulated GPU does not model."
             )
-        return LocalAccess(place, self.site(place.name), self.operand(start), lanes, contiguous)
+        size = lanes * place.dtype.itemsize
+        return LocalBits(place, self.site(place.name), self.local_index(start, place), size)
 
     def store(self, statement: Any) -> Any:
         """Compile a buffer store to a function of (strand, mask)."""
@@ -154,6 +170,8 @@ class DeviceCompiler(ExpressionCompiler):
         start, lanes, contiguous = self._start(statement.indices, place)
         value = self.narrowed(statement.value)
         if place.storage.scope == "local":
+            if place.dtype != place.storage.dtype:
+                return self._local_view(place, start, lanes, contiguous).store(value, lanes)
             return self._local(place, start, lanes, contiguous).store(value)
         made = self.access(place, start, lanes, contiguous, "store")
         pair = value.pair
@@ -205,15 +223,31 @@ class DeviceCompiler(ExpressionCompiler):
         arguments = [a for a in expr.args if not isinstance(a, ir.StringImm)]
         return self._atomic(swap, arguments[0], arguments[1:])
 
-    def pointee(self, pointer: Any) -> tuple[Place, Any]:
-        """Buffer and index that an ``address_of`` points at."""
-        if isinstance(pointer, ir.Call) and pointer.op.name == "tirx.address_of":
+    def pointee(self, pointer: Any, local: bool = False) -> tuple[Place, Any]:
+        """Buffer and index that an ``address_of`` points at; ``local`` allows local arrays."""
+        name = pointer.op.name if isinstance(pointer, ir.Call) else ""
+        if name == "tirx.cuda.cvta_generic_to_shared":
+            return self.pointee(pointer.args[0], local)
+        if name == "tirx.ptx.addr":
+            return self._displaced(*pointer.args)
+        if name == "tirx.address_of":
             load = pointer.args[0]
             place = self.places.at(load.source)
-            if place.storage.scope == "local":
+            if place.storage.scope == "local" and not local:
                 raise NotModelled(f"A pointer to local array {place.name} has no model here.")
             return place, self._start(load.indices, place)[0]
         return self.places.pointed(pointer), IntImm("int32", 0)
+
+    def _displaced(self, base: Any, offset: Any) -> tuple[Place, Any]:
+        """Buffer and index at a constant number of bytes from a pointer."""
+        place, index = self.pointee(base)
+        size = place.dtype.itemsize
+        if not isinstance(offset, IntImm) or offset.value % size:
+            raise NotModelled(
+                f"An address {offset} bytes from an element of {place.name}, which has {size} "
+                "bytes, has no model here."
+            )
+        return place, index + int(offset.value) // size
 
     def _reinterpret(self, expr: Any) -> Code:
         dtype, _ = numpy_type(expr)

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from .places import Place
     from .races import Conflict
 
-__all__ = ["SHUFFLED", "Findings"]
+__all__ = ["SHUFFLED", "TORN", "Findings"]
 
 _PLACE = 40
 _INDEX_MASK = (1 << _PLACE) - 1
 #: Poison of a shuffle that reads a thread that does not take part.
 SHUFFLED = 2
+#: Poison of a warp-wide instruction that only a part of a warp executes.
+TORN = 3
 #: Distinct hazards that are kept; the rest is only counted.
 _CAP = 200
 
@@ -67,6 +69,8 @@ class Findings:
         """Say where a poison code came from."""
         if code == SHUFFLED:
             return "a shuffle from a thread that does not take part in it"
+        if code == TORN:
+            return "a warp-wide instruction that only a part of the warp executes"
         number = code >> _PLACE
         if not number:
             return "memory that nobody wrote"
@@ -127,7 +131,7 @@ class Findings:
         other = self.sites[int(flying[where]) - 1]
         index = _element(access, gang, memory, int(cells[where]), int(where[-1]))
         thread = gang.thread_name(int(where[-1]))
-        verb = "reads" if access.kind == "load" else "writes"
+        verb = "reads" if access.kind in ("load", "ldmatrix") else "writes"
         message = (
             f"{thread} {verb} {access.place.name}[{index}] at {access.site} while an asynchronous "
             f"copy into it, issued at {other}, has not been waited for."

@@ -123,13 +123,24 @@ class Locals:
         filled = np.full((length, threads * dtype.itemsize), _FILL, np.uint8)
         self.data = filled.view(dtype) if dtype.kind != "b" else np.zeros((length, threads), dtype)
         self._poison: list[Any] = [FRESH] * length
+        self._table: Any = None
 
     def row_poison(self, index: int) -> Any:
         """Poison of a row: None, or codes (a scalar stands for all threads)."""
-        return self._poison[index]
+        if self._table is None:
+            return self._poison[index]
+        row = self._table[index]
+        return row if row.any() else None
 
     def set_row_poison(self, index: int, codes: Any, mask: Any) -> None:
         """Replace the poison of a row for the threads of ``mask`` (None: all)."""
+        if self._table is not None:
+            np.copyto(
+                self._table[index],
+                0 if codes is None else codes,
+                where=True if mask is None else mask,
+            )
+            return
         if mask is None:
             self._poison[index] = codes
             return
@@ -141,23 +152,22 @@ class Locals:
 
     def gather_poison(self, rows: Any, lanes: Any) -> Any:
         """Poison of each thread's own row, or None."""
-        if all(codes is None for codes in self._poison):
+        if self._table is None and all(codes is None for codes in self._poison):
             return None
-        threads = self.data.shape[1]
-        table = np.zeros((self.length, threads), np.int64)
-        for index, codes in enumerate(self._poison):
-            if codes is not None:
-                table[index] = codes
-        return table[rows, lanes]
+        codes = self._whole_table()[rows, lanes]
+        return codes if codes.any() else None
 
     def scatter_poison(self, rows: Any, lanes: Any, codes: Any) -> None:
         """Set the poison of each thread's own row."""
-        for index in np.unique(rows):
-            chosen = rows == index
-            mask = np.zeros(self.data.shape[1], bool)
-            mask[lanes[chosen]] = True
-            spread = None
-            if codes is not None:
-                spread = np.zeros(self.data.shape[1], np.int64)
-                spread[lanes[chosen]] = codes[chosen]
-            self.set_row_poison(int(index), spread, mask)
+        if codes is None and self._table is None and all(c is None for c in self._poison):
+            return
+        self._whole_table()[rows, lanes] = 0 if codes is None else codes
+
+    def _whole_table(self) -> Any:
+        """Poison of all rows, ``[length, threads]``: from the first access of threads' own rows."""
+        if self._table is None:
+            self._table = np.zeros(self.data.shape, np.int64)
+            for index, codes in enumerate(self._poison):
+                if codes is not None:
+                    self._table[index] = codes
+        return self._table

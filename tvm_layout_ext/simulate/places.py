@@ -156,6 +156,9 @@ def _add_allocation(places: Places, node: Any) -> None:
     buffer = node.buffer
     dtype, lanes = split_type(str(buffer.dtype))
     scope = str(buffer.scope())
+    if scope == "warp":
+        # TVM 0.27 leaves some warp buffers as they are, and prints each as a thread's local array.
+        scope = "local"
     if scope not in (*_SHARED, "local"):
         raise NotModelled(f"Buffer {buffer.name} has scope {scope!r}, which has no model here.")
     extents = [e.value for e in buffer.shape if isinstance(e, IntImm)]
@@ -222,6 +225,9 @@ def _written_by_call(places: Places, call: Any) -> list[Storage]:
     name = call.op.name if hasattr(call.op, "name") else ""
     if name == "tirx.s_tir.cp_async_raw":
         return [places.pointed(call.args[0]).storage]
+    if name.startswith("tirx.ptx.cp_async") or name.endswith("ldmatrix"):
+        # They read through their pointers, or write shared memory.
+        return []
     return [
         places.at(argument.args[0].source).storage
         for argument in call.args

@@ -45,7 +45,7 @@ class Access:
     scope : str
         ``global``, ``shared`` or ``shared.dyn``.
     kind : str
-        ``load``, ``store`` or ``atomic``.
+        ``load``, ``store``, ``atomic``, ``ldmatrix`` or ``stmatrix``.
     requests : int
         Warp instructions.
     sectors, ideal_sectors : int
@@ -106,7 +106,8 @@ class Hazard:
         ``race``: two threads touch a location, one writing, and nothing orders them;
         ``redundant``: the same, but both write the same bits; ``poison``: a value that nobody
         wrote is used; ``async``: memory is touched while an asynchronous copy into it is under
-        way; ``barrier``: a barrier that only some of the threads reach.
+        way; ``barrier``: a barrier that only some of the threads reach; ``divergent``: a
+        warp-wide instruction that only some of the threads of a warp execute.
     buffer : str
         The user's name of the buffer.
     index : int
@@ -146,7 +147,8 @@ class Report:
     accesses : list of Access
         In the order of the program.
     hazards : list of Hazard
-        Races, poison, barriers in divergent code; empty for a sound program.
+        Races, poison, barriers and matrix instructions in divergent code; empty for a sound
+        program.
     redundant : list of Hazard
         Locations that several threads write with the same bits: wasteful, not wrong.
     unlisted : int

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
-from tvm.ir.prim.expr import IntImm
 
 from .. import hardware
 from ..errors import NotModelled
 from . import async_copy
-from .access import Access
 from .code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run, constant, lift
+from .copy_calls import COPY_CALLS
 from .device import DeviceCompiler
 from .machine import (
     Barrier,
@@ -27,10 +25,11 @@ from .machine import (
     SetSlot,
     check_predicate,
 )
+from .matrix_calls import MATRIX_CALLS
 from .names import BufferNames
 from .places import handle
 from .report import Site
-from .values import numpy_type, split_type
+from .values import numpy_type
 
 __all__ = ["StatementCompiler"]
 
@@ -300,14 +299,10 @@ class StatementCompiler(DeviceCompiler):
             return self._warp_barrier(call)
         if name in _NOTHING:
             return None
-        if name == "tirx.s_tir.cp_async_raw":
-            return self._copy(call)
-        if name == "tirx.ptx.cp_async_commit_group":
-            return async_copy.commit()
-        if name in ("tirx.ptx.cp_async_wait_group", "tirx.ptx.cp_async_wait_all"):
-            groups = [a for a in call.args if isinstance(a, IntImm)]
-            pending = constant(np.int64(groups[0].value if groups else 0))
-            return async_copy.wait(pending)
+        if name in MATRIX_CALLS:
+            return MATRIX_CALLS[name](self, call)
+        if name in COPY_CALLS:
+            return COPY_CALLS[name](self, call)
         run = self.expr(call).run
 
         def evaluate(s: Any, m: Any) -> None:
@@ -325,33 +320,8 @@ class StatementCompiler(DeviceCompiler):
             raise NotModelled(f"The simulated GPU does not model {call}.")
         return _join_warps
 
-    # Asynchronous copies.
-
-    def _copy(self, call: Any) -> Run:
-        target, target_at, source, source_at, size, *predicate = call.args
-        width = int(size.value)
-        store = self._copy_side(target, target_at, width, "store", self.places.pointed(source).name)
-        load = self._copy_side(source, source_at, width, "load")
-        chosen = self.expr(predicate[0]) if predicate and not _is_minus_one(predicate[0]) else None
-        return async_copy.copy(load, store, chosen)
-
-    def _copy_side(self, pointer: Any, at: Any, width: int, kind: str, source: str = "") -> Access:
-        place = self.places.pointed(pointer)
-        # The emitted helper scales offsets by the size of the pointer's own element type.
-        unit, _ = split_type(str(pointer.ty.element_type.dtype))
-        if unit != place.dtype:
-            place = replace(place, dtype=unit)
-        name = self.names.of(place, at, width)
-        if kind == "store":
-            self.enter_block(name, source)
-        return self.access(place, at, max(width // unit.itemsize, 1), True, kind, name)
-
 
 _EMPTY = object()
-
-
-def _is_minus_one(expr: Any) -> bool:
-    return isinstance(expr, IntImm) and expr.value == -1
 
 
 def _nothing(s: Any, m: Any) -> None:

@@ -25,6 +25,8 @@ __all__ = [
     "is_float8",
     "is_narrow",
     "numpy_type",
+    "retyped",
+    "retyped_poison",
     "split_type",
     "to_lanes",
 ]
@@ -136,3 +138,21 @@ def either(p: Any, q: Any) -> Any:
 def to_lanes(value: Any, lanes: int, threads: int) -> Any:
     """Spread a value to its full shape: ``[threads]``, or ``[lanes, threads]`` for a vector."""
     return np.broadcast_to(value, (threads,) if lanes == 1 else (lanes, threads))
+
+
+def retyped(values: Any, target: np.dtype[Any]) -> Any:
+    """Bits of each thread's elements ``[n, threads]`` as elements of another type."""
+    if values.dtype == target:
+        return values
+    if values.dtype.itemsize == target.itemsize:
+        return np.ascontiguousarray(values).view(target)
+    return np.ascontiguousarray(values.T).view(target).T
+
+
+def retyped_poison(codes: Any, rows: int) -> Any:
+    """Poison of elements ``[n, threads]`` as that of ``rows`` wider or narrower ones."""
+    if codes is None or len(codes) == rows:
+        return codes
+    if len(codes) > rows:
+        return codes.reshape(rows, -1, codes.shape[-1]).max(axis=1)
+    return np.repeat(codes, rows // len(codes), axis=0)

@@ -1,0 +1,147 @@
+"""Compiles the calls that are asynchronous copies, their groups and waits.
+
+``tirx.s_tir.cp_async_raw`` is what TVM's own lowering makes; its predicate stores zeros at once.
+The table ops are PTX ``cp.async``: with ``src-size``, so many bytes are read and zeros fill the
+rest; with ``ignore-src``, nothing is read where it is true (PTX ISA 9.7.9.25.3.1). A source size
+may differ from thread to thread between nothing and all; any other must be a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tvm import ir
+from tvm.ir.prim.expr import IntImm
+
+from ..errors import NotModelled
+from . import async_copy
+from .access import Access
+from .code import VARYING, Code, Run, constant
+from .values import split_type
+
+if TYPE_CHECKING:
+    from .statements import StatementCompiler
+
+__all__ = ["COPY_CALLS"]
+
+
+def _legacy(c: StatementCompiler, call: Any) -> Run:
+    target, target_at, source, source_at, size, *predicate = call.args
+    width = int(size.value)
+    name = c.places.pointed(source).name
+    store = _legacy_side(c, target, target_at, width, "store", name)
+    load = _legacy_side(c, source, source_at, width, "load")
+    chosen = c.expr(predicate[0]) if predicate and not _is_minus_one(predicate[0]) else None
+    return async_copy.copy(load, store, chosen)
+
+
+def _legacy_side(
+    c: StatementCompiler, pointer: Any, at: Any, width: int, kind: str, source: str = ""
+) -> Access:
+    place = c.places.pointed(pointer)
+    # The emitted helper scales offsets by the size of the pointer's own element type.
+    unit, _ = split_type(str(pointer.ty.element_type.dtype))
+    if unit != place.dtype:
+        place = replace(place, dtype=unit)
+    return _side(c, place, at, width, kind, source)
+
+
+def _side(
+    c: StatementCompiler, place: Any, at: Any, width: int, kind: str, source: str = ""
+) -> Access:
+    name = c.names.of(place, at, width)
+    if kind == "store":
+        c.enter_block(name, source)
+    return c.access(place, at, max(width // place.dtype.itemsize, 1), True, kind, name)
+
+
+def _is_minus_one(expr: Any) -> bool:
+    return isinstance(expr, IntImm) and expr.value == -1
+
+
+def _table(c: StatementCompiler, call: Any) -> Run:
+    operands = [a for a in call.args if not isinstance(a, ir.StringImm)]
+    *modifiers, flags = (str(a.value) for a in call.args if isinstance(a, ir.StringImm))
+    if "pred" in flags.split(","):
+        raise NotModelled(f"The simulated GPU does not model {call.op.name} with a predicate.")
+    if "L2::cache_hint" in modifiers:
+        operands.pop()
+    target, source, size, *tail = operands
+    width = int(size.value)
+    read, wanted = width, None
+    if tail and call.op.name.endswith("src_size"):
+        read, wanted = _source_size(c, tail[0], width)
+    elif tail:
+        wanted = _compared(c.expr(tail[0]), lambda ignored, active: np.equal(ignored, 0))
+    from_place, from_at = c.pointee(source)
+    to_place, to_at = c.pointee(target)
+    store = _side(c, to_place, to_at, width, "store", from_place.name)
+    load = _side(c, from_place, from_at, read, "load")
+    return async_copy.copy_or_clear(load, store, wanted)
+
+
+def _source_size(c: StatementCompiler, size: Any, width: int) -> tuple[int, Code | None]:
+    """Bytes that are read, and which threads read them."""
+    if isinstance(size, IntImm):
+        read = int(size.value)
+        if not 0 <= read <= width:
+            raise NotModelled(
+                f"cp.async of {width} bytes with {read} bytes of source is undefined."
+            )
+        if read == 0:
+            return width, constant(np.False_)
+        return read, None
+
+    def all_of_it(found: Any, active: Any) -> Any:
+        odd = (found != 0) & (found != width) & active
+        if odd.any():
+            raise NotModelled(
+                f"A cp.async of {width} bytes reads {int(found[odd][0])} of them by a size that is "
+                f"no constant; the simulated GPU models only 0 and {width} there."
+            )
+        return np.equal(found, width)
+
+    return width, _compared(c.expr(size), all_of_it)
+
+
+def _compared(code: Code, test: Callable[[Any, Any], Any]) -> Code:
+    """A condition on a value, given the active threads, too; it keeps the value's poison."""
+    pair = code.pair
+
+    def run(s: Any, m: Any) -> Any:
+        value, poison = pair(s, m)
+        active = s.gang.active(m if m is not None else s.gang.full)
+        return test(np.broadcast_to(value, (s.gang.size,)), active), poison
+
+    return Code(run, VARYING, True)
+
+
+def _commit(c: StatementCompiler, call: Any) -> Run:
+    return async_copy.commit()
+
+
+def _wait(c: StatementCompiler, call: Any) -> Run:
+    groups = [a for a in call.args if isinstance(a, IntImm)]
+    return async_copy.wait(constant(np.int64(groups[0].value)))
+
+
+def _wait_all(c: StatementCompiler, call: Any) -> Run:
+    # Copies that are in no group yet count, too: one more group than there are.
+    return async_copy.wait(constant(np.int64(-1)))
+
+
+#: Op name -> its compiler.
+COPY_CALLS: dict[str, Callable[[Any, Any], Run]] = {
+    "tirx.s_tir.cp_async_raw": _legacy,
+    **{
+        f"tirx.ptx.cp_async_{kind}{tail}": _table
+        for kind in ("ca", "cg")
+        for tail in ("", "_src_size", "_ignore_src")
+    },
+    "tirx.ptx.cp_async_commit_group": _commit,
+    "tirx.ptx.cp_async_wait_group": _wait,
+    "tirx.ptx.cp_async_wait_all": _wait_all,
+}
