@@ -314,9 +314,9 @@ print(slots(our_tile))
 ######################################################################
 # The algebra compares the two conversions: the widest access that registers and tile allow, how
 # many requests that makes for the whole tile, and their conflicts. A transpose turns every register
-# vector of one side into lanes of the other, so that no vector serves both. Triton's search, which
-# wants one that does, ends at single elements; ours asks for whole vectors on the side that fills
-# the tile, and puts up with single elements on the other.
+# vector of one side into lanes of the other, so that no vector serves both. Triton's search
+# wants one that does and so ends at single elements. Ours keeps the 16 bytes that a thread brings
+# together, looks for the order of these, and puts up with single elements on the way out.
 
 for who, layouts, tile in (("Triton", triton, triton_tile), ("ours", ours, our_tile)):
     for side, what in (("load", "written"), ("store", "read")):
