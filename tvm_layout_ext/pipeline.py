@@ -43,7 +43,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     # Indices are flat by now; what follows plans memory and barriers.
     "tirx.BF16ComputeLegalize": (transform.ExposePointers,),
     # Indices are flat by now, and vectors are still loops.
-    "tirx.VectorizeLoop": (transform.GuardVectors,),
+    "tirx.VectorizeLoop": (transform.AlignOffsets, transform.GuardVectors),
     # After it, threadIdx.x hides behind let variables.
     "tirx.CommonSubexprElim": (transform.LowerWarpMemoryFully,),
 }

@@ -53,9 +53,9 @@ class Worsened:
     text : str
         Which, and by how much.
     only_at_ends : bool
-        A request still fills its sectors but for one, or for three in ten: its bytes lie in pieces
-        that begin inside a sector. That is the price of a row that begins there and is not walked
-        into from the row before.
+        It touches no more bytes than before, and a request fills its sectors but for one, or for
+        three in ten: the bytes lie in pieces that begin inside a sector. That is the price of a row
+        that begins there and is not walked into from the row before.
     """
 
     text: str
@@ -88,12 +88,16 @@ def worsened(before: Sequence[Traffic], after: Sequence[Traffic]) -> list[Worsen
                     f"{key[1]} of {key[0]} ({WARP_SIZE * now:.3g} sectors for {WARP_SIZE} "
                     f"iterations, {WARP_SIZE * was:.3g} before)"
                 )
-                found.append(Worsened(text, all(map(_is_well_walked, b))))
+                found.append(Worsened(text, _least(b) <= SAME * _least(a) and _well_walked(b)))
     return found
 
 
-def _is_well_walked(traffic: Traffic) -> bool:
-    return traffic.sectors <= max(traffic.least + 1, _WELL_WALKED * traffic.least)
+def _least(traffic: Sequence[Traffic]) -> float:
+    return sum(t.least / t.iterations for t in traffic)
+
+
+def _well_walked(traffic: Sequence[Traffic]) -> bool:
+    return all(t.sectors <= max(t.least + 1, _WELL_WALKED * t.least) for t in traffic)
 
 
 def _key(traffic: Traffic) -> tuple[str, str]:

@@ -175,12 +175,16 @@ def _active(predicate: Any, env: dict[Any, np.ndarray], shape: tuple[int, ...]) 
 def _count(
     access: Access, width: int, served: int, env: dict[Any, np.ndarray], active: np.ndarray
 ) -> Traffic | None:
-    """Count requests of ``width`` elements a lane that serve ``served`` iterations each."""
+    """Count requests of ``width`` elements a lane that serve ``served`` iterations each.
+
+    A base pointer that is less aligned than a sector lies as badly as it may. Lanes whose atomics
+    meet at one element take turns, so each after the first counts as a sector of its own.
+    """
     try:
         first = np.broadcast_to(evaluate(access.offset, env), active.shape)
     except KeyError:
         return None
-    start = first * access.bytes
+    start = first * access.bytes + access.alignment % SECTOR_BYTES
     sectors, least = 0, 0
     for row, mask in zip(start, active, strict=True):
         if not mask.any():
@@ -192,6 +196,8 @@ def _count(
             np.arange(-(-size // SECTOR_BYTES) + 1)[None, :] + (begins // SECTOR_BYTES)[:, None]
         )
         sectors += len(np.unique(covered[covered <= (ends // SECTOR_BYTES)[:, None]]))
+        if access.kind == "atomic":
+            sectors += int(mask.sum()) - len(begins)
         least += -(-len(begins) * size // SECTOR_BYTES)
     requests = int(active.any(axis=1).sum())
     if not requests:

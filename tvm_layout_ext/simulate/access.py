@@ -196,7 +196,8 @@ class Access:
         if not self.together or self.lanes == 1:
             return
         unit = min(self.lanes & -self.lanes, self.width // self.place.dtype.itemsize)
-        crooked = flat % unit != 0
+        size, base = self.place.dtype.itemsize, self._low_address(gang)
+        crooked = (flat + base // size) % unit != 0
         if not crooked.any():
             return
         bad = np.flatnonzero(crooked & gang.active(mask if mask is not None else gang.full))
@@ -205,9 +206,13 @@ class Access:
             raise SimulationError(
                 f"Misaligned address: {gang.thread_name(int(bad[0]))} makes a {self.width}-byte "
                 f"{self.kind} at index {index} of {self.place.name}, whose byte address "
-                f"{index * self.place.dtype.itemsize} is no multiple of {self.width}, at "
-                f"{self.site}."
+                f"{base + index * size} is no multiple of {self.width}, at {self.site}."
             )
+
+    def _low_address(self, gang: Any) -> int:
+        """Low bits of the address at which the memory begins."""
+        storage = self.place.storage
+        return gang.memories[storage.number].base if storage.scope == "global" else 0
 
     # Counters.
 
@@ -235,8 +240,9 @@ class Access:
         if self.place.storage.scope != "global":
             counter = partial(count_shared, store=self.kind != "load")
         total = Count()
+        base = self._low_address(gang)
         for flat, start, width in self._instructions(address.flat):
-            total += counter((flat * size + start).reshape(-1, _WARP), active, width)
+            total += counter((flat * size + (base + start)).reshape(-1, _WARP), active, width)
         return total
 
     def _instructions(self, flat: Any) -> list[tuple[Any, int, int]]:

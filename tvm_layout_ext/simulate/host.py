@@ -10,6 +10,7 @@ import numpy as np
 from tvm import ir
 
 from ..errors import NotModelled, SimulationError
+from .arrays import View, check_offset, copy_in, elements_before, low_address
 from .code import Code, constant
 from .expressions import ExpressionCompiler
 from .gang import AXES, Geometry
@@ -31,29 +32,19 @@ class Argument:
     ----------
     name : str
         Parameter name.
-    shape : tuple of int
-        Its shape.
-    dtype : numpy.dtype
-        Element type.
-    strides : tuple of int or None
-        In elements, where the function declares strides.
+    view : View
+        Which elements of its memory it has.
     memory : Memory
         Its device copy.
     """
 
     name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    strides: tuple[int, ...] | None
+    view: View
     memory: Memory
 
     def array(self) -> Any:
         """Present contents with their shape."""
-        flat = self.memory.view(self.dtype)
-        if self.strides is None:
-            return flat[: int(np.prod(self.shape, dtype=np.int64))].reshape(self.shape).copy()
-        steps = [step * self.dtype.itemsize for step in self.strides]
-        return np.lib.stride_tricks.as_strided(flat, self.shape, steps).copy()
+        return self.view.of(self.memory.view(self.view.dtype)).copy()
 
 
 class Host(ExpressionCompiler):
@@ -141,6 +132,9 @@ class Host(ExpressionCompiler):
         for extent, size in zip(shape, array.shape, strict=True):
             if isinstance(extent, ir.Var):
                 self._bind_variable(extent, numpy_type(extent)[0].type(size), name)
+        if isinstance(offset := param.ty.elem_offset, ir.Var):
+            before = elements_before(name, array, int(param.ty.offset_factor))
+            self._bind_variable(offset, numpy_type(offset)[0].type(before), name)
         for stride, step in zip(param.ty.strides, array.strides, strict=False):
             if isinstance(stride, ir.Var):
                 self._bind_variable(
@@ -166,9 +160,21 @@ class Host(ExpressionCompiler):
             raise SimulationError(
                 f"Argument {name} has shape {array.shape}, but the function takes {shape}."
             )
-        memory = self._device_copy(name, array, shape, strides, dtype)
+        offset = self._offset(param, array, name)
+        view = View(shape, strides, offset, dtype)
+        memory = self._device_copy(name, array, view, int(param.ty.data_alignment))
         self._memories[handle(param)] = memory
-        self.arguments.append(Argument(name, shape, dtype, strides, memory))
+        self.arguments.append(Argument(name, view, memory))
+
+    def _offset(self, param: Any, array: Any, name: str) -> int:
+        """Elements of the memory before the first one of a parameter."""
+        try:
+            wanted = int(self._now(param.ty.elem_offset))
+        except NotModelled:
+            raise SimulationError(
+                f"The element offset of {name} follows from no argument; pass an array."
+            ) from None
+        return check_offset(name, array, wanted) if wanted else 0
 
     def _extents(self, param: Any, name: str) -> tuple[int, ...]:
         try:
@@ -178,32 +184,13 @@ class Host(ExpressionCompiler):
                 f"The shape of {name} follows from no argument that was given; pass an array."
             ) from None
 
-    def _device_copy(
-        self,
-        name: str,
-        array: Any,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...] | None,
-        dtype: np.dtype[Any],
-    ) -> Memory:
-        elements = int(np.prod(shape, dtype=np.int64))
-        if strides is not None:
-            reach = sum((e - 1) * s for e, s in zip(shape, strides, strict=True)) + 1
-            elements = reach if elements else 0
-        size = elements * dtype.itemsize
-        if array is None:
-            return self._workspace(name, size, dtype)
-        if strides is None:
-            flat = np.ascontiguousarray(array).reshape(-1).copy()
-        else:
-            steps = [step * dtype.itemsize for step in strides]
-            if tuple(steps) != array.strides:
-                raise SimulationError(
-                    f"Argument {name} has strides {array.strides} bytes, but the function takes "
-                    f"{tuple(steps)}."
-                )
-            flat = np.lib.stride_tricks.as_strided(array, (elements,), (dtype.itemsize,)).copy()
-        return Memory(name, flat.view(np.uint8), dtype.itemsize, "global", size, False)
+    def _device_copy(self, name: str, array: Any, view: View, alignment: int) -> Memory:
+        if array is not None:
+            return copy_in(name, array, view, low_address(name, array, view.offset, alignment))
+        memory = self._workspace(name, view.elements * view.dtype.itemsize, view.dtype)
+        if memory.poison is not None and (view.strides is not None or view.offset):
+            memory.poison[view.between(memory.cells)] = 0
+        return memory
 
     def _workspace(self, name: str, size: int, dtype: np.dtype[Any]) -> Memory:
         if self._poisoned:

@@ -37,16 +37,26 @@ class Memory:
         Bytes that one block may address; for global memory all of them.
     undefined : bool
         True if nobody wrote it yet.
+    base : int
+        Low bits of the address at which it begins, in bytes.
     """
 
     def __init__(
-        self, name: str, data: Any, granule: int, scope: str, span: int, undefined: bool
+        self,
+        name: str,
+        data: Any,
+        granule: int,
+        scope: str,
+        span: int,
+        undefined: bool,
+        base: int = 0,
     ) -> None:
         self.name = name
         self.data = data
         self.granule = granule
         self.scope = scope
         self.span = span
+        self.base = base
         self.shadow: Shadow | None = None
         self.poison: Any = None
         #: For global memory: unwritten cells are marked in `poison`; for shared, by a zero tag.

@@ -167,11 +167,10 @@ class _Simulation:
             self._check_written(argument)
             return argument.array()
         written = self._written.get(id(memory), np.zeros(memory.cells, bool))
-        ratio = argument.dtype.itemsize // memory.granule
+        ratio = argument.view.dtype.itemsize // memory.granule
         whole = written if ratio == 1 else np.reshape(written, (-1, ratio)).all(axis=1)
-        mask = np.logical_not(whole)
-        size = int(np.prod(argument.shape, dtype=np.int64))
-        return np.ma.masked_array(argument.array(), mask[:size].reshape(argument.shape))
+        mask = np.logical_not(argument.view.of(whole))
+        return np.ma.masked_array(argument.array(), mask)
 
     def _check_written(self, argument: Argument) -> None:
         """Report elements of an output that the caller left to the program and nobody wrote."""
@@ -181,7 +180,7 @@ class _Simulation:
         missing = np.flatnonzero(memory.poison == FRESH)
         if not len(missing):
             return
-        index = int(missing[0]) * memory.granule // argument.dtype.itemsize
+        index = int(missing[0]) * memory.granule // argument.view.dtype.itemsize
         site = Site(argument.name, None, 0)
         message = (
             f"output {argument.name} holds elements that nobody wrote, the first at index {index}."

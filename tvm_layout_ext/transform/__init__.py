@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .align_offsets import AlignOffsets
 from .auto_coalesce import AutoCoalesce
 from .check_assumptions import CheckAssumptions
 from .expose_pointers import ExposePointers
@@ -16,6 +17,7 @@ from .straighten_indices import StraightenIndices
 from .swizzle_shared import SwizzleSharedMemory
 
 __all__ = [
+    "AlignOffsets",
     "AutoCoalesce",
     "CheckAssumptions",
     "ExposePointers",

@@ -63,15 +63,22 @@ def _count_before(
     kernel: dict[str, int] | None,
     request: Request,
 ) -> tuple[Traffic, ...]:
-    """Count an unbound block as its loops would run if they were just fused over the threads."""
+    """Count an unbound block as its loops would run if they were just fused over the threads.
+
+    Nothing is counted where that is not possible.
+    """
     plain = sch.copy()
-    if kernel is not None:
-        schedule_copy(plain, block, nest, as_it_is(free), threads_of(nest, kernel, request))
-        return tuple(count_traffic(read_nest(plain, block)))
     data = [loop for loop in free if not loop.is_reduction]
-    if not data or any(loop.is_reduction for loop in free[: len(data)]):
+    try:
+        if kernel is not None:
+            threads = threads_of(nest, kernel, request)
+            schedule_copy(plain, block, nest, as_it_is(free), threads)
+        elif not data or any(loop.is_reduction for loop in free[: len(data)]):
+            return ()
+        else:
+            schedule_direct(plain, block, nest, as_it_is(data), request.num_threads)
+    except RuntimeError:
         return ()
-    schedule_direct(plain, block, nest, as_it_is(data), request.num_threads)
     return tuple(count_traffic(read_nest(plain, block)))
 
 

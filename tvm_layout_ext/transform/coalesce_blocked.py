@@ -18,7 +18,7 @@ from ..analysis.mapping import Mapping
 from ..analysis.sectors import stand_in
 from ..hardware import WARP_SIZE
 from ..layout import BlockedLayout
-from .coalesce_direct import bind_kernel, fuse, in_order
+from .coalesce_direct import bind_kernel, fuse, in_order, split_whole
 
 __all__ = ["schedule_blocked", "spread"]
 
@@ -88,9 +88,9 @@ def schedule_blocked(
     outer, warps, lanes, vectors = [], [], [], []
     for dim, group in enumerate(groups):
         fused = fuse(sch, [refs.pop(0) for _ in group])
-        factors = [layout.warps_per_cta[dim], layout.threads_per_warp[dim]]
         size = layout.size_per_thread[dim]
-        rest, warp, lane, *vector = sch.split(fused, [None, *factors, *([size] * (size > 1))])
+        factors = [layout.warps_per_cta[dim], layout.threads_per_warp[dim], *[size] * (size > 1)]
+        rest, warp, lane, *vector = split_whole(sch, fused, factors, nest.assumptions)
         outer.append(rest)
         warps.append(warp)
         lanes.append(lane)

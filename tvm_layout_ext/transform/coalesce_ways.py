@@ -59,6 +59,12 @@ def list_ways(
     return [staged] if request.stage == "shared" else [*direct, staged]
 
 
+def _elements(nest: Nest, mapping: Mapping) -> str:
+    if any(access.kind == "atomic" for access in nest.accesses):
+        return "one element a lane as atomics take"
+    return f"vectors of {mapping.vector}"
+
+
 def _copies(
     nest: Nest, free: Sequence[Loop], mapping: Mapping, threads: dict[str, int]
 ) -> list[Way]:
@@ -69,7 +75,7 @@ def _copies(
 
     what = "spread over the kernel's threads"
     ways = [
-        _way("copy", f"{what}, vectors of {mapping.vector}", flat, mapping),
+        _way("copy", f"{what}, {_elements(nest, mapping)}", flat, mapping),
         _way("copy", f"{what} in the order of the loops", flat, as_it_is(free)),
     ]
     return [*ways, *_blocked("copy", nest, mapping, prod(threads.values()), threads)]
@@ -84,7 +90,7 @@ def _direct(
         schedule_direct(sch, block, nest, mapping, num_threads)
 
     ways = [
-        _way("direct", f"direct, vectors of {mapping.vector}", flat, mapping),
+        _way("direct", f"direct, {_elements(nest, mapping)}", flat, mapping),
         _way("direct", "direct, in the order of the loops", flat, as_it_is(free)),
     ]
     return [*ways, *_blocked("direct", nest, mapping, threads_for(mapping, num_threads), None)]
@@ -111,7 +117,7 @@ def _blocked(
 
     def run(sch: Any, block: Any) -> tuple[str, list[Any]]:
         schedule_blocked(sch, block, nest, mapping, groups, layout, kernel)
-        text = f"{path}, {lanes} lanes and {warps} warps, vectors of {mapping.vector}"
+        text = f"{path}, {lanes} lanes and {warps} warps, {_elements(nest, mapping)}"
         return text, [block]
 
     return [Way(path, run)]

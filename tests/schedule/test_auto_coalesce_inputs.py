@@ -1,0 +1,213 @@
+"""auto_coalesce of buffers with strides, offsets, low alignment and very many elements: values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import s_tir
+from tvm.script import tirx as T
+
+from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext.simulate.report import Report
+
+FAR = 1 << 30
+
+
+def run(func: Any, *arrays: Any) -> tuple[str, Report]:
+    """Map block B, run it without hazards; also the text of what was done."""
+    sch = s_tir.Schedule(func)
+    outcome = sch.auto_coalesce("B")
+    assert outcome.path != "alone"
+    report = simulate(sch, *arrays)
+    assert not report.hazards
+    return outcome.text, report
+
+
+def widths(report: Report, buffer: str) -> set[int]:
+    return {access.vector_bytes for access in report.accesses if access.buffer == buffer}
+
+
+def numbers(*shape: int, dtype: str = "float32") -> Any:
+    return np.random.default_rng(0).integers(-100, 100, shape).astype(dtype)
+
+
+@T.prim_func(s_tir=True)
+def static_strides(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (64, 30), "float32", strides=(36, 1))
+    B = T.match_buffer(b, (64, 30), "float32", strides=(32, 1))
+    for i, j in T.grid(64, 30):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj]
+
+
+def test_rows_with_static_strides() -> None:
+    whole = numbers(64, 36)
+    _, report = run(static_strides, whole[:, :30], np.zeros((64, 32), "float32")[:, :30])
+    np.testing.assert_array_equal(report.outputs["B"], whole[:, :30])
+    # 30 elements are no multiple of 4: the last vector of a row is guarded element by element.
+    assert max(widths(report, "A")) == 16
+
+
+@T.prim_func(s_tir=True)
+def symbolic_strides(a: T.handle, b: T.handle) -> None:
+    n, m, s, t = T.int64(), T.int64(), T.int64(), T.int64()
+    A = T.match_buffer(a, (n, m), "float32", strides=(s, t))
+    B = T.match_buffer(b, (n, m), "float32")
+    for i, j in T.grid(n, m):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj]
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda whole: whole,
+        lambda whole: whole[3:40, 5:61],
+        lambda whole: whole[::2, ::3],
+        lambda whole: whole.T,
+        lambda whole: whole[1:2, :1],
+    ],
+    ids=["whole", "box", "steps", "turned", "one"],
+)
+def test_a_view_with_strides_that_only_the_call_knows(view: Any) -> None:
+    a = view(numbers(64, 70))
+    _, report = run(symbolic_strides, a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a)
+
+
+def from_offset(factor: int) -> Any:
+    @T.prim_func(s_tir=True)
+    def func(a: T.handle, b: T.handle) -> None:
+        offset = T.int64()
+        A = T.match_buffer(a, (1000,), "float16", elem_offset=offset, offset_factor=factor)
+        B = T.match_buffer(b, (1000,), "float16")
+        for i in T.serial(1000):
+            with T.sblock("B"):
+                vi = T.axis.spatial(1000, i)
+                B[vi] = A[vi]
+
+    return func
+
+
+@pytest.mark.parametrize(("factor", "bytes_a_lane"), [(1, 2), (2, 4), (4, 8), (8, 16), (64, 16)])
+def test_an_element_offset_gets_the_vectors_that_its_factor_allows(
+    factor: int, bytes_a_lane: int
+) -> None:
+    a = numbers(1200, dtype="float16")[factor : factor + 1000]
+    _, report = run(from_offset(factor), a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a)
+    assert widths(report, "A") == {bytes_a_lane}
+
+
+@T.prim_func(s_tir=True)
+def fixed_offset(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (1024,), "float16", elem_offset=12)
+    B = T.match_buffer(b, (1024,), "float16")
+    for i in T.serial(1024):
+        with T.sblock("B"):
+            vi = T.axis.spatial(1024, i)
+            B[vi] = A[vi]
+
+
+def test_a_fixed_element_offset() -> None:
+    a = numbers(1040, dtype="float16")[12:1036]
+    _, report = run(fixed_offset, a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a)
+    assert widths(report, "A") == {8}
+
+
+def misaligned(align: int) -> Any:
+    @T.prim_func(s_tir=True)
+    def func(a: T.handle, b: T.handle) -> None:
+        A = T.match_buffer(a, (1000,), "float16", align=align)
+        B = T.match_buffer(b, (1000,), "float16")
+        for i in T.serial(1000):
+            with T.sblock("B"):
+                vi = T.axis.spatial(1000, i)
+                B[vi] = A[vi]
+
+    return func
+
+
+@pytest.mark.parametrize("align", [2, 4, 8])
+def test_a_base_pointer_less_aligned_gets_narrower_vectors(align: int) -> None:
+    """The simulated memory begins as badly as it may: wider vectors would be found misaligned."""
+    whole = numbers(1024, dtype="float16")
+    first = (align - whole.__array_interface__["data"][0]) % 16 // 2
+    a = whole[first : first + 1000]
+    _, report = run(misaligned(align), a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a)
+    assert widths(report, "A") == {align}
+
+
+@T.prim_func(s_tir=True)
+def far_apart(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (T.int64(3), T.int64(256)), "int8", strides=(T.int64(FAR), T.int64(1)))
+    B = T.match_buffer(
+        b, (T.int64(3), T.int64(256)), "int8", strides=(T.int64(FAR + 16), T.int64(1))
+    )
+    for i, j in T.grid(T.int64(3), T.int64(256)):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj]
+
+
+def rows_far_apart(stride: int) -> Any:
+    """Three rows of 256 bytes, the last one beyond 2^31; memory in between is never touched."""
+    whole = np.zeros(2 * stride + 256, "int8")
+    return np.lib.stride_tricks.as_strided(whole, (3, 256), (stride, 1))
+
+
+def test_elements_beyond_two_to_the_31_are_loaded_and_stored() -> None:
+    a = rows_far_apart(FAR)
+    a[...] = numbers(3, 256, dtype="int8")
+    _, report = run(far_apart, a, rows_far_apart(FAR + 16))
+    np.testing.assert_array_equal(report.outputs["B"], a)
+    assert widths(report, "A") == widths(report, "B") == {16}
+
+
+def far_picked(dtype: str) -> Any:
+    @T.prim_func(s_tir=True)
+    def func(a: T.handle, r: T.handle, b: T.handle) -> None:
+        A = T.match_buffer(
+            a, (T.int64(3), T.int64(256)), "int8", strides=(T.int64(FAR), T.int64(1))
+        )
+        R = T.match_buffer(r, (T.int64(8),), dtype)
+        B = T.match_buffer(b, (T.int64(8), T.int64(256)), "int8")
+        for i, j in T.grid(T.int64(8), T.int64(256)):
+            with T.sblock("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = A[R[vi], vj]
+
+    return func
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_rows_picked_beyond_two_to_the_31_elements(dtype: str) -> None:
+    table = rows_far_apart(FAR)
+    table[...] = numbers(3, 256, dtype="int8")
+    picked = np.array([0, 2, 1, 2, 0, 1, 2, 2]).astype(dtype)
+    _, report = run(far_picked(dtype), table, picked, None)
+    np.testing.assert_array_equal(report.outputs["B"], table[picked])
+    assert widths(report, "A") == {16}
+
+
+@T.prim_func(s_tir=True)
+def far_apart_in_32_bits(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (3, 256), "int8", strides=(FAR, 1))
+    B = T.match_buffer(b, (3, 256), "int8")
+    for i, j in T.grid(3, 256):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj]
+
+
+def test_strides_that_32_bit_indices_cannot_reach_over_are_refused() -> None:
+    sch = s_tir.Schedule(far_apart_in_32_bits)
+    with pytest.raises(ScheduleError, match=r"A of block B spans 2,147,483,904 elements.*int64"):
+        sch.auto_coalesce("B")
