@@ -6,8 +6,8 @@ taken not to wrap). The rule set ``tir`` decides which vector accesses are emitt
 for every input. An entry says where the two differ:
 
 * ``tir`` rules of their own: bitwise operations keep the zero bits that both sides, or for ``&``
-  either side, are known to have at the bottom, and an XOR keeps runs below them, where TVM's own
-  analyser gives up on the whole expression;
+  either side, are known to have at the bottom, and ``|`` and ``^`` keep runs below them, where
+  TVM's own analyser gives up on the whole expression;
 * ``may_wrap``: ``tir`` claims of the result hold only if it is proven to stay in its type's range,
   else only runs that begin at multiples of their length are kept;
 * ``divides``: ``tir`` needs a divisor proven positive, and a division that truncates needs a
@@ -306,13 +306,8 @@ def _extremum(left: AxisInfo, right: AxisInfo, _: Sequence[int]) -> AxisInfo:
 # Where TIR's own rules differ
 
 
-def _tir_or(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
-    zeros = min(left.divisor_of_all, right.divisor_of_all)
-    return replace(opaque(left, right, shape), divisibility=(zeros,) * len(shape))
-
-
-def _tir_xor(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
-    """Keep the runs of one side that fit below the lowest bit of the other."""
+def _tir_either(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
+    """Keep, for ``|`` and ``^``, the runs of one side that fit below the other's lowest bit."""
 
     def rule(axis: Axis, _: int) -> tuple[int, int, int]:
         runs = (
@@ -369,8 +364,8 @@ RULES: Mapping[str, Entry] = {
     "div": Entry(_quotient, by_axis(_divide), tir_fold=operator.floordiv, divides=True),
     "rem": Entry(_remainder_of, by_axis(_remainder), tir_fold=operator.mod, divides=True),
     "and": Entry(operator.and_, opaque, _tir_and),
-    "or": Entry(operator.or_, opaque, _tir_or),
-    "xor": Entry(operator.xor, opaque, _tir_xor),
+    "or": Entry(operator.or_, opaque, _tir_either),
+    "xor": Entry(operator.xor, opaque, _tir_either),
     "shl": Entry(operator.lshift, by_axis(_shift_left), _tir_shift_left, may_wrap=True),
     "shr": Entry(operator.rshift, by_axis(_shift_right)),
     "min": Entry(min, _extremum),

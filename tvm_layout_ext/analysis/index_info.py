@@ -32,17 +32,17 @@ from .axis_info import (
     apply_binary,
     broadcast,
     compare,
+    expand_dims,
     load,
     opaque,
     power_of_two_in,
     select,
     splat,
 )
+from .index_types import children, is_bool, is_integer, padded, range_of, wide
+from .vector_lanes import Lanes, lanes_of
 
 __all__ = ["IndexAnalyzer"]
-
-#: Stands for an extent that is not known.
-LONGEST = 1 << 30
 
 _BINARY: dict[type, str] = {
     tirx.Add: "add",
@@ -111,6 +111,8 @@ class IndexAnalyzer:
         self._known: dict[Any, AxisInfo] = {}
         self._is_exact: dict[Any, bool] = {}
         self._lets: dict[Any, Any] = {}
+        self._cells: dict[Any, AxisInfo] = {}
+        self._outside = (tuple(axes), dict(ranges or {}))
         for variable, bounds in {**dict(axes), **(ranges or {})}.items():
             self._analyzer.bind(variable, bounds)
         for variable, divisor in self._divisible.items():
@@ -119,7 +121,7 @@ class IndexAnalyzer:
                     f"{variable} is said to be divisible by {divisor}, which is no power of two."
                 )
         #: The extents, rounded up to powers of two.
-        self.shape = tuple(_padded(bounds.extent) for _, bounds in axes) or (1,)
+        self.shape = tuple(padded(bounds.extent) for _, bounds in axes) or (1,)
         for d, (variable, bounds) in enumerate(axes):
             self._known[variable] = self._along(d, bounds)
 
@@ -135,7 +137,10 @@ class IndexAnalyzer:
         return apply_binary("add", start, run, self.shape, "tir")
 
     def info(self, expression: Any) -> AxisInfo:
-        """Describe a scalar expression, of integers or booleans, along the axes.
+        """Describe an expression, of integers or booleans, along the axes.
+
+        The lanes of a vector are one more axis, the last one; where there are no axes to look
+        along, the only one.
 
         Parameters
         ----------
@@ -145,11 +150,41 @@ class IndexAnalyzer:
         Raises
         ------
         LayoutError
-            If the expression is a vector.
+            If the expression is a vector of a scalable number of lanes.
+
+        Examples
+        --------
+        >>> x = tirx.Var("x", "int32")
+        >>> IndexAnalyzer([]).info(tirx.Ramp(x * 8, 1, 4))
+        AxisInfo(contiguity=(4,), divisibility=(4,), constancy=(1,), constant=None)
         """
-        if not expression.ty.is_scalar():
-            raise LayoutError(f"{expression} is a vector; analyse its base.")
+        if lanes_of(expression) > 1:
+            inside, lanes = self._in_lanes(lanes_of(expression))
+            return inside._of_lanes(lanes, expression)
         return self._within(expression, self._raw(expression))
+
+    def _in_lanes(self, count: int) -> tuple[IndexAnalyzer, Lanes]:
+        """Make an analyser with the lanes of a vector as one more axis."""
+        lanes = Lanes()
+        axes, ranges = self._outside
+        lane = (lanes.variable, tvm.ir.Range(0, count))
+        inside = IndexAnalyzer([*axes, lane], ranges, self._divisible, self._assumptions)
+
+        def widened(info: AxisInfo) -> AxisInfo:
+            wider = expand_dims(info, info.rank) if axes else info
+            return broadcast(wider, (*self.shape, 1)[-wider.rank :], inside.shape)
+
+        for variable, info in self._known.items():
+            if variable not in inside._known:
+                inside._known[variable] = widened(info)
+        inside._cells = {cell: widened(info) for cell, info in self._cells.items()}
+        return inside, lanes
+
+    def _of_lanes(self, lanes: Lanes, expression: Any) -> AxisInfo:
+        scalar = lanes.scalar(expression)
+        for variable in lanes.unknown:
+            self._known[variable] = AxisInfo.unknown(len(self.shape))
+        return self.info(scalar)
 
     def address(
         self, strides: Sequence[Any], indices: Sequence[Any], element_bits: int, alignment: int
@@ -165,13 +200,43 @@ class IndexAnalyzer:
         alignment : int
             Bytes to which the buffer's first element is aligned.
         """
+        vectors = [index for index in indices if not index.ty.is_scalar()]
+        if vectors:
+            inside, lanes = self._in_lanes(lanes_of(vectors[0]))
+            scalars = [lanes.scalar(index) for index in indices]
+            for variable in lanes.unknown:
+                inside._known[variable] = AxisInfo.unknown(len(inside.shape))
+            return inside.address(strides, scalars, element_bits, alignment)
         # Addresses are 64 bits wide.
-        terms = [
-            _wide(index) * _wide(stride) for index, stride in zip(indices, strides, strict=True)
-        ]
+        terms = [wide(index) * wide(stride) for index, stride in zip(indices, strides, strict=True)]
         offset = self.info(reduce(lambda a, b: a + b, terms, tirx.IntImm("int64", 0)))
         base = splat(AxisInfo.argument(power_of_two_in(alignment)), self.shape)
         return add_pointer(base, offset, self.shape, element_bits)
+
+    # What statements tell
+
+    @property
+    def axes(self) -> tuple[Any, ...]:
+        """The variables of the axes."""
+        return tuple(variable for variable, _ in self._outside[0])
+
+    def learn(self, variable: Any, info: AxisInfo, bounds: tvm.ir.Range | None = None) -> None:
+        """Take what a variable of a statement is; :mod:`.index_flow` finds that."""
+        if bounds is not None and variable not in self._known and self._is_sure(bounds):
+            self._analyzer.bind(variable, bounds)
+        self._known[variable] = info
+        self._is_exact.clear()
+
+    def _is_sure(self, bounds: tvm.ir.Range) -> bool:
+        return self._exact(bounds.min) and self._exact(bounds.extent)
+
+    def set_cells(self, cells: Mapping[Any, AxisInfo]) -> None:
+        """Take what one-element buffers of a thread hold now; older conclusions are dropped."""
+        self._cells = dict(cells)
+        self._is_exact.clear()
+        for variable in self._lets:
+            self._known.pop(variable, None)
+        self._lets.clear()
 
     # Nodes
 
@@ -186,7 +251,7 @@ class IndexAnalyzer:
 
     def _binary(self, name: str, node: Any) -> AxisInfo:
         left, right = self.info(node.a), self.info(node.b)
-        if not _is_integer(node) or (RULES[name].divides and not self._divides(node)):
+        if not is_integer(node) or (RULES[name].divides and not self._divides(node)):
             return opaque(left, right, self.shape)
         return apply_binary(name, left, right, self.shape, "tir")
 
@@ -209,7 +274,7 @@ class IndexAnalyzer:
 
     def _cast(self, node: Any) -> AxisInfo:
         inside = self.info(node.value)
-        if not _is_integer(node.value) or (_is_bool(node) and not _is_bool(node.value)):
+        if not is_integer(node.value) or (is_bool(node) and not is_bool(node.value)):
             return replace(AxisInfo.unknown(inside.rank), constancy=inside.constancy)
         return inside
 
@@ -217,7 +282,18 @@ class IndexAnalyzer:
         return self._choice(node.condition, node.true_value, node.false_value)
 
     def _choice(self, condition: Any, left: Any, right: Any) -> AxisInfo:
-        return select(self.info(condition), self.info(left), self.info(right), scalar=False)
+        return self.chosen(self.info(condition), self.info(left), self.info(right))
+
+    def chosen(self, condition: AxisInfo, left: AxisInfo, right: AxisInfo) -> AxisInfo:
+        """Choose between two values by a condition, which may differ between elements.
+
+        Triton forgets what divides both sides unless the condition is one for the whole tensor.
+        """
+        if condition.constancy == self.shape:
+            return select(condition, left, right, scalar=True)
+        found = select(condition, left, right, scalar=False)
+        both = min(left.divisor_of_all, right.divisor_of_all)
+        return replace(found, divisibility=tuple(max(v, both) for v in found.divisibility))
 
     def _let(self, node: Any) -> AxisInfo:
         if node.var not in self._lets:
@@ -226,7 +302,7 @@ class IndexAnalyzer:
             if self._exact(node.value):
                 # What TVM cannot simplify, such as a division by 0, stays unbound.
                 with suppress(tvm.error.InternalError):
-                    self._analyzer.bind(node.var, node.value)
+                    self._analyzer.bind(node.var, node.value, allow_override=True)
         if not self._lets[node.var].same_as(node.value):
             # A second value for one variable, which TIR forbids: what is known is of the first.
             return AxisInfo.unknown(len(self.shape))
@@ -237,7 +313,14 @@ class IndexAnalyzer:
         return opaque(sides[0], sides[-1], self.shape)
 
     def _load(self, node: Any) -> AxisInfo:
-        """Tell where a load repeats: where all its indices do."""
+        """Tell where a load repeats: where all its indices do.
+
+        Memory of one thread holds for each thread what it has stored there.
+        """
+        if node.source in self._cells:
+            return self._cells[node.source]
+        if str(node.source.scope()).startswith("local"):
+            return AxisInfo.unknown(len(self.shape))
         indices = [self.info(index) for index in node.indices]
         both = reduce(
             lambda a, b: opaque(a, b, self.shape), indices, AxisInfo.of_constant(0, self.shape)
@@ -256,11 +339,11 @@ class IndexAnalyzer:
 
     def _within(self, node: Any, info: AxisInfo) -> AxisInfo:
         """Keep what survives wrapping to the type's width, if the value may leave its range."""
-        if not _is_integer(node):
+        if not is_integer(node):
             return replace(AxisInfo.unknown(info.rank), constancy=info.constancy)
         if self._fits(node):
             return info
-        low, high = _range_of(node)
+        low, high = range_of(node)
         if info.constant is not None and not low <= info.constant <= high:
             return replace(AxisInfo.unknown(info.rank), constancy=info.constancy)
         runs = tuple(map(min, info.contiguity, info.divisibility))
@@ -271,9 +354,9 @@ class IndexAnalyzer:
         name = _BINARY.get(type(node))
         if not isinstance(node, tirx.Cast) and not (name and RULES[name].may_wrap):
             return True
-        if not all(map(self._exact, _children(node))):
+        if not all(map(self._exact, children(node))):
             return False
-        low, high = _range_of(node)
+        low, high = range_of(node)
         if isinstance(node, tirx.LShift):
             # The analyser bounds a shift by its type, as if it could not wrap.
             shift = self.info(node.b).constant
@@ -287,13 +370,13 @@ class IndexAnalyzer:
     def _exact(self, node: Any) -> bool:
         """Whether no part of an expression wraps, so that the analyser's bounds can be trusted."""
         if node not in self._is_exact:
-            parts = _is_integer(node) and all(map(self._exact, _children(node)))
+            parts = is_integer(node) and all(map(self._exact, children(node)))
             self._is_exact[node] = parts and self._fits(node)
         return self._is_exact[node]
 
     def _bounds(self, node: Any) -> tuple[int, int]:
         """Bound a value as its type holds it."""
-        return self._trusted_bounds(node) if self._exact(node) else _range_of(node)
+        return self._trusted_bounds(node) if self._exact(node) else range_of(node)
 
     def _trusted_bounds(self, node: Any) -> tuple[int, int]:
         """Ask TVM for bounds, which hold where nothing wraps."""
@@ -317,43 +400,3 @@ _HANDLERS: dict[type, Callable[[IndexAnalyzer, Any], AxisInfo]] = {
     tvm.ir.TensorLoad: IndexAnalyzer._load,
     tvm.ir.Call: IndexAnalyzer._call,
 }
-
-
-def _children(node: Any) -> list[Any]:
-    """List the operands whose values make up a node's."""
-    if isinstance(node, tirx.Cast):
-        return [node.value]
-    if isinstance(node, tirx.Let):
-        return [node.value, node.body]
-    if isinstance(node, tirx.Select):
-        return [node.condition, node.true_value, node.false_value]
-    if isinstance(node, tvm.ir.Call):
-        return [*node.args]
-    return [getattr(node, side) for side in ("a", "b") if hasattr(node, side)]
-
-
-def _padded(extent: Any) -> int:
-    """Round an extent up to a power of two; one that is not known is taken as very long."""
-    size = int(extent.value) if isinstance(extent, tirx.IntImm) else LONGEST
-    return 1 << max(0, min(size, LONGEST) - 1).bit_length()
-
-
-def _wide(value: Any) -> Any:
-    return tirx.IntImm("int64", value) if isinstance(value, int) else value.astype("int64")
-
-
-def _is_integer(node: Any) -> bool:
-    return str(node.ty).startswith(("int", "uint", "bool"))
-
-
-def _is_bool(node: Any) -> bool:
-    return str(node.ty) == "bool"
-
-
-def _range_of(node: Any) -> tuple[int, int]:
-    """Least and largest number of an integer type."""
-    name = str(node.ty)
-    if _is_bool(node):
-        return 0, 1
-    bits = int(name.lstrip("uint"))
-    return (0, (1 << bits) - 1) if name[0] == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
