@@ -27,15 +27,6 @@ def _copy(a, b, size, BLOCK: tl.constexpr):
     tl.store(b + at, tl.load(a + at, mask=at < size), mask=at < size)
 
 
-@triton.jit
-def _read(a, b, size, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.sum(tl.load(a + at, mask=at < size, other=0.0))
-    # Never true, but the compiler cannot know that.
-    if total == 1.2345e30:
-        tl.store(b, total)
-
-
 @triton.autotune(_TILES, key=["height", "width"])
 @triton.jit
 def _transpose(a, b, height, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
@@ -84,14 +75,64 @@ def _column_sum(a, b, height, width, DEEP: tl.constexpr, ROWS: tl.constexpr, COL
     tl.atomic_add(b + columns, tl.sum(total, axis=0), mask=columns < width)
 
 
+@triton.autotune(_LINEAR, key=["size"])
+@triton.jit
+def _elementwise(a, bias, c, size, width, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(a + at, mask=at < size) + tl.load(bias + at % width, mask=at < size)
+    tl.store(c + at, tl.maximum(value, 0.0), mask=at < size)
+
+
+@triton.autotune(_LINEAR, key=["height", "width"])
+@triton.jit
+def _window(a, b, offset, in_height, in_width, height, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    from_row, from_column = row + offset, column + offset
+    inside = (from_row >= 0) & (from_row < in_height)
+    inside = inside & (from_column >= 0) & (from_column < in_width)
+    value = tl.load(a + from_row.to(tl.int64) * in_width + from_column, mask=inside, other=0.0)
+    tl.store(b + row.to(tl.int64) * width + column, value, mask=column < width)
+
+
+@triton.autotune(
+    [triton.Config({"BLOCK": n}, num_warps=w) for n, w in ((256, 2), (512, 4), (1024, 4))],
+    key=["width"],
+)
+@triton.jit
+def _gather_rows(table, rows, b, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    source = tl.load(rows + row).to(tl.int64)
+    value = tl.load(table + source * width + column, mask=column < width)
+    tl.store(b + row * width + column, value, mask=column < width)
+
+
+def elementwise(a: Any, bias: Any, c: Any) -> None:
+    """Add the bias of each column, and rectify."""
+    size = a.numel()
+    _elementwise[lambda meta: (triton.cdiv(size, meta["BLOCK"]),)](a, bias, c, size, a.shape[1])
+
+
+def window(a: Any, b: Any, offset: int) -> None:
+    """``b[i, j] = a[i + offset, j + offset]``, zero outside: a slice or a pad."""
+    height, width = b.shape
+
+    def grid(meta: dict[str, int]) -> tuple[int, int]:
+        return height, triton.cdiv(width, meta["BLOCK"])
+
+    _window[grid](a, b, offset, *a.shape, height, width)
+
+
+def gather_rows(table: Any, rows: Any, b: Any) -> None:
+    """Copy the rows that are named."""
+    picked, width = b.shape
+    _gather_rows[lambda meta: (picked, triton.cdiv(width, meta["BLOCK"]))](table, rows, b, width)
+
+
 def copy(a: Any, b: Any) -> None:
     """Copy, or cast."""
     _copy[lambda meta: (triton.cdiv(a.numel(), meta["BLOCK"]),)](a, b, a.numel())
-
-
-def read(a: Any, b: Any) -> None:
-    """Read everything and write nothing."""
-    _read[(triton.cdiv(a.numel(), 8192),)](a, b, a.numel(), BLOCK=8192, num_warps=8)
 
 
 def transpose(a: Any, b: Any, order: tuple[int, ...]) -> None:
