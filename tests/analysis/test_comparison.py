@@ -34,7 +34,8 @@ def test_what_is_worse_and_whether_only_at_the_ends_of_rows(
 ) -> None:
     (worse,) = worsened([FULL], [after])
     assert worse.only_at_ends is only_at_ends
-    assert worse.text.startswith("load of A (") and worse.text.endswith(" 4 before)")
+    assert worse.text.startswith("load of A (")
+    assert worse.text.endswith(" 4 before)")
 
 
 def test_a_repeated_element_that_is_spread_is_no_matter_of_ends() -> None:

@@ -25,7 +25,7 @@ class Pattern:
     dtype : str
         Of the elements.
     inputs : tuple of shape
-        Shapes of the inputs; an ``int32`` index where ``index`` names its position.
+        Shapes of the inputs; row numbers where ``index`` names its position.
     shape : tuple of int
         Of the output.
     body : callable
@@ -38,6 +38,8 @@ class Pattern:
         Type of the output, where it differs.
     index : int, optional
         Which input holds row numbers.
+    index_type : str
+        Its type.
     """
 
     name: str
@@ -49,11 +51,12 @@ class Pattern:
     source: Callable[[Sequence[np.ndarray]], np.ndarray]
     to: str | None = None
     index: int | None = None
+    index_type: str = "int32"
 
     def tensors(self) -> list[Any]:
         """Placeholders, and the output B."""
         held = [
-            te.placeholder(shape, "int32" if i == self.index else self.dtype, f"A{i}")
+            te.placeholder(shape, self.index_type if i == self.index else self.dtype, f"A{i}")
             for i, shape in enumerate(self.inputs)
         ]
         return [*held, te.compute(self.shape, lambda *i: self.body(held, i), "B")]
@@ -61,7 +64,7 @@ class Pattern:
     def arrays(self, rng: np.random.Generator) -> list[np.ndarray]:
         """Random inputs."""
         return [
-            rng.integers(0, self.inputs[0][0], shape).astype("int32")
+            rng.integers(0, self.inputs[0][0], shape).astype(self.index_type)
             if i == self.index
             else rng.integers(-100, 100, shape).astype(self.dtype)
             for i, shape in enumerate(self.inputs)
@@ -246,10 +249,26 @@ def strided(length: int, step: int, dtype: str) -> Pattern:
     )
 
 
-def gathered(rows: int, picked: int, columns: int, dtype: str) -> Pattern:
+def every_other_row(rows: int, columns: int, step: int, dtype: str) -> Pattern:
+    """Whole rows, some left out."""
+    shape = (rows * step, columns)
+    return Pattern(
+        f"rows-{rows}x{columns}-{step}-{dtype}",
+        dtype,
+        (shape,),
+        (rows, columns),
+        lambda t, i: t[0][i[0] * step, i[1]],
+        lambda a: a[::step],
+        lambda i: _flat(shape, [i[0] * step, i[1]]),
+    )
+
+
+def gathered(
+    rows: int, picked: int, columns: int, dtype: str, index_type: str = "int32"
+) -> Pattern:
     """Rows by number."""
     return Pattern(
-        f"gather-{picked}x{columns}-{dtype}",
+        f"gather-{picked}x{columns}-{dtype}-{index_type}",
         dtype,
         ((rows, columns), (picked,)),
         (picked, columns),
@@ -257,6 +276,39 @@ def gathered(rows: int, picked: int, columns: int, dtype: str) -> Pattern:
         lambda a, r: a[r],
         lambda i: np.full_like(i[0], -1),
         index=1,
+        index_type=index_type,
+    )
+
+
+def gathered_elements(size: int, picked: int, dtype: str, index_type: str) -> Pattern:
+    """Elements by number."""
+    return Pattern(
+        f"gather-{picked}-{dtype}-{index_type}",
+        dtype,
+        ((size,), (picked,)),
+        (picked,),
+        lambda t, i: t[0][t[1][i[0]]],
+        lambda a, r: a[r],
+        lambda i: np.full_like(i[0], -1),
+        index=1,
+        index_type=index_type,
+    )
+
+
+def stacked(top: int, bottom: int, columns: int, dtype: str) -> Pattern:
+    """Two matrices, one above the other."""
+
+    def body(t: Sequence[Any], i: Sequence[Any]) -> Any:
+        return tirx.if_then_else(i[0] < top, t[0][i[0], i[1]], t[1][i[0] - top, i[1]])
+
+    return Pattern(
+        f"stack-{top}+{bottom}x{columns}-{dtype}",
+        dtype,
+        ((top, columns), (bottom, columns)),
+        (top + bottom, columns),
+        body,
+        lambda a, b: np.concatenate([a, b], 0),
+        lambda i: np.where(i[0] < top, np.minimum(i[0], top - 1) * columns + i[1], -1),
     )
 
 
@@ -343,6 +395,11 @@ def all_patterns() -> list[Pattern]:
         padded((30, 32), (0, 16), (2, 16), "float16"),
     ]
     found += [concatenated(33, 16, 32, "float32"), concatenated(20, 7, 9, "float32")]
+    found += [stacked(16, 17, 64, "float32"), stacked(5, 3, 7, "float16")]
     found += [strided(1000, 2, "float32"), strided(33, 3, "float64"), strided(4097, 4, "int8")]
+    found += [every_other_row(33, 64, 2, "float16"), every_other_row(20, 7, 3, "float32")]
     found += [gathered(50, 33, 64, "float32"), gathered(20, 100, 7, "float16")]
+    found += [gathered(50, 33, 64, "int8", "int64"), gathered(20, 100, 7, "float32", "int64")]
+    found += [gathered_elements(100, 1000, "float32", kind) for kind in ("int32", "int64")]
+    found += [sliced((64, 64), (0, 4), (64, 20), "float16")]
     return found

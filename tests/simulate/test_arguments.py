@@ -57,7 +57,7 @@ def test_an_element_offset_is_where_a_view_begins(start: int) -> None:
 
 
 def test_a_view_that_begins_elsewhere_than_the_function_says_is_refused() -> None:
-    with pytest.raises(SimulationError, match="B begins 2 elements into its memory.*takes 3"):
+    with pytest.raises(SimulationError, match=r"B begins 2 elements into its memory.*takes 3"):
         simulate(offset_copy, numbers(32), numbers(64)[2:34])
 
 
@@ -94,7 +94,7 @@ def test_a_parameter_of_low_alignment_lies_where_its_array_does(start: int, sect
 
 
 def test_a_vector_at_a_misaligned_address_is_found() -> None:
-    with pytest.raises(SimulationError, match="Misaligned address.* 4-byte load"):
+    with pytest.raises(SimulationError, match=r"Misaligned address.* 4-byte load"):
         simulate(pairs, np.zeros(66, "float16")[1:65], None)
 
 

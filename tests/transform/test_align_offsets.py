@@ -85,5 +85,5 @@ def test_an_offset_that_is_no_multiple_is_found() -> None:
     np.testing.assert_array_equal(
         simulate(mapped(), whole[8:1032], None).outputs["B"], whole[8:1032]
     )
-    with pytest.raises(SimulationError, match="A begins 6 elements into its .* multiples of 4"):
+    with pytest.raises(SimulationError, match=r"A begins 6 elements into its .* multiples of 4"):
         simulate(mapped(), whole[6:1030], None)

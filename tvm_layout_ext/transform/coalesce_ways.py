@@ -68,7 +68,11 @@ def _elements(nest: Nest, mapping: Mapping) -> str:
 def _copies(
     nest: Nest, free: Sequence[Loop], mapping: Mapping, threads: dict[str, int]
 ) -> list[Way]:
-    """Spread a block over the threads that its kernel has."""
+    """Spread a block over the threads that its kernel has.
+
+    Shared memory on either side keeps its layout: which swizzle suits it is for the accesses of
+    its other users to say, whose loops may not be bound yet.
+    """
 
     def flat(sch: Any, block: Any, mapping: Mapping) -> None:
         schedule_copy(sch, block, nest, mapping, threads)

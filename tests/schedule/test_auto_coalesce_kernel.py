@@ -1,0 +1,132 @@
+"""Copies inside a kernel, and threads that are spread dimension by dimension."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import s_tir, te
+
+from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext.transform.coalesce_blocked import spread
+
+
+def numbers(*shape: int, dtype: str = "float16") -> Any:
+    return np.random.default_rng(0).integers(-100, 100, shape).astype(dtype)
+
+
+def tiled(cached: str, dtype: str = "float16", rows: int = 64, columns: int = 64) -> Any:
+    """Rows upside down, 16 a block, through a tile; the schedule and the block of the tile."""
+    a = te.placeholder((rows, columns), dtype, "A")
+    b = te.compute((rows, columns), lambda i, j: a[rows - 1 - i, j], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    block = sch.get_sblock("B")
+    tile = sch.cache_write(block, 0, "shared") if cached == "write" else None
+    i, j = sch.get_loops(block)
+    outer, inner = sch.split(i, [None, 16])
+    sch.bind(outer, "blockIdx.x")
+    sch.bind(inner, "threadIdx.y")
+    sch.bind(sch.split(j, [None, 32])[1], "threadIdx.x")
+    if tile is None:
+        tile = sch.cache_read(block, 0, "shared")
+        sch.compute_at(tile, outer)
+    else:
+        sch.reverse_compute_at(tile, outer)
+    return sch, tile
+
+
+@pytest.mark.parametrize(("cached", "buffer"), [("read", "A"), ("write", "B")])
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
+def test_a_copy_tells_what_it_moved_and_what_it_moves(cached: str, buffer: str, dtype: str) -> None:
+    sch, tile = tiled(cached, dtype)
+    outcome = sch.auto_coalesce(tile)
+    assert outcome.path == "copy"
+    size = np.dtype(dtype).itemsize
+    (before,), (after,) = outcome.before, outcome.after
+    assert (before.buffer, before.vector_bytes, before.sectors) == (buffer, size, size)
+    # The tile of int8 has 64 vectors of 16 bytes for 512 threads.
+    assert (after.buffer, after.vector_bytes, after.sectors) == (buffer, 16, 16)
+    assert "before load" in outcome.text or "before store" in outcome.text
+    a = numbers(64, 64, dtype=dtype)
+    report = simulate(sch, a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a[::-1])
+    assert not report.hazards
+    own = [x for x in report.accesses if x.buffer == buffer and x.scope == "global"]
+    moved = {x.vector_bytes: x.sectors for x in own}
+    assert moved == {16: 64 * 64 * size // 32}
+
+
+def test_a_copy_of_ragged_rows_starts_every_row_with_a_fresh_lane() -> None:
+    sch, tile = tiled("read", "float32", 64, 100)
+    outcome = sch.auto_coalesce(tile)
+    assert outcome.path == "copy"
+    a = numbers(64, 100, dtype="float32")
+    report = simulate(sch, a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a[::-1])
+    assert not report.hazards
+
+
+def box(dtype: str, shape: tuple[int, int], start: int, size: tuple[int, int]) -> Any:
+    a = te.placeholder(shape, dtype, "A")
+    b = te.compute(size, lambda i, j: a[i, j + start] + a[i, j + start], "B")
+    return s_tir.Schedule(te.create_prim_func([a, b]))
+
+
+def sectors(report: Any, buffer: str) -> int:
+    return sum(access.sectors for access in report.accesses if access.buffer == buffer)
+
+
+def test_short_rows_of_a_box_get_lanes_of_their_own() -> None:
+    sch = box("float16", (64, 64), 4, (64, 20))
+    outcome = sch.auto_coalesce("B")
+    assert "4x8 lanes and 8x1 warps" in outcome.text
+    a = numbers(64, 64)
+    report = simulate(sch, a, None)
+    np.testing.assert_array_equal(report.outputs["B"], 2 * a[:, 4:24])
+    assert not report.hazards
+    # A row of 40 bytes that begins 8 bytes into a sector touches two, with two loads of it.
+    assert sectors(report, "A") == 2 * 2 * 64
+    assert sectors(report, "B") == 64 * 40 // 32
+
+
+def test_lanes_by_dimension_replay_from_the_trace() -> None:
+    sch, again = box("float16", (64, 64), 4, (64, 20)), box("float16", (64, 64), 4, (64, 20))
+    sch.auto_coalesce("B")
+    s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
+    assert str(again.mod) == str(sch.mod)
+
+
+class _Loop:
+    def __init__(self, extent: int) -> None:
+        self.extent = extent
+
+
+@pytest.mark.parametrize(
+    ("extents", "vector", "threads", "lanes", "warps"),
+    [
+        ((64, 20), 4, 256, (4, 8), (8, 1)),
+        ((64, 20), 1, 256, (1, 32), (8, 1)),
+        ((64, 400), 4, 256, (1, 32), (2, 4)),
+        ((6, 5, 3), 1, 128, (1, 8, 4), (4, 1, 1)),
+    ],
+)
+def test_lanes_and_warps_are_those_of_the_blocked_layout(
+    extents: tuple[int, ...],
+    vector: int,
+    threads: int,
+    lanes: tuple[int, ...],
+    warps: tuple[int, ...],
+) -> None:
+    layout = spread([[_Loop(n)] for n in extents], vector, threads)  # type: ignore[list-item]
+    assert layout is not None
+    assert (layout.threads_per_warp, layout.warps_per_cta) == (lanes, warps)
+    assert (prod(lanes), prod(warps)) == (32, threads // 32)
+
+
+@pytest.mark.parametrize(("extents", "threads"), [((64,), 256), ((64, 20), 96), ((64, 20), 16)])
+def test_one_dim_and_odd_numbers_of_warps_have_no_blocked_layout(
+    extents: tuple[int, ...], threads: int
+) -> None:
+    assert spread([[_Loop(n)] for n in extents], 1, threads) is None  # type: ignore[list-item]
