@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tvm import tirx
 
 from tvm_layout_ext.analysis import index_info, vector_lanes
-from tvm_layout_ext.analysis.assumptions import Assumptions, divisible
+from tvm_layout_ext.analysis.assumptions import Assumptions, Prover, divisible
 from tvm_layout_ext.analysis.axis_info import AxisInfo
 from tvm_layout_ext.analysis.index_info import IndexAnalyzer
 from tvm_layout_ext.errors import LayoutError
@@ -378,12 +378,13 @@ def test_assumptions_divide_and_bound() -> None:
     assert bounded.info(tirx.truncmod(N + J, 16)).contiguity == (1, 16)
 
 
-def test_assumptions_about_sums_bound_nothing() -> None:
-    """N * 65536 < 16 holds of N = 40000 too, because it wraps."""
-    product = N * 65536
-    analyzer = promised(product >= 0, product < 16)
+def test_assumptions_about_products_prove_nothing() -> None:
+    """N * 4 == 4 holds of N = 2^30 + 1 too, because it wraps; TVM would conclude that it cannot."""
+    product = N * 4
+    prover = Prover((product >= 0, product <= 100))
 
-    assert analyzer.info(tirx.truncmod(product + J - 64, 16)).contiguity == (1, 1)
+    assert prover.analyzer.const_int_bound(product).max_value > 100
+    assert Prover((N >= 0, N <= 25)).analyzer.const_int_bound(product).max_value == 100
 
 
 @given(st.data())

@@ -197,6 +197,17 @@ def test_symbolic_offsets_are_checked_on_the_host() -> None:
     assert "reinterpret" not in lowered
 
 
+def test_a_single_address_leaves_nothing_behind() -> None:
+    a, b = doubled(4096)
+    tlx.assume_divisible(a, 32)
+    tlx.assume_divisible(b, 32)
+    x = np.arange(4096, dtype="float32")
+
+    report = tlx.simulate(coalesced(te.create_prim_func([a, b])).mod, x, None)
+
+    np.testing.assert_array_equal(report.outputs["B"], 2 * x)
+
+
 def test_te_tensors_count_bytes() -> None:
     a, b = doubled(64)
     tlx.assume_divisible(a, 32)

@@ -50,7 +50,9 @@ def _with_checks(body: Any, head: list[Any], function: str) -> Any:
             statements += _checks(statement, function)
         else:
             statements.append(statement)
-    return tirx.SeqStmt(statements) if statements else tirx.Evaluate(tirx.IntImm("int32", 0))
+    if not statements:
+        return tirx.Evaluate(tirx.IntImm("int32", 0))
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.CheckAssumptions")
