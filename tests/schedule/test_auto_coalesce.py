@@ -259,6 +259,52 @@ def test_an_opaque_block_is_refused() -> None:
     refused(s_tir.Schedule(opaque), "opaque")
 
 
+@T.prim_func(s_tir=True)
+def nested(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")) -> None:
+    for i in range(8):
+        with T.sblock("B"):
+            vi = T.axis.spatial(8, i)
+            for j in range(8):
+                with T.sblock("inner"):
+                    vj = T.axis.spatial(8, j)
+                    B[vi * 8 + vj] = A[vi * 8 + vj]
+
+
+def test_a_block_of_blocks_is_refused() -> None:
+    refused(s_tir.Schedule(nested), "Block B is opaque")
+
+
+@T.prim_func(s_tir=True)
+def running_sum(A: T.Buffer((64,), "float32"), B: T.Buffer((65,), "float32")) -> None:
+    for i in range(64):
+        with T.sblock("B"):
+            vi = T.axis.spatial(64, i)
+            B[vi + 1] = B[vi] + A[vi]
+
+
+def test_a_block_without_a_legal_mapping_is_refused() -> None:
+    refused(
+        s_tir.Schedule(running_sum),
+        "no legal mapping of block B: direct is not possible: TensorIR refuses it",
+    )
+
+
+def test_another_number_of_threads_than_the_kernel_has_is_refused() -> None:
+    sch = copy((64, 64))
+    block = sch.get_sblock("B")
+    i, j = sch.get_loops(block)
+    sch.bind(i, "blockIdx.x")
+    sch.bind(j, "threadIdx.x")
+    tile = sch.cache_read(block, 0, "shared")
+    sch.compute_at(tile, i)
+    refused(sch, "has 64 threads; auto_coalesce cannot give the block 128", tile, num_threads=128)
+
+
+@pytest.mark.parametrize("block", [None, 3, "B C"])
+def test_what_is_no_block_is_refused(block: Any) -> None:
+    refused(copy((64,)), "auto_coalesce", block)
+
+
 def test_an_unknown_function_in_an_index_is_refused() -> None:
     a = te.placeholder((64,), "float32", "A")
     index: Callable[[Any], Any] = lambda i: tirx.call_extern("int32", "hash", i)  # noqa: E731

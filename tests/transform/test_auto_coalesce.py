@@ -43,3 +43,9 @@ def test_other_functions_pass_through() -> None:
 def test_a_wrong_request_is_refused() -> None:
     with pytest.raises(ScheduleError, match="num_threads"):
         AutoCoalesce()(annotated([33, 16, "auto"]).mod)
+
+
+@pytest.mark.parametrize("value", [[64, 16], 64, ["many", 16, "auto"]])
+def test_an_annotation_of_another_form_is_refused(value: Any) -> None:
+    with pytest.raises(ScheduleError, match=r"Block B asks auto_coalesce by .* it takes"):
+        AutoCoalesce()(annotated(value).mod)
