@@ -1,8 +1,9 @@
 """Sectors and shared wavefronts of the memory-bound kernels: Nsight Compute, simulation, the least.
 
-The simulated GPU runs some blocks of each kernel at its full size, and its counts are scaled up to
-the grid; kernels whose launches differ in size are simulated whole. The least follows from its
-accesses: the sectors that the touched bytes lie in, and the passes that the access width costs.
+The simulated GPU runs some blocks of a large kernel at its full size, and its counts are scaled up
+to the grid, which is exact where all blocks do the same: everywhere but in ``pad``. Rows of up to a
+quarter of a gigabyte are simulated whole. The least follows from its accesses: the sectors that the
+touched bytes lie in, and the passes that the access width costs.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from tvm_layout_ext.simulate import simulate
 
 __all__ = ["collect", "simulated", "table"]
 
-#: Blocks of a grid that are simulated.
-SAMPLE = 16
+#: Blocks of a grid that are simulated, and bytes of a row up to which all of them are.
+SAMPLE, WHOLE_BYTES = 16, 1 << 28
 Counts = dict[str, int]
 
 
-def simulated(row: Row, sample: int = SAMPLE) -> dict[str, Counts]:
+def simulated(row: Row, whole_bytes: int = WHOLE_BYTES) -> dict[str, Counts]:
     """Counts of the simulated GPU and the least possible, for the whole grid."""
     tensors = row.tensors()
     module = to_module(schedule(tensors), tensors)
     rng = np.random.default_rng(0)
-    whole = kernels_of(row) > 1
+    whole = row.bytes() <= whole_bytes
     shapes = row.shapes()
     (first, dtype), *others = shapes[:-1]
     # Which rows are gathered matters for sectors; what values are moved does not.
     numbers = [rng.integers(0, first[0], shape).astype(kind) for shape, kind in others]
     inputs = [np.zeros(first, dtype), *numbers]
-    report = simulate(module, *inputs, None, grid_sample=None if whole else sample)
+    report = simulate(module, *inputs, None, grid_sample=None if whole else SAMPLE)
     done, total = report.blocks
     got, least = dict.fromkeys(counters.METRICS, 0), dict.fromkeys(counters.METRICS, 0)
     for access in report.accesses:

@@ -105,11 +105,12 @@ def _small(name: str, tensors: object) -> Row:
 def test_simulated_counts_are_those_of_the_whole_grid() -> None:
     size = 1024
     row = _small("turn", permuted((size, size), "float32", (1, 0)))
-    counts = memory_counters.simulated(row, sample=4)
+    counts = memory_counters.simulated(row, whole_bytes=0)
     least = size * size * 4 // 32
     assert counts["simulated"]["global load sectors"] == least
     assert counts["simulated"]["global store sectors"] == least
     assert counts["simulated"] == counts["least"]
+    assert counts == memory_counters.simulated(row)
 
 
 def test_kernels_of_one_row_are_added_up() -> None:
