@@ -6,24 +6,14 @@ from math import prod
 import numpy as np
 import pytest
 
-from tvm_layout_ext.analysis.staging import (
-    Walk,
-    box,
+from tvm_layout_ext.analysis.shared_tile import (
+    SharedTile,
     conflicts,
-    load_walk,
-    store_walk,
+    padded,
+    place_tile,
     swizzled,
-    widest_load,
 )
-
-
-def xor_of(images: list[list[int]], order: list[int], places: np.ndarray) -> np.ndarray:
-    """Offsets of elements, bit by bit."""
-    offsets = np.zeros(places.shape[:-1], np.int64)
-    for dim, bits in zip(order, images, strict=True):
-        for bit, image in enumerate(bits):
-            offsets ^= (places[..., dim] >> bit & 1) * image
-    return offsets
+from tvm_layout_ext.analysis.staging import Walk, box, load_walk, store_walk, widest_load
 
 
 @pytest.mark.matrix
@@ -44,16 +34,14 @@ def test_a_transpose_meets_every_bank_once_in_whole_vectors(
     threads = min(threads, prod(tile) // load, prod(tile) // (store * group))
     into = load_walk(tile, [1, 0], load, threads)
     out = store_walk(tile, 0, vector=store, group=group, size=size, threads=threads)
-    images = swizzled(tile, [1, 0], into, out, size)
+    place, left = place_tile(tile, [1, 0], into, out, size)
+    assert left == 0
+    assert place.images is not None
     every = np.array(list(product(*map(range, tile))))
-    offsets = xor_of(images, [1, 0], every)
-    assert sorted(offsets) == list(range(prod(tile)))
+    assert sorted(place.offsets(every)) == list(range(prod(tile)))
     for walk in (into, out):
-        width = walk.unit[0]
-        assert images[1][: width.bit_length() - 1] == [
-            1 << b for b in range(width.bit_length() - 1)
-        ]
-        assert conflicts(walk, lambda p: xor_of(images, [1, 0], p), 0, 2, size) == 0
+        bits = (walk.unit[0] - 1).bit_length()
+        assert place.images[1][:bits] == [1 << bit for bit in range(bits)]
 
 
 @pytest.mark.parametrize(("size", "vectors"), [(1, 16), (2, 8), (4, 4), (8, 2)])
@@ -82,4 +70,25 @@ def test_a_dim_of_unknown_size_gets_a_whole_tile() -> None:
 
 def test_rows_that_follow_each_other_plainly_conflict() -> None:
     column = Walk((1, 1), ((0, 32),))
-    assert conflicts(column, lambda p: p[:, 0] * 32 + p[:, 1], 1, 2, 4) == 31
+    assert [conflicts([column], [32, 32], padded([32, 32], [0, 1], p), 4) for p in (0, 1)] == [
+        31,
+        0,
+    ]
+
+
+def test_where_a_swizzle_leaves_conflicts_rows_are_tried_and_the_better_kept() -> None:
+    # Two doubles come in, and 16 rows go out: whole vectors meet in banks, in rows even more so.
+    tile = [32, 32]
+    into, out = load_walk(tile, [1, 0], 2, 32), Walk((1, 1), ((1, 32), (0, 32)))
+    swizzle = SharedTile((1, 0), swizzled(tile, [1, 0], into, out, 8))
+    rows = [conflicts([into, out], tile, padded(tile, [1, 0], p), 8) for p in range(0, 18, 2)]
+    place, left = place_tile(tile, [1, 0], into, out, 8)
+    assert left == min([conflicts([into, out], tile, swizzle, 8), *rows]) > 0
+    assert left == conflicts([into, out], tile, place, 8)
+
+
+def test_a_tile_of_no_power_of_two_has_padded_rows() -> None:
+    tile = [34, 64]
+    into, out = Walk((1, 1), ((0, 34), (1, 64))), Walk((1, 1), ((1, 16), (0, 2), (1, 4), (0, 17)))
+    place, left = place_tile(tile, [1, 0], into, out, 4)
+    assert (place.images, place.strides, left) == (None, (34, 1), 0)

@@ -97,19 +97,6 @@ class Pattern:
             if width * size <= WIDEST
         )
 
-    def most_sectors_in_tiles(self, *, store: bool) -> int:
-        """Sectors that a side may need where rows are cut into tiles of at least 64 elements.
-
-        A piece of a row can begin in the middle of a sector and so touch one more than its bytes
-        fill, and so can every request into which it is cut.
-        """
-        shape = self.shape if store else self.inputs[0]
-        size = np.dtype(self.dtype).itemsize
-        rows, tile = prod(shape[:-1]), 64
-        pieces = [min(tile, shape[-1] - start) for start in range(0, shape[-1], tile)]
-        requests = -(-tile // WARP)
-        return rows * sum(-(-piece * size // SECTOR) + requests for piece in pieces)
-
 
 def _sectors(flat: np.ndarray, width: int, size: int) -> int:
     """Sectors of the requests in which warps walk over ``flat``, -1 being no access."""
@@ -364,6 +351,10 @@ def all_patterns() -> list[Pattern]:
             (33, 1000, "int8"),
         )
     ]
+    found += [
+        permuted(shape, (1, 0), d)
+        for shape, d in (((7, 1000), "float32"), ((4096, 34), "float32"), ((300, 7), "int8"))
+    ]
     found += [permuted((2, 64, 8, 8), (0, 2, 3, 1), d) for d in dtypes]
     found += [
         permuted((2, 6, 6, 64), (0, 3, 1, 2), "float32"),
@@ -375,6 +366,7 @@ def all_patterns() -> list[Pattern]:
         permuted((2, 3, 4, 5, 6), (4, 2, 0, 3, 1), "float32"),
         permuted((16, 16, 2), (1, 0, 2), "float32"),
         permuted((2, 3, 4, 2, 2, 8), (0, 5, 1, 3, 2, 4), "float16"),
+        permuted((2, 16, 2, 3, 2, 32), (5, 0, 4, 2, 3, 1), "float32"),
     ]
     found += [
         broadcast((64, 96), (0,), "float32"),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Any
+
 import numpy as np
 import pytest
 from tvm import s_tir, te
 
 from tests.schedule.patterns import Pattern, all_patterns, permuted
+from tvm_layout_ext.analysis.staged_plan import Plan
+from tvm_layout_ext.analysis.staging import Walk
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
+from tvm_layout_ext.transform import coalesce_staged
 
 PATTERNS = all_patterns()
 
@@ -31,9 +37,43 @@ def test_there_are_more_than_sixty_patterns_with_names_of_their_own() -> None:
     assert len({pattern.name for pattern in PATTERNS}) == len(PATTERNS) > 60
 
 
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Plan]]:
+    """The nests that are staged from now on, and how."""
+    made: list[tuple[Any, Plan]] = []
+    plan_tile = coalesce_staged.plan_tile
+
+    def spy(nest: Any, *arguments: Any) -> Plan:
+        made.append((nest, plan_tile(nest, *arguments)))
+        return made[-1][1]
+
+    monkeypatch.setattr(coalesce_staged, "plan_tile", spy)
+    return made
+
+
+def sectors_of_walk(walk: Walk, tile: list[int], nest: Any, kind: str) -> int:
+    """Sectors of all requests of a side: 32 units each, whichever rows they belong to."""
+    access = next(access for access in nest.accesses if access.kind == kind)
+    extents = [loop.size for loop in nest.loops]
+    (along,) = [dim for dim, step in enumerate(access.steps) if step == 1] or [0]
+    places = walk.places(len(tile))
+    others = [n if dim != along else 1 for dim, n in enumerate(walk.unit)]
+    found = 0
+    for corner in product(*(range(0, n, t) for n, t in zip(extents, tile, strict=True))):
+        for element in np.indices(others).reshape(len(tile), -1).T:
+            at = places + element
+            inside = ((at < tile) & (at + corner < extents)).all(axis=1)
+            first = (at + corner) @ np.array(access.steps) * access.bytes
+            last = first + walk.unit[along] * access.bytes - 1
+            for start in range(0, len(at), 32):
+                lanes = [i for i in range(start, min(start + 32, len(at))) if inside[i]]
+                found += len({s for i in lanes for s in range(first[i] // 32, last[i] // 32 + 1)})
+    return found
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
-def test_pattern(pattern: Pattern) -> None:
+def test_pattern(pattern: Pattern, plans: list[tuple[Any, Plan]]) -> None:
     path, report = run(pattern)
     assert not report.hazards
     assert report.bank_conflicts == 0
@@ -44,9 +84,62 @@ def test_pattern(pattern: Pattern) -> None:
         assert stored <= pattern.least_sectors(store=True)
         assert loaded <= pattern.least_sectors(store=False, in_order=True)
         return
-    for store, got in ((True, stored), (False, loaded)):
-        least = pattern.least_sectors(store=store)
-        assert least <= got <= pattern.most_sectors_in_tiles(store=store)
+    nest, plan = plans[-1]
+    assert stored == sectors_of_walk(plan.out, plan.tile, nest, "store")
+    assert loaded == sectors_of_walk(plan.tiles[0].walk, plan.tile, nest, "load")
+    # Where rows begin at sectors, no sector is moved twice.
+    for store, shape, got in ((True, pattern.shape, stored), (False, pattern.inputs[0], loaded)):
+        row = shape[-1] * np.dtype(pattern.dtype).itemsize
+        if row % 32 == 0:
+            assert got == pattern.least_sectors(store=store)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((1000, 33), "float32"), ((4096, 34), "float32"), ((4096, 7), "int8"), ((7, 1000), "float32")],
+)
+def test_short_rows_that_start_anywhere_are_read_as_one_range(
+    shape: tuple[int, int], dtype: str
+) -> None:
+    pattern = permuted(shape, (1, 0), dtype)
+    path, report = run(pattern)
+    assert (path, report.bank_conflicts) == ("staged", 0)
+    for buffer, store in (("A0", False), ("B", True)):
+        assert sectors(report, buffer) == pattern.least_sectors(store=store)
+
+
+def pieces(rows: int, columns: int, width: int, piece: int, size: int) -> int:
+    """Sectors of a matrix whose rows are cut at multiples of ``width``, and there into pieces."""
+    found = 0
+    for row in range(rows):
+        for first in range(0, columns, width):
+            for start in range(first, min(first + width, columns), piece):
+                end = min(start + piece, first + width, columns)
+                bounds = [(row * columns + at) * size for at in (start, end)]
+                found += (bounds[1] - 1) // 32 - bounds[0] // 32 + 1
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((100, 72), "float32"), ((300, 300), "float16"), ((90, 202), "float32")]
+)
+def test_no_box_of_long_ragged_rows_moves_fewer_sectors(
+    shape: tuple[int, int], dtype: str, plans: list[tuple[Any, Plan]]
+) -> None:
+    pattern = permuted(shape, (1, 0), dtype)
+    _, report = run(pattern)
+    ((_, plan),) = plans[-1:]
+    assert plan.tiles[0].place.images is not None
+    size, (rows, columns) = np.dtype(dtype).itemsize, shape
+    read = 32 * plan.tiles[0].walk.unit[0]
+    written = plan.out.pieces[0][1] * plan.out.unit[1]
+    budget = int(np.prod(plan.tile))
+    boxes = [
+        pieces(rows, columns, wide, read, size)
+        + pieces(columns, rows, budget // wide, written, size)
+        for wide in (1 << bit for bit in range(budget.bit_length()))
+    ]
+    assert report.sectors == min(boxes)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])

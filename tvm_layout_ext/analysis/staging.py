@@ -5,26 +5,20 @@ the store. Both ways are blocked layouts. On its way in a warp goes along rows o
 way out, lanes go along the store until they fill 128 bytes, then along the load; elements narrower
 than a bank go in groups along the load, a word at a time, and the thread that has such groups for
 several places of the store turns them round in registers.
-
-Between the two the tile lies as :func:`~tvm_layout_ext.layout.optimal_swizzle` finds best. It is
-asked for the order of whole vectors, whose elements stay together: asked for single elements it
-keeps conflicts away just as well, but splits the 16 bytes that a thread brings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from ..hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE
-from ..layout import BlockedLayout, LinearLayout, optimal_swizzle
-from ..layout.banks import wavefronts
-from ..layout.linear import log2
+from ..hardware import BANK_BYTES, WARP_SIZE
+from ..layout import BlockedLayout
 
-__all__ = ["Walk", "box", "conflicts", "load_walk", "store_walk", "swizzled", "widest_load"]
+__all__ = ["Walk", "box", "ceil_power", "load_walk", "store_walk", "widest_load"]
 
 LINE_BYTES = 128
 #: Bytes of a row of the tile: two lines, so that DRAM pages are left less often.
@@ -246,112 +240,3 @@ def widest_load(
     """
     phase = WARP_SIZE * BANK_BYTES // max(BANK_BYTES, group * size)
     return min(vector, max(1, phase // _line_lanes(tile, store, store_size)) * group)
-
-
-def swizzled(
-    tile: Sequence[int], order: Sequence[int], into: Walk, out: Walk, size: int
-) -> list[list[int]]:
-    """Find the shared layout between two walks over a tile.
-
-    Parameters
-    ----------
-    tile : sequence of int
-        Powers of two, in the order of the store.
-    order : sequence of int
-        Dims of the load, the innermost last.
-    into, out : Walk
-        How the tile is filled and read.
-    size : int
-        Bytes of an element.
-
-    Returns
-    -------
-    list of list of int
-        Where each bit of each index goes, the dims in the order of the load: the offset of an
-        element is the XOR of these.
-
-    Examples
-    --------
-    >>> into = load_walk([8, 64], [1, 0], 4, 64)
-    >>> out = store_walk([8, 64], 0, vector=4, group=1, size=4, threads=64)
-    >>> swizzled([8, 64], [1, 0], into, out, 4)
-    [[68, 136, 4, 8, 272, 32], [1, 2, 16]]
-    """
-    inner = order[-1]
-    vector = max(into.unit[inner], out.unit[inner])
-    kept = vector.bit_length() - 1
-    src, dst = (_vectors(walk, tile, order, kept) for walk in (into, out))
-    place = optimal_swizzle(src, dst, 8 * size * vector).flatten_ins("offset").invert()
-    images = []
-    for dim in order:
-        low = kept if dim == inner else 0
-        bits = range(tile[dim].bit_length() - 1 - low)
-        found = [_offset(place, f"dim{dim}", 1 << bit) << kept for bit in bits]
-        images.append([1 << bit for bit in range(low)] + found)
-    return images
-
-
-def _offset(place: LinearLayout, name: str, index: int) -> int:
-    at = {own: index if own == name else 0 for own in place.in_dims}
-    return place.apply(**at)["offset"]
-
-
-def _vectors(walk: Walk, tile: Sequence[int], order: Sequence[int], kept: int) -> LinearLayout:
-    """Which vectors of the tile the lanes of a warp take, and which come after.
-
-    Registers count with the warps: the swizzle would keep those of both sides together.
-    """
-
-    def vector_of(dim: int, index: int) -> tuple[int, ...]:
-        place = {dim: index >> kept if dim == order[-1] else index}
-        return tuple(place.get(own, 0) for own in order)
-
-    reached = list(walk.unit)
-    found = []
-    for dim, count in walk.pieces:
-        found += [vector_of(dim, reached[dim] << bit) for bit in range(count.bit_length() - 1)]
-        reached[dim] *= count
-    held = [
-        vector_of(dim, 1 << bit)
-        for dim, size in enumerate(walk.unit)
-        for bit in range(size.bit_length() - 1)
-    ]
-    lanes, rest = found[: log2(WARP_SIZE)], found[log2(WARP_SIZE) :] + held
-    sizes = {f"dim{dim}": tile[dim] >> (kept if dim == order[-1] else 0) for dim in order}
-    bases = {"register": [], "lane": list(filter(any, lanes)), "warp": list(filter(any, rest))}
-    return LinearLayout.from_bases({**bases, "block": []}, sizes)
-
-
-def conflicts(
-    walk: Walk, offsets: Callable[[np.ndarray], np.ndarray], inner: int, rank: int, size: int
-) -> int:
-    """Count the wavefronts over the least possible in which a walk meets shared memory.
-
-    Parameters
-    ----------
-    walk : Walk
-        How threads go over the tile.
-    offsets : callable
-        From an array of (..., dim) of elements to their offsets in shared memory.
-    inner : int
-        The dim along which a unit's elements lie together; each other element is a request.
-    rank : int
-        Dims of the tile.
-    size : int
-        Bytes of an element.
-    """
-    shape = [1 if dim == inner else n for dim, n in enumerate(walk.unit)]
-    within = np.indices(shape).reshape(rank, -1).T
-    places = walk.places(rank)
-    lanes = min(WARP_SIZE, len(places))
-    whole = len(places) // lanes * lanes
-    found = 0
-    for element in within:
-        starts = offsets(places[:whole] + element).reshape(-1, lanes) * size
-        found += sum(_over_least(row, walk.unit[inner] * size) for row in starts)
-    return found
-
-
-def _over_least(addresses: np.ndarray, width: int) -> int:
-    words = np.unique((addresses[:, None] + np.arange(0, width, min(width, BANK_BYTES))) // 4)
-    return wavefronts(addresses, width) - -(-len(words) // NUM_BANKS)

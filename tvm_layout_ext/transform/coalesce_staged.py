@@ -9,43 +9,21 @@ symbol, and each thread holds only the vectors that it turns round.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from tvm import tirx
 
-from ..analysis.access import Access, Loop, Nest, read_nest
-from ..analysis.mapping import Mapping, merged_run, own_order
-from ..analysis.staging import Walk, box, load_walk, store_walk, swizzled, widest_load
+from ..analysis.access import Loop, Nest, read_nest
+from ..analysis.mapping import Mapping, merged_run
+from ..analysis.staged_plan import Plan, StagedLoad, dims_of, plan_tile
+from ..analysis.staging import Walk
 from ..errors import ScheduleError
-from ..hardware import BANK_BYTES, STATIC_SHARED_BYTES
+from ..hardware import STATIC_SHARED_BYTES
 from .coalesce_direct import DEFAULT_THREADS, fuse
 from .swizzle_shared import SWIZZLE, swizzle_text
 
 __all__ = ["schedule_staged"]
-
-
-@dataclass(frozen=True)
-class _Tile:
-    """A staged load.
-
-    Attributes
-    ----------
-    access : Access
-        The load, in the loops of the merged nest.
-    dims : tuple of int
-        Dims that it depends on, in its order, the innermost last.
-    walk : Walk
-        How threads bring the tile.
-    swizzle : list of list of int
-        Where each index bit goes, as annotation ``layout_ext.swizzle`` has it.
-    """
-
-    access: Access
-    dims: tuple[int, ...]
-    walk: Walk
-    swizzle: list[list[int]]
 
 
 def schedule_staged(
@@ -82,79 +60,15 @@ def schedule_staged(
     tuple
         What was chosen, for the report, and the blocks that now access global memory.
     """
-    names = {access.name for access in mapping.disagreeing}
     _merge(sch, block, nest, mapping)
-    merged = read_nest(sch, block)
-    extents = [loop.size for loop in merged.loops]
-    staged = _one_each(merged, names)
-    store = next(access for access in merged.accesses if access.kind == "store")
-    orders = [_dims(store, merged), *(_dims(access, merged) for access in staged)]
-    tile = box(extents, orders, [store.bytes, *(access.bytes for access in staged)])
-    vector = min(_store_vector(merged, staged, vector_bytes), tile[-1])
-    vectors = [
-        _load_vector(access, order, merged, tile, (vector, store.bytes), vector_bytes)
-        for access, order in zip(staged, orders[1:], strict=True)
-    ]
-    groups = [min(_group(a), tile[o[-1]]) for a, o in zip(staged, orders[1:], strict=True)]
-    shares = [prod(tile) // (vector * groups[0])]
-    shares += [prod(tile[d] for d in o) // v for o, v in zip(orders[1:], vectors, strict=True)]
-    threads = _threads(shares, num_threads or DEFAULT_THREADS)
-    out = store_walk(
-        tile, orders[1][-1], vector=vector, group=groups[0], size=store.bytes, threads=threads
-    )
-    tiles = [
-        _Tile(access, tuple(order), walk, swizzled(tile, order, walk, out, access.bytes))
-        for access, order, walk in zip(
-            staged,
-            orders[1:],
-            (load_walk(tile, o, v, threads) for o, v in zip(orders[1:], vectors, strict=True)),
-            strict=True,
-        )
-    ]
-    _check_shared(tiles, tile)
-    caches = [_stage(sch, block, one) for one in tiles]
-    stored = _write_out(sch, block, caches, tiles, tile, out, threads)
-    for cache, one in zip(caches, tiles, strict=True):
-        _read_in(sch, cache, one, tile, threads)
-    text = f"tile {'x'.join(map(str, tile))}, {threads} threads, {_describe(out, orders[1][-1])}"
-    return text, [*caches, block, stored]
-
-
-def _threads(shares: Sequence[int], most: int) -> int:
-    """Threads that share out the tile without a rest, on its way in as on its way out.
-
-    TVM allots shared memory for the rest, too, although nothing is ever there.
-    """
-    return 1 << (min(most, *shares).bit_length() - 1)
-
-
-def _group(access: Access) -> int:
-    """Elements that fill a bank."""
-    return max(1, BANK_BYTES // access.bytes)
-
-
-def _load_vector(
-    access: Access,
-    order: Sequence[int],
-    nest: Nest,
-    tile: Sequence[int],
-    store: tuple[int, int],
-    vector_bytes: int,
-) -> int:
-    """Elements that a thread loads at once."""
-    inner = order[-1]
-    if access.steps[inner] != 1:
-        return 1
-    vector = min(access.vector([nest.loops[inner]], vector_bytes), tile[inner])
-    group = min(_group(access), tile[inner])
-    width, size = store
-    return widest_load(tile, vector, group, store=width, store_size=size, size=access.bytes)
-
-
-def _describe(out: Walk, group_dim: int) -> str:
-    group, vector = out.unit[group_dim], out.unit[-1]
-    turned = f", {group} by {vector} turned in registers" if group > 1 else ""
-    return f"stores of {vector} elements{turned}"
+    names = {access.name for access in mapping.disagreeing}
+    plan = plan_tile(read_nest(sch, block), names, num_threads or DEFAULT_THREADS, vector_bytes)
+    _check_shared(plan)
+    caches = [_stage(sch, block, one) for one in plan.tiles]
+    stored = _write_out(sch, block, caches, plan)
+    for cache, one in zip(caches, plan.tiles, strict=True):
+        _read_in(sch, cache, one, plan)
+    return str(plan), [*caches, block, stored]
 
 
 def _merge(sch: Any, block: Any, nest: Nest, mapping: Mapping) -> None:
@@ -193,44 +107,20 @@ def _map_of(function: Any, nest: Nest) -> Any:
     return tirx.IndexMap.from_func(function, ndim=len(nest.loops), index_dtype=index_dtype)
 
 
-def _one_each(nest: Nest, names: set[str]) -> list[Access]:
-    found: dict[str, Access] = {}
-    for access in nest.accesses:
-        if access.kind == "store" or access.name not in names:
-            continue
-        if not access.moves_alike(found.setdefault(access.name, access)):
-            raise ScheduleError(
-                f"Block {nest.block.name_hint} reads {access.name} in two orders at once."
-            )
-    return list(found.values())
-
-
-def _dims(access: Access, nest: Nest) -> list[int]:
-    """Dims that an access depends on, in its own order."""
-    order = own_order(access, nest, nest.loops)
-    return [i for i in (_position(nest, loop) for loop in order) if access.steps[i] != 0]
-
-
-def _store_vector(nest: Nest, staged: Sequence[Access], vector_bytes: int) -> int:
-    """Elements along the store's innermost dim that all accesses but the staged can take."""
-    last = nest.loops[-1]
-    widths = [
-        access.vector([last], vector_bytes)
-        for access in nest.accesses
-        if access.steps[-1] == 1 and all(access.name != other.name for other in staged)
-    ]
-    return min(widths, default=1)
-
-
-def _check_shared(tiles: Sequence[_Tile], tile: Sequence[int]) -> None:
-    size = sum(prod(tile[dim] for dim in one.dims) * one.access.bytes for one in tiles)
+def _check_shared(plan: Plan) -> None:
+    places = [(one, prod(plan.tile[dim] for dim in one.dims)) for one in plan.tiles]
+    size = sum(
+        one.access.bytes
+        * (n if one.place.images else one.place.strides[0] * plan.tile[one.dims[0]])
+        for one, n in places
+    )
     if size > STATIC_SHARED_BYTES:
         raise ScheduleError(
-            f"Staging {len(tiles)} loads needs {size:,} bytes of shared memory of 49,152."
+            f"Staging {len(places)} loads needs {size:,} bytes of shared memory of 49,152."
         )
 
 
-def _stage(sch: Any, block: Any, one: _Tile) -> Any:
+def _stage(sch: Any, block: Any, one: StagedLoad) -> Any:
     """Put a shared buffer, in the order of the load, between the load and the block."""
     return _cache(sch, block, one.access.name, one.dims, "shared")
 
@@ -246,29 +136,22 @@ def _cache(sch: Any, block: Any, name: str, dims: Sequence[int], scope: str) -> 
     return sch.reindex_cache_read(block, reads.index(name), scope, index_map_of)
 
 
-def _write_out(
-    sch: Any,
-    block: Any,
-    caches: Sequence[Any],
-    tiles: Sequence[_Tile],
-    tile: Sequence[int],
-    walk: Walk,
-    threads: int,
-) -> Any:
+def _write_out(sch: Any, block: Any, caches: Sequence[Any], plan: Plan) -> Any:
     """Bind the block's own loops, and put its result into registers before it is stored."""
+    walk = plan.out
     words = _vector_loads(sch, block) if walk.unit[-1] > 1 else []
     words += [
         sch.cache_read(block, _read_index(sch, block, cache), "local")
-        for cache, one in zip(caches, tiles, strict=True)
+        for cache, one in zip(caches, plan.tiles, strict=True)
         if walk.unit[one.dims[-1]] > 1
     ]
     same = _map_of(lambda *i: list(i), read_nest(sch, block))
     out = sch.reindex_cache_write(block, 0, "local", same)
     loops = dict(enumerate(sch.get_loops(out)))
-    grid_loops, fused, units = _walk_loops(sch, loops, walk, tile, list(loops))
+    grid_loops, fused, units = _walk_loops(sch, loops, walk, plan.tile, list(loops))
     grid = fuse(sch, grid_loops)
     sch.bind(grid, "blockIdx.x")
-    step, thread = sch.split(fused, [None, threads])
+    step, thread = sch.split(fused, [None, plan.threads])
     sch.bind(thread, "threadIdx.x")
     sch.unroll(step)
     for unit in units[:-1]:
@@ -313,7 +196,7 @@ def _vector_loads(sch: Any, block: Any) -> list[Any]:
     nest = read_nest(sch, block)
     loads = [a for a in nest.of_scope("global") if a.kind == "load" and a.steps[-1] == 1]
     return [
-        _cache(sch, block, access.name, _dims(access, nest), "local")
+        _cache(sch, block, access.name, dims_of(access, nest), "local")
         for access in {access.name: access for access in loads}.values()
     ]
 
@@ -342,14 +225,17 @@ def _read_index(sch: Any, block: Any, cache: Any) -> int:
     return next(i for i, region in enumerate(reads) if region.source.same_as(shared))
 
 
-def _read_in(sch: Any, cache: Any, one: _Tile, tile: Sequence[int], threads: int) -> None:
+def _read_in(sch: Any, cache: Any, one: StagedLoad, plan: Plan) -> None:
     """Spread the copy into shared memory over the threads, in the order of the load."""
     loops = sch.get_loops(cache)
     used = sorted(one.dims)
     loop_of = dict(zip(used, loops[len(loops) - len(used) :], strict=True))
-    _, fused, units = _walk_loops(sch, loop_of, one.walk, tile, one.dims)
-    step, thread = sch.split(fused, [None, threads])
+    _, fused, units = _walk_loops(sch, loop_of, one.walk, plan.tile, one.dims)
+    step, thread = sch.split(fused, [None, plan.threads])
     sch.bind(thread, "threadIdx.x")
     sch.unroll(step)
     sch.vectorize(units[-1])
-    sch.annotate(cache, SWIZZLE, swizzle_text(one.swizzle))
+    if one.place.images is not None:
+        sch.annotate(cache, SWIZZLE, swizzle_text(one.place.images))
+    else:
+        sch.storage_align(cache, 0, len(one.dims) - 2, one.place.row, 0)

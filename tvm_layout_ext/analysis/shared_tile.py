@@ -1,0 +1,232 @@
+"""Where the elements of a tile lie in shared memory, between its way in and its way out.
+
+A tile that is a power of two along each dim lies as :func:`~tvm_layout_ext.layout.optimal_swizzle`
+finds best. It is asked for the order of whole vectors, whose elements stay together: asked for
+single elements it keeps conflicts away just as well, but splits the 16 bytes that a thread brings.
+Other tiles lie in rows, padded so that few rows meet in a bank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..hardware import BANK_BYTES, WARP_SIZE
+from ..layout import LinearLayout, optimal_swizzle
+from ..layout.linear import log2
+from ..layout.requests import request_wavefronts
+from .staging import LINE_BYTES, Walk, ceil_power
+
+__all__ = ["SharedTile", "conflicts", "padded", "place_tile", "swizzled"]
+
+#: More conflicts than any tile has.
+_ANY = 1 << 30
+
+
+def swizzled(
+    tile: Sequence[int], order: Sequence[int], into: Walk, out: Walk, size: int
+) -> list[list[int]]:
+    """Find the shared layout between two walks over a tile.
+
+    Parameters
+    ----------
+    tile : sequence of int
+        Powers of two, in the order of the store.
+    order : sequence of int
+        Dims of the load, the innermost last.
+    into, out : Walk
+        How the tile is filled and read.
+    size : int
+        Bytes of an element.
+
+    Returns
+    -------
+    list of list of int
+        Where each bit of each index goes, the dims in the order of the load: the offset of an
+        element is the XOR of these.
+
+    Examples
+    --------
+    >>> from tvm_layout_ext.analysis.staging import load_walk, store_walk
+    >>> into = load_walk([8, 64], [1, 0], 4, 64)
+    >>> out = store_walk([8, 64], 0, vector=4, group=1, size=4, threads=64)
+    >>> swizzled([8, 64], [1, 0], into, out, 4)
+    [[68, 136, 4, 8, 272, 32], [1, 2, 16]]
+    """
+    inner = order[-1]
+    vector = max(into.unit[inner], out.unit[inner])
+    kept = vector.bit_length() - 1
+    src, dst = (_vectors(walk, tile, order, kept) for walk in (into, out))
+    place = optimal_swizzle(src, dst, 8 * size * vector).flatten_ins("offset").invert()
+    images = []
+    for dim in order:
+        low = kept if dim == inner else 0
+        bits = range(tile[dim].bit_length() - 1 - low)
+        found = [_offset(place, f"dim{dim}", 1 << bit) << kept for bit in bits]
+        images.append([1 << bit for bit in range(low)] + found)
+    return images
+
+
+def _offset(place: LinearLayout, name: str, index: int) -> int:
+    at = {own: index if own == name else 0 for own in place.in_dims}
+    return place.apply(**at)["offset"]
+
+
+def _vectors(walk: Walk, tile: Sequence[int], order: Sequence[int], kept: int) -> LinearLayout:
+    """Which vectors of the tile the lanes of a warp take, and which come after.
+
+    Registers count with the warps: the swizzle would keep those of both sides together.
+    """
+
+    def vector_of(dim: int, index: int) -> tuple[int, ...]:
+        place = {dim: index >> kept if dim == order[-1] else index}
+        return tuple(place.get(own, 0) for own in order)
+
+    reached = list(walk.unit)
+    found = []
+    for dim, count in walk.pieces:
+        found += [vector_of(dim, reached[dim] << bit) for bit in range(count.bit_length() - 1)]
+        reached[dim] *= count
+    held = [
+        vector_of(dim, 1 << bit)
+        for dim, size in enumerate(walk.unit)
+        for bit in range(size.bit_length() - 1)
+    ]
+    lanes, rest = found[: log2(WARP_SIZE)], found[log2(WARP_SIZE) :] + held
+    sizes = {f"dim{dim}": tile[dim] >> (kept if dim == order[-1] else 0) for dim in order}
+    bases = {"register": [], "lane": list(filter(any, lanes)), "warp": list(filter(any, rest))}
+    return LinearLayout.from_bases({**bases, "block": []}, sizes)
+
+
+@dataclass(frozen=True)
+class SharedTile:
+    """Where the elements of a tile lie in shared memory: by XOR, or in padded rows.
+
+    Attributes
+    ----------
+    order : tuple of int
+        Dims of the load, the innermost last.
+    images : list of list of int, optional
+        Where each bit of each index goes, the dims in this order; None for rows.
+    strides : tuple of int
+        Elements from row to row, and so on outwards, likewise; of no meaning with ``images``.
+    """
+
+    order: tuple[int, ...]
+    images: list[list[int]] | None
+    strides: tuple[int, ...] = ()
+
+    @property
+    def row(self) -> int:
+        """Elements from row to row."""
+        return self.strides[-2]
+
+    def offsets(self, places: np.ndarray) -> np.ndarray:
+        """Offsets of elements, given as an array of (..., dim)."""
+        total = np.zeros(places.shape[:-1], np.int64)
+        if self.images is None:
+            for dim, stride in zip(self.order, self.strides, strict=True):
+                total += places[..., dim] * stride
+            return total
+        for dim, bits in zip(self.order, self.images, strict=True):
+            for bit, image in enumerate(bits):
+                total ^= (places[..., dim] >> bit & 1) * image
+        return total
+
+
+def padded(tile: Sequence[int], order: Sequence[int], padding: int) -> SharedTile:
+    """Lay out a tile by rows of the load, some elements left free after each.
+
+    >>> padded([33, 64], [1, 0], 2).strides
+    (35, 1)
+    """
+    strides = [1]
+    for dim in reversed(order[1:]):
+        strides.insert(0, strides[0] * tile[dim] + (padding if len(strides) == 1 else 0))
+    return SharedTile(tuple(order), None, tuple(strides))
+
+
+def place_tile(
+    tile: Sequence[int], order: Sequence[int], into: Walk, out: Walk, size: int
+) -> tuple[SharedTile, int]:
+    """Find the shared layout with the fewest bank conflicts, and count those that remain.
+
+    It is a swizzle where that leaves none. Otherwise, and where the tile is no power of two, rows
+    are padded by up to 128 bytes, whatever leaves fewest.
+
+    Parameters
+    ----------
+    tile : sequence of int
+        In the order of the store.
+    order : sequence of int
+        Dims of the load, the innermost last.
+    into, out : Walk
+        How the tile is filled and read.
+    size : int
+        Bytes of an element.
+    """
+    best, least = None, _ANY
+    if all(extent == ceil_power(extent) for extent in tile):
+        best = SharedTile(tuple(order), swizzled(tile, order, into, out, size))
+        least = conflicts((into, out), tile, best, size)
+    inner = order[-1]
+    width = max(into.unit[inner], out.unit[inner], BANK_BYTES // size)
+    first = -tile[inner] % width
+    for padding in range(first, first + max(width, LINE_BYTES // size) + 1, width):
+        if least == 0:
+            break
+        place = padded(tile, order, padding)
+        found = conflicts((into, out), tile, place, size, most=least)
+        if found < least:
+            best, least = place, found
+    assert best is not None
+    return best, least
+
+
+def conflicts(
+    walks: Sequence[Walk],
+    tile: Sequence[int],
+    place: SharedTile,
+    size: int,
+    most: int | None = None,
+) -> int:
+    """Count the wavefronts over the least possible in which walks meet shared memory.
+
+    Parameters
+    ----------
+    walks : sequence of Walk
+        How threads go over the tile.
+    tile : sequence of int
+        In the order of the store.
+    place : SharedTile
+        Where elements lie. Those along the load's innermost dim that a thread takes at once are
+        one request, all others of its unit have one each.
+    size : int
+        Bytes of an element.
+    most : int, optional
+        Stop counting there.
+    """
+    found = 0
+    for starts, active, width in _requests(walks, tile, place):
+        waves, least = request_wavefronts(starts * size, active, width * size, joins=False)
+        found += int((waves - least)[active.any(axis=1)].sum())
+        if most is not None and found >= most:
+            break
+    return found
+
+
+def _requests(
+    walks: Sequence[Walk], tile: Sequence[int], place: SharedTile
+) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+    """Offsets of the lanes of each request, which of them are in the tile, and their width."""
+    inner, rank = place.order[-1], len(tile)
+    for walk in walks:
+        places = walk.places(rank)
+        rest = -len(places) % WARP_SIZE
+        active = np.pad((places < np.array(tile)).all(axis=1), (0, rest)).reshape(-1, WARP_SIZE)
+        shape = [1 if dim == inner else n for dim, n in enumerate(walk.unit)]
+        for element in np.indices(shape).reshape(rank, -1).T:
+            offsets = np.pad(place.offsets(places + element), (0, rest))
+            yield offsets.reshape(-1, WARP_SIZE), active, walk.unit[inner]

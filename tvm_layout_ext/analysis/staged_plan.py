@@ -1,0 +1,266 @@
+"""Plans of tiles that go through shared memory: how large, how in, how laid out, how out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ..errors import ScheduleError
+from ..hardware import BANK_BYTES, SECTOR_BYTES, WARP_SIZE
+from .access import Access, Nest
+from .mapping import own_order
+from .shared_tile import SharedTile, place_tile
+from .staging import Walk, box, load_walk, store_walk, widest_load
+from .whole_rows import Side, box_walk, patch_walks, reshaped, sectors, whole_rows
+
+__all__ = ["Plan", "StagedLoad", "dims_of", "plan_tile"]
+
+
+@dataclass(frozen=True)
+class StagedLoad:
+    """A staged load.
+
+    Attributes
+    ----------
+    access : Access
+        The load, in the loops of the merged nest.
+    walk : Walk
+        How threads bring the tile.
+    place : SharedTile
+        Where they put it.
+    """
+
+    access: Access
+    walk: Walk
+    place: SharedTile
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Dims that it depends on, in its order, the innermost last."""
+        return self.place.order
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a block of threads moves a tile.
+
+    Attributes
+    ----------
+    tile : list of int
+        Elements along each dim, in the order of the store.
+    tiles : list of StagedLoad
+        Its ways in.
+    out : Walk
+        Its way out.
+    threads : int
+        A power of two.
+    """
+
+    tile: list[int]
+    tiles: list[StagedLoad]
+    out: Walk
+    threads: int
+
+    def __str__(self) -> str:
+        group = self.out.unit[self.tiles[0].dims[-1]]
+        vector = self.out.unit[-1]
+        turned = f", {group} by {vector} turned in registers" if group > 1 else ""
+        rows = any(one.place.images is None for one in self.tiles)
+        return (
+            f"tile {'x'.join(map(str, self.tile))}, {self.threads} threads, "
+            f"{'padded' if rows else 'swizzled'}, stores of {vector} elements{turned}"
+        )
+
+
+def plan_tile(nest: Nest, names: set[str], most: int, vector_bytes: int) -> Plan:
+    """Plan how a block of threads moves a tile.
+
+    Parameters
+    ----------
+    nest : Nest
+        The block, loops that every access walks as one merged.
+    names : set of str
+        Buffers whose loads go through shared memory.
+    most : int
+        Most threads of a block.
+    vector_bytes : int
+        Bytes of the widest access of a thread.
+    """
+    staged = _one_each(nest, names)
+    extents = [loop.size for loop in nest.loops]
+    accesses = [_store_of(nest), *staged]
+    orders = [dims_of(access, nest) for access in accesses]
+    tile = box(extents, orders, [access.bytes for access in accesses])
+    plan = _boxes(nest, staged, tile, most, vector_bytes)
+    known = [extent for extent in extents if extent is not None]
+    if len(staged) > 1 or len(known) < len(extents) or len(orders[0]) < len(extents):
+        return plan
+    sides = _sides(nest, plan)
+    rows = [known[side.order[-1]] * side.size for side in sides]
+    if not any(row % SECTOR_BYTES for row in rows) or not all(s.is_dense(known) for s in sides):
+        return plan
+    return _ragged(nest, plan, known, most, vector_bytes)
+
+
+def _ragged(nest: Nest, plan: Plan, extents: list[int], most: int, vector_bytes: int) -> Plan:
+    """Plan for rows that start anywhere: whole ones, or the box whose cuts cost least.
+
+    Of several staged loads each would want its own rows whole; those stay with boxes.
+    """
+    boxes = [
+        _boxes(nest, [plan.tiles[0].access], tile, most, vector_bytes)
+        for tile in reshaped(plan.tile, plan.tiles[0].dims[-1], extents)
+    ]
+
+    def cost(one: Plan) -> int:
+        return sum(sectors(s, extents, one.tile, whole=False) for s in _sides(nest, one))
+
+    best = min([plan, *boxes], key=cost)
+    return _whole_rows(nest, best, extents, most, vector_bytes) or best
+
+
+def _boxes(
+    nest: Nest, staged: Sequence[Access], tile: list[int], most: int, vector_bytes: int
+) -> Plan:
+    """Plan the ways through a tile that is a power of two along each dim."""
+    store = _store_of(nest)
+    orders = [dims_of(access, nest) for access in staged]
+    vector = min(_store_vector(nest, staged, vector_bytes), tile[-1])
+    vectors = [
+        _load_vector(access, order, nest, tile, (vector, store.bytes), vector_bytes)
+        for access, order in zip(staged, orders, strict=True)
+    ]
+    group = min(_group(staged[0]), tile[orders[0][-1]])
+    shares = [prod(tile) // (vector * group)]
+    shares += [prod(tile[d] for d in o) // v for o, v in zip(orders, vectors, strict=True)]
+    threads = _threads(shares, most)
+    out = store_walk(
+        tile, orders[0][-1], vector=vector, group=group, size=store.bytes, threads=threads
+    )
+    tiles = []
+    for access, order, width in zip(staged, orders, vectors, strict=True):
+        into = load_walk(tile, order, width, threads)
+        tiles.append(StagedLoad(access, into, place_tile(tile, order, into, out, access.bytes)[0]))
+    return Plan(tile, tiles, out, threads)
+
+
+def _sides(nest: Nest, plan: Plan) -> list[Side]:
+    """The load and the store of a plan with one staged load."""
+    load, store = plan.tiles[0], _store_of(nest)
+    across = tuple(dims_of(store, nest))
+    read = WARP_SIZE * load.walk.unit[load.dims[-1]]
+    first, lanes = plan.out.pieces[0] if plan.out.pieces else (across[-1], 1)
+    written = plan.out.unit[-1] * (lanes if first == across[-1] else 1)
+    return [
+        Side(load.dims, load.access.steps, load.access.bytes, read),
+        Side(across, store.steps, store.bytes, written),
+    ]
+
+
+def _whole_rows(
+    nest: Nest, boxes: Plan, extents: list[int], most: int, vector_bytes: int
+) -> Plan | None:
+    """Plan tiles of whole rows that meet every bank once; None if none moves fewer sectors."""
+    load, store = boxes.tiles[0].access, _store_of(nest)
+    order, sides = list(boxes.tiles[0].dims), _sides(nest, boxes)
+    for tile, (_, stored_whole) in whole_rows(boxes.tile, extents, sides):
+        stores = _dividing(_store_vector(nest, [load], vector_bytes), tile[-1])
+        loads = _dividing(load.vector([nest.loops[order[-1]]], vector_bytes), tile[order[-1]])
+        for out in _ways_out(tile, order[-1], stores, store.bytes, whole=stored_whole):
+            for vector in _halves(loads):
+                into = box_walk(tile, order, vector)
+                place, left = place_tile(tile, order, into, out, load.bytes)
+                if left == 0:
+                    threads = _threads([into.units, out.units], most)
+                    slowest = out.pieces[-1][0]
+                    if tile[slowest] < extents[slowest]:
+                        # A rest would reach into the next tile, and TVM would load it, too.
+                        threads = min(threads, out.units & -out.units)
+                    return Plan(tile, [StagedLoad(load, into, place)], out, threads)
+    return None
+
+
+def _ways_out(
+    tile: Sequence[int], load_inner: int, most: int, size: int, *, whole: bool
+) -> Iterator[Walk]:
+    """List the ways to write whole rows, the widest stores first."""
+    for vector in _halves(most):
+        if not whole:
+            yield from patch_walks(tile, load_inner, vector, size)
+        yield box_walk(tile, range(len(tile)), vector)
+
+
+def _halves(most: int) -> list[int]:
+    """The powers of two up to one, largest first."""
+    return [most >> shift for shift in range(most.bit_length())]
+
+
+def _dividing(width: int, extent: int) -> int:
+    """Largest power of two up to ``width`` that divides ``extent``."""
+    return min(width, extent & -extent)
+
+
+def _threads(shares: Sequence[int], most: int) -> int:
+    """Threads that share out the tile without a rest, on its way in as on its way out.
+
+    TVM allots shared memory for the rest, too, although nothing is ever there.
+    """
+    return 1 << (min(most, *shares).bit_length() - 1)
+
+
+def _group(access: Access) -> int:
+    """Elements that fill a bank."""
+    return max(1, BANK_BYTES // access.bytes)
+
+
+def _load_vector(
+    access: Access,
+    order: Sequence[int],
+    nest: Nest,
+    tile: Sequence[int],
+    store: tuple[int, int],
+    vector_bytes: int,
+) -> int:
+    """Elements that a thread loads at once."""
+    inner = order[-1]
+    if access.steps[inner] != 1:
+        return 1
+    vector = min(access.vector([nest.loops[inner]], vector_bytes), tile[inner])
+    group = min(_group(access), tile[inner])
+    width, size = store
+    return widest_load(tile, vector, group, store=width, store_size=size, size=access.bytes)
+
+
+def _store_of(nest: Nest) -> Access:
+    return next(access for access in nest.accesses if access.kind == "store")
+
+
+def _one_each(nest: Nest, names: set[str]) -> list[Access]:
+    found: dict[str, Access] = {}
+    for access in nest.accesses:
+        if access.kind == "store" or access.name not in names:
+            continue
+        if not access.moves_alike(found.setdefault(access.name, access)):
+            raise ScheduleError(
+                f"Block {nest.block.name_hint} reads {access.name} in two orders at once."
+            )
+    return list(found.values())
+
+
+def dims_of(access: Access, nest: Nest) -> list[int]:
+    """Dims that an access depends on, in its own order."""
+    order = own_order(access, nest, nest.loops)
+    where = [next(i for i, own in enumerate(nest.loops) if own is loop) for loop in order]
+    return [i for i in where if access.steps[i] != 0]
+
+
+def _store_vector(nest: Nest, staged: Sequence[Access], vector_bytes: int) -> int:
+    """Elements along the store's innermost dim that all accesses but the staged can take."""
+    last = nest.loops[-1]
+    widths = [
+        access.vector([last], vector_bytes)
+        for access in nest.accesses
+        if access.steps[-1] == 1 and all(access.name != other.name for other in staged)
+    ]
+    return min(widths, default=1)
