@@ -23,6 +23,7 @@ SM90 = architecture("sm_90a")
 SHAPES: dict[str, list[tuple[int, ...]]] = {
     "transpose": [(1, 1), (1, 70), (64, 64), (33, 47), (96, 40), (129, 64)],
     "matmul": [(1, 1, 1), (64, 64, 64), (33, 20, 17), (1, 64, 40), (70, 4, 64), (48, 96, 8)],
+    "gemm": [(1, 1, 1), (64, 64, 64), (33, 20, 17), (70, 4, 64), (128, 128, 96)],
 }
 CASES = [
     (name, shape, dtype, draw)
@@ -88,6 +89,13 @@ def test_default_matmul_has_no_conflict(dtype: str) -> None:
     assert model["bank_conflicts"] == 0
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_default_gemm_has_no_conflict(dtype: str) -> None:
+    task = make_task("gemm", (128, 128, 64), dtype)
+    _, model = count(task, task.space.default())
+    assert model["bank_conflicts"] == 0
+
+
 def test_unpadded_transpose_has_conflicts() -> None:
     task = make_task("transpose", (64, 64), "float32")
     _, model = count(task, task.space.default() | {"align_offset": 0})
@@ -115,6 +123,8 @@ def test_large_shape_is_verified_on_a_smaller_one_as_ragged() -> None:
         ("matmul", (64, 64, 64), "float32", {"vector": 8}, "vector too wide"),
         ("matmul", (64, 62, 64), "float32", {}, "vector misaligned"),
         ("matmul", (64, 64, 64), "float32", {"a_offset": 1}, "vector misaligned"),
+        ("gemm", (256, 256, 256), "float16", {"tile_m": 256}, "registers"),
+        ("gemm", (16, 256, 256), "float16", {}, "tile too large"),
         ("matmul", (64, 64, 64), "float32", {"rows": 1, "columns": 1, "vector": 1}, "threads"),
     ],
 )
@@ -127,6 +137,15 @@ def test_illegal_configuration_names_its_rule(
     assert refusal is not None
     assert refusal.rule == rule
     assert refusal.text.endswith(".")
+
+
+def test_gemm_refuses_tiles_that_an_older_gpu_cannot_hold() -> None:
+    operator = find_operator("gemm")
+    config = operator.default_config() | {"tile_m": 256, "tile_k": 128, "warps_m": 4}
+    assert operator.check((256, 256, 256), "float16", config, SM90) is None
+    refusal = operator.check((256, 256, 256), "float16", config, architecture("sm_86"))
+    assert refusal is not None
+    assert refusal.text == "The tiles need 104,448 bytes of 101,376."
 
 
 @pytest.mark.nvcc

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-__all__ = ["iter_values", "uses", "variables"]
+__all__ = ["guard", "iter_values", "uses", "variables"]
 
 
 def iter_values(sch: Any, block: Any) -> list[Any]:
@@ -21,18 +21,27 @@ def iter_values(sch: Any, block: Any) -> list[Any]:
     block : SBlockRV
         A block of it.
     """
+    return list(_realize(sch, block).iter_values)
+
+
+def guard(sch: Any, block: Any) -> Any:
+    """Condition under which a block runs; true where it always does. Parameters as above."""
+    return _realize(sch, block).predicate
+
+
+def _realize(sch: Any, block: Any) -> SBlockRealize:
     node = sch.get(block)
     found: list[Any] = []
 
     def look(realize: Any) -> None:
         if realize.block.same_as(node):
-            found.extend(realize.iter_values)
+            found.append(realize)
 
     loops = sch.get_loops(block)
     roots = [sch.get(loops[0])] if loops else [f.body for f in sch.mod.functions.values()]
     for root in roots:
         tvm_ffi.structural_walk(root, [(SBlockRealize, look)])
-    return found
+    return found[0]
 
 
 def variables(expr: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm import tirx
 from tvm.script import tirx as T
 
 from ..hardware import WARP_SIZE
@@ -179,6 +180,10 @@ def stmatrix(dtype: str, scope: str, row_major: bool) -> tuple[Any, Any]:
         down, right = ROWS * (which % 2), ROWS * (which // 2)
         return (down + row, right) if row_major else (right + row, down)
 
+    def packed(low: Any, high: Any) -> Any:
+        bits = [tirx.Cast("uint32", tirx.reinterpret("uint16", one)) for one in (low, high)]
+        return bits[0] | (bits[1] << 16)
+
     @T.prim_func(s_tir=True)
     def description(fragment_: T.handle, tile_: T.handle) -> None:
         fragment = T.match_buffer(
@@ -213,10 +218,10 @@ def stmatrix(dtype: str, scope: str, row_major: bool) -> tuple[Any, Any]:
                 row, column = T.meta_var(corner(lane))
                 T.ptx[opcode](
                     T.address_of(tile[row, column]),
-                    T.reinterpret("uint32", fragment[lane, T.ramp(0, 1, 2)]),
-                    T.reinterpret("uint32", fragment[lane, T.ramp(2, 1, 2)]),
-                    T.reinterpret("uint32", fragment[lane, T.ramp(4, 1, 2)]),
-                    T.reinterpret("uint32", fragment[lane, T.ramp(6, 1, 2)]),
+                    packed(fragment[lane, 0], fragment[lane, 1]),
+                    packed(fragment[lane, 2], fragment[lane, 3]),
+                    packed(fragment[lane, 4], fragment[lane, 5]),
+                    packed(fragment[lane, 6], fragment[lane, 7]),
                 )
 
     return description, implementation

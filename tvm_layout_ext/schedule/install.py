@@ -11,6 +11,7 @@ from .auto_coalesce import auto_coalesce
 from .double_buffer import double_buffer
 from .set_fragment_layout import set_fragment_layout
 from .spread_sums import spread_sums
+from .store_matrix import store_matrix
 from .use_tensor_core import use_tensor_core
 
 __all__ = ["PRIMITIVES", "install", "uninstall"]
@@ -21,6 +22,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "double_buffer": double_buffer,
     "set_fragment_layout": set_fragment_layout,
     "spread_sums": spread_sums,
+    "store_matrix": store_matrix,
     "use_tensor_core": use_tensor_core,
 }
 

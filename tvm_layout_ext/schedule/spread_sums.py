@@ -10,7 +10,6 @@ from tvm import tirx
 
 from ..analysis.placement import iter_values, variables
 from ..errors import ScheduleError
-from ..intrin.instructions import TILE
 
 __all__ = ["spread_sums"]
 
@@ -47,7 +46,7 @@ def spread_sums(sch: Any, block: Any) -> tuple[Any, Any]:
     Raises
     ------
     ScheduleError
-        If the block does not read sums so, or its loops are not whole tiles.
+        If the block does not read sums so, or a loop over them is not free.
     """
     block = _find(sch, block)
     down, right = _loops(sch, block)
@@ -98,11 +97,10 @@ def _loops(sch: Any, block: Any) -> tuple[Any, Any]:
     found = []
     for index, what in zip(sums.indices[-2:], ("rows", "columns"), strict=True):
         loop = _innermost(sch, block, loops, variables(index))
-        if loop is None or int(sch.get(loop).extent) % TILE:
-            extent = "no" if loop is None else str(sch.get(loop).extent)
+        if loop is None:
             raise ScheduleError(
-                f"Block {node.name_hint} has {extent} iterations over the {what} of its sums; "
-                f"spread_sums needs one loop, a multiple of {TILE}."
+                f"Block {node.name_hint} has no free loop over the {what} of its sums; "
+                "spread_sums needs one, neither bound nor vectorized."
             )
         found.append(loop)
     return found[0], found[1]

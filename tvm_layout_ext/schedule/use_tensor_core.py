@@ -46,6 +46,9 @@ class TensorCore:
         Load tiles from shared memory into the registers of a warp; place them under a loop of k.
     result : SBlockRV
         Reads the sums where they lie in registers; ``sch.spread_sums`` hands it to their owners.
+    a_k_major, b_k_major : bool
+        Whether rows of the operand in memory lie along K. If not, ``ldmatrix`` transposes elements
+        of 16 bits; others are loaded one by one.
     instruction : str
         The instruction that was chosen.
     """
@@ -60,6 +63,8 @@ class TensorCore:
     a_fragment: Any
     b_fragment: Any
     result: Any
+    a_k_major: bool
+    b_k_major: bool
     instruction: str
 
 
@@ -99,7 +104,8 @@ def use_tensor_core(
         Name of an instruction of ``tvm_layout_ext.intrin.INSTRUCTIONS``, or ``auto``.
     multiples : sequence of int, optional
         Fill m, n and k up to multiples of these by zeros; tiles of thread blocks, so that their
-        loops divide. Each must be a multiple of the instruction's tile, which is the default.
+        loops divide. Each must be a multiple of the instruction's tile, which is the default. A
+        dimension of a single tile is filled up to two.
     scope : str
         Where the operands are staged: ``shared.dyn`` or ``shared``.
     arch : str, optional
@@ -161,8 +167,23 @@ def _paddings(what: Contraction, one: Instruction, multiples: Sequence[int] | No
             raise ScheduleError(
                 f"The multiple of {dim} is {value!r}; {one.name} needs multiples of {tile}."
             )
-    by_position = dict(zip((what.rows, what.columns, what.depth), wanted, strict=True))
-    return [int(by_position.get(position, 1)) for position in range(len(what.extents))]
+    dims = zip((what.rows, what.columns, what.depth), wanted, one.shape, strict=True)
+    return _least_two({position: int(value) for position, value, _ in dims}, what, one)
+
+
+def _least_two(multiples: dict[int, int], what: Contraction, one: Instruction) -> list[int]:
+    """Double what would be filled up to a single tile: TVM cannot move a copy of one tile.
+
+    Its ``compute_at`` looks for the copy's iterators in the region that the copy fills, from
+    which those of a single iteration are gone.
+    """
+    found = []
+    tiles = dict(zip((what.rows, what.columns, what.depth), one.shape, strict=True))
+    for position, extent in enumerate(what.extents):
+        multiple = multiples.get(position, 1)
+        tile = tiles.get(position)
+        found.append(2 * multiple if tile and multiple == tile and extent <= tile else multiple)
+    return found
 
 
 class _Builder:
@@ -196,9 +217,20 @@ class _Builder:
         )
         result = self._result(product)
         sch.annotate(product, TENSOR_CORE, [multiply_name(self.one), clear_name(self.one.sums)])
-        a_copy, b_copy = copies
         return TensorCore(
-            product, tuple(batch), m, n, k, a_copy, b_copy, a, b, result, self.one.name
+            product=product,
+            batch=tuple(batch),
+            m=m,
+            n=n,
+            k=k,
+            a=copies[0],
+            b=copies[1],
+            a_fragment=a,
+            b_fragment=b,
+            result=result,
+            a_k_major=what.a.k_major,
+            b_k_major=what.b.k_major,
+            instruction=self.one.name,
         )
 
     def _pad(self, copies: Sequence[Any], paddings: Sequence[int]) -> list[Any]:

@@ -45,7 +45,14 @@ def _lower(sch: Any, block: Any) -> None:
         clear = sch.decompose_reduction(block, _first_summed(sch, block))
         _tensorize(sch, clear, clears[0], f"{name}, which it clears,")
     _tensorize(sch, block, intrinsic, name)
-    decisions.note(_NAME, name, f"{intrinsic.removeprefix('layout_ext.')}")
+    decisions.note(_NAME, name, _told(intrinsic))
+
+
+def _told(intrinsic: str) -> str:
+    short = intrinsic.removeprefix(ANNOTATION_PREFIX)
+    if not short.startswith("load."):
+        return short
+    return f"{short}: plain loads by each lane, as ldmatrix transposes only elements of 16 bits"
 
 
 def _lay_out(sch: Any, block: Any, name: str) -> None:

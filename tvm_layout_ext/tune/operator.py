@@ -48,7 +48,7 @@ class Operator:
     compute : callable
         ``compute(shape, dtype)`` gives the tensors in the kernel's argument order, output last.
     schedule : callable
-        ``schedule(tensors, config)`` gives a TE-style schedule.
+        ``schedule(tensors, config)`` gives a TE-style schedule, or a ``tvm.s_tir.Schedule``.
     check : callable
         ``check(shape, dtype, config, architecture)`` gives the rule that a candidate breaks,
         or None if it is legal.

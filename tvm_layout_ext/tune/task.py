@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 import tvm
+from tvm import s_tir
 
 from ..build import to_module
 from ..hardware import Architecture
@@ -52,7 +53,10 @@ class Task:
     def module(self, config: Config, shape: Shape | None = None) -> tvm.IRModule:
         """Schedule the operator with a configuration, at this shape or another."""
         tensors = self.operator.compute(shape or self.shape, self.dtype)
-        return to_module(self.operator.schedule(tensors, config), tensors)
+        scheduled = self.operator.schedule(tensors, config)
+        if isinstance(scheduled, s_tir.Schedule):
+            return to_module(scheduled)
+        return to_module(scheduled, tensors)
 
     def draw(self, stream: int, shape: Shape | None = None) -> list[np.ndarray]:
         """Random inputs; another ``stream`` gives other values from the same seed."""

@@ -1,0 +1,254 @@
+"""Matrix product ``C = A @ B`` on tensor cores, by ``mma.sync``.
+
+A block computes a tile of C, in steps along K: its threads copy a tile of A and one of B into
+shared memory, each warp loads fragments of both into registers (``ldmatrix``, or plain loads of
+operands that it cannot transpose) and multiplies them into its own part of C, which stays in
+registers. The results leave through shared memory, in rows of 16 bytes a thread.
+
+Shared rows are padded by as much as keeps every access free of bank conflicts; :class:`Copy` says
+why. :func:`multiply` takes any layout of the operands, batches, ragged sizes and whatever is
+computed from the product element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from tvm import s_tir
+
+from tvm_layout_ext import te
+from tvm_layout_ext.hardware import WARP_SIZE, Architecture
+from tvm_layout_ext.intrin import INSTRUCTIONS
+from tvm_layout_ext.tune.knobs import Config, Refusal, knob
+from tvm_layout_ext.tune.operator import Operator, Tolerance
+
+KNOBS = (
+    knob("tile_m", (64, 128, 256), default=128),
+    knob("tile_n", (64, 128, 256), default=128),
+    knob("tile_k", (16, 32, 64, 128), default=32),
+    knob("warps_m", (1, 2, 4), default=2),
+    knob("warps_n", (1, 2, 4), default=2),
+)
+#: Sums that a thread can hold beside fragments and addresses in its 255 registers.
+MOST_SUMS = 128
+
+
+@dataclass(frozen=True)
+class Copy:
+    """How a tile goes to shared memory.
+
+    A quarter of a warp (a half, for 8-byte accesses) must meet each bank once, whether it writes
+    the tile or reads fragments from it.
+
+    * ``ldmatrix`` reads 8 rows of 16 bytes: a pad of 16 bytes makes the row stride an odd multiple
+      of 16 bytes, and a phase of the copy takes the same 8 rows.
+    * Plain loads of 32-bit elements read 4 rows of 8: a pad of 32 bytes, and phases of 4 rows by
+      2 neighbouring vectors.
+    * Plain loads of 8-bit elements read every fourth of 16 rows: a pad of 8 bytes, which leaves
+      vectors of 8 bytes, and phases of 16 rows.
+
+    Attributes
+    ----------
+    vector : int
+        Elements of an access.
+    pad : int
+        Elements between rows.
+    rows, neighbours : int
+        Rows of a phase, and vectors side by side in one.
+    """
+
+    vector: int
+    pad: int
+    rows: int
+    neighbours: int
+
+
+def copy_of(bits: int, k_major: bool, row: int) -> Copy:
+    """Choose the copy of an operand whose rows in global memory have ``row`` elements."""
+    if k_major or bits == 16:
+        width, pad, rows, neighbours = 16, 16, 8, 1
+    elif bits == 32:
+        width, pad, rows, neighbours = 16, 32, 4, 2
+    else:
+        width, pad, rows, neighbours = 8, 8, 16, 1
+    vector = width * 8 // bits
+    while row % vector:
+        vector //= 2
+    return Copy(vector, pad * 8 // bits, rows, neighbours)
+
+
+def multiply(sch: s_tir.Schedule, block: str, config: Config, instruction: str = "auto") -> None:
+    """Schedule a product, and what is computed from it element by element, for tensor cores."""
+    tile = [int(config[f"tile_{dim}"]) for dim in "mnk"]
+    warps = [int(config[f"warps_{dim}"]) for dim in "mn"]
+    tc = sch.use_tensor_core(block, instruction, multiples=tile)
+    m_size, n_size, k_size = INSTRUCTIONS[tc.instruction].shape
+
+    mo, wm, mi = sch.split(tc.m, [None, warps[0], tile[0] // warps[0] // m_size])
+    no, wn, ni = sch.split(tc.n, [None, warps[1], tile[1] // warps[1] // n_size])
+    ko, ki = sch.split(tc.k, [None, tile[2] // k_size])
+    sch.reorder(*tc.batch, mo, no, wm, wn, ko, ki, mi, ni)
+    if tc.batch:
+        sch.bind(sch.fuse(*tc.batch), "blockIdx.z")
+    sch.bind(mo, "blockIdx.y")
+    sch.bind(no, "blockIdx.x")
+    sch.bind(wm, "threadIdx.y")
+    sch.bind(wn, "threadIdx.z")
+    for loop in (ki, mi, ni):
+        sch.unroll(loop)
+
+    for fragment in (tc.a_fragment, tc.b_fragment):
+        sch.compute_at(fragment, ki)
+        for loop in sch.get_loops(fragment)[-2:]:
+            sch.unroll(loop)
+    for operand, k_major in ((tc.a, tc.a_k_major), (tc.b, tc.b_k_major)):
+        fetch(sch, operand, k_major, ko, warps)
+    store(sch, tc.result, no, wn, warps)
+
+
+def fetch(sch: s_tir.Schedule, block: Any, k_major: bool, loop: Any, warps: Sequence[int]) -> None:
+    """Copy a tile of an operand to shared memory, all warps together."""
+    source = sch.get(block).reads[0].source
+    copy = copy_of(_bits(source), k_major, int(source.shape[-1]))
+    sch.compute_at(block, loop, preserve_unit_loops=True)
+    i, j = sch.get_loops(block)[-2:]
+    extent = int(sch.get(j).extent)
+    sch.storage_align(block, 0, -2, factor=extent + copy.pad, offset=0)
+    near = max(1, min(extent // copy.vector, WARP_SIZE // copy.rows) // copy.neighbours)
+    down, rows = sch.split(i, [None, copy.rows])
+    right, *across, lanes = sch.split(j, [None, near, copy.neighbours, copy.vector])
+    sch.reorder(down, right, across[0], rows, across[1], lanes)
+    spread(sch, sch.fuse(down, right, across[0], rows, across[1]), warps)
+    if copy.vector > 1:
+        sch.vectorize(lanes)
+
+
+def spread(sch: s_tir.Schedule, loop: Any, warps: Sequence[int]) -> None:
+    """Share a loop out to all threads, neighbours to neighbouring lanes."""
+    _, y, z, x = sch.split(loop, [None, *warps, WARP_SIZE])
+    sch.bind(y, "threadIdx.y")
+    sch.bind(z, "threadIdx.z")
+    sch.bind(x, "threadIdx.x")
+
+
+def _bits(buffer: Any) -> int:
+    return np.dtype(str(buffer.dtype)).itemsize * 8
+
+
+def store(
+    sch: s_tir.Schedule, result: Any, block_loop: Any, warp_loop: Any, warps: Sequence[int]
+) -> None:
+    """Bring results from registers through shared memory to global rows."""
+    target = sch.get(result).writes[0].source
+    bits = _bits(target)
+    out = sch.cache_write(result, 0, "shared.dyn")
+    sch.reverse_compute_at(result, warp_loop, preserve_unit_loops=True)
+    sch.reverse_compute_at(out, block_loop, preserve_unit_loops=True)
+    i, j = sch.get_loops(out)[-2:]
+    # Lanes hold two neighbours of a row; an odd multiple of 16 bytes (32 bytes where two take 8)
+    # between rows keeps a warp's rows in different banks.
+    pad = (16 if bits <= 16 else 32) * 8 // bits
+    sch.storage_align(result, 0, -2, factor=int(sch.get(j).extent) + pad, offset=0)
+    vector = copy_of(bits, True, int(target.shape[-1])).vector
+    right, lanes = sch.split(j, [None, vector])
+    spread(sch, sch.fuse(i, right), warps)
+    if vector > 1:
+        sch.vectorize(lanes)
+    for loop in sch.spread_sums(result):
+        sch.unroll(loop)
+
+
+def compute(shape: tuple[int, ...], dtype: str) -> list[Any]:
+    """What is computed: sums in float32, rounded once to the operands' type."""
+    M, N, K = shape
+    A = te.placeholder((M, K), dtype, name="A")
+    B = te.placeholder((K, N), dtype, name="B")
+    k = te.reduce_axis((0, K), name="k")
+    product = te.compute(
+        (M, N),
+        lambda i, j: te.sum(A[i, k].astype("float32") * B[k, j].astype("float32"), axis=k),
+        name="product",
+    )
+    C = te.compute((M, N), lambda i, j: product[i, j].astype(dtype), name="C")
+    return [A, B, C]
+
+
+def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
+    """How: :func:`multiply`."""
+    sch = s_tir.Schedule(te.create_prim_func(list(tensors)).with_attr("global_symbol", "main"))
+    multiply(sch, "product", config)
+    return sch
+
+
+def shared_bytes(dtype: str, config: Config) -> int:
+    """Bytes of the padded tiles of A (M x K) and B (K x N), or of C, which takes their place."""
+    m, n, k = (int(config[f"tile_{dim}"]) for dim in "mnk")
+    size = np.dtype(dtype).itemsize
+    a, b = copy_of(8 * size, True, m * n * k), copy_of(8 * size, False, m * n * k)
+    operands = (m * (k + a.pad) + k * (n + b.pad)) * size
+    return max(operands, m * (n * size + 16))
+
+
+def check(
+    shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
+) -> Refusal | None:
+    """Why a configuration is not legal, or None."""
+    v = {name: int(value) for name, value in config.items()}
+    warp_m, warp_n = v["tile_m"] // v["warps_m"], v["tile_n"] // v["warps_n"]
+    sums = warp_m * warp_n // WARP_SIZE
+    if sums > MOST_SUMS:
+        return Refusal("registers", f"A thread would hold {sums} sums; {MOST_SUMS} fit.")
+    for name, length in zip(("tile_m", "tile_n", "tile_k"), shape, strict=True):
+        if v[name] > max(64, 2 * length):
+            return Refusal(
+                "tile too large", f"{name} {v[name]} is over twice the {length} there are."
+            )
+    size = shared_bytes(dtype, config)
+    if size > architecture.shared_per_block:
+        return Refusal(
+            "shared memory", f"The tiles need {size:,} bytes of {architecture.shared_per_block:,}."
+        )
+    return None
+
+
+def inputs(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
+    """Normally distributed operands."""
+    M, N, K = shape
+    sizes = ((M, K), (K, N))
+    return [rng.standard_normal(size, np.float32).astype(dtype) for size in sizes]
+
+
+def reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Multiply in float64."""
+    product = a.astype(np.float64) @ b.astype(np.float64)
+    return product.astype(a.dtype)
+
+
+def tolerance(shape: tuple[int, ...], dtype: str) -> Tolerance:
+    """Allow for float32 sums of K terms, and for one rounding to the output type."""
+    return Tolerance(
+        rtol=2 * float(ml_dtypes.finfo(dtype).eps), atol=float(shape[2] * 2.0**-22 + 1e-6)
+    )
+
+
+OPERATOR = Operator(
+    name="gemm",
+    dims=("M", "N", "K"),
+    parallel=("M", "N"),
+    dtypes=("float16", "bfloat16"),
+    knobs=KNOBS,
+    compute=compute,
+    schedule=schedule,
+    check=check,
+    inputs=inputs,
+    reference=reference,
+    flops=lambda shape: 2 * shape[0] * shape[1] * shape[2],
+    traffic=lambda shape, dtype: (
+        np.dtype(dtype).itemsize * (shape[0] * shape[2] + shape[2] * shape[1] + shape[0] * shape[1])
+    ),
+    tolerance=tolerance,
+)
