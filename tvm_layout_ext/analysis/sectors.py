@@ -246,6 +246,11 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     tirx.Or: np.logical_or,
     tirx.Div: lambda a, b: np.trunc(a / b).astype(np.int64),
     tirx.Mod: np.fmod,
+    tirx.BitwiseAnd: np.bitwise_and,
+    tirx.BitwiseOr: np.bitwise_or,
+    tirx.BitwiseXor: np.bitwise_xor,
+    tirx.LShift: np.left_shift,
+    tirx.RShift: np.right_shift,
 }
 _CALLS: dict[str, Callable[..., Any]] = {
     "tirx.bitwise_and": np.bitwise_and,
@@ -260,7 +265,8 @@ _CALLS: dict[str, Callable[..., Any]] = {
 def evaluate(expr: Any, env: dict[Any, np.ndarray]) -> np.ndarray:
     """Evaluate an integer expression for arrays of values.
 
-    Variables without a value are symbolic sizes and count as 1021.
+    Variables without a value are symbolic sizes and count as 1021. The elements of a ramp lie along
+    the last axis, so where there are ramps, arrays of values end in an axis of 1.
 
     Raises
     ------
@@ -279,6 +285,10 @@ def evaluate(expr: Any, env: dict[Any, np.ndarray]) -> np.ndarray:
         return evaluate(expr.value, env)
     if isinstance(expr, tirx.Not):
         return np.logical_not(evaluate(expr.a, env))
+    if isinstance(expr, tirx.Ramp):
+        return evaluate(expr.base, env) + evaluate(expr.stride, env) * np.arange(int(expr.lanes))
+    if isinstance(expr, tirx.Broadcast):
+        return evaluate(expr.value, env)
     if isinstance(expr, tvm.ir.Call):
         return np.asarray(_CALLS[expr.op.name](*(evaluate(arg, env) for arg in expr.args)))
     if isinstance(expr, tirx.Var):

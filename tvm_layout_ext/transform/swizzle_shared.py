@@ -1,4 +1,4 @@
-"""Lay out shared tiles by XOR, so that rows and columns of them meet every bank once."""
+"""Lay out shared tiles so that their rows, columns and patches meet every bank once."""
 
 from __future__ import annotations
 
@@ -9,218 +9,192 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock
+from tvm.tirx import IterVar
 
 from .. import decisions
+from ..analysis.access import element_bytes
+from ..analysis.bank_conflict import Requests, read_requests
+from ..analysis.choose_shared import Choice
+from ..analysis.shared_access import SharedAccess, read_shared_accesses, shape_of
 from ..errors import LayoutError
 from .mark_annotated import ANNOTATION_PREFIX, MARK
 from .rebuild import block_with
+from .swizzle_access import Rewriter, Swizzled, refuse_unknown
+from .swizzle_modes import place, swizzle_text
 
-__all__ = ["SWIZZLE", "SwizzleSharedMemory", "swizzle_text"]
+__all__ = ["SWIZZLE", "SwizzleSharedMemory", "swizzle_text", "swizzles_of"]
 
-#: Annotation of the block that fills a shared buffer: for each dim the offsets to which the bits of
-#: its index go, lowest bit first, as in ``"32,66;1,2,4,8,16"``. The offset of an element is the XOR
-#: of those of its set bits.
+#: Annotation of a block that fills a shared buffer; :mod:`.swizzle_modes` says what it may hold.
 SWIZZLE = ANNOTATION_PREFIX + "swizzle"
 _NAME = "SwizzleSharedMemory"
-#: Calls that take a buffer as a whole, past its indices.
-_OPAQUE = ("tirx.address_of", "tirx.tvm_access_ptr", "tirx.buffer_data", "tirx.ptr_byte_offset")
+#: Requests of each access by which ``auto`` and ``pad`` choose.
+_SAMPLE = 256
 
 
-def swizzle_text(images: Sequence[Sequence[int]]) -> str:
-    """Write a swizzle as the annotation has it.
+def swizzles_of(block: Any) -> dict[str, str]:
+    """Modes that a block asks for, by the name of the buffer.
 
-    >>> swizzle_text([[4, 10], [1, 2], []])
-    '4,10;1,2;'
+    Raises
+    ------
+    LayoutError
+        If one text is to serve several buffers, or the list does not come in pairs.
     """
-    return ";".join(",".join(map(str, bits)) for bits in images)
+    value = block.annotations.get(SWIZZLE, None)
+    if value is None:
+        return {}
+    written = [str(region.source.name) for region in block.writes]
+    if isinstance(value, str):
+        if len(written) != 1:
+            raise LayoutError(
+                f"Block {block.name_hint} has one swizzle, {value!r}, and writes {len(written)} "
+                f"buffers ({', '.join(written)}); name the buffer."
+            )
+        return {written[0]: str(value)}
+    texts = [str(text) for text in value]
+    if len(texts) % 2:
+        raise LayoutError(f"Block {block.name_hint} names {texts}; buffers and modes take turns.")
+    return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-def _parse(text: str, block: str) -> list[list[int]]:
-    try:
-        return [[int(image) for image in bits.split(",") if image] for bits in text.split(";")]
-    except ValueError as error:
-        raise LayoutError(
-            f"Block {block} has the swizzle {text!r}; it must look like '4,10;1,2'."
-        ) from error
-
-
-class _Swizzled:
-    """A buffer that is laid out anew, and the flat one that takes its place."""
-
-    def __init__(self, buffer: Any, images: list[list[int]], block: str) -> None:
-        self.buffer = buffer
-        self.images = images
-        self.block = block
-        size = 1 << sum(map(len, images))
-        self.flat = tirx.decl_buffer(
-            [size], buffer.dtype, f"{buffer.name}", scope=buffer.scope(), data_alignment=128
-        )
-
-    def offset(self, indices: Sequence[Any]) -> Any:
-        """Where an element goes: fields of index bits, added where they do not meet."""
-        sources: dict[int, list[tuple[int, int]]] = {}
-        for dim, bits in enumerate(self.images):
-            for bit, image in enumerate(bits):
-                for out in range(image.bit_length()):
-                    if image >> out & 1:
-                        sources.setdefault(out, []).append((dim, bit))
-        total: Any = indices[0] * 0
-        out = 0
-        while out < len(sources):
-            width = _field(sources, out)
-            terms = [_extract(indices[dim], bit, width) for dim, bit in sources[out]]
-            value = terms[0]
-            for term in terms[1:]:
-                value = tirx.bitwise_xor(value, term)
-            total = total + value * (1 << out)
-            out += width
-        return total
-
-
-def _field(sources: dict[int, list[tuple[int, int]]], first: int) -> int:
-    """How many offset bits from ``first`` on come from neighbouring bits of the same indices."""
-    width = 1
-    while first + width in sources and sources[first + width] == [
-        (dim, bit + width) for dim, bit in sources[first]
-    ]:
-        width += 1
-    return width
-
-
-def _extract(index: Any, bit: int, width: int) -> Any:
-    return tirx.floormod(tirx.floordiv(index, 1 << bit), 1 << width)
-
-
-def _requests(func: tirx.PrimFunc) -> list[_Swizzled]:
-    found: list[_Swizzled] = []
+def _requests(func: tirx.PrimFunc) -> list[tuple[Any, str, str, bool]]:
+    """List buffer, mode, block, and whether storage_align pads it, for every annotation."""
+    found: list[tuple[Any, str, str, bool]] = []
 
     def look(block: Any) -> None:
-        value = block.annotations.get(SWIZZLE, None)
-        if value is not None:
-            images = _parse(str(value), block.name_hint)
-            (region,) = block.writes
-            _check(region.source, images, block.name_hint)
-            found.append(_Swizzled(region.source, images, block.name_hint))
+        for name, text in swizzles_of(block).items():
+            regions = [r for r in block.writes if str(r.source.name) == name]
+            if not regions:
+                raise LayoutError(
+                    f"Block {block.name_hint} wants buffer {name} swizzled, which it does not "
+                    "write."
+                )
+            buffer = regions[0].source
+            known = next((one for one in found if one[0].same_as(buffer)), None)
+            if known is not None and known[1] != text:
+                raise LayoutError(
+                    f"Buffer {name} is to be swizzled by {known[1]} (block {known[2]}) and by "
+                    f"{text} (block {block.name_hint}); all its writers must agree."
+                )
+            if known is None:
+                found.append((buffer, text, str(block.name_hint), _is_padded(buffer)))
 
     tvm_ffi.structural_walk(func.body, [(SBlock, look)])
     return found
 
 
-def _check(buffer: Any, images: list[list[int]], block: str) -> None:
-    name = f"Buffer {buffer.name}, which block {block} wants swizzled,"
+def _is_padded(buffer: Any) -> bool:
+    return bool(list(buffer.ty.strides))
+
+
+def _swizzled(
+    request: tuple[Any, str, str, bool], accesses: Sequence[SharedAccess]
+) -> Swizzled | None:
+    buffer, text, block, is_padded = request
+    name = f"Buffer {buffer.name}, which block {block} wants swizzled by {text}:"
     if not buffer.scope().startswith("shared"):
-        raise LayoutError(f"{name} is in {buffer.scope()} memory; only shared memory has banks.")
-    if len(images) != len(buffer.shape):
-        raise LayoutError(f"{name} has {len(buffer.shape)} dims, the swizzle {len(images)}.")
-    for dim, (extent, bits) in enumerate(zip(buffer.shape, images, strict=True)):
-        # A tile of a buffer of symbolic size n has min(n, 64) elements along a dim.
-        if int(tvm.sym.Analyzer().const_int_bound(extent).max_value) > 1 << len(bits):
-            raise LayoutError(
-                f"{name} has {extent} elements along dim {dim}, the swizzle {1 << len(bits)}."
-            )
-    flat = [image for bits in images for image in bits]
-    if not _is_bijective(flat):
-        raise LayoutError(f"{name} would have several elements at one offset: {flat}.")
+        raise LayoutError(f"{name} It is in {buffer.scope()} memory; only shared memory has banks.")
+    if is_padded:
+        raise LayoutError(
+            f"{name} storage_align gives it the strides {list(buffer.ty.strides)}; a buffer is "
+            "either padded or swizzled."
+        )
+    shape = shape_of(buffer)
+    if shape is None:
+        raise LayoutError(f"{name} Its shape {list(buffer.shape)} has no upper bound.")
+    if element_bytes(buffer) not in (1, 2, 4, 8):
+        raise LayoutError(f"{name} Its elements have {element_bytes(buffer)} bytes, not 1 to 8.")
+    mine = [access for access in accesses if access.buffer.same_as(buffer)]
+
+    def counted() -> list[Requests]:
+        return [_counted(access, name) for access in mine]
+
+    try:
+        choice = place(text, shape, 8 * element_bytes(buffer), counted)
+    except LayoutError as error:
+        raise LayoutError(f"{name} {error}") from None
+    _note(buffer, text, choice)
+    if choice.name == "none":
+        return None
+    return Swizzled(buffer, shape, choice.placement, choice.name, block)
 
 
-def _is_bijective(vectors: Sequence[int]) -> bool:
-    """Whether the XORs of n vectors are the numbers below 2**n, each once."""
-    if any(not 0 <= vector < 1 << len(vectors) for vector in vectors):
-        return False
-    pivots: dict[int, int] = {}
-    for vector in vectors:
-        rest = vector
-        while rest and rest.bit_length() in pivots:
-            rest ^= pivots[rest.bit_length()]
-        if not rest:
-            return False
-        pivots[rest.bit_length()] = rest
-    return True
+def _counted(access: SharedAccess, name: str) -> Requests:
+    requests = read_requests(access, _SAMPLE)
+    if requests is None:
+        raise LayoutError(
+            f"{name} The addresses of {access} are not known before it runs; give the swizzle "
+            "instead of asking for the cheapest."
+        )
+    return requests
 
 
-def _refuse_opaque(func: tirx.PrimFunc, swizzled: Sequence[_Swizzled]) -> None:
-    """Refuse accesses that do not go through indices."""
-
-    def look(call: Any) -> None:
-        if getattr(call.op, "name", "") in _OPAQUE:
-            for one in swizzled:
-                if any(var.same_as(one.buffer) for var in _variables(call)):
-                    raise LayoutError(
-                        f"Buffer {one.buffer.name} is swizzled by block {one.block}, but accessed "
-                        f"through {call.op.name}; only loads and stores by index can follow."
-                    )
-
-    tvm_ffi.structural_walk(func.body, [(tvm.ir.Call, look)])
+def _note(buffer: Any, text: str, choice: Choice) -> None:
+    chosen = "plain rows" if choice.name == "none" else choice.name
+    counts = (
+        f", {choice.writes} wavefronts a block to write and {choice.reads} to read, "
+        f"{choice.least} without conflicts"
+        if text in ("auto", "pad")
+        else ""
+    )
+    decisions.note(_NAME, str(buffer.name), f"{chosen}{counts}")
 
 
-def _variables(expr: Any) -> list[Any]:
+def _thread_vars(func: tirx.PrimFunc) -> list[Any]:
     found: list[Any] = []
-    tvm_ffi.structural_walk(expr, [(tirx.Var, found.append)])
+
+    def loop(node: Any) -> None:
+        if node.thread_binding is not None:
+            found.append(node.loop_var)
+
+    def attribute(node: Any) -> None:
+        if isinstance(node.node, IterVar):
+            found.append(node.node.var)
+
+    tvm_ffi.structural_walk(func.body, [(tirx.For, loop), (tirx.AttrStmt, attribute)])
     return found
 
 
-def _rewrite(func: tirx.PrimFunc, swizzled: Sequence[_Swizzled]) -> tirx.PrimFunc:
-    def of(buffer: Any) -> _Swizzled | None:
-        return next((one for one in swizzled if one.buffer.same_as(buffer)), None)
-
-    def load(node: Any) -> Any:
-        one = of(node.source)
-        return node if one is None else tirx.BufferLoad(one.flat, [one.offset(node.indices)])
-
-    def store(node: Any) -> Any:
-        one = of(node.buffer)
-        if one is None:
-            return node
-        return tirx.BufferStore(one.flat, node.value, [one.offset(node.indices)])
-
-    def region(node: Any) -> Any:
-        one = of(node.source)
-        if one is None:
-            return node
-        return tirx.BufferRegion(one.flat, [tvm.ir.Range(0, one.flat.shape[0])])
-
-    def block(node: Any) -> Any:
-        buffers = [one.flat if (one := of(b)) is not None else b for b in node.alloc_buffers]
-        kept = {key: value for key, value in node.annotations.items() if key != SWIZZLE}
-        return block_with(
-            node,
-            reads=[region(r) for r in node.reads],
-            writes=[region(r) for r in node.writes],
-            alloc_buffers=buffers,
-            annotations=kept,
-        )
-
-    rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store), (SBlock, block)]
-    return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
+def _strip(node: Any) -> Any:
+    if SWIZZLE not in node.annotations:
+        return node
+    kept = {key: value for key, value in node.annotations.items() if key != SWIZZLE}
+    return block_with(node, annotations=kept)
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.SwizzleSharedMemory")
 def _swizzle_shared_memory(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
     if func.attrs.get(MARK, None) is None:
         return func
-    swizzled = _requests(func)
-    if not swizzled:
+    wanted = _requests(func)
+    if not wanted:
         return func
-    _refuse_opaque(func, swizzled)
-    for one in swizzled:
-        decisions.note(_NAME, one.buffer.name, f"offset bits {one.images}")
-    changed = tvm.IRModule.from_expr(_rewrite(func, swizzled))
+    accesses = read_shared_accesses(func)
+    for buffer, text, block, _ in wanted:
+        refuse_unknown(func.body, buffer, text, block)
+    placed = [_swizzled(request, accesses) for request in wanted]
+    swizzled = [one for one in placed if one is not None]
+    body = tvm_ffi.structural_map(func.body, [(SBlock, _strip)], order="post")
+    if not swizzled:
+        return func.with_body(body)
+    body = Rewriter(swizzled, accesses, _thread_vars(func)).rewrite(body)
+    changed = tvm.IRModule.from_expr(func.with_body(body))
     simplified = tirx.transform.StmtSimplify()(changed)
     return next(iter(simplified.functions.values()))
 
 
 def SwizzleSharedMemory() -> Any:
-    """Create the pass that lays out annotated shared buffers by XOR.
+    """Create the pass that lays out annotated shared buffers anew.
 
-    Block annotation ``layout_ext.swizzle`` holds, for each dim of the buffer that the block writes,
-    the offset to which each bit of the index goes. All loads and stores of the buffer by index
-    follow, single or vectorized; vectors stay whole where the lowest bits keep their places. A tile
-    of 16 by 16 words whose rows are XORed, four words at a time, by two bits of the row number, has
-    ``"16,32,68,136;1,2,4,8"``: 68 is 64 and 4.
+    Block annotation ``layout_ext.swizzle`` says how the buffer lies that the block writes:
+    :mod:`tvm_layout_ext.transform.swizzle_modes` lists the modes. ``auto`` and ``pad`` are decided
+    here, where all accesses are known with their threads, vectors and matrix instructions. Every
+    access of the buffer follows: loads and stores, single or in vectors, which stay one access;
+    ``cp.async``, ``ldmatrix`` and ``stmatrix``, through ``address_of`` or ``tvm_access_ptr``;
+    ``match_buffer`` views, which are gone by now. Later passes may give the buffer versions.
 
-    Does not handle, and refuses by name: accesses through a pointer (``address_of``,
-    ``access_ptr``, and so tensor intrinsics), buffers with more elements than the swizzle, and bits
-    that meet.
+    Does not handle, and refuses by name: an address given to anything else, an address or a vector
+    whose elements the swizzle would tear apart, buffers that ``storage_align`` pads, symbolic
+    shapes, several views of one memory, writers that disagree.
 
     Raises
     ------

@@ -1,0 +1,222 @@
+"""Choosing how a shared buffer lies by counting, for every access, what each way costs.
+
+The ways are plain rows, XOR swizzles, the swizzles of TMA and ``wgmma``, and padded rows. All that
+keep the widest vectors whole are counted; of equally cheap ones the simplest is taken, in that
+order, so memory is spent on padding only where it wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..errors import LayoutError
+from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, NUM_BANKS
+from ..layout.linear import is_power_of_two
+from ..layout.operands import shared_for_mma_sync
+from ..layout.placement import Placement, dense, hardware_swizzle, padded, xor_rows
+from .bank_conflict import Requests, count
+
+__all__ = ["Choice", "choose", "cost", "derived_xor", "hardware_widths", "widest_vector"]
+
+_LINE_BYTES = BANK_BYTES * NUM_BANKS
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way for a buffer to lie.
+
+    Attributes
+    ----------
+    name : str
+        As a mode is written, such as ``none``, ``xor(8, 2, 4)``, ``pad(64, 8)`` or ``128B``.
+    placement : Strided or Xor
+    writes, reads : int
+        Wavefronts of all stores, and of all loads, of a block.
+    least : int
+        Wavefronts if nothing conflicted.
+    """
+
+    name: str
+    placement: Placement
+    writes: int = 0
+    reads: int = 0
+    least: int = 0
+
+    @property
+    def total(self) -> int:
+        """Wavefronts of a block."""
+        return self.writes + self.reads
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.writes} wavefronts to write, {self.reads} to read"
+
+
+def choose(
+    shape: Sequence[int], element_bits: int, accesses: Sequence[Requests], kind: str = "auto"
+) -> Choice:
+    """Choose the cheapest way for a buffer to lie.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Of the buffer.
+    element_bits : int
+    accesses : sequence of Requests
+        All of its accesses.
+    kind : str
+        ``auto`` looks at all ways, ``pad`` at paddings only.
+
+    Raises
+    ------
+    LayoutError
+        If no padding keeps the vectors aligned.
+    """
+    vector = widest_vector(accesses, element_bits)
+    ways = _paddings(shape, element_bits, vector)
+    if kind == "auto":
+        ways = [*_plain(shape, element_bits, vector), *ways]
+    if not ways:
+        raise LayoutError(
+            f"A buffer of shape {list(shape)} has no rows to pad; it needs two dims or more."
+        )
+    best: Choice | None = None
+    for name, placement in ways:
+        found = cost(Choice(name, placement), accesses)
+        if best is None or found.total < best.total:
+            best = found
+        if best.total == best.least:
+            break
+    assert best is not None
+    return best
+
+
+def cost(choice: Choice, accesses: Sequence[Requests]) -> Choice:
+    """Count the wavefronts of all accesses of a buffer that lies in some way.
+
+    Parameters
+    ----------
+    choice : Choice
+    accesses : sequence of Requests
+    """
+    writes, reads, least = 0.0, 0.0, 0.0
+    for requests in accesses:
+        conflict = count(requests, choice.placement)
+        # A torn vector is several instructions, which `least` must not hide.
+        whole = count(requests, dense_of(requests))
+        share = requests.total / max(1, len(requests.active))
+        least += min(conflict.least, whole.least) * share
+        if requests.access.is_write:
+            writes += conflict.wavefronts * share
+        else:
+            reads += conflict.wavefronts * share
+    return Choice(choice.name, choice.placement, round(writes), round(reads), round(least))
+
+
+def dense_of(requests: Requests) -> Placement:
+    """Plain rows of the buffer of some requests."""
+    return dense(shape_of(requests.access.buffer) or [])
+
+
+def widest_vector(accesses: Sequence[Requests], element_bits: int) -> int:
+    """Find the elements of the widest instruction that an access takes in plain rows.
+
+    Parameters
+    ----------
+    accesses : sequence of Requests
+    element_bits : int
+    """
+    widest = 1
+    for requests in accesses:
+        found = requests.access.bytes or count(requests, dense_of(requests)).vector_bytes
+        widest = max(widest, 8 * found // element_bits)
+    return widest
+
+
+def derived_xor(shape: Sequence[int], element_bits: int) -> tuple[int, int, int]:
+    """Derive (vec, per_phase, max_phase) as Triton does for an operand along K.
+
+    Chunks are 16 bytes (for 8-bit elements and up), as many rows share a permutation as fit in 128
+    bytes, and the permutations are as many as 8 rows of chunks need.
+
+    Examples
+    --------
+    >>> derived_xor([128, 32], 16), derived_xor([128, 64], 16), derived_xor([64, 32], 32)
+    ((8, 2, 4), (8, 1, 8), (4, 1, 8))
+    """
+    if len(shape) < 2 or not is_power_of_two(shape[-1]):
+        raise LayoutError(
+            f"A swizzle needs rows of a power of two elements; the shape is {list(shape)}."
+        )
+    k_width = max(32 // element_bits, 1)
+    layout = shared_for_mma_sync(0, [8, shape[-1]], [1, 0], element_bits, k_width)
+    return layout.vec, layout.per_phase, layout.max_phase
+
+
+def hardware_widths(shape: Sequence[int], element_bits: int) -> list[int]:
+    """List the byte swizzles that the rows of a shape can have, widest first.
+
+    >>> hardware_widths([64, 32], 16), hardware_widths([4, 64], 16)
+    ([64, 32], [])
+    """
+    fitting: list[int] = []
+    for width in (128, 64, 32):
+        try:
+            hardware_swizzle(shape, width, element_bits)
+        except LayoutError:
+            continue
+        fitting.append(width)
+    return fitting
+
+
+def _plain(shape: Sequence[int], element_bits: int, vector: int) -> Iterator[tuple[str, Placement]]:
+    yield "none", dense(shape)
+    for params in _xor_params(shape, element_bits, vector):
+        try:
+            placement = xor_rows(shape, *params)
+        except LayoutError:
+            return
+        yield f"xor{params}", placement
+    if 8 * MAX_ACCESS_BYTES // element_bits >= vector:
+        for width in hardware_widths(shape, element_bits):
+            yield f"{width}B", hardware_swizzle(shape, width, element_bits)
+
+
+def _xor_params(shape: Sequence[int], element_bits: int, vector: int) -> list[tuple[int, int, int]]:
+    """Parameters worth trying: Triton's first, then all others, few permutations first."""
+    if len(shape) < 2 or not is_power_of_two(shape[-1]):
+        return []
+    columns, rows = shape[-1], 1
+    for extent in shape[:-1]:
+        rows *= extent
+    line = max(1, 8 * _LINE_BYTES // element_bits)
+    found = [
+        (vec, per_phase, max_phase)
+        for max_phase in _powers(2, 32)
+        for vec in reversed(
+            list(_powers(vector, max(vector, 8 * MAX_ACCESS_BYTES // element_bits)))
+        )
+        for per_phase in _powers(1, max(1, line // min(columns, line)) * 4)
+        if vec * max_phase <= columns and per_phase * max_phase <= rows
+    ]
+    first = derived_xor(shape, element_bits)
+    return sorted(found, key=lambda params: params != first)
+
+
+def _powers(low: int, high: int) -> Iterator[int]:
+    while low <= high:
+        yield low
+        low *= 2
+
+
+def _paddings(shape: Sequence[int], element_bits: int, vector: int) -> list[tuple[str, Placement]]:
+    """Rows made longer by up to 128 bytes, in steps that keep the vectors aligned."""
+    if len(shape) < 2:
+        return []
+    line = 8 * _LINE_BYTES // element_bits
+    short = -shape[-1] % vector
+    ways: list[tuple[str, Placement]] = []
+    for extra in range(short, line + 1, vector):
+        stride = shape[-1] + extra
+        ways.append((f"pad({line}, {stride % line})", padded(shape, extra)))
+    return ways

@@ -1,0 +1,415 @@
+"""Every access of a function's shared memory, with the loops and conditions around it.
+
+Works before lowering, where indices have several dims and vectors are loops, and on final device
+functions, where offsets are flat and vectors are ramps. Instructions that take an address instead
+of indices are known by name (:data:`POINTER_OPS`); whatever else takes one is not understood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.tirx import IterVar
+
+from .access import element_bytes
+
+__all__ = [
+    "OPAQUE",
+    "POINTER_OPS",
+    "Context",
+    "LoopVar",
+    "PointerOp",
+    "SharedAccess",
+    "pointer_of",
+    "read_shared_accesses",
+    "shape_of",
+]
+
+#: Calls that give the address of a buffer, or of one element.
+OPAQUE = ("tirx.address_of", "tirx.tvm_access_ptr", "tirx.buffer_data", "tirx.ptr_byte_offset")
+_GENERIC_TO_SHARED = "tirx.cuda.cvta_generic_to_shared"
+_THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+
+
+@dataclass(frozen=True)
+class PointerOp:
+    """An instruction that takes the address of shared memory.
+
+    Attributes
+    ----------
+    kind : str
+        ``ldmatrix``, ``stmatrix`` or ``cp.async``.
+    pointer : callable
+        From the arguments to the number of the one that holds the address.
+    bytes : callable
+        From the arguments to the bytes that a lane touches there, or None if that is not constant.
+    has_offset : bool
+        The argument after the address is added to it, in elements.
+    """
+
+    kind: str
+    pointer: Callable[[Sequence[Any]], int]
+    bytes: Callable[[Sequence[Any]], int | None]
+    has_offset: bool = False
+
+
+#: PTX ISA 9.7.14.5.15: each lane gives the address of a row of 8 elements of 16 bits.
+_ROW_BYTES = 16
+
+
+def _constant(argument: Any) -> int | None:
+    return int(argument) if isinstance(argument, int | tirx.IntImm) else None
+
+
+def _matrix_count(args: Sequence[Any]) -> int:
+    """Registers before the address of ``tirx.ptx.ldmatrix``: 1, 2 or 4, as ``.num`` says."""
+    return next(int(text[1]) for text in map(_text, args) if text in ("x1", "x2", "x4"))
+
+
+def _text(argument: Any) -> str:
+    return str(argument.value) if isinstance(argument, tirx.StringImm) else ""
+
+
+POINTER_OPS: dict[str, PointerOp] = {
+    "tirx.ptx_legacy.ldmatrix": PointerOp(
+        "ldmatrix", lambda _: 5, lambda _: _ROW_BYTES, has_offset=True
+    ),
+    "tirx.ptx.ldmatrix": PointerOp("ldmatrix", _matrix_count, lambda _: _ROW_BYTES),
+    "tirx.ptx.stmatrix": PointerOp("stmatrix", lambda _: 0, lambda _: _ROW_BYTES),
+    "tirx.ptx.cp_async_ca": PointerOp("cp.async", lambda _: 0, lambda args: _constant(args[2])),
+    "tirx.ptx.cp_async_cg": PointerOp("cp.async", lambda _: 0, lambda args: _constant(args[2])),
+    "tirx.s_tir.cp_async_raw": PointerOp(
+        "cp.async", lambda _: 0, lambda args: _constant(args[4]), has_offset=True
+    ),
+}
+
+
+@dataclass(frozen=True)
+class LoopVar:
+    """A variable that a loop or the launch gives its values.
+
+    Attributes
+    ----------
+    var : Var
+    start, extent : PrimExpr or int
+    kind : str
+        ``serial``, ``vectorized``, ..., or a thread such as ``threadIdx.x``.
+    """
+
+    var: Any
+    start: Any
+    extent: Any
+    kind: str
+
+
+@dataclass(frozen=True)
+class Context:
+    """What lies around a statement.
+
+    Attributes
+    ----------
+    loops : tuple of LoopVar
+        Outermost first.
+    lets : tuple of (Var, PrimExpr)
+        Variables that stand for expressions, in order.
+    conditions : tuple of PrimExpr
+        All of which hold.
+    threads : dict of str to int
+        Extents of the kernel's thread axes.
+    block : str
+        Name of the innermost block with a name.
+    """
+
+    loops: tuple[LoopVar, ...] = ()
+    lets: tuple[tuple[Any, Any], ...] = ()
+    conditions: tuple[Any, ...] = ()
+    threads: dict[str, int] = field(default_factory=dict)
+    block: str = ""
+
+
+@dataclass(frozen=True)
+class SharedAccess:
+    """One load, store or matrix instruction of shared memory.
+
+    Attributes
+    ----------
+    buffer : Buffer
+    kind : str
+        ``load``, ``store``, ``ldmatrix``, ``stmatrix`` or ``cp.async``.
+    indices : tuple of PrimExpr
+        Of the first element, one for each dim; the last may be a ramp.
+    bytes : int or None
+        What a lane touches from there; None for as much as the vector has.
+    context : Context
+    """
+
+    buffer: Any
+    kind: str
+    indices: tuple[Any, ...]
+    bytes: int | None
+    context: Context
+
+    @property
+    def is_write(self) -> bool:
+        """Whether it writes shared memory."""
+        return self.kind in ("store", "stmatrix", "cp.async")
+
+    def __str__(self) -> str:
+        where = f" in block {self.context.block}" if self.context.block else ""
+        return f"{self.kind} of {self.buffer.name}{list(self.indices)}{where}"
+
+
+def shape_of(buffer: Any) -> list[int] | None:
+    """Extents of a buffer, or what bounds them: a tile of a symbolic size has min(n, 64) rows.
+
+    Returns
+    -------
+    list of int or None
+        None where an extent has no bound.
+    """
+    bounds = [int(tvm.sym.Analyzer().const_int_bound(n).max_value) for n in buffer.shape]
+    return bounds if all(bound < 1 << 31 for bound in bounds) else None
+
+
+def strides_of(buffer: Any) -> list[Any]:
+    """Strides of a buffer in elements, those of plain rows where it names none."""
+    strides = list(buffer.ty.strides)
+    if not strides:
+        strides = [1]
+        for extent in reversed(list(buffer.shape)[1:]):
+            strides.insert(0, strides[0] * extent)
+    return strides
+
+
+def pointer_of(call: Any, op: PointerOp) -> tuple[Any, tuple[Any, ...]] | None:
+    """Find buffer and indices of the element that an instruction's address names.
+
+    Returns
+    -------
+    tuple or None
+        None where the address is put together in a way that is not understood.
+    """
+    position = op.pointer(call.args)
+    pointer = call.args[position]
+    while getattr(getattr(pointer, "op", None), "name", "") == _GENERIC_TO_SHARED:
+        pointer = pointer.args[0]
+    more = call.args[position + 1] if op.has_offset else 0
+    name = getattr(getattr(pointer, "op", None), "name", "")
+    if name == "tirx.address_of":
+        load = pointer.args[0]
+        if _constant(more) == 0:
+            return load.source, tuple(load.indices)
+        offset = _linear(load.indices, strides_of(load.source)) + more
+        return load.source, _indices(load.source, offset)
+    if name == "tirx.tvm_access_ptr":
+        kind, data, offset = pointer.args[:3]
+        if str(kind.ty.dtype) != str(_data_of(data).dtype):
+            return None
+        return _data_of(data), _indices(_data_of(data), offset + more)
+    if name == "tirx.buffer_data":
+        return pointer.args[0], _indices(pointer.args[0], more)
+    return None
+
+
+def _data_of(data: Any) -> Any:
+    return data.args[0] if getattr(getattr(data, "op", None), "name", "") else data
+
+
+def _linear(indices: Sequence[Any], strides: Sequence[Any]) -> Any:
+    return sum((i * s for i, s in zip(indices, strides, strict=True)), tirx.IntImm("int32", 0))
+
+
+def _indices(buffer: Any, offset: Any) -> tuple[Any, ...]:
+    """Take an offset apart, the first dim taking whatever is left."""
+    parts: list[Any] = []
+    for stride in strides_of(buffer)[:-1]:
+        parts.append(tirx.floordiv(offset, stride))
+        offset = tirx.floormod(offset, stride)
+    return (*parts, offset)
+
+
+class _Reader:
+    """Walks statements with their context."""
+
+    def __init__(self) -> None:
+        self.found: list[SharedAccess] = []
+
+    def statement(self, node: Any, context: Context) -> Context:
+        """Read a statement; gives the context of what follows it."""
+        handler = _STATEMENTS.get(type(node))
+        if handler is not None:
+            return handler(self, node, context) or context
+        self.expression(node, context)
+        return context
+
+    def sequence(self, node: Any, context: Context) -> None:
+        for child in node.seq:
+            context = self.statement(child, context)
+
+    def loop(self, node: Any, context: Context) -> None:
+        kind = str(tirx.ForKind(node.kind).name).lower()
+        if node.thread_binding is not None:
+            kind = str(node.thread_binding.thread_tag)
+        self._inside(LoopVar(node.loop_var, node.min, node.extent, kind), node.body, context)
+
+    def _inside(self, loop: LoopVar, body: Any, context: Context) -> None:
+        if not context.threads:
+            context = replace(context, threads=_threads(loop, body))
+        self.statement(body, replace(context, loops=(*context.loops, loop)))
+
+    def attribute(self, node: Any, context: Context) -> None:
+        if isinstance(node.node, IterVar) and str(node.attr_key) == "thread_extent":
+            loop = LoopVar(node.node.var, 0, node.value, str(node.node.thread_tag))
+            self._inside(loop, node.body, context)
+        else:
+            self.statement(node.body, context)
+
+    def realize(self, node: Any, context: Context) -> None:
+        inside = self._under(context, node.predicate)
+        block = node.block
+        pairs = zip((it.var for it in block.iter_vars), node.iter_values, strict=True)
+        inside = replace(
+            inside,
+            lets=(*inside.lets, *pairs),
+            block=str(block.name_hint) or inside.block,
+        )
+        if block.init is not None:
+            self.statement(block.init, inside)
+        self.statement(block.body, inside)
+
+    def branch(self, node: Any, context: Context) -> None:
+        self.expression(node.condition, context)
+        self.statement(node.then_case, self._under(context, node.condition))
+        if node.else_case is not None:
+            self.statement(node.else_case, self._under(context, tirx.Not(node.condition)))
+
+    def let(self, node: Any, context: Context) -> Context:
+        self.expression(node.value, context)
+        return replace(context, lets=(*context.lets, (node.var, node.value)))
+
+    def store(self, node: Any, context: Context) -> None:
+        self.expression(node.value, context)
+        for index in node.indices:
+            self.expression(index, context)
+        self._note(node.buffer, "store", node.indices, None, context)
+
+    def evaluate(self, node: Any, context: Context) -> None:
+        self.expression(node.value, context)
+
+    def expression(self, node: Any, context: Context) -> None:
+        """Read the loads and instructions of an expression, conditional ones under theirs."""
+        handled: list[Any] = []
+
+        def call(node: Any) -> Any:
+            name = getattr(node.op, "name", "")
+            op = POINTER_OPS.get(name)
+            if op is not None:
+                pointer = pointer_of(node, op)
+                if pointer is not None:
+                    self._note(pointer[0], op.kind, pointer[1], op.bytes(node.args), context)
+            elif name.endswith("if_then_else"):
+                self._choice(node.args, context)
+                return tvm_ffi.WalkResult.SKIP
+            elif name == "tirx.address_of":
+                handled.append(node.args[0])
+            return None
+
+        def load(node: Any) -> None:
+            if not any(node.same_as(one) for one in handled):
+                self._note(node.source, "load", node.indices, None, context)
+
+        rules = [(tvm.ir.Call, call), (tvm.ir.TensorLoad, load)]
+        tvm_ffi.structural_walk(node, rules, order="pre")
+
+    def _choice(self, args: Sequence[Any], context: Context) -> None:
+        condition, left, right = args
+        self.expression(condition, context)
+        self.expression(left, self._under(context, condition))
+        self.expression(right, self._under(context, tirx.Not(condition)))
+
+    @staticmethod
+    def _under(context: Context, condition: Any) -> Context:
+        if _constant(condition) == 1:
+            return context
+        return replace(context, conditions=(*context.conditions, condition))
+
+    def _note(
+        self, buffer: Any, kind: str, indices: Sequence[Any], size: int | None, context: Context
+    ) -> None:
+        if str(buffer.scope()).startswith("shared"):
+            self.found.append(SharedAccess(buffer, kind, tuple(indices), size, context))
+
+
+def _body(reader: _Reader, node: Any, context: Context) -> None:
+    reader.statement(node.body, context)
+
+
+_STATEMENTS: dict[type, Callable[[_Reader, Any, Context], Context | None]] = {
+    tirx.SeqStmt: _Reader.sequence,
+    tirx.For: _Reader.loop,
+    tirx.AttrStmt: _Reader.attribute,
+    s_tir.SBlockRealize: _Reader.realize,
+    tirx.IfThenElse: _Reader.branch,
+    tirx.Bind: _Reader.let,
+    tirx.BufferStore: _Reader.store,
+    tirx.Evaluate: _Reader.evaluate,
+    tirx.While: _body,
+}
+
+
+def _threads(first: LoopVar, body: Any) -> dict[str, int]:
+    """Extents of a kernel's thread axes, from its outermost loop or attribute."""
+    found = {first.kind: _constant(first.extent) or 1}
+
+    def loop(node: Any) -> None:
+        if node.thread_binding is not None:
+            found[str(node.thread_binding.thread_tag)] = _constant(node.extent) or 1
+
+    def attribute(node: Any) -> None:
+        if isinstance(node.node, IterVar) and str(node.attr_key) == "thread_extent":
+            found[str(node.node.thread_tag)] = _constant(node.value) or 1
+
+    tvm_ffi.structural_walk(body, [(tirx.For, loop), (tirx.AttrStmt, attribute)])
+    return {tag: extent for tag, extent in found.items() if tag in _THREADS}
+
+
+def read_shared_accesses(func: Any) -> list[SharedAccess]:
+    """List the accesses of shared memory that a function makes, in the order of the program.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Opaque TensorIR blocks or flat statements; iterators of blocks count as let variables.
+
+    Examples
+    --------
+    >>> for access in read_shared_accesses(kernel):    # doctest: +SKIP
+    ...     print(access)
+    store of A_shared[threadIdx_x // 32, threadIdx_x % 32] in block A_shared
+    load of A_shared[threadIdx_x % 32, threadIdx_x // 32] in block B
+    """
+    reader = _Reader()
+    reader.statement(func.body, Context())
+    return reader.found
+
+
+def loops_in_use(access: SharedAccess) -> Iterator[LoopVar]:
+    """Iterate over the loops that indices, conditions or lets mention."""
+    parts = [*access.indices, *access.context.conditions]
+    used = [var for part in parts for var in tirx.analysis.undefined_vars(part)]
+    for var, value in reversed(access.context.lets):
+        if any(var.same_as(other) for other in used):
+            used.extend(tirx.analysis.undefined_vars(value))
+    for loop in access.context.loops:
+        if any(loop.var.same_as(var) for var in used):
+            yield loop
+
+
+def access_bytes(access: SharedAccess) -> int:
+    """Bytes of an element."""
+    return element_bytes(access.buffer)

@@ -1,0 +1,244 @@
+"""Where the elements of a shared buffer lie: rows with a stride, or offsets by XOR.
+
+A placement turns index arrays into offsets of elements; it is what a swizzle or a padding comes
+down to once shape and layout are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..errors import LayoutError
+from .linear import LinearLayout, is_power_of_two, log2
+from .shared import NVMMASharedLayout, SwizzledSharedLayout
+
+__all__ = ["Placement", "Strided", "Xor", "dense", "hardware_swizzle", "padded", "xor_rows"]
+
+#: Bytes to which a buffer is aligned when nothing asks for more: every bank once.
+LINE_BYTES = 128
+
+
+@dataclass(frozen=True)
+class Strided:
+    """An element lies at the sum of its indices times the strides.
+
+    Attributes
+    ----------
+    strides : tuple of int
+        Elements, one for each dim, the last 1.
+    alignment : int
+        Bytes to which the buffer must be aligned.
+
+    Examples
+    --------
+    >>> padded([4, 32], 1)
+    Strided(strides=(33, 1), alignment=128)
+    >>> padded([4, 32], 1).elements([4, 32])
+    132
+    """
+
+    strides: tuple[int, ...]
+    alignment: int = LINE_BYTES
+
+    def offsets(self, indices: Sequence[Any]) -> Any:
+        """Offset of each element; indices are arrays, one for each dim."""
+        terms = (
+            np.asarray(index, np.int64) * stride
+            for index, stride in zip(indices, self.strides, strict=True)
+        )
+        return sum(terms, np.int64(0))
+
+    def elements(self, shape: Sequence[int]) -> int:
+        """Elements to allocate, the padding after the last row included."""
+        return self.strides[0] * shape[0]
+
+    def whole(self) -> int:
+        """Find how many aligned neighbours of the last dim surely stay neighbours and aligned.
+
+        >>> Strided((40, 1)).whole()
+        8
+        """
+        if self.strides[-1] != 1:
+            return 1
+        outer = [stride for stride in self.strides[:-1] if stride]
+        return min((stride & -stride for stride in outer), default=1 << 30)
+
+
+@dataclass(frozen=True)
+class Xor:
+    """An element lies at the XOR of the images of its indices' bits.
+
+    Attributes
+    ----------
+    images : tuple of tuple of int
+        For each dim the offsets to which the bits of the index go, lowest first.
+    alignment : int
+        Bytes to which the buffer must be aligned.
+
+    Examples
+    --------
+    >>> swizzle = xor_rows([4, 8], 2, 1, 4)
+    >>> swizzle.images
+    ((10, 20), (1, 2, 4))
+    >>> swizzle.offsets([np.arange(4), np.zeros(4, int)])
+    array([ 0, 10, 20, 30])
+    """
+
+    images: tuple[tuple[int, ...], ...]
+    alignment: int = LINE_BYTES
+
+    def offsets(self, indices: Sequence[Any]) -> Any:
+        """Offset of each element; indices are arrays, one for each dim."""
+        total: Any = np.int64(0)
+        for index, images in zip(indices, self.images, strict=True):
+            values = np.asarray(index, np.int64)
+            for bit, image in enumerate(images):
+                total = total ^ (values >> bit & 1) * image
+        return total
+
+    def elements(self, shape: Sequence[int]) -> int:
+        """Elements to allocate: up to the last offset in use."""
+        grid = np.meshgrid(*map(np.arange, shape), indexing="ij", sparse=True)
+        return int(np.max(self.offsets(grid))) + 1
+
+    def whole(self) -> int:
+        """Find how many aligned neighbours of the last dim surely stay neighbours and aligned.
+
+        >>> xor_rows([4, 8], 2, 1, 4).whole()
+        2
+        """
+        last = self.images[-1]
+        others = [image for images in self.images[:-1] for image in images]
+        width = 1
+        while width.bit_length() <= len(last) and last[width.bit_length() - 1] == width:
+            rest = [*last[width.bit_length() :], *others]
+            if any(image & width for image in rest):
+                break
+            width *= 2
+        return width
+
+
+Placement = Strided | Xor
+
+
+def dense(shape: Sequence[int]) -> Strided:
+    """Plain rows without gaps.
+
+    >>> dense([2, 4, 8]).strides
+    (32, 8, 1)
+    """
+    return Strided(tuple(prod(shape[d + 1 :]) for d in range(len(shape))))
+
+
+def padded(shape: Sequence[int], padding: int) -> Strided:
+    """Rows with ``padding`` elements after each.
+
+    >>> padded([2, 4, 8], 1).strides
+    (36, 9, 1)
+    """
+    return dense([*shape[:-1], shape[-1] + padding])
+
+
+def xor_rows(shape: Sequence[int], vec: int, per_phase: int, max_phase: int) -> Xor:
+    """Permute the vectors of each row by an XOR with its number, as Triton's swizzled layout does.
+
+    All dims but the last count rows together. The first dim may have any extent.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Of the buffer.
+    vec, per_phase, max_phase : int
+        See :class:`.SwizzledSharedLayout`.
+
+    Raises
+    ------
+    LayoutError
+        If a dim but the first is no power of two, or the numbers do not fit the shape.
+    """
+    rows, columns = _rows(shape)
+    if vec * max_phase > columns:
+        raise LayoutError(
+            f"Rows of {columns} elements hold {columns // vec} vectors of {vec}, too few for "
+            f"{max_phase} permutations."
+        )
+    layout = SwizzledSharedLayout(vec, per_phase, max_phase, [1, 0])
+    return split_rows(of_linear(layout.to_linear([rows, columns])), shape)
+
+
+def hardware_swizzle(shape: Sequence[int], width: int, element_bits: int) -> Xor:
+    """Lay rows out as TMA and ``wgmma`` swizzle them, in panels ``width`` bytes wide.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Of the buffer; all dims but the last count rows together, 8 or more.
+    width : int
+        32, 64 or 128 bytes.
+    element_bits : int
+
+    Examples
+    --------
+    >>> hardware_swizzle([8, 32], 64, 16).images
+    ((32, 72, 144), (1, 2, 4, 8, 16))
+    """
+    rows, columns = _rows(shape)
+    layout = NVMMASharedLayout(width, element_bits)
+    images = of_linear(_panels(layout, rows, columns))
+    return Xor(split_rows(images, shape).images, layout.alignment)
+
+
+def _panels(layout: NVMMASharedLayout, rows: int, columns: int) -> LinearLayout:
+    if rows < 8 or columns * layout.element_bitwidth < 8 * layout.swizzle_byte_width:
+        raise LayoutError(
+            f"A {layout.swizzle_byte_width}-byte swizzle needs 8 rows or more of "
+            f"{layout.swizzle_byte_width} bytes or more; the buffer has {rows} of "
+            f"{columns * layout.element_bitwidth // 8} bytes."
+        )
+    return layout.to_linear([rows, columns])
+
+
+def of_linear(layout: LinearLayout) -> Xor:
+    """Read a map from offset to element the other way round: from index bits to offsets.
+
+    Raises
+    ------
+    LayoutError
+        If the map has other inputs than offset (a block of 1 is fine), or is not one to one.
+    """
+    others = [name for name in layout.in_dims if name != "offset" and layout.in_sizes[name] > 1]
+    if "offset" not in layout.in_dims or others:
+        raise LayoutError(f"{layout} is no layout of shared memory: it maps {layout.in_dims}.")
+    plain = layout.sublayout(["offset"], layout.out_names)
+    if not plain.is_bijective():
+        raise LayoutError(f"{layout} puts several elements at one offset.")
+    back = plain.invert()
+    return Xor(tuple(tuple(v[0] for v in back.basis(name)) for name in back.in_dims))
+
+
+def split_rows(placement: Xor, shape: Sequence[int]) -> Xor:
+    """Share the row number's bits out among all dims but the last, the first taking the rest."""
+    rows, columns = placement.images
+    parts: list[tuple[int, ...]] = []
+    for extent in reversed(shape[1:-1]):
+        parts.insert(0, rows[: log2(extent)])
+        rows = rows[log2(extent) :]
+    return Xor((rows, *parts, columns), placement.alignment)
+
+
+def _rows(shape: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns; rows rounded up to a power of two."""
+    if len(shape) < 2:
+        raise LayoutError(f"A swizzle needs rows and columns; the shape is {list(shape)}.")
+    for dim, extent in enumerate(shape[1:], 1):
+        if not is_power_of_two(extent):
+            raise LayoutError(
+                f"Dim {dim} of shape {list(shape)} has {extent} elements; all dims but the first "
+                "must be powers of two to be swizzled."
+            )
+    return 1 << (prod(shape[:-1]) - 1).bit_length(), shape[-1]
