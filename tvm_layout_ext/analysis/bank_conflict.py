@@ -20,6 +20,7 @@ from tvm import tirx
 from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, NUM_BANKS, WARP_SIZE
 from ..layout.placement import Placement, Strided
 from ..layout.requests import request_wavefronts
+from .pointers import strides_of
 from .sectors import evaluate, stand_in
 from .shared_access import (
     LoopVar,
@@ -27,7 +28,6 @@ from .shared_access import (
     access_bytes,
     loops_in_use,
     read_shared_accesses,
-    strides_of,
 )
 
 __all__ = ["Conflict", "Requests", "bank_conflicts", "count", "placement_of", "read_requests"]

@@ -16,7 +16,7 @@ from ..layout.linear import is_power_of_two
 from ..layout.operands import shared_for_mma_sync
 from ..layout.placement import Placement, dense, hardware_swizzle, padded, xor_rows
 from .bank_conflict import Requests, count
-from .shared_access import shape_of
+from .pointers import shape_of
 
 __all__ = ["Choice", "choose", "cost", "derived_xor", "hardware_widths", "widest_vector"]
 

@@ -2,7 +2,8 @@
 
 Works before lowering, where indices have several dims and vectors are loops, and on final device
 functions, where offsets are flat and vectors are ramps. Instructions that take an address instead
-of indices are known by name (:data:`POINTER_OPS`); whatever else takes one is not understood.
+of indices are known by name (:data:`.pointers.POINTER_OPS`); nothing else that takes one is
+understood.
 """
 
 from __future__ import annotations
@@ -17,76 +18,16 @@ from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
 from .access import element_bytes
+from .pointers import POINTER_OPS, constant, pointer_of
 
 __all__ = [
-    "OPAQUE",
-    "POINTER_OPS",
     "Context",
     "LoopVar",
-    "PointerOp",
     "SharedAccess",
-    "pointer_of",
     "read_shared_accesses",
-    "shape_of",
 ]
 
-#: Calls that give the address of a buffer, or of one element.
-OPAQUE = ("tirx.address_of", "tirx.tvm_access_ptr", "tirx.buffer_data", "tirx.ptr_byte_offset")
-_GENERIC_TO_SHARED = "tirx.cuda.cvta_generic_to_shared"
 _THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
-
-
-@dataclass(frozen=True)
-class PointerOp:
-    """An instruction that takes the address of shared memory.
-
-    Attributes
-    ----------
-    kind : str
-        ``ldmatrix``, ``stmatrix`` or ``cp.async``.
-    pointer : callable
-        From the arguments to the number of the one that holds the address.
-    bytes : callable
-        From the arguments to the bytes that a lane touches there, or None if that is not constant.
-    has_offset : bool
-        The argument after the address is added to it, in elements.
-    """
-
-    kind: str
-    pointer: Callable[[Sequence[Any]], int]
-    bytes: Callable[[Sequence[Any]], int | None]
-    has_offset: bool = False
-
-
-#: PTX ISA 9.7.14.5.15: each lane gives the address of a row of 8 elements of 16 bits.
-_ROW_BYTES = 16
-
-
-def _constant(argument: Any) -> int | None:
-    return int(argument) if isinstance(argument, int | tirx.IntImm) else None
-
-
-def _matrix_count(args: Sequence[Any]) -> int:
-    """Registers before the address of ``tirx.ptx.ldmatrix``: 1, 2 or 4, as ``.num`` says."""
-    return next(int(text[1]) for text in map(_text, args) if text in ("x1", "x2", "x4"))
-
-
-def _text(argument: Any) -> str:
-    return str(argument.value) if isinstance(argument, tirx.StringImm) else ""
-
-
-POINTER_OPS: dict[str, PointerOp] = {
-    "tirx.ptx_legacy.ldmatrix": PointerOp(
-        "ldmatrix", lambda _: 5, lambda _: _ROW_BYTES, has_offset=True
-    ),
-    "tirx.ptx.ldmatrix": PointerOp("ldmatrix", _matrix_count, lambda _: _ROW_BYTES),
-    "tirx.ptx.stmatrix": PointerOp("stmatrix", lambda _: 0, lambda _: _ROW_BYTES),
-    "tirx.ptx.cp_async_ca": PointerOp("cp.async", lambda _: 0, lambda args: _constant(args[2])),
-    "tirx.ptx.cp_async_cg": PointerOp("cp.async", lambda _: 0, lambda args: _constant(args[2])),
-    "tirx.s_tir.cp_async_raw": PointerOp(
-        "cp.async", lambda _: 0, lambda args: _constant(args[4]), has_offset=True
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -162,75 +103,6 @@ class SharedAccess:
     def __str__(self) -> str:
         where = f" in block {self.context.block}" if self.context.block else ""
         return f"{self.kind} of {self.buffer.name}{list(self.indices)}{where}"
-
-
-def shape_of(buffer: Any) -> list[int] | None:
-    """Extents of a buffer, or what bounds them: a tile of a symbolic size has min(n, 64) rows.
-
-    Returns
-    -------
-    list of int or None
-        None where an extent has no bound.
-    """
-    bounds = [int(tvm.sym.Analyzer().const_int_bound(n).max_value) for n in buffer.shape]
-    return bounds if all(bound < 1 << 31 for bound in bounds) else None
-
-
-def strides_of(buffer: Any) -> list[Any]:
-    """Strides of a buffer in elements, those of plain rows where it names none."""
-    strides = list(buffer.ty.strides)
-    if not strides:
-        strides = [1]
-        for extent in reversed(list(buffer.shape)[1:]):
-            strides.insert(0, strides[0] * extent)
-    return strides
-
-
-def pointer_of(call: Any, op: PointerOp) -> tuple[Any, tuple[Any, ...]] | None:
-    """Find buffer and indices of the element that an instruction's address names.
-
-    Returns
-    -------
-    tuple or None
-        None where the address is put together in a way that is not understood.
-    """
-    position = op.pointer(call.args)
-    pointer = call.args[position]
-    while getattr(getattr(pointer, "op", None), "name", "") == _GENERIC_TO_SHARED:
-        pointer = pointer.args[0]
-    more = call.args[position + 1] if op.has_offset else 0
-    name = getattr(getattr(pointer, "op", None), "name", "")
-    if name == "tirx.address_of":
-        load = pointer.args[0]
-        if _constant(more) == 0:
-            return load.source, tuple(load.indices)
-        offset = _linear(load.indices, strides_of(load.source)) + more
-        return load.source, _indices(load.source, offset)
-    if name == "tirx.tvm_access_ptr":
-        kind, data, offset = pointer.args[:3]
-        if str(kind.ty.dtype) != str(_data_of(data).dtype):
-            return None
-        return _data_of(data), _indices(_data_of(data), offset + more)
-    if name == "tirx.buffer_data":
-        return pointer.args[0], _indices(pointer.args[0], more)
-    return None
-
-
-def _data_of(data: Any) -> Any:
-    return data.args[0] if getattr(getattr(data, "op", None), "name", "") else data
-
-
-def _linear(indices: Sequence[Any], strides: Sequence[Any]) -> Any:
-    return sum((i * s for i, s in zip(indices, strides, strict=True)), tirx.IntImm("int32", 0))
-
-
-def _indices(buffer: Any, offset: Any) -> tuple[Any, ...]:
-    """Take an offset apart, the first dim taking whatever is left."""
-    parts: list[Any] = []
-    for stride in strides_of(buffer)[:-1]:
-        parts.append(tirx.floordiv(offset, stride))
-        offset = tirx.floormod(offset, stride)
-    return (*parts, offset)
 
 
 class _Reader:
@@ -334,7 +206,7 @@ class _Reader:
 
     @staticmethod
     def _under(context: Context, condition: Any) -> Context:
-        if _constant(condition) == 1:
+        if constant(condition) == 1:
             return context
         return replace(context, conditions=(*context.conditions, condition))
 
@@ -364,15 +236,15 @@ _STATEMENTS: dict[type, Callable[[_Reader, Any, Context], Context | None]] = {
 
 def _threads(first: LoopVar, body: Any) -> dict[str, int]:
     """Extents of a kernel's thread axes, from its outermost loop or attribute."""
-    found = {first.kind: _constant(first.extent) or 1}
+    found = {first.kind: constant(first.extent) or 1}
 
     def loop(node: Any) -> None:
         if node.thread_binding is not None:
-            found[str(node.thread_binding.thread_tag)] = _constant(node.extent) or 1
+            found[str(node.thread_binding.thread_tag)] = constant(node.extent) or 1
 
     def attribute(node: Any) -> None:
         if isinstance(node.node, IterVar) and str(node.attr_key) == "thread_extent":
-            found[str(node.node.thread_tag)] = _constant(node.value) or 1
+            found[str(node.node.thread_tag)] = constant(node.value) or 1
 
     tvm_ffi.structural_walk(body, [(tirx.For, loop), (tirx.AttrStmt, attribute)])
     return {tag: extent for tag, extent in found.items() if tag in _THREADS}

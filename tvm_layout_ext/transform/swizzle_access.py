@@ -13,13 +13,8 @@ from tvm.s_tir import SBlock
 
 from ..analysis.access import element_bytes
 from ..analysis.index_info import IndexAnalyzer
-from ..analysis.shared_access import (
-    OPAQUE,
-    POINTER_OPS,
-    PointerOp,
-    SharedAccess,
-    pointer_of,
-)
+from ..analysis.pointers import OPAQUE, POINTER_OPS, PointerOp, pointer_of
+from ..analysis.shared_access import SharedAccess
 from ..errors import LayoutError
 from ..layout.placement import Placement, Strided
 from .rebuild import block_with

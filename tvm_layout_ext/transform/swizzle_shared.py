@@ -15,7 +15,8 @@ from .. import decisions
 from ..analysis.access import element_bytes
 from ..analysis.bank_conflict import Requests, read_requests
 from ..analysis.choose_shared import Choice
-from ..analysis.shared_access import SharedAccess, read_shared_accesses, shape_of
+from ..analysis.pointers import shape_of
+from ..analysis.shared_access import SharedAccess, read_shared_accesses
 from ..errors import LayoutError
 from .mark_annotated import ANNOTATION_PREFIX, MARK
 from .rebuild import block_with

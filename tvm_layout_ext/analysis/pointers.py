@@ -1,0 +1,147 @@
+"""Instructions that take an address of shared memory, and which element it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+__all__ = [
+    "OPAQUE",
+    "POINTER_OPS",
+    "PointerOp",
+    "constant",
+    "pointer_of",
+    "shape_of",
+    "strides_of",
+]
+
+#: Calls that give the address of a buffer, or of one element.
+OPAQUE = ("tirx.address_of", "tirx.tvm_access_ptr", "tirx.buffer_data", "tirx.ptr_byte_offset")
+_GENERIC_TO_SHARED = "tirx.cuda.cvta_generic_to_shared"
+
+
+def constant(argument: Any) -> int | None:
+    """Value of a constant expression, else None."""
+    return int(argument) if isinstance(argument, int | tirx.IntImm) else None
+
+
+@dataclass(frozen=True)
+class PointerOp:
+    """An instruction that takes the address of shared memory.
+
+    Attributes
+    ----------
+    kind : str
+        ``ldmatrix``, ``stmatrix`` or ``cp.async``.
+    pointer : callable
+        From the arguments to the number of the one that holds the address.
+    bytes : callable
+        From the arguments to the bytes that a lane touches there, or None if that is not constant.
+    has_offset : bool
+        The argument after the address is added to it, in elements.
+    """
+
+    kind: str
+    pointer: Callable[[Sequence[Any]], int]
+    bytes: Callable[[Sequence[Any]], int | None]
+    has_offset: bool = False
+
+
+#: PTX ISA 9.7.14.5.15: each lane gives the address of a row of 8 elements of 16 bits.
+_ROW_BYTES = 16
+
+
+def _matrix_count(args: Sequence[Any]) -> int:
+    """Registers before the address of ``tirx.ptx.ldmatrix``: 1, 2 or 4, as ``.num`` says."""
+    return next(int(text[1]) for text in map(_text, args) if text in ("x1", "x2", "x4"))
+
+
+def _text(argument: Any) -> str:
+    return str(argument.value) if isinstance(argument, tirx.StringImm) else ""
+
+
+POINTER_OPS: dict[str, PointerOp] = {
+    "tirx.ptx_legacy.ldmatrix": PointerOp(
+        "ldmatrix", lambda _: 5, lambda _: _ROW_BYTES, has_offset=True
+    ),
+    "tirx.ptx.ldmatrix": PointerOp("ldmatrix", _matrix_count, lambda _: _ROW_BYTES),
+    "tirx.ptx.stmatrix": PointerOp("stmatrix", lambda _: 0, lambda _: _ROW_BYTES),
+    "tirx.ptx.cp_async_ca": PointerOp("cp.async", lambda _: 0, lambda args: constant(args[2])),
+    "tirx.ptx.cp_async_cg": PointerOp("cp.async", lambda _: 0, lambda args: constant(args[2])),
+    "tirx.s_tir.cp_async_raw": PointerOp(
+        "cp.async", lambda _: 0, lambda args: constant(args[4]), has_offset=True
+    ),
+}
+
+
+def shape_of(buffer: Any) -> list[int] | None:
+    """Extents of a buffer, or what bounds them: a tile of a symbolic size has min(n, 64) rows.
+
+    Returns
+    -------
+    list of int or None
+        None where an extent has no bound.
+    """
+    bounds = [int(tvm.sym.Analyzer().const_int_bound(n).max_value) for n in buffer.shape]
+    return bounds if all(bound < 1 << 31 for bound in bounds) else None
+
+
+def strides_of(buffer: Any) -> list[Any]:
+    """Strides of a buffer in elements, those of plain rows where it names none."""
+    strides = list(buffer.ty.strides)
+    if not strides:
+        strides = [1]
+        for extent in reversed(list(buffer.shape)[1:]):
+            strides.insert(0, strides[0] * extent)
+    return strides
+
+
+def pointer_of(call: Any, op: PointerOp) -> tuple[Any, tuple[Any, ...]] | None:
+    """Find buffer and indices of the element that an instruction's address names.
+
+    Returns
+    -------
+    tuple or None
+        None where the address is put together in a way that is not understood.
+    """
+    position = op.pointer(call.args)
+    pointer = call.args[position]
+    while getattr(getattr(pointer, "op", None), "name", "") == _GENERIC_TO_SHARED:
+        pointer = pointer.args[0]
+    more = call.args[position + 1] if op.has_offset else 0
+    name = getattr(getattr(pointer, "op", None), "name", "")
+    if name == "tirx.address_of":
+        load = pointer.args[0]
+        if constant(more) == 0:
+            return load.source, tuple(load.indices)
+        offset = _linear(load.indices, strides_of(load.source)) + more
+        return load.source, _indices(load.source, offset)
+    if name == "tirx.tvm_access_ptr":
+        kind, data, offset = pointer.args[:3]
+        if str(kind.ty.dtype) != str(_data_of(data).dtype):
+            return None
+        return _data_of(data), _indices(_data_of(data), offset + more)
+    if name == "tirx.buffer_data":
+        return pointer.args[0], _indices(pointer.args[0], more)
+    return None
+
+
+def _data_of(data: Any) -> Any:
+    return data.args[0] if getattr(getattr(data, "op", None), "name", "") else data
+
+
+def _linear(indices: Sequence[Any], strides: Sequence[Any]) -> Any:
+    return sum((i * s for i, s in zip(indices, strides, strict=True)), tirx.IntImm("int32", 0))
+
+
+def _indices(buffer: Any, offset: Any) -> tuple[Any, ...]:
+    """Take an offset apart, the first dim taking whatever is left."""
+    parts: list[Any] = []
+    for stride in strides_of(buffer)[:-1]:
+        parts.append(tirx.floordiv(offset, stride))
+        offset = tirx.floormod(offset, stride)
+    return (*parts, offset)
