@@ -146,15 +146,15 @@ def strided_rows(stride: int, start: int = 0) -> Any:
     """``ldmatrix.x4`` of one warp from rows ``stride`` halves apart."""
 
     @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((32, 8), "float16"), D: T.Buffer((32, 4), "uint32")):
+    def main(A: T.Buffer((32, stride), "float16"), D: T.Buffer((32, 4), "uint32")):
         S = T.sblock_alloc_buffer((32, stride), "float16", scope="shared")
         for j in T.thread_binding(32, "threadIdx.x"):
             with T.sblock("load"):
                 v = T.axis.spatial(32, j)
-                T.reads(A[v, 0:8])
+                T.reads(A[v, 0:stride])
                 T.writes(D[v, 0:4])
                 d = T.alloc_buffer((4,), "uint32", scope="local")
-                for k in range(8):
+                for k in range(stride):
                     S[v, k] = A[v, k]
                 T.evaluate(T.cuda.cta_sync())
                 T.ptx["ldmatrix.sync.aligned.m8n8.x4.shared.b16"](

@@ -1,0 +1,173 @@
+"""A GEMM tensorized with TVM's own intrinsics, which become ``ldmatrix`` and ``mma.sync``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import te
+from tvm.s_tir import Schedule
+
+__all__ = ["CASES", "Case", "gemm"]
+
+_WARPS = 2
+_TILE, _DEPTH = 64, 32
+
+
+@dataclass(frozen=True)
+class Case:
+    """Types and intrinsics: B is ``N x K`` where ``trans_b``, else ``K x N``."""
+
+    dtype: str
+    total: str
+    trans_b: bool
+    k: int
+    load_a: str
+    load_b: str
+    mma: str
+    fill: str
+    store: str
+    scope: str = "shared"
+
+
+_F32 = ("mma_fill_16x16_f32", "mma_store_16x16_f32_global_")
+_I32 = ("mma_fill_16x16_i32", "mma_store_16x16_i32_global_")
+_F16 = ("mma_fill_16x16_f16", "mma_store_16x16_f16_global_")
+CASES = {
+    "f16": Case(
+        *("float16", "float32", False, 16, "mma_ldmatrix_f16_a"),
+        *("mma_ldmatrix_f16_b", "mma_f16f16f32", *_F32),
+    ),
+    "f16 dyn": Case(
+        *("float16", "float32", False, 16, "mma_ldmatrix_f16_a_dyn"),
+        *("mma_ldmatrix_f16_b_dyn", "mma_f16f16f32", *_F32, "shared.dyn"),
+    ),
+    "f16 trans": Case(
+        *("float16", "float32", True, 16, "mma_ldmatrix_f16_a"),
+        *("mma_ldmatrix_f16_b_trans", "mma_f16f16f32_trans_b", *_F32),
+    ),
+    "f16 in f16": Case(
+        *("float16", "float16", False, 16, "mma_ldmatrix_f16_a"),
+        *("mma_ldmatrix_f16_b", "mma_f16f16f16", *_F16),
+    ),
+    "i8": Case(
+        *("int8", "int32", False, 32, "mma_ldmatrix_i8_a"),
+        *("mma_ldmatrix_i8_b", "mma_i8i8i32", *_I32),
+    ),
+    "i8 trans": Case(
+        *("int8", "int32", True, 32, "mma_ldmatrix_i8_a"),
+        *("mma_ldmatrix_i8_b_trans", "mma_i8i8i32_trans_b", *_I32),
+    ),
+    "e4m3": Case(
+        *("float8_e4m3fn", "float32", False, 32, "mma_ldmatrix_e4m3_a"),
+        *("mma_ldmatrix_e4m3_b", "mma_e4m3e4m3f32", *_F32),
+    ),
+    "e5m2 trans": Case(
+        *("float8_e5m2", "float32", True, 32, "mma_ldmatrix_e5m2_a"),
+        *("mma_ldmatrix_e5m2_b_trans", "mma_e5m2e5m2f32_trans_b", *_F32),
+    ),
+}
+
+
+def _product(case: Case, size: int) -> Any:
+    A = te.placeholder((size, size), case.dtype, name="A")
+    B = te.placeholder((size, size), case.dtype, name="B")
+    k = te.reduce_axis((0, size), "k")
+
+    def element(i: Any, j: Any) -> Any:
+        right = B[j, k] if case.trans_b else B[k, j]
+        return te.sum(A[i, k].astype(case.total) * right.astype(case.total), axis=k)
+
+    return te.create_prim_func([A, B, te.compute((size, size), element, name="C")])
+
+
+def _blocked(rows: int, columns: int, inner: Callable[..., Any]) -> Callable[..., Any]:
+    """Index map of a matrix of tiles, each of which is spread over a warp."""
+    return lambda i, j: (i // rows, j // columns, *inner(i % rows, j % columns))
+
+
+def _stage(sch: Schedule, block: Any, which: int, loop: Any, case: Case, padding: int) -> None:
+    """Copy an operand's tile to shared memory, 16 bytes a thread."""
+    copy = sch.cache_read(block, which, case.scope)
+    sch.compute_at(copy, loop)
+    wide = 16 // (2 if case.dtype == "float16" else 1)
+    fused = sch.fuse(*sch.get_loops(copy)[-2:])
+    _, z, y, x, vector = sch.split(fused, [None, _WARPS, _WARPS, 32, wide])
+    for part, axis in ((z, "threadIdx.z"), (y, "threadIdx.y"), (x, "threadIdx.x")):
+        sch.bind(part, axis)
+    sch.vectorize(vector)
+    if padding:
+        sch.storage_align(copy, 0, -2, _TILE, padding)
+
+
+def _tile(sch: Schedule, block: Any, rows: int, columns: int) -> Any:
+    """Split a copy into tiles; the loop that is to be tensorized."""
+    i, j = sch.get_loops(block)[-2:]
+    i, inner_i = sch.split(i, [None, rows])
+    j, inner_j = sch.split(j, [None, columns])
+    sch.reorder(i, j, inner_i, inner_j)
+    return inner_i
+
+
+def _split_loops(sch: Schedule, block: Any, case: Case) -> tuple[Any, Any, Any, Any]:
+    """Map the loops to blocks and warps; the loops of warps, both of k, and the tensor tile."""
+    i, j, k = sch.get_loops(block)
+    bi, wi, i, ti = sch.split(i, [None, _WARPS, _TILE // 16 // _WARPS, 16])
+    bj, wj, j, tj = sch.split(j, [None, _WARPS, _TILE // 16 // _WARPS, 16])
+    outer, k, tk = sch.split(k, [None, _DEPTH // case.k, case.k])
+    sch.reorder(bi, bj, wi, wj, outer, k, i, j, ti, tj, tk)
+    axes = ("blockIdx.y", "blockIdx.x", "threadIdx.z", "threadIdx.y")
+    for loop, axis in zip((bi, bj, wi, wj), axes, strict=True):
+        sch.bind(loop, axis)
+    return wj, outer, k, ti
+
+
+def gemm(name: str, size: int = 128, padding: int = 0, marked: bool = False) -> Schedule:
+    """``C = A @ B`` in 64x64 tiles of four warps, in steps of 32 along K.
+
+    Parameters
+    ----------
+    name : str
+        Of :data:`CASES`.
+    size : int
+        Rows and columns of all matrices.
+    padding : int
+        Elements that a row of shared memory is longer than a multiple of 64; 0 for none.
+    marked : bool
+        Whether the package's passes treat the function, which lower its warp buffers in full.
+    """
+    # Not at the top of the file: TVM parses all its intrinsics here, which takes many seconds.
+    import tvm.s_tir.tensor_intrin.cuda as intrin
+
+    case = CASES[name]
+    func = _product(case, size)
+    sch = Schedule(func.with_attr("layout_ext.annotated", 1) if marked else func)
+    block = sch.get_sblock("C")
+    warp, outer, inner, tile = _split_loops(sch, block, case)
+    for which in (0, 1):
+        _stage(sch, block, which, outer, case, padding)
+    a, b = (sch.cache_read(block, which, "warp") for which in (0, 1))
+    c = sch.cache_write(block, 0, "warp")
+    sch.compute_at(a, inner)
+    sch.compute_at(b, inner)
+    sch.reverse_compute_at(c, warp)
+    lay_c = _blocked(16, 16, intrin.shared_16x16_to_ldmatrix_32x8_layout)
+    lay_a = lay_b = lay_c
+    if case.k == 32:
+        lay_a = _blocked(16, 32, intrin.shared_16x32_to_ldmatrix_32x16_layout)
+        across = _blocked(32, 16, intrin.shared_32x16_to_ldmatrix_32x16_layout)
+        lay_b = lay_a if case.trans_b else across
+    tiles = [
+        (_tile(sch, a, 16, case.k), case.load_a),
+        (_tile(sch, b, *((16, case.k) if case.trans_b else (case.k, 16))), case.load_b),
+        (_tile(sch, c, 16, 16), case.store),
+        (tile, case.mma),
+    ]
+    sch.transform_layout(a, ("write", 0), lay_a)
+    sch.transform_layout(b, ("write", 0), lay_b)
+    sch.transform_layout(c, ("read", 0), lay_c)
+    start = sch.decompose_reduction(block, outer)
+    for loop, intrinsic in [*tiles, (sch.get_loops(start)[-2], case.fill)]:
+        sch.tensorize(loop, intrinsic)
+    return sch

@@ -1,0 +1,59 @@
+"""``cp.async`` with a source size or a predicate: zeros come with the copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm.script import tirx as T
+
+from tests.simulate import kernels, matrix_programs
+from tvm_layout_ext.build import device_program
+from tvm_layout_ext.errors import NotModelled
+from tvm_layout_ext.simulate import simulate
+
+A = kernels.random((32, 8), "float16")
+FIRST_TEN = np.arange(32)[:, None] < 10
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        lambda v: T.if_then_else(v < 10, T.uint32(16), T.uint32(0)),
+        lambda v: T.ptx.pred(v >= 10),
+    ],
+    ids=["src_size", "ignore_src"],
+)
+def test_threads_without_a_source_store_zeros(tail: Callable[[Any], Any]) -> None:
+    report = simulate(matrix_programs.copy_with(tail), A, None)
+    assert report.hazards == []
+    np.testing.assert_array_equal(report.outputs["D"], np.where(FIRST_TEN, A, 0))
+    load = next(a for a in report.accesses if a.buffer == "A")
+    # Only ten threads read, 16 bytes each: 5 sectors.
+    assert (load.bytes, load.sectors) == (160, 5)
+
+
+@pytest.mark.parametrize(("width", "size"), [(16, 4), (16, 16), (16, 0), (8, 6), (4, 2)])
+def test_zeros_fill_up_to_the_copy_size(width: int, size: int) -> None:
+    program = matrix_programs.copy_with(lambda v: T.uint32(size), width)
+    report = simulate(program, A, None)
+    assert report.hazards == []
+    expected = np.full((32, 8), 7, np.float16)
+    expected[:, : width // 2] = 0
+    expected[:, : size // 2] = A[:, : size // 2]
+    np.testing.assert_array_equal(report.outputs["D"], expected)
+
+
+def test_zeros_are_not_there_before_the_wait() -> None:
+    program = matrix_programs.copy_with(lambda v: T.ptx.pred(v >= 10))
+    early = kernels.without(device_program(program), "tirx.ptx.cp_async_wait_all", 0)
+    kinds = {hazard.kind for hazard in simulate(early, A, None).hazards}
+    assert kinds == {"async", "poison"}
+
+
+def test_size_between_that_differs_is_refused() -> None:
+    program = matrix_programs.copy_with(lambda v: T.Cast("uint32", v % 4 * 4))
+    with pytest.raises(NotModelled, match="reads 4 of them"):
+        simulate(program, A, None)
