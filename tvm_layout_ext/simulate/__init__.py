@@ -51,12 +51,23 @@ are listed apart. ``tvm_storage_sync("warp")`` orders a warp, although TVM emits
 its all-reduce relies on volatile accesses and on warps that stay together. ``__syncwarp`` orders
 the whole warp even where only some of its threads are active.
 
+Matrix instructions
+-------------------
+``matrix_calls`` compiles ``ldmatrix``, ``stmatrix`` and ``mma.sync``, in TVM's legacy spelling and
+in that of its PTX table. ``matrix_shapes`` says which lane holds which element, ``matrix_product``
+how products are added up and rounded, and by what tolerance a GPU may differ; ``matrix_memory``
+moves 8x8 matrices, ``matrix_registers`` reads and writes registers wherever they are,
+``matrix_tile_loops`` does the ops that TVM prints as loops. One NumPy product serves all warps of a
+gang. ``ldmatrix`` and ``stmatrix`` are kinds of their own in ``Report.accesses``; each matrix is
+one phase of 8 rows. Part of a warp alone is a ``divergent`` hazard, and gets poison.
+
 Limits
 ------
 Gangs run one after another: a kernel whose blocks wait for each other does not end, which is
 reported as an endless loop. Floating-point results are NumPy's, rounded after each operation,
-where a GPU may fuse a multiplication with an addition. What is not modelled (tensor cores,
-mbarriers, TMA, clusters, grid barriers) raises ``NotModelled`` with its name.
+where a GPU may fuse a multiplication with an addition. What is not modelled (``wgmma``, ``wmma``,
+sparse and sub-byte products, mbarriers, TMA, clusters, grid barriers) raises ``NotModelled`` with
+its name.
 """
 
 from .report import Access, Hazard, Report, Site
