@@ -17,6 +17,8 @@ SOURCE = Path(__file__).with_name("limits.cu")
 #: Threads that a multiprocessor holds; as many blocks stay on it as fill it.
 _RESIDENT_THREADS = 2048
 VECTOR_BYTES = 16
+#: Loads of all threads of a block whose results fit in a multiprocessor's 65,536 registers.
+_MOST_LOADS = 8192
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ def _limits(operation: str, loads: tuple[int, ...]) -> tuple[Limit, ...]:
         for together in loads
         for threads in (256, 512, 1024)
         for stays in (False, True)
+        if together * threads <= _MOST_LOADS
     )
 
 
