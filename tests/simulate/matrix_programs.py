@@ -142,8 +142,8 @@ def store_matrices(number: int, trans: str) -> Any:
     return main
 
 
-def strided_rows(stride: int, start: int = 0) -> Any:
-    """``ldmatrix.x4`` of one warp from rows ``stride`` halves apart."""
+def strided_rows(stride: int, start: int = 0, moved: int = 0) -> Any:
+    """``ldmatrix.x4`` of one warp from rows ``stride`` halves apart, ``moved`` bytes further on."""
 
     @T.prim_func(s_tir=True)
     def main(A: T.Buffer((32, stride), "float16"), D: T.Buffer((32, 4), "uint32")):
@@ -158,7 +158,7 @@ def strided_rows(stride: int, start: int = 0) -> Any:
                     S[v, k] = A[v, k]
                 T.evaluate(T.cuda.cta_sync())
                 T.ptx["ldmatrix.sync.aligned.m8n8.x4.shared.b16"](
-                    d[0], d[1], d[2], d[3], T.address_of(S[v, start])
+                    d[0], d[1], d[2], d[3], T.ptx.addr(T.address_of(S[v, start]), moved)
                 )
                 for k in range(4):
                     D[v, k] = d[k]

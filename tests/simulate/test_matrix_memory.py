@@ -98,6 +98,16 @@ def test_crooked_row_is_an_error() -> None:
         simulate(programs.strided_rows(16, start=4), kernels.random((32, 16), "float16"), None)
 
 
+def test_address_may_be_displaced_by_bytes() -> None:
+    A = kernels.random((32, 24), "float16")
+    direct, displaced = (
+        simulate(programs.strided_rows(24, start, moved), A, None).outputs["D"]
+        for start, moved in ((16, 0), (0, 32))
+    )
+    np.testing.assert_array_equal(displaced, direct)
+    assert (displaced.view(np.uint16)[0, 0:2] == A[0, 16:18].view(np.uint16)).all()
+
+
 def test_row_out_of_bounds_is_an_error() -> None:
     A, R = kernels.random((64, 8), "float16"), np.arange(64, dtype=np.int32)
     R[5] = 64

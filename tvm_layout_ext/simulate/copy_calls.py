@@ -2,7 +2,7 @@
 
 ``tirx.s_tir.cp_async_raw`` is what TVM's own lowering makes; its predicate stores zeros at once.
 The table ops are PTX ``cp.async``: with ``src-size``, so many bytes are read and zeros fill the
-rest; with ``ignore-src``, nothing is read where it is true (PTX ISA 9.7.9.25.3.1). A source size
+rest; with ``ignore-src``, nothing is read where it is true (PTX ISA, ``cp.async``). A source size
 may differ from thread to thread between nothing and all; any other must be a constant.
 """
 

@@ -1,7 +1,7 @@
 """Which matrix products ``mma.sync`` has, and which lane holds which element of them.
 
-PTX ISA 9.7.14.5 ("Matrix Fragments for mma.m16n8k4" and the sections after it) draws a figure for
-each type. All follow one rule. With ``w`` elements to a 32-bit register, ``g = lane // 4`` and
+The PTX ISA ("Matrix Fragments for mma.m16n8k4" and the sections after it) draws a figure for each
+type. All follow one rule. With ``w`` elements to a 32-bit register, ``g = lane // 4`` and
 ``t = lane % 4``, element ``s`` of register ``r`` is
 
 ====  ==========================  ===========================
