@@ -113,8 +113,10 @@ for num_stages in (1, 2):
     print(report)
 
 ######################################################################
-# The CUDA source keeps the 16-byte accesses of the instruction.
+# The CUDA source keeps the 16-byte accesses of the instruction; with two versions they have become
+# asynchronous copies, which the loop waits for once and which one barrier makes visible to all.
 
 source = tlx.build(s, [A, B], target="cuda").mod.imports[0].inspect_source()
 print(source)
-assert "float4*" in source
+assert "cp.async.cg.shared.global" in source
+assert source.count("__syncthreads") == 1

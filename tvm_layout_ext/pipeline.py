@@ -39,11 +39,18 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     # Paddings are in the strides by now, indices count from the tile's corner.
     "s_tir.InjectPermutedLayout": (transform.LowerFragment, transform.SwizzleSharedMemory),
     # The last point at which loops, blocks and 2-D indices are all still there.
-    "s_tir.InjectSoftwarePipeline": (transform.InjectMultiStageBuffer,),
+    "s_tir.InjectSoftwarePipeline": (
+        transform.InjectMultiStageBuffer,
+        transform.RasterizeBlocks,
+    ),
     # Indices are flat by now; what follows plans memory and barriers.
     "tirx.BF16ComputeLegalize": (transform.ExposePointers,),
     # Indices are flat by now, and vectors are still loops.
-    "tirx.VectorizeLoop": (transform.AlignOffsets, transform.GuardVectors),
+    "tirx.VectorizeLoop": (
+        transform.AlignOffsets,
+        transform.LowerAsyncCopy,
+        transform.GuardVectors,
+    ),
     # After it, threadIdx.x hides behind let variables.
     "tirx.CommonSubexprElim": (transform.LowerWarpMemoryFully,),
 }

@@ -53,7 +53,15 @@ def test_zeros_are_not_there_before_the_wait() -> None:
     assert kinds == {"async", "poison"}
 
 
-def test_size_between_that_differs_is_refused() -> None:
-    program = matrix_programs.copy_with(lambda v: T.Cast("uint32", v % 4 * 4))
-    with pytest.raises(NotModelled, match="reads 4 of them"):
+def test_sizes_may_differ_from_thread_to_thread() -> None:
+    program = matrix_programs.copy_with(lambda v: T.Cast("uint32", v % 5 * 4))
+    report = simulate(program, A, None)
+    assert report.hazards == []
+    kept = np.arange(8)[None, :] < np.arange(32)[:, None] % 5 * 2
+    np.testing.assert_array_equal(report.outputs["D"], np.where(kept, A, 0))
+
+
+def test_part_of_an_element_is_refused() -> None:
+    program = matrix_programs.copy_with(lambda v: T.Cast("uint32", v))
+    with pytest.raises(NotModelled, match="with 1 bytes of source"):
         simulate(program, A, None)

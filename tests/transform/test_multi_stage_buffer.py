@@ -63,7 +63,7 @@ def test_results_and_no_race(stages: int, tiles: int) -> None:
 def test_the_next_tile_is_fetched_before_this_one_is_used() -> None:
     text = tlx.lower(_copy_schedule(2)[0]).script()
     loop = text[text.index("for j_0 in") :]
-    fill, use = loop.index("A_shared[(j_0 + 1) % 2"), loop.index("A_shared[j_0 % 2")
+    fill, use = loop.index("A_shared[(j_0 + 1) % 2"), loop.rindex("A_shared[j_0 % 2")
     assert text.index("A_shared[") < text.index("for j_0 in")  # the prologue fills version 0
     assert fill < use
 
@@ -76,7 +76,8 @@ def test_the_decision_is_on_record() -> None:
     sch, _ = _copy_schedule(3)
     with decisions.collect() as made:
         tlx.lower(sch)
-    assert [(d.subject, d.text) for d in made] == [("A_shared", "3 buffer versions over loop j_0")]
+    said = [(d.subject, d.text) for d in made if d.maker == "InjectMultiStageBuffer"]
+    assert said == [("A_shared", "3 buffer versions over loop j_0")]
 
 
 def test_refuses_a_copy_outside_every_serial_loop() -> None:
@@ -111,13 +112,8 @@ def _two_copies(first: int, second: int) -> s_tir.Schedule:
     return sch
 
 
-def test_refuses_two_depths_in_one_loop() -> None:
-    with pytest.raises(tlx.ScheduleError, match=r"X_shared 2, Y_shared 3"):
-        tlx.lower(_two_copies(2, 3))
-
-
-@pytest.mark.parametrize(("first", "second"), [(2, 2), (3, 0), (0, 3), (4, 4)])
-def test_one_of_two_copies_may_be_left_alone(first: int, second: int) -> None:
+@pytest.mark.parametrize(("first", "second"), [(2, 2), (3, 0), (0, 3), (4, 4), (2, 3), (4, 1)])
+def test_two_copies_of_one_loop_have_depths_of_their_own(first: int, second: int) -> None:
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal(256).astype("float32") for _ in range(2))
     report = simulate(_two_copies(first, second), x, y, None)
@@ -149,7 +145,7 @@ def test_two_copies_of_one_tensor_are_two_buffers() -> None:
     assert _allocated(mod) == 2 * 2 * 32 * 4
 
 
-def test_refuses_nested_versions() -> None:
+def test_loops_with_versions_may_nest() -> None:
     """TVM's InjectSoftwarePipeline fails on these with an internal error."""
     a = te.placeholder((8, 256), "float32", "A")
     b = te.compute((8, 256), lambda i, j: a[i, j], name="B")
@@ -165,31 +161,43 @@ def test_refuses_nested_versions() -> None:
         s[copy].double_buffer()
     _, lane = s[first].split(first.op.axis[1], factor=32)
     s[first].bind(lane, te.thread_axis("threadIdx.x"))
-    with pytest.raises(tlx.ScheduleError, match=r"lies inside loop .* only one of them can"):
-        tlx.lower(s, [a, b])
+    data = np.random.default_rng(0).standard_normal((8, 256)).astype("float32")
+    report = simulate(s.to_module([a, b]), data, None)
+    np.testing.assert_array_equal(report.outputs["B"], data)
+    assert not report.hazards
 
 
-def test_refuses_a_loop_whose_extent_depends_on_another() -> None:
+def test_extent_may_depend_on_the_block_but_not_on_the_thread() -> None:
     """Versions in such a loop once raced."""
-    from tvm.script import tirx as T
 
-    @T.prim_func(s_tir=True)
-    def triangle(A: T.Buffer((8, 32), "float32"), B: T.Buffer((4, 8, 32), "float32")) -> None:
-        for b in T.thread_binding(4, thread="blockIdx.x"):
-            s = T.sblock_alloc_buffer((32,), scope="shared")
-            for k in range(b + 1):
-                for t in T.thread_binding(32, thread="threadIdx.x"):
+    def triangle(axis: str) -> tvm.tirx.PrimFunc:
+        source = f"""
+@T.prim_func(s_tir=True)
+def main(A: T.Buffer((8, 32), "float32"), B: T.Buffer((4, 8, 32), "float32")) -> None:
+    for b in T.thread_binding(4, thread="{axis}"):
+        for t in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("all"):
+                s = T.sblock_alloc_buffer((4, 32), scope="shared")
+                for k in range(b + 1):
                     with T.sblock("s"):
-                        vk, vt = T.axis.remap("SS", [k, t])
-                        T.sblock_attr({"layout_ext.num_stages": 2})
-                        s[vt] = A[vk, vt]
-                for t in T.thread_binding(32, thread="threadIdx.x"):
+                        T.reads(A[k, t])
+                        T.writes(s[b, t])
+                        T.sblock_attr({{"layout_ext.num_stages": 2}})
+                        s[b, t] = A[k, t]
                     with T.sblock("B"):
-                        vb, vk, vt = T.axis.remap("SSS", [b, k, t])
-                        B[vb, vk, vt] = s[31 - vt]
+                        T.reads(s[b, 31 - t])
+                        T.writes(B[b, k, t])
+                        B[b, k, t] = s[b, 31 - t]
+"""
+        return tvm.script.from_source(source)
 
-    with pytest.raises(tlx.ScheduleError, match=r"Loop k .* depends on loop b"):
-        tlx.lower(triangle)
+    a = np.random.default_rng(0).standard_normal((8, 32)).astype("float32")
+    report = simulate(triangle("blockIdx.x"), a, np.zeros((4, 8, 32), "float32"))
+    for b in range(4):
+        np.testing.assert_array_equal(report.outputs["B"][b, : b + 1], a[: b + 1, ::-1])
+    assert not report.hazards
+    with pytest.raises(tlx.ScheduleError, match=r"Loop k .* depends on threadIdx.y"):
+        tlx.lower(triangle("threadIdx.y"))
 
 
 def test_refuses_a_copy_of_what_the_loop_itself_writes() -> None:
@@ -210,5 +218,5 @@ def test_refuses_a_copy_of_what_the_loop_itself_writes() -> None:
                     vk, vt = T.axis.remap("SS", [k, t])
                     B[vk + 1, vt] = s[31 - vt]
 
-    with pytest.raises(tlx.ScheduleError, match=r"Block s reads B, which .* loop k writes"):
+    with pytest.raises(tlx.ScheduleError, match=r"s reads B, which loop k writes in block next"):
         tlx.lower(chain)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import ScheduleError
-from ..transform.multi_stage_buffer import NUM_STAGES
+from ..transform.pipeline_parts import ASYNC_COPY, NUM_STAGES
 from .checks import whole
 
-__all__ = ["check_num_stages", "double_buffer"]
+__all__ = ["check_async_copy", "check_num_stages", "double_buffer"]
 
 
 def check_num_stages(value: Any) -> int:
@@ -25,19 +25,48 @@ def check_num_stages(value: Any) -> int:
     return number
 
 
-def double_buffer(sch: Any, block: Any, num_stages: int = 2) -> None:
-    """Ask for ``num_stages`` versions of the buffer that a cache block fills.
+def check_async_copy(value: Any) -> int | None:
+    """Return a request for asynchronous copies as an annotation has it; None leaves it open.
 
-    Called ``double_buffer`` in TVM's classic schedules and ``num_stages`` in Triton. The annotation
-    is traced; pass ``InjectMultiStageBuffer`` rewrites the loop around the copy when it lowers.
+    Raises
+    ------
+    ScheduleError
+        If it is neither True, False nor ``"auto"``.
+    """
+    if isinstance(value, str) and value == "auto":
+        return None
+    if isinstance(value, bool):
+        return int(value)
+    raise ScheduleError(f'async_copy must be True, False or "auto", not {value!r}.')
+
+
+def double_buffer(
+    sch: Any, block: Any, num_stages: int = 2, *, async_copy: bool | str = "auto"
+) -> None:
+    """Keep ``num_stages`` versions of the buffer that a cache block fills.
+
+    Called ``double_buffer`` in TVM's classic schedules. The annotations are traced; pass
+    ``InjectMultiStageBuffer`` rewrites the loop around the copy when it lowers, pass
+    ``LowerAsyncCopy`` makes the copies asynchronous.
 
     ::
 
         # before                                   # after, in outline
         for k in range(8):                         A_shared[0] = A[tile 0]
             A_shared = A[tile k]                   for k in range(8):
-            use(A_shared)                              A_shared[(k + 1) % 2] = A[tile k + 1]
+            use(A_shared)                              wait; barrier
+                                                       if k + 1 < 8:
+                                                           A_shared[(k + 1) % 2] = A[tile k + 1]
                                                        use(A_shared[k % 2])
+
+    N counts versions in memory. Triton's ``num_stages`` S counts stages of its schedule:
+
+    =============================  =======================
+    Triton's kernel                N for Triton's S
+    =============================  =======================
+    ``cp.async`` and ``mma.sync``  S - 1
+    ``wgmma`` or TMA               S
+    =============================  =======================
 
     Parameters
     ----------
@@ -47,13 +76,18 @@ def double_buffer(sch: Any, block: Any, num_stages: int = 2) -> None:
         The block that fills the buffer, usually one that ``cache_read`` made.
     num_stages : int
         Number of versions; 1 leaves the program as it is.
+    async_copy : bool or "auto"
+        ``"auto"`` copies with ``cp.async`` where target, width, type and alignment allow it, and
+        through registers where not; True refuses the latter when lowering; False never does.
 
     Raises
     ------
     ScheduleError
-        If ``num_stages`` is below 1 or no int, or if the block writes more than one buffer.
+        If ``num_stages`` is below 1 or no int, ``async_copy`` none of the above, or if the block
+        writes more than one buffer.
     """
     versions = check_num_stages(num_stages)
+    asynchronous = check_async_copy(async_copy)
     block = sch.get_sblock(block) if isinstance(block, str) else block
     written = [region.source.name for region in sch.get(block).writes]
     if len(written) != 1:
@@ -62,3 +96,5 @@ def double_buffer(sch: Any, block: Any, num_stages: int = 2) -> None:
             f"{sch.get(block).name_hint} writes {len(written)} ({', '.join(written)})."
         )
     sch.annotate(block, NUM_STAGES, versions)
+    if asynchronous is not None:
+        sch.annotate(block, ASYNC_COPY, asynchronous)

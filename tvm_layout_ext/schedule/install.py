@@ -9,6 +9,8 @@ from tvm import s_tir
 
 from .auto_coalesce import auto_coalesce
 from .double_buffer import double_buffer
+from .pipeline import pipeline
+from .rasterize import rasterize
 from .set_fragment_layout import set_fragment_layout
 from .spread_sums import spread_sums
 from .store_matrix import store_matrix
@@ -20,6 +22,8 @@ __all__ = ["PRIMITIVES", "install", "uninstall"]
 PRIMITIVES: dict[str, Callable[..., Any]] = {
     "auto_coalesce": auto_coalesce,
     "double_buffer": double_buffer,
+    "pipeline": pipeline,
+    "rasterize": rasterize,
     "set_fragment_layout": set_fragment_layout,
     "spread_sums": spread_sums,
     "store_matrix": store_matrix,

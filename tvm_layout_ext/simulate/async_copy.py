@@ -7,6 +7,7 @@ are written on behalf of the issuing thread; others still need a barrier after i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,11 +70,15 @@ def copy(load: Access, store: Access, predicate: Code | None) -> Run:
     """Compile a copy; where the predicate is false, zeros are stored at once."""
 
     def run(s: Any, m: Any) -> None:
+        if m is not None and not m.any():
+            return
         if predicate is None:
-            _issue(s, m, load, store, None)
+            _issue(s, m, store, *_read(s, m, load, store, None))
             return
         wanted = np.broadcast_to(predicate.value(s, m), (s.gang.size,)) != 0
-        _issue(s, mask_and(m, wanted), load, store, None)
+        chosen = mask_and(m, wanted)
+        if chosen is None or chosen.any():
+            _issue(s, chosen, store, *_read(s, chosen, load, store, None))
         zeros = store.place.dtype.type(0)
         store.store(s, mask_and(m if m is not None else s.gang.full, ~wanted), zeros, None)
 
@@ -88,23 +93,52 @@ def copy_or_clear(load: Access, store: Access, wanted: Code | None) -> Run:
     """
 
     def run(s: Any, m: Any) -> None:
-        if wanted is None:
-            _issue(s, m, load, store, None)
-            return
-        chosen, poison = wanted.pair(s, m)
-        size = (s.gang.size,)
-        if poison is not None:
-            chosen = check_predicate(load.site, s.gang, m, np.broadcast_to(chosen, size), poison)
-        _issue(s, m, load, store, np.broadcast_to(chosen, size))
+        chosen = None if wanted is None else _known(s, m, load, wanted)
+        if m is None or m.any():
+            _issue(s, m, store, *_read(s, m, load, store, chosen))
 
     return run
 
 
-def _issue(s: Any, m: Any, load: Access, store: Access, wanted: Any) -> None:
+def copy_by_size(loads: Mapping[int, Access], store: Access, size: Code) -> Run:
+    """Compile a copy of which every thread reads its own number of bytes.
+
+    Parameters
+    ----------
+    loads : mapping of int to Access
+        The load of each number of bytes.
+    store : Access
+        The whole destination.
+    size : Code
+        Bytes that a thread reads; 0 or a key of ``loads``.
+    """
+
+    def run(s: Any, m: Any) -> None:
+        if m is not None and not m.any():
+            return
+        found = _known(s, m, next(iter(loads.values())), size)
+        active = s.gang.active(m if m is not None else s.gang.full)
+        value = np.zeros((store.lanes, s.gang.size), store.place.dtype)
+        poison = np.zeros(value.shape, np.int64)
+        for read in np.unique(found[active & (found != 0)]):
+            chosen = found == read
+            part, codes = _read(s, m, loads[int(read)], store, chosen)
+            value = np.where(chosen, part, value)
+            poison = poison if codes is None else np.where(chosen, codes, poison)
+        _issue(s, m, store, value, poison if poison.any() else None)
+
+    return run
+
+
+def _known(s: Any, m: Any, load: Access, code: Code) -> Any:
+    """Value of an operand for each thread; one that nobody wrote is reported."""
+    value, poison = code.pair(s, m)
+    value = np.broadcast_to(value, (s.gang.size,))
+    return value if poison is None else check_predicate(load.site, s.gang, m, value, poison)
+
+
+def _issue(s: Any, m: Any, store: Access, value: Any, poison: Any) -> None:
     gang = s.gang
-    if m is not None and not m.any():
-        return
-    value, poison = _read(s, m, load, store, wanted)
     address = store.locate(s, m)
     if address is None:
         return

@@ -3,7 +3,8 @@
 ``tirx.s_tir.cp_async_raw`` is what TVM's own lowering makes; its predicate stores zeros at once.
 The table ops are PTX ``cp.async``: with ``src-size``, so many bytes are read and zeros fill the
 rest; with ``ignore-src``, nothing is read where it is true (PTX ISA, ``cp.async``). A source size
-may differ from thread to thread between nothing and all; any other must be a constant.
+that is no constant must be whole elements; threads that read different sizes at once count as
+requests of their own.
 """
 
 from __future__ import annotations
@@ -71,40 +72,47 @@ def _table(c: StatementCompiler, call: Any) -> Run:
         operands.pop()
     target, source, size, *tail = operands
     width = int(size.value)
-    read, wanted = width, None
-    if tail and call.op.name.endswith("src_size"):
-        read, wanted = _source_size(c, tail[0], width)
-    elif tail:
-        wanted = _compared(c.expr(tail[0]), lambda ignored, active: np.equal(ignored, 0))
     from_place, from_at = c.pointee(source)
     to_place, to_at = c.pointee(target)
     store = _side(c, to_place, to_at, width, "store", from_place.name)
-    load = _side(c, from_place, from_at, read, "load")
-    return async_copy.copy_or_clear(load, store, wanted)
+
+    def load(read: int) -> Access:
+        return _side(c, from_place, from_at, read, "load")
+
+    if tail and call.op.name.endswith("src_size"):
+        return _of_size(c, load, store, tail[0], width)
+    wanted = None
+    if tail:
+        wanted = _compared(c.expr(tail[0]), lambda ignored, active: np.equal(ignored, 0))
+    return async_copy.copy_or_clear(load(width), store, wanted)
 
 
-def _source_size(c: StatementCompiler, size: Any, width: int) -> tuple[int, Code | None]:
-    """Bytes that are read, and which threads read them."""
+def _of_size(
+    c: StatementCompiler, load: Callable[[int], Access], store: Access, size: Any, width: int
+) -> Run:
+    """Compile a copy that reads so many bytes and fills up with zeros."""
     if isinstance(size, IntImm):
         read = int(size.value)
         if not 0 <= read <= width:
             raise NotModelled(
                 f"cp.async of {width} bytes with {read} bytes of source is undefined."
             )
-        if read == 0:
-            return width, constant(np.False_)
-        return read, None
+        return async_copy.copy_or_clear(
+            load(read or width), store, None if read else constant(np.False_)
+        )
+    step = store.place.dtype.itemsize
+    loads = {read: load(read) for read in range(width, 0, -step)}
 
-    def all_of_it(found: Any, active: Any) -> Any:
-        odd = (found != 0) & (found != width) & active
+    def legal(found: Any, active: Any) -> Any:
+        odd = active & (found != 0) & ~np.isin(found, list(loads))
         if odd.any():
             raise NotModelled(
-                f"A cp.async of {width} bytes reads {int(found[odd][0])} of them by a size that is "
-                f"no constant; the simulated GPU models only 0 and {width} there."
+                f"A cp.async of {width} bytes with {int(found[odd][0])} bytes of source; the "
+                f"simulated GPU models multiples of {step} from 0 to {width}."
             )
-        return np.equal(found, width)
+        return found
 
-    return width, _compared(c.expr(size), all_of_it)
+    return async_copy.copy_by_size(loads, store, _compared(c.expr(size), legal))
 
 
 def _compared(code: Code, test: Callable[[Any, Any], Any]) -> Code:

@@ -1,0 +1,105 @@
+"""Loops that copy tiles into shared memory and add them up, for the tests of the pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import s_tir
+
+THREADS, WIDE = 32, 4
+TILE = THREADS * WIDE
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A kernel of one warp that adds up the tiles of its inputs, each tile turned round.
+
+    Turned round, so that every thread reads what another one copied.
+
+    Attributes
+    ----------
+    loads : int
+        Inputs, each copied into a shared buffer of its own.
+    ragged : bool
+        Whether the last tile may be cut off anywhere; it is then filled with zeros.
+    dtype : str
+        Of the elements.
+    """
+
+    loads: int = 1
+    ragged: bool = False
+    dtype: str = "float32"
+
+    def source(self) -> str:
+        """The program, for any number n of tiles and any length."""
+        names = [f"A{i}" for i in range(self.loads)]
+        size = "length" if self.ragged else f"n * {TILE}"
+        where = f"k * {TILE} + t * {WIDE} + v"
+        lines = [
+            "@T.prim_func(s_tir=True)",
+            f"def main({', '.join(f'{a.lower()}: T.handle' for a in names)}, b: T.handle, "
+            "n: T.int32, length: T.int32):",
+            *(f"    {a} = T.match_buffer({a.lower()}, ({size},), '{self.dtype}')" for a in names),
+            f"    B = T.match_buffer(b, ({TILE},), '{self.dtype}')",
+            "    for x in T.thread_binding(1, thread='blockIdx.x'):",
+            f"        for t in T.thread_binding({THREADS}, thread='threadIdx.x'):",
+            "            with T.sblock('all'):",
+            *(f"                {a}_shared = T.sblock_alloc_buffer(({TILE},), '{self.dtype}', "
+              "scope='shared')" for a in names),
+            f"                acc = T.sblock_alloc_buffer(({WIDE},), '{self.dtype}',"
+            " scope='local')",
+            f"                for i in T.unroll({WIDE}):",
+            f"                    acc[i] = T.{self.dtype}(0)",
+            "                for k in range(n):",
+        ]  # fmt: skip
+        for a in names:
+            value = f"{a}[{where}]"
+            if self.ragged:
+                value = f"T.if_then_else({where} < length, {value}, T.{self.dtype}(0))"
+            lines += [
+                f"                    for v in T.vectorized({WIDE}):",
+                f"                        with T.sblock('{a}_shared'):",
+                f"                            T.reads({a}[{where}])",
+                f"                            T.writes({a}_shared[t * {WIDE} + v])",
+                f"                            {a}_shared[t * {WIDE} + v] = {value}",
+            ]
+        terms = " + ".join(
+            f"{a}_shared[{TILE - 1} - (t * {WIDE} + i)] * T.{self.dtype}({j + 1})"
+            for j, a in enumerate(names)
+        )
+        reads = ", ".join(f"{a}_shared[{TILE - 1} - (t * {WIDE} + i)]" for a in names)
+        lines += [
+            f"                    for i in T.unroll({WIDE}):",
+            "                        with T.sblock('sum'):",
+            f"                            T.reads(acc[i], {reads})",
+            "                            T.writes(acc[i])",
+            f"                            acc[i] = acc[i] + {terms}",
+            f"                for i in T.unroll({WIDE}):",
+            f"                    B[t * {WIDE} + i] = acc[i]",
+        ]
+        return "\n".join(lines)
+
+    def schedule(self, stages: int | tuple[int, ...], async_copy: bool | str = "auto") -> Any:
+        """The program with ``stages`` versions of each buffer."""
+        sch = s_tir.Schedule(tvm.script.from_source(self.source()))
+        each = (stages,) * self.loads if isinstance(stages, int) else stages
+        for i, number in enumerate(each):
+            sch.double_buffer(f"A{i}_shared", number, async_copy=async_copy)
+        return sch
+
+    def inputs(self, tiles: int, cut: int, rng: np.random.Generator) -> list[np.ndarray]:
+        """Small integers, so that sums are exact in any order; ``cut`` elements are missing."""
+        size = tiles * TILE - (cut if self.ragged else 0)
+        return [rng.integers(-8, 8, max(size, 0)).astype(self.dtype) for _ in range(self.loads)]
+
+    def expected(self, arrays: list[np.ndarray], tiles: int) -> np.ndarray:
+        """What the kernel must give."""
+        out = np.zeros(TILE, self.dtype)
+        for j, array in enumerate(arrays):
+            whole = np.zeros(tiles * TILE, self.dtype)
+            whole[: len(array)] = array
+            out += whole.reshape(tiles, TILE).sum(0, dtype=self.dtype)[::-1] * (j + 1)
+        return out

@@ -1,0 +1,77 @@
+"""Pipelined streams of every length and depth: values, hazards, barriers and versions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tvm_layout_ext as tlx
+from tests.transform.pipelined import TILE, Stream
+from tvm_layout_ext.simulate import simulate
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("ragged", [False, True], ids=["exact", "ragged"])
+@pytest.mark.parametrize("async_copy", [False, "auto"], ids=["sync", "async"])
+@pytest.mark.parametrize("loads", [1, 2, 3])
+@pytest.mark.parametrize("stages", range(1, 7))
+def test_all_extents(stages: int, loads: int, async_copy: bool | str, ragged: bool) -> None:
+    """One program serves extents 0 to 9, less than its depth and more."""
+    stream = Stream(loads, ragged)
+    lowered = tlx.lower(stream.schedule(stages, async_copy))
+    rng = np.random.default_rng(stages)
+    for tiles in range(10):
+        inputs = stream.inputs(tiles, min(5, tiles * TILE), rng)
+        report = simulate(lowered, *inputs, None, tiles, len(inputs[0]))
+        np.testing.assert_array_equal(report.outputs["B"], stream.expected(inputs, tiles))
+        assert not report.hazards
+
+
+@pytest.mark.parametrize("async_copy", [False, True])
+@pytest.mark.parametrize("each", [(1, 3), (3, 1), (2, 4), (4, 2, 3)])
+def test_copies_of_one_loop_may_have_their_own_depths(
+    each: tuple[int, ...], async_copy: bool
+) -> None:
+    stream = Stream(len(each))
+    sch = stream.schedule(each, async_copy if 1 not in each else "auto")
+    for tiles in (0, 1, 2, 5, 9):
+        inputs = stream.inputs(tiles, 0, np.random.default_rng(tiles))
+        report = simulate(sch, *inputs, None, tiles, tiles * TILE)
+        np.testing.assert_array_equal(report.outputs["B"], stream.expected(inputs, tiles))
+        assert not report.hazards
+
+
+@pytest.mark.parametrize("stages", [2, 3, 5])
+def test_one_wait_and_one_barrier_an_iteration(stages: int) -> None:
+    """All copies of an iteration form one group; N - 2 younger ones may be under way."""
+    text = tlx.lower(Stream(3).schedule(stages)).script()
+    loop = text[text.index("for k in range(n)") :]
+    assert loop.count("wait_group") == text.count("wait_group") == 1
+    assert f'T.ptx.cp({stages - 2}, "async", "wait_group", "")' in loop
+    assert loop.count("commit_group") == 1
+    assert loop.count("tvm_storage_sync") == text.count("tvm_storage_sync") == 1
+
+
+def test_a_ragged_tail_is_one_copy_filled_up_with_zeros() -> None:
+    text = tlx.lower(Stream(1, ragged=True).schedule(2)).script()
+    assert "T.if_then_else" not in text
+    assert text.count('"async", "cg", "shared", "global"') == 2  # the prologue's, and the loop's
+    assert "T.max(T.min(" in text
+
+
+@pytest.mark.parametrize("wrong", ["wait", "barrier", "version"])
+def test_mutations_are_noticed(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait off by one, a barrier dropped, a version too few: each is a hazard."""
+    from tvm_layout_ext.transform import pipeline_expand, pipeline_plan
+
+    if wrong == "wait":
+        lag = pipeline_plan.Plan.lag
+        monkeypatch.setattr(pipeline_plan.Plan, "lag", lambda self, copies: lag(self, copies) + 1)
+    elif wrong == "barrier":
+        monkeypatch.setattr(pipeline_expand, "_barrier", lambda one: pipeline_expand._evaluate(0))
+    else:
+        fewer = pipeline_plan._versions
+        monkeypatch.setattr(pipeline_plan, "_versions", lambda p, i: fewer(p, i) - 1)
+    stream = Stream(2)
+    inputs = stream.inputs(9, 0, np.random.default_rng(0))
+    assert simulate(stream.schedule(3), *inputs, None, 9, 9 * TILE).hazards

@@ -1,0 +1,311 @@
+"""Write a planned pipeline out: prologue, then one loop whose copies are predicated.
+
+::
+
+    for b in range(-depth, 0):            # unrolled; only the copies
+        ...
+    for k in range(n):
+        wait until the copies read below have landed
+        barrier
+        if k + ahead < n:
+            copy iteration k + ahead into version (k + ahead) % versions
+        compute iteration k from version k % versions
+
+There is no epilogue: the last bodies copy nothing. So extents may be symbolic, 0 or less than the
+depth. One barrier a body does for both directions: the copies below it overwrite versions that
+were last read above it, and what is read below it landed above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.script import tirx as T
+
+from ..errors import ScheduleError
+from .fragment_nest import substitute
+from .pipeline_parts import ASYNC_COPY, NUM_STAGES, Part
+from .pipeline_plan import Plan
+from .rebuild import block_with, loop_with, realize_with
+
+__all__ = ["ASYNC_SCOPE", "expand"]
+
+#: Statement attribute around copies that shall be asynchronous: 1 demands it, 0 allows it.
+ASYNC_SCOPE = "layout_ext.async_scope"
+#: Versions begin at multiples of this, so that vectors of any width stay aligned.
+_VERSION_BYTES = 16
+
+
+@dataclass(frozen=True)
+class _Versioned:
+    """A buffer and its versions.
+
+    Attributes
+    ----------
+    old, new : Buffer
+        Without and with the leading dim of versions.
+    versions : int
+        How many.
+    """
+
+    old: Any
+    new: Any
+    versions: int
+
+    @property
+    def stride(self) -> Any:
+        """Elements from one version to the next."""
+        return self.new.ty.strides[0]
+
+
+def expand(loop: Any, plan: Plan, fits_async: Callable[[Part], bool]) -> Any:
+    """Rewrite a loop by its plan.
+
+    Parameters
+    ----------
+    loop : For
+        The loop; its body is the sequence of the plan's parts, maybe in a block.
+    plan : Plan
+        What runs how far ahead.
+    fits_async : callable
+        Whether the target can do a part asynchronously.
+
+    Returns
+    -------
+    Stmt
+        A block that holds the versioned buffers.
+    """
+    held, keep = _allocations(loop, plan)
+    writer = _Writer(loop, plan, held, {i for i in plan.early if fits_async(plan.parts[i])})
+    body = tirx.SeqStmt([writer.prologue(), writer.steady(keep)])
+    allocated = [one.new for one in held]
+    block = SBlock([], *_outer_regions(loop, held), "", body, None, allocated)
+    return SBlockRealize([], True, block)
+
+
+def _allocations(loop: Any, plan: Plan) -> tuple[list[_Versioned], list[Any]]:
+    """Versioned buffers of a loop, and the other buffers that its body allocates."""
+    wanted = {
+        written.buffer.__chandle__(): plan.versions[i]
+        for i in plan.early
+        for written in plan.parts[i].writes
+    }
+    realize = loop.body
+    own = list(realize.block.alloc_buffers) if isinstance(realize, SBlockRealize) else []
+    here = {buffer.__chandle__() for buffer in own}
+    for i in plan.early:
+        for written in plan.parts[i].writes:
+            if written.buffer.__chandle__() not in here:
+                raise ScheduleError(
+                    f"Buffer {written.buffer.name}, which block {plan.parts[i].name} fills, is "
+                    f"used outside loop {loop.loop_var.name}, so it cannot have several versions."
+                )
+    held = [_version(b, wanted[b.__chandle__()]) for b in own if b.__chandle__() in wanted]
+    return held, [b for b in own if b.__chandle__() not in wanted]
+
+
+def _version(buffer: Any, versions: int) -> _Versioned:
+    shape, strides = list(buffer.shape), list(buffer.ty.strides)
+    if not strides:
+        strides = [prod(map(int, shape[i + 1 :])) for i in range(len(shape))]
+    size = int(strides[0]) * int(shape[0])
+    lanes = max(1, _VERSION_BYTES * 8 // buffer.dtype.bits)
+    new = tirx.decl_buffer(
+        [versions, *shape],
+        buffer.dtype,
+        buffer.name,
+        strides=[-(-size // lanes) * lanes, *strides],
+        scope=buffer.scope(),
+        data_alignment=max(int(buffer.ty.data_alignment), _VERSION_BYTES),
+    )
+    return _Versioned(buffer, new, versions)
+
+
+def _outer_regions(loop: Any, held: Sequence[_Versioned]) -> tuple[list[Any], list[Any]]:
+    """What the block around the pipeline reads and writes: whole buffers, but for its own."""
+    own = {one.old.__chandle__() for one in held}
+    if not isinstance(loop.body, SBlockRealize):
+        return [], []
+    block = loop.body.block
+    inside = own | {b.__chandle__() for b in block.alloc_buffers}
+
+    def whole(regions: Any) -> list[Any]:
+        return [_whole(r) for r in regions if r.source.__chandle__() not in inside]
+
+    return whole(block.reads), whole(block.writes)
+
+
+def _whole(region: Any) -> Any:
+    ranges = [tvm.ir.Range.from_min_extent(0, extent) for extent in region.source.shape]
+    return tirx.BufferRegion(region.source, ranges)
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Emits the bodies of one pipeline."""
+
+    loop: Any
+    plan: Plan
+    held: list[_Versioned]
+    asynchronous: set[int]
+
+    def prologue(self) -> Any:
+        """Bodies -depth .. -1, which only copy."""
+        body_var = tirx.Var(f"{self.loop.loop_var.name}_prologue", self.loop.loop_var.ty)
+        statements: list[Any] = []
+        if self.plan.is_indirect:
+            statements += self._arrive(self._indirect())
+        statements += self._copies(body_var - self.plan.depth, in_prologue=True)
+        body = _renewed(_sequence(statements))
+        return tirx.For(body_var, 0, self.plan.depth, tirx.ForKind.UNROLLED, body)
+
+    def steady(self, keep: list[Any]) -> Any:
+        """The loop itself."""
+        step = self.loop.loop_var - self.loop.min
+        late = [self._at(self.plan.parts[i].stmt, step, 0) for i in self.plan.late]
+        statements = [*self._arrive(self.plan.early), *self._copies(step, in_prologue=False), *late]
+        body = _sequence(statements)
+        if isinstance(self.loop.body, SBlockRealize):
+            block = self.loop.body.block
+            reads, writes = (self._regions(r) for r in (block.reads, block.writes))
+            body = realize_with(
+                self.loop.body,
+                block_with(block, reads=reads, writes=writes, body=body, alloc_buffers=keep),
+            )
+        return loop_with(self.loop, body=body)
+
+    def _regions(self, regions: Any) -> list[Any]:
+        """Regions of a body that computes and copies: whole buffers are safe to say."""
+        by_old = {one.old.__chandle__(): one.new for one in self.held}
+        return [
+            r if r.source.__chandle__() not in by_old else _whole_of(r, by_old) for r in regions
+        ]
+
+    def _indirect(self) -> list[int]:
+        """Copies that another copy reads."""
+        plan = self.plan
+        return [c for c in plan.early if any(plan.ahead[r] > 0 for r in plan.readers(c))]
+
+    def _arrive(self, copies: Sequence[int]) -> list[Any]:
+        """Wait for the copies that this body reads, and let all threads see them."""
+        flying = [c for c in copies if c in self.asynchronous]
+        wait = []
+        if flying:
+            wait = [_evaluate(T.ptx["cp.async.wait_group"](self.plan.lag(flying) - 1))]
+        shared = [one for one in self.held if one.new.scope().startswith("shared")]
+        return [*wait, *map(_barrier, shared[:1])]
+
+    def _copies(self, step: Any, *, in_prologue: bool) -> list[Any]:
+        """Copies of one body; those that run equally far ahead share a condition."""
+        found: list[Any] = []
+        for ahead in sorted({self.plan.ahead[i] for i in self.plan.early}, reverse=True):
+            group = [i for i in self.plan.early if self.plan.ahead[i] == ahead]
+            copies = _sequence([self._copy(i, step, ahead) for i in group])
+            condition = step + ahead < self.loop.extent
+            if in_prologue and ahead < self.plan.depth:
+                condition = tirx.And(step + ahead >= 0, condition)
+            found.append(tirx.IfThenElse(condition, copies, None))
+        if self.asynchronous:
+            found.append(_evaluate(T.ptx["cp.async.commit_group"]()))
+        return found
+
+    def _copy(self, i: int, step: Any, ahead: int) -> Any:
+        part = self.plan.parts[i]
+        stmt = self._at(part.stmt, step, ahead)
+        if i not in self.asynchronous:
+            return stmt
+        return tirx.AttrStmt(0, ASYNC_SCOPE, int(part.async_copy or 0), stmt)
+
+    def _at(self, stmt: Any, step: Any, ahead: int) -> Any:
+        """A statement as iteration ``step + ahead`` does it."""
+        stmt = self._in_versions(stmt)
+        if ahead or not step.same_as(self.loop.loop_var):
+            stmt = substitute(stmt, {self.loop.loop_var: self.loop.min + step + ahead})
+        return stmt
+
+    def _in_versions(self, stmt: Any) -> Any:
+        for one in self.held:
+            number = tirx.floormod(self.loop.loop_var - self.loop.min, one.versions)
+            stmt = _use_version(stmt, one, number)
+        return stmt
+
+
+def _whole_of(region: Any, by_old: dict[Any, Any]) -> Any:
+    new = by_old[region.source.__chandle__()]
+    return tirx.BufferRegion(new, [tvm.ir.Range.from_min_extent(0, extent) for extent in new.shape])
+
+
+def _use_version(stmt: Any, one: _Versioned, number: Any) -> Any:
+    """Let a statement access one version of a buffer."""
+
+    def load(node: Any) -> Any:
+        if not node.source.same_as(one.old):
+            return node
+        return tirx.BufferLoad(one.new, [number, *node.indices])
+
+    def store(node: Any) -> Any:
+        if not node.buffer.same_as(one.old):
+            return node
+        return tirx.BufferStore(one.new, node.value, [number, *node.indices])
+
+    def region(node: Any) -> Any:
+        if not node.source.same_as(one.old):
+            return node
+        version = tvm.ir.Range.from_min_extent(number, 1)
+        return tirx.BufferRegion(one.new, [version, *node.region])
+
+    def call(node: Any) -> Any:
+        if node.op.name == "tirx.tvm_access_ptr" and _is_data(node.args[1], one.old):
+            kind, _, offset, extent, mask = node.args
+            moved = offset + number * one.stride
+            return tvm.ir.Call(node.op, [kind, one.new.data, moved, extent, mask], ty=node.ty)
+        if _is_data(node, one.old):
+            raise ScheduleError(
+                f"Buffer {one.old.name} is used by its bare address, so it cannot have several "
+                "versions; use T.address_of or access_ptr."
+            )
+        return node
+
+    def block(node: Any) -> Any:
+        kept = {k: v for k, v in node.annotations.items() if k not in (NUM_STAGES, ASYNC_COPY)}
+        return node if len(kept) == len(node.annotations) else block_with(node, annotations=kept)
+
+    rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store), (tvm.ir.TensorRegion, region)]
+    return tvm_ffi.structural_map(stmt, [*rules, (tvm.ir.Call, call), (SBlock, block)], order="pre")
+
+
+def _is_data(expr: Any, buffer: Any) -> bool:
+    return (
+        isinstance(expr, tvm.ir.Call)
+        and expr.op.name == "tirx.buffer_data"
+        and expr.args[0].same_as(buffer)
+    )
+
+
+def _renewed(stmt: Any) -> Any:
+    """Give the loops of a repeated statement variables of their own."""
+
+    def renew(loop: Any) -> Any:
+        fresh = tirx.Var(loop.loop_var.name, loop.loop_var.ty)
+        return loop_with(loop, loop_var=fresh, body=substitute(loop.body, {loop.loop_var: fresh}))
+
+    return tvm_ffi.structural_map(stmt, [(tirx.For, renew)], order="post")
+
+
+def _barrier(one: _Versioned) -> Any:
+    return _evaluate(T.tvm_storage_sync(one.new.scope()))
+
+
+def _evaluate(call: Any) -> Any:
+    return tirx.Evaluate(call)
+
+
+def _sequence(statements: Sequence[Any]) -> Any:
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))

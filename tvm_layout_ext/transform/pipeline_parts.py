@@ -1,0 +1,155 @@
+"""The statements of a loop body, and what each of them reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+
+__all__ = ["ASYNC_COPY", "NUM_STAGES", "Part", "Region", "blocks_in", "parts_of", "requested"]
+
+#: Block annotation: how many versions the buffer that the block writes shall have.
+NUM_STAGES = "layout_ext.num_stages"
+#: Block annotation: 1 demands asynchronous copies, 0 forbids them; absent, they are taken if legal.
+ASYNC_COPY = "layout_ext.async_copy"
+
+
+@dataclass(frozen=True)
+class Region:
+    """Part of a buffer that a statement touches.
+
+    Attributes
+    ----------
+    buffer : Buffer
+        The buffer.
+    bounds : tuple of (PrimExpr, PrimExpr) or None
+        First and last index of each dim, over all threads and inner loops; None if not known.
+    """
+
+    buffer: Any
+    bounds: tuple[tuple[Any, Any], ...] | None
+
+
+@dataclass(frozen=True)
+class Part:
+    """One statement of a loop body.
+
+    Attributes
+    ----------
+    stmt : Stmt
+        The statement.
+    name : str
+        Name of its (first) block.
+    reads, writes : tuple of Region
+        What it touches.
+    num_stages : int, optional
+        Versions asked for the buffer that it fills; None if it is no versioned copy.
+    async_copy : int, optional
+        Value of annotation ``layout_ext.async_copy``.
+    """
+
+    stmt: Any
+    name: str
+    reads: tuple[Region, ...]
+    writes: tuple[Region, ...]
+    num_stages: int | None
+    async_copy: int | None
+
+    def reads_of(self, buffer: Any) -> list[Region]:
+        """Regions of a buffer that the statement reads."""
+        return [region for region in self.reads if region.buffer.same_as(buffer)]
+
+    def writes_of(self, buffer: Any) -> list[Region]:
+        """Regions of a buffer that the statement writes."""
+        return [region for region in self.writes if region.buffer.same_as(buffer)]
+
+
+def blocks_in(stmt: Any) -> list[SBlock]:
+    """All blocks of a statement."""
+    found: list[SBlock] = []
+    tvm_ffi.structural_walk(stmt, [(SBlock, found.append)])
+    return found
+
+
+def requested(block: SBlock) -> int | None:
+    """Number of versions that a block asks for."""
+    value = block.annotations.get(NUM_STAGES, None)
+    return None if value is None else int(value)
+
+
+def parts_of(loop: Any, threads: dict[Any, Any]) -> list[Part]:
+    """Take the body of a loop apart.
+
+    Parameters
+    ----------
+    loop : For
+        The loop.
+    threads : dict of Var to Range
+        The thread axes around it.
+    """
+    body = loop.body
+    if isinstance(body, SBlockRealize):
+        body = body.block.body
+    return [_part(stmt, threads) for stmt in _flat(body)]
+
+
+def _flat(stmt: Any) -> Iterator[Any]:
+    if isinstance(stmt, tirx.SeqStmt):
+        for child in stmt.seq:
+            yield from _flat(child)
+    else:
+        yield stmt
+
+
+def _part(stmt: Any, threads: dict[Any, Any]) -> Part:
+    blocks = blocks_in(stmt)
+    asking = next((b for b in blocks if requested(b) is not None), None)
+    inner = dict(threads)
+
+    def look(loop: Any) -> None:
+        inner[loop.loop_var] = tvm.ir.Range.from_min_extent(loop.min, loop.extent)
+
+    tvm_ffi.structural_walk(stmt, [(tirx.For, look)])
+    named = asking if asking is not None else next((b for b in blocks if b.name_hint), None)
+    return Part(
+        stmt,
+        named.name_hint if named is not None else "",
+        tuple(_region(r, inner) for b in blocks for r in b.reads),
+        tuple(_region(w, inner) for b in blocks for w in b.writes),
+        None if asking is None else requested(asking),
+        None if asking is None else asking.annotations.get(ASYNC_COPY, None),
+    )
+
+
+def _region(region: Any, ranges: dict[Any, Any]) -> Region:
+    """Widen a region of a block to all threads and iterations inside the loop."""
+    analyzer = tvm.sym.Analyzer()
+    bounds = []
+    for extent in region.region:
+        low = _bound(analyzer, extent.min, ranges, upper=False)
+        high = _bound(analyzer, extent.min + extent.extent - 1, ranges, upper=True)
+        if low is None or high is None:
+            return Region(region.source, None)
+        bounds.append((low, high))
+    return Region(region.source, tuple(bounds))
+
+
+def _bound(analyzer: Any, expr: Any, ranges: dict[Any, Any], *, upper: bool) -> Any | None:
+    """One end of an expression over some ranges, as far as TVM's interval analysis knows."""
+    expr = analyzer.simplify(tvm.runtime.convert(expr))
+    used = {var: ranges[var] for var in tirx.analysis.undefined_vars(expr) if var in ranges}
+    if not used:
+        return expr
+    domain = {var: tvm.sym.IntervalSet(r.min, r.min + r.extent - 1) for var, r in used.items()}
+    found = analyzer.int_set(expr, domain)
+    value = getattr(found, "max_value" if upper else "min_value", None)
+    return value if isinstance(value, tvm.ir.Expr) and _is_finite(value) else None
+
+
+def _is_finite(value: Any) -> bool:
+    return "inf" not in str(value)

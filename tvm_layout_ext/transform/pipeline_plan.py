@@ -1,0 +1,176 @@
+"""How far ahead each copy of a loop runs, and how many versions its buffer needs for that.
+
+Every statement s of iteration i runs in *body* i - ahead(s). Statements that nobody asked to
+buffer have ahead = 0. A copy with N versions runs N - 1 bodies before the earliest statement that
+reads it: ahead(copy) = max over its readers of ahead(reader), plus N - 1. A copy that feeds the
+address of another copy (an indirect load) so runs ahead of that one, too.
+
+This is Triton's schedule with the roles turned round: Triton derives latencies from one number of
+stages, here each copy states its own versions. See the pipeliner of Triton's ``TritonGPU`` dialect
+(``AssignLatencies``, ``ScheduleLoops``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+
+from ..errors import ScheduleError
+from .fragment_nest import substitute
+from .pipeline_parts import Part, Region
+
+__all__ = ["Plan", "plan_pipeline"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A schedule of a loop's statements.
+
+    Attributes
+    ----------
+    parts : tuple of Part
+        The statements, in their order.
+    ahead : tuple of int
+        How many bodies ahead of its own iteration each runs.
+    versions : tuple of int
+        Versions of the buffer that each part fills; 1 where it fills none of its own.
+    """
+
+    parts: tuple[Part, ...]
+    ahead: tuple[int, ...]
+    versions: tuple[int, ...]
+
+    @property
+    def depth(self) -> int:
+        """Bodies before the first that computes."""
+        return max(self.ahead)
+
+    @property
+    def early(self) -> list[int]:
+        """Parts that run ahead, in their order."""
+        return [i for i, ahead in enumerate(self.ahead) if ahead > 0]
+
+    @property
+    def late(self) -> list[int]:
+        """Parts that do not."""
+        return [i for i, ahead in enumerate(self.ahead) if ahead == 0]
+
+    def readers(self, copy: int) -> list[int]:
+        """Parts that read what a copy fills."""
+        return [
+            j
+            for j, part in enumerate(self.parts)
+            for written in self.parts[copy].writes
+            if j != copy and part.reads_of(written.buffer)
+        ]
+
+    def lag(self, copies: Sequence[int]) -> int:
+        """Fewest bodies that lie between one of these copies and a statement that reads it."""
+        lags = [self.ahead[c] - self.ahead[r] for c in copies for r in self.readers(c)]
+        return min([lag for lag in lags if lag > 0], default=1)
+
+    @property
+    def is_indirect(self) -> bool:
+        """Whether a copy that runs ahead reads another one."""
+        return any(self.ahead[r] > 0 for c in self.early for r in self.readers(c))
+
+
+def plan_pipeline(parts: Sequence[Part], loop: Any) -> Plan | None:
+    """Work out the schedule of a loop body, or None where all would stay as it is.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+        The statements of the body, in their order.
+    loop : For
+        The loop, for its variable and the words of refusals.
+
+    Raises
+    ------
+    ScheduleError
+        If a copy cannot run ahead of the statements before which it would come.
+    """
+    ahead: dict[int, int] = {}
+    for i in reversed(range(len(parts))):
+        ahead[i] = _ahead(parts, i, ahead)
+    plan = Plan(tuple(parts), tuple(ahead[i] for i in range(len(parts))), ())
+    if not plan.early:
+        return None
+    for i in plan.early:
+        _check_written_once(plan, i, loop)
+        _check_may_run_ahead(plan, i, loop)
+    versions = tuple(_versions(plan, i) for i in range(len(parts)))
+    return Plan(plan.parts, plan.ahead, versions)
+
+
+def _ahead(parts: Sequence[Part], i: int, known: dict[int, int]) -> int:
+    part = parts[i]
+    if part.num_stages is None:
+        return 0
+    readers = [
+        known[j]
+        for j in range(i + 1, len(parts))
+        for written in part.writes
+        if parts[j].reads_of(written.buffer)
+    ]
+    return max(readers) + part.num_stages - 1 if readers else 0
+
+
+def _versions(plan: Plan, i: int) -> int:
+    if plan.ahead[i] == 0:
+        return 1
+    return plan.ahead[i] - min(plan.ahead[r] for r in plan.readers(i)) + 1
+
+
+def _check_written_once(plan: Plan, i: int, loop: Any) -> None:
+    part, name = plan.parts[i], loop.loop_var.name
+    for j, other in enumerate(plan.parts):
+        for written in part.writes:
+            buffer = written.buffer
+            if j != i and other.writes_of(buffer):
+                raise ScheduleError(
+                    f"Buffer {buffer.name} is written by block {part.name} and again in loop "
+                    f"{name}; only a buffer with one writer can have several versions."
+                )
+            if j < i and other.reads_of(buffer):
+                raise ScheduleError(
+                    f"Loop {name} reads {buffer.name} before block {part.name} fills it; "
+                    "the copy must come first to have several versions."
+                )
+
+
+def _check_may_run_ahead(plan: Plan, i: int, loop: Any) -> None:
+    """Refuse a copy that would read what statements have not written yet that came before it.
+
+    Copy i of iteration t runs before statement j of iterations t - 1, t - 2, ... as far as it runs
+    ahead of j, and before j of iteration t itself, which matters where j comes first.
+    """
+    part = plan.parts[i]
+    for j, other in enumerate(plan.parts):
+        gap = plan.ahead[i] - plan.ahead[j]
+        back = range(0 if j < i else 1, gap + 1)
+        for read in part.reads:
+            for written in other.writes_of(read.buffer):
+                if any(not _apart(read, written, loop.loop_var, d) for d in back):
+                    raise ScheduleError(
+                        f"Block {part.name} reads {read.buffer.name}, which loop "
+                        f"{loop.loop_var.name} writes in block {other.name}, so it cannot run "
+                        f"{plan.ahead[i]} iterations ahead of it; buffer only copies whose sources "
+                        "the loop leaves alone, or writes elsewhere."
+                    )
+
+
+def _apart(read: Region, written: Region, var: Any, back: int) -> bool:
+    """Whether a region never meets another one of ``back`` iterations before."""
+    if read.bounds is None or written.bounds is None:
+        return False
+    analyzer = tvm.sym.Analyzer()
+    before = {var: var - back}
+    for (low, high), (first, last) in zip(read.bounds, written.bounds, strict=True):
+        first, last = substitute(first, before), substitute(last, before)
+        if analyzer.can_prove(last < low) or analyzer.can_prove(high < first):
+            return True
+    return False
