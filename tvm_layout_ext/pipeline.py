@@ -17,6 +17,7 @@ from tvm.tirx import compilation_pipeline
 
 from . import transform
 from ._compat import pass_name, register_errors, stock_finalizers, stock_passes
+from .transform.plan_sync import only_unmarked
 
 __all__ = ["install", "layout_ext_pipeline", "lowering_passes", "stock_pipeline", "uninstall"]
 
@@ -53,7 +54,11 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     ),
     # After it, threadIdx.x hides behind let variables.
     "tirx.CommonSubexprElim": (transform.LowerWarpMemoryFully,),
+    # Shared buffers have their final places, reductions over threads their own barriers.
+    "tirx.SplitHostDevice": (transform.PlanSync,),
 }
+#: Plans barriers before it is known which buffers share memory; not for annotated functions.
+_STOCK_SYNC = "s_tir.ThreadSync"
 #: ``lower`` stops here, as TVM's ``tvm.lower`` did: what follows is device code generation.
 _FIRST_BUILD_PASS = "tirx.FP8ComputeLegalize"
 
@@ -64,7 +69,7 @@ def _with_ours(passes: Iterable[Any]) -> list[Any]:
     ours: list[Any] = []
     for stock in passes:
         ours.extend(make() for make in _BEFORE.get(pass_name(stock), ()))
-        ours.append(stock)
+        ours.append(only_unmarked(stock) if pass_name(stock) == _STOCK_SYNC else stock)
     return ours
 
 

@@ -1,0 +1,259 @@
+"""Put the barriers where the accesses of shared memory need them, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.script import tirx as T
+
+from .. import decisions
+from ..analysis.barrier_program import WRITE, Node
+from ..analysis.dependence import Hazard, first_hazard
+from ..analysis.footprint import Footprints
+from ..analysis.index_terms import Scope
+from ..analysis.pointers import OPAQUE
+from ..analysis.read_program import read_program
+from ..errors import ScheduleError
+from .mark_annotated import MARK
+from .rebuild import loop_with
+
+__all__ = ["PlanSync", "only_unmarked"]
+
+_NAME = "PlanSync"
+
+
+def _place(hazard: Hazard, *, early: bool) -> Node:
+    """Statement before which a barrier separates two accesses.
+
+    Out of loops that the first access is not in, and out of statements that only some threads of a
+    block may run; if ``early``, also out of conditions that the first access is not under.
+    """
+    place = hazard.second
+    firsts = list(hazard.first.ancestors())
+    for around in hazard.second.ancestors():
+        leaves_loop = around.kind == "loop" and around.loop not in hazard.around
+        leaves_if = early and around.kind == "if" and not any(around is one for one in firsts)
+        if around.is_divergent or leaves_loop or leaves_if:
+            place = around
+    return place
+
+
+def _refusal(hazard: Hazard) -> ScheduleError:
+    name, other = hazard.after.buffer, hazard.before.buffer
+    if hazard.is_flying:
+        return ScheduleError(
+            f"Buffer {name} is used while an asynchronous copy into {other} may still be under "
+            "way; wait for the copy's group first."
+        )
+    within = [a for a in (hazard.second, *hazard.second.ancestors()) if a.is_divergent]
+    where = within[-1].described() if within else "one statement"
+    verb = "written" if hazard.after.kind == WRITE else "read"
+    return ScheduleError(
+        f"Buffer {name} is {verb} after other threads used {other}, both inside '{where}', which "
+        "only some threads of a block may run, so that no barrier can stand between them; give "
+        "all threads the same condition."
+    )
+
+
+def _plan(prints: Footprints, *, early: bool) -> list[Node]:
+    """Statements before which barriers must stand, none of which can be left out.
+
+    Raises
+    ------
+    ScheduleError
+        If no barrier can separate two accesses, or a copy is used before it is waited for.
+    """
+    chosen: list[Node] = []
+    while (hazard := first_hazard(prints, chosen)) is not None:
+        place = _place(hazard, early=early)
+        if hazard.is_flying or any(place is one for one in chosen):
+            raise _refusal(hazard)
+        chosen.append(place)
+    # The deepest first: it runs most often. Of equals, the first, which knew the least.
+    for node in sorted(chosen, key=lambda node: -node.depth):
+        fewer = [one for one in chosen if one is not node]
+        if first_hazard(prints, fewer) is None:
+            chosen = fewer
+    return chosen
+
+
+def _cost(chosen: Sequence[Node]) -> list[int]:
+    """Barriers by how many loops are around them, the most first: less is better."""
+    depths = [node.depth for node in chosen]
+    return [depths.count(depth) for depth in range(max(depths, default=0), -1, -1)]
+
+
+def _best_plan(prints: Footprints) -> list[Node]:
+    """The cheaper of two plans: barriers as late as possible, or out of uniform conditions.
+
+    In ``if k + 1 < n: copy; compute``, a barrier before the ``if`` serves both.
+    """
+    late = _plan(prints, early=False)
+    if not any(around.kind == "if" for node in late for around in node.ancestors()):
+        return late
+    plans = [late, _plan(prints, early=True)]
+    deepest = max(len(_cost(plan)) for plan in plans)
+    return min(plans, key=lambda plan: [0] * (deepest - len(_cost(plan))) + _cost(plan))
+
+
+def _rebuilt(node: Node, chosen: Sequence[Node], scope: str) -> Any:
+    """The statement of a node with barriers before the chosen ones."""
+    stmt = _with_bodies(node, [_rebuilt(child, chosen, scope) for child in node.children])
+    if not any(node is one for one in chosen):
+        return stmt
+    return tirx.SeqStmt([tirx.Evaluate(T.tvm_storage_sync(scope)), stmt])
+
+
+def _with_bodies(node: Node, bodies: Sequence[Any]) -> Any:
+    stmt = node.stmt
+    if all(new is child.stmt for new, child in zip(bodies, node.children, strict=True)):
+        return stmt
+    if node.kind == "seq":
+        return tirx.SeqStmt(list(bodies))
+    if node.kind == "if":
+        return tirx.IfThenElse(stmt.condition, bodies[0], bodies[1] if len(bodies) > 1 else None)
+    if isinstance(stmt, tirx.While):
+        return tirx.While(stmt.condition, bodies[0])
+    if node.kind == "loop":
+        return loop_with(stmt, body=bodies[0])
+    return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, bodies[0])
+
+
+def _synchronised(launch: Any, outside: Scope) -> Any:
+    """A kernel with the barriers that it needs."""
+    program = read_program(launch, outside)
+    if not program.arenas:
+        return launch
+    if program.foreign:
+        text = f"the barriers that are there, for {program.foreign} synchronises, too"
+        decisions.note(_NAME, "the kernel", text)
+        return launch
+    chosen = _best_plan(Footprints(program))
+    if chosen and program.jump:
+        raise ScheduleError(
+            f"The kernel needs {len(chosen)} barriers and leaves statements by "
+            f"{program.jump.rpartition('.')[2]}, which barriers are not planned around; "
+            "write a condition instead."
+        )
+    if chosen:
+        decisions.note(_NAME, "the kernel", f"{len(chosen)} barriers")
+    return _rebuilt(program.root, chosen, program.scope)
+
+
+def _outside(func: tirx.PrimFunc) -> Scope:
+    """What a kernel sees of its function: the global buffers that nothing writes."""
+    roots: dict[int, int] = {}
+    written: set[int] = set()
+    loaded: set[int] = set()
+
+    def root(buffer: Any) -> int:
+        own = int(buffer.__chandle__())
+        return roots.get(own, own)
+
+    def view(node: Any) -> None:
+        data = node.data
+        if isinstance(data, tvm.ir.Call) and data.op.name == "tirx.buffer_data":
+            roots[int(node.buffer.__chandle__())] = root(data.args[0])
+
+    def call(node: Any) -> None:
+        if getattr(node.op, "name", "") in OPAQUE and node.args:
+            target = node.args[0]
+            written.add(root(getattr(target, "source", target)))
+
+    def load(node: Any) -> None:
+        if node.source.scope() in ("", "global"):
+            loaded.add(int(node.source.__chandle__()))
+
+    rules = [
+        (tirx.DeclBuffer, view),
+        (tirx.BufferStore, lambda node: written.add(root(node.buffer))),
+        (tvm.ir.Call, call),
+        (tvm.ir.TensorLoad, load),
+    ]
+    tvm_ffi.structural_walk(func.body, rules, order="pre")
+    return Scope(read_only=frozenset(one for one in loaded if roots.get(one, one) not in written))
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.PlanSync")
+def _plan_sync(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+    outside = _outside(func)
+
+    def launch(node: Any, mutator: Any) -> Any:
+        if str(node.attr_key) != "thread_extent":
+            return mutator.default_mutate(node)
+        return _synchronised(node, outside)
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.AttrStmt, launch)]))
+
+
+def only_unmarked(stock: Any) -> Any:
+    """Wrap a pass of TVM so that it leaves the functions with our annotations alone.
+
+    Parameters
+    ----------
+    stock : Pass
+        TVM's ThreadSync.
+
+    Returns
+    -------
+    Pass
+        For a module without such functions it is the same as ``stock``.
+    """
+
+    @tvm.transform.module_pass(opt_level=0, name=str(stock.info.name))
+    def rest(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        ours = {
+            gv: func
+            for gv, func in mod.functions.items()
+            if isinstance(func, tirx.PrimFunc) and func.attrs.get(MARK, None) is not None
+        }
+        if not ours:
+            return stock(mod)
+        others = {gv: func for gv, func in mod.functions.items() if gv not in ours}
+        done = stock(tvm.IRModule(others, attrs=mod.attrs)) if others else mod
+        done.update(tvm.IRModule(ours))
+        return done
+
+    return rest
+
+
+def PlanSync() -> Any:
+    """Create the pass that plans the barriers of annotated functions, in place of ThreadSync.
+
+    Runs when shared buffers have their final places, so that buffers that share bytes are kept
+    apart, too. Which accesses can meet is known exactly wherever the addresses can be enumerated
+    (:mod:`tvm_layout_ext.analysis.footprint`), and taken for granted elsewhere. A barrier that is
+    there already counts. A new one stands as late as possible, outside of loops that only the
+    second access is in, and outside of statements that only some threads of a block may run; each
+    one that others make redundant goes again, so that none can be left out::
+
+        # TVM's ThreadSync                      # PlanSync
+        for k in range(n):                      for k in range(n):
+            barrier                                 barrier
+            S[(k + 1) % 2, t] = A[k + 1, t]         S[(k + 1) % 2, t] = A[k + 1, t]
+            barrier                                 B[k, t] = S[k % 2, 255 - t]
+            B[k, t] = S[k % 2, 255 - t]
+
+    ``cp.async``, ``ldmatrix`` and ``stmatrix`` are known by what they touch, and copies take effect
+    at the wait for their group.
+
+    Does not handle:
+
+    * two accesses inside one statement, such as ``S[t] = S[t + 1]``: nothing can stand between;
+    * kernels that synchronise by mbarriers, warpgroup instructions or named barriers: they are left
+      as they are, with a note;
+    * ``break``, ``continue`` and ``return`` in a kernel that needs more barriers than it has.
+
+    Raises
+    ------
+    ScheduleError
+        If the accesses that a barrier must separate lie in one divergent statement, or a buffer is
+        used before the wait for the asynchronous copy into it.
+    """
+    return _plan_sync
