@@ -8,12 +8,14 @@ from .check_assumptions import CheckAssumptions
 from .expose_pointers import ExposePointers
 from .guard_reductions import GuardReductions
 from .guard_vectors import GuardVectors
+from .lower_async_copy import LowerAsyncCopy
 from .lower_fragment import LowerFragment
 from .lower_tensor_core import LowerTensorCore
 from .lower_warp_memory import LowerWarpMemoryFully
 from .mark_annotated import MarkAnnotated
 from .multi_stage_buffer import InjectMultiStageBuffer
 from .plan_sync import PlanSync
+from .rasterize_blocks import RasterizeBlocks
 from .straighten_indices import StraightenIndices
 from .swizzle_shared import SwizzleSharedMemory
 
@@ -25,11 +27,13 @@ __all__ = [
     "GuardReductions",
     "GuardVectors",
     "InjectMultiStageBuffer",
+    "LowerAsyncCopy",
     "LowerFragment",
     "LowerTensorCore",
     "LowerWarpMemoryFully",
     "MarkAnnotated",
     "PlanSync",
+    "RasterizeBlocks",
     "StraightenIndices",
     "SwizzleSharedMemory",
 ]
