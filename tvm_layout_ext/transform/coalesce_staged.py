@@ -149,7 +149,7 @@ def _write_out(sch: Any, block: Any, caches: Sequence[Any], plan: Plan) -> Any:
     out = sch.reindex_cache_write(block, 0, "local", same)
     loops = dict(enumerate(sch.get_loops(out)))
     grid_loops, fused, units = _walk_loops(sch, loops, walk, plan.tile, list(loops))
-    grid = fuse(sch, grid_loops)
+    grid = _launch_order(sch, grid_loops, plan)
     sch.bind(grid, "blockIdx.x")
     step, thread = sch.split(fused, [None, plan.threads])
     sch.bind(thread, "threadIdx.x")
@@ -163,6 +163,11 @@ def _write_out(sch: Any, block: Any, caches: Sequence[Any], plan: Plan) -> Any:
     for cache in caches:
         sch.compute_at(cache, grid, preserve_unit_loops=True)
     return out
+
+
+def _launch_order(sch: Any, tiles: Sequence[Any], plan: Plan) -> Any:
+    """Make one loop of those over the tiles; neighbouring blocks go along the store."""
+    return fuse(sch, tiles)
 
 
 def _walk_loops(

@@ -54,7 +54,11 @@ class _Field:
 
     @property
     def shifted(self) -> Any:
-        return self.value * (1 << self.low)
+        return self.over(0)
+
+    def over(self, low: int) -> Any:
+        """The part, divided by ``1 << low``."""
+        return self.value * (1 << (self.low - low))
 
 
 class IndexWriter:
@@ -102,8 +106,12 @@ class IndexWriter:
                 continue
             (meeting if field.mask & taken or not _alone(field, fields) else apart).append(field)
         # Threads first and by themselves: their part leaves the loops.
-        heads = [part for part in (_combine(threads), _combine(meeting)) if part is not None]
-        total = reduce(tirx.bitwise_xor, heads) if heads else tirx.IntImm("int32", 0)
+        low = min((field.low for field in (*threads, *meeting)), default=0)
+        heads = [
+            part for part in (_combine(threads, low), _combine(meeting, low)) if part is not None
+        ]
+        # TVM takes an XOR for any number; as a multiple it shows that vectors start at their width.
+        total = reduce(tirx.bitwise_xor, heads) * (1 << low) if heads else tirx.IntImm("int32", 0)
         return reduce(lambda sum_, field: sum_ + field.shifted, apart, total)
 
     def _terms(self, index: Any) -> list[_Term]:
@@ -160,16 +168,16 @@ def _alone(field: _Field, fields: Sequence[_Field]) -> bool:
     return not any(other is not field and other.mask & field.mask for other in fields)
 
 
-def _combine(fields: Sequence[_Field]) -> Any:
-    """Put fields together, by XOR where their bits meet."""
+def _combine(fields: Sequence[_Field], low: int) -> Any:
+    """Put fields together, divided by ``1 << low``, by XOR where their bits meet."""
     sums: list[tuple[int, Any]] = []
     for field in fields:
         for position, (mask, total) in enumerate(sums):
             if not mask & field.mask:
-                sums[position] = (mask | field.mask, total + field.shifted)
+                sums[position] = (mask | field.mask, total + field.over(low))
                 break
         else:
-            sums.append((field.mask, field.shifted))
+            sums.append((field.mask, field.over(low)))
     if not sums:
         return None
     return reduce(tirx.bitwise_xor, [total for _, total in sums])
