@@ -10,8 +10,10 @@
         if k + ahead < n:
             copy iteration k + ahead into version (k + ahead) % versions
         compute iteration k from version k % versions
+    wait until nothing is under way
 
-There is no epilogue: the last bodies copy nothing. So extents may be symbolic, 0 or less than the
+There is no epilogue: the last bodies copy nothing, and the last wait waits for nothing; it tells
+whoever reuses the memory that no copy can land in it any more. So extents may be symbolic, 0 or less than the
 depth. One barrier a body does for both directions: the copies below it overwrite versions that
 were last read above it, and what is read below it landed above it.
 """
@@ -84,7 +86,7 @@ def expand(loop: Any, plan: Plan, fits_async: Callable[[Part], bool]) -> Any:
     """
     held, keep = _allocations(loop, plan)
     writer = _Writer(loop, plan, held, {i for i in plan.early if fits_async(plan.parts[i])})
-    body = tirx.SeqStmt([writer.prologue(), writer.steady(keep)])
+    body = tirx.SeqStmt([writer.prologue(), writer.steady(keep), *writer.drain()])
     allocated = [one.new for one in held]
     block = SBlock([], *_outer_regions(loop, held), "", body, None, allocated)
     return SBlockRealize([], True, block)
@@ -180,6 +182,10 @@ class _Writer:
                 block_with(block, reads=reads, writes=writes, body=body, alloc_buffers=keep),
             )
         return loop_with(self.loop, body=body)
+
+    def drain(self) -> list[Any]:
+        """The wait after the loop."""
+        return [_evaluate(T.ptx["cp.async.wait_group"](0))] if self.asynchronous else []
 
     def _regions(self, regions: Any) -> list[Any]:
         """Regions of a body that computes and copies: whole buffers are safe to say."""
