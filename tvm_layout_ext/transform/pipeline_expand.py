@@ -13,9 +13,9 @@
     wait until nothing is under way
 
 There is no epilogue: the last bodies copy nothing, and the last wait waits for nothing; it tells
-whoever reuses the memory that no copy can land in it any more. So extents may be symbolic, 0 or less than the
-depth. One barrier a body does for both directions: the copies below it overwrite versions that
-were last read above it, and what is read below it landed above it.
+whoever reuses the memory that no copy can land in it any more. So extents may be symbolic, 0 or
+less than the depth. One barrier a body does for both directions: the copies below it overwrite
+versions that were last read above it, and what is read below it landed above it.
 """
 
 from __future__ import annotations
