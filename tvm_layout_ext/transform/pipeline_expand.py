@@ -35,6 +35,7 @@ from ..errors import ScheduleError
 from .fragment_nest import substitute
 from .pipeline_parts import ASYNC_COPY, NUM_STAGES, Part
 from .pipeline_plan import Plan
+from .pipeline_record import PipelineRecord, PipelineStep, VersionedBuffer
 from .rebuild import block_with, loop_with, realize_with
 
 __all__ = ["ASYNC_SCOPE", "expand"]
@@ -43,6 +44,8 @@ __all__ = ["ASYNC_SCOPE", "expand"]
 ASYNC_SCOPE = "layout_ext.async_scope"
 #: Versions begin at multiples of this, so that vectors of any width stay aligned.
 _VERSION_BYTES = 16
+#: Operators on fragments, in which an offset follows every address.
+_BY_OFFSET = ("tirx.ptx_legacy.ldmatrix", "tirx.ptx_legacy.mma", "tirx.mma_fill", "tirx.mma_store")
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,15 @@ class _Versioned:
         """Elements from one version to the next."""
         return self.new.ty.strides[0]
 
+    def record(self) -> VersionedBuffer:
+        """What reports say of it."""
+        size = int(self.stride) * tvm.DataType(self.new.dtype).bits // 8
+        return VersionedBuffer(self.new.name, self.new.scope(), self.versions, size)
 
-def expand(loop: Any, plan: Plan, fits_async: Callable[[Part], bool]) -> Any:
+
+def expand(
+    loop: Any, plan: Plan, fits_async: Callable[[Part], bool]
+) -> tuple[Any, PipelineRecord]:
     """Rewrite a loop by its plan.
 
     Parameters
@@ -83,13 +93,15 @@ def expand(loop: Any, plan: Plan, fits_async: Callable[[Part], bool]) -> Any:
     -------
     Stmt
         A block that holds the versioned buffers.
+    PipelineRecord
+        What was written.
     """
     held, keep = _allocations(loop, plan)
     writer = _Writer(loop, plan, held, {i for i in plan.early if fits_async(plan.parts[i])})
     body = tirx.SeqStmt([writer.prologue(), writer.steady(keep), *writer.drain()])
     allocated = [one.new for one in held]
     block = SBlock([], *_outer_regions(loop, held), "", body, None, allocated)
-    return SBlockRealize([], True, block)
+    return SBlockRealize([], True, block), writer.record()
 
 
 def _allocations(loop: Any, plan: Plan) -> tuple[list[_Versioned], list[Any]]:
@@ -201,12 +213,43 @@ class _Writer:
 
     def _arrive(self, copies: Sequence[int]) -> list[Any]:
         """Wait for the copies that this body reads, and let all threads see them."""
+        pending = self._pending(copies)
+        wait = [] if pending is None else [_evaluate(T.ptx["cp.async.wait_group"](pending))]
+        return [*wait, *map(_barrier, self._shared()[:1])]
+
+    def _pending(self, copies: Sequence[int]) -> int | None:
+        """Groups that may be under way when copies are read; None if none is asynchronous."""
         flying = [c for c in copies if c in self.asynchronous]
-        wait = []
-        if flying:
-            wait = [_evaluate(T.ptx["cp.async.wait_group"](self.plan.lag(flying) - 1))]
-        shared = [one for one in self.held if one.new.scope().startswith("shared")]
-        return [*wait, *map(_barrier, shared[:1])]
+        return self.plan.lag(flying) - 1 if flying else None
+
+    def _shared(self) -> list[_Versioned]:
+        return [one for one in self.held if one.new.scope().startswith("shared")]
+
+    def record(self) -> PipelineRecord:
+        """What this pipeline does, as reports show it."""
+        plan = self.plan
+        order = [*sorted(plan.early, key=lambda i: -plan.ahead[i]), *plan.late]
+        return PipelineRecord(
+            self.loop.loop_var.name,
+            str(self.loop.extent),
+            plan.depth,
+            tuple(self._step(i) for i in order),
+            tuple(one.record() for one in self.held),
+            self._pending(plan.early),
+            self._pending(self._indirect()) if plan.is_indirect else None,
+            bool(self._shared()),
+        )
+
+    def _step(self, i: int) -> PipelineStep:
+        part = self.plan.parts[i]
+        filled = [one.new.name for one in self.held if part.writes_of(one.old)]
+        return PipelineStep(
+            part.name or f"statement {i}",
+            self.plan.ahead[i],
+            i in self.asynchronous,
+            filled[0] if filled else None,
+            tuple(one.new.name for one in self.held if part.reads_of(one.old)),
+        )
 
     def _copies(self, step: Any, *, in_prologue: bool) -> list[Any]:
         """Copies of one body; those that run equally far ahead share a condition."""
@@ -271,7 +314,9 @@ def _use_version(stmt: Any, one: _Versioned, number: Any) -> Any:
         if node.op.name == "tirx.tvm_access_ptr" and _is_data(node.args[1], one.old):
             kind, _, offset, extent, mask = node.args
             moved = offset + number * one.stride
-            return tvm.ir.Call(node.op, [kind, one.new.data, moved, extent, mask], ty=node.ty)
+            return tvm.ir.Call(node.op, [kind, one.new.data, moved, extent, mask], ret_ty=node.ty)
+        if node.op.name in _BY_OFFSET:
+            return _moved_offsets(node, one, number)
         if _is_data(node, one.old):
             raise ScheduleError(
                 f"Buffer {one.old.name} is used by its bare address, so it cannot have several "
@@ -285,6 +330,15 @@ def _use_version(stmt: Any, one: _Versioned, number: Any) -> Any:
 
     rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store), (tvm.ir.TensorRegion, region)]
     return tvm_ffi.structural_map(stmt, [*rules, (tvm.ir.Call, call), (SBlock, block)], order="pre")
+
+
+def _moved_offsets(call: Any, one: _Versioned, number: Any) -> Any:
+    """A call that takes addresses and, after each, an offset in elements."""
+    args = list(call.args)
+    for i, arg in enumerate(args):
+        if _is_data(arg, one.old):
+            args[i], args[i + 1] = one.new.data, args[i + 1] + number * one.stride
+    return tvm.ir.Call(call.op, args, call.attrs, ret_ty=call.ty)
 
 
 def _is_data(expr: Any, buffer: Any) -> bool:
