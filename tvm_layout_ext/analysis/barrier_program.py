@@ -102,10 +102,13 @@ class Sync:
         ``block`` or ``warp``: a barrier; ``commit``: ends a group of copies; ``wait``: for groups.
     groups : int
         Of a wait: how many groups may stay under way; -1 waits for copies of no group, too.
+    is_storage : bool
+        A ``tvm_storage_sync``, which is there for the sake of memory alone.
     """
 
     kind: str
     groups: int = 0
+    is_storage: bool = False
 
 
 @dataclass(eq=False)
@@ -146,6 +149,11 @@ class Node:
         if self.loop is not None:
             terms += [self.loop.start, self.loop.extent]
         return any(term is not None and term.varies for term in terms)
+
+    @property
+    def is_storage_sync(self) -> bool:
+        """Whether it is a barrier for shared memory, and nothing else."""
+        return self.before is not None and self.before.kind == "block" and self.before.is_storage
 
     def ancestors(self) -> Iterator[Node]:
         """Statements around it, innermost first."""

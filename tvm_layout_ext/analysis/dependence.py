@@ -12,7 +12,7 @@ thread that issued it. Until then no barrier orders it; from then on it is a wri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from .barrier_program import Access, Loop, Node, Sync
@@ -82,16 +82,19 @@ class _Found(Exception):  # noqa: N818 (control flow)
 
 
 class _Walk:
-    def __init__(self, prints: Footprints, has_barrier: Callable[[Node], bool]) -> None:
+    def __init__(
+        self, prints: Footprints, barriers: Iterable[Node], dropped: Iterable[Node]
+    ) -> None:
         self.prints = prints
-        self.has_barrier = has_barrier
+        self.barriers = set(map(id, barriers))
+        self.dropped = set(map(id, dropped))
         self.most_groups = _most_groups(prints.program.root)
 
     def visit(self, node: Node, state: _State) -> _State:
         """State after a statement; hazards are raised."""
-        if self.has_barrier(node):
+        if id(node) in self.barriers:
             state = self.sync(Sync("block"), state)
-        if node.before is not None:
+        if node.before is not None and id(node) not in self.dropped:
             state = self.sync(node.before, state)
         if node.kind == "loop" and node.loop is not None:
             state = self.loop(node, node.loop, state)
@@ -209,7 +212,9 @@ def _most_groups(root: Node) -> int:
     return found
 
 
-def first_hazard(prints: Footprints, barriers: Iterable[Node] = ()) -> Hazard | None:
+def first_hazard(
+    prints: Footprints, barriers: Iterable[Node] = (), dropped: Iterable[Node] = ()
+) -> Hazard | None:
     """Find a hazard of a kernel that has barriers before the given statements.
 
     Parameters
@@ -218,15 +223,16 @@ def first_hazard(prints: Footprints, barriers: Iterable[Node] = ()) -> Hazard | 
         Of the kernel; keeps what it found for the next call.
     barriers : iterable of Node
         Statements before which barriers are to stand, beside the kernel's own.
+    dropped : iterable of Node
+        Barriers of the kernel's own that are to go.
 
     Returns
     -------
     Hazard or None
         The first one in program order, or None if the kernel is sound.
     """
-    before = set(map(id, barriers))
     try:
-        _Walk(prints, lambda node: id(node) in before).visit(prints.program.root, {})
+        _Walk(prints, barriers, dropped).visit(prints.program.root, {})
     except _Found as found:
         return found.hazard
     return None

@@ -128,7 +128,8 @@ def _sync_of(call: Any) -> Sync | None:
     name = str(getattr(call.op, "name", ""))
     if name == _STORAGE_SYNC:
         scope = str(call.args[0].value)
-        return Sync("block") if scope.startswith("shared") else Sync("warp")
+        kind = "block" if scope.startswith("shared") else "warp"
+        return Sync(kind, is_storage=True)
     if name in _BLOCK_BARRIERS:
         return Sync("block")
     if name in _WARP_BARRIERS:

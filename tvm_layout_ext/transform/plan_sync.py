@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -15,7 +16,7 @@ from ..analysis.barrier_program import WRITE, Node
 from ..analysis.dependence import Hazard, first_hazard
 from ..analysis.footprint import Footprints
 from ..analysis.index_terms import Scope
-from ..analysis.pointers import OPAQUE
+from ..analysis.read_outside import Outside, read_outside
 from ..analysis.read_program import read_program
 from ..errors import ScheduleError
 from .mark_annotated import MARK
@@ -59,8 +60,37 @@ def _refusal(hazard: Hazard) -> ScheduleError:
     )
 
 
-def _plan(prints: Footprints, *, early: bool) -> list[Node]:
-    """Statements before which barriers must stand, none of which can be left out.
+@dataclass(frozen=True)
+class _Plan:
+    """What to do to a kernel.
+
+    Attributes
+    ----------
+    chosen : list of Node
+        Statements before which barriers are put.
+    dropped : list of Node
+        Barriers that are taken out.
+    """
+
+    chosen: list[Node]
+    dropped: list[Node]
+
+    def cost(self, depths: int) -> list[int]:
+        """Barriers by how many loops are around them, the most first: less is better."""
+        found = [node.depth for node in self.chosen]
+        return [found.count(depth) for depth in reversed(range(depths))]
+
+
+def _plan(prints: Footprints, own: Sequence[Node], *, early: bool) -> _Plan:
+    """Plan barriers, none of which can be left out.
+
+    Parameters
+    ----------
+    prints : Footprints
+    own : sequence of Node
+        Barriers of the kernel that may go if nothing needs them.
+    early : bool
+        As for :func:`_place`.
 
     Raises
     ------
@@ -78,32 +108,32 @@ def _plan(prints: Footprints, *, early: bool) -> list[Node]:
         fewer = [one for one in chosen if one is not node]
         if first_hazard(prints, fewer) is None:
             chosen = fewer
-    return chosen
+    dropped: list[Node] = []
+    for node in sorted(own, key=lambda node: -node.depth):
+        if first_hazard(prints, chosen, [*dropped, node]) is None:
+            dropped.append(node)
+    return _Plan(chosen, dropped)
 
 
-def _cost(chosen: Sequence[Node]) -> list[int]:
-    """Barriers by how many loops are around them, the most first: less is better."""
-    depths = [node.depth for node in chosen]
-    return [depths.count(depth) for depth in range(max(depths, default=0), -1, -1)]
-
-
-def _best_plan(prints: Footprints) -> list[Node]:
+def _best_plan(prints: Footprints, own: Sequence[Node]) -> _Plan:
     """The cheaper of two plans: barriers as late as possible, or out of uniform conditions.
 
     In ``if k + 1 < n: copy; compute``, a barrier before the ``if`` serves both.
     """
-    late = _plan(prints, early=False)
-    if not any(around.kind == "if" for node in late for around in node.ancestors()):
+    late = _plan(prints, own, early=False)
+    if not any(around.kind == "if" for node in late.chosen for around in node.ancestors()):
         return late
-    plans = [late, _plan(prints, early=True)]
-    deepest = max(len(_cost(plan)) for plan in plans)
-    return min(plans, key=lambda plan: [0] * (deepest - len(_cost(plan))) + _cost(plan))
+    plans = [late, _plan(prints, own, early=True)]
+    depths = 1 + max(node.depth for plan in plans for node in plan.chosen)
+    return min(plans, key=lambda plan: plan.cost(depths))
 
 
-def _rebuilt(node: Node, chosen: Sequence[Node], scope: str) -> Any:
-    """The statement of a node with barriers before the chosen ones."""
-    stmt = _with_bodies(node, [_rebuilt(child, chosen, scope) for child in node.children])
-    if not any(node is one for one in chosen):
+def _rebuilt(node: Node, plan: _Plan, scope: str) -> Any:
+    """The statement of a node with the barriers of a plan."""
+    if any(node is one for one in plan.dropped):
+        return tirx.Evaluate(0)
+    stmt = _with_bodies(node, [_rebuilt(child, plan, scope) for child in node.children])
+    if not any(node is one for one in plan.chosen):
         return stmt
     return tirx.SeqStmt([tirx.Evaluate(T.tvm_storage_sync(scope)), stmt])
 
@@ -123,66 +153,42 @@ def _with_bodies(node: Node, bodies: Sequence[Any]) -> Any:
     return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, bodies[0])
 
 
-def _synchronised(launch: Any, outside: Scope) -> Any:
+def _synchronised(launch: Any, outside: Outside) -> Any:
     """A kernel with the barriers that it needs."""
-    program = read_program(launch, outside)
+    program = read_program(launch, Scope(read_only=outside.read_only))
     if not program.arenas:
         return launch
     if program.foreign:
         text = f"the barriers that are there, for {program.foreign} synchronises, too"
         decisions.note(_NAME, "the kernel", text)
         return launch
-    chosen = _best_plan(Footprints(program))
-    if chosen and program.jump:
+    keeps = outside.has_exchange or program.jump
+    plan = _best_plan(Footprints(program), [] if keeps else _own_barriers(program.root))
+    if plan.chosen and program.jump:
         raise ScheduleError(
-            f"The kernel needs {len(chosen)} barriers and leaves statements by "
+            f"The kernel needs {len(plan.chosen)} barriers and leaves statements by "
             f"{program.jump.rpartition('.')[2]}, which barriers are not planned around; "
             "write a condition instead."
         )
-    if chosen:
-        decisions.note(_NAME, "the kernel", f"{len(chosen)} barriers")
-    return _rebuilt(program.root, chosen, program.scope)
+    if plan.chosen or plan.dropped:
+        text = f"{len(plan.chosen)} barriers put in, {len(plan.dropped)} taken out"
+        decisions.note(_NAME, "the kernel", text)
+    return _rebuilt(program.root, plan, program.scope)
 
 
-def _outside(func: tirx.PrimFunc) -> Scope:
-    """What a kernel sees of its function: the global buffers that nothing writes."""
-    roots: dict[int, int] = {}
-    written: set[int] = set()
-    loaded: set[int] = set()
-
-    def root(buffer: Any) -> int:
-        own = int(buffer.__chandle__())
-        return roots.get(own, own)
-
-    def view(node: Any) -> None:
-        data = node.data
-        if isinstance(data, tvm.ir.Call) and data.op.name == "tirx.buffer_data":
-            roots[int(node.buffer.__chandle__())] = root(data.args[0])
-
-    def call(node: Any) -> None:
-        if getattr(node.op, "name", "") in OPAQUE and node.args:
-            target = node.args[0]
-            written.add(root(getattr(target, "source", target)))
-
-    def load(node: Any) -> None:
-        if node.source.scope() in ("", "global"):
-            loaded.add(int(node.source.__chandle__()))
-
-    rules = [
-        (tirx.DeclBuffer, view),
-        (tirx.BufferStore, lambda node: written.add(root(node.buffer))),
-        (tvm.ir.Call, call),
-        (tvm.ir.TensorLoad, load),
-    ]
-    tvm_ffi.structural_walk(func.body, rules, order="pre")
-    return Scope(read_only=frozenset(one for one in loaded if roots.get(one, one) not in written))
+def _own_barriers(node: Node) -> list[Node]:
+    """Barriers for shared memory that a kernel has already."""
+    found = [barrier for child in node.children for barrier in _own_barriers(child)]
+    if node.is_storage_sync:
+        found.append(node)
+    return found
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.PlanSync")
 def _plan_sync(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
     if func.attrs.get(MARK, None) is None:
         return func
-    outside = _outside(func)
+    outside = read_outside(func)
 
     def launch(node: Any, mutator: Any) -> Any:
         if str(node.attr_key) != "thread_extent":
@@ -231,7 +237,9 @@ def PlanSync() -> Any:
     (:mod:`tvm_layout_ext.analysis.footprint`), and taken for granted elsewhere. A barrier that is
     there already counts. A new one stands as late as possible, outside of loops that only the
     second access is in, and outside of statements that only some threads of a block may run; each
-    one that others make redundant goes again, so that none can be left out::
+    one that others make redundant goes again, so that none can be left out. So does a
+    ``tvm_storage_sync`` that was there, unless the kernel also exchanges values through global
+    memory::
 
         # TVM's ThreadSync                      # PlanSync
         for k in range(n):                      for k in range(n):

@@ -1,0 +1,121 @@
+"""What a kernel does to shared memory, in one line, and its barriers taken out one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import ir, tirx
+
+from tests.simulate.kernels import SYNC, without
+from tvm_layout_ext.build import device_program, to_module
+from tvm_layout_ext.simulate import Report, simulate
+
+_NAMES = {
+    "tirx.ptx.cp_async_commit_group": "commit",
+    "tirx.ptx.cp_async_wait_group": "wait",
+    "tirx.ptx.cp_async_ca": "copy",
+    "tirx.ptx.cp_async_cg": "copy",
+}
+
+
+def marked(source: Any) -> tvm.IRModule:
+    """The same program as a function with annotations of this package."""
+    mod = to_module(source)
+    done = {gv: func.with_attr("layout_ext.test", 1) for gv, func in mod.functions.items()}
+    return tvm.IRModule(done, attrs=mod.attrs)
+
+
+def outline(source: Any) -> str:
+    """Stores ``S=``, loads ``=S``, copies, waits, barriers ``|``, loops and conditions, in order.
+
+    Statements that touch no shared memory are left out, and repetitions of one thing.
+    """
+    (kernel,) = device_program(marked(source)).kernels.values()
+    return " ".join(_outline(kernel.body))
+
+
+def _outline(stmt: Any) -> Iterator[str]:
+    parts: list[str] = []
+    if isinstance(stmt, tirx.SeqStmt):
+        parts = [token for part in stmt.seq for token in _outline(part)]
+    elif isinstance(stmt, tirx.For):
+        parts = _wrapped(stmt.loop_var.name, stmt.body)
+    elif isinstance(stmt, tirx.IfThenElse):
+        parts = _wrapped("if", stmt.then_case)
+        if stmt.else_case is not None:
+            parts += _wrapped("else", stmt.else_case)
+    elif isinstance(stmt, tirx.AttrStmt):
+        parts = list(_outline(stmt.body))
+    elif isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, ir.Call):
+        name = getattr(stmt.value.op, "name", "")
+        if name in (SYNC, "tirx.cuda.cta_sync"):
+            yield "|"
+            return
+        parts = [_NAMES[name]] if name in _NAMES else _loads(stmt)
+    elif isinstance(stmt, tirx.BufferStore | tirx.Bind):
+        parts = _loads(stmt.value)
+        if isinstance(stmt, tirx.BufferStore) and _is_shared(stmt.buffer):
+            parts.append(f"{stmt.buffer.name}=")
+    last = None
+    for token in parts:
+        if token != last or token == "|":
+            yield token
+        last = token
+
+
+def _wrapped(name: str, body: Any) -> list[str]:
+    inside = list(_outline(body))
+    return [f"{name}{{", *inside, "}"] if inside else []
+
+
+def _is_shared(buffer: Any) -> bool:
+    return str(buffer.scope()).startswith("shared")
+
+
+def _loads(expr: Any) -> list[str]:
+    found: list[str] = []
+
+    def load(node: Any) -> None:
+        if _is_shared(node.source):
+            found.append(f"={node.source.name}")
+
+    tvm_ffi.structural_walk(expr, [(ir.TensorLoad, load)])
+    return sorted(set(found))
+
+
+def barriers(program: Any) -> int:
+    """Barriers in the kernel with the most."""
+    return max(
+        sum(_is_sync(node) for node in _evaluations(kernel)) for kernel in program.kernels.values()
+    )
+
+
+def _evaluations(kernel: Any) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(kernel.body, [(tirx.Evaluate, found.append)])
+    return found
+
+
+def _is_sync(node: Any) -> bool:
+    call = node.value
+    return isinstance(call, ir.Call) and getattr(call.op, "name", "") == SYNC
+
+
+def check_minimal(source: Any, *arrays: Any) -> Report:
+    """Fail unless the planned kernel is free of hazards, and not if any barrier is taken out.
+
+    Returns
+    -------
+    Report
+        Of the kernel as planned.
+    """
+    program = device_program(marked(source))
+    report = simulate(program, *arrays, progress=False)
+    assert report.hazards == []
+    for which in range(barriers(program)):
+        worse = simulate(without(program, SYNC, which), *arrays, progress=False)
+        assert worse.hazards, f"barrier {which} is not needed"
+    return report
