@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["Decision", "collect", "note"]
 
@@ -24,12 +25,15 @@ class Decision:
         One sentence: what was chosen or refused, with the numbers.
     refused : bool
         True if the request was not carried out.
+    record : object
+        The same in a form that reports can draw, where the maker has one; hashable.
     """
 
     maker: str
     subject: str
     text: str
     refused: bool = False
+    record: Any = None
 
     def __str__(self) -> str:
         mark = "refused" if self.refused else "chose"
@@ -50,8 +54,8 @@ def collect() -> Iterator[list[Decision]]:
         _sink.reset(token)
 
 
-def note(maker: str, subject: str, text: str, *, refused: bool = False) -> None:
+def note(maker: str, subject: str, text: str, *, refused: bool = False, record: Any = None) -> None:
     """Write one decision; without a collector it is dropped."""
     sink = _sink.get()
     if sink is not None:
-        sink.append(Decision(maker, subject, text, refused))
+        sink.append(Decision(maker, subject, text, refused, record))

@@ -64,9 +64,7 @@ def test_a_ragged_tail_is_one_copy_filled_up_with_zeros() -> None:
     assert "T.max(T.min(" in text
 
 
-@pytest.mark.parametrize("wrong", ["wait", "barrier", "version"])
-def test_mutations_are_noticed(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wait off by one, a barrier dropped, a version too few: each is a hazard."""
+def _break(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from tvm_layout_ext.transform import pipeline_expand, pipeline_plan
 
     if wrong == "wait":
@@ -77,6 +75,23 @@ def test_mutations_are_noticed(wrong: str, monkeypatch: pytest.MonkeyPatch) -> N
     else:
         fewer = pipeline_plan._versions
         monkeypatch.setattr(pipeline_plan, "_versions", lambda p, i: fewer(p, i) - 1)
+
+
+@pytest.mark.parametrize("wrong", ["wait", "barrier", "version"])
+def test_mutations_are_hazards(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait off by one, a barrier dropped, a version too few, and nothing that plans barriers."""
+    _break(wrong, monkeypatch)
+    monkeypatch.setitem(tlx.pipeline._BEFORE, "tirx.SplitHostDevice", ())
     stream = Stream(2)
     inputs = stream.inputs(9, 0, np.random.default_rng(0))
     assert simulate(stream.schedule(3), *inputs, None, 9, 9 * TILE).hazards
+
+
+@pytest.mark.parametrize("wrong", ["wait", "version"])
+def test_mutations_are_refused_where_barriers_are_planned(
+    wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No barrier makes up for a wait that is short, or a version that is overwritten."""
+    _break(wrong, monkeypatch)
+    with pytest.raises(tlx.ScheduleError, match="A0_shared"):
+        tlx.device_program(Stream(2).schedule(3))

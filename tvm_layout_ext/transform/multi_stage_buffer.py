@@ -13,8 +13,10 @@ from .. import decisions
 from ..errors import ScheduleError
 from .mark_annotated import MARK
 from .pipeline_expand import expand
+from .pipeline_memory import check_fits
 from .pipeline_parts import ASYNC_COPY, NUM_STAGES, Part, blocks_in, parts_of, requested
 from .pipeline_plan import Plan, plan_pipeline
+from .pipeline_record import PipelineRecord
 from .rebuild import block_with
 
 __all__ = ["NUM_STAGES", "InjectMultiStageBuffer"]
@@ -34,6 +36,7 @@ class _Pipelines:
     def __init__(self, target: Any) -> None:
         self.threads: dict[Any, Any] = {}
         self.housed: list[Any] = []
+        self.target = target
         self.has_async = _architecture(target) >= _ASYNC_SINCE
 
     def loop(self, loop: Any, mutator: Any) -> Any:
@@ -49,8 +52,10 @@ class _Pipelines:
         if plan is None:
             return loop
         self._check_extent(loop)
-        _tell(plan, loop)
-        return expand(loop, plan, self._fits_async)
+        written, record = expand(loop, plan, self._fits_async)
+        check_fits(record, parts, loop, self.target)
+        _tell(plan, record)
+        return written
 
     def _bound(self, loop: Any, mutator: Any) -> Any:
         self.threads[loop.loop_var] = tvm.ir.Range.from_min_extent(loop.min, loop.extent)
@@ -102,12 +107,13 @@ def _is_housed(part: Part, parts: list[Part]) -> bool:
     )
 
 
-def _tell(plan: Plan, loop: Any) -> None:
+def _tell(plan: Plan, record: PipelineRecord) -> None:
     for i in plan.early:
         decisions.note(
             _NAME,
             plan.parts[i].name,
-            f"{plan.versions[i]} buffer versions over loop {loop.loop_var.name}",
+            f"{plan.versions[i]} buffer versions over loop {record.loop}",
+            record=record,
         )
 
 
@@ -161,7 +167,8 @@ def InjectMultiStageBuffer() -> Any:
     * a copy that reads what the same loop writes before it, or a buffer with a second writer,
     * a buffer that is read before the copy, or outside the loop,
     * a loop that threads of one block run differently often,
-    * a buffer used by its bare address.
+    * a buffer used by its bare address,
+    * versions that need more shared memory than a block of the target may have.
 
     Raises
     ------

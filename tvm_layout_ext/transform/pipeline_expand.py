@@ -20,6 +20,7 @@ versions that were last read above it, and what is read below it landed above it
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -69,15 +70,13 @@ class _Versioned:
         """Elements from one version to the next."""
         return self.new.ty.strides[0]
 
-    def record(self) -> VersionedBuffer:
-        """What reports say of it."""
+    def record(self, name: str) -> VersionedBuffer:
+        """What reports say of it, by a name of its own."""
         size = int(self.stride) * tvm.DataType(self.new.dtype).bits // 8
-        return VersionedBuffer(self.new.name, self.new.scope(), self.versions, size)
+        return VersionedBuffer(name, self.new.scope(), self.versions, size)
 
 
-def expand(
-    loop: Any, plan: Plan, fits_async: Callable[[Part], bool]
-) -> tuple[Any, PipelineRecord]:
+def expand(loop: Any, plan: Plan, fits_async: Callable[[Part], bool]) -> tuple[Any, PipelineRecord]:
     """Rewrite a loop by its plan.
 
     Parameters
@@ -234,7 +233,7 @@ class _Writer:
             str(self.loop.extent),
             plan.depth,
             tuple(self._step(i) for i in order),
-            tuple(one.record() for one in self.held),
+            tuple(map(_Versioned.record, self.held, self._names())),
             self._pending(plan.early),
             self._pending(self._indirect()) if plan.is_indirect else None,
             bool(self._shared()),
@@ -242,14 +241,26 @@ class _Writer:
 
     def _step(self, i: int) -> PipelineStep:
         part = self.plan.parts[i]
-        filled = [one.new.name for one in self.held if part.writes_of(one.old)]
+        named = list(zip(self.held, self._names(), strict=True))
+        filled = [name for one, name in named if part.writes_of(one.old)]
         return PipelineStep(
             part.name or f"statement {i}",
+            i,
             self.plan.ahead[i],
             i in self.asynchronous,
             filled[0] if filled else None,
-            tuple(one.new.name for one in self.held if part.reads_of(one.old)),
+            tuple(name for one, name in named if part.reads_of(one.old)),
         )
+
+    def _names(self) -> list[str]:
+        """A name for each buffer; two copies of one tensor have the same in the program."""
+        seen: Counter[str] = Counter()
+        names = []
+        for one in self.held:
+            name = str(one.new.name)
+            names.append(f"{name}_{seen[name]}" if seen[name] else name)
+            seen[name] += 1
+        return names
 
     def _copies(self, step: Any, *, in_prologue: bool) -> list[Any]:
         """Copies of one body; those that run equally far ahead share a condition."""

@@ -1,0 +1,125 @@
+"""What a pipeline was made to do, in plain numbers, for reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["PipelineRecord", "PipelineStep", "VersionedBuffer"]
+
+
+@dataclass(frozen=True)
+class VersionedBuffer:
+    """A buffer that a pipeline keeps several versions of.
+
+    Attributes
+    ----------
+    name, scope : str
+        Of the buffer.
+    versions : int
+        How many.
+    version_bytes : int
+        From the start of one version to the start of the next.
+    """
+
+    name: str
+    scope: str
+    versions: int
+    version_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """Of all versions."""
+        return self.versions * self.version_bytes
+
+
+@dataclass(frozen=True)
+class PipelineStep:
+    """One statement of a pipelined loop.
+
+    Attributes
+    ----------
+    name : str
+        Of its block; a nested loop without one goes by its place, ``statement 2``.
+    place : int
+        Which statement of the loop it was, from 0.
+    ahead : int
+        How many bodies before its own iteration's it runs; 0 for what computes.
+    asynchronous : bool
+        Whether it is written as an asynchronous copy. Pass ``LowerAsyncCopy`` may still refuse.
+    fills : str or None
+        Versioned buffer that it fills.
+    reads : tuple of str
+        Versioned buffers that it reads.
+    """
+
+    name: str
+    place: int
+    ahead: int
+    asynchronous: bool
+    fills: str | None
+    reads: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PipelineRecord:
+    """A loop as pass ``InjectMultiStageBuffer`` wrote it.
+
+    Body b of the loop, counted from 0, runs a step that is ``ahead`` for iteration ``b + ahead``,
+    if there is such an iteration; before body 0 come ``depth`` bodies that only copy.
+
+    Attributes
+    ----------
+    loop : str
+        Name of the loop's variable.
+    extent : str
+        Iterations, a number or an expression.
+    depth : int
+        Bodies of the prologue.
+    steps : tuple of PipelineStep
+        In the order in which a body runs them.
+    buffers : tuple of VersionedBuffer
+        Their versions.
+    wait : int or None
+        Groups of asynchronous copies, one a body, that may still be under way after the wait at
+        the top of a body; None without asynchronous copies.
+    prologue_wait : int or None
+        The same for a wait in the bodies of the prologue, which only indirect loads need.
+    barrier : bool
+        Whether a barrier follows the wait.
+    """
+
+    loop: str
+    extent: str
+    depth: int
+    steps: tuple[PipelineStep, ...]
+    buffers: tuple[VersionedBuffer, ...]
+    wait: int | None
+    prologue_wait: int | None
+    barrier: bool
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of all versions."""
+        return sum(b.bytes for b in self.buffers if b.scope.startswith("shared"))
+
+    def runs(self, step: PipelineStep, body: int) -> int | None:
+        """Iteration for which a step runs in a body, or None.
+
+        A body before 0 is one of the prologue, in which only steps that run ahead take part. Ends
+        at no extent; see :attr:`last`.
+        """
+        if body < 0 and step.ahead == 0:
+            return None
+        iteration = body + step.ahead
+        if iteration < 0 or (self.last is not None and iteration > self.last):
+            return None
+        return iteration
+
+    @property
+    def last(self) -> int | None:
+        """Number of the last iteration, where the extent is a constant."""
+        return int(self.extent) - 1 if self.extent.isdigit() else None
+
+    def version(self, buffer: str, iteration: int) -> int:
+        """Version of a buffer that an iteration uses."""
+        return iteration % next(b.versions for b in self.buffers if b.name == buffer)
