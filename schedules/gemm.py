@@ -5,9 +5,10 @@ shared memory, each warp loads fragments of both into registers (``ldmatrix``, o
 operands that it cannot transpose) and multiplies them into its own part of C, which stays in
 registers. The results leave through shared memory, in rows of 16 bytes a thread.
 
-Shared rows are padded by as much as keeps every access free of bank conflicts; :class:`Copy` says
-why. :func:`multiply` takes any layout of the operands, batches, ragged sizes and whatever is
-computed from the product element by element.
+Tiles are copied ``stages - 1`` steps ahead, and lie swizzled or padded so that every access is free
+of bank conflicts; :class:`Copy` says what padding asks of the copies. Blocks run in groups of rows,
+which share tiles in the L2 cache. :func:`multiply` takes any layout of the operands, batches,
+ragged sizes and whatever is computed from the product element by element.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tvm import s_tir
 from tvm_layout_ext import te
 from tvm_layout_ext.hardware import WARP_SIZE, Architecture
 from tvm_layout_ext.intrin import INSTRUCTIONS
+from tvm_layout_ext.transform.swizzle_shared import SWIZZLE
 from tvm_layout_ext.tune.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.operator import Operator, Tolerance
 
@@ -32,6 +34,9 @@ KNOBS = (
     knob("tile_k", (16, 32, 64, 128), default=32),
     knob("warps_m", (1, 2, 4), default=2),
     knob("warps_n", (1, 2, 4), default=2),
+    knob("stages", range(1, 7), default=3),
+    knob("group", (1, 4, 8, 16), default=8),
+    knob("swizzle", ("auto", "xor", "pad", "none")),
 )
 #: Sums that a thread can hold beside fragments and addresses in its 255 registers.
 MOST_SUMS = 128
@@ -39,13 +44,13 @@ MOST_SUMS = 128
 
 @dataclass(frozen=True)
 class Copy:
-    """How a tile goes to shared memory.
+    """How threads copy a tile to shared memory.
 
-    A quarter of a warp (a half, for 8-byte accesses) must meet each bank once, whether it writes
-    the tile or reads fragments from it.
+    Under a swizzle neighbouring lanes copy neighbouring vectors. Padded rows need more: a quarter
+    of a warp (a half, for 8-byte accesses) must meet each bank once, whether it writes the tile or
+    reads fragments from it, so it has to write as many rows as it reads.
 
-    * ``ldmatrix`` reads 8 rows of 16 bytes: a pad of 16 bytes makes the row stride an odd multiple
-      of 16 bytes, and a phase of the copy takes the same 8 rows.
+    * ``ldmatrix`` reads 8 rows of 16 bytes: a pad of 16 bytes, and phases of 8 rows.
     * Plain loads of 32-bit elements read 4 rows of 8: a pad of 32 bytes, and phases of 4 rows by
       2 neighbouring vectors.
     * Plain loads of 8-bit elements read every fourth of 16 rows: a pad of 8 bytes, which leaves
@@ -56,25 +61,27 @@ class Copy:
     vector : int
         Elements of an access.
     pad : int
-        Elements between rows.
+        Elements that padding adds to a row.
     rows, neighbours : int
         Rows of a phase, and vectors side by side in one.
     """
 
     vector: int
-    pad: int
-    rows: int
-    neighbours: int
+    pad: int = 0
+    rows: int = 1
+    neighbours: int = 1
 
 
-def copy_of(bits: int, k_major: bool, row: int) -> Copy:
+def copy_of(bits: int, k_major: bool, row: int, swizzle: str) -> Copy:
     """Choose the copy of an operand whose rows in global memory have ``row`` elements."""
-    if k_major or bits == 16:
-        width, pad, rows, neighbours = 16, 16, 8, 1
-    elif bits == 32:
-        width, pad, rows, neighbours = 16, 32, 4, 2
-    else:
-        width, pad, rows, neighbours = 8, 8, 16, 1
+    width, pad, rows, neighbours = 16, 0, 1, 1
+    if swizzle == "pad":
+        if k_major or bits == 16:
+            pad, rows = 16, 8
+        elif bits == 32:
+            pad, rows, neighbours = 32, 4, 2
+        else:
+            width, pad, rows = 8, 8, 16
     vector = width * 8 // bits
     while row % vector:
         vector //= 2
@@ -94,8 +101,7 @@ def multiply(sch: s_tir.Schedule, block: str, config: Config, instruction: str =
     sch.reorder(*tc.batch, mo, no, wm, wn, ko, ki, mi, ni)
     if tc.batch:
         sch.bind(sch.fuse(*tc.batch), "blockIdx.z")
-    sch.bind(mo, "blockIdx.y")
-    sch.bind(no, "blockIdx.x")
+    sch.rasterize(mo, no, int(config["group"]))
     sch.bind(wm, "threadIdx.y")
     sch.bind(wn, "threadIdx.z")
     for loop in (ki, mi, ni):
@@ -106,33 +112,37 @@ def multiply(sch: s_tir.Schedule, block: str, config: Config, instruction: str =
         for loop in sch.get_loops(fragment)[-2:]:
             sch.unroll(loop)
     for operand, k_major in ((tc.a, tc.a_k_major), (tc.b, tc.b_k_major)):
-        fetch(sch, operand, k_major, ko, warps)
+        fetch(sch, operand, k_major, ko, warps, str(config["swizzle"]))
+    sch.pipeline(ko, int(config["stages"]))
     store(sch, tc.result, no, wn, warps)
 
 
-def fetch(sch: s_tir.Schedule, block: Any, k_major: bool, loop: Any, warps: Sequence[int]) -> None:
+def fetch(
+    sch: s_tir.Schedule, block: Any, k_major: bool, loop: Any, warps: Sequence[int], swizzle: str
+) -> None:
     """Copy a tile of an operand to shared memory, all warps together."""
     source = sch.get(block).reads[0].source
-    copy = copy_of(_bits(source), k_major, int(source.shape[-1]))
+    copy = copy_of(_bits(source), k_major, int(source.shape[-1]), swizzle)
     sch.compute_at(block, loop, preserve_unit_loops=True)
+    sch.annotate(block, SWIZZLE, swizzle)
     i, j = sch.get_loops(block)[-2:]
-    extent = int(sch.get(j).extent)
-    sch.storage_align(block, 0, -2, factor=extent + copy.pad, offset=0)
-    near = max(1, min(extent // copy.vector, WARP_SIZE // copy.rows) // copy.neighbours)
+    vectors = int(sch.get(j).extent) // copy.vector
+    near = max(1, min(vectors, WARP_SIZE // copy.rows) // copy.neighbours)
     down, rows = sch.split(i, [None, copy.rows])
     right, *across, lanes = sch.split(j, [None, near, copy.neighbours, copy.vector])
     sch.reorder(down, right, across[0], rows, across[1], lanes)
-    spread(sch, sch.fuse(down, right, across[0], rows, across[1]), warps)
+    sch.unroll(spread(sch, sch.fuse(down, right, across[0], rows, across[1]), warps))
     if copy.vector > 1:
         sch.vectorize(lanes)
 
 
-def spread(sch: s_tir.Schedule, loop: Any, warps: Sequence[int]) -> None:
-    """Share a loop out to all threads, neighbours to neighbouring lanes."""
-    _, y, z, x = sch.split(loop, [None, *warps, WARP_SIZE])
+def spread(sch: s_tir.Schedule, loop: Any, warps: Sequence[int]) -> Any:
+    """Share a loop out to all threads, neighbours to neighbouring lanes; return what is left."""
+    rest, y, z, x = sch.split(loop, [None, *warps, WARP_SIZE])
     sch.bind(y, "threadIdx.y")
     sch.bind(z, "threadIdx.z")
     sch.bind(x, "threadIdx.x")
+    return rest
 
 
 def _bits(buffer: Any) -> int:
@@ -153,7 +163,7 @@ def store(
     # between rows keeps a warp's rows in different banks.
     pad = (16 if bits <= 16 else 32) * 8 // bits
     sch.storage_align(result, 0, -2, factor=int(sch.get(j).extent) + pad, offset=0)
-    vector = copy_of(bits, True, int(target.shape[-1])).vector
+    vector = copy_of(bits, True, int(target.shape[-1]), "none").vector
     right, lanes = sch.split(j, [None, vector])
     spread(sch, sch.fuse(i, right), warps)
     if vector > 1:
@@ -185,19 +195,20 @@ def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
 
 
 def shared_bytes(dtype: str, config: Config) -> int:
-    """Bytes of the padded tiles of A (M x K) and B (K x N), or of C, which takes their place."""
+    """Bytes of all versions of the tiles of A (M x K) and B (K x N), or of C in their place."""
     m, n, k = (int(config[f"tile_{dim}"]) for dim in "mnk")
     size = np.dtype(dtype).itemsize
-    a, b = copy_of(8 * size, True, m * n * k), copy_of(8 * size, False, m * n * k)
+    mode = str(config["swizzle"])
+    a, b = (copy_of(8 * size, k_major, m * n * k, mode) for k_major in (True, False))
     operands = (m * (k + a.pad) + k * (n + b.pad)) * size
-    return max(operands, m * (n * size + 16))
+    return max(int(config["stages"]) * operands, m * (n * size + 16))
 
 
 def check(
     shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
 ) -> Refusal | None:
     """Why a configuration is not legal, or None."""
-    v = {name: int(value) for name, value in config.items()}
+    v = {name: int(value) for name, value in config.items() if name != "swizzle"}
     warp_m, warp_n = v["tile_m"] // v["warps_m"], v["tile_n"] // v["warps_n"]
     sums = warp_m * warp_n // WARP_SIZE
     if sums > MOST_SUMS:

@@ -87,9 +87,10 @@ def _numpy(dtype: str) -> Any:
     return np.dtype(getattr(ml_dtypes, dtype, dtype))
 
 
-def config(tile: tuple[int, int, int], warps: tuple[int, int] = (2, 2)) -> dict[str, int]:
+def config(tile: tuple[int, int, int], warps: tuple[int, int] = (2, 2)) -> dict[str, Any]:
     names = ("tile_m", "tile_n", "tile_k", "warps_m", "warps_n")
-    return dict(zip(names, (*tile, *warps), strict=True))
+    plain = gemm.OPERATOR.default_config() | {"stages": 1}
+    return plain | dict(zip(names, (*tile, *warps), strict=True))
 
 
 def scheduled(

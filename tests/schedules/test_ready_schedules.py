@@ -141,7 +141,9 @@ def test_illegal_configuration_names_its_rule(
 
 def test_gemm_refuses_tiles_that_an_older_gpu_cannot_hold() -> None:
     operator = find_operator("gemm")
-    config = operator.default_config() | {"tile_m": 256, "tile_k": 128, "warps_m": 4}
+    config = operator.default_config() | {
+        "tile_m": 256, "tile_k": 128, "warps_m": 4, "stages": 1, "swizzle": "pad",
+    }  # fmt: skip
     assert operator.check((256, 256, 256), "float16", config, SM90) is None
     refusal = operator.check((256, 256, 256), "float16", config, architecture("sm_86"))
     assert refusal is not None
