@@ -130,6 +130,23 @@ def test_an_element_offset_gets_the_vectors_that_its_factor_allows() -> None:
     assert vector_bytes_of(from_offset) == {8}
 
 
+@pytest.mark.parametrize(
+    ("dtype", "to", "vector_bytes", "steps"),
+    [("float16", "float16", 16, 1), ("float16", "float32", 16, 1), ("float16", "float16", 4, 4),
+     ("float32", "float32", 4, 4), ("float32", "float32", 8, 2), ("int8", "int8", 1, 4)],
+)  # fmt: skip
+def test_a_thread_of_a_large_copy_moves_one_full_vector(
+    dtype: str, to: str, vector_bytes: int, steps: int
+) -> None:
+    n = 1 << 24
+    a = te.placeholder((n,), dtype, "A")
+    sch = schedule_of(a, te.compute((n,), lambda i: a[i].astype(to), "B"))
+    sch.auto_coalesce("B", vector_bytes=vector_bytes)
+    extents = [int(sch.get(loop).extent) for loop in sch.get_loops(sch.get_sblock("B"))]
+    vector = vector_bytes // np.dtype(to).itemsize
+    assert extents == [n // (steps * 256 * vector), steps, 256, *[vector] * (vector > 1)]
+
+
 @pytest.mark.parametrize("turned", [False, True])
 def test_more_than_two_to_the_31_elements_need_and_get_64_bit_indices(turned: bool) -> None:
     side = tirx.IntImm("int64", 65536)
@@ -138,8 +155,9 @@ def test_more_than_two_to_the_31_elements_need_and_get_64_bit_indices(turned: bo
     sch = schedule_of(a, b)
     sch.auto_coalesce("B")
     (kernel,) = tlx.device_program(sch).kernels.values()
-    assert 'T.launch_thread("blockIdx.x", T.int64(262144))' in str(kernel)
-    assert "T.int64(8388608)" in str(kernel) or "T.int64(16384)" in str(kernel)
+    blocks = 262144 if turned else 1048576
+    assert f'T.launch_thread("blockIdx.x", T.int64({blocks}))' in str(kernel)
+    assert "T.int64(8388608)" in str(kernel) or "T.int64(4096)" in str(kernel)
 
 
 def test_too_many_elements_for_32_bit_indices_are_refused() -> None:

@@ -17,10 +17,16 @@ from ..analysis.sectors import stand_in
 
 __all__ = ["choose_slabs", "cut"]
 
-#: Multiprocessors of the GPUs that this was measured on, and blocks that keep them busy to the end.
-_PROCESSORS, _BLOCKS = 132, 8 * 132
-#: Bytes that a GPU could have read while it launches and runs the second kernel.
-_SECOND_KERNEL_BYTES = 12 << 20
+#: Multiprocessors of the H200 that all this was measured on, and how many of them read along rows
+#: as fast as its memory: one reads 132 GB/s of 4.3 TB/s.
+_PROCESSORS, _ENOUGH_PROCESSORS = 132, 32
+#: Blocks that are all there at once: 32768x4096 halves take 68 us so, and 79 us in twice as many.
+_BLOCKS = 4 * 132
+#: Blocks along rows, where slabs of 4 KiB and more cost nothing.
+_ROW_BLOCKS = 32 * 132
+#: Bytes that a GPU could have read in the 6 us of a second kernel. So 16384x4096 halves stay one
+#: kernel (37 us to 40), and 32768x4096 do not (72 us to 68).
+_SECOND_KERNEL_BYTES = 26 << 20
 #: Share of the bandwidth that one kernel reaches with strips of 64 bytes, all blocks at once.
 _STRIPS_SHARE = 0.86
 #: Bytes of a strip, with slabs and without, and of the least run worth a warp.
@@ -53,8 +59,8 @@ def choose_slabs(
     reads = prod(stand_in(loop.extent) for loop in reduced)
     size = results * reads * load.bytes
     if along:
-        share = min(1.0, results / _PROCESSORS)
-        wanted = -(-_BLOCKS * 4 // results)
+        share = min(1.0, results / _ENOUGH_PROCESSORS)
+        wanted = -(-_ROW_BLOCKS // results)
         most = reads * load.bytes // _RUN_BYTES
     else:
         row = results * load.bytes
