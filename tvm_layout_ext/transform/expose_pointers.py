@@ -54,8 +54,8 @@ def ExposePointers() -> Any:
     """Create the pass that turns addresses given to ``ldmatrix`` and ``stmatrix`` into accesses.
 
     Until here they are ``address_of`` an element, so that passes over indices rewrite them. TVM's
-    ThreadSync and its planning of shared memory look past ``address_of``: no barrier would stand
-    between a copy and the ``ldmatrix`` that reads it. They do read ``tvm_access_ptr``.
+    planning of shared memory looks past ``address_of``, so that a buffer might be given the memory
+    of one that is still read. It does read ``tvm_access_ptr``.
 
     Does not handle: addresses given to other operators.
     """
