@@ -22,7 +22,7 @@ from .errors import (  # noqa: E402
     TargetError,
 )
 from .report.explain import explain  # noqa: E402
-from .schedule import assume_divisible, create_schedule  # noqa: E402
+from .schedule import assume_divisible, create_schedule, versions_for_triton_stages  # noqa: E402
 from .simulate import simulate  # noqa: E402
 from .target import cuda_target, default_target  # noqa: E402
 from .tune import knob, tune  # noqa: E402
@@ -59,6 +59,7 @@ __all__ = [
     "transform",
     "tune",
     "uninstall",
+    "versions_for_triton_stages",
 ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .assume_divisible import assume_divisible
-from .double_buffer import double_buffer
+from .double_buffer import double_buffer, versions_for_triton_stages
 from .face import Schedule, create_schedule
 from .install import install, uninstall
 from .stage import Stage
@@ -16,4 +16,5 @@ __all__ = [
     "double_buffer",
     "install",
     "uninstall",
+    "versions_for_triton_stages",
 ]

@@ -8,7 +8,50 @@ from ..errors import ScheduleError
 from ..transform.pipeline_parts import ASYNC_COPY, NUM_STAGES
 from .checks import whole
 
-__all__ = ["check_async_copy", "check_num_stages", "double_buffer"]
+__all__ = ["check_async_copy", "check_num_stages", "double_buffer", "versions_for_triton_stages"]
+
+#: How many fewer versions than stages Triton's pipeliner keeps, by what multiplies.
+_TRITON_LESS = {"mma.sync": 1, "wgmma": 0}
+
+
+def versions_for_triton_stages(stages: int, kind: str = "mma.sync") -> int:
+    """Number of versions N of :func:`double_buffer` for Triton's ``num_stages``.
+
+    Triton's pipeliner keeps as many versions as bodies lie between a load and its last use. A
+    ``wgmma`` reads shared memory while the next body already runs, which takes one more.
+
+    Parameters
+    ----------
+    stages : int
+        Triton's ``num_stages``, S.
+    kind : str
+        ``"mma.sync"`` for kernels that copy with ``cp.async`` and multiply with ``mma.sync``, or do
+        not multiply at all: S - 1; ``"wgmma"`` for those that multiply with ``wgmma``, whether
+        they copy with ``cp.async`` or TMA: S.
+
+    Returns
+    -------
+    int
+        At least 1: a loop of one stage has one version.
+
+    Raises
+    ------
+    ScheduleError
+        If ``stages`` is below 1 or no int, or ``kind`` is neither of these.
+
+    Examples
+    --------
+    >>> [versions_for_triton_stages(s) for s in (1, 2, 3, 4)]
+    [1, 1, 2, 3]
+    >>> versions_for_triton_stages(3, "wgmma")
+    3
+    """
+    number = whole(stages)
+    if number is None or number < 1:
+        raise ScheduleError(f"Triton's num_stages is an int >= 1, not {stages!r}.")
+    if kind not in _TRITON_LESS:
+        raise ScheduleError(f'kind must be "mma.sync" or "wgmma", not {kind!r}.')
+    return max(1, number - _TRITON_LESS[kind])
 
 
 def check_num_stages(value: Any) -> int:
@@ -67,6 +110,13 @@ def double_buffer(
     ``cp.async`` and ``mma.sync``  S - 1
     ``wgmma`` or TMA               S
     =============================  =======================
+
+    :func:`versions_for_triton_stages` computes it. The two count waits differently, too. Triton
+    commits a group for each of L loads, and for ``mma.sync`` copies after it has computed: S - 1
+    tiles are on their way when it waits for all but ``L * (S - 2)`` groups. Here all copies of a
+    body are one group, and a body copies before it computes: N - 1 tiles are on their way when it
+    waits for all but N - 2 groups, then its own copy is the Nth. Either way S - 2 = N - 1 tiles
+    are under way while a body computes.
 
     Parameters
     ----------

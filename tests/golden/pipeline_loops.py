@@ -1,0 +1,178 @@
+"""Loops in TIR that load and use what Triton's kernels of the golden cases load and use.
+
+What a loop computes from its tiles does not matter to a pipeline, so one read of each element
+stands for a product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import s_tir
+
+#: Bits of Triton's element types, by a type of TVM of the same width.
+TYPES = {
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "i8": "int8",
+    "fp8e4nv": "int8",
+}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile that each iteration loads.
+
+    Attributes
+    ----------
+    name : str
+        Of the tensor.
+    shape : tuple of int
+        Of a tile.
+    dtype : str
+        TVM's name of the element type.
+    index : str
+        Tile of indices that its rows are gathered by; empty for none.
+    aligned : bool
+        Whether the tensor is known to start at a multiple of 16 bytes.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    index: str = ""
+    aligned: bool = True
+
+    @property
+    def elements(self) -> int:
+        """Of a tile."""
+        return prod(self.shape)
+
+    @property
+    def vector(self) -> int:
+        """Elements of 16 bytes, or of a thread's share if that is less."""
+        return min(128 // tvm.DataType(self.dtype).bits, max(1, self.shape[-1]))
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop over tiles.
+
+    Attributes
+    ----------
+    tiles : sequence of Tile
+        What is loaded, in order.
+    uses : sequence of sequence of str
+        For each statement that computes: the tiles that it reads. The tile after which it comes is
+        the last of these.
+    threads : int
+        Of a block.
+    """
+
+    tiles: Sequence[Tile]
+    uses: Sequence[Sequence[str]]
+    threads: int = 128
+
+    def source(self) -> str:
+        """The program, for any number n of iterations."""
+        lines = [
+            "@T.prim_func(s_tir=True)",
+            f"def main({''.join(f'{t.name.lower()}: T.handle, ' for t in self.tiles)}"
+            "out: T.handle, n: T.int32):",
+        ]
+        for t in self.tiles:
+            extra = "" if t.aligned else ", align=2, offset_factor=1"
+            lines.append(
+                f"    {t.name} = T.match_buffer({t.name.lower()}, ({self._rows(t)}), "
+                f"'{t.dtype}'{extra})"
+            )
+        lines += [
+            f"    OUT = T.match_buffer(out, ({self.threads},), 'float32')",
+            "    for x in T.thread_binding(1, thread='blockIdx.x'):",
+            f"        for t in T.thread_binding({self.threads}, thread='threadIdx.x'):",
+            "            with T.sblock('all'):",
+        ]
+        lines += [
+            f"                {t.name}_shared = T.sblock_alloc_buffer({t.shape}, '{t.dtype}', "
+            "scope='shared.dyn')"
+            for t in self.tiles
+        ]
+        lines.append("                for k in range(n):")
+        done: set[str] = set()
+        for tile in self.tiles:
+            lines += [" " * 20 + line for line in self._copy(tile)]
+            done.add(tile.name)
+            for number, use in enumerate(self.uses):
+                if use[-1] == tile.name:
+                    lines += [" " * 20 + line for line in self._use(number, use)]
+        return "\n".join(lines)
+
+    def _rows(self, tile: Tile) -> str:
+        return f"n * {tile.shape[0]}, {', '.join(map(str, tile.shape[1:]))}"
+
+    def _copy(self, tile: Tile) -> list[str]:
+        """Spread a tile's vectors over the threads."""
+        vector = tile.vector
+        rounds = max(1, prod(tile.shape) // (self.threads * vector))
+        width = tile.shape[-1]
+        flat = f"((r * {self.threads} + t) * {vector} + v)"
+        if len(tile.shape) == 1:
+            to, row, column = flat, flat, ""
+        else:
+            row, column = f"{flat} // {width}", f", {flat} % {width}"
+            to = row + column
+        first = f"{tile.index}_shared[{row}]" if tile.index else f"k * {tile.shape[0]} + {row}"
+        reads = (
+            f"{tile.name}[0:n * {tile.shape[0]}"
+            + "".join(f", 0:{extent}" for extent in tile.shape[1:])
+            + "]"
+            if tile.index
+            else f"{tile.name}[{first}{column}]"
+        )
+        if tile.index:
+            reads += f", {first}"
+        guard = self.threads * vector > prod(tile.shape)
+        lines = [f"for r in T.serial({rounds}):", f"    for v in T.vectorized({vector}):"]
+        if guard:
+            lines += [f"        if {flat} < {prod(tile.shape)}:"]
+        pad = " " * (12 if guard else 8)
+        return [
+            *lines,
+            f"{pad}with T.sblock('{tile.name}_shared'):",
+            f"{pad}    T.reads({reads})",
+            f"{pad}    T.writes({tile.name}_shared[{to}])",
+            f"{pad}    {tile.name}_shared[{to}] = {tile.name}[{first}{column}]",
+        ]
+
+    def _use(self, number: int, names: Sequence[str]) -> list[str]:
+        """Add up one element of each tile's every row (or every element of a vector)."""
+        tiles = [t for t in self.tiles if t.name in names]
+        terms, reads = [], []
+        for tile in tiles:
+            zeros = ", ".join("0" for _ in tile.shape[1:])
+            place = f"(t + 1) % {tile.shape[0]}" + (f", {zeros}" if zeros else "")
+            terms.append(f"T.Cast('float32', {tile.name}_shared[{place}])")
+            reads.append(
+                f"{tile.name}_shared[0:{tile.shape[0]}"
+                + "".join(f", 0:{e}" for e in tile.shape[1:])
+                + "]"
+            )
+        return [
+            f"with T.sblock('use{number}'):",
+            f"    T.reads(OUT[t], {', '.join(reads)})",
+            "    T.writes(OUT[t])",
+            f"    OUT[t] = OUT[t] + {' + '.join(terms)}",
+        ]
+
+    def schedule(self, versions: int | None, only: Sequence[str] = ()) -> Any:
+        """The loop with so many versions of its tiles, or some of them; None asks for nothing."""
+        sch = s_tir.Schedule(tvm.script.from_source(self.source()))
+        for tile in self.tiles:
+            if versions is not None and (not only or tile.name in only):
+                sch.double_buffer(f"{tile.name}_shared", versions)
+        return sch

@@ -1,0 +1,260 @@
+"""Our pipelines against those that Triton 3.9 made of the same loops.
+
+Two counts need a conversion, as Triton and this package put the steps of a body in another order.
+
+======================  ===========================  ==========================================
+what                    Triton, L loads, S stages    here, N versions
+======================  ===========================  ==========================================
+group                   one for each load            one for all loads of a body
+body, ``mma.sync``      wait, compute, copy          wait, copy, compute
+body, ``wgmma``         wait, compute (goes on       wait, copy, compute
+                        meanwhile), copy
+wait for all but        L * (S - 2) groups           N - 2 groups
+======================  ===========================  ==========================================
+
+``mma.sync`` (N = S - 1): when Triton waits, S - 1 tiles were copied; here N - 1 were, and the Nth
+is copied before the body computes. So Triton's prologue is ours and the copies of a body, and its
+wait is L times ours plus one. ``wgmma`` (N = S): N - 1 tiles were copied in either, Triton's prologue is
+ours, its wait L times ours.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import tvm
+
+import tvm_layout_ext as tlx
+from tests.golden import cases
+from tests.golden.cases import Case, case_id
+from tests.golden.pipeline_loops import TYPES, Loop, Tile
+from tvm_layout_ext import decisions
+
+COPY = re.compile(r'address_of\((\w+)_shared\[.*"async", "c[ag]"')
+WAIT = re.compile(r'T\.ptx\.cp\((\d+), "async", "wait_group"')
+LOOP = "for k in range(n):"
+
+
+def name_of(case: Case) -> str:
+    return f"{case_id(case)}-{case['name']}"
+
+
+def pipelines(*, written_out: bool) -> list[Case]:
+    """The cases given as source text, or those that say BM, BN and BK."""
+    found = cases.of_kinds("pipeline")
+    return [case for case in found if ("source_text" in case["params"]) == written_out]
+
+
+def of_mechanism(mechanism: str) -> list[Case]:
+    found = pipelines(written_out=False)
+    return [c for c in found if c["expected"]["summary"]["mechanism"] == mechanism]
+
+
+def kind_of(case: Case) -> str:
+    return "wgmma" if case["params"]["target_sm"] >= 90 else "mma.sync"
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """What the lowered program of a loop does.
+
+    Attributes
+    ----------
+    versions : dict of str to int
+        Of each tile, by the bytes that are allocated.
+    prologue, body : list of str
+        Tiles copied asynchronously before the loop, and in one body.
+    waits : list of int
+        Groups that may be under way after each wait of a body.
+    """
+
+    versions: dict[str, int]
+    prologue: list[str]
+    body: list[str]
+    waits: list[int]
+
+    def triton_prologue(self, kind: str) -> int:
+        """Copies before Triton's loop."""
+        return len(self.prologue) + (len(self.body) if kind == "mma.sync" else 0)
+
+    def triton_wait(self, kind: str) -> int:
+        """Groups under way after Triton's waits."""
+        (wait,) = self.waits
+        return len(self.body) * (wait + (kind == "mma.sync"))
+
+
+def emitted(loop: Loop, sch: Any, sm: int) -> Emitted:
+    target = tlx.cuda_target("sm_90a" if sm == 90 else f"sm_{sm}")
+    text = tlx.lower(sch, target=target).script()
+    before, _, rest = text.partition(LOOP)
+    # Of tiles that are never needed together only one is allocated; it has one version.
+    size = dict(re.findall(r"(\w+)_shared = T.alloc_\w+\(\((\d+),", text))
+    drained = WAIT.findall(rest)
+    return Emitted(
+        {t.name: int(size.get(t.name, t.elements)) // t.elements for t in loop.tiles},
+        COPY.findall(before),
+        COPY.findall(rest),
+        [int(n) for n in drained[:-1]],  # The last follows the loop.
+    )
+
+
+def matmul(case: Case) -> Loop:
+    params = case["params"]
+    m, n, k = (params[name] for name in ("BM", "BN", "BK"))
+    dtype, aligned = TYPES[params["elem"]], params["ptr_divisible_by_16"]
+    a = (m, k) if params["a_order"] == "row" else (k, m)
+    b = (k, n) if params["b_order"] == "row" else (n, k)
+    tiles = (Tile("A", a, dtype, aligned=aligned), Tile("B", b, dtype, aligned=aligned))
+    return Loop(tiles, [("A", "B")], 32 * params["num_warps"])
+
+
+def check(loop: Loop, case: Case, stages: int, only: tuple[str, ...] = ()) -> None:
+    """Compare a loop with the versions that Triton's stages mean with what Triton made of it."""
+    kind, summary = kind_of(case), case["expected"]["summary"]
+    versions = tlx.versions_for_triton_stages(stages, kind)
+    found = emitted(loop, loop.schedule(versions, only), case["params"]["target_sm"])
+    loaded = only or tuple(t.name for t in loop.tiles)
+    assert [found.versions[name] for name in loaded] == buffers_of(case)
+    if versions == 1:
+        # One version leaves the program as it is: each body copies, then computes, and nothing is
+        # under way meanwhile. Triton copies the same tiles asynchronously, one body earlier.
+        assert found.prologue == found.body == found.waits == []
+        assert summary["async_copies_in_prologue"] == len(loaded)
+        assert set(summary["loop_async_wait_nums"]) <= {0}
+        return
+    assert sorted(found.body) == sorted(loaded)
+    assert len(found.body) == summary["async_copies_in_loop"]
+    assert found.triton_prologue(kind) == summary["async_copies_in_prologue"]
+    if summary["mechanism"] == "cp.async":
+        assert {found.triton_wait(kind)} == set(summary["loop_async_wait_nums"])
+    else:
+        # TMA counts bytes at one mbarrier a version, not groups.
+        assert summary["mbarriers"] == [versions]
+
+
+def buffers_of(case: Case) -> list[int]:
+    """Versions of each pipelined tile; Triton's summary has only operands of a product."""
+    expected = case["expected"]
+    if expected["summary"]["operand_buffers"]:
+        return expected["summary"]["operand_buffers"]
+    return [alloc["shape"][0] for alloc in expected["shared_allocs"]]
+
+
+def is_whole(case: Case) -> bool:
+    """Whether Triton pipelines both operands; it drops a B of bytes that needs transposing."""
+    return len(case["expected"]["summary"]["operand_buffers"]) == 2
+
+
+@pytest.mark.parametrize("case", of_mechanism("cp.async"), ids=name_of)
+def test_matmul(case: Case) -> None:
+    check(matmul(case), case, case["params"]["num_stages"], () if is_whole(case) else ("A",))
+
+
+@pytest.mark.parametrize("case", of_mechanism("tma"), ids=name_of)
+def test_matmul_by_tma(case: Case) -> None:
+    """Versions, and how far ahead copies run, whatever instruction copies."""
+    check(matmul(case), case, case["params"]["num_stages"])
+
+
+@pytest.mark.parametrize("case", of_mechanism("none"), ids=name_of)
+def test_matmul_without_asynchronous_copies(case: Case) -> None:
+    """One stage, or pointers known to be aligned to 2 bytes: cp.async needs 4."""
+    params, loop = case["params"], matmul(case)
+    versions = (
+        1
+        if params["num_stages"] == 1
+        else tlx.versions_for_triton_stages(params["num_stages"], kind_of(case))
+    )
+    with decisions.collect() as made:
+        found = emitted(loop, loop.schedule(versions), params["target_sm"])
+    assert found.prologue == found.body == []
+    why = {str(d.text) for d in made if d.maker == "LowerAsyncCopy" and d.refused}
+    assert bool(why) == (versions > 1)
+    assert all("not known to start at a multiple of" in text for text in why)
+
+
+F16 = "float16"
+#: The cases given as source text, written by hand: their loads inside the loop and what reads them.
+BY_HAND = {
+    # The product with K comes before the load of V; Q is loaded outside the loop.
+    "attention": Loop((Tile("K", (64, 64), F16), Tile("V", (64, 64), F16)), [("K",), ("V",)]),
+    # The rows of B are gathered; at two stages the indices are loaded where they are used.
+    "indirect_matmul": Loop(
+        (
+            Tile("IDX", (32,), "int32"),
+            Tile("A", (64, 32), F16),
+            Tile("B", (32, 64), F16, index="IDX"),
+        ),
+        [("A", "B")],
+    ),
+    "stream_add": Loop(
+        (Tile("X", (1024,), "float32"), Tile("Y", (1024,), "float32")), [("X", "Y")]
+    ),
+}
+
+
+def by_hand(case: Case) -> Loop:
+    (name,) = [name for name in BY_HAND if case["name"].startswith(name)]
+    return BY_HAND[name]
+
+
+def pipelined_by_hand() -> list[Case]:
+    found = pipelines(written_out=True)
+    return [c for c in found if c["expected"]["summary"]["mechanism"] == "cp.async"]
+
+
+@pytest.mark.parametrize("case", pipelined_by_hand(), ids=name_of)
+def test_loop_written_by_hand(case: Case) -> None:
+    params, loop = case["params"], by_hand(case)
+    # A number of stages at the loop itself wins.
+    stages = params["constexprs"].get("NS", params["num_stages"])
+    only = ("A", "B") if case["name"].startswith("indirect") else ()
+    check(loop, case, stages, only)
+
+
+def left_alone() -> list[Case]:
+    found = pipelines(written_out=True)
+    return [c for c in found if c["expected"]["summary"]["mechanism"] == "none"]
+
+
+@pytest.mark.parametrize("case", left_alone(), ids=name_of)
+def test_loop_that_triton_leaves_alone(case: Case) -> None:
+    """At one stage, or with no product and no number at the loop: nobody asked for versions."""
+    assert case["expected"]["summary"]["async_copies_in_loop"] == 0
+    if case["name"].startswith("attention"):
+        loop = BY_HAND["attention"]
+        sch = loop.schedule(tlx.versions_for_triton_stages(case["params"]["num_stages"]))
+        assert emitted(loop, sch, 80) == Emitted({"K": 1, "V": 1}, [], [], [])
+        return
+    text = tlx.lower(_NESTED, target=tlx.cuda_target("sm_80")).script()
+    assert "cp(" not in text
+    assert "shared[" not in text
+
+
+_NESTED = tvm.script.from_source("""
+@T.prim_func(s_tir=True)
+def main(A: T.Buffer((32, 256), "float16"), Z: T.Buffer((4, 32), "float32")) -> None:
+    for t in T.thread_binding(32, thread="threadIdx.x"):
+        for i in range(4):
+            for k in range(256):
+                with T.sblock("sum"):
+                    T.reads(A[t, k])
+                    T.writes(Z[i, t])
+                    if k == 0:
+                        Z[i, t] = T.float32(0)
+                    Z[i, t] = Z[i, t] + T.Cast("float32", A[t, k])
+""")
+
+
+def test_every_case_is_compared() -> None:
+    compared = [*pipelines(written_out=False), *pipelined_by_hand(), *left_alone()]
+    assert sorted(map(case_id, compared)) == sorted(map(case_id, cases.of_kinds("pipeline")))
+
+
+@pytest.mark.parametrize(("stages", "kind"), [(0, "mma.sync"), (True, "wgmma"), (2, "mma")])
+def test_refuses_what_is_no_number_of_stages(stages: int, kind: str) -> None:
+    with pytest.raises(tlx.ScheduleError, match=r"num_stages is an int >= 1|kind must be"):
+        tlx.versions_for_triton_stages(stages, kind)
