@@ -13,6 +13,8 @@ from importlib import metadata
 from typing import Any
 
 __all__ = [
+    "CHOICE",
+    "LIKELY",
     "assert_statement",
     "check_versions",
     "has_gpu",
@@ -23,6 +25,9 @@ __all__ = [
     "stock_passes",
     "tvm_version",
 ]
+
+#: Operators whose names TVM has moved: a choice that evaluates one side, and a hint.
+CHOICE, LIKELY = "prim.if_then_else", "prim.likely"
 
 _PINS = {
     "apache-tvm": ((0, 27), (0, 28), "its Python API moves between minor versions"),

@@ -337,6 +337,13 @@ def test_ramps_run_along_their_lanes() -> None:
     assert info.divisibility[2] == 4
 
 
+def test_choices_of_vectors_are_choices_of_each_lane() -> None:
+    ramp = tirx.Ramp(J * 4, 1, 4)
+    chosen = tirx.if_then_else(N > 0, ramp, ramp + tirx.Broadcast(tirx.IntImm("int32", 8), 4))
+
+    assert analyse(chosen, n=8).contiguity == (1, 1, 4)
+
+
 def test_broadcasts_repeat_along_their_lanes() -> None:
     assert analyse(tirx.Broadcast(J * 4, 8)).constancy == (32, 1, 8)
 

@@ -57,13 +57,19 @@ def test_a_cluster_shows_only_where_there_is_one() -> None:
         ("Blocked(size=[1])", "cannot be made of"),
         ("Blocked(**{})", "uses"),
         ("Blocked([1.5], [32], [1], [0])", "no value of a layout's field"),
-        ("Linear({a: 1}, {x: 2})", "cannot be made of"),
+        ("Linear({a: 1}, {x: 2})", "must be a list of vectors"),
         ("Linear([1])", "Linear takes"),
         ("Slice(0, [1, 2])", "no distributed layout"),
     ],
 )
 def test_bad_text_is_one_sentence(text: str, sentence: str) -> None:
     with pytest.raises(LayoutError, match=sentence):
+        L.parse(text)
+
+
+@pytest.mark.parametrize("text", [None, 5, b"Blocked([1], [32], [1], [0])"])
+def test_what_is_no_text_is_refused(text: Any) -> None:
+    with pytest.raises(LayoutError, match="must be a str"):
         L.parse(text)
 
 

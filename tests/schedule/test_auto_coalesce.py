@@ -323,6 +323,26 @@ def test_what_is_no_block_is_refused(block: Any) -> None:
     refused(copy((64,)), "auto_coalesce", block)
 
 
+@pytest.mark.parametrize(
+    ("index", "where"),
+    [
+        (lambda i: tirx.if_then_else(i < 50, i + 50, i - 50), lambda i: (i + 50) % 100),
+        (lambda i: tirx.Select(tirx.likely(i < 50), i + 50, i - 50), lambda i: (i + 50) % 100),
+        (lambda i: tirx.bitwise_not(i) + 100, lambda i: 99 - i),
+    ],
+    ids=["if_then_else", "likely", "not"],
+)
+def test_indices_of_choices_and_bits_are_counted(index: Any, where: Any) -> None:
+    a = te.placeholder((100,), "float32", "A")
+    sch = schedule_of(a, te.compute((100,), lambda i: a[index(i)], "B"))
+    outcome = sch.auto_coalesce("B")
+    assert [(t.buffer, t.kind) for t in outcome.after] == [("A", "load"), ("B", "store")]
+    value = random((100,))
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["B"], value[where(np.arange(100))])
+    assert not report.hazards
+
+
 def test_an_unknown_function_in_an_index_is_refused() -> None:
     a = te.placeholder((64,), "float32", "A")
     index: Callable[[Any], Any] = lambda i: tirx.call_extern("int32", "hash", i)  # noqa: E731

@@ -16,6 +16,7 @@ import numpy as np
 import tvm
 from tvm import tirx
 
+from .._compat import CHOICE, LIKELY
 from ..hardware import SECTOR_BYTES, WARP_SIZE
 from .access import Access, Loop, Nest
 
@@ -253,12 +254,8 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     tirx.RShift: np.right_shift,
 }
 _CALLS: dict[str, Callable[..., Any]] = {
-    "tirx.bitwise_and": np.bitwise_and,
-    "tirx.bitwise_or": np.bitwise_or,
-    "tirx.bitwise_xor": np.bitwise_xor,
-    "tirx.shift_left": np.left_shift,
-    "tirx.shift_right": np.right_shift,
-    "tirx.if_then_else": np.where,
+    CHOICE: np.where,
+    LIKELY: np.asarray,
 }
 
 
@@ -285,6 +282,8 @@ def evaluate(expr: Any, env: dict[Any, np.ndarray]) -> np.ndarray:
         return evaluate(expr.value, env)
     if isinstance(expr, tirx.Not):
         return np.logical_not(evaluate(expr.a, env))
+    if isinstance(expr, tirx.BitwiseNot):
+        return np.invert(evaluate(expr.a, env))
     if isinstance(expr, tirx.Ramp):
         return evaluate(expr.base, env) + evaluate(expr.stride, env) * np.arange(int(expr.lanes))
     if isinstance(expr, tirx.Broadcast):

@@ -11,6 +11,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
+from .._compat import CHOICE
 from ..errors import LayoutError
 
 __all__ = ["Lanes", "lanes_of", "scalar_type"]
@@ -95,7 +96,7 @@ class Lanes:
             return self._let(node)
         if isinstance(node, tvm.ir.TensorLoad) and node.source.ty.dtype.is_scalar():
             return tirx.BufferLoad(node.source, [self.scalar(index) for index in node.indices])
-        if isinstance(node, tvm.ir.Call) and node.op.name == "tirx.if_then_else":
+        if isinstance(node, tvm.ir.Call) and node.op.name == CHOICE:
             return tirx.if_then_else(*map(self.scalar, node.args))
         known = self._bound.get(node) if isinstance(node, tirx.Var) else None
         return self._stand_in(node) if known is None else known

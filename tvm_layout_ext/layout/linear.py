@@ -50,7 +50,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from keyword import iskeyword
 from math import prod
 from typing import Any
 
@@ -58,21 +57,23 @@ import numpy as np
 
 from ..errors import LayoutError
 from .f2 import Columns, combine
+from .linear_checks import (
+    as_indices,
+    check_integer,
+    check_known,
+    check_names,
+    check_permutation,
+    check_size,
+    check_total,
+    is_power_of_two,
+    log2,
+    read_bases,
+)
 
-__all__ = ["LinearLayout"]
+__all__ = ["LinearLayout", "is_power_of_two", "log2"]
 
 Bases = tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]
 Sizes = tuple[tuple[str, int], ...]
-
-
-def is_power_of_two(value: int) -> bool:
-    """Whether ``value`` is 1, 2, 4, ..."""
-    return value > 0 and value & (value - 1) == 0
-
-
-def log2(value: int) -> int:
-    """Exponent of a power of two."""
-    return value.bit_length() - 1
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,9 +106,10 @@ class LinearLayout:
     out_dims: Sizes
 
     def __post_init__(self) -> None:
-        _check_names([name for name, _ in self.bases], "input")
-        _check_names([name for name, _ in self.out_dims], "output")
+        check_names([name for name, _ in self.bases], "input")
+        check_names([name for name, _ in self.out_dims], "output")
         for name, size in self.out_dims:
+            check_integer(size, f"The size of {name!r}")
             if not is_power_of_two(size):
                 raise LayoutError(f"Output dim {name!r} has size {size}, not a power of two.")
         for name, vectors in self.bases:
@@ -121,6 +123,7 @@ class LinearLayout:
                 f"but there are {len(self.out_dims)} output dims."
             )
         for value, (out, size) in zip(vector, self.out_dims, strict=True):
+            check_integer(value, f"A number of a basis vector of {name!r}")
             if not 0 <= value < size:
                 raise LayoutError(
                     f"A basis vector of {name!r} has {value} for output dim {out!r}, "
@@ -151,9 +154,10 @@ class LinearLayout:
         Raises
         ------
         LayoutError
-            If a size is no power of two, a vector does not fit, or a coordinate is left out.
+            If something is no integer, a size is no power of two, a vector does not fit, or a
+            coordinate is left out.
         """
-        rows = tuple((name, tuple(tuple(v) for v in vectors)) for name, vectors in bases.items())
+        rows = read_bases(bases, out_dims)
         if isinstance(out_dims, Mapping):
             sizes = tuple(out_dims.items())
         else:
@@ -179,15 +183,15 @@ class LinearLayout:
     @staticmethod
     def strided(size: int, stride: int, in_dim: str, out_dim: str) -> LinearLayout:
         """Send index i to coordinate i * stride; the coordinates between stay unreached."""
-        _check_size(size, in_dim)
-        _check_size(stride, "stride")
+        check_size(size, in_dim)
+        check_size(stride, "stride")
         vectors = tuple((stride << i,) for i in range(log2(size)))
         return LinearLayout(((in_dim, vectors),), ((out_dim, size * stride if size > 1 else 1),))
 
     @staticmethod
     def zeros(size: int, in_dim: str, out_dim: str, out_size: int = 1) -> LinearLayout:
         """Send every index to coordinate 0: a broadcast."""
-        _check_size(size, in_dim)
+        check_size(size, in_dim)
         return LinearLayout(((in_dim, ((0,),) * log2(size)),), ((out_dim, out_size),))
 
     @staticmethod
@@ -265,10 +269,11 @@ class LinearLayout:
         Raises
         ------
         LayoutError
-            If an input dim is missing, unknown, or its index out of range.
+            If an input dim is missing, unknown, or its index no integer or out of range.
         """
         self._check_given(indices)
         for name, size in self.in_sizes.items():
+            check_integer(indices[name], f"The index of {name!r}")
             if not 0 <= indices[name] < size:
                 raise LayoutError(f"Index {indices[name]} of {name!r} is not in [0, {size}).")
         image = self._unpack(combine(self.columns, self._join(indices)))
@@ -289,9 +294,17 @@ class LinearLayout:
         >>> swizzle = LinearLayout.from_bases({"i": [(1,), (3,)]}, ["o"])
         >>> swizzle.apply_arrays(i=np.arange(4))["o"]
         array([0, 1, 3, 2])
+
+        Raises
+        ------
+        LayoutError
+            As :meth:`apply` does, and if a coordinate may need more than 63 bits.
         """
         self._check_given(indices)
-        arrays = {name: np.asarray(indices[name], dtype=np.int64) for name in self.in_dims}
+        arrays = {name: as_indices(indices[name], name) for name in self.in_dims}
+        for name, size in self.out_dims:
+            if size > 1 << 63:
+                raise LayoutError(f"Output dim {name!r} has size {size}; arrays hold 63 bits.")
         for name, size in self.in_sizes.items():
             if arrays[name].size and not 0 <= arrays[name].min() <= arrays[name].max() < size:
                 raise LayoutError(f"Some indices of {name!r} are not in [0, {size}).")
@@ -429,12 +442,12 @@ class LinearLayout:
 
     def transpose_ins(self, names: Sequence[str]) -> LinearLayout:
         """Put the input dims in another order."""
-        _check_permutation(names, self.in_dims, "input")
+        check_permutation(names, self.in_dims, "input")
         return LinearLayout(tuple((name, self.basis(name)) for name in names), self.out_dims)
 
     def transpose_outs(self, names: Sequence[str]) -> LinearLayout:
         """Put the output dims in another order."""
-        _check_permutation(names, self.out_names, "output")
+        check_permutation(names, self.out_names, "output")
         return self.sublayout(self.in_dims, names)
 
     def rename_ins(self, names: Mapping[str, str]) -> LinearLayout:
@@ -450,8 +463,8 @@ class LinearLayout:
     def reshape_ins(self, sizes: Mapping[str, int]) -> LinearLayout:
         """Split or join input dims, the first dim being the fastest before and after."""
         for name, size in sizes.items():
-            _check_size(size, name)
-        _check_total(sizes, self.total_in_size, "input")
+            check_size(size, name)
+        check_total(sizes, self.total_in_size, "input")
         vectors = [vector for _, old in self.bases for vector in old]
         bases, at = [], 0
         for name, size in sizes.items():
@@ -461,7 +474,7 @@ class LinearLayout:
 
     def reshape_outs(self, sizes: Mapping[str, int]) -> LinearLayout:
         """Split or join output dims, the first dim being the fastest before and after."""
-        _check_total(sizes, self.total_out_size, "output")
+        check_total(sizes, self.total_out_size, "output")
         shape = LinearLayout((), tuple(sizes.items()))
         bases = tuple(
             (name, tuple(shape._unpack(self._pack(vector)) for vector in vectors))
@@ -479,8 +492,8 @@ class LinearLayout:
 
     def sublayout(self, ins: Sequence[str], outs: Sequence[str]) -> LinearLayout:
         """Hold all other inputs at 0 and ignore all other outputs."""
-        _check_known(ins, self.in_dims, "input")
-        _check_known(outs, self.out_names, "output")
+        check_known(ins, self.in_dims, "input")
+        check_known(outs, self.out_names, "output")
         at = [self.out_names.index(name) for name in outs]
         bases = tuple(
             (name, tuple(tuple(vector[i] for i in at) for vector in self.basis(name)))
@@ -623,35 +636,3 @@ def _enough(rows: Bases, at: int) -> int:
     """Least power of two above every number in column ``at``."""
     largest = max((v[at] for _, vs in rows for v in vs if at < len(v)), default=0)
     return 1 << max(largest, 0).bit_length()
-
-
-def _check_size(size: int, what: str) -> None:
-    if not is_power_of_two(size):
-        raise LayoutError(f"The size of {what!r} is {size}; it must be a power of two.")
-
-
-def _check_names(names: Sequence[str], side: str) -> None:
-    for name in names:
-        if not name.isidentifier() or iskeyword(name):
-            raise LayoutError(f"The {side} dim name {name!r} is not an identifier.")
-    if len(set(names)) != len(names):
-        raise LayoutError(f"The {side} dims {list(names)} repeat a name.")
-
-
-def _check_known(names: Sequence[str], known: Sequence[str], side: str) -> None:
-    for name in names:
-        if name not in known:
-            raise LayoutError(f"There is no {side} dim {name!r}; there are {list(known)}.")
-
-
-def _check_permutation(names: Sequence[str], known: Sequence[str], side: str) -> None:
-    if sorted(names) != sorted(known):
-        raise LayoutError(f"{list(names)} is no permutation of the {side} dims {list(known)}.")
-
-
-def _check_total(sizes: Mapping[str, int], total: int, side: str) -> None:
-    if prod(sizes.values()) != total:
-        raise LayoutError(
-            f"The sizes {dict(sizes)} multiply to {prod(sizes.values())}, "
-            f"but the {side} space has {total}."
-        )

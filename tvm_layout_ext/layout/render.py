@@ -78,9 +78,9 @@ def render(
         raise LayoutError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}.")
     if view not in VIEWS:
         raise LayoutError(f"view is {view!r}; it must be one of {', '.join(VIEWS)}.")
-    bits = element_bits or getattr(layout, "element_bitwidth", 32)
+    bits = getattr(layout, "element_bitwidth", 32) if element_bits is None else element_bits
     if not isinstance(bits, int) or not is_power_of_two(bits) or not 8 <= bits <= MAX_ACCESS_BITS:
-        raise LayoutError(f"element_bits is {bits}; it must be 8, 16, 32, 64 or 128.")
+        raise LayoutError(f"element_bits is {bits!r}; it must be 8, 16, 32, 64 or 128.")
     linear = layout.to_linear(shape)
     if max(linear.total_in_size, linear.total_out_size) > MOST_CELLS:
         raise LayoutError(

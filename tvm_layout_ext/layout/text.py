@@ -52,6 +52,8 @@ def parse(text: str) -> Layout | LinearLayout:
     >>> parse("Linear({lane: [[1], [2]]}, {x: 4})").is_bijective()
     True
     """
+    if not isinstance(text, str):
+        raise LayoutError(f"A layout's text must be a str, not {text!r}.")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -82,10 +84,7 @@ def _call(node: ast.Call) -> Layout | LinearLayout:
 def _linear(args: list[Any], fields: dict[str, Any]) -> LinearLayout:
     if fields or len(args) != 2 or not all(isinstance(arg, dict) for arg in args):
         raise LayoutError("Linear takes {input: [[...], ...], ...} and {output: size, ...}.")
-    try:
-        return LinearLayout.from_bases(args[0], args[1], surjective=False)
-    except TypeError as error:
-        raise LayoutError(f"Linear cannot be made of {args[0]} and {args[1]}: {error}.") from None
+    return LinearLayout.from_bases(args[0], args[1], surjective=False)
 
 
 def _value(node: ast.expr) -> Any:

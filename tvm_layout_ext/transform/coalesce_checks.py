@@ -10,6 +10,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from .._compat import CHOICE, LIKELY
 from ..analysis.access import Access, Loop, Nest, loop_kind
 from ..analysis.atomics import atomic_of
 from ..errors import ScheduleError
@@ -17,16 +18,8 @@ from .coalesce_request import NAME, Request
 
 __all__ = ["check", "enclosing_threads", "free_loops", "threads_of"]
 
-_KNOWN_CALLS = (
-    "tirx.if_then_else",
-    "tirx.bitwise_and",
-    "tirx.bitwise_or",
-    "tirx.bitwise_xor",
-    "tirx.bitwise_not",
-    "tirx.shift_left",
-    "tirx.shift_right",
-    "tirx.likely",
-)
+#: Bit operations are nodes of their own, not calls.
+_KNOWN_CALLS = (CHOICE, LIKELY)
 
 
 def check(nest: Nest) -> None:

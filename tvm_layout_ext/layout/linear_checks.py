@@ -1,0 +1,109 @@
+"""What linear layouts are made of and asked for, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from keyword import iskeyword
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..errors import LayoutError
+
+__all__ = [
+    "as_indices",
+    "check_integer",
+    "check_known",
+    "check_names",
+    "check_permutation",
+    "check_size",
+    "check_total",
+    "is_power_of_two",
+    "log2",
+    "read_bases",
+]
+
+
+def is_power_of_two(value: int) -> bool:
+    """Whether ``value`` is 1, 2, 4, ..."""
+    return value > 0 and value & (value - 1) == 0
+
+
+def log2(value: int) -> int:
+    """Exponent of a power of two."""
+    return value.bit_length() - 1
+
+
+def check_integer(value: Any, what: str) -> None:
+    """Refuse what is no integer, of Python or NumPy."""
+    if not isinstance(value, int | np.integer):
+        raise LayoutError(f"{what} is {value!r}, which is no integer.")
+
+
+def as_indices(value: Any, name: str) -> np.ndarray:
+    """Make an array of indices; numbers with a fraction are refused, not cut off."""
+    array = np.asarray(value)
+    if array.size and array.dtype.kind not in "iub":
+        raise LayoutError(f"The indices of {name!r} are {array.dtype}; they must be integers.")
+    return array.astype(np.int64)
+
+
+def read_bases(
+    bases: Mapping[str, Iterable[Sequence[int]]], out_dims: Mapping[str, int] | Sequence[str]
+) -> tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]:
+    """Read the arguments of :meth:`LinearLayout.from_bases`."""
+    if not isinstance(bases, Mapping):
+        raise LayoutError(f"bases is {bases!r}; it must map input dims to vectors.")
+    if isinstance(out_dims, str) or not isinstance(out_dims, Mapping | Sequence):
+        raise LayoutError(f"out_dims is {out_dims!r}; it must map or list the output dims.")
+    rows = []
+    for name, vectors in bases.items():
+        try:
+            rows.append((name, tuple(tuple(vector) for vector in vectors)))
+        except TypeError:
+            raise LayoutError(
+                f"The bases of {name!r} are {vectors!r}; they must be a list of vectors."
+            ) from None
+    for name, vectors in rows:
+        for value in (value for vector in vectors for value in vector):
+            check_integer(value, f"A number of a basis vector of {name!r}")
+    return tuple(rows)
+
+
+def check_size(size: int, what: str) -> None:
+    """Refuse a size that is no power of two."""
+    check_integer(size, f"The size of {what!r}")
+    if not is_power_of_two(size):
+        raise LayoutError(f"The size of {what!r} is {size}; it must be a power of two.")
+
+
+def check_names(names: Sequence[Any], side: str) -> None:
+    """Refuse names that are no identifiers, or repeated."""
+    for name in names:
+        if not isinstance(name, str) or not name.isidentifier() or iskeyword(name):
+            raise LayoutError(f"The {side} dim name {name!r} is not an identifier.")
+    if len(set(names)) != len(names):
+        raise LayoutError(f"The {side} dims {list(names)} repeat a name.")
+
+
+def check_known(names: Sequence[str], known: Sequence[str], side: str) -> None:
+    """Refuse names that the layout does not have."""
+    for name in names:
+        if name not in known:
+            raise LayoutError(f"There is no {side} dim {name!r}; there are {list(known)}.")
+
+
+def check_permutation(names: Sequence[str], known: Sequence[str], side: str) -> None:
+    """Refuse names that are not those of the layout in some order."""
+    if sorted(names) != sorted(known):
+        raise LayoutError(f"{list(names)} is no permutation of the {side} dims {list(known)}.")
+
+
+def check_total(sizes: Mapping[str, int], total: int, side: str) -> None:
+    """Refuse sizes that do not make up a space."""
+    if prod(sizes.values()) != total:
+        raise LayoutError(
+            f"The sizes {dict(sizes)} multiply to {prod(sizes.values())}, "
+            f"but the {side} space has {total}."
+        )
