@@ -14,13 +14,24 @@ from typing import Any
 import numpy as np
 
 from ..errors import LayoutError
+from ..hardware import BANK_BYTES, NUM_BANKS
 from .linear import LinearLayout, is_power_of_two, log2
 from .shared import NVMMASharedLayout, SwizzledSharedLayout
 
-__all__ = ["Placement", "Strided", "Xor", "dense", "hardware_swizzle", "padded", "xor_rows"]
+__all__ = [
+    "Placement",
+    "Strided",
+    "Xor",
+    "bank_text",
+    "dense",
+    "hardware_swizzle",
+    "of_linear",
+    "padded",
+    "xor_rows",
+]
 
 #: Bytes to which a buffer is aligned when nothing asks for more: every bank once.
-LINE_BYTES = 128
+LINE_BYTES = BANK_BYTES * NUM_BANKS
 
 
 @dataclass(frozen=True)
@@ -242,3 +253,44 @@ def _rows(shape: Sequence[int]) -> tuple[int, int]:
                 "must be powers of two to be swizzled."
             )
     return 1 << (prod(shape[:-1]) - 1).bit_length(), shape[-1]
+
+
+def bank_text(
+    placement: Placement, shape: Sequence[int], element_bits: int, vector: int = 1
+) -> str:
+    """Draw a buffer's rows with the bank at which each vector begins.
+
+    Parameters
+    ----------
+    placement : Strided or Xor
+    shape : sequence of int
+        Rows and columns.
+    element_bits : int
+    vector : int
+        Elements that are shown as one.
+
+    Examples
+    --------
+    Four rows of 32 halves in vectors of 8, as they are, padded by 8, and swizzled:
+
+    >>> print(bank_text(dense([4, 32]), [4, 32], 16, 8))
+     0  4  8 12
+    16 20 24 28
+     0  4  8 12
+    16 20 24 28
+    >>> print(bank_text(padded([4, 32], 8), [4, 32], 16, 8))
+     0  4  8 12
+    20 24 28  0
+     8 12 16 20
+    28  0  4  8
+    >>> print(bank_text(xor_rows([4, 32], 8, 2, 2), [4, 32], 16, 8))
+     0  4  8 12
+    16 20 24 28
+     4  0 12  8
+    20 16 28 24
+    """
+    rows, columns = np.meshgrid(
+        np.arange(shape[0]), np.arange(0, shape[1], vector), indexing="ij", sparse=True
+    )
+    places = placement.offsets([rows, columns]) * element_bits // (8 * BANK_BYTES) % NUM_BANKS
+    return "\n".join(" ".join(f"{bank:2}" for bank in row) for row in places.tolist())

@@ -203,8 +203,8 @@ def check_inlinable(stage: Stage) -> None:
         )
 
 
-def check_align(stage: Stage, axis: Any, factor: Any, offset: Any) -> StorageAlign:
-    """What ``storage_align`` means: a buffer dimension and its stride."""
+def _data_axes(stage: Stage, axis: Any) -> list[IterVar]:
+    """Data axes of a stage, of which ``axis`` must be one."""
     data = [mine for mine in stage.root if not is_reduction(mine)]
     if not isinstance(axis, IterVar) or not any(axis.same_as(mine) for mine in data):
         names = ", ".join(mine.var.name for mine in data) or "none"
@@ -213,6 +213,23 @@ def check_align(stage: Stage, axis: Any, factor: Any, offset: Any) -> StorageAli
             f"storage_align on stage {stage.name} needs an axis of its op.axis ({names}), "
             f"not {given}."
         )
+    return data
+
+
+def check_rows(stage: Stage, axis: Any) -> None:
+    """Refuse a swizzle along anything but the rows, the last dim but one."""
+    data = _data_axes(stage, axis)
+    if len(data) < 2 or not axis.same_as(data[-2]):
+        rows = f"its rows, {data[-2].var.name}" if len(data) > 1 else "rows, and it has one dim"
+        raise ScheduleError(
+            f"storage_align on stage {stage.name} swizzles {rows}; it cannot swizzle along "
+            f"{axis.var.name}."
+        )
+
+
+def check_align(stage: Stage, axis: Any, factor: Any, offset: Any) -> StorageAlign:
+    """What ``storage_align`` means: a buffer dimension and its stride."""
+    data = _data_axes(stage, axis)
     for name, value in (("factor", factor), ("offset", offset)):
         if whole(value) is None:
             raise ScheduleError(f"storage_align needs an int {name}, not {value!r}.")

@@ -13,6 +13,7 @@ from ..errors import ScheduleError
 from .axes import Axes, is_reduction
 from .double_buffer import double_buffer
 from .nests import Nests, legal, reason
+from .swizzle import swizzle
 from .tensor_intrin import TensorIntrin, check_fits
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ class Finisher:
         for align in sorted(stage.alignments, key=lambda align: align.dim):
             with legal(f"storage_align of {stage.name}"):
                 self.sch.storage_align(block, 0, align.dim, align.factor, align.offset)
+        if stage.swizzle_mode is not None:
+            swizzle(self.sch, block, 0, stage.swizzle_mode)
         if stage.num_stages is not None:
             double_buffer(self.sch, block, stage.num_stages)
         for key, value in sorted(stage.annotations.items()):

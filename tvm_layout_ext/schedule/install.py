@@ -14,6 +14,7 @@ from .rasterize import rasterize
 from .set_fragment_layout import set_fragment_layout
 from .spread_sums import spread_sums
 from .store_matrix import store_matrix
+from .swizzle import swizzle
 from .use_tensor_core import use_tensor_core
 
 __all__ = ["PRIMITIVES", "install", "uninstall"]
@@ -27,6 +28,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "set_fragment_layout": set_fragment_layout,
     "spread_sums": spread_sums,
     "store_matrix": store_matrix,
+    "swizzle": swizzle,
     "use_tensor_core": use_tensor_core,
 }
 

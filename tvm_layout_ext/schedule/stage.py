@@ -12,10 +12,12 @@ from tvm.tirx import IterVar
 from ..errors import ScheduleError
 from ..hardware import MAX_ACCESS_BYTES
 from ..transform.auto_coalesce import Request
+from ..transform.swizzle_modes import mode_text
 from . import checks
 from .axes import Axes, AxisMap, is_reduction, new_axis
 from .double_buffer import check_num_stages
 from .records import Attach, Fuse, LoopMark, Move, Reorder, Split, StorageAlign
+from .swizzle import SwizzleMode
 
 if TYPE_CHECKING:
     from .face import Schedule
@@ -48,6 +50,7 @@ class Stage:
         self.pragmas: list[tuple[IterVar, str, Any]] = []
         self.annotations: dict[str, Any] = {}
         self.alignments: list[StorageAlign] = []
+        self.swizzle_mode: str | None = None
         self.num_stages: int | None = None
         self.coalesce: Request | None = None
         self.scope: str | None = None
@@ -265,23 +268,47 @@ class Stage:
         self.refuse_output("set_scope")
         self.scope = scope
 
-    def storage_align(self, axis: IterVar, factor: int, offset: int) -> None:
-        """Make the stride of a dimension ``offset`` modulo ``factor`` elements, to skew the banks.
+    def storage_align(
+        self,
+        axis: IterVar,
+        factor: int | None = None,
+        offset: int | None = None,
+        *,
+        swizzle: SwizzleMode | None = None,
+    ) -> None:
+        """Lay rows out so that columns and patches of the tile meet different banks.
 
-        A 32-wide fp32 tile aligned with ``(32, 1)`` has rows of 33, so that a column touches
-        every bank once.
+        With ``factor`` and ``offset`` it makes the stride of a dimension ``offset`` modulo
+        ``factor`` elements: a 32-wide fp32 tile aligned with ``(32, 1)`` has rows of 33, so that a
+        column touches every bank once. With ``swizzle`` rows are permuted instead, or the padding
+        is chosen by count.
 
         Parameters
         ----------
         axis : IterVar
-            The dimension, from ``op.axis``.
+            The dimension, from ``op.axis``; for a swizzle that of the rows, the last but one.
         factor, offset : int
             The least stride ``s`` with ``s % factor == offset`` is taken.
+        swizzle : str, int, tuple of int, Layout or LinearLayout
+            A mode of :func:`tvm_layout_ext.schedule.swizzle.swizzle`: ``"auto"``, ``"xor"``,
+            ``"pad"``, 32, 64, 128, ...
         """
-        align = checks.check_align(self, axis, factor, offset)
+        if swizzle is None:
+            align = checks.check_align(self, axis, factor, offset)
+            self.refuse_output("storage_align")
+            others = [known for known in self.alignments if known.dim != align.dim]
+            self.alignments = [*others, align]
+            self.swizzle_mode = None
+            return
+        if factor is not None or offset is not None:
+            raise ScheduleError(
+                f"storage_align on stage {self.name} takes factor and offset, or a swizzle, "
+                "not both."
+            )
+        checks.check_rows(self, axis)
         self.refuse_output("storage_align")
-        others = [known for known in self.alignments if known.dim != align.dim]
-        self.alignments = [*others, align]
+        self.swizzle_mode = mode_text(swizzle)
+        self.alignments = []
 
     def double_buffer(self, num_stages: int = 2) -> None:
         """Keep ``num_stages`` versions of this cache, so that copying overlaps computing."""

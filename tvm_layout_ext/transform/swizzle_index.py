@@ -27,6 +27,7 @@ __all__ = ["IndexWriter"]
 
 #: Beyond every offset of shared memory.
 _TOP = 31
+_ZERO = tirx.IntImm("int32", 0)
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,9 @@ class _Field:
     def mask(self) -> int:
         return ((1 << self.width) - 1) << self.low
 
-    @property
-    def shifted(self) -> Any:
-        return self.over(0)
-
-    def over(self, low: int) -> Any:
-        """The part, divided by ``1 << low``."""
-        return self.value * (1 << (self.low - low))
+    def shifted(self, unit: int = 0) -> Any:
+        """Its value in its place, in units of ``1 << unit``."""
+        return self.value * (1 << self.low - unit)
 
 
 class IndexWriter:
@@ -105,14 +102,14 @@ class IndexWriter:
             if field.is_thread:
                 continue
             (meeting if field.mask & taken or not _alone(field, fields) else apart).append(field)
+        # TVM knows no divisor of an XOR, so what divides all of it stands outside: a vector is loaded
+        # at once only where its start is provably a multiple of its width.
+        unit = min((field.low for field in [*threads, *meeting]), default=0)
         # Threads first and by themselves: their part leaves the loops.
-        low = min((field.low for field in (*threads, *meeting)), default=0)
-        heads = [
-            part for part in (_combine(threads, low), _combine(meeting, low)) if part is not None
-        ]
-        # TVM takes an XOR for any number; as a multiple it shows that vectors start at their width.
-        total = reduce(tirx.bitwise_xor, heads) * (1 << low) if heads else tirx.IntImm("int32", 0)
-        return reduce(lambda sum_, field: sum_ + field.shifted, apart, total)
+        parts = [_combine(threads, unit), _combine(meeting, unit)]
+        heads = [part for part in parts if part is not None]
+        total = reduce(tirx.bitwise_xor, heads) * (1 << unit) if heads else _ZERO
+        return reduce(lambda sum_, field: sum_ + field.shifted(), apart, total)
 
     def _terms(self, index: Any) -> list[_Term]:
         """Take a sum apart into terms whose bits do not meet."""
@@ -168,16 +165,16 @@ def _alone(field: _Field, fields: Sequence[_Field]) -> bool:
     return not any(other is not field and other.mask & field.mask for other in fields)
 
 
-def _combine(fields: Sequence[_Field], low: int) -> Any:
-    """Put fields together, divided by ``1 << low``, by XOR where their bits meet."""
+def _combine(fields: Sequence[_Field], unit: int) -> Any:
+    """Put fields together, by XOR where their bits meet, in units of ``1 << unit``."""
     sums: list[tuple[int, Any]] = []
     for field in fields:
         for position, (mask, total) in enumerate(sums):
             if not mask & field.mask:
-                sums[position] = (mask | field.mask, total + field.over(low))
+                sums[position] = (mask | field.mask, total + field.shifted(unit))
                 break
         else:
-            sums.append((field.mask, field.over(low)))
+            sums.append((field.mask, field.shifted(unit)))
     if not sums:
         return None
     return reduce(tirx.bitwise_xor, [total for _, total in sums])

@@ -67,10 +67,12 @@ def mode_text(mode: Any) -> str:
     """
     if isinstance(mode, bool) or not isinstance(mode, str | int | tuple | Layout | LinearLayout):
         raise LayoutError(f"The swizzle is {mode!r}; {_LEGAL}.")
+    if isinstance(mode, tuple) and len(mode) != 3:
+        raise LayoutError(f"The swizzle is {mode!r}; (vec, per_phase, max_phase) are three.")
     if isinstance(mode, int):
         text = f"{mode}B"
     elif isinstance(mode, tuple):
-        text = f"xor({', '.join(map(str, mode))})"
+        text = "xor({}, {}, {})".format(*mode)
     elif isinstance(mode, LinearLayout):
         text = swizzle_text(of_linear(mode).images)
     else:

@@ -13,11 +13,12 @@ from tvm.tirx import IterVar
 
 from .. import decisions
 from ..analysis.access import element_bytes
-from ..analysis.bank_conflict import Requests, read_requests
+from ..analysis.bank_conflict import Requests, count, read_requests
 from ..analysis.choose_shared import Choice
 from ..analysis.pointers import shape_of
 from ..analysis.shared_access import SharedAccess, read_shared_accesses
 from ..errors import LayoutError
+from ..layout.placement import Strided, dense
 from .mark_annotated import ANNOTATION_PREFIX, MARK
 from .rebuild import block_with
 from .swizzle_access import Rewriter, Swizzled, refuse_unknown
@@ -113,10 +114,32 @@ def _swizzled(
         choice = place(text, shape, 8 * element_bytes(buffer), counted)
     except LayoutError as error:
         raise LayoutError(f"{name} {error}") from None
+    if ";" not in text:
+        _check_vectors(mine, choice, dense(shape), name)
     _note(buffer, text, choice)
     if choice.name == "none":
         return None
     return Swizzled(buffer, shape, choice.placement, choice.name, block)
+
+
+def _check_vectors(
+    accesses: Sequence[SharedAccess], choice: Choice, plain: Strided, name: str
+) -> None:
+    """Refuse what would tear vectors apart, or leave them misaligned.
+
+    Offsets that the annotation spells out may: whoever wrote them chose so.
+    """
+    for access in accesses:
+        requests = read_requests(access, _SAMPLE)
+        if requests is None:
+            continue
+        before = count(requests, plain).vector_bytes
+        after = count(requests, choice.placement).vector_bytes
+        if after < before:
+            raise LayoutError(
+                f"{name} The {before}-byte vectors of {access} would fall into {after} bytes; "
+                "keep that many together, or ask for auto."
+            )
 
 
 def _counted(access: SharedAccess, name: str) -> Requests:
