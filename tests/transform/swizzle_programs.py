@@ -7,12 +7,7 @@ from typing import Any
 
 import numpy as np
 from tvm import s_tir, te
-from tvm.s_tir.tensor_intrin.cuda import (
-    get_mma_intrin_group,
-    shared_16x16_to_ldmatrix_32x8_layout,
-)
 from tvm.script import tirx as T
-from tvm.testing.tir import mma_schedule
 
 import tvm_layout_ext  # noqa: F401 (makes the primitives methods)
 
@@ -103,6 +98,16 @@ def gemm(
     size: int = 128,
 ) -> Any:
     """A 16-bit matrix product by TVM's own ``ldmatrix`` and ``mma.sync``, tiles 64x64."""
+    # This import parses every tensor intrinsic that TVM has, for 12 seconds.
+    from tvm.s_tir.tensor_intrin.cuda import (
+        get_mma_intrin_group,
+        shared_16x16_to_ldmatrix_32x8_layout,
+    )
+    from tvm.testing.tir import mma_schedule
+
+    def warp_tile(i: Any, j: Any) -> Any:
+        return (i // 16, j // 16, *shared_16x16_to_ldmatrix_32x8_layout(i % 16, j % 16))
+
     a = te.placeholder((size, k), "float16", "A")
     b = te.placeholder((size, k) if transposed else (k, size), "float16", "B")
     axis = te.reduce_axis((0, k), "k")
@@ -125,7 +130,7 @@ def gemm(
         factors,
         factors,
         [k // tile_k, tile_k // 16, 1],
-        *[_warp_tile] * 3,
+        *[warp_tile] * 3,
         names["load_a"],
         names["load_b"],
         names["compute"],
@@ -141,10 +146,6 @@ def gemm(
         if num_stages > 1:
             sch.double_buffer(block, num_stages)
     return sch
-
-
-def _warp_tile(i: Any, j: Any) -> Any:
-    return (i // 16, j // 16, *shared_16x16_to_ldmatrix_32x8_layout(i % 16, j % 16))
 
 
 def by_address(instruction: Callable[[Any, Any], None], mode: Any) -> Any:
