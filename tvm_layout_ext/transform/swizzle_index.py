@@ -102,8 +102,8 @@ class IndexWriter:
             if field.is_thread:
                 continue
             (meeting if field.mask & taken or not _alone(field, fields) else apart).append(field)
-        # TVM knows no divisor of an XOR, so what divides all of it stands outside: a vector is loaded
-        # at once only where its start is provably a multiple of its width.
+        # TVM knows no divisor of an XOR, so what divides all of it stands outside: a vector is
+        # loaded at once only where its start is provably a multiple of its width.
         unit = min((field.low for field in [*threads, *meeting]), default=0)
         # Threads first and by themselves: their part leaves the loops.
         parts = [_combine(threads, unit), _combine(meeting, unit)]
