@@ -22,6 +22,7 @@ from .errors import (  # noqa: E402
     TargetError,
 )
 from .report.explain import explain  # noqa: E402
+from .report.pipeline_chart import explain_pipeline  # noqa: E402
 from .schedule import assume_divisible, create_schedule, versions_for_triton_stages  # noqa: E402
 from .simulate import simulate  # noqa: E402
 from .target import cuda_target, default_target  # noqa: E402
@@ -44,6 +45,7 @@ __all__ = [
     "device_program",
     "errors",
     "explain",
+    "explain_pipeline",
     "hardware",
     "install",
     "intrin",

@@ -261,6 +261,12 @@ def explain(
         list[str] | None, typer.Option(help="Value of a symbolic size: --size n=256. Repeatable.")
     ] = None,
     blocks: Annotated[int, typer.Option(help="Blocks to run for the counters; 0 runs all.")] = 4,
+    pipeline: Annotated[
+        bool, typer.Option("--pipeline", help="Chart the pipelined loops instead.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write that chart to this .svg file, too.")
+    ] = None,
 ) -> None:
     """Table every global and shared access of a kernel: width, sectors, conflicts, padding."""
     from .report.explain import explain as run
@@ -268,7 +274,32 @@ def explain(
 
     values = _sizes(size or [])
     source, args = load_file(file, name or None)
+    if pipeline:
+        _chart(source, args, out)
+        return
+    if out is not None:
+        raise ScheduleError("Only the chart of --pipeline is written to a file.")
     typer.echo(run(source, args, values=values, grid_sample=blocks or None))
+
+
+def _chart(source: Any, args: Any, out: Path | None) -> None:
+    """Print the chart of a program's pipelines; draw it if there is a file."""
+    from .report.pipeline_chart import explain_pipeline
+
+    if out is not None and out.suffix != ".svg":
+        raise ScheduleError(f"A chart is written to a .svg file, not to {out}.")
+    found = explain_pipeline(source, args)
+    typer.echo(found)
+    if out is not None:
+        _write(out, found.svg())
+
+
+def _write(out: Path, text: str) -> None:
+    try:
+        out.write_text(text)
+    except OSError as error:
+        raise LayoutError(f"Cannot write {out}: {error.strerror}.") from None
+    typer.echo(f"Wrote {out}.")
 
 
 def _sizes(words: list[str]) -> dict[str, int]:
@@ -307,11 +338,7 @@ def layout(
     if out is None:
         typer.echo(drawn)
         return
-    try:
-        out.write_text(drawn)
-    except OSError as error:
-        raise LayoutError(f"Cannot write {out}: {error.strerror}.") from None
-    typer.echo(f"Wrote {out}.")
+    _write(out, drawn)
 
 
 def main() -> None:

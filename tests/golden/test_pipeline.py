@@ -14,8 +14,8 @@ wait for all but        L * (S - 2) groups           N - 2 groups
 
 ``mma.sync`` (N = S - 1): when Triton waits, S - 1 tiles were copied; here N - 1 were, and the Nth
 is copied before the body computes. So Triton's prologue is ours and the copies of a body, and its
-wait is L times ours plus one. ``wgmma`` (N = S): N - 1 tiles were copied in either, Triton's prologue is
-ours, its wait L times ours.
+wait is L times ours plus one. ``wgmma`` (N = S): N - 1 tiles were copied in either, Triton's
+prologue is ours, its wait L times ours.
 """
 
 from __future__ import annotations

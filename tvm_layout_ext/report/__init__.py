@@ -1,7 +1,8 @@
-"""Reports: how a kernel uses memory, and what a run of the tuner found."""
+"""Reports: how a kernel uses memory, what its pipelines do, and what a run of the tuner found."""
 
 from __future__ import annotations
 
 from .explain import Explanation, explain
+from .pipeline_chart import PipelineExplanation, explain_pipeline
 
-__all__ = ["Explanation", "explain"]
+__all__ = ["Explanation", "PipelineExplanation", "explain", "explain_pipeline"]

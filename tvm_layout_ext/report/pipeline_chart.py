@@ -1,0 +1,211 @@
+"""``explain_pipeline``: which body of a pipelined loop does what for which iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.target import Target
+
+from .. import decisions
+from ..build import lower
+from ..transform.pipeline_record import PipelineRecord, PipelineStep
+from .pipeline_svg import charts_as_svg
+from .text import columns
+
+__all__ = ["PipelineChart", "PipelineExplanation", "explain_pipeline"]
+
+#: Bodies shown after the first that uses every version.
+_MORE = 3
+#: Loops of at most so many iterations are shown whole.
+_WHOLE = 8
+
+
+@dataclass(frozen=True)
+class PipelineChart:
+    """One pipelined loop.
+
+    Attributes
+    ----------
+    record : PipelineRecord
+        The plan that the pass carried out.
+    refused : dict of str to str
+        Why copies into a buffer go through registers all the same, by buffer.
+    """
+
+    record: PipelineRecord
+    refused: dict[str, str]
+
+    @property
+    def bodies(self) -> range:
+        """The bodies shown; those below 0 are the prologue."""
+        record = self.record
+        shown = record.depth + max((b.versions for b in record.buffers), default=1) + _MORE
+        if record.last is not None:
+            count = record.last + 1
+            shown = count if count <= _WHOLE else min(shown, count)
+        return range(-record.depth, shown)
+
+    @property
+    def has_all(self) -> bool:
+        """Whether no body is left out."""
+        return self.record.last is not None and self.bodies.stop == self.record.last + 1
+
+    def title(self) -> str:
+        """The loop and its extent."""
+        return (
+            f"Loop {self.record.loop}, {self.record.extent} iterations, "
+            f"{self.record.depth} before the first that computes"
+        )
+
+    def label(self, step: PipelineStep) -> str:
+        """What a step does, in words."""
+        if step.fills is None:
+            return step.name
+        return f"copy {step.fills} ({self.way(step)})"
+
+    def way(self, step: PipelineStep) -> str:
+        """How a copy is done."""
+        if step.asynchronous and step.fills not in self.refused:
+            return "async"
+        return "registers"
+
+    def arrives(self, body: int) -> bool:
+        """Whether a body begins with a wait or a barrier."""
+        return body >= 0 or any(s.ahead > 0 and s.reads for s in self.record.steps)
+
+    def wait(self, body: int) -> str:
+        """Groups that may be under way after the wait of a body."""
+        pending = self.record.prologue_wait if body < 0 else self.record.wait
+        return "" if pending is None or not self.arrives(body) else f"<={pending}"
+
+    def barrier(self, body: int) -> str:
+        """A mark where a body has a barrier after its wait."""
+        return "x" if self.record.barrier and self.arrives(body) else ""
+
+    def cell(self, step: PipelineStep, body: int) -> str:
+        """Iteration and versions of a step in a body; empty where it does not run."""
+        iteration = self.record.runs(step, body)
+        if iteration is None:
+            return ""
+        used = [step.fills] if step.fills else list(step.reads)
+        versions = [f"v{self.record.version(name, iteration)}" for name in used]
+        shown = versions[:1] if len(set(versions)) == 1 else versions
+        return " ".join([str(iteration), *([",".join(shown)] if shown else [])])
+
+    def rows(self) -> list[tuple[str, list[str]]]:
+        """Name and cells of each row in the order of a body: wait, barrier, each step."""
+        steps = [(self.label(s), [self.cell(s, b) for b in self.bodies]) for s in self.record.steps]
+        return [
+            ("groups under way", [self.wait(body) for body in self.bodies]),
+            ("barrier", [self.barrier(body) for body in self.bodies]),
+            *steps,
+        ]
+
+    def notes(self) -> list[str]:
+        """Buffers with their bytes, waits in words, refusals."""
+        record = self.record
+        lines = [
+            f"{b.name}: {b.versions} versions x {b.version_bytes:,} = {b.bytes:,} bytes ({b.scope})"
+            for b in record.buffers
+        ]
+        lines.append(f"Shared memory of all versions: {record.shared_bytes:,} bytes.")
+        if record.wait is not None:
+            lines.append(
+                f"Groups under way: after the wait at the top of a body at most {record.wait}; the "
+                "copies of a body form one group. After the loop a wait for all."
+            )
+        lines += [
+            f"{name} is copied through registers: {why}." for name, why in self.refused.items()
+        ]
+        return lines
+
+    def __str__(self) -> str:
+        bodies = [str(body) for body in self.bodies]
+        ends = [] if self.has_all else ["..."]
+        cells = [[name, *(cell or "." for cell in row), *ends] for name, row in self.rows()]
+        table = columns(["body", *bodies, *ends], cells)
+        return "\n".join([self.title(), table, *self.notes()])
+
+
+@dataclass(frozen=True)
+class PipelineExplanation:
+    """What :func:`explain_pipeline` found; ``str`` gives it as text.
+
+    Attributes
+    ----------
+    charts : list of PipelineChart
+        One a pipelined loop, inner loops before those around them.
+    """
+
+    charts: list[PipelineChart]
+
+    def __str__(self) -> str:
+        if not self.charts:
+            return "No loop keeps several versions of a buffer."
+        return "\n\n".join(map(str, self.charts))
+
+    def svg(self) -> str:
+        """Draw all charts below each other, as one SVG document."""
+        return charts_as_svg(self.charts)
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+
+def explain_pipeline(
+    source: Any, args: Sequence[Any] | None = None, *, target: str | Target | None = None
+) -> PipelineExplanation:
+    """Draw who is copied where and when by the pipelined loops of a program.
+
+    Lowers the program and shows the plans that pass ``InjectMultiStageBuffer`` carried out. A cell
+    holds the iteration that a statement works for, and the version of the buffer that it fills or
+    reads; a body that comes before 0 is one of the prologue.
+
+    Parameters
+    ----------
+    source : tvm_layout_ext.te.Schedule, tvm.s_tir.Schedule, PrimFunc or IRModule
+        What was scheduled; not what ``lower`` gave, whose loops are already written out.
+    args : sequence of te.Tensor, optional
+        Parameters, for a TE-style schedule.
+    target : str or tvm.target.Target, optional
+        By default :func:`tvm_layout_ext.default_target`.
+
+    Returns
+    -------
+    PipelineExplanation
+        ``print`` it, or write its ``svg()`` to a file.
+
+    Raises
+    ------
+    ScheduleError
+        If the program cannot be lowered.
+
+    Examples
+    --------
+    A copy with 2 versions, and a loop of 4::
+
+        Loop k, 4 iterations, 1 before the first that computes
+        body              -1    0     1     2     3
+        groups under way  .     <=0   <=0   <=0   <=0
+        barrier           .     x     x     x     x
+        copy S (async)    0 v0  1 v1  2 v0  3 v1  .
+        sum               .     0 v0  1 v1  2 v0  3 v1
+    """
+    with decisions.collect() as made:
+        lower(source, args, target=target)
+    records = [d.record for d in made if isinstance(d.record, PipelineRecord)]
+    refused = {
+        d.subject: d.text.partition(": ")[2]
+        for d in made
+        if d.maker == "LowerAsyncCopy" and d.refused
+    }
+    return PipelineExplanation(
+        [PipelineChart(record, _of(record, refused)) for record in dict.fromkeys(records)]
+    )
+
+
+def _of(record: PipelineRecord, refused: dict[str, str]) -> dict[str, str]:
+    names = {b.name for b in record.buffers}
+    return {name: why for name, why in refused.items() if name in names}
