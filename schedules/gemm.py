@@ -24,7 +24,6 @@ from tvm import s_tir
 from tvm_layout_ext import te
 from tvm_layout_ext.hardware import WARP_SIZE, Architecture
 from tvm_layout_ext.intrin import INSTRUCTIONS
-from tvm_layout_ext.transform.swizzle_shared import SWIZZLE
 from tvm_layout_ext.tune.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.operator import Operator, Tolerance
 
@@ -124,7 +123,7 @@ def fetch(
     source = sch.get(block).reads[0].source
     copy = copy_of(_bits(source), k_major, int(source.shape[-1]), swizzle)
     sch.compute_at(block, loop, preserve_unit_loops=True)
-    sch.annotate(block, SWIZZLE, swizzle)
+    sch.swizzle(block, 0, swizzle)
     i, j = sch.get_loops(block)[-2:]
     vectors = int(sch.get(j).extent) // copy.vector
     near = max(1, min(vectors, WARP_SIZE // copy.rows) // copy.neighbours)

@@ -1,0 +1,107 @@
+"""The products and configurations that :mod:`benchmarks.gemm` measures."""
+
+from __future__ import annotations
+
+from benchmarks.gemm_kernels import Case
+
+__all__ = ["COUNTED", "all_cases"]
+
+SQUARE = (4096, 4096, 4096)
+SHAPES = (
+    (1024, 1024, 1024),
+    (2048, 2048, 2048),
+    (8192, 8192, 8192),
+    (4096, 11008, 4096),
+    (8192, 1024, 8192),
+)
+
+
+def _config(tile: tuple[int, int, int], warps: tuple[int, int], stages: int, rest: str = "") -> str:
+    m, n, k = tile
+    text = f"tile_m={m} tile_n={n} tile_k={k} warps_m={warps[0]} warps_n={warps[1]} stages={stages}"
+    return f"{text} {rest}".strip()
+
+
+#: Each number of stages at two depths of tile, and what the swizzle does for one of them.
+_STAGES = [
+    *(_config((128, 128, 32), (2, 2), n) for n in (1, 2, 3, 4, 5)),
+    *(_config((128, 128, 64), (2, 2), n) for n in (1, 2, 3)),
+    *(_config((128, 256, 32), (2, 4), n) for n in (1, 2, 3, 4)),
+    *(_config((128, 256, 64), (2, 4), n) for n in (2, 3, 4)),
+    *(_config((256, 128, 32), (4, 2), n) for n in (3, 4)),
+    *(_config((256, 128, 64), (4, 2), n) for n in (2, 3)),
+    *(_config((64, 256, 32), (1, 4), n) for n in (3, 4)),
+    _config((64, 256, 64), (1, 4), 3),
+]
+_WARPS = [
+    _config((128, 128, 32), (2, 4), 3),
+    _config((128, 128, 32), (4, 2), 4),
+    _config((128, 128, 64), (4, 2), 3),
+    _config((128, 64, 64), (2, 2), 4),
+]
+_GROUPS = [
+    _config((128, 128, 32), (2, 2), 4, "group=1"),
+    _config((128, 256, 64), (2, 4), 3, "group=1"),
+    _config((128, 256, 64), (2, 4), 3, "group=4"),
+    _config((128, 256, 64), (2, 4), 3, "group=16"),
+]
+_SWIZZLES = [
+    _config((128, 128, 64), (2, 2), stages, f"swizzle={mode}")
+    for stages in (1, 3)
+    for mode in ("xor", "pad", "none")
+]
+#: What is measured at every shape.
+_FEW = [
+    _config((128, 128, 32), (2, 2), 4),
+    _config((128, 128, 64), (2, 2), 3),
+    _config((128, 256, 32), (2, 4), 4),
+    _config((128, 256, 64), (2, 4), 3),
+    _config((256, 128, 64), (4, 2), 3),
+]
+_SMALL = [*_FEW, _config((128, 64, 64), (2, 2), 4), _config((64, 64, 64), (2, 2), 4)]
+_TYPES = {
+    "bfloat16": _config((128, 128, 64), (2, 2), 3),
+    "float32": _config((128, 128, 32), (2, 2), 3),
+    "int8": _config((128, 128, 64), (2, 2), 3),
+    "float8_e4m3fn": _config((128, 128, 64), (2, 2), 3),
+}
+_SWIZZLES_NN = [_config((128, 128, 64), (2, 2), 1, f"swizzle={m}") for m in ("auto", "pad", "none")]
+
+
+def all_cases() -> list[Case]:
+    """Every case, the most wanted first."""
+    cases = [Case(SQUARE, c) for c in (*_STAGES, *_WARPS, *_GROUPS, *_SWIZZLES)]
+    cases += [Case(SQUARE, c, layout="nn") for c in (*_FEW, *_SWIZZLES_NN)]
+    cases += [
+        Case(SQUARE, config, operand, layout)
+        for operand, config in _TYPES.items()
+        for layout in ("nt", "nn")
+    ]
+    for shape in SHAPES:
+        for layout in ("nt", "nn"):
+            few = _SMALL if min(shape) <= 1024 or shape[0] == 2048 else _FEW
+            cases += [Case(shape, config, layout=layout) for config in few]
+    return cases
+
+
+_SMALL_SHAPE = (256, 256, 256)
+_COUNTED_CONFIGS = {
+    "float16": _config((128, 128, 64), (2, 2), 3),
+    **_TYPES,
+}
+#: Cases whose shared wavefronts are counted, small enough to be simulated whole.
+COUNTED: dict[str, Case] = {
+    f"{operand} {layout} {mode} stages={stages}": Case(
+        _SMALL_SHAPE,
+        config.replace("stages=3", f"stages={stages} swizzle={mode}"),
+        operand,
+        layout,
+    )
+    for operand, config in _COUNTED_CONFIGS.items()
+    for layout in ("nt", "nn")
+    for mode, stages in (
+        (("auto", 3), ("pad", 3), ("none", 3), ("auto", 1), ("pad", 1), ("none", 1))
+        if operand == "float16"
+        else (("auto", 3),)
+    )
+}
