@@ -81,7 +81,7 @@ def sectors(report: Any, buffer: str) -> int:
 def test_short_rows_of_a_box_get_lanes_of_their_own() -> None:
     sch = box("float16", (64, 64), 4, (64, 20))
     outcome = sch.auto_coalesce("B")
-    assert "4x8 lanes and 8x1 warps" in outcome.text
+    assert "4x8 lanes and 4x1 warps" in outcome.text
     a = numbers(64, 64)
     report = simulate(sch, a, None)
     np.testing.assert_array_equal(report.outputs["B"], 2 * a[:, 4:24])

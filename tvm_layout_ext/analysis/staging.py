@@ -21,8 +21,11 @@ from ..layout import BlockedLayout
 __all__ = ["Walk", "box", "ceil_power", "load_walk", "store_walk", "widest_load"]
 
 LINE_BYTES = 128
-#: Bytes of a row of the tile: two lines, so that DRAM pages are left less often.
-_ROW_BYTES = {1: 128, 2: 256, 4: 256, 8: 512}
+#: Bytes of a row of the tile along the store, and along a load, by the element's: two lines, so
+#: that DRAM pages are left less often. An H200 moved 16384 x 16384 f16 at 0.96 of a copy with
+#: 256 and 256, at 0.92 with 256 and 128; i8 at 0.95 with 128 and 256, at 0.93 with 128 and 128.
+_STORE_BYTES = {1: 128, 2: 256, 4: 256, 8: 512}
+_LOAD_BYTES = {1: 256, 2: 256, 4: 256, 8: 256}
 
 
 def ceil_power(value: int) -> int:
@@ -49,13 +52,11 @@ def box(
     >>> box([16384, 16384], [[0, 1], [1, 0]], [4, 4])
     [64, 64]
     >>> box([64, 3136, 256], [[0, 1, 2], [0, 2, 1]], [2, 2])
-    [1, 64, 128]
+    [1, 128, 128]
     """
     tile = [1] * len(extents)
     for position, (order, size) in enumerate(zip(orders, element_bytes, strict=True)):
-        wanted = _ROW_BYTES[size] // size
-        if position and size in (2, 8):
-            wanted //= 2
+        wanted = (_LOAD_BYTES if position else _STORE_BYTES)[size] // size
         for dim in reversed(order):
             extent = extents[dim]
             part = wanted if extent is None else min(wanted, ceil_power(extent))

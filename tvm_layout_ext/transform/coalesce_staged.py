@@ -20,10 +20,22 @@ from ..analysis.staged_plan import Plan, StagedLoad, dims_of, plan_tile
 from ..analysis.staging import Walk
 from ..errors import ScheduleError
 from ..hardware import STATIC_SHARED_BYTES
-from .coalesce_direct import DEFAULT_THREADS, fuse
+from .coalesce_direct import fuse
 from .swizzle_shared import SWIZZLE, swizzle_text
 
 __all__ = ["schedule_staged"]
+
+
+#: Most threads of a block, by the bytes of the stored element. An H200 moved f32 at 0.974 of a copy
+#: with 512 and 0.964 with 256, i8 at 0.950 and 0.931; f16 at 0.96 with either, and NHWC to NCHW,
+#: whose tiles do not fill, at 0.96 and 0.98.
+_THREADS = {1: 512, 2: 256, 4: 512, 8: 512}
+
+
+def _threads(nest: Nest) -> int:
+    """Most threads of a block where nobody asks for a number."""
+    store = next(access for access in nest.accesses if access.kind == "store")
+    return _THREADS.get(store.bytes, 256)
 
 
 def schedule_staged(
@@ -62,7 +74,8 @@ def schedule_staged(
     """
     _merge(sch, block, nest, mapping)
     names = {access.name for access in mapping.disagreeing}
-    plan = plan_tile(read_nest(sch, block), names, num_threads or DEFAULT_THREADS, vector_bytes)
+    merged = read_nest(sch, block)
+    plan = plan_tile(merged, names, num_threads or _threads(merged), vector_bytes)
     _check_shared(plan)
     caches = [_stage(sch, block, one) for one in plan.tiles]
     stored = _write_out(sch, block, caches, plan)
