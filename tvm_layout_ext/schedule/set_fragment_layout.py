@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm import s_tir
+
 from ..errors import LayoutError, ScheduleError
 from ..layout import Layout
 from ..transform.fragment import FRAGMENT, distributed_layout
@@ -63,8 +65,10 @@ def set_fragment_layout(sch: Any, block: Any, buffer_index: int, layout: Layout 
 
 
 def _find(sch: Any, block: Any) -> Any:
-    if not isinstance(block, str):
+    if isinstance(block, s_tir.schedule.SBlockRV):
         return block
+    if not isinstance(block, str):
+        raise ScheduleError(f"set_fragment_layout needs a block or its name, not {block!r}.")
     try:
         return sch.get_sblock(block)
     except RuntimeError as error:

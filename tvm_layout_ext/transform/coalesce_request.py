@@ -65,9 +65,10 @@ def request_of(value: Any, block: str) -> Request:
     """
     try:
         threads, width, stage = value
-        return Request(int(threads) or None, int(width), str(stage))
+        parts = int(threads) or None, int(width), str(stage)
     except (TypeError, ValueError) as error:
         raise ScheduleError(
             f"Block {block} asks {NAME} by {value}; it takes [num_threads or 0, vector_bytes, "
             "stage]."
         ) from error
+    return Request(*parts)

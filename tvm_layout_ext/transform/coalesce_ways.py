@@ -9,6 +9,7 @@ from typing import Any
 
 from ..analysis.access import Loop, Nest
 from ..analysis.mapping import Mapping, choose_mapping, merged_groups, store_mapping
+from ..errors import ScheduleError
 from .coalesce_blocked import schedule_blocked, spread
 from .coalesce_checks import threads_of
 from .coalesce_choice import Way
@@ -138,7 +139,15 @@ def _staged(nest: Nest, free: Sequence[Loop], request: Request) -> Way | None:
     if not mapping.disagreeing:
         return None
 
+    written = {access.name for access in nest.accesses if access.kind != "load"}
+    in_place = sorted({access.name for access in mapping.disagreeing} & written)
+
     def staged(sch: Any, block: Any) -> tuple[str, list[Any]]:
+        if in_place:
+            # TVM 0.27's reindex_cache_read takes the process down on such a block.
+            raise ScheduleError(
+                f"Block {nest.block.name_hint} writes {in_place[0]} where it reads it"
+            )
         return schedule_staged(sch, block, nest, mapping, request.num_threads, request.vector_bytes)
 
     return Way("staged", staged)
