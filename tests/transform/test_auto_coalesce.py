@@ -41,7 +41,7 @@ def test_other_functions_pass_through() -> None:
 
 
 def test_a_wrong_request_is_refused() -> None:
-    with pytest.raises(ScheduleError, match="num_threads to be a multiple of 32.*not 33"):
+    with pytest.raises(ScheduleError, match=r"num_threads to be a multiple of 32.*not 33"):
         AutoCoalesce()(annotated([33, 16, "auto"]).mod)
 
 
