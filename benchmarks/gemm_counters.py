@@ -44,8 +44,8 @@ def _simulated(name: str) -> tuple[str, dict[str, int]]:
 
 def _operation(access: Any, case: Any) -> str:
     """Nsight Compute's name of an access: asynchronous copies are no stores there."""
-    is_copy = access.kind == "store" and access.buffer[0] in "AB"
-    if is_copy and "stages=1" not in case.config:
+    # Copies write 16 bytes a lane, and sums, which may share a buffer's name with them, 4 or 8.
+    if access.kind == "store" and access.vector_bytes == 16 and "stages=1" not in case.config:
         return "ldgsts"
     return next(name for name, kinds in _KINDS.items() if access.kind in kinds)
 

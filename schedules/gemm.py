@@ -194,13 +194,16 @@ def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
 
 
 def shared_bytes(dtype: str, config: Config) -> int:
-    """Bytes of all versions of the tiles of A (M x K) and B (K x N), or of C in their place."""
+    """Bytes of all versions of the tiles of A (M x K) and B (K x N), and of C.
+
+    TVM gives C the place of the larger of the other two, or as much more as it needs.
+    """
     m, n, k = (int(config[f"tile_{dim}"]) for dim in "mnk")
     size = np.dtype(dtype).itemsize
     mode = str(config["swizzle"])
     a, b = (copy_of(8 * size, k_major, m * n * k, mode) for k_major in (True, False))
-    operands = (m * (k + a.pad) + k * (n + b.pad)) * size
-    return max(int(config["stages"]) * operands, m * (n * size + 16))
+    operands = [int(config["stages"]) * x * size for x in (m * (k + a.pad), k * (n + b.pad))]
+    return sum(operands) + max(0, m * (n * size + 16) - max(operands))
 
 
 def check(

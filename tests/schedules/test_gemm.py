@@ -1,0 +1,152 @@
+"""The tensor-core GEMM: stages, groups and swizzles keep its results, free of conflicts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tvm import s_tir
+
+import tvm_layout_ext as tlx
+from tests.schedule.products import Product, simulated
+from tests.schedule.test_use_tensor_core import TYPES
+from tvm_layout_ext import ScheduleError, TargetError
+from tvm_layout_ext.build import shared_buffers
+from tvm_layout_ext.hardware import architecture
+from tvm_layout_ext.schedules import gemm
+
+DEFAULT = gemm.OPERATOR.default_config()
+SMALL = DEFAULT | {"tile_m": 64, "tile_n": 64}
+LIMIT = architecture("sm_90a").shared_per_block
+MODES = ("auto", "xor", "pad", "none")
+
+
+def scheduled(product: Product, config: dict[str, Any]) -> s_tir.Schedule:
+    sch = s_tir.Schedule(product.func())
+    gemm.multiply(sch, "C", config, product.instruction)
+    return sch
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("b_transposed", [False, True])
+@pytest.mark.parametrize("group", [1, 4])
+@pytest.mark.parametrize("shape", [(192, 128, 160), (200, 72, 88), (64, 64, 32)])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 5, 6])
+def test_stages_and_swizzles_keep_results_without_hazards(
+    stages: int, mode: str, shape: tuple[int, int, int], group: int, b_transposed: bool
+) -> None:
+    config = SMALL | {"stages": stages, "swizzle": mode, "group": group}
+    product = replace(TYPES["f16"], shape=shape, b_transposed=b_transposed)
+    report = simulated(product, scheduled(product, config))
+    assert report.hazards == []
+    assert (report.bank_conflicts == 0) == (mode != "none")
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("mode", ["auto", "pad"])
+@pytest.mark.parametrize("k", [16, 32, 64, 128])
+@pytest.mark.parametrize("n", [64, 128, 256])
+@pytest.mark.parametrize("m", [64, 128, 256])
+@pytest.mark.parametrize("k_major", [False, True])
+@pytest.mark.parametrize("name", ["f16", "bf16", "tf32", "s8", "e4m3"])
+def test_tiles_that_fit_meet_no_bank_twice(
+    name: str, k_major: bool, m: int, n: int, k: int, mode: str
+) -> None:
+    """Stores, fragment loads and epilogue of every tile; the others are refused by their bytes."""
+    product = replace(TYPES[name], shape=(m, n, k), a_transposed=not k_major, b_transposed=k_major)
+    tile = {"tile_m": m, "tile_n": n, "tile_k": k, "warps_m": 4, "warps_n": 4}
+    config = DEFAULT | tile | {"stages": 1, "swizzle": mode}
+    if k == 16 and TYPES[name].operand in ("int8", "float8_e4m3fn"):
+        with pytest.raises(ScheduleError, match=r"multiple of k is 16; .* needs multiples of 32"):
+            scheduled(product, config)
+        return
+    sch = scheduled(product, config)
+    if (size := shared_size(sch)) > LIMIT:
+        with pytest.raises(TargetError, match=f"needs {size:,} bytes .* may have {LIMIT:,}"):
+            tlx.build(sch.mod, target=tlx.cuda_target("sm_90a"))
+        return
+    report = simulated(product, sch)
+    assert report.bank_conflicts == 0
+    assert report.hazards == []
+
+
+def shared_size(sch: s_tir.Schedule) -> int:
+    program = tlx.device_program(sch.mod, target=tlx.cuda_target("sm_90a"))
+    return sum(sum(shared_buffers(kernel).values()) for kernel in program.kernels.values())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tile_k": 16, "stages": 3},
+        {"tile_n": 256, "warps_n": 4, "stages": 3},
+        {"tile_k": 64, "stages": 4, "swizzle": "pad"},
+        {"tile_m": 256, "warps_m": 4, "stages": 2, "swizzle": "xor"},
+    ],
+)
+def test_stated_bytes_are_those_of_the_kernel(changes: dict[str, Any]) -> None:
+    config = DEFAULT | changes
+    product = replace(TYPES["f16"], shape=(512, 512, 512))
+    assert gemm.shared_bytes("float16", config) == shared_size(scheduled(product, config))
+
+
+def test_padding_costs_its_bytes_and_a_swizzle_none() -> None:
+    plain, swizzled, padded = (
+        gemm.shared_bytes("float16", DEFAULT | {"tile_k": 64, "stages": 4, "swizzle": mode})
+        for mode in ("none", "auto", "pad")
+    )
+    # 4 versions of 128 rows of A and 64 of B, 16 bytes each
+    assert (swizzled - plain, padded - plain) == (0, 4 * (128 + 64) * 16)
+
+
+def emitted(config: dict[str, Any]) -> str:
+    product = replace(TYPES["f16"], shape=(512, 512, 512), b_transposed=True)
+    built = tlx.build(scheduled(product, config).mod, target=tlx.cuda_target("sm_90a"))
+    return str(built.mod.imports[0].inspect_source())
+
+
+TILES = [
+    {"tile_m": 128, "tile_n": 256, "tile_k": 32, "warps_n": 4},
+    {"tile_m": 128, "tile_n": 128, "tile_k": 64},
+]
+
+
+@pytest.mark.parametrize("stages", [3, 4])
+@pytest.mark.parametrize("tile", TILES)
+def test_steady_state_has_one_barrier_and_wide_copies(tile: dict[str, int], stages: int) -> None:
+    config = DEFAULT | tile | {"stages": stages}
+    kernel = emitted(config).partition("main_kernel")[2]
+    loop = re.search(r"for \(int (\w+) = 0; \1 < \d+; \+\+\1\) {(.*?)\n  }\n", kernel, re.DOTALL)
+    assert loop is not None
+    assert loop[2].count("__syncthreads()") == 1
+    assert loop[2].count(f"wait_group_{stages - 2}()") == 1
+    threads = 32 * config["warps_m"] * config["warps_n"]
+    copied = (config["tile_m"] + config["tile_n"]) * config["tile_k"] * 2
+    assert loop[2].count("cp_async_cg_async_cg_shared_global_16(") == copied // 16 // threads
+    assert not re.search(r"cp_async_ca|shared_global_[48]\(", kernel)
+    # Rows 16 apart lie a constant apart; only the step along K goes into the XOR.
+    assert " ^ " in loop[2]
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("stages", [3, 4])
+@pytest.mark.parametrize("tile", TILES)
+def test_steady_state_stays_in_registers(tile: dict[str, int], stages: int, tmp_path: Path) -> None:
+    (tmp_path / "kernel.cu").write_text(emitted(DEFAULT | tile | {"stages": stages}))
+    command = ["nvcc", "-arch=sm_90a", "-cubin", "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    report = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
+    assert report in ran.stderr
+
+
+def test_replays_from_its_trace() -> None:
+    from tvm.s_tir.schedule.testing import verify_trace_roundtrip
+
+    product = TYPES["f16"]
+    config = SMALL | {"stages": 3, "group": 4, "swizzle": "xor"}
+    verify_trace_roundtrip(scheduled(product, config), product.func())
