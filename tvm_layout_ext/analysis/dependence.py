@@ -89,6 +89,8 @@ class _Walk:
         self.barriers = set(map(id, barriers))
         self.dropped = set(map(id, dropped))
         self.most_groups = _most_groups(prints.program.root)
+        #: Iterations back that are told apart, by loop; others make no difference to addresses.
+        self.limits = _limits(prints.program.root, self.most_groups + _ITERATIONS)
 
     def visit(self, node: Node, state: _State) -> _State:
         """State after a statement; hazards are raised."""
@@ -123,7 +125,7 @@ class _Walk:
                     self.check(pending, node, access)
         fresh: _State = {}
         for access in node.accesses:
-            at = Relation(tuple((loop, 0) for loop in access.loops))
+            at = Relation(tuple((loop, 0) for loop in access.loops if loop in self.limits))
             fresh[_Pending(access, node, at, 0 if access.is_async else None)] = None
         return {**state, **fresh}
 
@@ -131,8 +133,8 @@ class _Walk:
         flying = pending.age is not None
         who = "all" if flying else "warps" if pending.joined else "threads"
         met = self.prints.meet(pending.access, access, pending.relation, who)
-        # Of a copy under way only what is sure counts: the wait may be a later statement's.
-        if met is False or (flying and met is None):
+        # Of a copy under way only what is beyond doubt counts: no barrier helps, so it is an error.
+        if met is False or (flying and not (met and _is_plain(pending.access, access))):
             return
         ended = {loop for loop, _ in pending.relation.left}
         around = tuple(
@@ -157,47 +159,83 @@ class _Walk:
 
     def loop(self, node: Node, loop: Loop, state: _State) -> _State:
         """Walk a loop until its end brings nothing new to its beginning."""
-        limit = self.most_groups + _ITERATIONS
-        first = {_moved(p, enter=loop): None for p in state}
+        first = {self.entering(p, loop): None for p in state}
         ends: _State = {} if (loop.trips or 0) > 0 else dict(state)
         head, new = dict(first), first
         while True:
             end = self.inside(node, self.touch(node, new))
-            ends |= {_moved(p, leave=loop): None for p in end}
-            new = _back(end, loop, limit, head)
+            ends |= {self.leaving(p, loop): None for p in end}
+            moved = (self.later(p, loop) for p in end)
+            new = {p: None for p in moved if p is not None and p not in head}
             if not new:
                 return ends
             head |= new
 
+    def entering(self, pending: _Pending, loop: Loop) -> _Pending:
+        """What is pending, as a loop begins."""
+        if self.limits.get(loop, 1) == 1:
+            return pending
+        at = (*pending.relation.at, (loop, 0))
+        return replace(pending, relation=Relation(at, pending.relation.left))
 
-def _back(end: _State, loop: Loop, limit: int, head: _State) -> _State:
-    moved = (_next(p, loop, limit) for p in end)
-    return {p: None for p in moved if p is not None and p not in head}
+    def leaving(self, pending: _Pending, loop: Loop) -> _Pending:
+        """What is pending, as a loop has ended."""
+        if loop not in self.limits:
+            return pending
+        at, left = dict(pending.relation.at), dict(pending.relation.left)
+        distance = at.pop(loop, None)
+        if loop in pending.access.loops and loop not in left:
+            left[loop] = None if self.limits[loop] == 1 else distance
+        return replace(pending, relation=Relation(tuple(at.items()), tuple(left.items())))
+
+    def later(self, pending: _Pending, loop: Loop) -> _Pending | None:
+        """What is pending, one iteration later; None if that iteration cannot be."""
+        at = dict(pending.relation.at)
+        distance = at.get(loop)
+        if distance is None:
+            return pending
+        distance += 1
+        if loop.trips is not None and distance >= loop.trips:
+            return None
+        at[loop] = None if distance > self.limits[loop] else distance
+        return replace(pending, relation=Relation(tuple(at.items()), pending.relation.left))
 
 
-def _moved(pending: _Pending, enter: Loop | None = None, leave: Loop | None = None) -> _Pending:
-    """What is pending, as a loop begins or has ended."""
-    at, left = dict(pending.relation.at), dict(pending.relation.left)
-    if enter is not None:
-        at[enter] = 0
-    if leave is not None:
-        distance = at.pop(leave, None)
-        if leave in pending.access.loops and leave not in left:
-            left[leave] = distance
-    return replace(pending, relation=Relation(tuple(at.items()), tuple(left.items())))
+def _is_plain(*accesses: Access) -> bool:
+    """Whether accesses depend on threads alone."""
+    return not any(access.index_loops for access in accesses) and all(
+        symbol.thread.startswith("threadIdx")
+        for access in accesses
+        for condition in access.conditions
+        for symbol in condition.symbols
+    )
 
 
-def _next(pending: _Pending, loop: Loop, limit: int) -> _Pending | None:
-    """What is pending, one iteration later; None if that iteration cannot be."""
-    at = dict(pending.relation.at)
-    distance = at.get(loop)
-    if distance is None:
-        return pending
-    distance += 1
-    if loop.trips is not None and distance >= loop.trips:
-        return None
-    at[loop] = None if distance > limit else distance
-    return replace(pending, relation=Relation(tuple(at.items()), pending.relation.left))
+def _limits(root: Node, most: int) -> dict[Loop, int]:
+    """Iterations back that are told apart, for each loop that an address depends on.
+
+    One, but ``most`` for a loop that waits for copies, or whose iteration chooses among versions.
+    Telling all apart in nested loops would take time exponential in their number.
+    """
+    found: dict[Loop, int] = {}
+    waiting: set[Loop] = set()
+    todo = [root]
+    while todo:
+        node = todo.pop()
+        todo += node.children
+        if node.before is not None and node.before.kind == "wait":
+            waiting |= {around.loop for around in node.ancestors() if around.loop is not None}
+        for access in node.accesses:
+            for loop in access.index_loops:
+                found[loop] = most if _has_versions(access, loop) else found.get(loop, 1)
+    return {loop: most if loop in waiting else limit for loop, limit in found.items()}
+
+
+def _has_versions(access: Access, loop: Loop) -> bool:
+    assert access.offset is not None
+    return (
+        loop.symbol in access.offset.symbols and access.offset.period(loop.symbol, {}) is not None
+    )
 
 
 def _most_groups(root: Node) -> int:

@@ -1,4 +1,4 @@
-"""What the kernels of a function do to global memory, as far as barriers care."""
+"""What a kernel does to global memory, as far as barriers care."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Outside", "read_outside"]
 
 @dataclass(frozen=True)
 class Outside:
-    """Global memory of a function.
+    """Global memory of a kernel.
 
     Attributes
     ----------
@@ -30,11 +30,17 @@ class Outside:
     has_exchange: bool
 
 
-def read_outside(func: tirx.PrimFunc) -> Outside:
-    """Find which global buffers of a flat function are loaded, and which are written.
+def read_outside(func: tirx.PrimFunc, kernel: Any) -> Outside:
+    """Find which global buffers a kernel loads, and which it writes.
 
     Views of one buffer count as one. An address that is handed to an instruction counts as a write
     unless the instruction is ``cp.async``, which only reads global memory.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Flat; declares the views.
+    kernel : Stmt
     """
     roots: dict[int, int] = {}
     written: set[int] = set()
@@ -71,7 +77,7 @@ def read_outside(func: tirx.PrimFunc) -> Outside:
         (tvm.ir.Call, address),
         (tvm.ir.TensorLoad, load),
     ]
-    tvm_ffi.structural_walk(func.body, rules, order="pre")
+    tvm_ffi.structural_walk(kernel, rules, order="pre")
     read_only = frozenset(one for one in loaded if roots.get(one, one) not in written)
     return Outside(read_only, read_only != loaded)
 

@@ -188,12 +188,11 @@ def _own_barriers(node: Node) -> list[Node]:
 def _plan_sync(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
     if func.attrs.get(MARK, None) is None:
         return func
-    outside = read_outside(func)
 
     def launch(node: Any, mutator: Any) -> Any:
         if str(node.attr_key) != "thread_extent":
             return mutator.default_mutate(node)
-        return _synchronised(node, outside)
+        return _synchronised(node, read_outside(func, node))
 
     return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.AttrStmt, launch)]))
 
