@@ -125,7 +125,14 @@ def _allocations(loop: Any, plan: Plan) -> tuple[list[_Versioned], list[Any]]:
 
 
 def _version(buffer: Any, versions: int) -> _Versioned:
-    shape, strides = list(buffer.shape), list(buffer.ty.strides)
+    shape: list[Any] = list(buffer.shape)
+    strides: list[Any] = list(buffer.ty.strides)
+    if not all(isinstance(extent, int | tirx.IntImm) for extent in (*shape, *strides)):
+        size = " x ".join(map(str, shape))
+        raise ScheduleError(
+            f"Buffer {buffer.name} has {size} elements, which is not a constant, so it cannot have "
+            "several versions; copy a whole tile, with zeros where there is nothing."
+        )
     if not strides:
         strides = [prod(map(int, shape[i + 1 :])) for i in range(len(shape))]
     size = int(strides[0]) * int(shape[0])

@@ -120,10 +120,31 @@ def _part(stmt: Any, threads: dict[Any, Any]) -> Part:
         stmt,
         named.name_hint if named is not None else "",
         tuple(_region(r, inner) for b in blocks for r in b.reads),
-        tuple(_region(w, inner) for b in blocks for w in b.writes),
+        tuple(_region(w, inner) for b in blocks for w in b.writes) + _by_address(stmt),
         None if asking is None else requested(asking),
         None if asking is None else asking.annotations.get(ASYNC_COPY, None),
     )
+
+
+def _by_address(stmt: Any) -> tuple[Region, ...]:
+    """Global buffers that calls may write through an address, which no region need tell.
+
+    TVM takes ``T.address_of(A[i])`` for a read of ``A``, also in ``atomicAdd``.
+    """
+    found: dict[Any, Any] = {}
+
+    def add(buffer: Any) -> None:
+        if buffer.scope() in ("", "global"):
+            found[buffer.__chandle__()] = buffer
+
+    def look(call: Any) -> None:
+        name = getattr(call.op, "name", "")
+        if name in ("tirx.address_of", "tirx.buffer_data"):
+            argument = call.args[0]
+            add(argument if name == "tirx.buffer_data" else argument.source)
+
+    tvm_ffi.structural_walk(stmt, [(tvm.ir.Call, look)])
+    return tuple(Region(buffer, None) for buffer in found.values())
 
 
 def _region(region: Any, ranges: dict[Any, Any]) -> Region:

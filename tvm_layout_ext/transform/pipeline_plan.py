@@ -97,6 +97,9 @@ def plan_pipeline(parts: Sequence[Part], loop: Any) -> Plan | None:
     for i in reversed(range(len(parts))):
         ahead[i] = _ahead(parts, i, ahead)
     plan = Plan(tuple(parts), tuple(ahead[i] for i in range(len(parts))), ())
+    for i, part in enumerate(parts):
+        if (part.num_stages or 1) > 1 and ahead[i] == 0:
+            _check_not_read_before(plan, i, loop)
     if not plan.early:
         return None
     for i in plan.early:
@@ -135,10 +138,18 @@ def _check_written_once(plan: Plan, i: int, loop: Any) -> None:
                     f"Buffer {buffer.name} is written by block {part.name} and again in loop "
                     f"{name}; only a buffer with one writer can have several versions."
                 )
-            if j < i and other.reads_of(buffer):
+    _check_not_read_before(plan, i, loop)
+
+
+def _check_not_read_before(plan: Plan, i: int, loop: Any) -> None:
+    """Refuse a copy that a statement reads in the body after: that is what it must not overtake."""
+    part = plan.parts[i]
+    for other in plan.parts[:i]:
+        for written in part.writes:
+            if other.reads_of(written.buffer):
                 raise ScheduleError(
-                    f"Loop {name} reads {buffer.name} before block {part.name} fills it; "
-                    "the copy must come first to have several versions."
+                    f"Loop {loop.loop_var.name} reads {written.buffer.name} before block "
+                    f"{part.name} fills it; the copy must come first to have several versions."
                 )
 
 
@@ -158,9 +169,15 @@ def _check_may_run_ahead(plan: Plan, i: int, loop: Any) -> None:
                     raise ScheduleError(
                         f"Block {part.name} reads {read.buffer.name}, which loop "
                         f"{loop.loop_var.name} writes in block {other.name}, so it cannot run "
-                        f"{plan.ahead[i]} iterations ahead of it; buffer only copies whose sources "
-                        "the loop leaves alone, or writes elsewhere."
+                        f"{plan.ahead[i]} iterations ahead; {_advice(read, other)}."
                     )
+
+
+def _advice(read: Region, writer: Part) -> str:
+    """What would be legal where a copy reads what the loop writes."""
+    if read.buffer.scope() not in ("", "global"):
+        return f"give block {writer.name}, which must run before it, num_stages of 2 or more, too"
+    return "buffer only copies whose sources the loop leaves alone, or writes elsewhere"
 
 
 def _apart(read: Region, written: Region, var: Any, back: int) -> bool:
