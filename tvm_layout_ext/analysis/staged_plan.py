@@ -16,6 +16,10 @@ from .whole_rows import Side, box_walk, patch_walks, reshaped, sectors, whole_ro
 
 __all__ = ["Plan", "StagedLoad", "dims_of", "plan_tile"]
 
+#: Bytes of a tile from which on 512 threads move it faster than 256: on an H200 64x64 of f32 went
+#: at 0.974 of a copy and 0.964, 128x256 of i8 at 0.950 and 0.931; 64x64 of f16 at 0.98 with either.
+_LARGE_TILE = 1 << 14
+
 
 @dataclass(frozen=True)
 class StagedLoad:
@@ -73,7 +77,7 @@ class Plan:
         )
 
 
-def plan_tile(nest: Nest, names: set[str], most: int, vector_bytes: int) -> Plan:
+def plan_tile(nest: Nest, names: set[str], most: int | None, vector_bytes: int) -> Plan:
     """Plan how a block of threads moves a tile.
 
     Parameters
@@ -82,8 +86,8 @@ def plan_tile(nest: Nest, names: set[str], most: int, vector_bytes: int) -> Plan
         The block, loops that every access walks as one merged.
     names : set of str
         Buffers whose loads go through shared memory.
-    most : int
-        Most threads of a block.
+    most : int, optional
+        Most threads of a block; by default 512 for a large tile and 256 for a small one.
     vector_bytes : int
         Bytes of the widest access of a thread.
     """
@@ -92,6 +96,7 @@ def plan_tile(nest: Nest, names: set[str], most: int, vector_bytes: int) -> Plan
     accesses = [_store_of(nest), *staged]
     orders = [dims_of(access, nest) for access in accesses]
     tile = box(extents, orders, [access.bytes for access in accesses])
+    most = most or _usual_threads(prod(tile) * accesses[0].bytes)
     plan = _boxes(nest, staged, tile, most, vector_bytes)
     known = [extent for extent in extents if extent is not None]
     if len(staged) > 1 or len(known) < len(extents) or len(orders[0]) < len(extents):
@@ -101,6 +106,10 @@ def plan_tile(nest: Nest, names: set[str], most: int, vector_bytes: int) -> Plan
     if not any(row % SECTOR_BYTES for row in rows) or not all(s.is_dense(known) for s in sides):
         return plan
     return _ragged(nest, plan, known, most, vector_bytes)
+
+
+def _usual_threads(tile_bytes: int) -> int:
+    return 512 if tile_bytes >= _LARGE_TILE else 256
 
 
 def _ragged(nest: Nest, plan: Plan, extents: list[int], most: int, vector_bytes: int) -> Plan:

@@ -52,11 +52,29 @@ def box(
     >>> box([16384, 16384], [[0, 1], [1, 0]], [4, 4])
     [64, 64]
     >>> box([64, 3136, 256], [[0, 1, 2], [0, 2, 1]], [2, 2])
-    [1, 128, 128]
+    [1, 64, 64]
+
+    3,136 is a multiple of 64, and not of 128: tiles of half the rows fill.
     """
+    tile = _box(extents, orders, element_bytes, 1)
+    half = _box(extents, orders, element_bytes, 2)
+    return half if _rest(extents, tile) and not _rest(extents, half) else tile
+
+
+def _rest(extents: Sequence[int | None], tile: Sequence[int]) -> bool:
+    """Whether a tile at the end would not be full."""
+    return any(n is not None and n % part for n, part in zip(extents, tile, strict=True))
+
+
+def _box(
+    extents: Sequence[int | None],
+    orders: Sequence[Sequence[int]],
+    element_bytes: Sequence[int],
+    part_of: int,
+) -> list[int]:
     tile = [1] * len(extents)
     for position, (order, size) in enumerate(zip(orders, element_bytes, strict=True)):
-        wanted = (_LOAD_BYTES if position else _STORE_BYTES)[size] // size
+        wanted = (_LOAD_BYTES if position else _STORE_BYTES)[size] // size // part_of
         for dim in reversed(order):
             extent = extents[dim]
             part = wanted if extent is None else min(wanted, ceil_power(extent))

@@ -26,18 +26,6 @@ from .swizzle_shared import SWIZZLE, swizzle_text
 __all__ = ["schedule_staged"]
 
 
-#: Most threads of a block, by the bytes of the stored element. An H200 moved f32 at 0.974 of a copy
-#: with 512 and 0.964 with 256, i8 at 0.950 and 0.931; f16 at 0.96 with either, and NHWC to NCHW,
-#: whose tiles do not fill, at 0.96 and 0.98.
-_THREADS = {1: 512, 2: 256, 4: 512, 8: 512}
-
-
-def _threads(nest: Nest) -> int:
-    """Most threads of a block where nobody asks for a number."""
-    store = next(access for access in nest.accesses if access.kind == "store")
-    return _THREADS.get(store.bytes, 256)
-
-
 def schedule_staged(
     sch: Any,
     block: Any,
@@ -75,7 +63,7 @@ def schedule_staged(
     _merge(sch, block, nest, mapping)
     names = {access.name for access in mapping.disagreeing}
     merged = read_nest(sch, block)
-    plan = plan_tile(merged, names, num_threads or _threads(merged), vector_bytes)
+    plan = plan_tile(merged, names, num_threads, vector_bytes)
     _check_shared(plan)
     caches = [_stage(sch, block, one) for one in plan.tiles]
     stored = _write_out(sch, block, caches, plan)
