@@ -56,3 +56,35 @@ def test_loads_are_full_vectors_and_shared_memory_has_no_conflict(
     assert {access.vector_bytes for access in loads} == {16}
     assert sum(access.sectors for access in loads) == shape[0] * shape[1] * 2 // 32
     assert report.bank_conflicts == 0
+
+
+@pytest.mark.parametrize(
+    ("names", "axes"),
+    [("jk", (1,)), ("jk", (0,)), ("8k", (1,)), ("8k", (0,)), ("j8", (0,)), ("4jk", (1,))],
+)
+def test_sums_of_symbolic_sizes_are_numpys(names: str, axes: tuple[int, ...]) -> None:
+    sizes = [int(name) if name.isdigit() else te.var(name) for name in names]
+    a = te.placeholder(sizes, "float32", "A")
+    (axis,) = axes
+    k = te.reduce_axis((0, sizes[axis]), "r")
+    out = [size for dim, size in enumerate(sizes) if dim != axis]
+    b = te.compute(out, lambda *i: te.sum(a[(*i[:axis], k, *i[axis:])], k), "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    assert sch.auto_coalesce("B").path == "reduction"
+    for extents in ({"j": 33, "k": 100}, {"j": 1, "k": 1}, {"j": 64, "k": 300}):
+        shape = [extents.get(name) or int(name) for name in names]
+        value = np.random.default_rng(0).integers(-8, 8, shape).astype("float32")
+        report = simulate(sch, value, None)
+        np.testing.assert_array_equal(report.outputs["B"], value.sum(axes))
+        assert not report.hazards
+
+
+def test_lanes_lie_along_columns_of_which_nobody_knows_how_many_there_are() -> None:
+    n, k = te.var("n"), te.var("k")
+    a, r = te.placeholder((n, k), "float32", "A"), te.reduce_axis((0, n), "r")
+    sch = s_tir.Schedule(
+        te.create_prim_func([a, te.compute((k,), lambda i: te.sum(a[r, i], r), "B")])
+    )
+    assert "a column a thread" in sch.auto_coalesce("B").text
+    report = simulate(sch, np.zeros((50, 64), "float32"), None)
+    assert report.sectors == (50 * 64 + 64) * 4 // 32

@@ -15,9 +15,10 @@ from ..hardware import WARP_SIZE
 __all__ = ["DEFAULT_THREADS", "bind_kernel", "schedule_copy", "schedule_direct", "threads_for"]
 
 DEFAULT_THREADS = 256
-#: Threads of a block whose accesses agree, and bytes that a thread moves: two full vectors. Narrower
-#: accesses are repeated to as many bytes. On an H200 a copy of 1 GiB took 251.8 us so (251.7 with
-#: one vector a thread, 263 with four), and a gather of rows 128.8 us (over 132 with one vector).
+#: Threads of a block whose accesses agree, and bytes that a thread moves: two full vectors.
+#: Narrower accesses are repeated to as many bytes. On an H200 a copy of 1 GiB took 251.8 us so
+#: (251.7 with one vector a thread, 263 with four), and a gather of rows 128.8 us (over 132 with
+#: one vector).
 _DIRECT_THREADS = 128
 _THREAD_BYTES = 32
 #: Most accesses of a thread that are on their way together, however narrow.

@@ -1,0 +1,186 @@
+"""Share out a reduction whose load runs along its results (column sums): lanes lie along them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.tirx import IterVar
+
+from ..analysis.access import Nest
+from ..hardware import WARP_SIZE
+from .coalesce_direct import DEFAULT_THREADS, fuse
+from .coalesce_reduction_plan import (
+    ENOUGH_BLOCKS,
+    ENOUGH_THREADS,
+    MAX_THREADS,
+    Plan,
+    divisor,
+    inside,
+    keep_in_flight,
+    refs_of,
+    total,
+    vector_load,
+)
+
+__all__ = ["a_column_each", "along_columns"]
+
+#: Bytes of a row that the lanes of column sums cover, and the least that DRAM likes.
+_WIDE_BYTES, _NARROW_BYTES = 128, 64
+#: Loads that a thread may do one after the other where there are few threads.
+_FEW_LOADS = 16
+
+
+def along_columns(
+    sch: Any, block: Any, nest: Nest, plan: Plan, num_threads: int | None
+) -> tuple[str, list[Any]]:
+    """Lay lanes along the columns, and deal the rows out to the rest of the threads.
+
+    The partial sums meet in shared memory, a row of them for each column, and each column is added
+    up by a thread, or by a warp where there are more threads than columns.
+    """
+    data, reduced, vector = plan.data, plan.reduced, plan.vector
+    square = _square(plan, num_threads or DEFAULT_THREADS)
+    width = square // vector or _lanes(plan)
+    # TVM loses the guard of a split with a rest when it factors a reduction.
+    deep = vector if square else divisor(total(reduced), (num_threads or MAX_THREADS) // width)
+    near = min(width, max(1, WARP_SIZE // vector))
+    warps = min(width * vector, WARP_SIZE, _ceil_power(-(-deep * width // WARP_SIZE)))
+    rank = len(data)
+    outer, inner = refs_of(sch, block, nest, data), refs_of(sch, block, nest, reduced)
+    sch.reorder(*outer, *inner)
+    partial = sch.rfactor(sch.split(fuse(sch, inner), [None, deep])[1], rank)
+    sums = sch.cache_write(partial, 0, "local")
+    sch.set_scope(sums, 0, "shared")
+    sum_up = _sum_by_threads if square else _sum_by_warps
+    grid = sum_up(sch, block, sums, width * vector, warps)
+    thread = _collect_sums(sch, sums, grid, near, vector, warps)
+    sch.storage_align(sums, 0, rank - 1, *_skew(near, vector))
+    sch.compute_at(partial, thread, preserve_unit_loops=True)
+    deal, *rest = inside(sch, partial, thread)
+    # One loop for each iterator of the block, in its order.
+    sums_over = [var.iter_type == IterVar.CommReduce for var in sch.get(partial).iter_vars][1:]
+    step = rest.pop(sums_over.index(True))
+    column = fuse(sch, rest)
+    sch.reorder(deal, step, column)
+    around = len(sch.get_loops(partial)) - 3
+    cache = vector_load(sch, partial, keep_in_flight(sch, step), vector)
+    sch.unroll(column)
+    first = sch.get_loops(partial)[around + 1]
+    for loop in sch.get_loops(sch.decompose_reduction(partial, first))[around:]:
+        sch.unroll(loop)
+    text = f"reduction across the rows, {width} lanes by {deep} rows, vectors of {vector}"
+    return text, [cache]
+
+
+def a_column_each(
+    sch: Any, block: Any, nest: Nest, plan: Plan, num_threads: int | None
+) -> tuple[str, list[Any]]:
+    """Let each thread sum its own columns, where nobody knows how many there are.
+
+    Partial sums in shared memory are not for such: TVM 0.27 gives a tile of ``min(16, k - first)``
+    aligned rows a negative extent.
+    """
+    threads = num_threads or DEFAULT_THREADS
+    outer, inner = refs_of(sch, block, nest, plan.data), refs_of(sch, block, nest, plan.reduced)
+    sch.reorder(*outer, *inner)
+    out = sch.cache_write(block, 0, "local")
+    grid, thread, part = sch.split(fuse(sch, outer), [None, threads, plan.vector])
+    step = fuse(sch, inner)
+    sch.reorder(grid, thread, step, part)
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    sch.reverse_compute_at(out, thread, preserve_unit_loops=True)
+    cache = vector_load(sch, block, keep_in_flight(sch, step), plan.vector)
+    sch.unroll(part)
+    sch.decompose_reduction(block, inside(sch, block, thread)[0])
+    text = f"reduction across the rows, a column a thread, {threads} threads, vectors of "
+    return f"{text}{plan.vector}", [cache]
+
+
+def _square(plan: Plan, most: int) -> int:
+    """Threads of a block in which each sums a vector of columns and adds up one column, or 0.
+
+    As many rows go side by side as a vector has elements, so that there are as many partial sums of
+    a column as columns of a thread. It takes results enough to give each thread one, or few rows.
+    """
+    columns, rows = total(plan.data), total(plan.reduced)
+    many = 4 * columns >= ENOUGH_THREADS or rows <= _FEW_LOADS * plan.vector
+    if plan.vector == 1 or rows % plan.vector or not many:
+        return 0
+    threads = 1 << (most.bit_length() - 1)
+    while threads > WARP_SIZE and columns < threads * ENOUGH_BLOCKS:
+        threads //= 2
+    return threads
+
+
+def _lanes(plan: Plan) -> int:
+    """Lanes of a block along the columns where its rows go to a warp each or more."""
+    size = plan.vector * plan.load.bytes
+    lanes = max(1, _WIDE_BYTES // size)
+    while lanes * size > _NARROW_BYTES and total(plan.data) < (lanes * plan.vector * ENOUGH_BLOCKS):
+        lanes //= 2
+    return lanes
+
+
+def _ceil_power(value: int) -> int:
+    return 1 << max(0, (value - 1).bit_length())
+
+
+def _sum_by_warps(sch: Any, block: Any, sums: Any, columns: int, warps: int) -> Any:
+    """Let each warp add up the partial sums of a column; return the loop over the blocks."""
+    *outer, column, deal = sch.get_loops(block)
+    grid, turn, warp = sch.split(column, [None, columns // warps, warps])
+    step, lane = sch.split(deal, [None, WARP_SIZE])
+    sch.reorder(*outer, grid, turn, warp, lane, step)
+    grid = fuse(sch, [*outer, grid])
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(warp, "threadIdx.y")
+    sch.bind(lane, "threadIdx.x")
+    sch.compute_at(sums, grid, preserve_unit_loops=True)
+    return grid
+
+
+def _sum_by_threads(sch: Any, block: Any, sums: Any, columns: int, warps: int) -> Any:
+    """Let each thread add up the partial sums of a column; return the loop over the blocks.
+
+    A warp then stores neighbouring results, but there must be as many columns as threads.
+    """
+    out = sch.cache_write(block, 0, "local")
+    *outer, column = sch.get_loops(out)
+    grid, warp, lane = sch.split(column, [None, warps, WARP_SIZE])
+    grid = fuse(sch, [*outer, grid])
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(warp, "threadIdx.y")
+    sch.bind(lane, "threadIdx.x")
+    for part, at in ((block, grid), (sums, grid), (block, lane)):
+        sch.compute_at(part, at, preserve_unit_loops=True)
+    inner = inside(sch, block, lane)
+    for loop in inner:
+        sch.unroll(loop)
+    sch.decompose_reduction(block, inner[0])
+    return grid
+
+
+def _collect_sums(sch: Any, sums: Any, grid: Any, near: int, vector: int, warps: int) -> Any:
+    """Put the partial sums of all threads into shared memory; return the loop over the threads.
+
+    A warp covers ``near`` vectors of columns by neighbouring rows, and other warps lie beside it.
+    """
+    *columns, deal = inside(sch, sums, grid)
+    strip, lane, part = sch.split(fuse(sch, columns), [None, near, vector])
+    sch.reorder(strip, deal, lane, part)
+    _, warp, thread = sch.split(sch.fuse(strip, deal, lane), [None, warps, WARP_SIZE])
+    sch.bind(warp, "threadIdx.y")
+    sch.bind(thread, "threadIdx.x")
+    sch.unroll(part)
+    return thread
+
+
+def _skew(near: int, vector: int) -> tuple[int, int]:
+    """Alignment of the rows of partial sums, so that a warp's writes meet every bank once.
+
+    A warp goes along ``near`` vectors of columns, which lie ``vector`` rows apart, and then along
+    the row: vectors of columns should be as many banks apart as lanes go along the row.
+    """
+    apart = max(1, WARP_SIZE // (near * vector))
+    return 2 * apart, apart

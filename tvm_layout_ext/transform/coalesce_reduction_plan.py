@@ -1,0 +1,149 @@
+"""What a reduction's loops mean to its main load, and steps that all ways to share it out take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm.tirx import IntImm
+
+from ..analysis.access import Access, Loop, Nest
+from ..analysis.mapping import merged_run, own_order
+from ..analysis.sectors import stand_in
+from ..errors import ScheduleError
+
+__all__ = [
+    "ENOUGH_BLOCKS",
+    "ENOUGH_THREADS",
+    "MAX_THREADS",
+    "Plan",
+    "divisor",
+    "inside",
+    "keep_in_flight",
+    "refs_of",
+    "total",
+    "vector_load",
+]
+
+MAX_THREADS = 1024
+#: Threads that keep a large GPU busy: 132 multiprocessors with 1,024 each.
+ENOUGH_THREADS = 132 * 1024
+#: Blocks that keep it busy, if each has many threads.
+ENOUGH_BLOCKS = 128
+#: Loads of a thread that are on their way together.
+_IN_FLIGHT = 8
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the main load of a reduction makes of its loops.
+
+    Attributes
+    ----------
+    load : Access
+        The load with the most loops.
+    data, reduced : list of Loop
+        In the load's own order.
+    along : bool
+        Whether the load runs along the reduction.
+    vector : int
+        Neighbours that a thread loads at once.
+    """
+
+    load: Access
+    data: list[Loop]
+    reduced: list[Loop]
+    along: bool
+    vector: int
+
+    @classmethod
+    def of(cls, nest: Nest, vector_bytes: int) -> Plan:
+        """Plan a nest whose widest load of a thread has so many bytes."""
+        load = _main_load(nest)
+        data = [loop for loop in own_order(load, nest, nest.loops) if not loop.is_reduction]
+        reduced = [loop for loop in own_order(load, nest, nest.loops) if loop.is_reduction]
+        inner = max(
+            (group for group in (data, reduced) if group),
+            key=lambda group: _is_one(_step(load, nest, group[-1])),
+        )
+        vector = 1
+        if _is_one(_step(load, nest, inner[-1])):
+            run = merged_run([load], nest.loops, inner)
+            vector = load.vector(inner[len(inner) - run :], vector_bytes)
+            while vector > 1 and stand_in(inner[-1].extent) % vector:
+                vector //= 2
+        return cls(load, data, reduced, inner is reduced, vector)
+
+
+def _main_load(nest: Nest) -> Access:
+    stores = {access.name for access in nest.accesses if access.kind == "store"}
+    loads = [a for a in nest.of_scope("global") if a.kind == "load" and a.name not in stores]
+    if not loads:
+        raise ScheduleError(
+            f"Reduction block {nest.block.name_hint} loads nothing from global memory."
+        )
+    return max(loads, key=lambda a: sum(step != 0 for step in a.steps))
+
+
+def _step(access: Access, nest: Nest, loop: Loop) -> Any:
+    return access.steps[next(i for i, other in enumerate(nest.loops) if other is loop)]
+
+
+def _is_one(step: Any) -> bool:
+    """Whether a step is the number 1; a symbolic one, as of the rows of ``a[j, k]``, is not."""
+    return isinstance(step, int | IntImm) and int(step) == 1
+
+
+def total(loops: Sequence[Loop]) -> int:
+    """Iterations of some loops; a symbolic extent counts as 1021."""
+    return prod(stand_in(loop.extent) for loop in loops)
+
+
+def refs_of(sch: Any, block: Any, nest: Nest, loops: Sequence[Loop]) -> list[Any]:
+    """Find the random variables of some loops of a nest."""
+    refs = sch.get_loops(block)
+    return [refs[next(i for i, own in enumerate(nest.loops) if own is loop)] for loop in loops]
+
+
+def inside(sch: Any, block: Any, loop: Any) -> list[Any]:
+    """Loops of a block inside another loop."""
+    loops = sch.get_loops(block)
+    outer = sch.get(loop)
+    return loops[1 + next(i for i, own in enumerate(loops) if sch.get(own).same_as(outer)) :]
+
+
+def divisor(number: int, most: int) -> int:
+    """Largest divisor up to a bound."""
+    return next(d for d in range(min(number, most), 0, -1) if number % d == 0)
+
+
+def keep_in_flight(sch: Any, step: Any) -> Any:
+    """Unroll some steps of a serial loop, so that their loads are on their way together."""
+    extent = sch.get(step).extent
+    count = stand_in(extent)
+    together = min(_IN_FLIGHT, count & -count)
+    _, inner = sch.split(step, [None, together])
+    sch.unroll(inner)
+    return inner
+
+
+def vector_load(sch: Any, partial: Any, step: Any, vector: int) -> Any:
+    """Load into registers first, as a vector."""
+    cache = sch.cache_read(partial, _load_index(sch, partial), "local")
+    sch.compute_at(cache, step, preserve_unit_loops=True)
+    if vector > 1:
+        sch.vectorize(sch.get_loops(cache)[-1])
+    return cache
+
+
+def _load_index(sch: Any, partial: Any) -> int:
+    """Of the operands that a partial sum reads, the largest."""
+    stmt = sch.get(partial)
+    own = stmt.writes[0].source
+    sizes = [
+        -1 if region.source.same_as(own) else prod(stand_in(n) for n in region.source.shape)
+        for region in stmt.reads
+    ]
+    return sizes.index(max(sizes))
