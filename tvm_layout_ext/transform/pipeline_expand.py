@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import tvm
@@ -34,46 +33,16 @@ from tvm.script import tirx as T
 
 from ..errors import ScheduleError
 from .fragment_nest import substitute
-from .pipeline_parts import ASYNC_COPY, NUM_STAGES, Part
+from .pipeline_parts import Part
 from .pipeline_plan import Plan
-from .pipeline_record import PipelineRecord, PipelineStep, VersionedBuffer
+from .pipeline_record import PipelineRecord, PipelineStep
+from .pipeline_versions import Versioned, use_version, with_versions
 from .rebuild import block_with, loop_with, realize_with
 
 __all__ = ["ASYNC_SCOPE", "expand"]
 
 #: Statement attribute around copies that shall be asynchronous: 1 demands it, 0 allows it.
 ASYNC_SCOPE = "layout_ext.async_scope"
-#: Versions begin at multiples of this, so that vectors of any width stay aligned.
-_VERSION_BYTES = 16
-#: Operators on fragments, in which an offset follows every address.
-_BY_OFFSET = ("tirx.ptx_legacy.ldmatrix", "tirx.ptx_legacy.mma", "tirx.mma_fill", "tirx.mma_store")
-
-
-@dataclass(frozen=True)
-class _Versioned:
-    """A buffer and its versions.
-
-    Attributes
-    ----------
-    old, new : Buffer
-        Without and with the leading dim of versions.
-    versions : int
-        How many.
-    """
-
-    old: Any
-    new: Any
-    versions: int
-
-    @property
-    def stride(self) -> Any:
-        """Elements from one version to the next."""
-        return self.new.ty.strides[0]
-
-    def record(self, name: str) -> VersionedBuffer:
-        """What reports say of it, by a name of its own."""
-        size = int(self.stride) * tvm.DataType(self.new.dtype).bits // 8
-        return VersionedBuffer(name, self.new.scope(), self.versions, size)
 
 
 def expand(loop: Any, plan: Plan, fits_async: Callable[[Part], bool]) -> tuple[Any, PipelineRecord]:
@@ -103,7 +72,7 @@ def expand(loop: Any, plan: Plan, fits_async: Callable[[Part], bool]) -> tuple[A
     return SBlockRealize([], True, block), writer.record()
 
 
-def _allocations(loop: Any, plan: Plan) -> tuple[list[_Versioned], list[Any]]:
+def _allocations(loop: Any, plan: Plan) -> tuple[list[Versioned], list[Any]]:
     """Versioned buffers of a loop, and the other buffers that its body allocates."""
     wanted = {
         written.buffer.__chandle__(): plan.versions[i]
@@ -120,35 +89,11 @@ def _allocations(loop: Any, plan: Plan) -> tuple[list[_Versioned], list[Any]]:
                     f"Buffer {written.buffer.name}, which block {plan.parts[i].name} fills, is "
                     f"used outside loop {loop.loop_var.name}, so it cannot have several versions."
                 )
-    held = [_version(b, wanted[b.__chandle__()]) for b in own if b.__chandle__() in wanted]
+    held = [with_versions(b, wanted[b.__chandle__()]) for b in own if b.__chandle__() in wanted]
     return held, [b for b in own if b.__chandle__() not in wanted]
 
 
-def _version(buffer: Any, versions: int) -> _Versioned:
-    shape: list[Any] = list(buffer.shape)
-    strides: list[Any] = list(buffer.ty.strides)
-    if not all(isinstance(extent, int | tirx.IntImm) for extent in (*shape, *strides)):
-        size = " x ".join(map(str, shape))
-        raise ScheduleError(
-            f"Buffer {buffer.name} has {size} elements, which is not a constant, so it cannot have "
-            "several versions; copy a whole tile, with zeros where there is nothing."
-        )
-    if not strides:
-        strides = [prod(map(int, shape[i + 1 :])) for i in range(len(shape))]
-    size = int(strides[0]) * int(shape[0])
-    lanes = max(1, _VERSION_BYTES * 8 // buffer.dtype.bits)
-    new = tirx.decl_buffer(
-        [versions, *shape],
-        buffer.dtype,
-        buffer.name,
-        strides=[-(-size // lanes) * lanes, *strides],
-        scope=buffer.scope(),
-        data_alignment=max(int(buffer.ty.data_alignment), _VERSION_BYTES),
-    )
-    return _Versioned(buffer, new, versions)
-
-
-def _outer_regions(loop: Any, held: Sequence[_Versioned]) -> tuple[list[Any], list[Any]]:
+def _outer_regions(loop: Any, held: Sequence[Versioned]) -> tuple[list[Any], list[Any]]:
     """What the block around the pipeline reads and writes: whole buffers, but for its own."""
     own = {one.old.__chandle__() for one in held}
     if not isinstance(loop.body, SBlockRealize):
@@ -173,7 +118,7 @@ class _Writer:
 
     loop: Any
     plan: Plan
-    held: list[_Versioned]
+    held: list[Versioned]
     asynchronous: set[int]
 
     def prologue(self) -> Any:
@@ -228,7 +173,7 @@ class _Writer:
         flying = [c for c in copies if c in self.asynchronous]
         return self.plan.lag(flying) - 1 if flying else None
 
-    def _shared(self) -> list[_Versioned]:
+    def _shared(self) -> list[Versioned]:
         return [one for one in self.held if one.new.scope().startswith("shared")]
 
     def record(self) -> PipelineRecord:
@@ -240,7 +185,7 @@ class _Writer:
             str(self.loop.extent),
             plan.depth,
             tuple(self._step(i) for i in order),
-            tuple(map(_Versioned.record, self.held, self._names())),
+            tuple(map(Versioned.record, self.held, self._names())),
             self._pending(plan.early),
             self._pending(self._indirect()) if plan.is_indirect else None,
             bool(self._shared()),
@@ -300,71 +245,13 @@ class _Writer:
     def _in_versions(self, stmt: Any) -> Any:
         for one in self.held:
             number = tirx.floormod(self.loop.loop_var - self.loop.min, one.versions)
-            stmt = _use_version(stmt, one, number)
+            stmt = use_version(stmt, one, number)
         return stmt
 
 
 def _whole_of(region: Any, by_old: dict[Any, Any]) -> Any:
     new = by_old[region.source.__chandle__()]
     return tirx.BufferRegion(new, [tvm.ir.Range.from_min_extent(0, extent) for extent in new.shape])
-
-
-def _use_version(stmt: Any, one: _Versioned, number: Any) -> Any:
-    """Let a statement access one version of a buffer."""
-
-    def load(node: Any) -> Any:
-        if not node.source.same_as(one.old):
-            return node
-        return tirx.BufferLoad(one.new, [number, *node.indices])
-
-    def store(node: Any) -> Any:
-        if not node.buffer.same_as(one.old):
-            return node
-        return tirx.BufferStore(one.new, node.value, [number, *node.indices])
-
-    def region(node: Any) -> Any:
-        if not node.source.same_as(one.old):
-            return node
-        version = tvm.ir.Range.from_min_extent(number, 1)
-        return tirx.BufferRegion(one.new, [version, *node.region])
-
-    def call(node: Any) -> Any:
-        if node.op.name == "tirx.tvm_access_ptr" and _is_data(node.args[1], one.old):
-            kind, _, offset, extent, mask = node.args
-            moved = offset + number * one.stride
-            return tvm.ir.Call(node.op, [kind, one.new.data, moved, extent, mask], ret_ty=node.ty)
-        if node.op.name in _BY_OFFSET:
-            return _moved_offsets(node, one, number)
-        if _is_data(node, one.old):
-            raise ScheduleError(
-                f"Buffer {one.old.name} is used by its bare address, so it cannot have several "
-                "versions; use T.address_of or access_ptr."
-            )
-        return node
-
-    def block(node: Any) -> Any:
-        kept = {k: v for k, v in node.annotations.items() if k not in (NUM_STAGES, ASYNC_COPY)}
-        return node if len(kept) == len(node.annotations) else block_with(node, annotations=kept)
-
-    rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store), (tvm.ir.TensorRegion, region)]
-    return tvm_ffi.structural_map(stmt, [*rules, (tvm.ir.Call, call), (SBlock, block)], order="pre")
-
-
-def _moved_offsets(call: Any, one: _Versioned, number: Any) -> Any:
-    """A call that takes addresses and, after each, an offset in elements."""
-    args = list(call.args)
-    for i, arg in enumerate(args):
-        if _is_data(arg, one.old):
-            args[i], args[i + 1] = one.new.data, args[i + 1] + number * one.stride
-    return tvm.ir.Call(call.op, args, call.attrs, ret_ty=call.ty)
-
-
-def _is_data(expr: Any, buffer: Any) -> bool:
-    return (
-        isinstance(expr, tvm.ir.Call)
-        and expr.op.name == "tirx.buffer_data"
-        and expr.args[0].same_as(buffer)
-    )
 
 
 def _renewed(stmt: Any) -> Any:
@@ -377,7 +264,7 @@ def _renewed(stmt: Any) -> Any:
     return tvm_ffi.structural_map(stmt, [(tirx.For, renew)], order="post")
 
 
-def _barrier(one: _Versioned) -> Any:
+def _barrier(one: Versioned) -> Any:
     return _evaluate(T.tvm_storage_sync(one.new.scope()))
 
 
