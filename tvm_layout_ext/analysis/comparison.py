@@ -8,19 +8,17 @@ the block that was mapped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from ..hardware import WARP_SIZE
 from .access import Nest
 from .sectors import Traffic, count_traffic, stand_in
 
-__all__ = ["SAME", "Worsened", "sectors_per_iteration", "served_traffic", "worsened"]
+__all__ = ["SAME", "sectors_per_iteration", "served_traffic", "worsened"]
 
 #: Ratio of sectors that sampling cannot tell from equality.
 SAME = 1.02
-#: Sectors over the least possible up to which an access still counts as well walked.
-_WELL_WALKED = 1.3
 
 
 def served_traffic(part: Nest, iterations: int) -> list[Traffic]:
@@ -44,26 +42,8 @@ def sectors_per_iteration(traffic: Sequence[Traffic]) -> float:
     return sum(t.sectors / t.iterations for t in traffic)
 
 
-@dataclass(frozen=True)
-class Worsened:
-    """An access that moves more sectors than it did.
-
-    Attributes
-    ----------
-    text : str
-        Which, and by how much.
-    only_at_ends : bool
-        It touches no more bytes than before, and a request fills its sectors but for one, or for
-        three in ten: the bytes lie in pieces that begin inside a sector. That is the price of a row
-        that begins there and is not walked into from the row before.
-    """
-
-    text: str
-    only_at_ends: bool
-
-
-def worsened(before: Sequence[Traffic], after: Sequence[Traffic]) -> list[Worsened]:
-    """Tell which accesses move more sectors than they did.
+def worsened(before: Sequence[Traffic], after: Sequence[Traffic]) -> list[str]:
+    """Name the accesses that move more sectors than they did, with both counts.
 
     Accesses of a buffer in one direction are compared one by one, or all together where their
     number has changed, as when several loads share a tile.
@@ -71,10 +51,10 @@ def worsened(before: Sequence[Traffic], after: Sequence[Traffic]) -> list[Worsen
     Examples
     --------
     >>> full = Traffic("A", "load", 32, 4, 4, 4)
-    >>> [worse.text for worse in worsened([full], [Traffic("A", "load", 128, 16, 32, 16)])]
+    >>> worsened([full], [Traffic("A", "load", 128, 16, 32, 16)])
     ['load of A (8 sectors for 32 iterations, 4 before)']
     """
-    found: list[Worsened] = []
+    found: list[str] = []
     for key in dict.fromkeys(_key(t) for t in before):
         old = [t for t in before if _key(t) == key]
         new = [t for t in after if _key(t) == key]
@@ -84,20 +64,11 @@ def worsened(before: Sequence[Traffic], after: Sequence[Traffic]) -> list[Worsen
         for a, b in pairs:
             was, now = sectors_per_iteration(a), sectors_per_iteration(b)
             if now > SAME * was:
-                text = (
+                found.append(
                     f"{key[1]} of {key[0]} ({WARP_SIZE * now:.3g} sectors for {WARP_SIZE} "
                     f"iterations, {WARP_SIZE * was:.3g} before)"
                 )
-                found.append(Worsened(text, _least(b) <= SAME * _least(a) and _well_walked(b)))
     return found
-
-
-def _least(traffic: Sequence[Traffic]) -> float:
-    return sum(t.least / t.iterations for t in traffic)
-
-
-def _well_walked(traffic: Sequence[Traffic]) -> bool:
-    return all(t.sectors <= max(t.least + 1, _WELL_WALKED * t.least) for t in traffic)
 
 
 def _key(traffic: Traffic) -> tuple[str, str]:

@@ -62,9 +62,9 @@ def auto_coalesce(
     -----
     No access may move more sectors than with its loops fused over the threads in their order, one
     element a lane: a mapping that would is passed over, and ``text`` says what it would have
-    gained. The one exception is a load through shared memory that halves the sectors of the block
-    or better, where rows begin inside a sector: a row that is stored by itself then costs a request
-    one sector more, or three in ten. ``text`` says that, too.
+    gained. The one exception is a mapping that moves at most half the sectors in all of the best
+    without a loss, as staging does where rows begin inside sectors; ``text`` then names each access
+    that moves more, with its sectors before and after.
 
     Loops that do not merge (rows of a slice, or with a stride) are fused, so that no lane idles, or
     spread over lanes and warps dimension by dimension as Triton's blocked layouts are, so that no

@@ -10,7 +10,6 @@ from typing import Any
 from ..analysis.access import Nest, read_nest
 from ..analysis.comparison import (
     SAME,
-    Worsened,
     sectors_per_iteration,
     served_traffic,
     worsened,
@@ -21,8 +20,8 @@ from .coalesce_request import NAME
 
 __all__ = ["Outcome", "Way", "choose"]
 
-#: How many times fewer sectors in all are worth one more sector at the ends of rows.
-_WORTH_ENDS = 2
+#: How many times fewer sectors in all are worth an access that moves more.
+_WORTH_A_LOSS = 2
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class _Trial:
     way: Way
     text: str
     after: tuple[Traffic, ...]
-    worse: tuple[Worsened, ...]
+    worse: tuple[str, ...]
 
     @property
     def cost(self) -> float:
@@ -72,14 +71,13 @@ class _Trial:
 
     @property
     def losses(self) -> str:
-        """Accesses that move more than before, as text."""
-        return " and ".join(worse.text for worse in self.worse)
+        """Accesses that move more than before, and both counts, as text."""
+        return " and ".join(self.worse)
 
-    def is_worth_its_ends(self, others: Sequence[_Trial], before: Sequence[Traffic]) -> bool:
-        """Whether what it loses is a sector at the ends of rows, and it halves what is moved."""
+    def is_worth_its_losses(self, others: Sequence[_Trial], before: Sequence[Traffic]) -> bool:
+        """Whether it halves what the best way without a loss moves in all."""
         costs = [trial.cost for trial in others] or [sectors_per_iteration(before)]
-        ends = all(worse.only_at_ends for worse in self.worse)
-        return ends and self.cost * _WORTH_ENDS <= min(costs)
+        return self.cost * _WORTH_A_LOSS <= min(costs)
 
 
 def choose(
@@ -87,10 +85,12 @@ def choose(
 ) -> tuple[Outcome, Way | None]:
     """Try the ways on copies of the schedule; keep the one that moves the fewest sectors.
 
-    A way in which an access moves more sectors than before is out, however many others gain; the
-    block is rather left as it was. One loss is no reason: where rows begin inside a sector, a row
-    that is no longer walked into from the one before costs its requests one sector more. That is
-    put up with, and told, if the sectors in all fall to half. Of equally good ways the first wins.
+    A way in which an access moves more sectors than before is out, and the block is rather left as
+    it was. The one exception is a way that moves, over all accesses, at most half the sectors of
+    the best way without a loss: it is taken, and each access that loses is told with both counts.
+    So a transpose whose rows begin inside sectors is staged, although a row that is no longer
+    walked into from the one before costs its requests a sector more. Of equally good ways the
+    first wins.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def choose(
             f"{NAME} finds no legal mapping of block {nest.block.name_hint}: {refusals[0]}."
         )
     good = [trial for trial in trials if not trial.worse]
-    good += [t for t in trials if t.worse and t.is_worth_its_ends(good, before)]
+    good += [t for t in trials if t.worse and t.is_worth_its_losses(good, before)]
     best = _fewest(good or trials)
     if not good:
         text = f"left as it was, because {best.text} moves more for {best.losses}"
@@ -115,7 +115,7 @@ def choose(
 def _remarks(trials: Sequence[_Trial], best: _Trial) -> list[str]:
     """What the best way loses, and what a way that was passed over would have gained."""
     if best.worse:
-        return [f"rows begin inside sectors, so it moves more for {best.losses}"]
+        return [f"moves half or less in all, but more for {best.losses}"]
     first = _fewest(trials)
     if first is best or not first.worse or first.cost * SAME >= best.cost:
         return []
