@@ -12,11 +12,13 @@ from tests import sampling
 from tests.schedule.chains import Problem, chains
 from tests.schedule.products import Product, config
 from tests.simulate import kernels
-from tests.transform.barriers import check_minimal
+from tests.transform.barriers import barriers, check_minimal, marked, needless
 from tests.transform.pipelined import TILE, Stream
 from tvm_layout_ext import ScheduleError
+from tvm_layout_ext.build import device_program
 from tvm_layout_ext.hardware import architecture
 from tvm_layout_ext.schedules import gemm
+from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.tune.operator import find_operator
 from tvm_layout_ext.tune.task import Task
 
@@ -98,7 +100,7 @@ def test_ready_schedules(name: str, shape: tuple[int, ...], draw: int) -> None:
 
 
 def test_random_chains() -> None:
-    counts = {"ran": 0, "barriers": 0}
+    counts = {"ran": 0, "barriers": 0, "needless": 0}
 
     @settings(
         max_examples=sampling.matrix_examples(200),
@@ -112,12 +114,17 @@ def test_random_chains() -> None:
         except ScheduleError:
             return
         arrays = problem.arrays(seed=0)
-        report = check_minimal(mod, *arrays)
+        program = device_program(marked(mod))
+        report = simulate(program, *arrays, progress=False)
+        assert report.hazards == []
         for tensor, wanted in zip(problem.outputs, problem.reference(*arrays), strict=True):
             np.testing.assert_array_equal(report.outputs[tensor.op.name], wanted)
         counts["ran"] += 1
-        counts["barriers"] += report.barriers
+        counts["barriers"] += barriers(program)
+        counts["needless"] += len(needless(program, *arrays))
 
     run()
+    # Loops whose extent depends on the block are not enumerated.
+    assert counts["needless"] <= 0.02 * counts["barriers"]
     assert counts["ran"] >= sampling.matrix_examples(100)
     assert counts["barriers"]

@@ -298,27 +298,32 @@ def _is_exact(side: _Side, condition: Term) -> bool:
     """Whether the loops of a condition take all their values, not just one period."""
     loops = {loop.symbol: loop for loop in side.access.loops}
     used = side.closure(condition)
-    return all(s.thread in _TAGS or _range(loops.get(s)) is not None for s in used) and all(
-        _takes_all(s, loops.get(s), (side,)) for s in used if s.thread not in _TAGS
+    return all(
+        s.thread in _TAGS
+        or (_range(s, loops.get(s)) is not None and _takes_all(s, loops.get(s), (side,)))
+        for s in used
     )
 
 
-def _range(loop: Loop | None) -> range | None:
-    if loop is None or loop.start is None or loop.trips is None:
+def _range(symbol: Symbol, loop: Loop | None) -> range | None:
+    """All values of a symbol, if they are known."""
+    if loop is None:
+        return range(symbol.extent) if symbol.extent else None
+    if loop.start is None or loop.trips is None:
         return None
     start = loop.start.constant()
     return None if start is None else range(start, start + loop.trips)
 
 
 def _takes_all(symbol: Symbol, loop: Loop | None, sides: Sequence[_Side]) -> bool:
-    return _values(symbol, loop, sides) == _range(loop)
+    return _values(symbol, loop, sides) == _range(symbol, loop)
 
 
 def _values(symbol: Symbol, loop: Loop | None, sides: Sequence[_Side]) -> range:
     """Values of a symbol that make a difference to addresses."""
     if symbol is UNKNOWN:
         raise Uncertain(symbol.name)
-    whole = _range(loop)
+    whole = _range(symbol, loop)
     if whole is not None and len(whole) <= _FEW:
         return whole
     periods = [side.period(symbol) for side in sides if symbol in side.symbols]
@@ -334,6 +339,6 @@ def _is_past(loop: Loop | None, symbol: Symbol, value: int, sides: Sequence[_Sid
     """Whether the later access would be in an iteration that there is not."""
     if loop is None or not _takes_all(symbol, loop, sides):
         return False
-    whole = _range(loop)
+    whole = _range(symbol, loop)
     assert whole is not None
     return any(value + side.shifts.get(symbol, 0) not in whole for side in sides)

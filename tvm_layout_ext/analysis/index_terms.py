@@ -35,11 +35,14 @@ class Symbol:
         ``threadIdx.x`` and so on, else empty.
     varies : bool
         Whether two threads of a block may see different values at the same place.
+    extent : int
+        Of a thread or block index, if it is a constant, else 0.
     """
 
     name: str
     thread: str = ""
     varies: bool = False
+    extent: int = 0
 
 
 #: What a load or an unknown call gives.

@@ -95,9 +95,11 @@ class _Reader:
 
     def bind_thread(self, stmt: Any, scope: Scope) -> Scope:
         tag = str(stmt.node.thread_tag)
-        symbol = self.program.symbols.setdefault(tag, Symbol(tag, tag, tag in _THREADS))
+        extent = term_of(stmt.value, scope).constant() or 0
+        fresh = Symbol(tag, tag, tag in _THREADS, extent)
+        symbol = self.program.symbols.setdefault(tag, fresh)
         if tag in _THREADS:
-            self.program.threads[tag] = term_of(stmt.value, scope).constant() or 0
+            self.program.threads[tag] = extent
         return scope.having(stmt.node.var, Term("symbol", leaf=symbol))
 
     def leaf(self, stmt: Any, around: Around) -> Node:
