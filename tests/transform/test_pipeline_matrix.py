@@ -95,9 +95,9 @@ def test_planned_barriers_do_not_hide_mutations(
     _break(wrong, monkeypatch)
     stream = Stream(2)
     inputs = stream.inputs(9, 0, np.random.default_rng(0))
+    seen: list[str] = []
     try:
-        report = simulate(stream.schedule(3), *inputs, None, 9, 9 * TILE)
+        seen += map(str, simulate(stream.schedule(3), *inputs, None, 9, 9 * TILE).hazards)
     except tlx.ScheduleError as refusal:
-        assert "A0_shared" in str(refusal)
-    else:
-        assert report.hazards
+        seen.append(str(refusal))
+    assert any("A0_shared" in text or "A1_shared" in text for text in seen)
