@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,11 +11,14 @@ import pytest
 from tvm import s_tir, te
 
 from tests.schedule.patterns import Pattern, all_patterns, permuted
+from tvm_layout_ext.analysis.access import read_nest
+from tvm_layout_ext.analysis.mapping import store_mapping
 from tvm_layout_ext.analysis.staged_plan import Plan
 from tvm_layout_ext.analysis.staging import Walk
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 from tvm_layout_ext.transform import coalesce_staged
+from tvm_layout_ext.transform.coalesce_staged import schedule_staged
 
 PATTERNS = all_patterns()
 
@@ -27,6 +31,17 @@ def run(pattern: Pattern) -> tuple[str, Report]:
     report = simulate(sch, *arrays, None)
     np.testing.assert_array_equal(report.outputs["B"], pattern.numpy(*arrays))
     return path, report
+
+
+def staged(pattern: Pattern) -> Report:
+    """Stage the pattern, whatever it costs, and run it."""
+    sch = s_tir.Schedule(te.create_prim_func(pattern.tensors()))
+    block = sch.get_sblock("B")
+    nest = read_nest(sch, block)
+    mapping = store_mapping(nest, nest.loops, 16)
+    loads = tuple(access for access in nest.accesses if access.kind == "load")
+    schedule_staged(sch, block, nest, replace(mapping, disagreeing=loads), None, 16)
+    return simulate(sch, *pattern.arrays(np.random.default_rng(0)), None)
 
 
 def sectors(report: Report, buffer: str) -> int:
@@ -71,6 +86,16 @@ def sectors_of_walk(walk: Walk, tile: list[int], nest: Any, kind: str) -> int:
     return found
 
 
+def left_direct(pattern: Pattern, stored: int, loaded: int) -> None:
+    """A permutation stays direct at its minimum, or where staging would not halve its sectors."""
+    if loaded == pattern.least_sectors(store=False):
+        return
+    report = staged(pattern)
+    now = {"A0": sectors(report, "A0"), "B": sectors(report, "B")}
+    assert 2 * sum(now.values()) > stored + loaded
+    assert now["B"] > stored
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
 def test_pattern(pattern: Pattern, plans: list[tuple[Any, Plan]]) -> None:
@@ -82,7 +107,10 @@ def test_pattern(pattern: Pattern, plans: list[tuple[Any, Plan]]) -> None:
     stored, loaded = sectors(report, "B"), sectors(report, "A0")
     if path == "direct":
         assert stored <= pattern.least_sectors(store=True)
-        assert loaded <= pattern.least_sectors(store=False, in_order=True)
+        if pattern.name.startswith("permute"):
+            left_direct(pattern, stored, loaded)
+        else:
+            assert loaded <= pattern.least_sectors(store=False, in_order=True)
         return
     nest, plan = plans[-1]
     assert stored == sectors_of_walk(plan.out, plan.tile, nest, "store")
