@@ -61,7 +61,7 @@ def _matrix_count(args: Sequence[Any]) -> int:
 
 
 def _text(argument: Any) -> str:
-    return str(argument.value) if isinstance(argument, tirx.StringImm) else ""
+    return str(argument.value) if isinstance(argument, tvm.ir.StringImm) else ""
 
 
 POINTER_OPS: dict[str, PointerOp] = {
