@@ -267,8 +267,12 @@ def explain(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Write that chart to this .svg file, too.")
     ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw lanes by bank into this .svg file.")
+    ] = None,
 ) -> None:
-    """Table every global and shared access of a kernel: width, sectors, conflicts, padding."""
+    """Table every global and shared access of a kernel: width, sectors, conflicts, banks."""
+    from .report.banks import bank_picture
     from .report.explain import explain as run
     from .report.load import load_file
 
@@ -279,7 +283,12 @@ def explain(
         return
     if out is not None:
         raise ScheduleError("Only the chart of --pipeline is written to a file.")
-    typer.echo(run(source, args, values=values, grid_sample=blocks or None))
+    if picture is not None and picture.suffix != ".svg":
+        raise LayoutError(f"A picture of banks is written to a .svg file, not to {picture}.")
+    explained = run(source, args, values=values, grid_sample=blocks or None)
+    typer.echo(explained)
+    if picture is not None:
+        _write(picture, bank_picture(explained.banks))
 
 
 def _chart(source: Any, args: Any, out: Path | None) -> None:

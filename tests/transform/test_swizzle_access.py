@@ -16,6 +16,8 @@ from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
 from tests.transform.swizzle_programs import by_address, data, gemm, operand, transpose
+from tvm_layout_ext.analysis.bank_conflict import bank_conflicts
+from tvm_layout_ext.build import device_program
 from tvm_layout_ext.errors import LayoutError
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.transform import swizzle_access
@@ -97,6 +99,15 @@ def test_matrix_instructions_follow(
     assert not report.hazards
     if mode == "auto":
         assert report.bank_conflicts == 0
+    kernels = device_program(sch.mod, target=tvm.target.Target(TARGET)).kernels.values()
+    counted = {
+        (c.buffer, c.kind.replace("cp.async", "store"), c.wavefronts / c.requests)
+        for k in kernels
+        for c in bank_conflicts(k)
+    }
+    assert counted == {
+        (x.buffer, x.kind, x.wavefronts / x.requests) for x in report.accesses if x.scope == scope
+    }
 
 
 def test_one_operand_swizzled_and_one_padded() -> None:

@@ -12,10 +12,12 @@ from tvm import tirx
 from tvm.target import Target
 
 from .. import decisions
+from ..analysis.bank_conflict import Conflict
 from ..build import to_module
 from ..errors import ScheduleError
 from ..simulate import simulate
 from ..target import resolve
+from .banks import bank_tables, read_conflicts
 from .shared_buffers import SharedBuffer, read_shared_buffers
 from .text import columns
 
@@ -83,6 +85,8 @@ class Explanation:
         Races and reads of unwritten memory that the simulated GPU saw.
     decisions : list of Decision
         What the passes chose or refused, and why.
+    banks : list of Conflict
+        Lane by lane, the banks that each shared access meets.
     """
 
     rows: list[Access]
@@ -91,6 +95,7 @@ class Explanation:
     bank_conflicts: int
     hazards: list[str]
     decisions: list[decisions.Decision]
+    banks: list[Conflict]
 
     def __str__(self) -> str:
         return "\n\n".join(part for part in self._parts() if part)
@@ -103,6 +108,7 @@ class Explanation:
             shared if self.shared else "",
             f"Shared memory of a block: {self.shared_bytes:,} bytes. "
             f"Bank conflicts in the blocks run: {self.bank_conflicts:,}.",
+            bank_tables(self.banks),
             "\n".join(f"Hazard: {hazard}" for hazard in self.hazards),
             "\n".join(map(str, self.decisions)),
         ]
@@ -211,6 +217,7 @@ def explain(
         bank_conflicts=report.bank_conflicts,
         hazards=[str(hazard) for hazard in report.hazards],
         decisions=list(dict.fromkeys(made)),
+        banks=read_conflicts(mod, bound),
     )
 
 

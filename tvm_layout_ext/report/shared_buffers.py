@@ -15,8 +15,9 @@ from ..pipeline import lowering_passes
 
 __all__ = ["SharedBuffer", "read_shared_buffers"]
 
-#: After it, storage_align's padding is in the strides; FlattenBuffer, later, takes them away.
-_PADDED = "s_tir.CompactBufferAllocation"
+#: After it, paddings are in the strides and swizzled buffers are flat; FlattenBuffer, later, takes
+#: the strides away.
+_PADDED = "tvm_layout_ext.SwizzleSharedMemory"
 
 
 @dataclass(frozen=True)

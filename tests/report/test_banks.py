@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from tests.transform.swizzle_programs import operand
+from tvm_layout_ext.build import to_module
+from tvm_layout_ext.cli import app
+from tvm_layout_ext.report.banks import bank_picture, bank_tables, read_conflicts
+from tvm_layout_ext.report.explain import explain
+from tvm_layout_ext.target import resolve
+
+
+def test_explain_prints_the_bank_of_each_lane() -> None:
+    said = str(explain(operand("none"), target="cuda"))
+    # Eight lanes, rows 64 bytes apart: two starts of four banks, each four times.
+    assert "load of S: 16 bytes a lane, 16 wavefronts a request (least 4)" in said
+    assert "  lanes  0- 7:  0 16  0 16  0 16  0 16" in said
+    swizzled = str(explain(operand("xor"), target="cuda"))
+    assert "  lanes  0- 7:  0 16  4 20  8 24 12 28" in swizzled
+
+
+def test_the_picture_has_a_row_for_each_wavefront() -> None:
+    conflicts = read_conflicts(to_module(operand("none"), None), resolve("cuda"))
+    load = [one for one in conflicts if one.kind == "load"][:1]
+    drawn = bank_picture(load)
+    assert drawn.startswith("<svg")
+    rows = [f">{first}-{first + 7}.{wave}<" for first in (0, 8, 16, 24) for wave in range(4)]
+    assert all(row in drawn for row in rows)
+    assert ">0-7.4<" not in drawn
+    assert "bank 16: lane 1" in drawn
+
+
+def test_sites_that_do_the_same_are_listed_once() -> None:
+    conflicts = read_conflicts(to_module(operand("xor"), None), resolve("cuda"))
+    assert bank_tables(conflicts).count("store of S") == 1
+
+
+def test_the_command_line_writes_the_picture(tmp_path: Path) -> None:
+    program = tmp_path / "x.py"
+    program.write_text(
+        "from tests.transform.swizzle_programs import operand\nsch = operand('xor')\n"
+    )
+    picture = tmp_path / "banks.svg"
+    ran = CliRunner().invoke(app, ["explain", str(program), "--picture", str(picture)])
+    assert ran.exit_code == 0, ran.output
+    assert "lanes  0- 7:  0 16  4 20  8 24 12 28" in ran.output
+    assert picture.read_text().startswith("<svg")
+    refused = CliRunner().invoke(app, ["explain", str(program), "--picture", "banks.png"])
+    assert refused.exit_code == 2
+    assert "written to a .svg file, not to banks.png" in refused.output

@@ -1,0 +1,128 @@
+"""Which lane meets which bank: tables and pictures of a kernel's shared-memory accesses.
+
+Counted from the index expressions of the final device functions, without running them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+
+from ..analysis.bank_conflict import Conflict, bank_conflicts
+from ..build import device_program
+from ..hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE
+from ..layout.picture import Cell, Grid
+from ..layout.svg import as_svg
+
+__all__ = ["bank_picture", "bank_tables", "read_conflicts"]
+
+
+def read_conflicts(mod: tvm.IRModule, target: Any) -> list[Conflict]:
+    """Count the shared accesses of all kernels; sites that do the same are listed once.
+
+    Parameters
+    ----------
+    mod : IRModule
+    target : str or tvm.target.Target
+    """
+    kernels = device_program(mod, target=target).kernels.values()
+    found: dict[tuple[Any, ...], Conflict] = {}
+    for conflict in (one for kernel in kernels for one in bank_conflicts(kernel)):
+        key = (conflict.buffer, conflict.kind, conflict.vector_bytes, _pattern(conflict))
+        found.setdefault(key, conflict)
+    return list(found.values())
+
+
+def _pattern(conflict: Conflict) -> tuple[int, ...]:
+    """Addresses but for a shift that changes no bank."""
+    line = BANK_BYTES * NUM_BANKS
+    origin = min((a for a in conflict.addresses if a >= 0), default=0) // line * line
+    return tuple(a - origin if a >= 0 else -1 for a in conflict.addresses)
+
+
+def _phases(conflict: Conflict) -> list[range]:
+    """Lanes that the memory serves together: all, 16 at 8 bytes a lane, 8 at 16 bytes."""
+    lanes = WARP_SIZE * BANK_BYTES // max(BANK_BYTES, conflict.vector_bytes)
+    return [range(first, first + lanes) for first in range(0, WARP_SIZE, lanes)]
+
+
+def bank_tables(conflicts: Sequence[Conflict]) -> str:
+    """Set the bank at which each lane's access begins in a table, a line for each phase.
+
+    Parameters
+    ----------
+    conflicts : sequence of Conflict
+
+    Examples
+    --------
+    A warp that reads a column of 32 rows of 8 bytes meets each second bank, twice:
+
+    >>> column = Conflict("S", "load", "", 4, 1, 2, 1, True, tuple(range(0, 256, 8)))
+    >>> print(bank_tables([column]))
+    load of S: 4 bytes a lane, 2 wavefronts a request (least 1)
+      lanes  0-31:  0  2  4  6  8 10 12 14 16 18 20 22 24 26 28 30  0  2  4  6  8 10 12 14 16 18 20 22 24 26 28 30
+    """  # noqa: E501 (a line of 32 banks)
+    lines: list[str] = []
+    for conflict in conflicts:
+        lines.append(str(conflict))
+        for lanes in _phases(conflict):
+            banks = (conflict.banks[lane] for lane in lanes)
+            cells = " ".join(" -" if bank < 0 else f"{bank:2}" for bank in banks)
+            lines.append(f"  lanes {lanes[0]:2}-{lanes[-1]:2}: {cells}")
+    return "\n".join(lines)
+
+
+def bank_picture(conflicts: Sequence[Conflict]) -> str:
+    """Draw the worst request of each access as SVG: a row for each wavefront, a column a bank.
+
+    A cell names the lane whose word the bank gives in that wavefront; lanes that share a word
+    are one cell.
+
+    Parameters
+    ----------
+    conflicts : sequence of Conflict
+    """
+    return as_svg("Lanes by bank", [_grid(one) for one in conflicts], "columns", merge=False)
+
+
+def _grid(conflict: Conflict) -> Grid:
+    rows: list[list[Cell | None]] = []
+    names: list[str] = []
+    for phase, lanes in enumerate(_phases(conflict)):
+        served = _wavefronts(conflict, lanes)
+        for number, row in enumerate(served):
+            names.append(f"{lanes[0]}-{lanes[-1]}.{number}")
+            rows.append([_cell(row.get(bank), bank, phase) for bank in range(NUM_BANKS)])
+    empty: list[list[Cell | None]] = [[None] * NUM_BANKS]
+    return Grid(
+        str(conflict), names or ["-"], [str(bank) for bank in range(NUM_BANKS)], rows or empty
+    )
+
+
+def _wavefronts(conflict: Conflict, lanes: range) -> list[dict[int, list[int]]]:
+    """For each wavefront of a phase, the lanes that each bank serves."""
+    words: dict[int, list[int]] = {}
+    for lane in lanes:
+        start = conflict.addresses[lane]
+        if start >= 0:
+            last = (start + conflict.vector_bytes - 1) // BANK_BYTES
+            for word in range(start // BANK_BYTES, last + 1):
+                words.setdefault(word, []).append(lane)
+    rows: list[dict[int, list[int]]] = []
+    for word, users in words.items():
+        bank = word % NUM_BANKS
+        free = next((row for row in rows if bank not in row), None)
+        if free is None:
+            free = {}
+            rows.append(free)
+        free[bank] = users
+    return rows
+
+
+def _cell(lanes: list[int] | None, bank: int, phase: int) -> Cell | None:
+    if lanes is None:
+        return None
+    names = ", ".join(map(str, lanes))
+    return Cell(str(lanes[0]), phase, lanes[0], lanes[0], lanes[0], f"bank {bank}: lane {names}")
