@@ -260,7 +260,8 @@ def programs(draw: Any) -> tuple[s_tir.Schedule, str]:
         rows=rows,
         columns=columns,
         vector=vector,
-        tiles=draw(st.integers(1, 3)),
+        tiles=3,
+        num_stages=draw(st.integers(1, 2)),
         scope=draw(st.sampled_from(["shared", "shared.dyn"])),
     )
     return sch, dtype
