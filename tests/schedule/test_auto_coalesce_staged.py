@@ -113,3 +113,21 @@ def test_two_operands_are_transposed_in_different_orders() -> None:
         lambda a, b, c: a.transpose(2, 1, 0) + b.transpose(2, 0, 1) + c,
     )
     assert report.sectors == report.ideal_sectors
+
+
+@pytest.mark.parametrize(("twice", "path"), [(False, "direct"), (True, "staged")])
+def test_a_buffer_read_in_two_orders_stays_direct_unless_it_is_passed_twice(
+    twice: bool, path: str
+) -> None:
+    inputs = [te.placeholder((64, 64), "float32", name) for name in ("AC" if twice else "A")]
+    first, second = inputs[0], inputs[-1]
+    b = te.compute((64, 64), lambda i, j: first[i, j] + second[j, i], "B")
+    sch = s_tir.Schedule(te.create_prim_func([*inputs, b]))
+    outcome = sch.auto_coalesce("B")
+    assert outcome.path == path
+    assert ("reads A in two orders at once" in outcome.text) is not twice
+    value = random((64, 64), "float32")
+    report = simulate(sch, *[value for _ in inputs], None)
+    np.testing.assert_array_equal(report.outputs["B"], value + value.T)
+    assert report.bank_conflicts == 0
+    assert (report.sectors == report.ideal_sectors) is twice

@@ -252,7 +252,8 @@ def _one_each(nest: Nest, names: set[str]) -> list[Access]:
             continue
         if not access.moves_alike(found.setdefault(access.name, access)):
             raise ScheduleError(
-                f"Block {nest.block.name_hint} reads {access.name} in two orders at once."
+                f"Block {nest.block.name_hint} reads {access.name} in two orders at once, and TVM "
+                "puts one tile between a block and a buffer; pass it as two buffers"
             )
     return list(found.values())
 
