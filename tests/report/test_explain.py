@@ -9,6 +9,7 @@ import pytest
 import tvm
 
 import tvm_layout_ext as tlx
+from tests.transform.swizzle_programs import operand
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.report.explain import Access, Explanation, draw_arguments, explain
@@ -197,3 +198,10 @@ def test_columns_align_numbers_to_the_right() -> None:
         columns(("name", "size"), [("A", "9"), ("BB", "10")])
         == "name  size\nA        9\nBB      10"
     )
+
+
+@pytest.mark.parametrize(("mode", "stride"), [("none", 32), ("pad", 40), ("xor", 32)])
+def test_buffers_have_the_rows_that_a_swizzle_gives_them(mode: str, stride: int) -> None:
+    (buffer,) = explain(operand(mode)).shared
+    assert (buffer.shape, buffer.stride, buffer.padding) == ((128, 32), stride, stride - 32)
+    assert buffer.bytes == 128 * stride * 2

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-_TUTORIALS = sorted((Path(__file__).parents[2] / "tutorials").glob("0[124]_*.py"))
+_TUTORIALS = sorted((Path(__file__).parents[2] / "tutorials").glob("0[1245]_*.py"))
 
 
 def test_all_are_there() -> None:
-    assert [path.name[:2] for path in _TUTORIALS] == ["01", "02", "04"]
+    assert [path.name[:2] for path in _TUTORIALS] == ["01", "02", "04", "05"]
 
 
 @pytest.mark.parametrize("path", _TUTORIALS, ids=lambda path: path.stem)
@@ -101,3 +101,37 @@ def test_transpose_quotes_the_committed_measurements(
     rows = json.loads((results / "h200_memory_bound.json").read_text())["rows"]
     for name, rate in next(r for r in rows if r["name"] == "transpose float32")["tb_per_s"].items():
         assert f"{name:34} {rate:5.2f} TB/s" in printed
+
+
+@pytest.fixture
+def operand(capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:
+    names = runpy.run_path(str(_TUTORIALS[3]), run_name="__main__")
+    return names, capsys.readouterr().out
+
+
+def test_padding_mends_the_loads_and_hurts_the_stores(operand: tuple[dict[str, Any], str]) -> None:
+    """128 rows of 4 vectors are 16 requests of 4 wavefronts each way, if nothing conflicts."""
+    names, printed = operand
+    least = 16 * 4
+    assert {mode: found[:4] for mode, found in names["counts"].items()} == {
+        "none": (least, 0, 4 * least, 3 * least),
+        "pad": (2 * least, least, least, 0),
+        "xor": (least, 0, least, 0),
+        "auto": (least, 0, least, 0),
+    }
+    assert [found[4] for found in names["counts"].values()] == [8192, 10240, 8192, 8192]
+    assert names["down"] == (least, 0, least, 0, 10240)
+    assert "pad                        128    64      64     0  10,240\n" in printed
+    assert "lanes  0- 7:  0 16  0 16  0 16  0 16\n" in printed
+    assert "lanes  0- 7:  0 16  4 20  8 24 12 28\n" in printed
+
+
+def test_operand_quotes_the_committed_counters(operand: tuple[dict[str, Any], str]) -> None:
+    _, printed = operand
+    file = Path(__file__).parents[2] / "benchmarks" / "results" / "h200_gemm_counters.json"
+    ncu = json.loads(file.read_text())["ncu"]
+    for stages in (1, 3):
+        for mode in ("none", "pad", "auto"):
+            row = ncu[f"float16 nt {mode} stages={stages}"]
+            cells = "".join(f"{row[name]:10,.0f}" for name in ("st", "ldgsts", "ldsm"))
+            assert f"{mode:8}{stages} stage(s)      {cells}" in printed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -15,8 +15,9 @@ from ..pipeline import lowering_passes
 
 __all__ = ["SharedBuffer", "read_shared_buffers"]
 
-#: After it, paddings are in the strides and swizzled buffers are flat; FlattenBuffer, later, takes
-#: the strides away.
+#: After the first, storage_align's padding is in the strides, and after the second a swizzle's;
+#: FlattenBuffer, later, takes them away.
+_COMPACT = "s_tir.CompactBufferAllocation"
 _PADDED = "tvm_layout_ext.SwizzleSharedMemory"
 
 
@@ -61,14 +62,30 @@ def read_shared_buffers(mod: tvm.IRModule, target: Any) -> list[SharedBuffer]:
 
 def _shaped(mod: tvm.IRModule) -> list[SharedBuffer]:
     passes = lowering_passes()[0]
-    end = next(i for i, stage in enumerate(passes) if pass_name(stage) == _PADDED)
-    compact = tvm.ir.transform.Sequential(passes[: end + 1])(mod)
+    ends = [
+        next(i for i, stage in enumerate(passes) if pass_name(stage) == name) + 1
+        for name in (_COMPACT, _PADDED)
+    ]
+    compact = tvm.ir.transform.Sequential(passes[: ends[0]])(mod)
+    padded = tvm.ir.transform.Sequential(passes[ends[0] : ends[1]])(compact)
+    last = {buffer.name: buffer for buffer in _allocated(padded)}
+    return [_with_rows(buffer, last.get(buffer.name, buffer)) for buffer in _allocated(compact)]
+
+
+def _with_rows(before: SharedBuffer, after: SharedBuffer) -> SharedBuffer:
+    """An XOR leaves one dim; its rows are those that the buffer had."""
+    if len(before.shape) == len(after.shape):
+        return after
+    return replace(before, bytes=after.bytes)
+
+
+def _allocated(mod: tvm.IRModule) -> list[SharedBuffer]:
     found: list[SharedBuffer] = []
 
     def look(block: s_tir.SBlock) -> None:
         found.extend(_laid_out(b) for b in block.alloc_buffers if b.scope().startswith("shared"))
 
-    for func in compact.functions.values():
+    for func in mod.functions.values():
         if isinstance(func, tirx.PrimFunc):
             tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, look)])
     return found
