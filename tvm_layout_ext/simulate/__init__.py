@@ -34,6 +34,23 @@ load, store or atomic of the program: it computes addresses, checks bounds and a
 access repeat with the shift of its addresses modulo 128 bytes and are remembered by that.
 ``local`` does local arrays, ``atomics``, ``warp`` and ``async_copy`` what their names say.
 
+Asynchronous copies
+-------------------
+``cp.async`` is visible at the latest legal moment: when its issuer has waited for its group. Until
+then a read or a write of its destination is an ``async`` hazard, and what is read is poison. Its
+source may be read at any time from the issue to the wait. Both ends are covered by one run: the
+value is that of the issue, and until the wait a write to the source is an ``async`` hazard; where
+it changes the value, the copy brings poison. After the wait a write must be ordered by a barrier,
+as after any read, or it is a ``race``. So without hazards the results do not depend on when copies
+read (``flights``). Overwriting a buffer that others still read is a ``race``.
+
+Hazards
+-------
+``findings`` lists each pair of places once, with the first case: buffer, element, threads, the
+iteration (values of the serial loops around the access, ``Hazard.iteration``) and, where a
+pipelined loop made versions of the buffer, the version (``Hazard.version``; ``versions`` finds them
+by the modulo in the index). Of an asynchronous copy, the iteration that issued it is told, too.
+
 Poison
 ------
 Memory that nobody wrote gives values that carry a code of where they came from

@@ -19,6 +19,7 @@ from .. import hardware
 from ..errors import SimulationError
 from .code import Code, mask_and
 from .counters import Count, count_global, count_shared, instructions
+from .flights import check_sources
 from .memory import FRESH, Memory
 from .places import Place
 from .races import Conflict
@@ -414,6 +415,8 @@ class Access:
             shadow.writes[cells] = shadow.tag(every, self.number, clocks)
         if memory.flying is not None:
             self._check_flying_write(gang, memory, cells, lanes)
+        if gang.flights and memory.scope == "global":
+            check_sources(self, gang, memory, cells, lanes)
         self._settle_rivals(gang, memory, view, elements, cells, every, value)
 
     def _equal(self, view: Any, elements: Any, value: Any, at: Any) -> Any:

@@ -1,62 +1,25 @@
 """``cp.async``: copies from global to shared memory that are visible only after their wait.
 
-The source is read when the copy is issued. Until the issuing thread waits for the copy's group,
-the destination is *flying*: whoever touches it is reported and reads poison. At the wait the bytes
-are written on behalf of the issuing thread; others still need a barrier after it.
+Until the issuing thread waits for the copy's group, the destination is *flying*: whoever touches it
+is reported and reads poison. At the wait the bytes are written on behalf of the issuing thread;
+others still need a barrier after it. The source is read when the copy is issued, and may be until
+it lands: see ``flights``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .access import Access
 from .code import Code, Run, mask_and
+from .flights import Flight, Source, land
 from .machine import check_predicate
 from .values import retyped, retyped_poison
 
 __all__ = ["commit", "copy", "copy_or_clear", "wait"]
-
-
-@dataclass
-class _Flight:
-    """A copy under way.
-
-    Attributes
-    ----------
-    access : Access
-        Its store side.
-    lanes : array of int
-        Threads that issued it.
-    elements : array of int
-        Destination, ``[n, threads]``.
-    value, poison : array
-        What they will hold.
-    group : array of int
-        Number of each thread's group that it belongs to.
-    """
-
-    access: Access
-    lanes: Any
-    elements: Any
-    value: Any
-    poison: Any
-    group: Any
-
-    def keep(self, chosen: Any) -> _Flight:
-        """Part of it that the chosen threads (bool each) issued."""
-        poison = None if self.poison is None else self.poison[..., chosen]
-        return _Flight(
-            self.access,
-            self.lanes[chosen],
-            self.elements[..., chosen],
-            self.value[..., chosen],
-            poison,
-            self.group[chosen],
-        )
 
 
 def _groups(gang: Any) -> Any:
@@ -120,12 +83,14 @@ def copy_by_size(loads: Mapping[int, Access], store: Access, size: Code) -> Run:
         active = s.gang.active(m if m is not None else s.gang.full)
         value = np.zeros((store.lanes, s.gang.size), store.place.dtype)
         poison = np.zeros(value.shape, np.int64)
+        sources: list[Source] = []
         for read in np.unique(found[active & (found != 0)]):
             chosen = found == read
-            part, codes = _read(s, m, loads[int(read)], store, chosen)
+            part, codes, more = _read(s, m, loads[int(read)], store, chosen)
+            sources += more
             value = np.where(chosen, part, value)
             poison = poison if codes is None else np.where(chosen, codes, poison)
-        _issue(s, m, store, value, poison if poison.any() else None)
+        _issue(s, m, store, value, poison if poison.any() else None, sources)
 
     return run
 
@@ -137,7 +102,7 @@ def _known(s: Any, m: Any, load: Access, code: Code) -> Any:
     return value if poison is None else check_predicate(load.site, s.gang, m, value, poison)
 
 
-def _issue(s: Any, m: Any, store: Access, value: Any, poison: Any) -> None:
+def _issue(s: Any, m: Any, store: Access, value: Any, poison: Any, sources: list[Source]) -> None:
     gang = s.gang
     address = store.locate(s, m)
     if address is None:
@@ -154,16 +119,20 @@ def _issue(s: Any, m: Any, store: Access, value: Any, poison: Any) -> None:
     store.check_issue(gang, memory, cells, lanes)
     memory.flying[cells] = store.number + 1
     codes = None if poison is None else poison[..., lanes].reshape(moved.shape)
-    gang.flights.append(_Flight(store, lanes, elements, moved, codes, _groups(gang)[lanes]))
+    group = _groups(gang)[lanes]
+    gang.flights.append(Flight(store, lanes, elements, moved, codes, group, list(s.slots), sources))
 
 
-def _read(s: Any, m: Any, load: Access, store: Access, wanted: Any) -> tuple[Any, Any]:
-    """What the destination will hold, ``[n, threads]`` in its own type, and its poison."""
+def _read(
+    s: Any, m: Any, load: Access, store: Access, wanted: Any
+) -> tuple[Any, Any, list[Source]]:
+    """What the destination will hold, ``[n, threads]`` in its own type, its poison, and sources."""
     size = s.gang.size
     reads = m if wanted is None else mask_and(m if m is not None else s.gang.full, wanted)
     if reads is not None and not reads.any():
-        return np.zeros((store.lanes, size), store.place.dtype), None
+        return np.zeros((store.lanes, size), store.place.dtype), None, []
     value, poison = load.load(s, reads)
+    sources = _sources(s, reads, load)
     whole = np.broadcast_to(value, (load.lanes, size))
     codes = None if poison is None else np.broadcast_to(poison, (load.lanes, size))
     if wanted is not None:
@@ -173,11 +142,25 @@ def _read(s: Any, m: Any, load: Access, store: Access, wanted: Any) -> tuple[Any
     codes = retyped_poison(codes, len(moved))
     missing = store.lanes - len(moved)
     if not missing:
-        return moved, codes
+        return moved, codes, sources
     moved = np.concatenate([moved, np.zeros((missing, size), moved.dtype)])
     if codes is not None:
         codes = np.concatenate([codes, np.zeros((missing, size), np.int64)])
-    return moved, codes
+    return moved, codes, sources
+
+
+def _sources(s: Any, m: Any, load: Access) -> list[Source]:
+    """What a load reads of memory that the kernel may write meanwhile."""
+    gang = s.gang
+    memory = gang.memories[load.place.storage.number]
+    if memory.shadow is None:
+        return []
+    address = load.locate(s, m)
+    if address is None:
+        return []
+    mask = address.mask if address.mask is not None else gang.full
+    lanes = gang.lane if mask is None else np.flatnonzero(mask)
+    return [Source(load, memory, lanes, load.elements(address.flat)[..., lanes])]
 
 
 def commit() -> Run:
@@ -207,16 +190,9 @@ def wait(pending: Code) -> Run:
             if not landed.any():
                 left.append(flight)
                 continue
-            _land(gang, flight if landed.all() else flight.keep(landed))
+            land(gang, flight if landed.all() else flight.keep(landed))
             if not landed.all():
                 left.append(flight.keep(~landed))
         gang.flights = left
 
     return run
-
-
-def _land(gang: Any, flight: _Flight) -> None:
-    access = flight.access
-    memory = gang.memories[access.place.storage.number]
-    memory.flying[access.cells(memory, flight.elements)] = 0
-    access.write(gang, memory, flight.elements, flight.lanes, flight.value, flight.poison)

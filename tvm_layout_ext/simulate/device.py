@@ -50,6 +50,7 @@ class DeviceCompiler(ExpressionCompiler):
         self._blocks = blocks
         self._line = 0
         self._block: str | None = None
+        self.loops: list[tuple[str, int]] = []
 
     # Sites.
 
@@ -65,7 +66,9 @@ class DeviceCompiler(ExpressionCompiler):
 
     def site(self, buffer: str) -> Site:
         """Site of a buffer in the current statement."""
-        return Site(buffer, self._block, self._line)
+        made = Site(buffer, self._block, self._line)
+        self.findings.note_loops(made, tuple(self.loops))
+        return made
 
     # Accesses.
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import NotModelled
+from .flights import OVERTAKEN, flight_into
 from .races import MAX_SITES
 from .report import Hazard, Site
 
 if TYPE_CHECKING:
     from .access import Access
+    from .flights import Source
     from .memory import Memory
     from .places import Place
     from .races import Conflict
@@ -37,7 +39,8 @@ class Findings:
         self.atomic: list[bool] = []
         self.dropped = 0
         self._hazards: dict[Any, Hazard] = {}
-        self._places: list[str] = []
+        self._loops: dict[Site, tuple[tuple[str, int], ...]] = {}
+        self._places: list[Place] = []
         self._numbers: dict[int, int] = {}
 
     def hazards(self, redundant: bool) -> list[Hazard]:
@@ -62,19 +65,21 @@ class Findings:
         number = self._numbers.get(id(place))
         if number is None:
             number = self._numbers[id(place)] = len(self._places) + 1
-            self._places.append(place.name)
+            self._places.append(place)
         return (index & _INDEX_MASK) | number << _PLACE
 
     def describe(self, code: int) -> str:
         """Say where a poison code came from."""
         if code == SHUFFLED:
             return "a shuffle from a thread that does not take part in it"
+        if code == OVERTAKEN:
+            return "an asynchronous copy whose source was written while it was under way"
         if code == TORN:
             return "a warp-wide instruction that only a part of the warp executes"
         number = code >> _PLACE
         if not number:
             return "memory that nobody wrote"
-        return f"{self._places[number - 1]}[{code & _INDEX_MASK}] (which nobody wrote)"
+        return f"{self._places[number - 1].name}[{code & _INDEX_MASK}] (which nobody wrote)"
 
     def poison(self, access: Access, gang: Any, codes: Any, bad: Any, what: str) -> None:
         """Report poison that reaches an address or a store of an access."""
@@ -87,10 +92,13 @@ class Findings:
         code = int(np.max(column))
         thread = gang.thread_name(lane)
         message = f"a value from {self.describe(code)} {what} by {thread} at {site}."
-        index = code & _INDEX_MASK if code >> _PLACE else -1
-        buffer = self._places[(code >> _PLACE) - 1] if code >> _PLACE else site.buffer
-        key = ("poison", buffer, site, what)
-        self.add(key, Hazard("poison", buffer, index, (thread,), (site,), message), int(bad.sum()))
+        index, buffer, version = -1, site.buffer, None
+        if code >> _PLACE:
+            place = self._places[(code >> _PLACE) - 1]
+            index, buffer = code & _INDEX_MASK, place.name
+            version = _version(place, buffer, index)
+        hazard = Hazard("poison", buffer, index, (thread,), (site,), message, version=version)
+        self.add_at(("poison", buffer, site, what), hazard, int(bad.sum()), gang, lane)
 
     # Races.
 
@@ -128,16 +136,47 @@ class Findings:
     ) -> None:
         """Report touches of memory that an asynchronous copy is under way into."""
         where = tuple(np.argwhere(touched)[0])
+        cell, lane = int(cells[where]), int(where[-1])
         other = self.sites[int(flying[where]) - 1]
-        index = _element(access, gang, memory, int(cells[where]), int(where[-1]))
-        thread = gang.thread_name(int(where[-1]))
+        key = ("async", access.site, other)
+        found = None if key in self._hazards else flight_into(gang, memory, cell)
+        when = _in_iteration(self._iteration(other, *found)) if found else ""
+        index = _element(access, gang, memory, cell, lane)
+        thread = gang.thread_name(lane)
         verb = "reads" if access.kind in ("load", "ldmatrix") else "writes"
         message = (
             f"{thread} {verb} {access.place.name}[{index}] at {access.site} while an asynchronous "
-            f"copy into it, issued at {other}, has not been waited for."
+            f"copy into it, issued at {other}{when}, has not been waited for."
         )
-        hazard = Hazard("async", access.place.name, index, (thread,), (access.site, other), message)
-        self.add(("async", access.site, other), hazard, int(touched.sum()))
+        hazard = _of_access("async", access, index, (thread,), other, message)
+        self.add_at(key, hazard, int(touched.sum()), gang, lane)
+
+    def overtaken(
+        self,
+        access: Access,
+        gang: Any,
+        memory: Memory,
+        cells: Any,
+        lanes: Any,
+        hit: Any,
+        source: Source,
+        slots: list[Any],
+    ) -> None:
+        """Report writes to memory that asynchronous copies, issued with ``slots``, may yet read."""
+        where = tuple(np.argwhere(hit)[0])
+        cell, lane = int(cells[where]), int(lanes[where[-1]])
+        reader = int(source.lanes[np.argwhere(source.cells == cell)[0][-1]])
+        other = source.access.site
+        index = _element(access, gang, memory, cell, lane)
+        threads = gang.thread_name(lane), gang.thread_name(reader)
+        issue = f"{other}{_in_iteration(self._iteration(other, slots, reader))}"
+        message = (
+            f"{threads[0]} writes {access.place.name}[{index}] at {access.site} while an "
+            f"asynchronous copy from it, issued by {threads[1]} at {issue}, has not been waited "
+            "for."
+        )
+        hazard = _of_access("async", access, index, threads, other, message)
+        self.add_at(("source", access.site, other), hazard, int(hit.sum()), gang, lane)
 
     def _pair(
         self,
@@ -159,8 +198,35 @@ class Findings:
         what = verb.format(f"{access.place.name}[{index}] at {access.site}")
         tail = " with no barrier between them" if kind == "race" else ""
         message = f"{mine} {what} {theirs} at {sites[1]}{tail}."
-        hazard = Hazard(kind, access.place.name, index, (mine, theirs), sites, message)
-        self.add((kind, access.kind, *sites), hazard, len(conflict))
+        hazard = _of_access(kind, access, index, (mine, theirs), sites[1], message)
+        self.add_at((kind, access.kind, *sites), hazard, len(conflict), gang, lane)
+
+    # Places in time.
+
+    def note_loops(self, site: Site, loops: tuple[tuple[str, int], ...]) -> None:
+        """Remember the loops around a site: names and slots of their variables."""
+        if site.line:
+            self._loops[site] = loops
+
+    def _iteration(self, site: Site, slots: list[Any], lane: int) -> tuple[tuple[str, int], ...]:
+        """Values, for a thread, of the variables of the loops around a site."""
+        values = [(name, slots[slot]) for name, slot in self._loops.get(site, ())]
+        return tuple(
+            (name, int(value if np.ndim(value) == 0 else value[lane]))
+            for name, value in values
+            if value is not None
+        )
+
+    def add_at(self, key: Any, hazard: Hazard, cases: int, gang: Any, lane: int) -> None:
+        """Add a hazard that happens now, with the iteration of its first site and the version."""
+        if key in self._hazards:
+            self.add(key, hazard, cases)
+            return
+        iteration = self._iteration(hazard.sites[0], gang.slots, lane)
+        told = [f"version {hazard.version} of {hazard.buffer}"] * (hazard.version is not None)
+        told += [_in_iteration(iteration)[2:]] * bool(iteration)
+        message = f"{hazard.message} This is {', '.join(told)}." if told else hazard.message
+        self.add(key, replace(hazard, message=message, iteration=iteration), cases)
 
     def add(self, key: Any, hazard: Hazard, cases: int) -> None:
         """Add a hazard, or count it with the one that has the same key."""
@@ -189,3 +255,25 @@ def _element(access: Access, gang: Any, memory: Memory, cell: int, lane: int) ->
         return element
     storage = access.place.storage
     return element - int(gang.block_of[lane]) * (storage.span // access.place.dtype.itemsize)
+
+
+def _in_iteration(iteration: tuple[tuple[str, int], ...]) -> str:
+    """Iteration as part of a sentence, after a comma; nothing outside of loops."""
+    told = ", ".join(f"{name} = {value}" for name, value in iteration)
+    return f", in iteration {told}" if told else ""
+
+
+def _version(place: Place, name: str, index: int) -> int | None:
+    """Version of a buffer that an element of a view lies in, if that is certain."""
+    versions = place.storage.versions.get(name)
+    return None if versions is None else versions.of(index * place.dtype.itemsize)
+
+
+def _of_access(
+    kind: str, access: Access, index: int, threads: tuple[str, ...], other: Site, message: str
+) -> Hazard:
+    """Make the hazard of an access and another one."""
+    place, site = access.place, access.site
+    version = _version(place, site.buffer, index)
+    sites = site, other
+    return Hazard(kind, place.name, index, threads, sites, message, version=version)

@@ -104,6 +104,8 @@ class Gang:
         self.masks: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
         self.flights: list[Any] = []
         self.groups: Any = None
+        #: Loop variables, by slot, of the strand that runs.
+        self.slots: list[Any] = []
         self.index = self._thread_indices(np.minimum(thread, geometry.threads - 1))
 
     def _thread_indices(self, thread: Any) -> dict[str, Any]:

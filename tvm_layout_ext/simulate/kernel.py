@@ -20,6 +20,7 @@ from .races import Clocks
 from .sites import Blocks, Script
 from .statements import StatementCompiler
 from .values import numpy_type
+from .versions import note_versions
 
 __all__ = ["Kernel", "Launch", "compile_kernel"]
 
@@ -105,6 +106,7 @@ def compile_kernel(
     scalars: list[Any] = [None] * len(function.params)
     compiler = _KernelCompiler(places, findings, script, blocks)
     compiler.names = find_names(function, places)
+    note_versions(function, places, compiler.names)
     compiler.bind_parameters(function, scalars)
     program = compiler.compile(function)
     axes = [str(axis) for axis in function.attrs["tirx.kernel_launch_params"]]

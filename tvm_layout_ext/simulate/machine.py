@@ -178,11 +178,13 @@ class Machine:
             elif len(self.strands) == 1:
                 self._run_alone(s)
             else:
+                self.gang.slots = s.slots
                 self.program[s.pc].step(self, s)
                 self._merge(s)
 
     def _run_alone(self, s: Strand) -> None:
         program = self.program
+        self.gang.slots = s.slots
         while s.waiting is None and len(self.strands) == 1:
             program[s.pc].step(self, s)
 
@@ -266,12 +268,13 @@ class Machine:
         members = gang.active(gang.full)[start : start + size]
         lane = start + int(np.argmax(reached))
         site = s.waiting.site
+        gang.slots = s.slots
         message = (
             f"{int(reached.sum())} of the {int(members.sum())} threads of a {unit}, among them "
             f"{gang.thread_name(lane)}, reach the barrier at line {site.line}; the others do not."
         )
         hazard = Hazard("barrier", site.buffer, -1, (gang.thread_name(lane),), (site,), message)
-        gang.launch.findings.add(("barrier", unit, site), hazard, 1)
+        gang.launch.findings.add_at(("barrier", unit, site), hazard, 1, gang, lane)
 
 
 def check_predicate(site: Site, gang: Gang, mask: Any, c: Any, p: Any) -> Any:

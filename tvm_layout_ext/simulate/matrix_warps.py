@@ -32,7 +32,7 @@ def torn_lanes(gang: Any, m: Any, site: Site, what: str) -> Any:
         "unless all threads of a warp execute it together."
     )
     hazard = Hazard("divergent", site.buffer, -1, (gang.thread_name(lane),), (site,), message)
-    gang.launch.findings.add(("divergent", site, what), hazard, int(torn.sum()))
+    gang.launch.findings.add_at(("divergent", site, what), hazard, int(torn.sum()), gang, lane)
     return mask & np.repeat(torn, _WARP)
 
 

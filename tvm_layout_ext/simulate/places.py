@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm_ffi
@@ -12,6 +12,9 @@ from tvm.ir.prim.expr import IntImm
 
 from ..errors import NotModelled
 from .values import numpy_type, split_type
+
+if TYPE_CHECKING:
+    from .versions import Versions
 
 __all__ = ["Place", "Storage", "find_places", "handle"]
 
@@ -47,6 +50,8 @@ class Storage:
         Whether the kernel writes it.
     read : bool
         Whether the kernel reads it.
+    versions : dict
+        Buffers in it, by name, of which a pipelined loop made versions.
     """
 
     number: int
@@ -57,6 +62,7 @@ class Storage:
     granule: int
     written: bool = False
     read: bool = False
+    versions: dict[str, Versions] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:

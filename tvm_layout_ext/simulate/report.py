@@ -106,8 +106,9 @@ class Hazard:
         ``race``: two threads touch a location, one writing, and nothing orders them;
         ``redundant``: the same, but both write the same bits; ``poison``: a value that nobody
         wrote is used; ``async``: memory is touched while an asynchronous copy into it is under
-        way; ``barrier``: a barrier that only some of the threads reach; ``divergent``: a
-        warp-wide instruction that only some of the threads of a warp execute.
+        way, or written while one from it is; ``barrier``: a barrier that only some of the
+        threads reach; ``divergent``: a warp-wide instruction that only some of the threads of a
+        warp execute.
     buffer : str
         The user's name of the buffer.
     index : int
@@ -120,6 +121,11 @@ class Hazard:
         One sentence with all of it.
     count : int
         How many cases share buffer, sites and kind.
+    iteration : tuple of (str, int)
+        Loops of the device code around the first site, outermost first, with the values of their
+        variables in the first case.
+    version : int or None
+        Version of the buffer, from 0, where a pipelined loop made several and it is certain which.
     """
 
     kind: str
@@ -129,6 +135,8 @@ class Hazard:
     sites: tuple[Site, ...]
     message: str
     count: int = 1
+    iteration: tuple[tuple[str, int], ...] = ()
+    version: int | None = None
 
     def __str__(self) -> str:
         more = f" ({self.count:,} cases)" if self.count > 1 else ""

@@ -146,7 +146,9 @@ class StatementCompiler(DeviceCompiler):
         outer, self._live = self._live, (*self._live, slot)
         start = len(self.program)
         leave = self._add(Branch(lift(np.less, var, end), self.site("for")))
+        self.loops.append((str(statement.loop_var.name), slot))
         self._loop_body(statement.body)
+        self.loops.pop()
         self._add(SetSlot(slot, lift(np.add, var, step)))
         self._close_loop(start, leave, None)
         self._live = outer
@@ -283,7 +285,9 @@ class StatementCompiler(DeviceCompiler):
         )
         step = _step(statement)
         site = self.site("for")
+        self.loops.append((str(statement.loop_var.name), slot))
         body = self.plain(statement.body)
+        self.loops.pop()
         if body is None:
             return None
         even = even and extent.rank in (LAUNCH, UNIFORM) and not extent.taint
