@@ -93,12 +93,12 @@ def swizzle(
 
 
 def _find(sch: Any, block: Any) -> Any:
-    if not isinstance(block, str):
-        return block
     try:
-        return sch.get_sblock(block)
-    except RuntimeError as error:
+        found = sch.get_sblock(block) if isinstance(block, str) else block
+        sch.get(found).writes  # noqa: B018 (a block, and of this schedule?)
+    except (RuntimeError, TypeError, IndexError, AttributeError) as error:
         raise ScheduleError(f"swizzle finds no single block named {block!r}.") from error
+    return found
 
 
 def _written(site: Any, buffer_index: Any) -> Any:

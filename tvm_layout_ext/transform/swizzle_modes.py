@@ -67,8 +67,10 @@ def mode_text(mode: Any) -> str:
     """
     if isinstance(mode, bool) or not isinstance(mode, str | int | tuple | Layout | LinearLayout):
         raise LayoutError(f"The swizzle is {mode!r}; {_LEGAL}.")
-    if isinstance(mode, tuple) and len(mode) != 3:
-        raise LayoutError(f"The swizzle is {mode!r}; (vec, per_phase, max_phase) are three.")
+    if isinstance(mode, tuple) and (len(mode) != 3 or not all(map(_is_count, mode))):
+        raise LayoutError(
+            f"The swizzle is {mode!r}; (vec, per_phase, max_phase) are three powers of two."
+        )
     if isinstance(mode, int):
         text = f"{mode}B"
     elif isinstance(mode, tuple):
@@ -79,6 +81,10 @@ def mode_text(mode: Any) -> str:
         text = mode if isinstance(mode, str) else repr(mode)
     check_mode(text)
     return text
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def check_mode(text: str) -> None:
@@ -99,6 +105,8 @@ def check_mode(text: str) -> None:
     if (xor := _XOR.fullmatch(text)) is not None:
         SwizzledSharedLayout(*_three(xor), [1, 0])
         return
+    if text.startswith(("xor", "pad")):
+        raise LayoutError(f"The swizzle is {text!r}; {_LEGAL}.")
     if "(" in text:
         _shared_layout(text)
         return
@@ -116,7 +124,10 @@ def _shared_layout(text: str) -> Any:
 
 def _images(text: str) -> list[list[int]]:
     try:
-        return [[int(image) for image in bits.split(",") if image] for bits in text.split(";")]
+        images = [[int(image) for image in bits.split(",") if image] for bits in text.split(";")]
+        if min((image for bits in images for image in bits), default=0) <= 0:
+            raise ValueError(text)
+        return images
     except ValueError:
         raise LayoutError(f"The swizzle is {text!r}; {_LEGAL}.") from None
 
