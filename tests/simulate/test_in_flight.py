@@ -181,12 +181,16 @@ def test_a_short_wait_names_version_and_both_iterations() -> None:
 
 def test_a_missing_wait_is_an_overwrite_in_flight_too() -> None:
     program = kernels.without(device_program(STREAM.schedule(3)), "tirx.ptx.cp_async_wait_group", 0)
-    writes = [h for h in hazards(program) if h.kind == "async" and "writes" in h.message]
+    found = hazards(program)
+    writes = [h for h in found if h.kind == "async" and "writes" in h.message]
     first = {(h.buffer, h.version, h.iteration) for h in writes}
     # The copy of iteration k goes where that of k - 3 is: the prologue's two, then the loop's.
     assert first == {
         (f"A{i}_shared", version, (("k", version + 1),)) for i in (0, 1) for version in range(3)
     }
+    # All land after the loop, at the last wait, but are told by the iteration that issued them.
+    landings = [h for h in found if h.kind == "race" and " writes " in h.message]
+    assert {(h.version, h.iteration) for h in landings} == {(2, (("k", 0),))}
 
 
 def test_a_dropped_barrier_is_a_race_with_version_and_iteration() -> None:

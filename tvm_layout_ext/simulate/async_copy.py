@@ -120,7 +120,9 @@ def _issue(s: Any, m: Any, store: Access, value: Any, poison: Any, sources: list
     memory.flying[cells] = store.number + 1
     codes = None if poison is None else poison[..., lanes].reshape(moved.shape)
     group = _groups(gang)[lanes]
-    gang.flights.append(Flight(store, lanes, elements, moved, codes, group, list(s.slots), sources))
+    # A thread without a legal destination copies nothing.
+    read = [source.keep(lanes) for source in sources]
+    gang.flights.append(Flight(store, lanes, elements, moved, codes, group, list(s.slots), read))
 
 
 def _read(
