@@ -22,7 +22,7 @@ import numpy as np
 from tvm import s_tir
 
 from tvm_layout_ext import te
-from tvm_layout_ext.hardware import WARP_SIZE, Architecture
+from tvm_layout_ext.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE, Architecture
 from tvm_layout_ext.intrin import INSTRUCTIONS
 from tvm_layout_ext.tune.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.operator import Operator, Tolerance
@@ -36,6 +36,7 @@ KNOBS = (
     knob("stages", range(1, 7), default=3),
     knob("group", (1, 4, 8, 16), default=8),
     knob("swizzle", ("auto", "xor", "pad", "none")),
+    knob("prefetch", (0, 1), default=0),
 )
 #: Sums that a thread can hold beside fragments and addresses in its 255 registers.
 MOST_SUMS = 128
@@ -110,6 +111,8 @@ def multiply(sch: s_tir.Schedule, block: str, config: Config, instruction: str =
         sch.compute_at(fragment, ki)
         for loop in sch.get_loops(fragment)[-2:]:
             sch.unroll(loop)
+        if int(config["prefetch"]):
+            sch.prefetch(fragment)
     for operand, k_major in ((tc.a, tc.a_k_major), (tc.b, tc.b_k_major)):
         fetch(sch, operand, k_major, ko, warps, str(config["swizzle"]))
     sch.pipeline(ko, int(config["stages"]))
@@ -159,9 +162,11 @@ def store(
     sch.reverse_compute_at(out, block_loop, preserve_unit_loops=True)
     i, j = sch.get_loops(out)[-2:]
     # Lanes hold two neighbours of a row; an odd multiple of 16 bytes (32 bytes where two take 8)
-    # between rows keeps a warp's rows in different banks.
+    # between rows keeps a warp's rows in different banks. Ragged rows are rounded up to all banks.
+    line = NUM_BANKS * BANK_BYTES * 8 // bits
+    row = -(-int(sch.get(j).extent) // line) * line
     pad = (16 if bits <= 16 else 32) * 8 // bits
-    sch.storage_align(result, 0, -2, factor=int(sch.get(j).extent) + pad, offset=0)
+    sch.storage_align(result, 0, -2, factor=row + pad, offset=0)
     vector = copy_of(bits, True, int(target.shape[-1]), "none").vector
     right, lanes = sch.split(j, [None, vector])
     spread(sch, sch.fuse(i, right), warps)

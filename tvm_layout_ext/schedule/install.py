@@ -10,6 +10,7 @@ from tvm import s_tir
 from .auto_coalesce import auto_coalesce
 from .double_buffer import double_buffer
 from .pipeline import pipeline
+from .prefetch import prefetch
 from .rasterize import rasterize
 from .set_fragment_layout import set_fragment_layout
 from .spread_sums import spread_sums
@@ -24,6 +25,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "auto_coalesce": auto_coalesce,
     "double_buffer": double_buffer,
     "pipeline": pipeline,
+    "prefetch": prefetch,
     "rasterize": rasterize,
     "set_fragment_layout": set_fragment_layout,
     "spread_sums": spread_sums,

@@ -15,6 +15,7 @@ from .lower_warp_memory import LowerWarpMemoryFully
 from .mark_annotated import MarkAnnotated
 from .multi_stage_buffer import InjectMultiStageBuffer
 from .plan_sync import PlanSync
+from .prefetch_registers import PrefetchSharedToRegister
 from .rasterize_blocks import RasterizeBlocks
 from .straighten_indices import StraightenIndices
 from .swizzle_shared import SwizzleSharedMemory
@@ -33,6 +34,7 @@ __all__ = [
     "LowerWarpMemoryFully",
     "MarkAnnotated",
     "PlanSync",
+    "PrefetchSharedToRegister",
     "RasterizeBlocks",
     "StraightenIndices",
     "SwizzleSharedMemory",

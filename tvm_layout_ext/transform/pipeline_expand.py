@@ -39,7 +39,7 @@ from .pipeline_record import PipelineRecord, PipelineStep
 from .pipeline_versions import Versioned, use_version, with_versions
 from .rebuild import block_with, loop_with, realize_with
 
-__all__ = ["ASYNC_SCOPE", "expand"]
+__all__ = ["ASYNC_SCOPE", "expand", "renewed", "sequence"]
 
 #: Statement attribute around copies that shall be asynchronous: 1 demands it, 0 allows it.
 ASYNC_SCOPE = "layout_ext.async_scope"
@@ -128,7 +128,7 @@ class _Writer:
         if self.plan.is_indirect:
             statements += self._arrive(self._indirect())
         statements += self._copies(body_var - self.plan.depth, in_prologue=True)
-        body = _renewed(_sequence(statements))
+        body = renewed(sequence(statements))
         return tirx.For(body_var, 0, self.plan.depth, tirx.ForKind.UNROLLED, body)
 
     def steady(self, keep: list[Any]) -> Any:
@@ -136,7 +136,7 @@ class _Writer:
         step = self.loop.loop_var - self.loop.min
         late = [self._at(self.plan.parts[i].stmt, step, 0) for i in self.plan.late]
         statements = [*self._arrive(self.plan.early), *self._copies(step, in_prologue=False), *late]
-        body = _sequence(statements)
+        body = sequence(statements)
         if isinstance(self.loop.body, SBlockRealize):
             block = self.loop.body.block
             reads, writes = (self._regions(r) for r in (block.reads, block.writes))
@@ -219,7 +219,7 @@ class _Writer:
         found: list[Any] = []
         for ahead in sorted({self.plan.ahead[i] for i in self.plan.early}, reverse=True):
             group = [i for i in self.plan.early if self.plan.ahead[i] == ahead]
-            copies = _sequence([self._copy(i, step, ahead) for i in group])
+            copies = sequence([self._copy(i, step, ahead) for i in group])
             condition = step + ahead < self.loop.extent
             if in_prologue and ahead < self.plan.depth:
                 condition = tirx.And(step + ahead >= 0, condition)
@@ -254,7 +254,7 @@ def _whole_of(region: Any, by_old: dict[Any, Any]) -> Any:
     return tirx.BufferRegion(new, [tvm.ir.Range.from_min_extent(0, extent) for extent in new.shape])
 
 
-def _renewed(stmt: Any) -> Any:
+def renewed(stmt: Any) -> Any:
     """Give the loops of a repeated statement variables of their own."""
 
     def renew(loop: Any) -> Any:
@@ -272,5 +272,6 @@ def _evaluate(call: Any) -> Any:
     return tirx.Evaluate(call)
 
 
-def _sequence(statements: Sequence[Any]) -> Any:
+def sequence(statements: Sequence[Any]) -> Any:
+    """One statement that does these."""
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))

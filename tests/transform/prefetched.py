@@ -1,0 +1,62 @@
+"""Programs that load registers from shared memory step by step, and sum them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import s_tir, te
+
+import tvm_layout_ext as tlx
+
+LANES = 32
+
+
+def row_sums(chunks: Any, steps: int) -> Any:
+    """``out[x] = sum over k_0, k_1 of a[k_0, k_1, x]``: chunks of some steps."""
+    size = te.var(chunks) if isinstance(chunks, str) else chunks
+    a = te.placeholder((size, steps, LANES), "float32", name="a")
+    k = [te.reduce_axis((0, extent), f"k_{i}") for i, extent in enumerate((size, steps))]
+    out = te.compute((LANES,), lambda x: te.sum(a[k[0], k[1], x], axis=k), name="out")
+    return te.create_prim_func([a, out]).with_attr("global_symbol", "main")
+
+
+def scheduled(
+    chunks: Any,
+    steps: int,
+    stages: int,
+    *,
+    prefetch: bool = True,
+    unroll: bool = True,
+    apart: bool = False,
+) -> s_tir.Schedule:
+    """Chunks go through shared memory in ``stages`` versions, steps through a register.
+
+    If ``apart``, registers are loaded before the first chunk.
+    """
+    sch = s_tir.Schedule(row_sums(chunks, steps))
+    x, ko, ki = sch.get_loops("out")
+    sch.reorder(x, ko, ki)
+    sch.bind(x, "threadIdx.x")
+    if unroll:
+        sch.unroll(ki)
+    staged = sch.cache_read("out", 0, "shared")
+    register = sch.cache_read("out", 0, "local")
+    sch.compute_at(register, x if apart else ki)
+    sch.compute_at(staged, x if apart else ko, preserve_unit_loops=True)
+    rows, lanes = sch.get_loops(staged)[-2:]
+    sch.bind(lanes, "threadIdx.x")
+    sch.unroll(rows)
+    sch.double_buffer(staged, stages)
+    if prefetch:
+        sch.prefetch(register)
+    return sch
+
+
+def simulated(sch: s_tir.Schedule, chunks: int, steps: int) -> Any:
+    """Report of the simulated GPU, its output compared with NumPy."""
+    a = np.random.default_rng(chunks).standard_normal((chunks, steps, LANES), np.float32)
+    report = tlx.simulate(sch.mod, a, np.zeros(LANES, np.float32))
+    (got,) = report.outputs.values()
+    np.testing.assert_allclose(got, a.astype(np.float64).sum((0, 1)), rtol=1e-4, atol=1e-5)
+    return report
