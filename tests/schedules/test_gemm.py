@@ -75,6 +75,15 @@ def test_tiles_that_fit_meet_no_bank_twice(
     assert report.hazards == []
 
 
+@pytest.mark.parametrize("name", ["f16", "tf32", "s8"])
+def test_sums_of_fewer_columns_than_a_tile_has_are_stored_without_conflicts(name: str) -> None:
+    product = replace(TYPES[name], shape=(64, 50, 64))
+    report = simulated(product, scheduled(product, SMALL | {"stages": 1}))
+    stores = [x for x in report.accesses if x.scope == "shared.dyn" and x.kind == "store"]
+    assert stores
+    assert sum(x.bank_conflicts for x in stores) == 0
+
+
 def shared_size(sch: s_tir.Schedule) -> int:
     program = tlx.device_program(sch.mod, target=tlx.cuda_target("sm_90a"))
     return sum(sum(shared_buffers(kernel).values()) for kernel in program.kernels.values())
