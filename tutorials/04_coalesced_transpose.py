@@ -376,7 +376,8 @@ for name, seconds in medians.items():
 
 measured = json.loads((results / "h200_memory_bound.json").read_text())
 row = next(row for row in measured["rows"] if row["name"] == "transpose float32")
-print(measured["environment"]["gpu"], "x".join(map(str, row["shape"])), measured["versions"])
+(shape, _), *_ = row["tensors"]
+print(measured["environment"]["gpu"], "x".join(map(str, shape)), measured["versions"])
 fastest_copy = min(t for name, t in row["seconds"].items() if name.startswith("limit"))
 for name, rate in row["tb_per_s"].items():
     of_copy = fastest_copy / row["seconds"][name]
