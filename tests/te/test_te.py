@@ -12,7 +12,9 @@ from tvm_layout_ext import te
 
 def test_everything_of_tvms_te_is_there() -> None:
     public = [name for name in dir(stock) if not name.startswith("_")]
-    assert [name for name in public if getattr(te, name) is not getattr(stock, name)] == []
+    # create_prim_func also writes down what tlx.assume_divisible was told about sizes.
+    ours = [name for name in public if getattr(te, name) is not getattr(stock, name)]
+    assert ours == ["create_prim_func"]
     assert set(public) <= set(te.__all__)
 
 
