@@ -1,7 +1,7 @@
 """TVM's ``te``, plus what its classic form had and 0.27 lacks: schedules and tensor intrinsics.
 
-``from tvm_layout_ext import te`` is the only change that classic TE code needs. One name of TVM's is
-replaced: ``create_prim_func`` also writes down what ``tlx.assume_divisible`` promised.
+``from tvm_layout_ext import te`` is the only change that classic TE code needs. One name of TVM's
+is replaced: ``create_prim_func`` also writes down what ``tlx.assume_divisible`` promised.
 
 What TensorIR cannot express is refused by a ScheduleError that says what to use instead:
 ``te.scan``, ``env_threads``, ``prefetch``, a ``vthread`` in a stage inside a kernel, and every
