@@ -16,6 +16,7 @@ __all__ = [
     "BANK_BYTES",
     "DEFAULT_ARCH",
     "LAUNCH_LIMITS",
+    "MATRIX_ROW_BYTES",
     "MAX_ACCESS_BYTES",
     "NUM_BANKS",
     "SECTOR_BYTES",
@@ -32,6 +33,9 @@ NUM_BANKS = 32
 BANK_BYTES = 4
 #: Global memory moves in 32-byte sectors, four to a 128-byte cache line.
 SECTOR_BYTES = 32
+#: ldmatrix and stmatrix move rows of this many bytes; each lane gives the address of one (PTX ISA,
+#: "ldmatrix").
+MATRIX_ROW_BYTES = 16
 #: The widest access of one thread in one instruction (LDG.128, LDS.128).
 MAX_ACCESS_BYTES = 16
 #: Statically sized shared memory ends here on every architecture; only the dynamic kind may opt in

@@ -19,13 +19,13 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from .axis_info import power_of_two_in
+from .conditions import conjuncts
 
 __all__ = [
     "NO_ASSUMPTIONS",
     "Assumptions",
     "Prover",
     "aligned",
-    "conjuncts",
     "divisible",
     "head_statements",
     "is_about_numbers",
@@ -114,15 +114,6 @@ def _is_plain(condition: Any) -> bool:
 
 def _is_atom(expr: Any) -> bool:
     return isinstance(expr, tirx.Var | tirx.IntImm)
-
-
-def conjuncts(condition: Any) -> Iterator[Any]:
-    """Take a condition apart at its ``and``."""
-    if isinstance(condition, tirx.And):
-        yield from conjuncts(condition.a)
-        yield from conjuncts(condition.b)
-    else:
-        yield condition
 
 
 def read_assumptions(func: tirx.PrimFunc) -> Assumptions:

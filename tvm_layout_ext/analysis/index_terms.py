@@ -16,6 +16,8 @@ import numpy as np
 import tvm
 from tvm import tirx
 
+from .._compat import CHOICE, LIKELY
+
 __all__ = ["UNKNOWN", "Scope", "Symbol", "Term", "Uncertain", "term_of"]
 
 
@@ -75,8 +77,6 @@ _RULES: dict[str, Rule] = {
     "Select": np.where,
     "Ramp": lambda base, stride, lanes: base + stride * lanes,
 }
-_SELECTS = ("prim.if_then_else", "tirx.if_then_else")
-_SAME = ("prim.likely", "tirx.likely")
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,9 +266,9 @@ def _select(parts: Any, scope: Scope) -> Term:
 
 def _call(expr: Any, scope: Scope) -> Term:
     name = getattr(expr.op, "name", "")
-    if name in _SELECTS:
+    if name == CHOICE:
         return _select(expr.args, scope)
-    if name in _SAME:
+    if name == LIKELY:
         return term_of(expr.args[0], scope)
     return _UNKNOWN
 

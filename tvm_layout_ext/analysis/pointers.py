@@ -9,6 +9,8 @@ from typing import Any
 import tvm
 from tvm import tirx
 
+from ..hardware import MATRIX_ROW_BYTES
+
 __all__ = [
     "OPAQUE",
     "POINTER_OPS",
@@ -51,10 +53,6 @@ class PointerOp:
     has_offset: bool = False
 
 
-#: PTX ISA 9.7.14.5.15: each lane gives the address of a row of 8 elements of 16 bits.
-_ROW_BYTES = 16
-
-
 def _matrix_count(args: Sequence[Any]) -> int:
     """Registers before the address of ``tirx.ptx.ldmatrix``: 1, 2 or 4, as ``.num`` says."""
     return next(int(text[1]) for text in map(_text, args) if text in ("x1", "x2", "x4"))
@@ -66,10 +64,10 @@ def _text(argument: Any) -> str:
 
 POINTER_OPS: dict[str, PointerOp] = {
     "tirx.ptx_legacy.ldmatrix": PointerOp(
-        "ldmatrix", lambda _: 5, lambda _: _ROW_BYTES, has_offset=True
+        "ldmatrix", lambda _: 5, lambda _: MATRIX_ROW_BYTES, has_offset=True
     ),
-    "tirx.ptx.ldmatrix": PointerOp("ldmatrix", _matrix_count, lambda _: _ROW_BYTES),
-    "tirx.ptx.stmatrix": PointerOp("stmatrix", lambda _: 0, lambda _: _ROW_BYTES),
+    "tirx.ptx.ldmatrix": PointerOp("ldmatrix", _matrix_count, lambda _: MATRIX_ROW_BYTES),
+    "tirx.ptx.stmatrix": PointerOp("stmatrix", lambda _: 0, lambda _: MATRIX_ROW_BYTES),
     "tirx.ptx.cp_async_ca": PointerOp("cp.async", lambda _: 0, lambda args: constant(args[2])),
     "tirx.ptx.cp_async_cg": PointerOp("cp.async", lambda _: 0, lambda args: constant(args[2])),
     "tirx.s_tir.cp_async_raw": PointerOp(

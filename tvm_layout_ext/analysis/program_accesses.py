@@ -11,6 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from .._compat import CHOICE
 from .atomics import atomic_of
 from .barrier_program import ATOMIC, READ, WRITE, Access, Loop, Program
 from .index_terms import Scope, Term, term_of
@@ -32,7 +33,6 @@ _OTHER_SYNC = (
     "tirx.cuda.warpgroup_sync",
 )
 _JUMPS = ("tirx.break_loop", "tirx.continue_loop", "tirx.thread_return")
-_CHOICES = ("prim.if_then_else", "tirx.if_then_else")
 _COPIES = "tirx.ptx.cp_async_"
 #: Bits of ``tvm_access_ptr``'s mask.
 _MASK_READ, _MASK_WRITE = 1, 2
@@ -125,7 +125,7 @@ class AccessReader:
                 self.program.foreign = name
             if name in _JUMPS:
                 self.program.jump = name
-            if name in _CHOICES:
+            if name == CHOICE:
                 found.extend(self._choice(call.args, around))
                 return tvm_ffi.WalkResult.SKIP
             here = self._call(name, call, around)

@@ -17,6 +17,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
+from .._compat import CHOICE
 from .access import element_bytes
 from .pointers import POINTER_OPS, constant, pointer_of
 
@@ -184,7 +185,7 @@ class _Reader:
                 pointer = pointer_of(node, op)
                 if pointer is not None:
                     self._note(pointer[0], op.kind, pointer[1], op.bytes(node.args), context)
-            elif name.endswith("if_then_else"):
+            elif name == CHOICE:
                 self._choice(node.args, context)
                 return tvm_ffi.WalkResult.SKIP
             elif name == "tirx.address_of":

@@ -11,13 +11,13 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from ..hardware import WARP_SIZE
+from ..hardware import MATRIX_ROW_BYTES, WARP_SIZE
 from .fragments import operand_at, operand_place, sums_place
 
 __all__ = ["fragment_load", "ldmatrix", "stmatrix"]
 
 #: Rows of a matrix of ``ldmatrix``, and bytes of one of them.
-ROWS, ROW_BYTES = 8, 16
+ROWS, ROW_BYTES = 8, MATRIX_ROW_BYTES
 
 
 def _load_description(

@@ -11,8 +11,8 @@ from tvm import s_tir, tirx
 
 from .. import pipeline
 from .._compat import pass_name
+from ..analysis.conditions import conjuncts
 from ..errors import ScheduleError
-from ..transform.conditions import conjuncts
 from ..transform.mark_annotated import is_annotated
 from .axes import is_reduction
 

@@ -24,7 +24,7 @@ from .memory import FRESH, Memory
 from .places import Place
 from .races import Conflict
 from .report import Site
-from .values import to_lanes
+from .values import bits_of, to_lanes
 
 __all__ = ["Access", "Address", "AddressCode"]
 
@@ -426,7 +426,7 @@ class Access:
         element = at % max(elements.size, 1)
         there = view[elements.ravel()[element]]
         new = np.broadcast_to(value, elements.shape).ravel()[element]
-        return _bits(there) == _bits(new)
+        return bits_of(there) == bits_of(new)
 
     def _settle(self, gang: Any, memory: Memory, conflict: Conflict, equal: Any) -> None:
         """Report conflicting writes: races, or redundant where the bits are the same."""
@@ -486,7 +486,3 @@ class Access:
 def _any_element(flags: Any) -> Any:
     """Fold a vector's elements: true for a thread if any element is."""
     return flags.any(axis=0) if flags.ndim == 2 else flags
-
-
-def _bits(values: Any) -> Any:
-    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")

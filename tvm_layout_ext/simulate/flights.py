@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .values import retyped
+from .values import bits_of, retyped
 
 if TYPE_CHECKING:
     from .access import Access
@@ -118,7 +118,7 @@ class Flight:
         codes = np.reshape(self.poison, value.shape)
         fresh = source.now(value.dtype)
         at = np.ix_(range(len(fresh)), np.searchsorted(self.lanes, source.lanes))
-        codes[at] = np.where(_bits(value[at]) != _bits(fresh), OVERTAKEN, codes[at])
+        codes[at] = np.where(bits_of(value[at]) != bits_of(fresh), OVERTAKEN, codes[at])
 
 
 def flight_into(gang: Any, memory: Memory, cell: int) -> tuple[list[Any], int] | None:
@@ -158,7 +158,3 @@ def land(gang: Any, flight: Flight) -> None:
     kept, gang.slots = gang.slots, flight.slots
     access.write(gang, memory, flight.elements, flight.lanes, flight.value, flight.poison)
     gang.slots = kept
-
-
-def _bits(values: Any) -> Any:
-    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")

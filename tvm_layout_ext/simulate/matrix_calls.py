@@ -14,6 +14,7 @@ from tvm import ir
 from tvm.ir.prim.expr import IntImm
 
 from ..errors import NotModelled
+from ..hardware import MATRIX_ROW_BYTES
 from .access import Access
 from .code import Run
 from .matrix_memory import load_matrices, store_matrices
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["MATRIX_CALLS"]
 
 _REGISTER = 4
-_ROW_BYTES = 16
 _LEGACY_MMA_ARGUMENTS = 13
 
 
@@ -55,8 +55,8 @@ def _shared_rows(c: StatementCompiler, pointer: Any, offset: Any, kind: str) -> 
     if not place.storage.scope.startswith("shared"):
         raise NotModelled(f"{kind} of {place.name}: it must be shared memory, not global.")
     at = index if offset is None else index + offset
-    name = c.names.of(place, at, _ROW_BYTES)
-    return c.access(place, at, _ROW_BYTES // place.dtype.itemsize, True, kind, name)
+    name = c.names.of(place, at, MATRIX_ROW_BYTES)
+    return c.access(place, at, MATRIX_ROW_BYTES // place.dtype.itemsize, True, kind, name)
 
 
 def _element(c: StatementCompiler, expr: Any) -> Any:

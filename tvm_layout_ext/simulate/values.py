@@ -19,6 +19,7 @@ import numpy as np
 from ..errors import NotModelled
 
 __all__ = [
+    "bits_of",
     "cast",
     "either",
     "is_float",
@@ -138,6 +139,11 @@ def either(p: Any, q: Any) -> Any:
 def to_lanes(value: Any, lanes: int, threads: int) -> Any:
     """Spread a value to its full shape: ``[threads]``, or ``[lanes, threads]`` for a vector."""
     return np.broadcast_to(value, (threads,) if lanes == 1 else (lanes, threads))
+
+
+def bits_of(values: Any) -> Any:
+    """Bits of values, which tell apart what compares as equal, and NaNs as the same."""
+    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
 
 
 def retyped(values: Any, target: np.dtype[Any]) -> Any:

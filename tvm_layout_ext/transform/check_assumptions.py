@@ -8,12 +8,12 @@ from tvm import s_tir, tirx
 
 from .._compat import assert_statement
 from ..analysis.assumptions import (
-    conjuncts,
     head_statements,
     is_about_numbers,
     pointer_promise,
     promise_of,
 )
+from ..analysis.conditions import conjuncts
 from .mark_annotated import MARK
 from .rebuild import block_with, realize_with
 

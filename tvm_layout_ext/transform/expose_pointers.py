@@ -8,15 +8,19 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ..analysis.pointers import POINTER_OPS
+from ..hardware import MATRIX_ROW_BYTES
 from .mark_annotated import MARK
 
 __all__ = ["ExposePointers"]
 
 #: Operators that are given an address of shared memory, and whether TVM should take it for a read
 #: (1) or a write (2) of what is behind it.
-_MASKS = {"tirx.ptx_legacy.ldmatrix": 1, "tirx.ptx.ldmatrix": 1, "tirx.ptx.stmatrix": 2}
-#: Bytes behind the address that a lane gives: a row of a matrix of ldmatrix and stmatrix.
-_ROW_BYTES = 16
+_MASKS = {
+    name: {"ldmatrix": 1, "stmatrix": 2}[op.kind]
+    for name, op in POINTER_OPS.items()
+    if op.kind != "cp.async"
+}
 
 
 def _exposed(argument: Any, mask: int) -> Any:
@@ -29,7 +33,7 @@ def _exposed(argument: Any, mask: int) -> Any:
         buffer = load.source
         if not buffer.scope().startswith("shared") or len(load.indices) != 1:
             return node
-        extent = _ROW_BYTES * 8 // tvm.DataType(str(buffer.dtype)).bits
+        extent = MATRIX_ROW_BYTES * 8 // tvm.DataType(str(buffer.dtype)).bits
         return buffer.access_ptr(mask, offset=load.indices[0], extent=extent)
 
     return tvm_ffi.structural_map(argument, [(tvm.ir.Call, call)], order="post")

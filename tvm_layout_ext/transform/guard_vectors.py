@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ..analysis.assumptions import Assumptions, Prover, read_assumptions
-from .conditions import conjuncts
+from ..analysis.conditions import conjuncts
 from .mark_annotated import MARK
 from .rebuild import loop_with
 

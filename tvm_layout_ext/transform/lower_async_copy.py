@@ -13,9 +13,10 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from .. import decisions
+from .._compat import CHOICE
 from ..analysis.assumptions import Prover, read_assumptions
+from ..analysis.conditions import conjuncts
 from ..errors import ScheduleError
-from .conditions import conjuncts
 from .fragment_nest import substitute
 from .mark_annotated import MARK
 from .pipeline_expand import ASYNC_SCOPE
@@ -25,7 +26,6 @@ __all__ = ["LowerAsyncCopy"]
 _NAME = "LowerAsyncCopy"
 #: Bytes that one cp.async moves; only 16 may bypass L1 (PTX ISA, "cp.async": .cg needs 16).
 _SIZES = {4: "ca", 8: "ca", 16: "cg"}
-_CHOICES = ("prim.if_then_else", "tirx.if_then_else")
 
 
 class _UnfitError(Exception):
@@ -133,7 +133,7 @@ def _of_ramps(store: Any, load: Any, guards: list[Any], conditions: list[Any]) -
 
 def _is_choice(value: Any) -> bool:
     return isinstance(value, tirx.Select) or (
-        isinstance(value, tvm.ir.Call) and value.op.name in _CHOICES
+        isinstance(value, tvm.ir.Call) and value.op.name == CHOICE
     )
 
 

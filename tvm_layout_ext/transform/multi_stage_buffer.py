@@ -14,10 +14,9 @@ from ..errors import ScheduleError
 from .mark_annotated import MARK
 from .pipeline_expand import expand
 from .pipeline_memory import check_fits
-from .pipeline_parts import ASYNC_COPY, NUM_STAGES, Part, blocks_in, parts_of, requested
+from .pipeline_parts import NUM_STAGES, Part, blocks_in, parts_of, requested, without_request
 from .pipeline_plan import Plan, plan_pipeline
 from .pipeline_record import PipelineRecord
-from .rebuild import block_with
 
 __all__ = ["NUM_STAGES", "InjectMultiStageBuffer"]
 
@@ -117,11 +116,6 @@ def _tell(plan: Plan, record: PipelineRecord) -> None:
         )
 
 
-def _strip(block: SBlock) -> SBlock:
-    kept = {k: v for k, v in block.annotations.items() if k not in (NUM_STAGES, ASYNC_COPY)}
-    return block if len(kept) == len(block.annotations) else block_with(block, annotations=kept)
-
-
 def _check_housed(body: Any, housed: list[Any]) -> None:
     """Refuse blocks that ask for versions and are in no serial loop together with a consumer."""
     for block in blocks_in(body):
@@ -147,7 +141,7 @@ def _inject_multi_stage_buffer(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tir
     pipelines = _Pipelines(func.attrs.get("target", None))
     body = tvm_ffi.structural_mutate(func.body, [(tirx.For, pipelines.loop)])
     _check_housed(func.body, pipelines.housed)
-    return func.with_body(tvm_ffi.structural_map(body, [(SBlock, _strip)], order="post"))
+    return func.with_body(tvm_ffi.structural_map(body, [(SBlock, without_request)], order="post"))
 
 
 def InjectMultiStageBuffer() -> Any:

@@ -102,14 +102,14 @@ def _outer_regions(loop: Any, held: Sequence[Versioned]) -> tuple[list[Any], lis
     inside = own | {b.__chandle__() for b in block.alloc_buffers}
 
     def whole(regions: Any) -> list[Any]:
-        return [_whole(r) for r in regions if r.source.__chandle__() not in inside]
+        return [_whole(r.source) for r in regions if r.source.__chandle__() not in inside]
 
     return whole(block.reads), whole(block.writes)
 
 
-def _whole(region: Any) -> Any:
-    ranges = [tvm.ir.Range.from_min_extent(0, extent) for extent in region.source.shape]
-    return tirx.BufferRegion(region.source, ranges)
+def _whole(buffer: Any) -> Any:
+    ranges = [tvm.ir.Range.from_min_extent(0, extent) for extent in buffer.shape]
+    return tirx.BufferRegion(buffer, ranges)
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class _Writer:
         """Bodies -depth .. -1, which only copy."""
         body_var = tirx.Var(f"{self.loop.loop_var.name}_prologue", self.loop.loop_var.ty)
         statements: list[Any] = []
-        if self.plan.is_indirect:
-            statements += self._arrive(self._indirect())
+        if self.plan.indirect:
+            statements += self._arrive(self.plan.indirect)
         statements += self._copies(body_var - self.plan.depth, in_prologue=True)
         body = renewed(sequence(statements))
         return tirx.For(body_var, 0, self.plan.depth, tirx.ForKind.UNROLLED, body)
@@ -153,14 +153,8 @@ class _Writer:
     def _regions(self, regions: Any) -> list[Any]:
         """Regions of a body that computes and copies: whole buffers are safe to say."""
         by_old = {one.old.__chandle__(): one.new for one in self.held}
-        return [
-            r if r.source.__chandle__() not in by_old else _whole_of(r, by_old) for r in regions
-        ]
-
-    def _indirect(self) -> list[int]:
-        """Copies that another copy reads."""
-        plan = self.plan
-        return [c for c in plan.early if any(plan.ahead[r] > 0 for r in plan.readers(c))]
+        found = [(region, by_old.get(region.source.__chandle__())) for region in regions]
+        return [region if new is None else _whole(new) for region, new in found]
 
     def _arrive(self, copies: Sequence[int]) -> list[Any]:
         """Wait for the copies that this body reads, and let all threads see them."""
@@ -187,7 +181,7 @@ class _Writer:
             tuple(self._step(i) for i in order),
             tuple(map(Versioned.record, self.held, self._names())),
             self._pending(plan.early),
-            self._pending(self._indirect()) if plan.is_indirect else None,
+            self._pending(plan.indirect),
             bool(self._shared()),
         )
 
@@ -247,11 +241,6 @@ class _Writer:
             number = tirx.floormod(self.loop.loop_var - self.loop.min, one.versions)
             stmt = use_version(stmt, one, number)
         return stmt
-
-
-def _whole_of(region: Any, by_old: dict[Any, Any]) -> Any:
-    new = by_old[region.source.__chandle__()]
-    return tirx.BufferRegion(new, [tvm.ir.Range.from_min_extent(0, extent) for extent in new.shape])
 
 
 def renewed(stmt: Any) -> Any:

@@ -11,7 +11,18 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-__all__ = ["ASYNC_COPY", "NUM_STAGES", "Part", "Region", "blocks_in", "parts_of", "requested"]
+from .rebuild import without_annotations
+
+__all__ = [
+    "ASYNC_COPY",
+    "NUM_STAGES",
+    "Part",
+    "Region",
+    "blocks_in",
+    "parts_of",
+    "requested",
+    "without_request",
+]
 
 #: Block annotation: how many versions the buffer that the block writes shall have.
 NUM_STAGES = "layout_ext.num_stages"
@@ -74,6 +85,11 @@ def blocks_in(stmt: Any) -> list[SBlock]:
     found: list[SBlock] = []
     tvm_ffi.structural_walk(stmt, [(SBlock, found.append)])
     return found
+
+
+def without_request(block: SBlock) -> SBlock:
+    """A block that asks for no versions any more."""
+    return without_annotations(block, NUM_STAGES, ASYNC_COPY)
 
 
 def requested(block: SBlock) -> int | None:

@@ -73,9 +73,9 @@ class Plan:
         return min([lag for lag in lags if lag > 0], default=1)
 
     @property
-    def is_indirect(self) -> bool:
-        """Whether a copy that runs ahead reads another one."""
-        return any(self.ahead[r] > 0 for c in self.early for r in self.readers(c))
+    def indirect(self) -> list[int]:
+        """Copies that run ahead and that another one reads."""
+        return [c for c in self.early if any(self.ahead[r] > 0 for r in self.readers(c))]
 
 
 def plan_pipeline(parts: Sequence[Part], loop: Any) -> Plan | None:

@@ -12,9 +12,8 @@ from tvm import tirx
 from tvm.s_tir import SBlock
 
 from ..errors import ScheduleError
-from .pipeline_parts import ASYNC_COPY, NUM_STAGES
+from .pipeline_parts import without_request
 from .pipeline_record import VersionedBuffer
-from .rebuild import block_with
 
 __all__ = ["Versioned", "use_version", "with_versions"]
 
@@ -115,12 +114,9 @@ def use_version(stmt: Any, one: Versioned, number: Any) -> Any:
             )
         return node
 
-    def block(node: Any) -> Any:
-        kept = {k: v for k, v in node.annotations.items() if k not in (NUM_STAGES, ASYNC_COPY)}
-        return node if len(kept) == len(node.annotations) else block_with(node, annotations=kept)
-
     rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store), (tvm.ir.TensorRegion, region)]
-    return tvm_ffi.structural_map(stmt, [*rules, (tvm.ir.Call, call), (SBlock, block)], order="pre")
+    every = [*rules, (tvm.ir.Call, call), (SBlock, without_request)]
+    return tvm_ffi.structural_map(stmt, every, order="pre")
 
 
 def _moved_offsets(call: Any, one: Versioned, number: Any) -> Any:

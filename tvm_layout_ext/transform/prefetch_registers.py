@@ -36,7 +36,7 @@ from .mark_annotated import MARK
 from .pipeline_expand import renewed, sequence
 from .pipeline_parts import Part, blocks_in, parts_of
 from .pipeline_versions import Versioned, use_version, with_versions
-from .rebuild import block_with, loop_with, realize_with
+from .rebuild import block_with, loop_with, realize_with, without_annotations
 from .spread_copies import shares
 
 __all__ = ["PREFETCH", "PrefetchSharedToRegister"]
@@ -287,10 +287,7 @@ class _Prefetches:
 
 
 def _strip(block: SBlock) -> SBlock:
-    if PREFETCH not in block.annotations:
-        return block
-    kept = {k: v for k, v in block.annotations.items() if k != PREFETCH}
-    return block_with(block, annotations=kept)
+    return without_annotations(block, PREFETCH)
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.PrefetchSharedToRegister")

@@ -10,7 +10,7 @@ from tvm import tirx
 from .. import decisions
 from .fragment_nest import substitute
 from .mark_annotated import MARK
-from .rebuild import loop_with
+from .rebuild import loop_with, without_annotations
 
 __all__ = ["RASTERIZE", "RasterizeBlocks", "grouped"]
 
@@ -65,9 +65,8 @@ def _rasterized(outer: Any, inner: Any, group: int) -> Any:
     binds = [tirx.Bind(var, value) for var, value in zip((row, column), values, strict=True)]
     body = loop_with(inner, body=tirx.SeqStmt([*binds, moved]))
     swap = (tirx.For, lambda loop: body if loop.loop_var.same_as(inner.loop_var) else loop)
-    kept = {k: v for k, v in outer.annotations.items() if k != RASTERIZE}
     changed = tvm_ffi.structural_map(outer.body, [swap], order="post")
-    return loop_with(outer, body=changed, annotations=kept)
+    return loop_with(without_annotations(outer, RASTERIZE), body=changed)
 
 
 def _tag(loop: Any) -> str:

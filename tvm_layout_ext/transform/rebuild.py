@@ -7,7 +7,7 @@ from typing import Any
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-__all__ = ["block_with", "loop_with", "realize_with"]
+__all__ = ["block_with", "loop_with", "realize_with", "without_annotations"]
 
 _BLOCK_FIELDS = (
     "iter_vars",
@@ -45,3 +45,12 @@ def realize_with(realize: SBlockRealize, block: SBlock) -> SBlockRealize:
 def loop_with(loop: tirx.For, **changes: Any) -> tirx.For:
     """Copy a loop with other values in the named fields."""
     return tirx.For(*(changes.get(name, getattr(loop, name)) for name in _LOOP_FIELDS))
+
+
+def without_annotations(node: Any, *keys: str) -> Any:
+    """Copy a block or a loop without some annotations; itself if it has none of them."""
+    kept = {key: value for key, value in node.annotations.items() if key not in keys}
+    if len(kept) == len(node.annotations):
+        return node
+    changed = block_with if isinstance(node, SBlock) else loop_with
+    return changed(node, annotations=kept)

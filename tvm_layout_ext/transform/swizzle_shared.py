@@ -20,7 +20,7 @@ from ..analysis.shared_access import SharedAccess, read_shared_accesses
 from ..errors import LayoutError
 from ..layout.placement import Strided, dense
 from .mark_annotated import ANNOTATION_PREFIX, MARK
-from .rebuild import block_with
+from .rebuild import without_annotations
 from .swizzle_access import Rewriter, Swizzled, refuse_unknown
 from .swizzle_modes import place, swizzle_text
 
@@ -179,10 +179,7 @@ def _thread_vars(func: tirx.PrimFunc) -> list[Any]:
 
 
 def _strip(node: Any) -> Any:
-    if SWIZZLE not in node.annotations:
-        return node
-    kept = {key: value for key, value in node.annotations.items() if key != SWIZZLE}
-    return block_with(node, annotations=kept)
+    return without_annotations(node, SWIZZLE)
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.SwizzleSharedMemory")

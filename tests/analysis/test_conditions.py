@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from tvm_layout_ext.transform.conditions import conjuncts
+from tvm_layout_ext.analysis.conditions import conjuncts
 
 
 def test_parts_are_taken_out_of_conjunctions_and_of_likely() -> None:
