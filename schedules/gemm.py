@@ -24,6 +24,7 @@ from tvm import s_tir
 from tvm_layout_ext import te
 from tvm_layout_ext.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE, Architecture
 from tvm_layout_ext.intrin import INSTRUCTIONS
+from tvm_layout_ext.schedules.matmul import compute, inputs
 from tvm_layout_ext.tune.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.operator import Operator, Tolerance
 
@@ -176,21 +177,6 @@ def store(
         sch.unroll(loop)
 
 
-def compute(shape: tuple[int, ...], dtype: str) -> list[Any]:
-    """What is computed: sums in float32, rounded once to the operands' type."""
-    M, N, K = shape
-    A = te.placeholder((M, K), dtype, name="A")
-    B = te.placeholder((K, N), dtype, name="B")
-    k = te.reduce_axis((0, K), name="k")
-    product = te.compute(
-        (M, N),
-        lambda i, j: te.sum(A[i, k].astype("float32") * B[k, j].astype("float32"), axis=k),
-        name="product",
-    )
-    C = te.compute((M, N), lambda i, j: product[i, j].astype(dtype), name="C")
-    return [A, B, C]
-
-
 def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
     """How: :func:`multiply`."""
     sch = s_tir.Schedule(te.create_prim_func(list(tensors)).with_attr("global_symbol", "main"))
@@ -231,13 +217,6 @@ def check(
             "shared memory", f"The tiles need {size:,} bytes of {architecture.shared_per_block:,}."
         )
     return None
-
-
-def inputs(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
-    """Normally distributed operands."""
-    M, N, K = shape
-    sizes = ((M, K), (K, N))
-    return [rng.standard_normal(size, np.float32).astype(dtype) for size in sizes]
 
 
 def reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
