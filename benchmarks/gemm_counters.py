@@ -13,16 +13,18 @@ from typing import Any
 
 from benchmarks.gemm_candidates import COUNTED
 
-__all__ = ["profile", "simulate_all", "table"]
+__all__ = ["profile", "simulate_all", "simulate_case", "table"]
 
-#: The simulated GPU's kinds of access, by the operation as Nsight Compute names it.
-_KINDS = {"ld": ("load",), "st": ("store", "stmatrix"), "ldsm": ("ldmatrix",), "ldgsts": ()}
+#: Nsight Compute's operation for each kind of access of the simulated GPU.
+_OPERATIONS = {
+    "load": "ld", "store": "st", "ldmatrix": "ldsm", "stmatrix": "stsm", "cp.async": "ldgsts",
+}  # fmt: skip
 _COUNTER = re.compile(
     r"smsp__sass_l1tex_(data_pipe_lsu_wavefronts|data_bank_conflicts_pipe_lsu)_mem_shared(_op_\w+)?"
 )
 
 
-def _simulated(name: str) -> tuple[str, dict[str, int]]:
+def simulate_case(name: str) -> tuple[str, dict[str, int]]:
     """Wavefronts of each operation, and those over the least possible."""
     import numpy as np
 
@@ -37,17 +39,9 @@ def _simulated(name: str) -> tuple[str, dict[str, int]]:
     counts = {"conflicts": int(report.bank_conflicts), "hazards": len(report.hazards)}
     for access in report.accesses:
         if access.scope.startswith("shared"):
-            operation = _operation(access, case)
+            operation = _OPERATIONS[access.kind]
             counts[operation] = counts.get(operation, 0) + access.wavefronts
     return name, counts
-
-
-def _operation(access: Any, case: Any) -> str:
-    """Nsight Compute's name of an access: asynchronous copies are no stores there."""
-    # Copies write 16 bytes a lane, and sums, which may share a buffer's name with them, 4 or 8.
-    if access.kind == "store" and access.vector_bytes == 16 and "stages=1" not in case.config:
-        return "ldgsts"
-    return next(name for name, kinds in _KINDS.items() if access.kind in kinds)
 
 
 def _array(rng: Any, size: tuple[int, int], dtype: str) -> Any:
@@ -63,7 +57,7 @@ def simulate_all(processes: int, names: list[str] | None = None) -> dict[str, di
     """Count on the simulated GPU, a process a case."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(processes) as pool:
-        return dict(pool.imap_unordered(_simulated, names or list(COUNTED), chunksize=1))
+        return dict(pool.imap_unordered(simulate_case, names or list(COUNTED), chunksize=1))
 
 
 def profile(work: Path) -> dict[str, dict[str, float]]:

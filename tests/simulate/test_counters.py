@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvm_layout_ext.simulate.counters import Count, count_global, count_shared, instructions
+from tvm_layout_ext.simulate.counters import (
+    Count,
+    count_copies,
+    count_global,
+    count_shared,
+    instructions,
+)
 
 LANES = np.arange(32)
 ALL = np.ones((1, 32), bool)
@@ -144,3 +150,54 @@ def test_many_requests_are_the_sum_of_each(requests: int, seed: int, width: int)
     each = [count_global(a[None], m[None], width) for a, m in zip(addresses, active, strict=True)]
     assert outside.sectors == sum(count.sectors for count in each)
     assert outside.ideal_sectors == sum(count.ideal_sectors for count in each)
+
+
+def copied(sources: object, addresses: object, active: object = ALL) -> int:
+    rows = (np.asarray(x).reshape(1, 32) for x in (sources, addresses, active))
+    return count_copies(*rows).wavefronts
+
+
+def test_copies_take_a_wavefront_for_a_line_and_a_row() -> None:
+    row, vector = LANES // 8, LANES % 8
+    assert copied(LANES * 16, LANES * 16) == 4
+    # Any order of vectors in a row, any order of lanes.
+    assert copied(row * 512 + vector * 16, row * 128 + (vector ^ 5) * 16) == 4
+    assert copied(LANES * 16, LANES * 16, LANES < 8) == 1
+    lanes = np.random.default_rng(0).permutation(32)
+    assert copied(lanes * 16, lanes * 16) == 4
+    # Half a line each: a wavefront of its own for each of 8 lines.
+    assert copied(LANES // 4 * 512 + LANES % 4 * 16, LANES * 16) == 8
+
+
+@pytest.mark.parametrize(
+    ("shift", "waves"), [(0, 1), (16, 3), (32, 2), (48, 4), (64, 2), (80, 4), (96, 2), (112, 3)]
+)
+def test_a_shifted_line_of_a_copy_costs_by_rows_and_torn_sectors(shift: int, waves: int) -> None:
+    # 8 lanes copy one line. Of 112 bytes in one row or the other, sectors are torn; 16 are whole.
+    assert copied(LANES * 16, LANES * 16 + shift, LANES < 8) == waves
+
+
+def test_copies_of_zeros_read_no_line() -> None:
+    read = np.where(LANES < 8, LANES * 16, -1)
+    assert copied(read, LANES * 16) == 4
+    assert copied(np.full(32, -1), LANES * 16) == 4
+    assert count_copies(LANES[None] * 16, LANES[None] * 16, np.zeros((1, 32), bool)) == Count()
+
+
+@given(
+    st.lists(st.integers(0, 60), min_size=32, max_size=32),
+    st.lists(st.integers(0, 60), min_size=32, max_size=32, unique=True),
+    st.lists(st.booleans(), min_size=32, max_size=32),
+)
+def test_any_copy_matches_the_rule(
+    sources: list[int], places: list[int], active: list[bool]
+) -> None:
+    pairs: dict[tuple[int, int], dict[int, set[int]]] = {}
+    for source, place, on in zip(sources, places, active, strict=True):
+        if on:
+            sectors = pairs.setdefault((source // 8, place // 8), {})
+            sectors.setdefault(source // 2, set()).add(place // 2)
+    wanted = sum(max(map(len, sectors.values())) for sectors in pairs.values())
+    count = count_copies(np.array([sources]) * 16, np.array([places]) * 16, np.array([active]))
+    assert (count.wavefronts, count.bytes) == (wanted, 16 * sum(active))
+    assert count.least_wavefronts == count.wavefronts

@@ -8,7 +8,8 @@ access repeat as often as the shift modulo 128 bytes does, so each pattern is co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -87,7 +88,7 @@ class Access:
     place : Place
         Buffer.
     kind : str
-        ``load``, ``store``, ``atomic``, ``ldmatrix`` or ``stmatrix``.
+        ``load``, ``store``, ``atomic``, ``cp.async`` (its write), ``ldmatrix`` or ``stmatrix``.
     address : AddressCode
         Its index.
     lanes : int
@@ -219,19 +220,27 @@ class Access:
 
     def tally(self, gang: Any, address: Address) -> None:
         """Add the access to the counts of its site."""
-        if address.phase is None:
-            self._add(self._count(gang, address))
+        self.tally_by(gang, [address], lambda: self._count(gang, address))
+
+    def tally_by(self, gang: Any, addresses: Sequence[Address], count: Callable[[], Count]) -> None:
+        """Add what ``count`` finds, once for all accesses of the same masks and phases."""
+        if any(address.phase is None for address in addresses):
+            self.count += count()
             return
-        key = id(address.mask), address.phase
+        masks = [address.mask for address in addresses]
+        key = tuple((id(address.mask), address.phase) for address in addresses)
         known = self._memo.get(key)
-        if known is None or known[0] is not gang or known[1] is not address.mask:
+        if known is None or known[0] is not gang or any(map(operator.is_not, known[1], masks)):
             if known is not None and known[0] is not gang:
                 self._memo.clear()
-            known = self._memo[key] = gang, address.mask, self._count(gang, address)
-        self._add(known[2])
+            known = self._memo[key] = gang, masks, count()
+        self.count += known[2]
 
-    def _add(self, more: Count) -> None:
-        self.count += more
+    def byte_addresses(self, gang: Any, address: Address) -> tuple[Any, Any]:
+        """Addresses of a contiguous access and active threads, ``[warps, 32]`` each."""
+        mask = address.mask if address.mask is not None else gang.full
+        at = address.flat * self.place.dtype.itemsize + self._low_address(gang)
+        return np.reshape(at, (-1, _WARP)), gang.active(mask).reshape(-1, _WARP)
 
     def _count(self, gang: Any, address: Address) -> Count:
         mask = address.mask if address.mask is not None else gang.full
@@ -271,10 +280,14 @@ class Access:
 
     def load(self, s: Any, mask: Any) -> tuple[Any, Any]:
         """Read: the values and their poison."""
-        gang = s.gang
         address = self.locate(s, mask)
         if address is None:
             return self.place.dtype.type(0), None
+        return self.load_at(s, address)
+
+    def load_at(self, s: Any, address: Address) -> tuple[Any, Any]:
+        """Read at an address that was checked."""
+        gang = s.gang
         memory = gang.memories[self.place.storage.number]
         self.tally(gang, address)
         elements = self.elements(address.flat)

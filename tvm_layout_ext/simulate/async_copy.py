@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from .access import Access
+from .. import hardware
+from .access import Access, Address
 from .code import Code, Run, mask_and
+from .counters import Count, count_copies, count_shared
 from .flights import Flight, Source, land
 from .machine import check_predicate
 from .values import retyped, retyped_poison
@@ -83,14 +85,14 @@ def copy_by_size(loads: Mapping[int, Access], store: Access, size: Code) -> Run:
         active = s.gang.active(m if m is not None else s.gang.full)
         value = np.zeros((store.lanes, s.gang.size), store.place.dtype)
         poison = np.zeros(value.shape, np.int64)
-        sources: list[Source] = []
+        reads: list[_Read] = []
         for read in np.unique(found[active & (found != 0)]):
             chosen = found == read
             part, codes, more = _read(s, m, loads[int(read)], store, chosen)
-            sources += more
+            reads += more
             value = np.where(chosen, part, value)
             poison = poison if codes is None else np.where(chosen, codes, poison)
-        _issue(s, m, store, value, poison if poison.any() else None, sources)
+        _issue(s, m, store, value, poison if poison.any() else None, reads)
 
     return run
 
@@ -102,12 +104,17 @@ def _known(s: Any, m: Any, load: Access, code: Code) -> Any:
     return value if poison is None else check_predicate(load.site, s.gang, m, value, poison)
 
 
-def _issue(s: Any, m: Any, store: Access, value: Any, poison: Any, sources: list[Source]) -> None:
+#: A load and where it read.
+_Read = tuple[Access, Address]
+
+
+def _issue(s: Any, m: Any, store: Access, value: Any, poison: Any, reads: list[_Read]) -> None:
     gang = s.gang
     address = store.locate(s, m)
     if address is None:
         return
-    store.tally(gang, address)
+    where = [address, *(read for _, read in reads)]
+    store.tally_by(gang, where, lambda: _count(gang, store, address, reads))
     memory = gang.memories[store.place.storage.number]
     mask = address.mask if address.mask is not None else gang.full
     lanes = gang.lane if mask is None else np.flatnonzero(mask)
@@ -121,20 +128,31 @@ def _issue(s: Any, m: Any, store: Access, value: Any, poison: Any, sources: list
     codes = None if poison is None else poison[..., lanes].reshape(moved.shape)
     group = _groups(gang)[lanes]
     # A thread without a legal destination copies nothing.
-    read = [source.keep(lanes) for source in sources]
-    gang.flights.append(Flight(store, lanes, elements, moved, codes, group, list(s.slots), read))
+    sources = [source.keep(lanes) for read in reads for source in _sources(gang, *read)]
+    gang.flights.append(Flight(store, lanes, elements, moved, codes, group, list(s.slots), sources))
 
 
-def _read(
-    s: Any, m: Any, load: Access, store: Access, wanted: Any
-) -> tuple[Any, Any, list[Source]]:
-    """What the destination will hold, ``[n, threads]`` in its own type, its poison, and sources."""
+def _count(gang: Any, store: Access, address: Address, reads: list[_Read]) -> Count:
+    """Wavefronts of a copy; what threads read decides them, too."""
+    written, active = store.byte_addresses(gang, address)
+    if store.width < hardware.MAX_ACCESS_BYTES:
+        return count_shared(written, active, store.width, store=True)
+    sources = np.full(written.shape, -1)
+    for load, where in reads:
+        at, chosen = load.byte_addresses(gang, where)
+        sources = np.where(chosen, at, sources)
+    return count_copies(sources, written, active)
+
+
+def _read(s: Any, m: Any, load: Access, store: Access, wanted: Any) -> tuple[Any, Any, list[_Read]]:
+    """What the destination will hold, ``[n, threads]`` in its own type, its poison, and reads."""
     size = s.gang.size
-    reads = m if wanted is None else mask_and(m if m is not None else s.gang.full, wanted)
-    if reads is not None and not reads.any():
+    mask = m if wanted is None else mask_and(m if m is not None else s.gang.full, wanted)
+    address = load.locate(s, mask) if mask is None or mask.any() else None
+    if address is None:
         return np.zeros((store.lanes, size), store.place.dtype), None, []
-    value, poison = load.load(s, reads)
-    sources = _sources(s, reads, load)
+    value, poison = load.load_at(s, address)
+    reads = [(load, address)]
     whole = np.broadcast_to(value, (load.lanes, size))
     codes = None if poison is None else np.broadcast_to(poison, (load.lanes, size))
     if wanted is not None:
@@ -144,21 +162,17 @@ def _read(
     codes = retyped_poison(codes, len(moved))
     missing = store.lanes - len(moved)
     if not missing:
-        return moved, codes, sources
+        return moved, codes, reads
     moved = np.concatenate([moved, np.zeros((missing, size), moved.dtype)])
     if codes is not None:
         codes = np.concatenate([codes, np.zeros((missing, size), np.int64)])
-    return moved, codes, sources
+    return moved, codes, reads
 
 
-def _sources(s: Any, m: Any, load: Access) -> list[Source]:
+def _sources(gang: Any, load: Access, address: Address) -> list[Source]:
     """What a load reads of memory that the kernel may write meanwhile."""
-    gang = s.gang
     memory = gang.memories[load.place.storage.number]
     if memory.shadow is None:
-        return []
-    address = load.locate(s, m)
-    if address is None:
         return []
     mask = address.mask if address.mask is not None else gang.full
     lanes = gang.lane if mask is None else np.flatnonzero(mask)

@@ -33,7 +33,7 @@ def _legacy(c: StatementCompiler, call: Any) -> Run:
     target, target_at, source, source_at, size, *predicate = call.args
     width = int(size.value)
     name = c.places.pointed(source).name
-    store = _legacy_side(c, target, target_at, width, "store", name)
+    store = _legacy_side(c, target, target_at, width, "cp.async", name)
     load = _legacy_side(c, source, source_at, width, "load")
     chosen = c.expr(predicate[0]) if predicate and not _is_minus_one(predicate[0]) else None
     return async_copy.copy(load, store, chosen)
@@ -54,7 +54,7 @@ def _side(
     c: StatementCompiler, place: Any, at: Any, width: int, kind: str, source: str = ""
 ) -> Access:
     name = c.names.of(place, at, width)
-    if kind == "store":
+    if kind == "cp.async":
         c.enter_block(name, source)
     return c.access(place, at, max(width // place.dtype.itemsize, 1), True, kind, name)
 
@@ -74,7 +74,7 @@ def _table(c: StatementCompiler, call: Any) -> Run:
     width = int(size.value)
     from_place, from_at = c.pointee(source)
     to_place, to_at = c.pointee(target)
-    store = _side(c, to_place, to_at, width, "store", from_place.name)
+    store = _side(c, to_place, to_at, width, "cp.async", from_place.name)
 
     def load(read: int) -> Access:
         return _side(c, from_place, from_at, read, "load")

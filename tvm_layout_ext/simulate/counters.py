@@ -20,10 +20,27 @@ The rules, for the 32 banks of 4 bytes:
   conflicts: one a phase, or one for two phases that may join. Bank conflicts are wavefronts minus
   this.
 
-Measured on an H200 (``benchmarks/wavefronts.py``), the rules are exact for all writes, for reads of
-1, 2, 4 and 8 bytes, and for reads of 16 bytes by whole warps. Reads of 16 bytes by part of a warp,
-of addresses that several threads share, are joined by the hardware by a rule that is not known;
-what is counted there can be off by one or two wavefronts.
+Asynchronous copies (``cp.async`` of 16 bytes, Nsight Compute's ``ldgsts``) go by other rules, as
+their data reach shared memory in the order in which lines come from global memory, not lanes:
+
+* a wavefront writes one 128-byte row of shared memory from one 128-byte line of global memory,
+  whatever the lanes; within the two, 16-byte vectors may go in any order;
+* but a 32-byte sector of the line moves whole. Where its halves go to two different sectors of the
+  row, the pair of line and row takes two wavefronts;
+* lanes that read nothing, and so write zeros, count as one line of their own (not measured);
+* Nsight Compute calls none of it a bank conflict, so the least is what it is. Shorter copies are
+  counted as stores (not measured).
+
+So 128-byte rows of a tile under any XOR of 16-byte vectors take one wavefront per row; rows of 64
+bytes take one each, too, twice as many for the same bytes; and padded rows, shifted against the
+lines that they come from, take two wavefronts where they are shifted by whole sectors and up to
+four where by half of one. The rules give the wavefronts that Nsight Compute counted in 14 GEMMs
+exactly (``benchmarks/results/h200_copy_patterns.json``).
+
+Measured on an H200 (``benchmarks/wavefronts.py``), the rules are exact for all plain writes, for
+reads of 1, 2, 4 and 8 bytes, and for reads of 16 bytes by whole warps. Reads of 16 bytes by part of
+a warp, of addresses that several threads share, are joined by the hardware by a rule that is not
+known; what is counted there can be off by one or two wavefronts.
 """
 
 from __future__ import annotations
@@ -36,9 +53,11 @@ import numpy as np
 from .. import hardware
 from ..layout.requests import NOTHING, distinct, pieces, request_wavefronts
 
-__all__ = ["Count", "count_global", "count_shared", "instructions"]
+__all__ = ["Count", "count_copies", "count_global", "count_shared", "instructions"]
 
 _WARP = hardware.WARP_SIZE
+#: Bytes of a line of global memory in the L1 cache, and of all banks of shared memory once.
+_LINE_BYTES = hardware.NUM_BANKS * hardware.BANK_BYTES
 
 
 @dataclass(frozen=True)
@@ -92,9 +111,8 @@ def _patterns(addresses: Any, active: Any, modulo: int) -> tuple[Any, Any, Any]:
     shifted = np.where(active, addresses - origin[:, None], NOTHING)
     if len(shifted) == 1 or (shifted == shifted[0]).all():
         return shifted[:1], active[:1], np.array([len(shifted)])
-    packed = np.ascontiguousarray(shifted).view(np.dtype((np.void, shifted.dtype.itemsize * _WARP)))
-    _, index, repeats = np.unique(packed.ravel(), return_index=True, return_counts=True)
-    return shifted[index], active[index], repeats
+    rows, index, repeats = _distinct_rows(shifted)
+    return rows, active[index], repeats
 
 
 def _live(addresses: Any, active: Any) -> tuple[Any, Any]:
@@ -164,3 +182,72 @@ def count_shared(addresses: Any, active: Any, width: int, *, store: bool = False
     moved = int(active.sum()) * width
     wavefronts, least_wavefronts = int(waves @ repeats), int(least @ repeats)
     return Count(requests, moved, wavefronts=wavefronts, least_wavefronts=least_wavefronts)
+
+
+def count_copies(sources: Any, addresses: Any, active: Any) -> Count:
+    """Count the shared-memory wavefronts of asynchronous copies of 16 bytes a lane.
+
+    Parameters
+    ----------
+    sources : array of int, [requests, 32]
+        Byte address that each lane reads in global memory; -1 where it reads nothing.
+    addresses : array of int, [requests, 32]
+        Byte address that it writes in shared memory.
+    active : array of bool, [requests, 32]
+        Lanes that take part.
+
+    Examples
+    --------
+    Rows of 128 bytes, rows of 64 bytes that lie 512 bytes apart in global memory, and rows of 128
+    bytes that padding spreads to 144:
+
+    >>> import numpy as np
+    >>> every, lane = np.ones((1, 32), bool), np.arange(32)[None]
+    >>> count_copies(lane * 16, lane * 16, every).wavefronts
+    4
+    >>> count_copies(lane // 4 * 512 + lane % 4 * 16, lane * 16, every).wavefronts
+    8
+    >>> count_copies(lane * 16, lane // 8 * 144 + lane % 8 * 16, every).wavefronts
+    10
+    """
+    sources, _ = _live(sources, active)
+    addresses, active = _live(addresses, active)
+    if not len(addresses):
+        return Count()
+    requests, moved = len(addresses), int(active.sum()) * hardware.MAX_ACCESS_BYTES
+    reads = active & (sources >= 0)
+    pairs = _relative(sources, reads), _relative(addresses, active)
+    both, index, repeats = _distinct_rows(np.concatenate(pairs, axis=1))
+    waves = int(_copy_wavefronts(both[:, :_WARP], both[:, _WARP:], active[index]) @ repeats)
+    return Count(requests, moved, wavefronts=waves, least_wavefronts=waves)
+
+
+def _relative(addresses: Any, active: Any) -> Any:
+    """Addresses from the line of the lowest one, and NOTHING where nothing is accessed."""
+    lowest = np.where(active, addresses, np.iinfo(np.int64).max).min(axis=1)
+    shifted = addresses - (lowest // _LINE_BYTES * _LINE_BYTES)[:, None]
+    return np.where(active, shifted, NOTHING)
+
+
+def _distinct_rows(rows: Any) -> tuple[Any, Any, Any]:
+    """Distinct rows, where each stands first, and how often it occurs."""
+    rows = np.ascontiguousarray(rows)
+    packed = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).ravel()
+    _, index, repeats = np.unique(packed, return_index=True, return_counts=True)
+    return rows[index], index, repeats
+
+
+def _copy_wavefronts(sources: Any, addresses: Any, active: Any) -> Any:
+    """Sum, over pairs of a global line and a shared row, the sectors that a sector goes to."""
+    sector, part = sources // hardware.SECTOR_BYTES, addresses // hardware.SECTOR_BYTES
+    row, line = addresses // _LINE_BYTES, sources // _LINE_BYTES
+    together = active[:, :, None] & active[:, None] & (row[:, :, None] == row[:, None])
+    paired = together & (line[:, :, None] == line[:, None])
+    # Zeros have no sector that would have to move whole.
+    split = together & (sector[:, :, None] == sector[:, None]) & (sources >= 0)[:, :, None]
+    bit = 1 << part % (_LINE_BYTES // hardware.SECTOR_BYTES)
+    places = np.where(split, bit[:, None], 0)
+    degree = np.maximum(np.bitwise_count(np.bitwise_or.reduce(places, axis=2)), 1)
+    worst = np.where(paired, degree[:, None], 0).max(axis=2)
+    first = active & (paired.argmax(axis=2) == np.arange(_WARP))
+    return np.where(first, worst, 0).sum(axis=1)

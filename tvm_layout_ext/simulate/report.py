@@ -45,7 +45,8 @@ class Access:
     scope : str
         ``global``, ``shared`` or ``shared.dyn``.
     kind : str
-        ``load``, ``store``, ``atomic``, ``ldmatrix`` or ``stmatrix``.
+        ``load``, ``store``, ``atomic``, ``ldmatrix``, ``stmatrix`` or ``cp.async``, the write of an
+        asynchronous copy; its read is a ``load``.
     requests : int
         Warp instructions.
     sectors, ideal_sectors : int
