@@ -262,14 +262,18 @@ class Schedule:
         name : str
             The function's name.
         """
-        self._check_args(args)
         if not isinstance(name, str) or not (name.isidentifier() and name.isascii()):
             raise ScheduleError(
                 f"A function's name is a word of letters, digits and _, not {name!r}."
             )
-        mod = materialise(self, list(args)).mod
+        mod = self.to_schedule(args).mod
         check_lowerable(mod)
         return tvm.IRModule({name: mod["main"].with_attr("global_symbol", name)})
+
+    def to_schedule(self, args: Sequence[Any]) -> s_tir.Schedule:
+        """Apply everything to a fresh TensorIR schedule of a function with these parameters."""
+        self._check_args(args)
+        return materialise(self, list(args))
 
     def _inputs(self) -> list[te.Tensor]:
         return [s.op.output(0) for s in self.stages if isinstance(s.op, te.PlaceholderOp)]

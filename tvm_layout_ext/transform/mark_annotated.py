@@ -11,11 +11,17 @@ from tvm.s_tir import SBlock
 from ..analysis.assumptions import read_assumptions
 from ..target import better_than_guess
 
-__all__ = ["ANNOTATION_PREFIX", "MARK", "MarkAnnotated", "is_annotated"]
+__all__ = ["ANNOTATION_PREFIX", "KNOB_PREFIX", "MARK", "MarkAnnotated", "is_annotated"]
 
 ANNOTATION_PREFIX = "layout_ext."
+#: The tuner's note of which value of a knob made a schedule; asks for nothing.
+KNOB_PREFIX = "layout_ext.knob."
 #: Function attribute that outlives the blocks, whose annotations end at LowerOpaqueBlock.
 MARK = "layout_ext.annotated"
+
+
+def _asks(key: str) -> bool:
+    return key.startswith(ANNOTATION_PREFIX) and not key.startswith(KNOB_PREFIX)
 
 
 def is_annotated(func: tirx.PrimFunc) -> bool:
@@ -29,7 +35,7 @@ def is_annotated(func: tirx.PrimFunc) -> bool:
 
     def look(node: Any) -> None:
         nonlocal found
-        found = found or any(str(key).startswith(ANNOTATION_PREFIX) for key in node.annotations)
+        found = found or any(_asks(str(key)) for key in node.annotations)
 
     tvm_ffi.structural_walk(func.body, [(SBlock, look), (tirx.For, look)])
     return found

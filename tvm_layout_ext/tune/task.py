@@ -10,8 +10,9 @@ import numpy as np
 import tvm
 from tvm import s_tir
 
-from ..build import to_module
+from .. import te
 from ..hardware import Architecture
+from ..schedule.lowerable import check_lowerable
 from .knobs import Config
 from .operator import Operator, Shape
 from .space import Space
@@ -52,11 +53,24 @@ class Task:
 
     def module(self, config: Config, shape: Shape | None = None) -> tvm.IRModule:
         """Schedule the operator with a configuration, at this shape or another."""
+        return self.schedule(config, shape).mod
+
+    def schedule(self, config: Config, shape: Shape | None = None) -> s_tir.Schedule:
+        """Schedule the operator with a configuration, keeping the trace."""
         tensors = self.operator.compute(shape or self.shape, self.dtype)
         scheduled = self.operator.schedule(tensors, config)
         if isinstance(scheduled, s_tir.Schedule):
-            return to_module(scheduled)
-        return to_module(scheduled, tensors)
+            return scheduled
+        sch = scheduled.to_schedule(tensors)
+        check_lowerable(sch.mod)
+        return sch
+
+    @cached_property
+    def unscheduled(self) -> tvm.IRModule:
+        """The computation before any schedule: what traces of its candidates start from."""
+        tensors = self.operator.compute(self.shape, self.dtype)
+        function = te.create_prim_func(list(tensors)).with_attr("global_symbol", "main")
+        return tvm.IRModule({"main": function})
 
     def draw(self, stream: int, shape: Shape | None = None) -> list[np.ndarray]:
         """Random inputs; another ``stream`` gives other values from the same seed."""
