@@ -33,7 +33,7 @@ _workloads = st.builds(
     st.builds(
         Record,
         time=st.just("2026-01-01T00:00:00.000Z"),
-        runner=st.sampled_from(["cuda", "simulate"]),
+        runner=st.sampled_from(["cuda", "rpc", "simulate"]),
         device=st.text(max_size=20),
         arch=st.just("sm_90a"),
         versions=st.dictionaries(st.text(max_size=8), _maybe_text, max_size=4),
@@ -56,6 +56,13 @@ _workloads = st.builds(
         error_class=_maybe_text,
         error_text=_maybe_text,
         git_id=_maybe_text,
+        kind=st.sampled_from(["trial", "finalist"]),
+        l2=st.sampled_from([None, "warm", "flushed", "rotated"]),
+        protocol=st.none() | st.dictionaries(st.text(max_size=8), st.integers() | _maybe_text),
+        clock_mhz=st.none() | _seconds,
+        spill_bytes=st.none() | st.integers(0, 1 << 20),
+        modelled_seconds=st.none() | _seconds,
+        server=_maybe_text,
     )
 )
 def test_record_survives_its_json_line(record: Record) -> None:
@@ -73,6 +80,7 @@ def test_line_has_the_fields_users_were_promised() -> None:
         "schema_version", "id", "time", "runner", "device", "arch", "versions", "workload", "trial",
         "config", "status", "times", "median", "spread", "tflops", "gbps", "smem_bytes",
         "registers", "conflict_model", "verified_on", "error_class", "error_text", "seed", "git_id",
+        "kind", "l2", "protocol", "clock_mhz", "spill_bytes", "modelled_seconds", "server",
     }  # fmt: skip
     assert set(data["workload"]) == {"operator", "shape", "dtype", "hash"}
 
@@ -134,6 +142,44 @@ def test_record_with_a_field_missing_or_of_another_type_is_corrupt(
     lines = [{k: v for k, v in data.items() if k != field}, data | {field: object.__name__ + "?"}]
     (tmp_path / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert Log(tmp_path).read().corrupt == 2
+
+
+_LATER = ("kind", "l2", "protocol", "clock_mhz", "spill_bytes", "modelled_seconds", "server")
+
+
+def test_line_from_before_the_later_fields_is_read(tmp_path: Path) -> None:
+    old = {k: v for k, v in make_record().to_json().items() if k not in _LATER}
+    (tmp_path / "trials.jsonl").write_text(json.dumps(old) + "\n")
+    reading = Log(tmp_path).read()
+    assert (reading.records, reading.corrupt) == ([make_record()], 0)
+    assert reading.records[0].id == old["id"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kind", "winner"),
+        ("l2", "cold"),
+        ("protocol", [1]),
+        ("clock_mhz", "fast"),
+        ("spill_bytes", 0.5),
+        ("modelled_seconds", "1"),
+        ("server", 3),
+        ("runner", "tpu"),
+    ],
+)
+def test_later_field_of_another_type_is_corrupt(tmp_path: Path, field: str, value: object) -> None:
+    (tmp_path / "trials.jsonl").write_text(
+        json.dumps(make_record().to_json() | {field: value}) + "\n"
+    )
+    assert Log(tmp_path).read().corrupt == 1
+
+
+def test_score_of_a_measured_trial_is_its_median_and_of_a_modelled_one_its_cost() -> None:
+    assert make_record(runner="rpc", median=2e-3, server="10.0.0.7:9090").score == 2e-3
+    assert make_record(runner="cuda", median=1e-3).measured
+    assert make_record(median=1e-3).score == 12.5
+    assert not make_record().measured
 
 
 @pytest.mark.parametrize("model", [{}, {"cost": 1.0}, make_model(1.0) | {"cost": "low"}, [], 3])

@@ -1,4 +1,4 @@
-"""Tuning records: their final JSON form, and a log that many writers may append to at once.
+"""A log of tuning records, to which many writers may append at once.
 
 A log is a folder of ``*.jsonl`` files, one record a line. New records go to ``trials.jsonl``.
 A later record with the id of an earlier one takes its place: that is how a winner's
@@ -8,152 +8,19 @@ verification is added to an append-only file.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..errors import RecordError
-from .cost import Counters
-from .knobs import Value
-from .workload import Workload
+from .files import append_whole
+from .record import SCHEMA_VERSION, Record
 
 __all__ = ["SCHEMA_VERSION", "Log", "Reading", "Record"]
 
-SCHEMA_VERSION = 1
 _FILE = "trials.jsonl"
-
-
-@dataclass(frozen=True)
-class Record:
-    """One trial.
-
-    Attributes
-    ----------
-    time : str
-        When it ended, ISO 8601 in UTC.
-    runner : str
-        ``"cuda"`` (measured) or ``"simulate"`` (modelled).
-    device, arch : str
-        The GPU's name (``"simulated GPU"`` for the simulator), and ptxas's word for it.
-    versions : dict
-        Of tvm, tvm_ffi, package, cuda, driver and python; None where there is none.
-    workload : Workload
-    trial : int
-        Number in the seed's order; 0 is the default schedule.
-    config : dict
-        One value a knob.
-    status : str
-        ``"ok"`` or ``"error"``.
-    times : tuple of float
-        Seconds of each repeat; empty for the simulator.
-    median, spread : float, optional
-        Seconds: median of ``times``, and the distance between its quartiles.
-    tflops, gbps : float, optional
-        Work and least traffic over the median.
-    smem_bytes : int, optional
-        Shared memory of a block.
-    registers : int, optional
-        Of a thread; None if unknown.
-    conflict_model : dict, optional
-        The simulated GPU's counters for the whole grid, and the modelled cost made of them.
-    verified_on : str, optional
-        The workload on which the output was compared with NumPy's and found right; smaller than
-        the record's own where simulating all of that takes too long.
-    error_class, error_text : str, optional
-        What went wrong.
-    seed : int
-    git_id : str, optional
-        The source tree that ran it.
-    """
-
-    time: str
-    runner: str
-    device: str
-    arch: str
-    versions: dict[str, str | None]
-    workload: Workload
-    trial: int
-    config: dict[str, Value]
-    status: str
-    seed: int
-    times: tuple[float, ...] = ()
-    median: float | None = None
-    spread: float | None = None
-    tflops: float | None = None
-    gbps: float | None = None
-    smem_bytes: int | None = None
-    registers: int | None = None
-    conflict_model: dict[str, float] | None = None
-    verified_on: str | None = None
-    error_class: str | None = None
-    error_text: str | None = None
-    git_id: str | None = None
-    id: str = field(default="", compare=False)
-
-    def __post_init__(self) -> None:
-        if self.status not in ("ok", "error"):
-            raise ValueError(f"status {self.status!r} is neither ok nor error")
-        if self.runner not in ("cuda", "simulate"):
-            raise ValueError(f"runner {self.runner!r} is neither cuda nor simulate")
-        object.__setattr__(self, "id", self._make_id())
-
-    def _make_id(self) -> str:
-        key = [*self.group, sorted(self.config.items())]
-        return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]
-
-    @property
-    def group(self) -> tuple[Any, ...]:
-        """What must agree before a record stands for a trial to come."""
-        versions = tuple(self.versions.get(name) for name in ("tvm", "package"))
-        return (self.workload.hash, self.runner, self.device, self.arch, *versions, self.seed)
-
-    @property
-    def score(self) -> float | None:
-        """Seconds if measured, modelled cycles if simulated, None if the trial failed."""
-        if self.status != "ok":
-            return None
-        return self.median if self.runner == "cuda" else (self.conflict_model or {}).get("cost")
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, ``schema_version`` first; inverse of :meth:`from_json`."""
-        data = asdict(self) | {"workload": self.workload.to_json(), "times": list(self.times)}
-        return {"schema_version": SCHEMA_VERSION, "id": data.pop("id"), **data}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Record:
-        """Read :meth:`to_json`'s form; KeyError, TypeError or ValueError if it is not that."""
-        known = {f.name for f in fields(cls)} - {"id"}
-        values = {name: data[name] for name in known}
-        values["workload"] = Workload.from_json(values["workload"])
-        values["times"] = tuple(map(float, values["times"]))
-        for name, kind in _KINDS.items():
-            if not isinstance(values[name], kind):
-                raise ValueError(f"{name} is {values[name]!r}")
-        if values["conflict_model"] is not None:
-            _check_model(values["conflict_model"])
-        return cls(**values)
-
-
-def _check_model(model: Any) -> None:
-    """Raise unless all counters are there, and all numbers; KeyError, TypeError or ValueError."""
-    Counters.from_json(model)
-    if not all(isinstance(model[name], int | float) for name in ("cost", "sectors_per_request")):
-        raise ValueError(f"conflict_model is {model!r}")
-
-
-_KINDS: dict[str, type] = {
-    "time": str,
-    "device": str,
-    "arch": str,
-    "versions": dict,
-    "config": dict,
-    "trial": int,
-    "seed": int,
-}
 
 
 @dataclass(frozen=True)
@@ -229,7 +96,7 @@ class Log:
             ) from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            _write_whole(handle, line)
+            append_whole(handle, line)
         except OSError as error:
             raise RecordError(
                 f"Record {record.id} was not written to {self.folder}: "
@@ -283,17 +150,3 @@ def _parse(line: bytes) -> Record | object | None:
         return Record.from_json(data)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-
-
-def _write_whole(handle: int, line: bytes) -> None:
-    """Write a line at the end of a locked file, or leave the file as it was."""
-    size = os.fstat(handle).st_size
-    # A writer that was killed half-way leaves a line without its end; it must not swallow ours.
-    if size and os.pread(handle, 1, size - 1) != b"\n":
-        line = b"\n" + line
-    try:
-        if os.write(handle, line) < len(line):
-            raise OSError(28, "short write")
-    except OSError:
-        os.ftruncate(handle, size)
-        raise
