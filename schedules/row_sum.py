@@ -1,15 +1,29 @@
-"""Sums of the rows of a matrix, in 32 bits: a warp reads along a row."""
+"""Sums of the rows of a matrix, in 32 bits: lanes read along a row and add up their sums.
+
+By default ``auto_coalesce`` maps the rows. Where ``lanes`` says how many threads share a row, the
+mapping is laid out here: a block of ``threads`` threads sums as many rows as it has groups of
+lanes, and a thread has ``loads`` vectors on their way before it adds the first of them up.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from tvm import s_tir
 
 from tvm_layout_ext import te
-from tvm_layout_ext.schedules._coalesced import memory_bound
-from tvm_layout_ext.tune.operator import Tolerance
+from tvm_layout_ext.hardware import Architecture
+from tvm_layout_ext.schedules import _coalesced
+from tvm_layout_ext.tune.knobs import Config, Refusal, knob
+from tvm_layout_ext.tune.operator import Operator, Tolerance
 
+KNOBS = (
+    *_coalesced.KNOBS,
+    knob("lanes", (0, 16, 32, 64, 128, 256, 512), default=0),
+    knob("loads", (0, 1, 2, 4, 8, 16), default=0),
+)
 #: Sums of thousands of halves: the order of the additions shows in the last bits.
 TOLERANCE = Tolerance(rtol=1e-4, atol=1e-3)
 
@@ -23,13 +37,70 @@ def compute(shape: tuple[int, ...], dtype: str) -> list[Any]:
     return [A, B]
 
 
-OPERATOR = memory_bound(
-    "row_sum",
-    ("M", "N"),
-    compute,
-    lambda a: a.sum(1, dtype=np.float32),
+def schedule(tensors: Sequence[Any], config: Config) -> te.Schedule | s_tir.Schedule:
+    """How: as ``auto_coalesce`` maps it, or ``lanes`` threads a row."""
+    lanes = int(config["lanes"])
+    if not lanes:
+        return _coalesced.coalesced(tensors, config)
+    vector = int(config["vector_bytes"]) // np.dtype(str(tensors[0].dtype)).itemsize
+    sch = s_tir.Schedule(te.create_prim_func(list(tensors)).with_attr("global_symbol", "main"))
+    total = sch.get_sblock("B")
+    i, k = sch.get_loops(total)
+    grid, row = sch.split(i, [None, int(config["threads"]) // lanes])
+    step, load, lane, part = sch.split(k, [None, int(config["loads"]), lanes, vector])
+    sch.reorder(grid, row, lane, step, load, part)
+    for loop, thread in ((grid, "blockIdx.x"), (row, "threadIdx.y"), (lane, "threadIdx.x")):
+        sch.bind(loop, thread)
+    registers = sch.cache_read(total, 0, "local")
+    sch.compute_at(registers, load, preserve_unit_loops=True)
+    if vector > 1:
+        sch.vectorize(sch.get_loops(registers)[-1])
+    for loop in (load, part):
+        sch.unroll(loop)
+    return sch
+
+
+def check(
+    shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
+) -> Refusal | None:
+    """Why a configuration is not legal, or None."""
+    threads, width, lanes, loads = (int(config[k.name]) for k in KNOBS)
+    if not lanes:
+        if loads:
+            return Refusal("loads are auto's", "Without lanes, loads must be 0: auto chooses them.")
+        return None
+    if not loads or threads < lanes:
+        return Refusal(
+            "threads idle", f"{threads} threads with {loads} loads each do not hold {lanes} lanes."
+        )
+    vector = width // np.dtype(dtype).itemsize
+    rows, columns = shape
+    if not vector or columns % vector:
+        return Refusal(
+            "vector misaligned", f"Rows of {columns} have no whole vectors of {width} bytes."
+        )
+    if columns % (lanes * vector * loads):
+        return Refusal(
+            "row too short",
+            f"{lanes} lanes with {loads} vectors of {vector} do not share out {columns} columns.",
+        )
+    if rows % (threads // lanes):
+        return Refusal("rows idle", f"Blocks of {threads // lanes} rows do not share out {rows}.")
+    return None
+
+
+OPERATOR = Operator(
+    name="row_sum",
+    dims=("M", "N"),
     parallel=("M",),
     dtypes=("float16", "float32"),
+    knobs=KNOBS,
+    compute=compute,
+    schedule=schedule,
+    check=check,
+    inputs=lambda shape, dtype, rng: [_coalesced.draw(shape, dtype, rng)],
+    reference=lambda a: a.sum(1, dtype=np.float32),
     flops=lambda shape: shape[0] * shape[1],
-    tolerance=TOLERANCE,
+    traffic=lambda shape, dtype: np.dtype(dtype).itemsize * shape[0] * shape[1] + 4 * shape[0],
+    tolerance=lambda shape, dtype: TOLERANCE,
 )

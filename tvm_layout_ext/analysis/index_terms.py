@@ -153,6 +153,8 @@ class Term:
         stands : mapping
             Terms that other symbols stand for.
         """
+        if symbol not in self.symbols and self.symbols.isdisjoint(stands):
+            return 1
         if self.op == "symbol":
             if self.leaf is symbol:
                 return None
@@ -176,6 +178,8 @@ class Term:
         self, modulus: int, symbol: Symbol, stands: Mapping[Symbol, Term]
     ) -> int | None:
         """The same, where only the value modulo a constant matters."""
+        if symbol not in self.symbols and self.symbols.isdisjoint(stands):
+            return 1
         if self.op == "symbol":
             if self.leaf is symbol:
                 return modulus

@@ -61,6 +61,9 @@ class Operator:
         least move between device memory and chip.
     tolerance : callable
         ``tolerance(shape, dtype)``: how far from the reference is still right.
+    prune : callable, optional
+        ``prune(shape, dtype, config, architecture)`` gives the rule by which another candidate is
+        surely no worse than a legal one, or None if it is worth trying.
     """
 
     name: str
@@ -76,10 +79,20 @@ class Operator:
     flops: Callable[[Shape], int]
     traffic: Callable[[Shape, str], int]
     tolerance: Callable[[Shape, str], Tolerance]
+    prune: Callable[[Shape, str, Config, Architecture], Refusal | None] | None = None
 
     def default_config(self) -> dict[str, Any]:
         """The configuration of trial 0."""
         return {knob.name: knob.default for knob in self.knobs}
+
+    def refuse(
+        self, shape: Shape, dtype: str, config: Config, architecture: Architecture
+    ) -> Refusal | None:
+        """Why a configuration is not legal or not worth trying, or None."""
+        refusal = self.check(shape, dtype, config, architecture)
+        if refusal is None and self.prune is not None:
+            return self.prune(shape, dtype, config, architecture)
+        return refusal
 
     def check_shape(self, shape: Any) -> Shape:
         """Return a shape as a tuple, or raise ScheduleError saying what is wrong with it."""

@@ -19,7 +19,9 @@ __all__ = ["Space"]
 
 @dataclass(frozen=True)
 class Space:
-    """Every combination of an operator's knobs that is legal for one shape, dtype and GPU.
+    """The combinations of an operator's knobs that are legal for one shape, dtype and GPU.
+
+    Those that another is surely no worse than (:attr:`Operator.prune`) are left out, too.
 
     Attributes
     ----------
@@ -42,7 +44,7 @@ class Space:
         refused: Counter[str] = Counter()
         for values in itertools.product(*(knob.values for knob in self.operator.knobs)):
             config = dict(zip(names, values, strict=True))
-            refusal = self.operator.check(self.shape, self.dtype, config, self.architecture)
+            refusal = self.operator.refuse(self.shape, self.dtype, config, self.architecture)
             if refusal is None:
                 legal.append(config)
             else:
@@ -51,7 +53,7 @@ class Space:
 
     @property
     def legal(self) -> list[dict[str, Any]]:
-        """The legal configurations, in the order of the knobs' values."""
+        """The legal configurations worth trying, in the order of the knobs' values."""
         return self._judged[0]
 
     @property
