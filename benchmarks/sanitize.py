@@ -14,7 +14,7 @@ import numpy as np
 import tvm
 
 import tvm_layout_ext as tlx
-from tvm_layout_ext.schedules import column_sum, gemm
+from tvm_layout_ext.schedules import column_sum, gemm, stencil, stream_reduce
 from tvm_layout_ext.schedules._coalesced import coalesced
 from tvm_layout_ext.schedules.permute import permuted
 
@@ -49,6 +49,11 @@ def kernels() -> Iterator[tuple[str, Any, list[np.ndarray], np.ndarray]]:
         [b],
         b.astype("float32").sum(0),
     )
+    for operator, stages in product((stream_reduce.OPERATOR, stencil.OPERATOR), (1, 2, 4)):
+        inputs = operator.inputs((250, 1000), "float16", rng)
+        config = operator.default_config() | {"stages": stages}
+        mod = operator.schedule(operator.compute((250, 1000), "float16"), config).mod
+        yield f"{operator.name} in {stages} versions", mod, inputs, operator.reference(*inputs)
 
 
 def main() -> None:
