@@ -1,0 +1,123 @@
+"""Which legal tilings of the GEMM are not worth trying, because another is surely no worse."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+
+from tvm_layout_ext.hardware import WARP_SIZE, Architecture
+from tvm_layout_ext.tune.knobs import Config, Refusal
+
+__all__ = ["prune"]
+
+#: A multiprocessor has four schedulers; each wants a warp.
+LEAST_WARPS, MOST_WARPS = 4, 8
+#: Sums of a thread below which fragments' loads outweigh products, unless the grid is small.
+LEAST_SUMS = 64
+#: Multiprocessors of the GPUs that this is written for (H100 and H200).
+MULTIPROCESSORS = 132
+#: Bytes on their way to a multiprocessor that hide all latency: 4.8 TB/s / 132 for a microsecond
+#: are 36 KB, and tiles come out of L2 twice as fast.
+ENOUGH_IN_FLIGHT = 98_304
+#: Least K of a tile, in bytes: shorter rows than 64 bytes tear 128-byte lines into four.
+LEAST_ROW_BYTES = 64
+LINE_BYTES = 128
+#: How much more than the least a group of blocks may read from memory.
+READS = 1.25
+L2_BYTES = 50_000_000
+
+
+def prune(
+    shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
+) -> Refusal | None:
+    """Why a configuration is not worth trying, or None."""
+    size = np.dtype(dtype).itemsize
+    return (
+        _modes(size, config)
+        or _warps(shape, config)
+        or _depth(shape, size, config)
+        or _group(shape, size, config)
+    )
+
+
+def _warps(shape: tuple[int, ...], v: Config) -> Refusal | None:
+    warps = v["warps_m"] * v["warps_n"]
+    if not LEAST_WARPS <= warps <= MOST_WARPS:
+        return Refusal("number of warps", f"{warps} warps; 4 to 8 feed four schedulers.")
+    tile = v["tile_m"] // v["warps_m"], v["tile_n"] // v["warps_n"]
+    ways = ((m, warps // m) for m in (1, 2, 4) if warps // m in (1, 2, 4))
+    least = min(
+        v["tile_m"] // m + v["tile_n"] // n
+        for m, n in ways
+        if v["tile_m"] // m % 16 == v["tile_n"] // n % 16 == 0
+    )
+    if sum(tile) > least:
+        return Refusal(
+            "lopsided warps",
+            f"Warps of {tile[0]}x{tile[1]} load {sum(tile)} rows a step; {least} are possible.",
+        )
+    sums = tile[0] * tile[1] // WARP_SIZE
+    blocks = ceil(shape[0] / v["tile_m"]) * ceil(shape[1] / v["tile_n"])
+    if sums < LEAST_SUMS and blocks > 2 * MULTIPROCESSORS:
+        return Refusal(
+            "small warp tile", f"{sums} sums a thread in {blocks} blocks; larger tiles load less."
+        )
+    return None
+
+
+def _depth(shape: tuple[int, ...], size: int, v: Config) -> Refusal | None:
+    if v["tile_k"] * size < LEAST_ROW_BYTES:
+        return Refusal("short rows", f"Rows of {v['tile_k'] * size} bytes tear lines of 128.")
+    steps = ceil(shape[2] / v["tile_k"])
+    if v["stages"] == 1 and steps > 1:
+        return Refusal("no pipeline", "One stage hides no latency; two do, and nearly always fit.")
+    if v["stages"] > max(2, steps):
+        return Refusal("deeper than K", f"{v['stages']} stages for {steps} steps along K.")
+    step = (v["tile_m"] + v["tile_n"]) * v["tile_k"] * size
+    if v["stages"] > 2 and (v["stages"] - 2) * step >= ENOUGH_IN_FLIGHT:
+        return Refusal(
+            "deeper than needed",
+            f"{(v['stages'] - 2) * step:,} bytes are on their way with a stage less.",
+        )
+    return None
+
+
+def _group(shape: tuple[int, ...], size: int, v: Config) -> Refusal | None:
+    rows, columns = (ceil(n / v[t]) for n, t in zip(shape, ("tile_m", "tile_n"), strict=False))
+    if rows * columns <= MULTIPROCESSORS or shape[2] * (shape[0] + shape[1]) * size <= L2_BYTES:
+        if v["group"] != 1:
+            return Refusal("group without effect", "All operands stay in the L2 cache anyway.")
+        return None
+    reads = {g: _read(g, rows, v["tile_m"], v["tile_n"]) for g in (1, 4, 8, 16)}
+    if reads[v["group"]] > READS * min(reads.values()):
+        return Refusal(
+            "group reads more",
+            f"Groups of {v['group']} read {reads[v['group']]:,} rows a wave; "
+            f"{min(reads.values()):,} are possible.",
+        )
+    if any(reads[g] <= reads[v["group"]] for g in reads if g < v["group"]):
+        return Refusal("group too high", f"Groups of fewer rows than {v['group']} read as little.")
+    return None
+
+
+def _read(group: int, rows: int, tile_m: int, tile_n: int) -> int:
+    """Rows of A and columns of B that the blocks of a wave read."""
+    high = min(group, rows)
+    return high * tile_m + ceil(MULTIPROCESSORS / high) * tile_n
+
+
+def _modes(size: int, v: Config) -> Refusal | None:
+    mode = v["swizzle"]
+    if mode == "xor":
+        return Refusal("same as auto", "Auto takes the XOR swizzle wherever that is no worse.")
+    if mode == "none" and (v["prefetch"] or v["stream"]):
+        return Refusal(
+            "conflicts not hidden", "Loads with bank conflicts are no faster a step ahead."
+        )
+    if mode == "pad" and v["tile_k"] * size < LINE_BYTES:
+        return Refusal(
+            "padding tears lines",
+            f"Padded rows of {v['tile_k'] * size} bytes take more wavefronts as they are copied.",
+        )
+    return None
