@@ -57,6 +57,8 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     "tirx.CommonSubexprElim": (transform.LowerWarpMemoryFully,),
     # Shared buffers have their final places, reductions over threads their own barriers.
     "tirx.SplitHostDevice": (transform.PlanSync,),
+    # Kernels are functions of their own, and the host's launches still show.
+    "tirx.MakePackedAPI": (transform.OverlapLaunches,),
 }
 #: Plans barriers before it is known which buffers share memory; not for annotated functions.
 _STOCK_SYNC = "s_tir.ThreadSync"

@@ -81,10 +81,11 @@ one phase of 8 rows. Part of a warp alone is a ``divergent`` hazard, and gets po
 Limits
 ------
 Gangs run one after another: a kernel whose blocks wait for each other does not end, which is
-reported as an endless loop. Floating-point results are NumPy's, rounded after each operation,
-where a GPU may fuse a multiplication with an addition. What is not modelled (``wgmma``, ``wmma``,
-sparse and sub-byte products, mbarriers, TMA, clusters, grid barriers) raises ``NotModelled`` with
-its name.
+reported as an endless loop. Floating-point results are NumPy's, rounded after each operation, where
+a GPU may fuse a multiplication with an addition. Kernels run one after another, so that
+``griddepcontrol.wait`` does nothing, and its absence where one is needed stays unseen. What is not
+modelled (``wgmma``, ``wmma``, sparse and sub-byte products, mbarriers, TMA, clusters, grid
+barriers) raises ``NotModelled`` with its name.
 """
 
 from .report import Access, Hazard, Report, Site

@@ -14,6 +14,7 @@ from .lower_tensor_core import LowerTensorCore
 from .lower_warp_memory import LowerWarpMemoryFully
 from .mark_annotated import MarkAnnotated
 from .multi_stage_buffer import InjectMultiStageBuffer
+from .overlap_launches import OverlapLaunches
 from .plan_sync import PlanSync
 from .prefetch_registers import PrefetchSharedToRegister
 from .rasterize_blocks import RasterizeBlocks
@@ -33,6 +34,7 @@ __all__ = [
     "LowerTensorCore",
     "LowerWarpMemoryFully",
     "MarkAnnotated",
+    "OverlapLaunches",
     "PlanSync",
     "PrefetchSharedToRegister",
     "RasterizeBlocks",

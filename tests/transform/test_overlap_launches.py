@@ -1,0 +1,106 @@
+"""The second kernel of a function is launched while the first one ends, and waits for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir, te, tirx
+
+import tvm_layout_ext as tlx
+from tvm_layout_ext import decisions
+from tvm_layout_ext.build import device_program
+from tvm_layout_ext.schedules.column_sum import compute as column_sum
+from tvm_layout_ext.simulate import simulate
+
+TAG = "tirx.use_programtic_dependent_launch"
+
+
+def two_kernels(*, ours: bool) -> s_tir.Schedule:
+    A = te.placeholder((4, 256), "float32", name="A")
+    B = te.compute(A.shape, lambda i, j: A[i, j] + 1, name="B")
+    C = te.compute(A.shape, lambda i, j: B[i, j] * 2, name="C")
+    sch = s_tir.Schedule(te.create_prim_func([A, C]))
+    for name in ("B", "C"):
+        if ours:
+            sch.auto_coalesce(name)
+        else:
+            i, j = sch.get_loops(sch.get_sblock(name))
+            sch.bind(i, "blockIdx.x")
+            sch.bind(j, "threadIdx.x")
+    return sch
+
+
+def tags(kernel: tirx.PrimFunc) -> list[str]:
+    return [str(tag) for tag in kernel.attrs["tirx.kernel_launch_params"]]
+
+
+def waits(kernel: tirx.PrimFunc) -> bool:
+    head = str(kernel.body).find("griddepcontrol")
+    first = min(i for i in (str(kernel.body).find(name) for name in ("B[", "B_1[", "C[")) if i >= 0)
+    return 0 <= head < first
+
+
+def test_only_the_follower_waits_and_before_anything_else() -> None:
+    first, second = device_program(two_kernels(ours=True)).kernels.values()
+    assert "griddepcontrol" not in str(first)
+    assert TAG not in tags(first)
+    assert waits(second)
+    assert tags(second)[-1] == TAG
+
+
+def test_dynamic_shared_memory_stays_the_last_launch_parameter() -> None:
+    A = te.placeholder((4, 256), "float32", name="A")
+    B = te.compute(A.shape, lambda i, j: A[i, j] + 1, name="B")
+    C = te.compute(A.shape, lambda i, j: B[i, 255 - j], name="C")
+    sch = s_tir.Schedule(te.create_prim_func([A, C]))
+    sch.auto_coalesce("B")
+    block = sch.get_sblock("C")
+    i, j = sch.get_loops(block)
+    sch.bind(i, "blockIdx.x")
+    sch.bind(j, "threadIdx.x")
+    staged = sch.cache_read(block, 0, "shared.dyn")
+    sch.compute_at(staged, i)
+    sch.bind(sch.get_loops(staged)[-1], "threadIdx.x")
+    _, second = device_program(sch).kernels.values()
+    assert tags(second)[-2:] == [TAG, "tirx.use_dyn_shared_memory"]
+    value = np.random.default_rng(0).integers(-8, 8, (4, 256)).astype("float32")
+    np.testing.assert_array_equal(simulate(sch, value, None).outputs["C"], value[:, ::-1] + 1)
+
+
+def test_results_and_decisions() -> None:
+    value = np.random.default_rng(0).integers(-8, 8, (4, 256)).astype("float32")
+    report = simulate(two_kernels(ours=True), value, None)
+    np.testing.assert_array_equal(report.outputs["C"], (value + 1) * 2)
+    with decisions.collect() as noted:
+        device_program(two_kernels(ours=True))
+    assert [d.subject for d in noted if d.maker == "OverlapLaunches"] == ["main_kernel_1"]
+
+
+@pytest.mark.parametrize(("ours", "arch"), [(False, "sm_90a"), (True, "sm_80")])
+def test_stock_functions_and_older_gpus_are_left_alone(ours: bool, arch: str) -> None:
+    kernels = device_program(two_kernels(ours=ours), target={"kind": "cuda", "arch": arch}).kernels
+    assert not any(TAG in tags(kernel) for kernel in kernels.values())
+    assert not any("griddepcontrol" in str(kernel) for kernel in kernels.values())
+
+
+def test_the_launch_reaches_the_cuda_code_and_the_runtime() -> None:
+    A, B = column_sum((32768, 4096), "float16")
+    s = tlx.create_schedule(B.op)
+    s[B].auto_coalesce()
+    source = tlx.build(s, [A, B], target="cuda").mod.imports[0].inspect_source()
+    assert source.count("tvm_builtin_ptx_griddepcontrol_wait();") == 1
+
+
+@pytest.mark.gpu
+def test_slabs_add_up_on_a_gpu_run_after_run() -> None:
+    A, B = column_sum((32768, 4096), "float16")
+    s = tlx.create_schedule(B.op)
+    s[B].auto_coalesce()
+    run = tlx.build(s, [A, B], target="cuda")["main"]
+    value = np.random.default_rng(0).integers(-8, 8, (32768, 4096)).astype("float16")
+    a = tvm.runtime.tensor(value, tvm.cuda())
+    for _ in range(8):
+        b = tvm.runtime.tensor(np.full(4096, np.nan, "float32"), tvm.cuda())
+        run(a, b)
+        np.testing.assert_array_equal(b.numpy(), value.astype("float32").sum(0))
