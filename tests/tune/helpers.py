@@ -5,6 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import tvm
+from tvm import s_tir
+
+from tvm_layout_ext import te
 from tvm_layout_ext.tune.cost import Counters
 from tvm_layout_ext.tune.operator import Operator, find_operator
 from tvm_layout_ext.tune.records import Record
@@ -47,3 +51,12 @@ def transpose_from(**defaults: Any) -> Operator:
         for knob in operator.knobs
     )
     return dataclasses.replace(operator, knobs=knobs)
+
+
+def transpose_schedule(extent: int, **config: Any) -> tuple[tvm.IRModule, s_tir.Schedule]:
+    """A float32 transpose of ``extent`` squared: unscheduled, and scheduled as its default is."""
+    operator = find_operator("transpose")
+    tensors = operator.compute((extent, extent), "float32")
+    function = te.create_prim_func(tensors).with_attr("global_symbol", "main")
+    scheduled = operator.schedule(tensors, operator.default_config() | config)
+    return tvm.IRModule({"main": function}), scheduled.to_schedule(tensors)
