@@ -16,11 +16,9 @@ import numpy as np
 
 from tvm_layout_ext import te
 from tvm_layout_ext.hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES, Architecture
+from tvm_layout_ext.schedules._transpose_space import STRIP_BYTES, prune, row_stride
 from tvm_layout_ext.tune.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.operator import Operator, Tolerance
-
-#: Bytes of a row that neighbouring threads cover before they go on to the next row.
-STRIP_BYTES = 128
 
 KNOBS = (
     knob("tile_i", (16, 32, 64, 128), default=64),
@@ -117,11 +115,6 @@ def check(
     return None
 
 
-def row_stride(width: int, factor: int, offset: int) -> int:
-    """Least stride from ``width`` on that is ``offset`` modulo ``factor``: (64, 8, 1) gives 65."""
-    return width + (offset - width) % factor
-
-
 def inputs(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
     """Random bits, so that a lost or doubled element shows; floats stay finite."""
     if np.dtype(dtype).kind == "f":
@@ -143,4 +136,5 @@ OPERATOR = Operator(
     flops=lambda shape: 0,
     traffic=lambda shape, dtype: 2 * shape[0] * shape[1] * np.dtype(dtype).itemsize,
     tolerance=lambda shape, dtype: Tolerance(),
+    prune=prune,
 )
