@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import tvm
-from tvm import s_tir
+from tvm import s_tir, tirx
 from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
 import tvm_layout_ext as tlx
 from tests.schedule.products import Product, scheduled, simulated
 from tvm_layout_ext import ScheduleError, decisions, te
+from tvm_layout_ext.schedules.gemm import OPERATOR, multiply
 
 TYPES = {
     "f16": Product("float16", "float32", "float16"),
@@ -291,3 +292,25 @@ def test_store_matrix_refuses() -> None:
         sch.store_matrix(tc.result, arch="sm_80")
     with pytest.raises(ScheduleError, match=r"copies global to shared.dyn memory"):
         sch.store_matrix(tc.a)
+
+
+def _square(extent: Any) -> tirx.PrimFunc:
+    A, B = (te.placeholder((extent, extent), "float16", name=name) for name in "AB")
+    k = te.reduce_axis((0, extent), name="k")
+    C = te.compute(
+        (extent, extent),
+        lambda i, j: te.sum(A[i, k].astype("float32") * B[k, j].astype("float32"), axis=k),
+        name="C",
+    )
+    return te.create_prim_func([A, B, C])
+
+
+def test_indices_of_64_bits_as_relax_writes_them_give_the_same_kernel() -> None:
+    sources = []
+    for extent in (tirx.IntImm("int64", 64), 64):
+        sch = s_tir.Schedule(_square(extent))
+        multiply(sch, "C", OPERATOR.default_config() | {"tile_m": 64, "tile_n": 64})
+        kernel = tlx.build(sch, target=tlx.cuda_target("sm_90a"))
+        sources.append(kernel.mod.imports[0].inspect_source())
+    assert "mma.sync" in sources[0]
+    assert sources[0] == sources[1]

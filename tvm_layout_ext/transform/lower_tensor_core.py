@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tvm
@@ -22,6 +23,7 @@ __all__ = ["TENSOR_CORE", "LowerTensorCore"]
 #: clears it first.
 TENSOR_CORE = ANNOTATION_PREFIX + "tensor_core"
 _NAME = "LowerTensorCore"
+_MOST_ELEMENTS = 2**31 - 1
 
 
 def _annotated(sch: Any, block: Any) -> list[Any]:
@@ -136,10 +138,24 @@ def _kind(buffer: Any) -> str:
 def _lower_tensor_core(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
     if func.attrs.get(MARK, None) is None or not _has_requests(func):
         return func
-    sch = s_tir.Schedule(tvm.IRModule({"main": func}), debug_mask="none")
+    sch = s_tir.Schedule(_narrowed(tvm.IRModule({"main": func})), debug_mask="none")
     for block in _annotated(sch, sch.get_sblock("root")):
         _lower(sch, block)
     return sch.mod["main"]
+
+
+def _narrowed(mod: tvm.IRModule) -> tvm.IRModule:
+    """Index with 32 bits where that reaches everything, as the intrinsics' descriptions do.
+
+    Relax writes 64. TVM's pass would also narrow the elements of buffers, so it is not for these.
+    """
+    buffers: list[Any] = [p for p in mod["main"].params if hasattr(p, "shape")]
+    tvm_ffi.structural_walk(mod["main"].body, [(SBlock, lambda b: buffers.extend(b.alloc_buffers))])
+    wide = any("int64" in str(buffer.dtype) for buffer in buffers)
+    sizes = [math.prod(int(extent) for extent in buffer.shape) for buffer in buffers]
+    if wide or max(sizes) > _MOST_ELEMENTS:
+        return mod
+    return tirx.transform.ForceNarrowIndexToInt32()(mod)
 
 
 def _has_requests(func: tirx.PrimFunc) -> bool:
