@@ -17,8 +17,11 @@ __all__ = [
     "LIKELY",
     "assert_statement",
     "check_versions",
+    "compile_cuda",
     "has_gpu",
+    "load_cuda_runtime",
     "pass_name",
+    "ptxas_options",
     "register_errors",
     "split_host_device",
     "stock_finalizers",
@@ -168,3 +171,66 @@ def assert_statement(condition: Any, text: str) -> Any:
 
     kind, message = (tvm.ir.expr.StringImm(part) for part in ("ValueError", text))
     return tirx.AssertStmt(condition, kind, [message])
+
+
+def compile_cuda(source: str, **options: Any) -> Any:
+    """Compile CUDA source as TVM does; ``options`` are those of ``tvm.support.nvcc``."""
+    from tvm.support import nvcc
+
+    return nvcc.compile_cuda(source, **options)
+
+
+def ptxas_options() -> list[str]:
+    """Options that TVM hands to ptxas, those of its environment variables among them."""
+    from tvm.support import nvcc
+
+    return list(nvcc._ptxas_option_flags())
+
+
+#: What TVM's CUDA runtime needs of the driver's library in order to be loaded.
+DRIVER_FUNCTIONS = (
+    "cuDeviceGetName",
+    "cuFuncSetAttribute",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuLaunchKernelEx",
+    "cuModuleGetFunction",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuTensorMapEncodeTiled",
+)
+
+
+def load_cuda_runtime(driver: str) -> bool:
+    """Load TVM's CUDA runtime where TVM has not, with a stand-in for the driver's library.
+
+    Only then does TVM compile CUDA source when it builds, and load compiled modules, without a
+    driver; nothing can be run.
+
+    Parameters
+    ----------
+    driver : str
+        Path of a library that calls itself ``libcuda.so.1`` and has :data:`DRIVER_FUNCTIONS`.
+
+    Returns
+    -------
+    bool
+        Whether the runtime is there now.
+    """
+    import ctypes
+    from pathlib import Path
+
+    import tvm
+
+    def there() -> bool:
+        return tvm.get_global_func("ffi.Module.create.cuda", allow_missing=True) is not None
+
+    runtime = Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"
+    if there() or not runtime.exists():
+        return there()
+    try:
+        for library in (driver, str(runtime)):
+            ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return there()

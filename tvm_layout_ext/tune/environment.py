@@ -13,7 +13,14 @@ from pathlib import Path
 from .._compat import has_gpu, tvm_version
 from .._version import __version__
 
-__all__ = ["SIMULATED_DEVICE", "cuda_device", "git_id", "now", "versions"]
+__all__ = [
+    "SIMULATED_DEVICE",
+    "clock_and_temperature",
+    "cuda_device",
+    "git_id",
+    "now",
+    "versions",
+]
 
 SIMULATED_DEVICE = "simulated GPU"
 #: Names the commit where the source tree comes without its history, as in a container.
@@ -59,6 +66,16 @@ def _driver() -> str | None:
     return _first_line(
         ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
     )
+
+
+def clock_and_temperature(device: int) -> tuple[int | None, int | None]:
+    """Clock in MHz of a GPU's multiprocessors now, and its temperature in degrees Celsius."""
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    name = visible[device] if device < len(visible) and visible[device] else str(device)
+    query = "--query-gpu=clocks.sm,temperature.gpu"
+    line = _first_line(["nvidia-smi", query, "--format=csv,noheader,nounits", f"--id={name}"])
+    numbers = [int(part) if part.strip().isdigit() else None for part in (line or "").split(",")]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else (None, None)
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,202 @@
+"""The builder: candidates to loadable libraries, in worker processes, with ptxas's report.
+
+Its results are folders that hold ``kernel.so`` and ``info.json``; any process on a machine of the
+same kind can load the library. Workers see no GPU, and need none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import tvm
+from tvm.ir.utils import derived_object
+from tvm.s_tir.meta_schedule.builder import BuilderInput, BuilderResult, PyBuilder
+from tvm.support.popen_pool import MapResult, PopenPoolExecutor, StatusKind
+from tvm.target import Target
+
+from .._compat import load_cuda_runtime
+from ..build import build, device_program, shared_buffers
+from ..errors import LayoutExtError, TargetError
+from ..target import cuda_target
+from .cubin import MachineCode, machine_code
+from .host_objects import HostObjects, compile_objects
+
+__all__ = ["INFO", "LIBRARY", "CubinBuilder", "describe_error"]
+
+#: Files of an artifact's folder.
+LIBRARY, INFO = "kernel.so", "info.json"
+#: TVM's worker processes grow a little with each build; after so many a fresh one takes over.
+USES = 200
+
+
+@derived_object
+class CubinBuilder(PyBuilder):
+    """Builds candidates in parallel, each to machine code in a library of its own.
+
+    A result's ``artifact_path`` is a folder with ``kernel.so`` and ``info.json`` (``registers``,
+    ``spill_bytes``, ``smem_bytes``, ``seconds``, ``compiler``). A candidate that does not build,
+    crashes its worker or takes too long is a result whose ``error_msg`` starts with one line
+    ``<ErrorClass>: <sentence>``; ptxas's refusals are a ``PtxasError``.
+
+    Parameters
+    ----------
+    architecture : str
+        ptxas's name of the GPU's architecture, for inputs whose target is CUDA; inputs for a CPU
+        are built for their own target.
+    workers : int, optional
+        Processes; by default as many as there are cores.
+    timeout : float
+        Seconds that one candidate may take.
+    folder : path, optional
+        Where the artifacts go; by default a temporary folder that :meth:`close`, or the end of the
+        process, removes.
+
+    Raises
+    ------
+    TargetError
+        If the architecture is unknown, or there is no C compiler.
+    """
+
+    def __init__(
+        self,
+        architecture: str,
+        workers: int | None = None,
+        timeout: float = 60.0,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.target = cuda_target(architecture)
+        self.workers = workers or os.cpu_count() or 1
+        self.timeout = timeout
+        self._scratch = Path(tempfile.mkdtemp(prefix="tvm_layout_ext_build_"))
+        self._remove = weakref.finalize(self, shutil.rmtree, str(self._scratch), True)
+        self.folder = Path(folder) if folder is not None else self._scratch / "artifacts"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._objects = compile_objects(self._scratch)
+        self._pool: PopenPoolExecutor | None = None
+
+    def build(self, build_inputs: Sequence[BuilderInput]) -> list[BuilderResult]:
+        """Build all inputs; the results are in their order."""
+        jobs = [
+            (one.mod, self._target_of(one), str(self.folder), self._objects) for one in build_inputs
+        ]
+        results = self._workers().map_with_error_catching(_build_one, jobs)
+        return [self._result(outcome) for outcome in results]
+
+    def close(self) -> None:
+        """End the workers and remove the temporary folder, and with it the artifacts there."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        self._remove()
+
+    def _target_of(self, one: BuilderInput) -> Target:
+        return self.target if one.target.kind.name == "cuda" else one.target
+
+    def _workers(self) -> PopenPoolExecutor:
+        if self._pool is None:
+            self._pool = PopenPoolExecutor(
+                max_workers=self.workers,
+                timeout=self.timeout,
+                initializer=_start_worker,
+                initargs=(self._objects.driver,),
+                maximum_process_uses=USES,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        return self._pool
+
+    def _result(self, outcome: MapResult) -> BuilderResult:
+        if outcome.status == StatusKind.COMPLETE:
+            return BuilderResult(*outcome.value)
+        if outcome.status == StatusKind.TIMEOUT:
+            text = f"BuildTimeoutError: The build was ended after {self.timeout:g} seconds."
+        elif isinstance(outcome.value, ChildProcessError):
+            text = "BuildCrashError: The process that built this candidate crashed."
+        else:
+            text = describe_error(outcome.value)
+        return BuilderResult(None, text)
+
+
+def describe_error(error: BaseException) -> str:
+    """``<ErrorClass>: <first line>``, and all of the text below if there is more."""
+    text = str(error).strip() or "no text"
+    first = text.splitlines()[0]
+    head = f"{type(error).__name__}: {first}"
+    return head if text == first else f"{head}\n{text}"
+
+
+class _Compiler:
+    """What compiles CUDA source in a worker, and what it said of the candidate at hand."""
+
+    arch = ""
+    codes: ClassVar[list[MachineCode]] = []
+
+    @classmethod
+    def compile(cls, source: str) -> bytes:
+        cls.codes.append(machine_code(source, cls.arch))
+        return cls.codes[-1].image
+
+
+def _start_worker(driver: str) -> None:
+    """Prepare a worker process: no GPU, and CUDA source is compiled by :func:`machine_code`."""
+    # Else each of 64 workers would hold a context, half a gigabyte of the GPU's memory.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    load_cuda_runtime(driver)
+    tvm.register_global_func("tvm_callback_cuda_compile", _Compiler.compile, override=True)
+
+
+def _build_one(
+    job: tuple[tvm.IRModule, Target, str, HostObjects],
+) -> tuple[str | None, str | None]:
+    """Build in a worker: the artifact's folder, or what went wrong."""
+    mod, target, parent, objects = job
+    folder = Path(tempfile.mkdtemp(dir=parent))
+    try:
+        info = _write(mod, target, folder, objects)
+    except Exception as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        cause = error.__cause__
+        # Lowering wraps what code generation raises; the compiler's own words say more.
+        known = isinstance(cause, LayoutExtError)
+        return None, describe_error(cause if known and cause is not None else error)
+    (folder / INFO).write_text(json.dumps(info))
+    return str(folder), None
+
+
+def _write(mod: tvm.IRModule, target: Target, folder: Path, objects: HostObjects) -> dict[str, Any]:
+    start = time.perf_counter()
+    shared = None
+    if target.kind.name == "cuda":
+        _Compiler.arch, shared = str(target.attrs["arch"]), _shared_bytes(mod, target)
+    _Compiler.codes.clear()
+    executable = build(mod, target=target)
+    codes = list(_Compiler.codes)
+    if target.kind.name == "cuda" and not codes:
+        raise TargetError(
+            "TVM did not compile the kernel, because its CUDA runtime cannot be loaded here; "
+            "install the CUDA runtime library (libcudart) that TVM was built for."
+        )
+    executable.export_library(str(folder / LIBRARY), addons=[objects.rotation])
+    return {
+        "registers": max((c.registers for c in codes if c.registers is not None), default=None),
+        "spill_bytes": sum(c.spill_bytes for c in codes if c.spill_bytes) if codes else None,
+        "smem_bytes": shared,
+        "seconds": round(time.perf_counter() - start, 3),
+        "compiler": codes[0].compiler if codes else target.kind.name,
+    }
+
+
+def _shared_bytes(mod: tvm.IRModule, target: Target) -> int:
+    """Shared memory of a block of the hungriest kernel."""
+    kernels = device_program(mod, target=target).kernels.values()
+    return max(sum(shared_buffers(kernel).values()) for kernel in kernels)

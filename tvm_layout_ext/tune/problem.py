@@ -1,0 +1,105 @@
+"""A task's inputs and reference as files that many processes map."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .operator import Tolerance
+from .task import Task
+from .verify import WrongResultError, poison, require_close
+
+__all__ = ["Problem"]
+
+_FILE = "problem.json"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Inputs, the output that they should give, and how close is close enough.
+
+    Attributes
+    ----------
+    inputs : tuple of numpy.ndarray
+    want : numpy.ndarray
+        The reference.
+    output_dtype : str
+        Element type of the kernel's output.
+    tolerance : Tolerance
+    """
+
+    inputs: tuple[np.ndarray, ...]
+    want: np.ndarray
+    output_dtype: str
+    tolerance: Tolerance
+
+    @classmethod
+    def draw(cls, task: Task, stream: int) -> Problem:
+        """Draw a task's inputs; another ``stream`` gives other values."""
+        inputs = task.draw(stream)
+        want = task.operator.reference(*inputs)
+        output = task.operator.compute(task.shape, task.dtype)[-1]
+        tolerance = task.operator.tolerance(task.shape, task.dtype)
+        return cls(tuple(inputs), want, str(output.dtype), tolerance)
+
+    @property
+    def bytes(self) -> int:
+        """Of one copy of the arguments."""
+        output = self.want.size * np.dtype(self.output_dtype).itemsize
+        return sum(array.nbytes for array in self.inputs) + output
+
+    def poisoned(self) -> np.ndarray:
+        """What the output holds before a kernel runs."""
+        return poison(self.want.shape, self.output_dtype)
+
+    def require_close(self, got: np.ndarray, compared: int | None = None) -> None:
+        """Raise WrongResultError unless an output is the reference.
+
+        Parameters
+        ----------
+        got : numpy.ndarray
+        compared : int, optional
+            Compare this many elements only, drawn once at random; the rest must not be poison.
+        """
+        if compared is None or compared >= self.want.size:
+            require_close(got, self.want, self.tolerance)
+            return
+        if got.dtype.kind == "f" and np.isnan(got).any() and not np.isnan(self.want).any():
+            count = int(np.count_nonzero(np.isnan(got)))
+            raise WrongResultError(
+                f"{count:,} of {got.size:,} elements are not-a-number or were never written."
+            )
+        places = np.random.default_rng(0).integers(self.want.size, size=compared)
+        require_close(got.reshape(-1)[places], self.want.reshape(-1)[places], self.tolerance)
+
+    def save(self, folder: Path) -> None:
+        """Write it into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays = [*self.inputs, self.want]
+        for index, array in enumerate(arrays):
+            np.ascontiguousarray(array).reshape(-1).view(np.uint8).tofile(folder / f"{index}.bin")
+        facts = {
+            "arrays": [{"shape": array.shape, "dtype": str(array.dtype)} for array in arrays],
+            "output_dtype": self.output_dtype,
+            "tolerance": [self.tolerance.rtol, self.tolerance.atol],
+        }
+        (folder / _FILE).write_text(json.dumps(facts))
+
+    @classmethod
+    def load(cls, folder: Path) -> Problem:
+        """Map what :meth:`save` wrote."""
+        facts = json.loads((folder / _FILE).read_text())
+        *inputs, want = [_map(folder / f"{i}.bin", a) for i, a in enumerate(facts["arrays"])]
+        return cls(tuple(inputs), want, facts["output_dtype"], Tolerance(*facts["tolerance"]))
+
+
+def _map(path: Path, facts: dict[str, Any]) -> np.ndarray:
+    shape: Sequence[int] = facts["shape"]
+    # Element types such as bfloat16 have no name in NumPy's own files.
+    flat = np.asarray(np.memmap(path, np.uint8, mode="c"))
+    return flat.view(np.dtype(facts["dtype"])).reshape(shape)

@@ -1,0 +1,136 @@
+"""What the runners share: a trial as a worker gets it, futures, and seats that share the trials."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+from tvm.ir.utils import derived_object
+from tvm.s_tir.meta_schedule.runner import PyRunnerFuture, RunnerInput, RunnerResult
+
+from .measure import Measured, Timing, failed
+from .problem import Problem
+from .task import Task
+
+__all__ = ["FRESH", "TRIALS", "Inputs", "Job", "MeasuredFuture", "share"]
+
+#: Streams of a task's random inputs: of the trials, and of a winner's verification.
+TRIALS, FRESH = 0, 1
+_CPU_TARGETS = ("llvm", "c")
+Seat = TypeVar("Seat")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One trial, as a worker process gets it.
+
+    Attributes
+    ----------
+    artifact : str
+        Folder that the builder gave.
+    problem : str
+        Folder of the inputs and the reference.
+    kind : str
+        TVM's name of the kind of device.
+    timing : Timing
+    best : float or None
+        Seconds, for the early stop.
+    """
+
+    artifact: str
+    problem: str
+    kind: str
+    timing: Timing
+    best: float | None = None
+
+
+@derived_object
+class MeasuredFuture(PyRunnerFuture):
+    """What TVM's tuner waits for, around a measurement to come."""
+
+    def __init__(self, future: Future[Measured]) -> None:
+        super().__init__()
+        self.future = future
+
+    def done(self) -> bool:
+        """Whether the trial has ended."""
+        return self.future.done()
+
+    def result(self) -> RunnerResult:
+        """Wait for the trial; its seconds, or ``<ErrorClass>: <sentence>``."""
+        measured = self.future.result()
+        if measured.error:
+            return RunnerResult(None, measured.error)
+        return RunnerResult(measured.times, None)
+
+
+class Inputs:
+    """A task's inputs and reference in files, drawn when first asked for.
+
+    Parameters
+    ----------
+    task : Task
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.folder = Path(tempfile.mkdtemp(prefix="tvm_layout_ext_run_"))
+        self.remove = weakref.finalize(self, shutil.rmtree, str(self.folder), True)
+
+    def path(self, stream: int = TRIALS) -> str:
+        """Folder of the inputs of a stream."""
+        folder = self.folder / f"inputs{stream}"
+        if not folder.exists():
+            Problem.draw(self.task, stream).save(folder)
+        return str(folder)
+
+    def job(self, artifact: str, kind: str, timing: Timing, stream: int = TRIALS) -> Job:
+        """A trial of an artifact; ``kind`` is a target's or a device's."""
+        device = "cpu" if kind in _CPU_TARGETS else kind
+        return Job(artifact, self.path(stream), device, timing)
+
+
+def share(
+    seats: Sequence[Seat],
+    inputs: Sequence[RunnerInput],
+    trial: Callable[[Seat, RunnerInput], Measured],
+) -> list[MeasuredFuture]:
+    """Let seats take trials from one queue, each in a thread, until none is left.
+
+    Whatever a trial raises is its own failure.
+
+    Parameters
+    ----------
+    seats : sequence
+        Devices or servers.
+    inputs : sequence of RunnerInput
+    trial : callable
+        ``trial(seat, input)``.
+    """
+    waiting: SimpleQueue[tuple[RunnerInput, Future[Measured]]] = SimpleQueue()
+    futures: list[Future[Measured]] = [Future() for _ in inputs]
+    for one, future in zip(inputs, futures, strict=True):
+        waiting.put((one, future))
+
+    def work(seat: Seat) -> None:
+        while True:
+            try:
+                one, future = waiting.get_nowait()
+            except Empty:
+                return
+            try:
+                future.set_result(trial(seat, one))
+            except Exception as error:
+                future.set_result(failed(error))
+
+    for seat in seats[: len(futures)]:
+        threading.Thread(target=work, args=(seat,), daemon=True).start()
+    return [MeasuredFuture(future) for future in futures]
