@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from statistics import median, quantiles
 from typing import Any, Protocol
 
@@ -26,8 +27,10 @@ class Measurement:
         Counters and modelled cost; None if the simulator does not model the kernel.
     verified_on : str or None
         The workload on which the output was compared with NumPy's and found right.
-    registers : int or None
+    registers, spill_bytes : int or None
         Of a thread; None where nobody asked ptxas.
+    l2, protocol, clock_mhz, server
+        How and where the times were taken, as in :class:`tvm_layout_ext.tune.record.Record`.
     """
 
     smem_bytes: int
@@ -35,6 +38,17 @@ class Measurement:
     times: tuple[float, ...] = ()
     verified_on: str | None = None
     registers: int | None = None
+    spill_bytes: int | None = None
+    l2: str | None = None
+    protocol: dict[str, Any] | None = None
+    clock_mhz: float | None = None
+    server: str | None = None
+
+    @property
+    def score(self) -> float:
+        """Seconds if measured, else the modelled cost; infinite if neither is known."""
+        seconds = self.median
+        return float((self.conflict_model or {}).get("cost", inf)) if seconds is None else seconds
 
     @property
     def median(self) -> float | None:

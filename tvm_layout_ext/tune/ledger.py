@@ -1,0 +1,249 @@
+"""The trials of a run: written down at once, looked up before anything is run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+
+from . import environment
+from .backend import Backend
+from .candidate import config_of
+from .interrupt import Interrupt
+from .knobs import Config
+from .measurement import Measurement
+from .record import Record
+from .records import Log, Reading
+from .task import Task
+
+__all__ = ["Ledger", "RememberingBuilder", "RememberingRunner", "failed", "worked"]
+
+_KNOWN = "known:"
+_LONGEST_TEXT = 2000
+
+
+@dataclass
+class Ledger:
+    """What is known of one task's candidates, from a log and from this run.
+
+    Attributes
+    ----------
+    task : Task
+    backend : Backend
+    log : Log or None
+        Where new records go.
+    reading : Reading
+        What the log held.
+    told : callable
+        Called with each trial of this run, once.
+    interrupt : Interrupt
+    trials : list of Record
+        The trials of this run in order; 0 is the default schedule.
+    resumed : int
+        How many of them were in the log.
+    """
+
+    task: Task
+    backend: Backend
+    log: Log | None
+    reading: Reading
+    told: Callable[[Record], None]
+    interrupt: Interrupt
+    trials: list[Record] = field(default_factory=list)
+    resumed: int = 0
+
+    def __post_init__(self) -> None:
+        self._logged = {record.id: record for record in self.reading.records}
+        self._position: dict[str, int] = {}
+
+    def known(self, config: Config) -> Record | None:
+        """The record of a candidate that need not be run; a logged one becomes a trial now."""
+        blank = self._blank(config)
+        if blank.id in self._position:
+            return self.trials[self._position[blank.id]]
+        if blank.id not in self._logged:
+            return None
+        self.resumed += 1
+        return self._enter(replace(self._logged[blank.id], trial=blank.trial))
+
+    def succeeded(self, config: Config, measured: Measurement) -> Record:
+        """Write down a trial that worked."""
+        return self._enter(self._keep(worked(self._blank(config), self.task, measured)))
+
+    def failed(self, config: Config, text: str) -> Record:
+        """Write down a trial that did not, with its reason."""
+        self.interrupt.check()
+        return self._enter(self._keep(failed(self._blank(config), text)))
+
+    def correct(self, record: Record) -> Record:
+        """Put a later record in the place of a trial's first one."""
+        self.trials[self._position[record.id]] = self._keep(record)
+        return record
+
+    def _enter(self, record: Record) -> Record:
+        self._position[record.id] = len(self.trials)
+        self.trials.append(record)
+        self.told(record)
+        return record
+
+    def _keep(self, record: Record) -> Record:
+        if self.log is not None:
+            self.log.append(record)
+        return record
+
+    def _blank(self, config: Config) -> Record:
+        return Record(
+            time=environment.now(),
+            runner=self.backend.name,
+            device=self.backend.device,
+            arch=self.task.architecture.name,
+            versions=environment.versions(),
+            workload=self.task.workload,
+            trial=len(self.trials),
+            config=dict(config),
+            status="error",
+            seed=self.task.seed,
+            git_id=environment.git_id(),
+        )
+
+
+def failed(record: Record, text: str) -> Record:
+    """Turn a record into that of a failed trial; ``text`` begins with the error's class."""
+    kind, _, sentence = text.strip().partition(": ")
+    if not (sentence and kind.isidentifier()):
+        kind, sentence = "RuntimeError", text.strip()
+    return replace(
+        record,
+        time=environment.now(),
+        status="error",
+        verified_on=None,
+        error_class=kind,
+        error_text=sentence[-_LONGEST_TEXT:] or "no text",
+    )
+
+
+def worked(planned: Record, task: Task, measured: Measurement) -> Record:
+    """Turn a planned record into that of a trial that worked."""
+    seconds = measured.median
+    flops, traffic = task.operator.flops(task.shape), task.operator.traffic(task.shape, task.dtype)
+    return replace(
+        planned,
+        time=environment.now(),
+        status="ok",
+        times=measured.times,
+        median=seconds,
+        spread=measured.spread,
+        tflops=flops / seconds / 1e12 if seconds else None,
+        gbps=traffic / seconds / 1e9 if seconds else None,
+        smem_bytes=measured.smem_bytes,
+        registers=measured.registers,
+        spill_bytes=measured.spill_bytes,
+        conflict_model=measured.conflict_model,
+        verified_on=measured.verified_on,
+        l2=measured.l2,
+        protocol=measured.protocol,
+        clock_mhz=measured.clock_mhz,
+        server=measured.server,
+    )
+
+
+@derived_object
+class RememberingBuilder(ms.builder.PyBuilder):
+    """Builds the candidates of which nothing is known yet."""
+
+    def __init__(self, ledger: Ledger, configs: dict[str, dict[str, Any]]) -> None:
+        super().__init__()
+        self.ledger, self.configs = ledger, configs
+
+    def build(self, build_inputs: Sequence[Any]) -> list[Any]:
+        """Build the unknown ones; results are in the order of the inputs."""
+        self.ledger.interrupt.check()
+        knobs = self.ledger.task.operator.knobs
+        configs = [config_of(given.mod, knobs) for given in build_inputs]
+        known = [self.ledger.known(config) for config in configs]
+        fresh = [g for g, record in zip(build_inputs, known, strict=True) if record is None]
+        built = iter(self.ledger.backend.builder.build(fresh) if fresh else ())
+        return [
+            self._fresh(next(built), config) if record is None else self._old(record)
+            for config, record in zip(configs, known, strict=True)
+        ]
+
+    def _fresh(self, result: Any, config: dict[str, Any]) -> Any:
+        if result.error_msg is not None:
+            self.ledger.failed(config, str(result.error_msg))
+        else:
+            self.configs[str(result.artifact_path)] = config
+        return result
+
+    def _old(self, record: Record) -> Any:
+        if record.score is None:
+            return ms.builder.BuilderResult(None, f"{record.error_class}: {record.error_text}")
+        return ms.builder.BuilderResult(f"{_KNOWN}{record.score!r}", None)
+
+
+@derived_object
+class RememberingRunner(ms.runner.PyRunner):
+    """Runs what was built, and answers for the rest."""
+
+    def __init__(self, ledger: Ledger, configs: dict[str, dict[str, Any]]) -> None:
+        super().__init__()
+        self.ledger, self.configs = ledger, configs
+
+    def run(self, runner_inputs: Sequence[Any]) -> list[Any]:
+        """Start the unknown ones; futures are in the order of the inputs."""
+        fresh = [given for given in runner_inputs if _score(given) is None]
+        futures = iter(self.ledger.backend.runner.run(fresh) if fresh else ())
+        return [
+            self._noted(next(futures), given) if score is None else _Answer(score)
+            for given, score in ((given, _score(given)) for given in runner_inputs)
+        ]
+
+    def _noted(self, future: Any, given: Any) -> Any:
+        artifact = str(given.artifact_path)
+        return _Noted(self.ledger, self.configs[artifact], artifact, future)
+
+
+def _score(given: Any) -> float | None:
+    path = str(given.artifact_path)
+    return float(path.removeprefix(_KNOWN)) if path.startswith(_KNOWN) else None
+
+
+@derived_object
+class _Answer(ms.runner.PyRunnerFuture):
+    """The score of a candidate that was run before."""
+
+    def __init__(self, score: float) -> None:
+        super().__init__()
+        self.score = score
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> Any:
+        return ms.runner.RunnerResult([self.score], None)
+
+
+@derived_object
+class _Noted(ms.runner.PyRunnerFuture):
+    """Writes a trial down when its result is there."""
+
+    def __init__(self, ledger: Ledger, config: Config, artifact: str, future: Any) -> None:
+        super().__init__()
+        self.ledger, self.config = ledger, config
+        self.artifact, self.future = artifact, future
+
+    def done(self) -> bool:
+        return bool(self.future.done())
+
+    def result(self) -> Any:
+        result = self.future.result()
+        if result.error_msg is not None:
+            self.ledger.failed(self.config, str(result.error_msg))
+            return result
+        measured = self.ledger.backend.read(self.artifact, self.config)
+        record = self.ledger.succeeded(self.config, measured)
+        self.ledger.interrupt.check()
+        return ms.runner.RunnerResult([float(record.score or 0.0)], None)

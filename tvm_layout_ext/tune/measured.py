@@ -1,0 +1,110 @@
+"""The measuring backend: TVM's CUDA code generation, and devices here or behind a tracker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import NotModelled
+from .backend import ReportedError, config_key, try_one
+from .builder import INFO, CubinBuilder
+from .knobs import Config
+from .measure import Measured, Timing, interleaved
+from .measurement import Measurement
+from .simulated import count
+from .task import Task
+
+__all__ = ["MeasuringBackend"]
+
+#: How often each finalist is timed again, taking turns.
+ROUNDS = 5
+
+
+class MeasuringBackend:
+    """Builds candidates to machine code and times them.
+
+    Parameters
+    ----------
+    task : Task
+    runner : LocalRunner or RpcRunner
+        Where they are timed; closed with the backend.
+    name : str
+        The ``runner`` of the records.
+    device : str
+        Name of the GPU.
+    workers : int, optional
+        Build processes; by default as many as there are cores.
+    """
+
+    def __init__(
+        self, task: Task, runner: Any, name: str, device: str, workers: int | None = None
+    ) -> None:
+        self.name, self.device, self.runner = name, device, runner
+        self.builder = CubinBuilder(task.architecture.name, workers)
+        self._task = task
+        self._artifacts: dict[tuple[Any, ...], str] = {}
+
+    def read(self, artifact: str, config: Config) -> Measurement:
+        """What compiler and device said of a candidate; the best so far goes to the runner."""
+        self._artifacts[config_key(config)] = artifact
+        measured = Measured.read(artifact)
+        result = self._measurement(artifact, measured, tuple(measured.times))
+        best = self.runner.best_so_far
+        self.runner.best_so_far = result.score if best is None else min(best, result.score)
+        return result
+
+    def verify(self, config: Config) -> str:
+        """Compare the whole output with the reference on fresh inputs."""
+        measured = self.runner.verify(self._artifact(config))
+        if measured.error:
+            raise ReportedError(measured.error)
+        return str(self._task.workload)
+
+    def remeasure(self, configs: Sequence[Config]) -> list[Measurement | None]:
+        """Time finalists in turns on one device, and count what the simulated GPU would."""
+        artifacts = [self._artifact(config) for config in configs]
+        times = interleaved(self.runner, artifacts, ROUNDS)
+        return [
+            self._finalist(artifact, config, tuple(seconds)) if seconds else None
+            for artifact, config, seconds in zip(artifacts, configs, times, strict=True)
+        ]
+
+    def close(self) -> None:
+        """End all processes and remove their files."""
+        self.runner.close()
+        self.builder.close()
+
+    def _finalist(self, artifact: str, config: Config, times: tuple[float, ...]) -> Measurement:
+        measurement = self._measurement(artifact, Measured.read(artifact), times)
+        try:
+            _, model = count(self._task, config)
+        except NotModelled:
+            model = None
+        return replace(measurement, conflict_model=model)
+
+    def _measurement(
+        self, artifact: str, measured: Measured, times: tuple[float, ...]
+    ) -> Measurement:
+        info = json.loads((Path(artifact) / INFO).read_text())
+        timing = asdict(getattr(self.runner, "timing", Timing()))
+        protocol = {name: value for name, value in timing.items() if value is not None}
+        return Measurement(
+            smem_bytes=info["smem_bytes"],
+            conflict_model=None,
+            times=times,
+            verified_on=str(self._task.workload) if measured.verified else None,
+            registers=info["registers"],
+            spill_bytes=info["spill_bytes"],
+            l2=measured.l2,
+            protocol=protocol | {"early_stop": int(measured.early_stop)},
+            clock_mhz=measured.clock_mhz,
+            server=measured.server,
+        )
+
+    def _artifact(self, config: Config) -> str:
+        """The folder of a candidate's library; a candidate from a log is built and run now."""
+        known = self._artifacts.get(config_key(config))
+        return try_one(self, self._task, config)[0] if known is None else known

@@ -1,0 +1,198 @@
+"""One run of the tuner: the default, then TVM's search, then what it left, then the finalists."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from tvm import s_tir
+from tvm.s_tir import meta_schedule as ms
+
+from ..target import cuda_target
+from .backend import Backend, failure_text
+from .cost_model import Facts, GuidedModel
+from .design import Candidates, openers, space_generator
+from .interrupt import Interrupt
+from .knobs import Config
+from .ledger import Ledger, RememberingBuilder, RememberingRunner, failed, worked
+from .ranking import best_first
+from .records import Log, Reading, Record
+from .task import Task
+
+__all__ = ["STRATEGIES", "Run"]
+
+STRATEGIES = ("evolutionary", "replay")
+#: Candidates between two updates of the cost model.
+BATCH = 8
+#: How many of the best are timed again before one is named.
+FINALISTS = 3
+#: TVM's default of 512 is for spaces of millions; a candidate takes 20 to 50 ms to schedule.
+POPULATION, GENERATIONS = 64, 3
+
+_logger = logging.getLogger("tvm_layout_ext.search")
+_logger.addHandler(logging.NullHandler())
+_logger.propagate = False
+
+
+class Run:
+    """The state of one call of ``tune``.
+
+    Parameters
+    ----------
+    task : Task
+    backend : Backend
+    log : Log or None
+    reading : Reading
+        What the log holds.
+    total : int
+        How many candidates to try, at most as many as are legal.
+    progress : callable or None
+        Called with each trial's record, how many are done, and ``total``.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        backend: Backend,
+        log: Log | None,
+        reading: Reading,
+        total: int,
+        progress: Callable[[Record, int, int], None] | None,
+    ) -> None:
+        self.task, self.backend, self.total = task, backend, total
+        self._progress = progress
+        self.interrupt = Interrupt()
+        self.ledger = Ledger(task, backend, log, reading, self._told, self.interrupt)
+        self.candidates = Candidates(task)
+        self._facts = Facts(self.candidates)
+        configs: dict[str, dict[str, Any]] = {}
+        self._builder = RememberingBuilder(self.ledger, configs)
+        self._runner = RememberingRunner(self.ledger, configs)
+
+    def _told(self, record: Record) -> None:
+        if self._progress is not None:
+            self._progress(record, len(self.ledger.trials), self.total)
+
+    def search(self, strategy: str) -> tuple[Record | None, bool]:
+        """Try the candidates and name a winner; whether Ctrl-C ended it early.
+
+        After Ctrl-C the winner is the best so far, verified or not.
+        """
+        try:
+            with self.interrupt:
+                self._try([self.task.space.default()])
+                if self._left():
+                    self._guided() if strategy == "evolutionary" else self._drawn()
+                self._fill()
+                return self._winner(), False
+        except KeyboardInterrupt:
+            ranked = best_first(self.ledger.trials)
+            return next((r for r in ranked if r.score is not None), None), True
+
+    def _left(self) -> int:
+        return self.total - len(self.ledger.trials)
+
+    def _try(self, configs: Iterable[Config]) -> None:
+        """Build and run some candidates as TVM's tuner would."""
+        scheduled = [(config, self.candidates.schedule(config)) for config in configs]
+        for config, sch in scheduled:
+            if sch is None and self.ledger.known(config) is None:
+                error = self.candidates.failed[self.candidates.key(config)]
+                self.ledger.failed(config, failure_text(error))
+        target = cuda_target(self.task.architecture.name)
+        given = [ms.builder.BuilderInput(sch.mod, target) for _, sch in scheduled if sch]
+        built = [result for result in self._builder.build(given) if result.error_msg is None]
+        inputs = [ms.runner.RunnerInput(r.artifact_path, "cuda", []) for r in built]
+        for future in self._runner.run(inputs):
+            future.result()
+
+    def _guided(self) -> None:
+        """Let TVM's evolutionary search choose, by modelled latency and then by boosted trees."""
+        start = openers(self.candidates, lambda c, sch: self._facts.of(c, sch)[1], self.task.seed)
+        strategy = ms.search_strategy.EvolutionarySearch(
+            population_size=POPULATION,
+            init_measured_ratio=0.3,
+            init_min_unmeasured=1,
+            genetic_num_iters=GENERATIONS,
+            genetic_mutate_prob=0.85,
+            eps_greedy=0.1,
+        )
+        self._tune(start, strategy, GuidedModel(self._facts, self.task.seed))
+
+    def _drawn(self) -> None:
+        """Let TVM's replay draw candidates at random."""
+        sample = list(self.task.space.sample(self.task.seed))[: self.total]
+        start = [sch for config in sample if (sch := self.candidates.schedule(config))]
+        self._tune(start, ms.search_strategy.ReplayTrace(), ms.cost_model.RandomModel())
+
+    def _tune(self, start: list[s_tir.Schedule], strategy: Any, model: Any) -> None:
+        if not start:
+            return
+        context = ms.TuneContext(
+            mod=self.task.unscheduled,
+            target=cuda_target(self.task.architecture.name),
+            space_generator=space_generator(self.candidates, start, self.task.seed),
+            search_strategy=strategy,
+            task_name=str(self.task.workload),
+            rand_state=self.task.seed + 1,
+            num_threads=1,
+            logger=_logger,
+        )
+        ms.tune.tune_tasks(
+            tasks=[context],
+            task_weights=[1.0],
+            work_dir="",
+            max_trials_global=self._left(),
+            num_trials_per_iter=BATCH,
+            builder=self._builder,
+            runner=self._runner,
+            database=ms.database.MemoryDatabase(),
+            cost_model=model,
+            measure_callbacks=[
+                ms.measure_callback.AddToDatabase(),
+                ms.measure_callback.UpdateCostModel(),
+            ],
+        )
+
+    def _fill(self) -> None:
+        """Try what is left of a small space, or of a search that came back to known candidates."""
+        for config in self.task.space.sample(self.task.seed):
+            if not self._left():
+                return
+            self._try([config])
+
+    def _winner(self) -> Record | None:
+        """Time the best few again in turns, and verify from the best on."""
+        self._remeasure()
+        for record in best_first(self.ledger.trials)[:]:
+            if record.score is None:
+                break
+            checked = self._verified(record)
+            if checked.status == "ok":
+                return checked
+        return None
+
+    def _remeasure(self) -> None:
+        ranked = [r for r in best_first(self.ledger.trials) if r.score is not None]
+        finalists = ranked[:FINALISTS]
+        if not finalists or all(record.kind == "finalist" for record in finalists):
+            return
+        again = self.backend.remeasure([record.config for record in finalists])
+        for record, measured in zip(finalists, again, strict=True):
+            if measured is not None:
+                timed = replace(worked(record, self.task, measured), kind="finalist")
+                self.ledger.correct(replace(timed, verified_on=record.verified_on))
+
+    def _verified(self, record: Record) -> Record:
+        """Verify on fresh inputs, unless an earlier run has done it for this very record."""
+        done = record.verified_on is not None
+        if done and (not record.measured or record.kind == "finalist"):
+            return record
+        try:
+            workload = self.backend.verify(record.config)
+        except Exception as error:
+            self.interrupt.check()
+            return self.ledger.correct(failed(record, failure_text(error)))
+        return self.ledger.correct(replace(record, verified_on=workload))
