@@ -88,3 +88,17 @@ def test_lanes_lie_along_columns_of_which_nobody_knows_how_many_there_are() -> N
     assert "a column a thread" in sch.auto_coalesce("B").text
     report = simulate(sch, np.zeros((50, 64), "float32"), None)
     assert report.sectors == (50 * 64 + 64) * 4 // 32
+
+
+def test_another_reader_of_what_is_summed_keeps_its_own_loads() -> None:
+    """A buffer that two blocks read is taken into registers for the one that is mapped."""
+    a = te.placeholder((64, 256), "float32", "A")
+    k = te.reduce_axis((0, 256), "k")
+    b = te.compute((64,), lambda i: te.max(a[i, k], k), "B")
+    c = te.compute((64, 256), lambda i, j: a[i, j] - b[i], "C")
+    sch = s_tir.Schedule(te.create_prim_func([a, c]))
+    assert sch.auto_coalesce("B").path == "reduction"
+    assert sch.auto_coalesce("C").path == "direct"
+    value = np.random.default_rng(0).integers(-8, 8, (64, 256)).astype("float32")
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["C"], value - value.max(1, keepdims=True))

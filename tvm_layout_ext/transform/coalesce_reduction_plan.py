@@ -131,7 +131,8 @@ def keep_in_flight(sch: Any, step: Any) -> Any:
 
 def vector_load(sch: Any, partial: Any, step: Any, vector: int) -> Any:
     """Load into registers first, as a vector."""
-    cache = sch.cache_read(partial, _load_index(sch, partial), "local")
+    # Other readers of the buffer stay as they are: their loads are none of this kernel's.
+    cache = sch.cache_read(partial, _load_index(sch, partial), "local", [partial])
     sch.compute_at(cache, step, preserve_unit_loops=True)
     if vector > 1:
         sch.vectorize(sch.get_loops(cache)[-1])
