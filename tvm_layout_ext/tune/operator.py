@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import tvm
 
+from .. import te
 from ..checks import whole_number
 from ..errors import ScheduleError
 from ..hardware import Architecture
@@ -64,6 +66,9 @@ class Operator:
     prune : callable, optional
         ``prune(shape, dtype, config, architecture)`` gives the rule by which another candidate is
         surely no worse, or None if this one is worth trying; illegal ones may be asked about.
+    function : callable, optional
+        ``function(shape, dtype)`` gives the computation as a PrimFunc, where it does not come from
+        tensors; ``compute`` then gives its buffers, and ``schedule`` starts from it.
     """
 
     name: str
@@ -80,6 +85,18 @@ class Operator:
     traffic: Callable[[Shape, str], int]
     tolerance: Callable[[Shape, str], Tolerance]
     prune: Callable[[Shape, str, Config, Architecture], Refusal | None] | None = None
+    function: Callable[[Shape, str], Any] | None = None
+
+    def unscheduled(self, shape: Shape, dtype: str) -> tvm.IRModule:
+        """The computation before any schedule, as function ``main`` of a module.
+
+        It is what traces start from, and what the database of schedules is asked for.
+        """
+        if self.function is not None:
+            function = self.function(shape, dtype)
+        else:
+            function = te.create_prim_func(list(self.compute(shape, dtype)))
+        return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
 
     def default_config(self) -> dict[str, Any]:
         """The configuration of trial 0."""

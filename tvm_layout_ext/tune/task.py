@@ -10,7 +10,6 @@ import numpy as np
 import tvm
 from tvm import s_tir
 
-from .. import te
 from ..hardware import Architecture
 from ..schedule.lowerable import check_lowerable
 from .knobs import Config
@@ -68,9 +67,7 @@ class Task:
     @cached_property
     def unscheduled(self) -> tvm.IRModule:
         """The computation before any schedule: what traces of its candidates start from."""
-        tensors = self.operator.compute(self.shape, self.dtype)
-        function = te.create_prim_func(list(tensors)).with_attr("global_symbol", "main")
-        return tvm.IRModule({"main": function})
+        return self.operator.unscheduled(self.shape, self.dtype)
 
     def draw(self, stream: int, shape: Shape | None = None) -> list[np.ndarray]:
         """Random inputs; another ``stream`` gives other values from the same seed."""
