@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import ml_dtypes
@@ -29,8 +30,8 @@ from tvm_layout_ext.tune.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.operator import Operator, Tolerance
 
 KNOBS = (
-    knob("tile_m", (64, 128, 256), default=128),
-    knob("tile_n", (64, 128, 256), default=128),
+    knob("tile_m", (64, 128, 192, 256), default=128),
+    knob("tile_n", (64, 128, 192, 256), default=128),
     knob("tile_k", (16, 32, 64, 128), default=32),
     knob("warps_m", (1, 2, 4), default=2),
     knob("warps_n", (1, 2, 4), default=2),
@@ -38,18 +39,23 @@ KNOBS = (
     knob("group", (1, 4, 8, 16), default=8),
     knob("swizzle", ("auto", "xor", "pad", "none")),
     knob("prefetch", (0, 1), default=0),
+    knob("stream", (0, 1), default=0),
 )
-#: Sums that a thread can hold beside fragments and addresses in its 255 registers.
-MOST_SUMS = 128
+#: Registers that a thread can have, and those that addresses and counters take of them: nvcc
+#: compiles 192 sums, 40 of fragments and 20 of these into 253 without a spill.
+REGISTERS, ADDRESSES = 255, 20
+#: Bytes along K of a row of a fragment: two rows of a matrix of ``ldmatrix``, of any type.
+STEP_BYTES = 32
 
 
 @dataclass(frozen=True)
 class Copy:
     """How threads copy a tile to shared memory.
 
-    Under a swizzle neighbouring lanes copy neighbouring vectors. Padded rows need more: a quarter
-    of a warp (a half, for 8-byte accesses) must meet each bank once, whether it writes the tile or
-    reads fragments from it, so it has to write as many rows as it reads.
+    Under a swizzle, and where rows have 128 bytes or more, neighbouring lanes copy neighbouring
+    vectors. Shorter padded rows need more: a quarter of a warp (a half, for 8-byte accesses) must
+    meet each bank once, whether it writes the tile or reads fragments from it, so it has to write
+    as many rows as it reads.
 
     * ``ldmatrix`` reads 8 rows of 16 bytes: a pad of 16 bytes, and phases of 8 rows.
     * Plain loads of 32-bit elements read 4 rows of 8: a pad of 32 bytes, and phases of 4 rows by
@@ -99,7 +105,8 @@ def multiply(sch: s_tir.Schedule, block: str, config: Config, instruction: str =
     mo, wm, mi = sch.split(tc.m, [None, warps[0], tile[0] // warps[0] // m_size])
     no, wn, ni = sch.split(tc.n, [None, warps[1], tile[1] // warps[1] // n_size])
     ko, ki = sch.split(tc.k, [None, tile[2] // k_size])
-    sch.reorder(*tc.batch, mo, no, wm, wn, ko, ki, mi, ni)
+    pieces = piece_loops(config, (mi, ni))
+    sch.reorder(*tc.batch, mo, no, wm, wn, ko, ki, *pieces)
     if tc.batch:
         sch.bind(sch.fuse(*tc.batch), "blockIdx.z")
     sch.rasterize(mo, no, int(config["group"]))
@@ -108,8 +115,9 @@ def multiply(sch: s_tir.Schedule, block: str, config: Config, instruction: str =
     for loop in (ki, mi, ni):
         sch.unroll(loop)
 
-    for fragment in (tc.a_fragment, tc.b_fragment):
-        sch.compute_at(fragment, ki)
+    for fragment, tiles in ((tc.a_fragment, mi), (tc.b_fragment, ni)):
+        streamed = int(config["stream"]) and tiles is pieces[0]
+        sch.compute_at(fragment, tiles if streamed else ki, preserve_unit_loops=True)
         for loop in sch.get_loops(fragment)[-2:]:
             sch.unroll(loop)
         if int(config["prefetch"]):
@@ -118,6 +126,35 @@ def multiply(sch: s_tir.Schedule, block: str, config: Config, instruction: str =
         fetch(sch, operand, k_major, ko, warps, str(config["swizzle"]))
     sch.pipeline(ko, int(config["stages"]))
     store(sch, tc.result, no, wn, warps)
+
+
+def piece_loops(config: Config, loops: Sequence[Any]) -> tuple[Any, Any]:
+    """Order the loops over tiles of a warp's rows and columns, ``loops``.
+
+    Under ``stream`` the longer one is outermost: its operand's fragments come tile by tile, which
+    takes a few registers where all of them at once would take many.
+    """
+    rows, columns = _warp_tile(config)
+    m, n = loops
+    return (n, m) if int(config["stream"]) and columns >= rows else (m, n)
+
+
+def _warp_tile(config: Config) -> tuple[int, int]:
+    m, n = (int(config[f"tile_{dim}"]) // int(config[f"warps_{dim}"]) for dim in "mn")
+    return m, n
+
+
+def registers(config: Config) -> int:
+    """Estimate the registers of a thread: sums, fragments of a step, addresses.
+
+    Prefetched fragments are there twice. Of a streamed operand one tile of 16 is, or two.
+    """
+    m, n = _warp_tile(config)
+    short, long = sorted((m, n))
+    rows = short + (16 if int(config["stream"]) else long)
+    depth = STEP_BYTES // BANK_BYTES
+    fragments = rows * depth // WARP_SIZE * (1 + int(config["prefetch"]))
+    return m * n // WARP_SIZE + fragments + ADDRESSES
 
 
 def fetch(
@@ -192,7 +229,12 @@ def shared_bytes(dtype: str, config: Config) -> int:
     m, n, k = (int(config[f"tile_{dim}"]) for dim in "mnk")
     size = np.dtype(dtype).itemsize
     mode = str(config["swizzle"])
-    a, b = (copy_of(8 * size, k_major, m * n * k, mode) for k_major in (True, False))
+    # Rows of 192 elements have no XOR swizzle, so that auto pads them.
+    modes = (mode, "pad" if mode == "auto" and n & (n - 1) else mode)
+    a, b = (
+        copy_of(8 * size, k_major, m * n * k, mode)
+        for k_major, mode in zip((True, False), modes, strict=True)
+    )
     operands = [int(config["stages"]) * x * size for x in (m * (k + a.pad), k * (n + b.pad))]
     return sum(operands) + max(0, m * (n * size + 16) - max(operands))
 
@@ -202,15 +244,20 @@ def check(
 ) -> Refusal | None:
     """Why a configuration is not legal, or None."""
     v = {name: int(value) for name, value in config.items() if name != "swizzle"}
-    warp_m, warp_n = v["tile_m"] // v["warps_m"], v["tile_n"] // v["warps_n"]
-    sums = warp_m * warp_n // WARP_SIZE
-    if sums > MOST_SUMS:
-        return Refusal("registers", f"A thread would hold {sums} sums; {MOST_SUMS} fit.")
+    if (wanted := registers(config)) > REGISTERS:
+        sums = prod(_warp_tile(config)) // WARP_SIZE
+        return Refusal(
+            "registers",
+            f"A thread would need about {wanted} registers, {sums} of them for sums; "
+            f"{REGISTERS} are there.",
+        )
     for name, length in zip(("tile_m", "tile_n", "tile_k"), shape, strict=True):
         if v[name] > max(64, 2 * length):
             return Refusal(
                 "tile too large", f"{name} {v[name]} is over twice the {length} there are."
             )
+    if config["swizzle"] == "xor" and v["tile_n"] & (v["tile_n"] - 1):
+        return Refusal("swizzle", f"Rows of {v['tile_n']} elements of B have no XOR swizzle.")
     size = shared_bytes(dtype, config)
     if size > architecture.shared_per_block:
         return Refusal(

@@ -50,8 +50,8 @@ def test_stages_and_swizzles_keep_results_without_hazards(
 @pytest.mark.matrix
 @pytest.mark.parametrize("mode", ["auto", "pad"])
 @pytest.mark.parametrize("k", [16, 32, 64, 128])
-@pytest.mark.parametrize("n", [64, 128, 256])
-@pytest.mark.parametrize("m", [64, 128, 256])
+@pytest.mark.parametrize("n", [64, 128, 192, 256])
+@pytest.mark.parametrize("m", [64, 128, 192, 256])
 @pytest.mark.parametrize("k_major", [False, True])
 @pytest.mark.parametrize("name", ["f16", "bf16", "tf32", "s8", "e4m3"])
 def test_tiles_that_fit_meet_no_bank_twice(
@@ -142,9 +142,70 @@ def test_steady_state_has_one_barrier_and_wide_copies(tile: dict[str, int], stag
     assert " ^ " in loop[2]
 
 
+#: Warps of 64 x 96 and of 96 x 64.
+WIDE = [
+    {"tile_m": 256, "tile_n": 192, "tile_k": 32, "warps_m": 4, "prefetch": 1, "stream": 1},
+    {"tile_m": 192, "tile_n": 256, "tile_k": 64, "warps_n": 4},
+]
+
+
+@pytest.mark.parametrize("tile", WIDE)
+def test_fragments_of_tiles_of_96_lie_a_constant_apart(tile: dict[str, int]) -> None:
+    """Rows of warp and of tile share bits; the tile's are added outside the XOR all the same."""
+    kernel = emitted(DEFAULT | tile | {"stages": 3}).partition("main_kernel")[2]
+    loop = kernel[kernel.index("for (int k_0_0") :]
+    assert " ^ " in loop
+    assert not re.search(r"\+ \d+\) \^", loop)
+
+
+@pytest.mark.parametrize("tile", WIDE)
+def test_wide_tiles_are_legal_and_say_their_bytes(tile: dict[str, int]) -> None:
+    config = DEFAULT | tile | {"stages": 3}
+    assert gemm.check((4096,) * 3, "float16", config, architecture("sm_90a")) is None
+    product = replace(TYPES["f16"], shape=(512, 512, 512))
+    assert gemm.shared_bytes("float16", config) == shared_size(scheduled(product, config))
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        # 64 x 64: 128 sums, 16 + 16 registers of fragments, addresses
+        ({"tile_m": 256, "tile_n": 128, "warps_m": 4}, 128 + 32 + 20),
+        ({"tile_m": 256, "tile_n": 128, "warps_m": 4, "prefetch": 1}, 128 + 64 + 20),
+        ({"tile_m": 256, "tile_n": 192, "warps_m": 4}, 192 + 40 + 20),
+        # A streamed operand of 96 has one tile of 16 there, or two if prefetched.
+        ({"tile_m": 256, "tile_n": 192, "warps_m": 4, "stream": 1}, 192 + 20 + 20),
+        ({"tile_m": 256, "tile_n": 192, "warps_m": 4, "stream": 1, "prefetch": 1}, 192 + 40 + 20),
+    ],
+)
+def test_registers_count_sums_fragments_and_addresses(changes: dict[str, Any], wanted: int) -> None:
+    assert gemm.registers(DEFAULT | changes) == wanted
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"tile_m": 256, "tile_n": 192, "warps_m": 4, "prefetch": 1}, "about 292 .* 192 of them"),
+        ({"tile_m": 256, "warps_m": 2, "warps_n": 1}, "about 596 registers, 512 of them"),
+    ],
+)
+def test_tiles_beyond_the_registers_are_refused(changes: dict[str, Any], why: str) -> None:
+    refusal = gemm.check((4096,) * 3, "float16", DEFAULT | changes, architecture("sm_90a"))
+    assert refusal is not None
+    assert refusal.rule == "registers"
+    assert re.search(why, refusal.text)
+
+
+def test_rows_of_192_are_not_swizzled_by_xor() -> None:
+    config = DEFAULT | {"tile_n": 192, "swizzle": "xor"}
+    refusal = gemm.check((4096,) * 3, "float16", config, architecture("sm_90a"))
+    assert refusal is not None
+    assert refusal.text == "Rows of 192 elements of B have no XOR swizzle."
+
+
 @pytest.mark.nvcc
 @pytest.mark.parametrize("stages", [3, 4])
-@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("tile", [*TILES, *WIDE])
 def test_steady_state_stays_in_registers(tile: dict[str, int], stages: int, tmp_path: Path) -> None:
     (tmp_path / "kernel.cu").write_text(emitted(DEFAULT | tile | {"stages": stages}))
     command = ["nvcc", "-arch=sm_90a", "-cubin", "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]

@@ -9,13 +9,14 @@ images of the terms, and these can be put together in any order. They are put to
 The first part is computed once for all iterations. For a loop that the compiler unrolls the second
 is a constant, one ``LOP3`` for each of its values, and the third goes into the address field of the
 instruction. ``k`` above, where rows are XORed into bits 3 to 5, costs one XOR a step; rows 16 apart
-cost nothing.
+cost nothing. Bits of ``warp * 96 + tile * 16`` meet, but where nothing else goes to their place in
+the offset, ``tile`` is added just so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -42,12 +43,16 @@ class _Term:
 
 @dataclass(frozen=True)
 class _Field:
-    """Part of an offset: ``value << low``, ``width`` bits wide."""
+    """Part of an offset: ``value << low``, ``width`` bits wide.
+
+    One that is ``added`` is the loops' part of a sum whose threads' part has the same bits.
+    """
 
     value: Any
     low: int
     width: int
     is_thread: bool
+    added: bool = False
 
     @property
     def mask(self) -> int:
@@ -94,6 +99,7 @@ class IndexWriter:
             for term in self._terms(index)
             for field in self._fields(term, images)
         ]
+        fields = [part for field in fields for part in self._parted(field, fields)]
         threads = [field for field in fields if field.is_thread]
         taken = reduce(lambda mask, field: mask | field.mask, threads, 0)
         meeting: list[_Field] = []
@@ -101,7 +107,8 @@ class IndexWriter:
         for field in fields:
             if field.is_thread:
                 continue
-            (meeting if field.mask & taken or not _alone(field, fields) else apart).append(field)
+            is_apart = field.added or (not field.mask & taken and _alone(field, fields))
+            (apart if is_apart else meeting).append(field)
         # TVM knows no divisor of an XOR, so what divides all of it stands outside: a vector is
         # loaded at once only where its start is provably a multiple of its width.
         unit = min((field.low for field in [*threads, *meeting]), default=0)
@@ -110,6 +117,24 @@ class IndexWriter:
         heads = [part for part in parts if part is not None]
         total = reduce(tirx.bitwise_xor, heads) * (1 << unit) if heads else _ZERO
         return reduce(lambda sum_, field: sum_ + field.shifted(), apart, total)
+
+    def _parted(self, field: _Field, fields: Sequence[_Field]) -> list[_Field]:
+        """Take what loops add out of a field of threads, if no other field has bits of it."""
+        if not field.is_thread or not _alone(field, fields):
+            return [field]
+        parts: dict[bool, list[Any]] = {True: [], False: []}
+        for part in _addends(field.value):
+            parts[self._is_threaded(part)].append(part)
+        if not all(parts.values()):
+            return [field]
+        own, loops = (reduce(lambda a, b: a + b, parts[which]) for which in (True, False))
+        if any(self._analyzer.const_int_bound(part).min_value < 0 for part in (own, loops)):
+            return [field]
+        return [replace(field, value=own), _Field(loops, field.low, field.width, False, True)]
+
+    def _is_threaded(self, value: Any) -> bool:
+        variables = tirx.analysis.undefined_vars(value) if not isinstance(value, int) else []
+        return any(map(self._is_thread, variables))
 
     def _terms(self, index: Any) -> list[_Term]:
         """Take a sum apart into terms whose bits do not meet."""
@@ -135,9 +160,7 @@ class IndexWriter:
         low = _zeros(int(known.coeff), int(known.base))
         is_bounded = bounds.min_value >= 0 and bounds.max_value < 1 << _TOP
         high = int(bounds.max_value).bit_length() if is_bounded else _TOP
-        variables = tirx.analysis.undefined_vars(value) if not isinstance(value, int) else []
-        threaded = any(map(self._is_thread, variables))
-        return _Term(value, min(low, high) if is_bounded else 0, high, threaded)
+        return _Term(value, min(low, high) if is_bounded else 0, high, self._is_threaded(value))
 
     def _fields(self, term: _Term, images: Sequence[int]) -> list[_Field]:
         """Runs of bits that move together, once for each place they go to."""
