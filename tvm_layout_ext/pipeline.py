@@ -38,7 +38,11 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     # Block iterators have become loops; nothing has taken the indices apart yet.
     "s_tir.StmtSimplify": (transform.StraightenIndices,),
     # Paddings are in the strides by now, indices count from the tile's corner.
-    "s_tir.InjectPermutedLayout": (transform.LowerFragment, transform.SwizzleSharedMemory),
+    "s_tir.InjectPermutedLayout": (
+        transform.CombineLayoutConversions,
+        transform.LowerFragment,
+        transform.SwizzleSharedMemory,
+    ),
     # The last point at which loops, blocks and 2-D indices are all still there.
     "s_tir.InjectSoftwarePipeline": (
         transform.InjectMultiStageBuffer,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,13 @@ COLUMNS = L.BlockedLayout([4, 1], [8, 4], [1, 4], [0, 1])
 OTHER_ROWS = L.BlockedLayout([1, 8], [8, 4], [2, 2], [1, 0])
 ACCUMULATOR = L.NVMMADistributedLayout([2, 0], [2, 2], [16, 8])
 OPERAND = L.DotOperandLayout(0, ACCUMULATOR, 2)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _conversions_as_written() -> Iterator[None]:
+    """Of conversions that could be left out, too, LowerFragment's code is wanted here."""
+    with tvm.transform.PassContext(disabled_pass=["tvm_layout_ext.CombineLayoutConversions"]):
+        yield
 
 
 def copy_through(

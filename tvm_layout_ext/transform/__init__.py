@@ -5,6 +5,7 @@ from __future__ import annotations
 from .align_offsets import AlignOffsets
 from .auto_coalesce import AutoCoalesce
 from .check_assumptions import CheckAssumptions
+from .combine_conversions import CombineLayoutConversions
 from .expose_pointers import ExposePointers
 from .guard_reductions import GuardReductions
 from .guard_vectors import GuardVectors
@@ -25,6 +26,7 @@ __all__ = [
     "AlignOffsets",
     "AutoCoalesce",
     "CheckAssumptions",
+    "CombineLayoutConversions",
     "ExposePointers",
     "GuardReductions",
     "GuardVectors",
