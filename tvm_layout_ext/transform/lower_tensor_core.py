@@ -138,7 +138,10 @@ def _kind(buffer: Any) -> str:
 def _lower_tensor_core(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
     if func.attrs.get(MARK, None) is None or not _has_requests(func):
         return func
-    sch = s_tir.Schedule(_narrowed(tvm.IRModule({"main": func})), debug_mask="none")
+    # Held until the end: a schedule changes a function that nobody else holds in place, and with it
+    # the blocks that narrowing left shared with the caller's.
+    held = _narrowed(tvm.IRModule({"main": func}))["main"]
+    sch = s_tir.Schedule(tvm.IRModule({"main": held}), debug_mask="none")
     for block in _annotated(sch, sch.get_sblock("root")):
         _lower(sch, block)
     return sch.mod["main"]
