@@ -18,6 +18,9 @@ from .places import Place, Places, handle
 
 __all__ = ["BufferNames", "find_names"]
 
+#: Greater XORs are no places in shared memory.
+_MOST = 1 << 30
+
 
 @dataclass
 class BufferNames:
@@ -47,11 +50,28 @@ class BufferNames:
         lanes = 1
         if isinstance(index, Ramp):
             lanes, index = int(index.lanes.value), index.base
-        bound = self.analyzer.const_int_bound(index)
+        bound = self.analyzer.const_int_bound(self._without_xor(index))
         if abs(bound.min_value) >= 1 << 40 or abs(bound.max_value) >= 1 << 40:
             return None
         size = place.dtype.itemsize
         return bound.min_value * size, bound.max_value * size + max(width, lanes * size)
+
+    def _without_xor(self, index: Any) -> Any:
+        """An index with a bounded variable for each XOR, of which TVM's analyzer knows nothing."""
+
+        def bounded(xor: Any) -> Any:
+            sides = [self.analyzer.const_int_bound(side) for side in (xor.a, xor.b)]
+            large, small = sorted(sides, key=lambda side: int(side.max_value), reverse=True)
+            if min(side.min_value for side in sides) < 0 or large.max_value > _MOST:
+                return xor
+            # Only the bits that the smaller side has can change.
+            changed = (1 << int(small.max_value).bit_length()) - 1
+            low, high = large.min_value & ~changed, large.max_value | changed
+            swizzled = tirx.Var("swizzled", xor.ty)
+            self.analyzer.bind(swizzled, ir.Range(low, high + 1))
+            return swizzled
+
+        return tvm_ffi.structural_map(index, [(tirx.BitwiseXor, bounded)], order="post")
 
     def of(self, place: Place, index: Any, width: int) -> str:
         """Name of the buffer whose range overlaps an access by pointer most, if one does."""
