@@ -1,0 +1,261 @@
+"""A schedule for any function: products go to tensor cores, everything else is coalesced.
+
+Blocks that only compute an element from elements are inlined into their readers first. Then each
+product of a type that tensor cores take is scheduled by :func:`.gemm.multiply`, with what is
+computed from it element by element, and ``auto_coalesce`` maps each block that is left, reductions
+included, to a kernel of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import s_tir, tirx
+
+from tvm_layout_ext import decisions
+from tvm_layout_ext.analysis.contraction import Contraction, read_contraction
+from tvm_layout_ext.errors import LayoutExtError, ScheduleError
+from tvm_layout_ext.hardware import Architecture
+from tvm_layout_ext.intrin.instructions import choose
+from tvm_layout_ext.schedules import gemm
+from tvm_layout_ext.tune.knobs import Config, Knob, Refusal, knob
+from tvm_layout_ext.tune.operator import Operator, Shape
+from tvm_layout_ext.tune.reference import Reference, buffers_of, count_flops, draw
+
+__all__ = ["COALESCE_KNOBS", "operator_of"]
+
+COALESCE_KNOBS = (
+    knob("threads", (0, 64, 128, 256, 512, 1024), default=0),
+    knob("vector_bytes", (2, 4, 8, 16), default=16),
+    knob("stage", ("auto", "none")),
+)
+#: A user's schedule: changes the ``s_tir.Schedule`` it is given, or returns another one.
+ScheduleFn = Callable[[s_tir.Schedule, Config], Any]
+Check = Callable[[Config, Architecture], Refusal | None]
+
+
+def operator_of(
+    func: Any,
+    schedule: ScheduleFn | None = None,
+    knobs: Sequence[Knob] = (),
+    *,
+    check: Check | None = None,
+    name: str | None = None,
+) -> Operator:
+    """Make an operator of one function, for the tuner.
+
+    Its shape is fixed, so it has no dimensions: its workload's shape is ``()``. Its reference is
+    the unscheduled function, run on the CPU in float64.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Without any schedule; buffers of constant shape, the last one its only output.
+    schedule : callable, optional
+        ``schedule(sch, config)`` for a schedule of your own; by default one that fits its blocks.
+    knobs : sequence of Knob
+        What your schedule leaves open.
+    check : callable, optional
+        ``check(config, architecture)`` gives the :class:`Refusal` of an illegal configuration of
+        your schedule, or None.
+    name : str, optional
+        By default its last block's; a digest of the function is added to it.
+
+    Raises
+    ------
+    ScheduleError
+        If the function has another form, or its schedule comes without knobs.
+
+    Examples
+    --------
+    >>> operator_of(func, lambda sch, c: sch.auto_coalesce("B", num_threads=c["threads"]),
+    ...             [knob("threads", (128, 256))])  # doctest: +SKIP
+    """
+    if schedule is not None and not knobs:
+        raise ScheduleError("A schedule of your own needs knobs to tune: knobs=[knob(...), ...].")
+    if schedule is None and (knobs or check is not None):
+        raise ScheduleError("Knobs and check belong to a schedule; give it, too.")
+    func = _plain(func)
+    buffers = buffers_of(func)
+    if schedule is not None:
+        plan = _Plan(tuple(knobs), schedule, check or _all_legal)
+    else:
+        plan = _fitting(func)
+    reference = Reference(func)
+
+    def start(config: Config) -> s_tir.Schedule:
+        sch = s_tir.Schedule(tvm.IRModule({"main": func}))
+        return plan.apply(sch, config) or sch
+
+    return Operator(
+        name=f"{name or _last_block(func)}-{_digest(func)}",
+        dims=(),
+        parallel=(),
+        dtypes=(str(buffers[-1].dtype),),
+        knobs=tuple(plan.knobs),
+        compute=lambda shape, dtype: buffers,
+        schedule=lambda tensors, config: start(config),
+        check=lambda shape, dtype, config, architecture: plan.check(config, architecture),
+        inputs=lambda shape, dtype, rng: draw(func, rng),
+        reference=reference,
+        flops=lambda shape: count_flops(func),
+        traffic=lambda shape, dtype: sum(map(_bytes, buffers)),
+        tolerance=lambda shape, dtype: reference.tolerance(),
+        prune=plan.prune,
+        function=lambda shape, dtype: func,
+    )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How a function is scheduled."""
+
+    knobs: Sequence[Knob]
+    apply: ScheduleFn
+    check: Check
+    prune: Callable[[Shape, str, Config, Architecture], Refusal | None] | None = None
+
+
+def _plain(func: Any) -> tirx.PrimFunc:
+    """Name a function as TVM's tuner does, or say why it is none to tune."""
+    if isinstance(func, tvm.IRModule):
+        functions = [one for _, one in func.functions_items()]
+        if len(functions) != 1:
+            raise ScheduleError(f"A module of one function is wanted, not of {len(functions)}.")
+        (func,) = functions
+    if not isinstance(func, tirx.PrimFunc):
+        raise ScheduleError(f"Cannot tune a {type(func).__name__}; a PrimFunc is wanted.")
+    if func.attrs.get("tirx.is_scheduled", 0):
+        raise ScheduleError("The function is scheduled already; tune it as it was before.")
+    return func.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
+
+
+def _bytes(buffer: Any) -> int:
+    return math.prod(map(int, buffer.shape)) * np.dtype(str(buffer.dtype)).itemsize
+
+
+def _last_block(func: tirx.PrimFunc) -> str:
+    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    return str(sch.get(blocks[-1]).name_hint)
+
+
+def _digest(func: tirx.PrimFunc) -> str:
+    return hashlib.sha256(func.script().encode()).hexdigest()[:8]
+
+
+def _fitting(func: tirx.PrimFunc) -> _Plan:
+    """Choose by what the blocks are; a product that tensor cores cannot take is coalesced."""
+    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
+    products = inline(sch)
+    if products:
+        plan = _products(sch, products)
+        trial = s_tir.Schedule(tvm.IRModule({"main": func}))
+        try:
+            plan.apply(trial, {one.name: one.default for one in plan.knobs})
+            return plan
+        except (LayoutExtError, RuntimeError) as error:
+            decisions.note("operator_of", ", ".join(products), str(error), refused=True)
+    return _Plan(COALESCE_KNOBS, _coalesce, _all_legal)
+
+
+def _all_legal(_config: Config, _architecture: Architecture) -> Refusal | None:
+    """Nobody knows of a rule; what cannot be built is a failed trial."""
+    return None
+
+
+def inline(sch: s_tir.Schedule) -> dict[str, Contraction]:
+    """Inline blocks that compute an element from elements; return the products, by block name.
+
+    What a product reads is left alone, for its operands must lie in memory.
+    """
+    products = {}
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        try:
+            product = read_contraction(sch.get(block))
+        except ScheduleError:
+            continue
+        products[str(sch.get(block).name_hint)] = product
+    read = {one.buffer.name for p in products.values() for one in (p.a, p.b)}
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        node = sch.get(block)
+        summed = any(i.iter_type != tirx.IterVar.DataPar for i in node.iter_vars)
+        if summed or any(region.source.name in read for region in node.writes):
+            continue
+        if sch.get_consumers(block):
+            try:
+                sch.compute_inline(block)
+            except RuntimeError:
+                # It is more than one statement, or something that TensorIR does not inline.
+                continue
+    return products
+
+
+def _products(sch: s_tir.Schedule, products: dict[str, Contraction]) -> _Plan:
+    def apply(fresh: s_tir.Schedule, config: Config) -> None:
+        own = inline(fresh)
+        rest = _root_blocks(fresh)
+        for name in own:
+            rest -= {name, *_names(fresh, fresh.get_consumers(fresh.get_sblock(name)))}
+            gemm.multiply(fresh, name, config)
+        for name in sorted(rest):
+            fresh.auto_coalesce(name)
+
+    def check(config: Config, architecture: Architecture) -> Refusal | None:
+        for product in products.values():
+            refusal = _check_product(product, config, architecture)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def prune(_: Shape, __: str, config: Config, architecture: Architecture) -> Refusal | None:
+        every = (gemm.prune(_sizes(p), p.operand, config, architecture) for p in products.values())
+        return next((refusal for refusal in every if refusal is not None), None)
+
+    return _Plan(gemm.KNOBS, apply, check, prune)
+
+
+def _check_product(
+    product: Contraction, config: Config, architecture: Architecture
+) -> Refusal | None:
+    try:
+        instruction = choose("auto", product.operand, product.sums, architecture)
+    except ScheduleError as error:
+        return Refusal("no instruction", str(error))
+    if int(config["tile_k"]) % instruction.k:
+        return Refusal(
+            "tile of instruction",
+            f"tile_k {config['tile_k']} is no multiple of the {instruction.k} of "
+            f"{instruction.name}.",
+        )
+    return gemm.check(_sizes(product), product.operand, config, architecture)
+
+
+def _sizes(product: Contraction) -> Shape:
+    return tuple(product.extents[i] for i in (product.rows, product.columns, product.depth))
+
+
+def _root_blocks(sch: s_tir.Schedule) -> set[str]:
+    return _names(sch, sch.get_child_blocks(sch.get_sblock("root")))
+
+
+def _names(sch: s_tir.Schedule, blocks: Sequence[Any]) -> set[str]:
+    return {str(sch.get(block).name_hint) for block in blocks}
+
+
+def _coalesce(sch: s_tir.Schedule, config: Config) -> None:
+    """Map every block to a kernel of its own."""
+    inline(sch)
+    for name in sorted(_root_blocks(sch)):
+        sch.auto_coalesce(
+            name,
+            num_threads=int(config["threads"]) or None,
+            vector_bytes=int(config["vector_bytes"]),
+            stage=str(config["stage"]),
+        )
