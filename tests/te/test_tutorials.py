@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-_TUTORIALS = sorted((Path(__file__).parents[2] / "tutorials").glob("0[1245]_*.py"))
+_TUTORIALS = sorted((Path(__file__).parents[2] / "tutorials").glob("0[12456]_*.py"))
 
 
 def test_all_are_there() -> None:
-    assert [path.name[:2] for path in _TUTORIALS] == ["01", "02", "04", "05"]
+    assert [path.name[:2] for path in _TUTORIALS] == ["01", "02", "04", "05", "06"]
 
 
 @pytest.mark.parametrize("path", _TUTORIALS, ids=lambda path: path.stem)
@@ -135,3 +135,52 @@ def test_operand_quotes_the_committed_counters(operand: tuple[dict[str, Any], st
             row = ncu[f"float16 nt {mode} stages={stages}"]
             cells = "".join(f"{row[name]:10,.0f}" for name in ("st", "ldgsts", "ldsm"))
             assert f"{mode:8}{stages} stage(s)      {cells}" in printed
+
+
+@pytest.fixture
+def pipelined(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> tuple[dict[str, Any], str, Path]:
+    monkeypatch.setattr("sys.argv", ["06_pipelined_gemm.py", "--svg", str(tmp_path / "charts")])
+    names = runpy.run_path(str(_TUTORIALS[4]), run_name="__main__")
+    return names, capsys.readouterr().out, tmp_path / "charts"
+
+
+def test_pipelined_gemm_shows_what_its_text_says(
+    pipelined: tuple[dict[str, Any], str, Path],
+) -> None:
+    """Charts, mistakes with buffer, version and iteration, quoted measurements, pictures."""
+    names, printed, folder = pipelined
+    lines = printed.splitlines()
+    assert "8,192 bytes of shared memory, 2.00 barriers an iteration" in lines
+    for size in ("16,384", "24,576"):
+        assert f"{size} bytes of shared memory, 1.00 barriers an iteration" in lines
+    row = "copy A_reindex_shared.dyn (async)  0 v0  1 v1  2 v2  3 v0  4 v1  5 v2  .     ."
+    assert lines.count(row) == 2
+    assert "wait, barrier, 4 x copy, commit, 4 x ldmatrix, 8 x mma, 4 x ldmatrix, 8 x mma" in lines
+
+    for kind in ("async", "race"):
+        assert f"  {kind}: buffer A_reindex_shared.dyn, version 0, in k_0_0 = 0" in lines
+    # The copy for iteration 3, in iteration 1, meets the reads of iteration 0.
+    assert "  race: buffer A_reindex_shared.dyn, version 0, in k_0_0 = 1" in lines
+    for found in ("late_found", "apart_found", "fewer_found"):
+        buffers = {hazard.buffer for hazard in names[found]}
+        assert {"A_reindex_shared.dyn", "B_reindex_shared.dyn"} <= buffers
+    assert {h.version for h in names["late_found"] if h.kind == "async"} == {0, 1, 2}
+    assert "num_stages=28 is the largest that fits." in printed
+
+    results = Path(__file__).parents[2] / "benchmarks" / "results"
+    for label, (name, config) in names["STEPS_MEASURED"].items():
+        groups = json.loads((results / f"{name}.json").read_text())["groups"]
+        rows = {r["config"]: r for g in groups[:1] for r in g["rows"]}
+        (line,) = (one for one in lines if one.startswith(f"{label:34} "))
+        if config not in rows:
+            assert line.endswith(f"not measured: {name}.json has no row {config!r}")
+            continue
+        speed, library = rows[config]["tflops"], rows["cuBLAS"]["tflops"]
+        assert line == f"{label:34} {speed:6.1f} TFLOPS, {speed / library:.2f} of cuBLAS"
+
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "prefetch.svg", "three_versions.svg", "two_versions.svg",
+    ]  # fmt: skip
+    assert all(p.read_text().startswith("<svg") for p in folder.iterdir())
