@@ -13,7 +13,7 @@ from tvm_layout_ext import decisions
 from tvm_layout_ext._compat import pass_name
 from tvm_layout_ext.pipeline import lowering_passes
 from tvm_layout_ext.transform import CombineLayoutConversions
-from tvm_layout_ext.transform.conversion_graph import read_graph
+from tvm_layout_ext.transform.conversion_read import read_graph
 from tvm_layout_ext.transform.conversion_rules import Conversion
 from tvm_layout_ext.transform.fragment import collect_fragments
 
@@ -36,7 +36,8 @@ def program(
         Shape, type and layout of each fragment; ``"shared"`` in the place of a layout.
     statements : sequence of str
         Each a store over all of its buffer, in ``vi`` and ``vj``; lines that begin with ``for``
-        or ``if`` open a block for the ones after them that are indented.
+        or ``if`` open a block for the ones after them that are indented. ``S: for r in range(8) at
+        ROW, COLUMN = VALUE`` stores S at other indices.
     """
     shapes = {name: tuple(one[0]) for name, one in {**tensors, **buffers}.items()}
     parameters = ", ".join(
@@ -60,6 +61,15 @@ def _lines(statement: str, shapes: Mapping[str, tuple[int, ...]], number: int) -
     indent = "    " + statement[: len(statement) - len(statement.lstrip())]
     if body.endswith(":"):
         return [indent + body]
+    if (walk := re.match(r"(\w+): (for .*) at (.*), (.*) = (.*)", body)) is not None:
+        name, loop, row, column, value = walk.groups()
+        return [
+            f"{indent}{loop}:",
+            f'{indent}    with T.sblock("{name}_{number}"):',
+            f"{indent}        vi = T.axis.spatial({shapes[name][0]}, {row})",
+            f"{indent}        vj = T.axis.spatial({shapes[name][1]}, {column})",
+            f"{indent}        {name}[vi, vj] = {value}",
+        ]
     name = body.split("[")[0]
     shape = shapes[name]
     variables = _VARIABLES[: len(shape)]

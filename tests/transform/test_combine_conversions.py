@@ -358,6 +358,79 @@ def test_an_operand_of_a_product_is_converted_behind_its_load() -> None:
     run(parts)
 
 
+# Round trips of the program's own
+
+
+def test_a_round_trip_to_the_same_threads_stays_in_registers() -> None:
+    parts = tiles(
+        {"F": ROWS, "S": "shared", "G": ROWS},
+        ["F[vi, vj] = A[vi, vj]", "S[vi, vj] = F[vi, vj]", "G[vi, vj] = S[vi, vj]",
+         "O[vi, vj] = G[vi, vj]"],
+    )  # fmt: skip
+    check(
+        parts, ["F[i, j] = A[i, j]", "O[i, j] = F[i, j]"], "G: copies F without the way through S"
+    )
+    before, after = run(parts)
+    assert (before.shared_bytes, after.shared_bytes) == (16384, 0)
+    assert (shared_wavefronts(before), shared_wavefronts(after)) == (256, 0)
+
+
+def test_a_round_trip_inside_warps_is_left_out_but_not_one_between_them() -> None:
+    turned = L.BlockedLayout([1, 4], [4, 8], [4, 1], [0, 1])
+    for layout, ways in [(turned, 0), (COLUMNS, 1)]:
+        parts = tiles(
+            {"F": ROWS, "S": "shared", "G": layout},
+            ["F[vi, vj] = A[vi, vj]", "S[vi, vj] = F[vi, vj]", "G[vi, vj] = S[vi, vj]",
+             "O[vi, vj] = G[vi, vj]"],
+        )  # fmt: skip
+        _, after, _ = combined(program(*parts))
+        assert sum(s.startswith("S[") for s in stores(after)) == ways
+        _, report = run(parts)
+        assert (report.barriers > 0) == bool(ways)
+
+
+def test_shared_memory_that_others_read_or_write_stays() -> None:
+    reader = tiles(
+        {"F": ROWS, "S": "shared", "G": ROWS, "H": COLUMNS, "I": COLUMNS},
+        ["F[vi, vj] = A[vi, vj]", "S[vi, vj] = F[vi, vj]", "G[vi, vj] = S[vi, vj]",
+         "H[vi, vj] = S[vi, vj]", "I[vi, vj] = H[vi, vj] * H[vi, vj]", "P[vi, vj] = G[vi, vj]",
+         "O[vi, vj] = I[vi, vj]"],
+    )  # fmt: skip
+    reader = ({**reader[0], "P": ((64, 64), "float32")}, *reader[1:])
+    _, after, notes = combined(program(*reader))
+    assert "G: copies F without the way through S" in notes
+    assert "S[i, j] = F[i, j]" in stores(after)
+    writer = tiles(
+        {"F": ROWS, "S": "shared", "E": ROWS, "G": ROWS},
+        ["F[vi, vj] = A[vi, vj]", "E[vi, vj] = F[vi, vj] + T.float32(1)", "S[vi, vj] = F[vi, vj]",
+         "S[vi, vj] = E[vi, vj]", "G[vi, vj] = S[vi, vj]", "O[vi, vj] = G[vi, vj]"],
+    )  # fmt: skip
+    before, after, _ = combined(program(*writer))
+    tvm.ir.assert_structural_equal(before, after)
+    run(writer)
+
+
+def test_a_shared_copy_of_a_shared_tile_is_left_out() -> None:
+    """Whole blocks of threads copy: the register tile only is what makes the pass look."""
+    tensors = {"A": ((64, 64), "float32"), "O": ((64, 64), "float32")}
+    buffers = {"S": ((64, 64), "float32", "shared"), "R": ((64, 64), "float32", "shared"),
+               "F": ((64, 64), "float32", ROWS)}  # fmt: skip
+    parts = (
+        tensors,
+        buffers,
+        ["for t in T.thread_binding(128, thread='threadIdx.x'):",
+         "  S: for r in range(32) at r * 2 + t // 64, t % 64 = A[vi, vj]",
+         "  R: for r in range(32) at r * 2 + t // 64, t % 64 = S[vi, vj]",
+         "  F[vi, vj] = R[vi, vj]",
+         "  O[vi, vj] = F[vi, vj]"],
+    )  # fmt: skip
+    _, after, notes = combined(program(*parts))
+    assert notes == ["R: its readers read S, of which it is a copy"]
+    assert "F[i, j] = S[i, j]" in stores(after)
+    before, report = run(parts)
+    assert shared_wavefronts(before) - shared_wavefronts(report) == 256
+
+
 # What is left alone
 
 

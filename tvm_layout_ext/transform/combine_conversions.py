@@ -8,8 +8,9 @@ from typing import Any
 from tvm import tirx
 
 from .. import decisions
-from .conversion_graph import Graph, Value, read_graph
+from .conversion_graph import Graph, Op, Value
 from .conversion_hoist import hoist_above_extension, hoist_to_load, sink_below_narrowing
+from .conversion_read import read_graph
 from .conversion_rules import (
     Conversion,
     drop_repeated,
@@ -18,6 +19,7 @@ from .conversion_rules import (
     rematerialise,
     why_kept,
 )
+from .conversion_shared import drop_copy_of_copy, drop_round_trip
 from .conversion_write import write_graph
 from .fragment import collect_fragments
 from .mark_annotated import MARK
@@ -25,7 +27,7 @@ from .mark_annotated import MARK
 __all__ = ["CombineLayoutConversions"]
 
 _NAME = "CombineLayoutConversions"
-#: In this order: what follows is tried on what is left, as in Triton's pass.
+#: Rules for conversions, in the order of Triton's pass: what follows is tried on what is left.
 _PHASES: tuple[tuple[Callable[[Graph, Conversion], str], ...], ...] = (
     (drop_same, fold_chain, drop_repeated),
     (rematerialise,),
@@ -36,16 +38,34 @@ _PHASES: tuple[tuple[Callable[[Graph, Conversion], str], ...], ...] = (
 def _combine(graph: Graph) -> bool:
     """Apply the rules until none applies; whether one did."""
     changed = False
-    while any(_apply(graph, phase) for phase in _PHASES):
+    while _apply_one(graph):
         graph.sweep()
         changed = True
     return changed
 
 
-def _apply(graph: Graph, rules: tuple[Callable[[Graph, Conversion], str], ...]) -> bool:
+def _apply_one(graph: Graph) -> bool:
+    return (
+        _on_nests(graph, drop_copy_of_copy)
+        or _on_nests(graph, drop_round_trip)
+        or any(_on_conversions(graph, phase) for phase in _PHASES)
+    )
+
+
+def _on_nests(graph: Graph, rule: Callable[[Graph, Op], str]) -> bool:
+    """Apply a rule to the first nest that it fits."""
+    for op in list(graph.ops):
+        subject = str(op.nest.store.buffer.name)
+        text = rule(graph, op)
+        if text:
+            decisions.note(_NAME, subject, text)
+            return True
+    return False
+
+
+def _on_conversions(graph: Graph, rules: tuple[Callable[[Graph, Conversion], str], ...]) -> bool:
     """Apply the first rule that fits to the first conversion that it fits."""
-    for op in graph.copies():
-        one = Conversion(op)
+    for one in map(Conversion, graph.copies()):
         for rule in rules:
             text = rule(graph, one)
             if text:
@@ -55,8 +75,7 @@ def _apply(graph: Graph, rules: tuple[Callable[[Graph, Conversion], str], ...]) 
 
 
 def _tell_kept(graph: Graph) -> None:
-    for op in graph.copies():
-        one = Conversion(op)
+    for one in map(Conversion, graph.copies()):
         if one.moves:
             decisions.note(_NAME, one.target.name, why_kept(graph, one))
 
@@ -102,7 +121,10 @@ def CombineLayoutConversions() -> Any:
       memory 8; see :mod:`.conversion_cost`. Larger loads of global memory are never repeated.
     * Of a cast to a wider type and of a broadcast the operand is converted; of a cast to a narrower
       type that follows, the result.
-    * An operand of a tensor-core product is converted right behind its load.
+    * An operand of a tensor-core product is converted right behind its load, to be staged there
+      once: what ``LowerFragment`` makes of it has no bank conflicts.
+    * A tile that the program itself takes through shared memory and back without leaving its warps
+      stays in registers, and a copy of a shared buffer in another one is left out.
 
     ::
 

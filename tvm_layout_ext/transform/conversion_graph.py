@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
 from typing import Any, NamedTuple
@@ -11,17 +10,13 @@ from typing import Any, NamedTuple
 import tvm
 import tvm_ffi
 from tvm import DataType, tirx
-from tvm.s_tir import SBlockRealize
 
-from ..errors import ScheduleError
 from ..layout import DistributedLinearLayout, LinearLayout
-from .fragment import FRAGMENT, Fragment, Fragments
-from .fragment_nest import Nest, Tile, read_nest, tile_of
-from .pipeline_parts import NUM_STAGES
+from .fragment import FRAGMENT
+from .fragment_nest import Nest, Tile, read_nest
 
 __all__ = [
     "Graph",
-    "Memory",
     "Op",
     "Value",
     "buffer_swapped",
@@ -29,7 +24,6 @@ __all__ = [
     "is_definition",
     "loads_in",
     "memory_loads",
-    "read_graph",
 ]
 
 Path = tuple[Fraction, ...]
@@ -144,14 +138,6 @@ class Op:
         return self.path[:last] == other.path[:last] and self.path < other.path[: last + 1]
 
 
-@dataclass(frozen=True, eq=False)
-class Memory:
-    """A buffer of shared memory that a rule added, allocated beside ``home``."""
-
-    buffer: Any
-    home: Any
-
-
 class Graph:
     """All values and nests of a function.
 
@@ -161,8 +147,6 @@ class Graph:
         The fragments.
     ops : list of Op
         The nests, in program order.
-    memory : list of Memory
-        Shared buffers that rules added.
     dropped : list of Var
         Shared buffers that are no longer used.
     """
@@ -170,8 +154,8 @@ class Graph:
     def __init__(self, values: list[Value], ops: list[Op]) -> None:
         self.values = values
         self.ops = ops
-        self.memory: list[Memory] = []
         self.dropped: list[Any] = []
+        self._escaping: list[Any] = []
         self._names = {value.name for value in values}
 
     def of(self, buffer: Any) -> Value | None:
@@ -185,6 +169,22 @@ class Graph:
     def users(self, value: Value) -> list[Op]:
         """List the nests that load it, each once."""
         return [op for op in self.ops if any(read is value for read, _ in op.reads)]
+
+    def readers(self, buffer: Any) -> list[Op]:
+        """List the nests that load a buffer of any kind."""
+        return [
+            op for op in self.ops if any(one.source.same_as(buffer) for one in loads_in(op.stmt))
+        ]
+
+    def escapes(self, buffer: Any) -> bool:
+        """Whether something other than the nests touches a buffer."""
+        return any(buffer.same_as(other) for other in self._escaping)
+
+    def mark_escaping(self, buffers: list[Any]) -> None:
+        """Note buffers that something other than the nests touches."""
+        self._escaping = buffers
+        for value in self.values:
+            value.escapes = self.escapes(value.buffer)
 
     def definition(self, value: Value) -> Op | None:
         """Find the one nest that makes a value before all of its uses; None if there is none.
@@ -235,16 +235,19 @@ class Graph:
 
     def swap(self, op: Op, old: Value, new: Value) -> None:
         """Let a nest read another fragment in the place of one."""
-        op.stmt = buffer_swapped(op.stmt, old.buffer, new.buffer)
+        reads = [(new if read is old else read, dims) for read, dims in op.reads]
+        self.swap_buffer(op, old.buffer, new.buffer)
+        op.reads = reads
+
+    def swap_buffer(self, op: Op, old: Any, new: Any) -> None:
+        """Let a nest load another buffer, of memory, in the place of one."""
+        op.stmt = buffer_swapped(op.stmt, old, new)
         nest = read_nest(op.stmt)
         assert nest is not None  # only a buffer has changed
         op.nest = nest
         if op.tile is not None:
-            changed = buffer_swapped(op.tile.store, old.buffer, new.buffer)
-            op.tile = Tile(
-                op.tile.fragment, op.tile.coordinates, op.tile.loops, changed, op.tile.predicates
-            )
-        op.reads = [(new if read is old else read, dims) for read, dims in op.reads]
+            op.tile = replace(op.tile, store=buffer_swapped(op.tile.store, old, new))
+        op.reads = [pair for pair in op.reads if not pair[0].buffer.same_as(old)]
 
     def replace_uses(self, old: Value, new: Value) -> None:
         """Let all readers of one fragment read another."""
@@ -343,131 +346,3 @@ def buffer_swapped(node: Any, old: Any, new: Any) -> Any:
 
     rules = [(tvm.ir.TensorLoad, load), (tvm.ir.TensorRegion, region)]
     return tvm_ffi.structural_map(node, rules, order="post")
-
-
-# Reading
-
-
-class _Reader:
-    def __init__(self, fragments: Fragments) -> None:
-        self.fragments = fragments
-        self.values = [Value(f.buffer, f.text, f.layout, f.buffer) for f in fragments]
-        self.ops: list[Op] = []
-
-    def value(self, fragment: Fragment) -> Value:
-        return next(v for v in self.values if v.buffer.same_as(fragment.buffer))
-
-    def read(self, stmt: Any, path: Path, in_pipeline: bool) -> None:
-        nest = read_nest(stmt)
-        if nest is not None:
-            self.ops.append(self._op(stmt, nest, path, in_pipeline))
-            return
-        for place, child in _children(stmt):
-            inside = in_pipeline or (isinstance(stmt, tirx.For) and _is_pipelined(stmt))
-            self.read(child, path + place, inside)
-
-    def _op(self, stmt: Any, nest: Nest, path: Path, in_pipeline: bool) -> Op:
-        written = self.fragments.of(nest.store.buffer)
-        target = None if written is None else self.value(written)
-        op = Op(path, stmt, nest, self._tile(nest), target, in_pipeline, stmt)
-        op.reads = self._reads(op)
-        return op
-
-    def _tile(self, nest: Nest) -> Tile | None:
-        if not self.fragments.touched(nest.store):
-            return None
-        try:
-            return tile_of(nest, self.fragments)
-        except ScheduleError:
-            return None  # LowerFragment refuses it with its reasons
-
-    def _reads(self, op: Op) -> list[tuple[Value, tuple[int | None, ...] | None]]:
-        """The fragments that are loaded; with dims only where the stored value loads them."""
-        tile = op.tile
-        if tile is None:
-            loaded = self.fragments.loaded(op.stmt)
-            return _distinct([(self.value(f), None) for f, _ in loaded])
-        pairs: list[tuple[Value, tuple[int | None, ...] | None]] = []
-        for fragment, load in self.fragments.loaded(tile.store.value):
-            dims = tile.dims(load.indices)
-            pairs.append((self.value(fragment), None if dims is None else tuple(dims)))
-        for expr in [*tile.store.indices, *tile.predicates]:
-            pairs += [(self.value(f), None) for f, _ in self.fragments.loaded(expr)]
-        return _distinct(pairs)
-
-
-def _distinct(pairs: list[Any]) -> list[Any]:
-    found: list[Any] = []
-    for value, dims in pairs:
-        if not any(value is other and dims == own for other, own in found):
-            found.append((value, dims))
-    return found
-
-
-def _children(stmt: Any) -> Iterator[tuple[Path, Any]]:
-    if isinstance(stmt, tirx.SeqStmt):
-        yield from (((Fraction(i),), child) for i, child in enumerate(stmt))
-    elif isinstance(stmt, tirx.IfThenElse):
-        branches = [stmt.then_case] + ([stmt.else_case] if stmt.else_case else [])
-        yield from (((Fraction(i), Fraction(0)), b) for i, b in enumerate(branches))
-    elif isinstance(stmt, SBlockRealize):
-        yield (Fraction(0),), stmt.block.body
-    elif isinstance(stmt, (tirx.For, tirx.AttrStmt, tirx.While)):
-        yield (Fraction(0),), stmt.body
-
-
-def _is_pipelined(loop: Any) -> bool:
-    """Whether a copy in the loop has several versions."""
-    found = False
-
-    def look(block: Any) -> None:
-        nonlocal found
-        found = found or int(block.annotations.get(NUM_STAGES, 1)) > 1
-
-    tvm_ffi.structural_walk(loop, [(tvm.s_tir.SBlock, look)])
-    return found
-
-
-def _mark_escapes(body: Any, graph: Graph) -> None:
-    """Find fragments that are touched outside of the nests, or through pointers."""
-    seen: dict[int, int] = {}
-
-    def count(buffer: Any, step: int) -> None:
-        seen[buffer.__chandle__()] = seen.get(buffer.__chandle__(), 0) + step
-
-    def accesses(stmt: Any, step: int) -> None:
-        rules = [
-            (tvm.ir.TensorLoad, lambda load: count(load.source, step)),
-            (tirx.BufferStore, lambda store: count(store.buffer, step)),
-        ]
-        tvm_ffi.structural_walk(stmt, rules)
-
-    def call(node: Any) -> None:
-        for argument in node.args:
-            value = graph.of(argument) if isinstance(argument, tirx.Var) else None
-            if value is not None:
-                value.escapes = True
-
-    accesses(body, 1)
-    for op in graph.ops:
-        accesses(op.stmt, -1)
-    for value in graph.values:
-        value.escapes = seen.get(value.buffer.__chandle__(), 0) != 0
-    tvm_ffi.structural_walk(body, [(tvm.ir.Call, call)])
-
-
-def read_graph(body: Any, fragments: Fragments) -> Graph:
-    """Take a function's body apart.
-
-    Parameters
-    ----------
-    body : Stmt
-        Its blocks have no iterators any more, their buffers only what a thread block needs.
-    fragments : Fragments
-        Those of the function.
-    """
-    reader = _Reader(fragments)
-    reader.read(body, (), False)
-    graph = Graph(reader.values, reader.ops)
-    _mark_escapes(body, graph)
-    return graph

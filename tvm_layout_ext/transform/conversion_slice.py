@@ -16,7 +16,7 @@ from ..layout.f2 import Columns
 from ..layout.per_thread import per_thread, same_thread
 from .conversion_cost import is_expensive_load, recompute_cost
 from .conversion_graph import Graph, Op, Value, buffer_swapped, copied, loads_in
-from .fragment_nest import Tile, read_nest, substitute
+from .fragment_nest import Nest, Tile, read_nest, substitute
 
 __all__ = [
     "Slice",
@@ -293,29 +293,32 @@ def copy_op(source: Value, target: Value, near: Op) -> Op:
 def _written(
     near: Op, target: Value, coordinates: list[Any], value: Any, predicates: list[Any], reads: Any
 ) -> Op:
-    loops = [tirx.Var(f"i{d}", var.ty) for d, var in enumerate(coordinates)]
-    at = dict(zip(coordinates, loops, strict=True))
-    stmt = _nest(target, loops, substitute(value, at), [substitute(p, at) for p in predicates])
-    nest = read_nest(stmt)
-    assert nest is not None
+    stmt, nest = _nest(target.buffer, coordinates, value, predicates)
     store = tirx.BufferStore(target.buffer, value, coordinates)
     tile = Tile(near.walk.fragment, coordinates, [], store, list(predicates))
     return Op(near.path, stmt, nest, tile, target, near.in_pipeline, None, reads)
 
 
-def _nest(target: Value, loops: list[Any], value: Any, predicates: list[Any]) -> Any:
-    store = tirx.BufferStore(target.buffer, value, loops)
+def _nest(
+    target: Any, coordinates: list[Any], value: Any, predicates: list[Any]
+) -> tuple[Any, Nest]:
+    """Loops over all of a buffer, and the same taken apart."""
+    loops = [tirx.Var(f"i{d}", var.ty) for d, var in enumerate(coordinates)]
+    at = dict(zip(coordinates, loops, strict=True))
+    store = tirx.BufferStore(target, substitute(value, at), loops)
     loaded: list[Any] = []
     for load in loads_in(value):
         if not any(load.source.same_as(other) for other in loaded):
             loaded.append(load.source)
-    reads, writes = [whole(buffer) for buffer in loaded], [whole(target.buffer)]
-    block = SBlock([], reads, writes, target.name, store, None, [], [], {})
-    condition = reduce(tirx.And, predicates) if predicates else True
-    stmt: Any = SBlockRealize([], condition, block)
+    reads, writes = [whole(buffer) for buffer in loaded], [whole(target)]
+    block = SBlock([], reads, writes, str(target.name), store, None, [], [], {})
+    conditions = [substitute(predicate, at) for predicate in predicates]
+    stmt: Any = SBlockRealize([], reduce(tirx.And, conditions) if conditions else True, block)
     for var, size in reversed(list(zip(loops, target.shape, strict=True))):
         stmt = tirx.For(var, 0, size, tirx.ForKind.SERIAL, stmt)
-    return stmt
+    nest = read_nest(stmt)
+    assert nest is not None  # as it has just been written
+    return stmt, nest
 
 
 def whole(buffer: Any) -> Any:

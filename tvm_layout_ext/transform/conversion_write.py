@@ -75,7 +75,6 @@ class _Writer:
         block = without_annotations(mutator.default_mutate(block), FRAGMENT)
         kept = [b for b in before.alloc_buffers if not _among(b, self.gone)]
         placed = [(v.buffer, v.home) for v in self.graph.values]
-        placed += [(m.buffer, m.home) for m in self.graph.memory]
         new = [
             b for b, home in placed if not b.same_as(home) and _among(home, before.alloc_buffers)
         ]
