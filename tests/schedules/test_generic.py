@@ -1,0 +1,202 @@
+"""A schedule for any function: which one it gets, what it computes, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from tvm_layout_ext import ScheduleError, cuda_target, knob, simulate, te
+from tvm_layout_ext.schedules import gemm
+from tvm_layout_ext.schedules._generic import COALESCE_KNOBS, operator_of
+from tvm_layout_ext.tune.candidate import traced
+from tvm_layout_ext.tune.knobs import Refusal
+from tvm_layout_ext.tune.operator import Operator
+from tvm_layout_ext.tune.reference import Reference, draw
+from tvm_layout_ext.tune.search import make_task
+from tvm_layout_ext.tune.task import Task
+from tvm_layout_ext.tune.verify import WrongResultError, require_close
+
+TARGET = cuda_target("sm_90a")
+
+
+def linear(m: int, n: int, k: int, dtype: str = "float16", sums: str = "float32") -> tirx.PrimFunc:
+    """``relu(A @ B + bias)`` as three blocks."""
+    A, B = te.placeholder((m, k), dtype, name="A"), te.placeholder((k, n), dtype, name="B")
+    bias, r = te.placeholder((n,), dtype, name="bias"), te.reduce_axis((0, k), name="r")
+    product = te.compute(
+        (m, n), lambda i, j: te.sum(A[i, r].astype(sums) * B[r, j].astype(sums), r), name="product"
+    )
+    add = te.compute((m, n), lambda i, j: product[i, j] + bias[j].astype(sums), name="add")
+    zero = te.const(0, sums)
+    out = te.compute((m, n), lambda i, j: tirx.max(add[i, j], zero).astype(dtype), name="out")
+    return te.create_prim_func([A, B, bias, out])
+
+
+def softmax(rows: int, columns: int) -> tirx.PrimFunc:
+    """Four blocks, of which two are reductions."""
+    A = te.placeholder((rows, columns), "float32", name="A")
+    k, r = te.reduce_axis((0, columns), name="k"), te.reduce_axis((0, columns), name="r")
+    most = te.compute((rows,), lambda i: te.max(A[i, k], k), name="most")
+    power = te.compute((rows, columns), lambda i, j: tirx.exp(A[i, j] - most[i]), name="power")
+    total = te.compute((rows,), lambda i: te.sum(power[i, r], r), name="total")
+    out = te.compute((rows, columns), lambda i, j: power[i, j] / total[i], name="out")
+    return te.create_prim_func([A, out])
+
+
+def gather(rows: int, columns: int, picked: int) -> tirx.PrimFunc:
+    """Rows of a table by number."""
+    table = te.placeholder((rows, columns), "float16", name="table")
+    which = te.placeholder((picked,), "int64", name="which")
+    out = te.compute((picked, columns), lambda i, j: table[which[i], j], name="out")
+    return te.create_prim_func([table, which, out])
+
+
+def task_of(operator: Operator) -> Task:
+    return make_task(operator, (), operator.dtypes[0])
+
+
+def check_default(operator: Operator) -> np.ndarray:
+    """Simulate the default schedule, replayed from its trace, and compare with the reference."""
+    task = task_of(operator)
+    sch = traced(task, task.space.default())
+    replayed = s_tir.Schedule(task.unscheduled)
+    sch.trace.apply_to_schedule(replayed, remove_postproc=False)
+    assert tvm_ffi.structural_equal(replayed.mod, sch.mod)
+    inputs = task.draw(0)
+    report = simulate(replayed.mod, *inputs, target=TARGET, progress=False)
+    assert not report.hazards
+    (got,) = report.outputs.values()
+    require_close(got, operator.reference(*inputs), operator.tolerance((), task.dtype))
+    return got
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 64), (70, 65, 33)])
+def test_products_go_to_tensor_cores_with_what_follows_them(shape: tuple[int, int, int]) -> None:
+    operator = operator_of(linear(*shape))
+    assert operator.knobs == gemm.KNOBS
+    task = task_of(operator)
+    blocks = str(task.module(task.space.default()))
+    assert "layout_ext.tensor_core" in blocks
+    check_default(operator)
+
+
+def test_blocks_without_products_are_coalesced_each() -> None:
+    operator = operator_of(softmax(33, 200))
+    assert operator.knobs == COALESCE_KNOBS
+    got = check_default(operator)
+    np.testing.assert_allclose(got.sum(1), 1, rtol=1e-5)
+    task = task_of(operator)
+    assert str(task.module(task.space.default())).count('"layout_ext.coalesced"') == 3
+
+
+def test_single_precision_is_not_cut_to_tf32() -> None:
+    operator = operator_of(linear(40, 24, 16, "float32"))
+    assert operator.knobs == COALESCE_KNOBS
+    check_default(operator)
+
+
+def test_indices_among_the_inputs_stay_inside_what_they_index() -> None:
+    operator = operator_of(gather(7, 64, 500))
+    _, which = task_of(operator).draw(0)
+    assert (which.min(), which.max()) == (0, 6)
+    check_default(operator)
+
+
+def test_tiles_that_the_instruction_does_not_divide_are_refused() -> None:
+    task = task_of(operator_of(linear(64, 64, 64, "int8", "int32")))
+    config = task.space.default()
+    check = task.operator.check((), task.dtype, config | {"tile_k": 16}, task.architecture)
+    assert isinstance(check, Refusal)
+    assert check.rule == "tile of instruction"
+    assert "no multiple of the 32" in check.text
+
+
+def test_schedule_of_your_own() -> None:
+    def coalesced(sch: s_tir.Schedule, config: Any) -> None:
+        sch.compute_inline("product_like")
+        sch.auto_coalesce("out", num_threads=config["threads"])
+
+    A = te.placeholder((64, 64), "float32", name="A")
+    twice = te.compute((64, 64), lambda i, j: A[i, j] * 2, name="product_like")
+    out = te.compute((64, 64), lambda i, j: twice[j, i], name="out")
+    func = te.create_prim_func([A, out])
+    knobs = [knob("threads", (128, 256, 512), default=256)]
+
+    def few(config: Any, architecture: Any) -> Refusal | None:
+        return Refusal("too many", "512 idle.") if config["threads"] == 512 else None
+
+    operator = operator_of(func, coalesced, knobs, check=few, name="twice")
+    assert operator.name.startswith("twice-")
+    assert [c["threads"] for c in task_of(operator).space.legal] == [128, 256]
+    check_default(operator)
+
+
+def test_name_tells_functions_apart_and_is_the_same_in_every_process() -> None:
+    one, again, other = (operator_of(softmax(8, n)).name for n in (64, 64, 65))
+    assert one == again != other
+    assert one == "out-" + one[-8:]
+
+
+def test_functions_that_cannot_be_tuned_are_refused() -> None:
+    A, n = te.placeholder((8,), "float32", name="A"), te.var("n")
+    B, C = (te.compute((8,), lambda i: A[i] + 1, name=name) for name in "BC")
+    with pytest.raises(ScheduleError, match=r"writes B, C; a function to tune has one output"):
+        operator_of(te.create_prim_func([A, B, C]))
+    D = te.placeholder((n,), "float32", name="D")
+    E = te.compute((n,), lambda i: D[i], name="E")
+    with pytest.raises(ScheduleError, match=r"^Parameter D is no buffer whose shape is all num"):
+        operator_of(te.create_prim_func([D, E]))
+    done = te.create_prim_func([A, B]).with_attr("tirx.is_scheduled", True)
+    with pytest.raises(ScheduleError, match="scheduled already"):
+        operator_of(done)
+    with pytest.raises(ScheduleError, match="needs knobs to tune"):
+        operator_of(te.create_prim_func([A, B]), lambda sch, config: None)
+    with pytest.raises(ScheduleError, match="belong to a schedule"):
+        operator_of(te.create_prim_func([A, B]), knobs=[knob("k", (1,))])
+    with pytest.raises(ScheduleError, match="Cannot tune a int"):
+        operator_of(3)
+    with pytest.raises(ScheduleError, match="one function is wanted, not of 0"):
+        operator_of(tvm.IRModule({}))
+
+
+def test_reference_is_computed_in_float64() -> None:
+    func = linear(5, 6, 300, sums="float16")
+    a, b, bias = draw(func, np.random.default_rng(0))
+    want = np.maximum(a.astype(np.float64) @ b.astype(np.float64) + bias, 0)
+    np.testing.assert_array_equal(Reference(func)(a, b, bias), want.astype(np.float16))
+
+
+@pytest.mark.parametrize("name", ["exp", "tanh", "sqrt", "log", "erf", "sigmoid", "rsqrt"])
+def test_reference_of_functions_of_one_number(name: str) -> None:
+    A = te.placeholder((64,), "float16", name="A")
+    out = te.compute((64,), lambda i: getattr(tirx, name)(A[i]), name="out")
+    func = te.create_prim_func([A, out])
+    (a,) = draw(func, np.random.default_rng(0))
+    assert (a.min() > 0) == (name in ("sqrt", "log", "rsqrt"))
+    got = Reference(func)(a).astype(np.float64)
+    wide = a.astype(np.float64)
+    want = {
+        "rsqrt": lambda x: 1 / np.sqrt(x),
+        "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+        "erf": np.vectorize(math.erf),
+    }.get(name, getattr(np, name, None))
+    assert want is not None
+    np.testing.assert_allclose(got, want(wide), rtol=2e-3)
+
+
+def test_tolerance_is_none_for_copies_and_notices_a_lost_step_of_a_sum() -> None:
+    assert Reference(gather(7, 64, 5)).tolerance().atol == 0
+    func = linear(16, 16, 256)
+    a, b, bias = draw(func, np.random.default_rng(0))
+    reference = Reference(func)
+    want, tolerance = reference(a, b, bias), reference.tolerance()
+    require_close(want, want, tolerance)
+    a[:, 240:] = 0
+    with pytest.raises(WrongResultError):
+        require_close(reference(a, b, bias), want, tolerance)
