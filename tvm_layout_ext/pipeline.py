@@ -29,6 +29,7 @@ LOWERED = "layout_ext.lowered"
 _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     "s_tir.CanonicalizeLoop": (
         transform.MarkAnnotated,
+        transform.FuseDotAdd,
         transform.LowerTensorCore,
         transform.AutoCoalesce,
         transform.CheckAssumptions,

@@ -7,6 +7,7 @@ from .auto_coalesce import AutoCoalesce
 from .check_assumptions import CheckAssumptions
 from .combine_conversions import CombineLayoutConversions
 from .expose_pointers import ExposePointers
+from .fuse_dot_add import FuseDotAdd
 from .guard_reductions import GuardReductions
 from .guard_vectors import GuardVectors
 from .lower_async_copy import LowerAsyncCopy
@@ -28,6 +29,7 @@ __all__ = [
     "CheckAssumptions",
     "CombineLayoutConversions",
     "ExposePointers",
+    "FuseDotAdd",
     "GuardReductions",
     "GuardVectors",
     "InjectMultiStageBuffer",
