@@ -80,7 +80,9 @@ def bound(sch: s_tir.Schedule, *, decomposed: bool) -> s_tir.Schedule:
     sch.set_scope("P", 0, "local")
     sch.set_fragment_layout(sch.get_sblock("P"), 0, ROWS)
     if decomposed:
-        sch.decompose_reduction("P", sch.get_loops("P")[-1])
+        i, j, k = sch.get_loops("P")
+        sch.reorder(k, i, j)
+        sch.decompose_reduction("P", k)
     return sch
 
 
