@@ -8,7 +8,6 @@ included, to a kernel of its own.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from tvm_layout_ext.errors import LayoutExtError, ScheduleError
 from tvm_layout_ext.hardware import Architecture
 from tvm_layout_ext.intrin.instructions import choose
 from tvm_layout_ext.schedules import gemm
+from tvm_layout_ext.tune.generic import digest_of
 from tvm_layout_ext.tune.knobs import Config, Knob, Refusal, knob
 from tvm_layout_ext.tune.operator import Operator, Shape
 from tvm_layout_ext.tune.reference import Reference, buffers_of, count_flops, draw
@@ -94,7 +94,7 @@ def operator_of(
         return plan.apply(sch, config) or sch
 
     return Operator(
-        name=f"{name or _last_block(func)}-{_digest(func)}",
+        name=f"{name or _last_block(func)}-{digest_of(func)}",
         dims=(),
         parallel=(),
         dtypes=(str(buffers[-1].dtype),),
@@ -144,10 +144,6 @@ def _last_block(func: tirx.PrimFunc) -> str:
     sch = s_tir.Schedule(tvm.IRModule({"main": func}))
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     return str(sch.get(blocks[-1]).name_hint)
-
-
-def _digest(func: tirx.PrimFunc) -> str:
-    return hashlib.sha256(func.script().encode()).hexdigest()[:8]
 
 
 def _fitting(func: tirx.PrimFunc) -> _Plan:

@@ -1,0 +1,36 @@
+"""Operators made from a function, as the tuner knows them; the schedules are in ``schedules/``."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import tirx
+
+from .knobs import Knob
+from .operator import Operator
+from .selection import bare
+
+__all__ = ["digest_of", "generic"]
+
+_SCHEDULES = "tvm_layout_ext.schedules._generic"
+
+
+def digest_of(func: tirx.PrimFunc) -> str:
+    """Eight hex digits that tell functions apart, in every process; attributes do not count."""
+    return hashlib.sha256(bare(func).script().encode()).hexdigest()[:8]
+
+
+def generic(
+    func: Any,
+    schedule: Callable[..., Any] | None = None,
+    knobs: Sequence[Knob] = (),
+    **options: Any,
+) -> Operator:
+    """Make an operator of a function: :func:`tvm_layout_ext.schedules._generic.operator_of`."""
+    # schedules/ imports this package's knobs, so it can only be imported late.
+    operator = importlib.import_module(_SCHEDULES).operator_of(func, schedule, knobs, **options)
+    assert isinstance(operator, Operator)
+    return operator
