@@ -14,7 +14,7 @@ ragged sizes and whatever is computed from the product element by element.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -62,6 +62,11 @@ class Copy:
       2 neighbouring vectors.
     * Plain loads of 8-bit elements read every fourth of 16 rows: a pad of 8 bytes, which leaves
       vectors of 8 bytes, and phases of 16 rows.
+
+    An asynchronous copy takes a wavefront for each pair of a global line and a shared row of 128
+    bytes, and more where sectors are torn (:mod:`tvm_layout_ext.simulate.counters`). So it moves
+    whole rows of a tile, and costs least under a swizzle where these have 128 bytes: no map of the
+    lanes spares rows of 64 bytes, or padded ones, their further wavefronts.
 
     Attributes
     ----------
@@ -166,7 +171,10 @@ def fetch(
     sch.compute_at(block, loop, preserve_unit_loops=True)
     sch.swizzle(block, 0, swizzle)
     i, j = sch.get_loops(block)[-2:]
-    vectors = int(sch.get(j).extent) // copy.vector
+    columns = int(sch.get(j).extent)
+    if columns * _bits(source) >= 8 * NUM_BANKS * BANK_BYTES:
+        copy = replace(copy, rows=1, neighbours=1)
+    vectors = columns // copy.vector
     near = max(1, min(vectors, WARP_SIZE // copy.rows) // copy.neighbours)
     down, rows = sch.split(i, [None, copy.rows])
     right, *across, lanes = sch.split(j, [None, near, copy.neighbours, copy.vector])
@@ -206,12 +214,49 @@ def store(
     pad = (16 if bits <= 16 else 32) * 8 // bits
     sch.storage_align(result, 0, -2, factor=row + pad, offset=0)
     vector = copy_of(bits, True, int(target.shape[-1]), "none").vector
-    right, lanes = sch.split(j, [None, vector])
-    spread(sch, sch.fuse(i, right), warps)
+    across, rows, step = dealt(
+        int(sch.get(j).extent) // vector, vector * bits // 8, pad * bits // 8
+    )
+    far, near, apart = sch.split(i, [None, rows, step])
+    right, lanes = sch.split(j, [across, vector])
+    sch.reorder(far, apart, near, right, lanes)
+    spread(sch, sch.fuse(far, apart, near, right), warps)
     if vector > 1:
         sch.vectorize(lanes)
     for loop in sch.spread_sums(result):
         sch.unroll(loop)
+
+
+def dealt(vectors: int, size: int, gap: int) -> tuple[int, int, int]:
+    """Deal rows to lanes that read them, so that no phase of a request meets a bank twice.
+
+    Phases that lie in one row meet none. Where rows are shorter, as many as fill a phase are taken
+    so far apart that they lie side by side in the banks; some lanes of a ragged row stay idle.
+
+    Parameters
+    ----------
+    vectors, size : int
+        Of a row, and bytes of one.
+    gap : int
+        Bytes by which each row is shifted against the banks; 16 or 32.
+
+    Returns
+    -------
+    tuple of int
+        Lanes for a row, rows of a phase, and how many rows lie from one of these to the next.
+
+    Examples
+    --------
+    Rows of 16 vectors; of 25 vectors of 4 bytes; of 3 vectors of 16 bytes:
+
+    >>> dealt(16, 16, 16), dealt(25, 4, 16), dealt(3, 16, 32)
+    ((16, 1, 1), (32, 1, 1), (4, 2, 2))
+    """
+    phase = WARP_SIZE * BANK_BYTES // max(size, BANK_BYTES)
+    if vectors > phase // 2:
+        return -(-vectors // phase) * phase, 1, 1
+    across = max(1 << (vectors - 1).bit_length(), gap // max(size, BANK_BYTES))
+    return across, phase // across, max(1, across * size // gap)
 
 
 def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:

@@ -8,16 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
 from tests.schedule.products import Product, simulated
 from tests.schedule.test_use_tensor_core import TYPES
-from tvm_layout_ext import ScheduleError, TargetError
+from tvm_layout_ext import ScheduleError, TargetError, decisions
 from tvm_layout_ext.build import shared_buffers
 from tvm_layout_ext.hardware import architecture
 from tvm_layout_ext.schedules import gemm
+from tvm_layout_ext.simulate.counters import count_shared
 
 DEFAULT = gemm.OPERATOR.default_config()
 SMALL = DEFAULT | {"tile_m": 64, "tile_n": 64}
@@ -75,13 +80,77 @@ def test_tiles_that_fit_meet_no_bank_twice(
     assert report.hazards == []
 
 
-@pytest.mark.parametrize("name", ["f16", "tf32", "s8"])
-def test_sums_of_fewer_columns_than_a_tile_has_are_stored_without_conflicts(name: str) -> None:
-    product = replace(TYPES[name], shape=(64, 50, 64))
-    report = simulated(product, scheduled(product, SMALL | {"stages": 1}))
-    stores = [x for x in report.accesses if x.scope == "shared.dyn" and x.kind == "store"]
-    assert stores
-    assert sum(x.bank_conflicts for x in stores) == 0
+@pytest.mark.matrix
+@pytest.mark.parametrize("n", [1, 7, 33, 50, 100])
+@pytest.mark.parametrize("name", TYPES)
+def test_fewer_columns_than_a_tile_has_meet_no_bank_twice(name: str, n: int) -> None:
+    product = replace(TYPES[name], shape=(64, n, 64))
+    config = SMALL | {"tile_n": 64 if n <= 64 else 128, "stages": 1}
+    report = simulated(product, scheduled(product, config))
+    assert report.bank_conflicts == 0
+    assert report.hazards == []
+
+
+@given(st.integers(1, 130), st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([16, 32]))
+def test_dealt_rows_lie_side_by_side_in_the_banks(vectors: int, size: int, gap: int) -> None:
+    across, rows, step = gemm.dealt(vectors, size, gap)
+    lane = np.arange(across * rows * step)
+    # Lanes go along a row, then to the rows of a phase, then to those between.
+    column, near, apart = lane % across, lane // across % rows, lane // across // rows
+    addresses = (near * step + apart) * (1024 + gap) + column * size
+    requests = np.resize(addresses, (-(-len(lane) // 32), 32))
+    active = np.resize(column < vectors, requests.shape)
+    active &= np.arange(requests.size).reshape(requests.shape) < len(lane)
+    count = count_shared(requests, active, size)
+    assert count.wavefronts == count.least_wavefronts
+    assert sorted({(r, c) for r, c in zip(near * step + apart, column, strict=True)}) == [
+        (r, c) for r in range(rows * step) for c in range(across)
+    ]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("k_major", [False, True])
+@pytest.mark.parametrize("name", TYPES)
+def test_swizzled_copies_take_one_wavefront_a_line(name: str, k_major: bool) -> None:
+    """As few as there can be: each brings all that is asked for of one line of global memory."""
+    k = 128 // np.dtype(getattr(ml_dtypes, TYPES[name].operand, TYPES[name].operand)).itemsize
+    for depth in (k, k // 2):
+        product = replace(
+            TYPES[name], shape=(128, 128, 2 * k), a_transposed=not k_major, b_transposed=k_major
+        )
+        config = SMALL | {"tile_m": 128, "tile_n": 128, "tile_k": depth, "stages": 2}
+        report = simulated(product, scheduled(product, config))
+        copies = [x for x in report.accesses if x.kind == "cp.async"]
+        # Rows along K have 128 bytes, or 64; others 128 elements, whole lines whatever the depth.
+        a_line = min(128, depth * 128 // k) if k_major else 128
+        assert sum(x.wavefronts for x in copies) == sum(x.bytes for x in copies) // a_line
+        assert report.bank_conflicts == 0
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_padded_rows_are_copied_whole(stages: int) -> None:
+    """Their asynchronous copies take 10.5 wavefronts a request; by columns they would take 15."""
+    product = replace(TYPES["f16"], shape=(128, 128, 128), b_transposed=True)
+    config = SMALL | {"tile_k": 64, "stages": stages, "swizzle": "pad"}
+    report = simulated(product, scheduled(product, config))
+    kind = "cp.async" if stages > 1 else "store"
+    copies = [x for x in report.accesses if x.kind == kind and x.vector_bytes == 16]
+    copies = [x for x in copies if x.scope == "shared.dyn"]
+    assert copies
+    a_request = {x.wavefronts / x.requests for x in copies}
+    assert a_request == {10.5 if stages > 1 else 4.0}
+    assert report.bank_conflicts == 0
+
+
+@pytest.mark.parametrize("n", [64, 128])
+def test_tf32_stored_along_n_is_swizzled_by_rows_of_32_bytes(n: int) -> None:
+    product = replace(TYPES["tf32"], shape=(64, n, 64))
+    sch = scheduled(product, SMALL | {"tile_n": n})
+    with decisions.collect() as made:
+        report = simulated(product, sch)
+    told = [str(one) for one in made if one.maker == "SwizzleSharedMemory" and "B_" in str(one)]
+    assert any("xor(8, 1, 4)" in one for one in told)
+    assert report.bank_conflicts == 0
 
 
 def shared_size(sch: s_tir.Schedule) -> int:

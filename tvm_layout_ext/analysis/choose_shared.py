@@ -184,24 +184,27 @@ def _plain(shape: Sequence[int], element_bits: int, vector: int) -> Iterator[tup
 
 
 def _xor_params(shape: Sequence[int], element_bits: int, vector: int) -> list[tuple[int, int, int]]:
-    """Parameters worth trying: Triton's first, then all others, few permutations first."""
+    """Parameters worth trying: Triton's first, then few permutations first, wide vectors last.
+
+    Vectors wider than an access serve loads that take several rows of some neighbours at a time:
+    of ``tf32`` operands stored along N, a warp reads 4 rows of 8 elements, 32 bytes each.
+    """
     if len(shape) < 2 or not is_power_of_two(shape[-1]):
         return []
     columns, rows = shape[-1], 1
     for extent in shape[:-1]:
         rows *= extent
     line = max(1, 8 * _LINE_BYTES // element_bits)
+    widest = max(vector, 8 * MAX_ACCESS_BYTES // element_bits)
     found = [
         (vec, per_phase, max_phase)
         for max_phase in _powers(2, 32)
-        for vec in reversed(
-            list(_powers(vector, max(vector, 8 * MAX_ACCESS_BYTES // element_bits)))
-        )
+        for vec in [*reversed(list(_powers(vector, widest))), *_powers(2 * widest, line // 2)]
         for per_phase in _powers(1, max(1, line // min(columns, line)) * 4)
         if vec * max_phase <= columns and per_phase * max_phase <= rows
     ]
     first = derived_xor(shape, element_bits)
-    return sorted(found, key=lambda params: params != first)
+    return sorted(found, key=lambda params: (params != first, params[0] > widest))
 
 
 def _powers(low: int, high: int) -> Iterator[int]:

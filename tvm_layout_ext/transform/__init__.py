@@ -7,6 +7,7 @@ from .auto_coalesce import AutoCoalesce
 from .check_assumptions import CheckAssumptions
 from .combine_conversions import CombineLayoutConversions
 from .expose_pointers import ExposePointers
+from .fill_padded_rows import FillPaddedRows
 from .fuse_dot_add import FuseDotAdd
 from .guard_reductions import GuardReductions
 from .guard_vectors import GuardVectors
@@ -29,6 +30,7 @@ __all__ = [
     "CheckAssumptions",
     "CombineLayoutConversions",
     "ExposePointers",
+    "FillPaddedRows",
     "FuseDotAdd",
     "GuardReductions",
     "GuardVectors",
