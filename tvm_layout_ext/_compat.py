@@ -23,6 +23,7 @@ __all__ = [
     "pass_name",
     "ptxas_options",
     "register_errors",
+    "serve_rpc",
     "split_host_device",
     "stock_finalizers",
     "stock_passes",
@@ -234,3 +235,32 @@ def load_cuda_runtime(driver: str) -> bool:
     except OSError:
         return False
     return there()
+
+
+def serve_rpc(**options: Any) -> None:
+    """Run TVM's RPC server in this process, for good; a session that crashes does not end it.
+
+    Parameters
+    ----------
+    **options
+        Those of ``tvm.rpc.Server``.
+    """
+    import os
+    from pathlib import Path
+
+    from tvm.rpc import server
+
+    serving = server._serving
+
+    def patient(sock: Any, *rest: Any) -> None:
+        here = Path.cwd()
+        try:
+            serving(sock, *rest)
+        except RuntimeError as error:
+            server.logger.warning("The session ended: %s", error)
+            # TVM does both only when a session ends well.
+            os.chdir(here)
+            sock.close()
+
+    server._serving = patient
+    server.PopenRPCServerState(**options).thread.join()

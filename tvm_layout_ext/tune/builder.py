@@ -24,7 +24,7 @@ from tvm.support.popen_pool import MapResult, PopenPoolExecutor, StatusKind
 from tvm.target import Target
 
 from .._compat import load_cuda_runtime
-from ..build import build, device_program, shared_buffers
+from ..build import check_fits, compile_lowered, lower
 from ..errors import LayoutExtError, TargetError
 from ..target import cuda_target
 from .cubin import MachineCode, machine_code
@@ -139,12 +139,24 @@ class _Compiler:
     """What compiles CUDA source in a worker, and what it said of the candidate at hand."""
 
     arch = ""
-    codes: ClassVar[list[MachineCode]] = []
+    code: ClassVar[MachineCode | None] = None
+    #: An error's class is lost on its way through TVM.
+    error: ClassVar[LayoutExtError | None] = None
+
+    @classmethod
+    def start(cls, arch: str) -> None:
+        """Forget the last candidate."""
+        cls.arch, cls.code, cls.error = arch, None, None
 
     @classmethod
     def compile(cls, source: str) -> bytes:
-        cls.codes.append(machine_code(source, cls.arch))
-        return cls.codes[-1].image
+        """TVM's callback."""
+        try:
+            cls.code = machine_code(source, cls.arch)
+        except LayoutExtError as error:
+            cls.error = error
+            raise
+        return cls.code.image
 
 
 def _start_worker(driver: str) -> None:
@@ -165,38 +177,30 @@ def _build_one(
         info = _write(mod, target, folder, objects)
     except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)
-        cause = error.__cause__
-        # Lowering wraps what code generation raises; the compiler's own words say more.
-        known = isinstance(cause, LayoutExtError)
-        return None, describe_error(cause if known and cause is not None else error)
+        return None, describe_error(_Compiler.error or error)
     (folder / INFO).write_text(json.dumps(info))
     return str(folder), None
 
 
 def _write(mod: tvm.IRModule, target: Target, folder: Path, objects: HostObjects) -> dict[str, Any]:
     start = time.perf_counter()
+    _Compiler.start(str(target.attrs.get("arch", "")))
     shared = None
     if target.kind.name == "cuda":
-        _Compiler.arch, shared = str(target.attrs["arch"]), _shared_bytes(mod, target)
-    _Compiler.codes.clear()
-    executable = build(mod, target=target)
-    codes = list(_Compiler.codes)
-    if target.kind.name == "cuda" and not codes:
+        mod = lower(mod, target=target)
+        shared = check_fits(mod, target)
+    executable = compile_lowered(mod, target)
+    code = _Compiler.code
+    if target.kind.name == "cuda" and code is None:
         raise TargetError(
             "TVM did not compile the kernel, because its CUDA runtime cannot be loaded here; "
             "install the CUDA runtime library (libcudart) that TVM was built for."
         )
     executable.export_library(str(folder / LIBRARY), addons=[objects.rotation])
     return {
-        "registers": max((c.registers for c in codes if c.registers is not None), default=None),
-        "spill_bytes": sum(c.spill_bytes for c in codes if c.spill_bytes) if codes else None,
+        "registers": code.registers if code else None,
+        "spill_bytes": code.spill_bytes if code else None,
         "smem_bytes": shared,
         "seconds": round(time.perf_counter() - start, 3),
-        "compiler": codes[0].compiler if codes else target.kind.name,
+        "compiler": code.compiler if code else target.kind.name,
     }
-
-
-def _shared_bytes(mod: tvm.IRModule, target: Target) -> int:
-    """Shared memory of a block of the hungriest kernel."""
-    kernels = device_program(mod, target=target).kernels.values()
-    return max(sum(shared_buffers(kernel).values()) for kernel in kernels)

@@ -28,21 +28,20 @@ __all__ = [
     "MEASUREMENT",
     "Arguments",
     "Measured",
-    "OutOfMemoryError",
     "Timing",
+    "device_name",
     "failed",
     "interleaved",
     "measure",
+    "memory_in_use",
 ]
 
 #: The measurement's file in an artifact's folder.
 MEASUREMENT = "measurement.json"
 #: More copies of the arguments are not made; tiny workloads stay in the cache, and say so.
 MOST_COPIES = 128
-
-
-class OutOfMemoryError(MemoryError):
-    """The device has no room for a task's arguments."""
+#: With these words TVM's RPC hands on what was raised at the server.
+_FROM_SERVER = "RPCError: Error caught from RPC call:"
 
 
 @dataclass(frozen=True)
@@ -131,8 +130,11 @@ class Measured:
 
 
 def failed(error: BaseException) -> Measured:
-    """The measurement of a candidate that raised; the text's first line is kept."""
-    text = (str(error).strip() or "no text").splitlines()[0]
+    """The measurement of a candidate that raised.
+
+    The first line of the text is kept, an RPC server's wrapping around it left out.
+    """
+    text = (str(error).strip() or "no text").removeprefix(_FROM_SERVER).strip().splitlines()[0]
     name = type(error).__name__
     if "out of memory" in text.lower():
         name = "OutOfMemoryError"
@@ -155,20 +157,18 @@ class Arguments:
 
     def __init__(self, problem: Problem, device: Any, timing: Timing) -> None:
         self.device = device
-        self._problem = problem
-        copies = _copies(problem.bytes, device, timing.l2_bytes)
-        self.l2 = "rotated" if copies > 1 else "warm"
-        self._poison = problem.poisoned()
-        self.copies = [self._copy() for _ in range(copies)]
-
-    def _copy(self) -> list[Any]:
-        arrays = [*self._problem.inputs, self._poison]
-        return [tvm.runtime.tensor(array, self.device) for array in arrays]
+        count = _copies(problem.bytes, device, timing.l2_bytes)
+        self.l2 = "rotated" if count > 1 else "warm"
+        first = [tvm.runtime.tensor(array, device) for array in problem.inputs]
+        self._poison = tvm.runtime.tensor(problem.poisoned(), device)
+        # To an RPC server each array goes once.
+        others = [[_twin(array) for array in first] for _ in range(count - 1)]
+        self.copies = [[*inputs, _twin(self._poison)] for inputs in [first, *others]]
 
     def poison(self) -> None:
         """Fill every output with what no kernel leaves behind by chance."""
         for copy in self.copies:
-            copy[-1].copyfrom(self._poison)
+            self._poison.copyto(copy[-1])
 
     @property
     def output(self) -> np.ndarray:
@@ -180,6 +180,13 @@ class Arguments:
     def flat(self) -> list[Any]:
         """What ``rotated`` takes: how many arguments a launch has, then all copies."""
         return [len(self.copies[0]), *(array for copy in self.copies for array in copy)]
+
+
+def _twin(array: Any) -> Any:
+    """A copy of a tensor on its device."""
+    twin = tvm.runtime.empty(array.shape, array.dtype, array.device)
+    array.copyto(twin)
+    return twin
 
 
 def _copies(size: int, device: Any, l2_bytes: int | None) -> int:

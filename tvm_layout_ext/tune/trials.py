@@ -105,7 +105,8 @@ def share(
 ) -> list[MeasuredFuture]:
     """Let seats take trials from one queue, each in a thread, until none is left.
 
-    Whatever a trial raises is its own failure.
+    Whatever a trial raises is its own failure. Each measurement is written into the artifact's
+    folder before its future is done.
 
     Parameters
     ----------
@@ -127,9 +128,11 @@ def share(
             except Empty:
                 return
             try:
-                future.set_result(trial(seat, one))
+                measured = trial(seat, one)
             except Exception as error:
-                future.set_result(failed(error))
+                measured = failed(error)
+            measured.write(str(one.artifact_path))
+            future.set_result(measured)
 
     for seat in seats[: len(futures)]:
         threading.Thread(target=work, args=(seat,), daemon=True).start()

@@ -1,0 +1,192 @@
+"""The RPC runner against a tracker and two servers of its own, one of which is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tvm
+from tvm.rpc.tracker import Tracker as TrackerProcess
+from tvm.s_tir.meta_schedule.builder import BuilderInput
+from tvm.s_tir.meta_schedule.runner import RunnerInput
+
+from tests.tune.artifacts import Shelf, doubling_task
+from tvm_layout_ext import te
+from tvm_layout_ext.errors import TargetError
+from tvm_layout_ext.tune import tracker as tracker_module
+from tvm_layout_ext.tune.builder import CubinBuilder
+from tvm_layout_ext.tune.measure import Measured, Timing
+from tvm_layout_ext.tune.rpc_server import main as serve
+from tvm_layout_ext.tune.run_rpc import RpcRunner
+from tvm_layout_ext.tune.tracker import NoServerError, Tracker
+
+HOST, KEY = "127.0.0.1", "loopback"
+QUICK = Timing(repeat_ms=0.5, repeats=2, most_repeats=4, spread=0.5, l2_bytes=20_000)
+
+
+class Farm:
+    """A tracker and servers on this machine."""
+
+    def __init__(self, count: int) -> None:
+        self._tracker = TrackerProcess(HOST, 9390, 9590, silent=True)
+        self.port = int(self._tracker.port)
+        self.tracker = Tracker(HOST, self.port, KEY)
+        self._servers = [self._start() for _ in range(count)]
+        self._wait(count)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        options = ["--tracker", f"{HOST}:{self.port}", "--key", KEY, "--host", HOST]
+        return subprocess.Popen(
+            [sys.executable, "-m", "tvm_layout_ext.tune.rpc_server", *options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _wait(self, count: int) -> None:
+        deadline = time.monotonic() + 120
+        while len(self.tracker.servers()) != count and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert len(self.tracker.servers()) == count
+
+    def kill_one(self) -> None:
+        """End a server with all its processes, as a power cut would."""
+        server = self._servers.pop()
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+    def close(self) -> None:
+        while self._servers:
+            self.kill_one()
+        self._tracker.terminate()
+
+
+@pytest.fixture(scope="module")
+def farm() -> Iterator[Farm]:
+    made = Farm(2)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    return Shelf(tmp_path_factory.mktemp("artifacts"))
+
+
+@pytest.fixture(scope="module")
+def runner(farm: Farm) -> Iterator[RpcRunner]:
+    made = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=4, timing=QUICK)
+    yield made
+    made.close()
+
+
+def results(runner: RpcRunner, inputs: list[RunnerInput]) -> list[Measured]:
+    told = [future.result().error_msg for future in runner.run(inputs)]
+    measured = [Measured.read(str(one.artifact_path)) for one in inputs]
+    assert told == [one.error for one in measured]
+    return measured
+
+
+def llvm_inputs(folder: Path, count: int) -> list[RunnerInput]:
+    """Candidates that TVM builds for the CPU."""
+    builder = CubinBuilder("sm_90a", workers=1, folder=folder)
+    function = te.create_prim_func(doubling_task().operator.compute((1024,), "float32"))
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    built = builder.build([BuilderInput(module, tvm.target.Target("llvm"))] * count)
+    builder.close()
+    assert [result.error_msg for result in built] == [None] * count
+    return [RunnerInput(result.artifact_path, "llvm", []) for result in built]
+
+
+def test_two_servers_share_a_run_and_one_may_die(
+    farm: Farm, runner: RpcRunner, shelf: Shelf, tmp_path: Path
+) -> None:
+    both = set(farm.tracker.servers())
+    # Also starts the clients: the servers shall be at work when one is killed.
+    first = results(runner, shelf.inputs("sleepy", "sleepy"))
+    assert {one.server for one in first} == both
+    assert all(one.verified and one.l2 == "rotated" for one in first)
+    inputs = [*shelf.inputs("sleepy", "sleepy"), *llvm_inputs(tmp_path, 4), *shelf.inputs("wrong")]
+    futures = runner.run(inputs)
+    time.sleep(0.8)
+    farm.kill_one()
+    told = [future.result().error_msg for future in futures]
+    measured = [Measured.read(str(one.artifact_path)) for one in inputs]
+    assert told[:-1] == [None] * 6
+    assert all(one.verified and one.times and one.device == "cpu" for one in measured[:-1])
+    assert str(told[-1]).startswith("WrongResultError: 1,024 of 1,024 elements differ")
+    (left,) = farm.tracker.servers()
+    assert {one.server for one in measured[2:]} == {left}
+
+
+def test_candidate_that_crashes_the_session_is_tried_three_times_and_the_server_lives(
+    farm: Farm, runner: RpcRunner, shelf: Shelf
+) -> None:
+    (server,) = farm.tracker.servers()
+    abort, right = results(runner, shelf.inputs("abort", "right"))
+    assert abort.error == (
+        "ServerLostError: The connection was lost 3 times while this candidate ran "
+        f"({server}, {server}, {server}); probably it crashes the server's process."
+    )
+    assert right.verified
+    assert farm.tracker.servers() == [server]
+
+
+def test_waiting_for_a_server_is_not_counted_and_hanging_is(
+    farm: Farm, runner: RpcRunner, shelf: Shelf
+) -> None:
+    hang, right, sticky = results(runner, shelf.inputs("hang", "right", "error"))
+    assert hang.error == "TrialTimeoutError: It was ended after 4 seconds."
+    # The server was busy with the session of the first for longer than a trial may take.
+    assert right.verified
+    assert sticky.error == "DeviceError: CUDA: an illegal memory access was encountered"
+
+
+def test_winner_is_verified_and_finalists_take_turns_on_one_server(
+    farm: Farm, runner: RpcRunner, shelf: Shelf
+) -> None:
+    wrong = runner.verify(shelf.artifact("one wrong"), "cpu")
+    assert (wrong.error or "").startswith("WrongResultError")
+    artifacts = [shelf.artifact("right"), shelf.artifact("slow")]
+    measured = runner.in_turn(artifacts * 2, "cpu")
+    assert [one.verified for one in measured] == [True] * 4
+    assert len({one.server for one in measured}) == 1
+
+
+def test_tracker_without_servers_says_how_to_start_one(
+    farm: Farm, shelf: Shelf, runner: RpcRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NoServerError) as error:
+        RpcRunner(doubling_task(), HOST, farm.port, "h200")
+    assert str(error.value) == (
+        f"The RPC tracker at {HOST}:{farm.port} has no server with the key h200; start one by: "
+        f"python -m tvm_layout_ext.tune.rpc_server --tracker {HOST}:{farm.port} --key h200"
+    )
+    monkeypatch.setattr(tracker_module, "PATIENCE", 0.5)
+    with pytest.raises(NoServerError, match="has no server with the key h200"):
+        Tracker(HOST, farm.port, "h200").session(1)
+
+
+def test_tracker_that_is_not_there_says_how_to_start_it() -> None:
+    with socket.socket() as free:
+        free.bind((HOST, 0))
+        port = free.getsockname()[1]
+    with pytest.raises(NoServerError) as error:
+        RpcRunner(doubling_task(), HOST, port, "h200")
+    assert str(error.value) == (
+        f"There is no RPC tracker at {HOST}:{port} (connection refused); start one by: "
+        f"python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {port}"
+    )
+
+
+@pytest.mark.parametrize("address", ["nowhere", "host:", ":9190", "host:port"])
+def test_server_wants_the_address_of_a_tracker(address: str) -> None:
+    with pytest.raises(TargetError, match="A tracker's address is HOST:PORT, not "):
+        serve(["--tracker", address, "--key", "h200"])
