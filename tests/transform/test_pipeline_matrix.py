@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -72,22 +73,31 @@ def _break(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pipeline_plan.Plan, "lag", lambda self, copies: lag(self, copies) + 1)
     elif wrong == "barrier":
         monkeypatch.setattr(pipeline_expand, "_barrier", lambda one: pipeline_expand._evaluate(0))
+    elif wrong == "modulo":
+        floormod = pipeline_expand.tirx.floormod
+        shrunk = SimpleNamespace(**vars(pipeline_expand.tirx))
+        shrunk.floormod = lambda step, versions: floormod(step, versions - 1)
+        monkeypatch.setattr(pipeline_expand, "tirx", shrunk)
     else:
         fewer = pipeline_plan._versions
         monkeypatch.setattr(pipeline_plan, "_versions", lambda p, i: fewer(p, i) - 1)
 
 
-@pytest.mark.parametrize("wrong", ["wait", "barrier", "version"])
-def test_mutations_are_hazards(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wait off by one, a barrier dropped, a version too few, and nothing that plans barriers."""
+@pytest.mark.parametrize("stages", [2, 3, 5])
+@pytest.mark.parametrize("wrong", ["wait", "barrier", "version", "modulo"])
+def test_mutations_are_hazards(wrong: str, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait off by one, a barrier dropped, a version too few, versions counted modulo one less.
+
+    Nothing plans barriers here.
+    """
     _break(wrong, monkeypatch)
     monkeypatch.setitem(tlx.pipeline._BEFORE, "tirx.SplitHostDevice", ())
     stream = Stream(2)
     inputs = stream.inputs(9, 0, np.random.default_rng(0))
-    assert simulate(stream.schedule(3), *inputs, None, 9, 9 * TILE).hazards
+    assert simulate(stream.schedule(stages), *inputs, None, 9, 9 * TILE).hazards
 
 
-@pytest.mark.parametrize("wrong", ["wait", "version"])
+@pytest.mark.parametrize("wrong", ["wait", "version", "modulo"])
 def test_planned_barriers_do_not_hide_mutations(
     wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

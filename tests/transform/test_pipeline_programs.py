@@ -153,3 +153,84 @@ def test_an_epilogue_may_take_the_memory_of_the_versions(stages: int) -> None:
     np.testing.assert_array_equal(report.outputs["B"], a.sum(0))
     assert not report.hazards
     assert report.shared_bytes == stages * LANES * 4
+
+
+#: Extents that one program must serve: none, fewer than versions, more.
+EXTENTS = (0, 1, 2, 3, 5, 8)
+
+
+@pytest.mark.parametrize(("index", "data"), [(2, 2), (3, 3), (2, 1)])
+def test_indirect_loads_of_symbolic_extent(index: int, data: int) -> None:
+    """The index runs further ahead than the copy that it feeds; neither may read beyond n."""
+    steps = [
+        copy("R", "I[k, t]", index),
+        copy("S", "A[R[31 - t], t]", data).replace(
+            "T.reads(A[R[31 - t], t])", "T.reads(A[0:9, t], R[31 - t])"
+        ),
+        SUM,
+    ]
+    func = program(
+        f"A: T.Buffer((9, {LANES}), {F32}), i: T.handle, B: T.Buffer(({LANES},), {F32}), "
+        "n: T.int32",
+        [f'R = T.sblock_alloc_buffer(({LANES},), {I32}, scope="shared")',
+         loop("for k in range(n)", *steps)],
+        before=f"I = T.match_buffer(i, (n, {LANES}), {I32})",
+    )  # fmt: skip
+    lowered, a = tlx.lower(func), rows(9)
+    for n in EXTENTS:
+        i = np.random.default_rng(n).integers(0, 9, (n, LANES)).astype("int32")
+        report = simulate(lowered, a, i, ZEROS.copy(), n)
+        want = sum((a[i[k, ::-1], np.arange(LANES)] for k in range(n)), ZEROS)
+        np.testing.assert_array_equal(report.outputs["B"], want[::-1])
+        assert not report.hazards
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(2, 3), (3, 2), (1, 4)])
+def test_nested_and_sibling_pipelines_of_symbolic_extents(outer: int, inner: int) -> None:
+    """A pipeline in each iteration of another one, then one beside them; each may run no time."""
+    use = block("use", "B[t], R[31 - t], S[31 - t]", "B[t]", "B[t] = B[t] + R[31 - t] * S[31 - t]")
+    nest = loop(
+        "for i in range(m)",
+        copy("R", "A[i, t]", outer),
+        loop("for k in range(n)", copy("S", "A[m + i * n + k, t]", inner), use),
+    )
+    beside = loop(
+        "for j in range(n)",
+        copy("Q", "A[j, t]", inner + 1),
+        block("add", "B[t], Q[31 - t]", "B[t]", "B[t] = B[t] + Q[31 - t]"),
+    )
+    func = program(
+        f"a: T.handle, B: T.Buffer(({LANES},), {F32}), m: T.int32, n: T.int32, rows: T.int32",
+        [nest, beside],
+        ("R", "S", "Q"),
+        before=f"A = T.match_buffer(a, (rows, {LANES}), {F32})",
+    )
+    lowered = tlx.lower(func)
+    for m, n in ((0, 0), (0, 3), (3, 0), (1, 1), (3, 2), (2, 5)):
+        a = rows(m + m * n + n)
+        want = sum((a[i] * a[m + i * n : m + i * n + n].sum(0) for i in range(m)), ZEROS)
+        report = simulate(lowered, a, ZEROS.copy(), m, n, len(a))
+        np.testing.assert_array_equal(report.outputs["B"], (want + a[:n].sum(0))[::-1])
+        assert not report.hazards
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_an_epilogue_of_a_symbolic_extent_may_take_the_memory_of_the_versions(stages: int) -> None:
+    """Also where the loop does not run, and no copy was waited for."""
+    stage = block("out", "P[t]", "E[t]", "E[t] = P[t]")
+    leave = block("leave", "E[31 - t]", "B[t]", "B[t] = E[31 - t]")
+    add = block("add", "P[t], S[31 - t]", "P[t]", "P[t] = P[t] + S[31 - t]")
+    func = program(
+        f"a: T.handle, P: T.Buffer(({LANES},), {F32}), B: T.Buffer(({LANES},), {F32}), n: T.int32",
+        [loop("for k in range(n)", copy("S", "A[k, t]", stages), add), stage, leave],
+        ("S", "E"),
+        "shared.dyn",
+        before=f"A = T.match_buffer(a, (n, {LANES}), {F32})",
+    )
+    lowered = tlx.lower(func)
+    for n in EXTENTS:
+        a = rows(n)
+        report = simulate(lowered, a, ZEROS.copy(), ZEROS.copy(), n)
+        np.testing.assert_array_equal(report.outputs["B"], a.sum(0))
+        assert not report.hazards
+        assert report.shared_bytes == stages * LANES * 4
