@@ -20,8 +20,16 @@ from tvm import s_tir, te
 
 import tvm_layout_ext as tlx
 from tvm_layout_ext.hardware import BANK_BYTES, NUM_BANKS
-from tvm_layout_ext.layout import SwizzledSharedLayout
-from tvm_layout_ext.layout.placement import bank_text, dense, padded, xor_rows
+from tvm_layout_ext.layout import LinearLayout, SwizzledSharedLayout
+from tvm_layout_ext.layout.placement import (
+    bank_text,
+    dense,
+    hardware_swizzle,
+    of_linear,
+    padded,
+    xor_rows,
+)
+from tvm_layout_ext.simulate.counters import count_copies
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS, COLUMNS, VECTOR, WARP = 128, 32, 8, 32
@@ -122,6 +130,61 @@ print(bank_text(xor_rows(PICTURE, 8, 2, 4), PICTURE, 16, VECTOR))
 print(SwizzledSharedLayout(1, 2, 4, [1, 0]).render((8, VECTORS), view="bank", element_bits=128))
 
 ######################################################################
+# Every mode in a picture
+# -----------------------
+# Rows of 32 floats have 128 bytes, so that every element has a bank of its own; the number is that
+# bank, 8 rows in each picture, as the mode that stands above puts them. ``sch.swizzle(block, 0,
+# mode)`` takes all of these: names, Triton's three numbers, the widths in bytes of the swizzles
+# that TMA and ``wgmma`` use, and linear layouts, which say where each bit of the offset lies.
+
+LINE = (8, 32)
+PLAIN = [(0, 1 << bit) for bit in range(5)]
+diagonal = LinearLayout.from_bases(
+    {"offset": [*PLAIN, (1, 1), (2, 2), (4, 4)]}, {"dim0": 8, "dim1": 32}
+)
+MODES = {
+    '"none"': dense(LINE),
+    '"pad", here "pad(32, 4)"': padded(LINE, 4),
+    '"xor", here (4, 1, 8)': xor_rows(LINE, 4, 1, 8),
+    "32": hardware_swizzle(LINE, 32, 32),
+    "64": hardware_swizzle(LINE, 64, 32),
+    "128": hardware_swizzle(LINE, 128, 32),
+    "a LinearLayout, column ^ row": of_linear(diagonal),
+}
+
+
+def banks(placement, rows, columns):
+    """Banks of some elements, an array of their own for each row."""
+    return placement.offsets([np.array(rows)[:, None], np.array(columns)[None]]) % NUM_BANKS
+
+
+for name, placement in MODES.items():
+    print(f"{name}\n{bank_text(placement, LINE, 32)}\n")
+
+######################################################################
+# With 128 the vectors of 4 floats are permuted over the whole row, as with the XOR of Triton's
+# numbers. With 64 and 32 a row is cut into panels of so many bytes, which lie one after the other,
+# as a TMA box has them; two rows of 64 bytes, four of 32, fill the banks together and have one
+# permutation. What does it cost 8 lanes to read 16 bytes each down a column, as ``ldmatrix`` does,
+# or along a row, and to read single floats down a column?
+
+print(f"{'':32}{'16 bytes down':>16}{'along':>8}{'floats down':>14}")
+costs = {}
+for name, placement in MODES.items():
+    patches = ((range(8), range(4)), (range(1), range(32)), (range(8), range(1)))
+    met = [np.bincount(banks(placement, *patch).ravel()).max() for patch in patches]
+    costs[name] = tuple(int(most) for most in met)
+    print(f"{name:32}{costs[name][0]:16}{costs[name][1]:8}{costs[name][2]:14}")
+
+assert costs['"none"'] == (8, 1, 8)
+assert costs['"pad", here "pad(32, 4)"'] == costs['"xor", here (4, 1, 8)'] == (1, 1, 1)
+assert [costs[name] for name in ("32", "64", "128")] == [(1, 4, 1), (1, 2, 1), (1, 1, 1)]
+assert costs["a LinearLayout, column ^ row"] == (4, 1, 1)
+for placement in MODES.values():
+    whole = placement.offsets([np.arange(8)[:, None], np.arange(32)[None]])
+    assert len(np.unique(whole)) == 8 * 32
+
+######################################################################
 # Both sides in one table
 # -----------------------
 # The simulated GPU runs all three, and ``"auto"``, which counts the conflicts of every access and
@@ -160,7 +223,7 @@ print(tlx.explain(operand("xor")))
 # Can the stores be mended otherwise?
 # -----------------------------------
 # If 8 neighbouring lanes store 8 rows of one column, they go the way of the loads.
-# ``schedules/gemm.py`` does this for its padded tiles.
+# ``schedules/gemm.py`` does this for padded tiles with rows as short as these.
 
 down = count("pad", store_rows=8)
 print(HEAD)
@@ -198,7 +261,22 @@ assert ncu["auto"]["ldsm"] == ncu["pad"]["ldsm"] < ncu["none"]["ldsm"]
 
 ######################################################################
 # Here 8 neighbouring lanes copy 16 bytes into each of 8 padded rows. That meets no bank twice, and
-# the profiler calls none of it a conflict; still, an asynchronous copy takes wavefronts for it that
-# a plain store does not, and that the simulated GPU does not know of, as it counts such a copy by
-# the rules of a store. With a swizzle neighbouring lanes copy neighbouring vectors of a row, and
-# the copies take no more than those of plain rows.
+# the profiler calls none of it a conflict. But an asynchronous copy goes by other rules than a
+# store: a wavefront writes one row of 128 bytes of shared memory from one line of 128 bytes of
+# global memory, and a sector of 32 bytes moves whole, or in two wavefronts. The simulated GPU
+# counts by these rules, which give what the profiler counted, request by request:
+
+copies = json.loads((ROOT / "benchmarks" / "results" / "h200_copy_patterns.json").read_text())
+for case in copies["cases"]:
+    waves = 0
+    for request in case["requests"]:
+        source, target = (np.array([request[side]]) for side in ("global", "shared"))
+        every = np.ones((1, WARP), bool)
+        waves += request["requests"] * count_copies(source, target, every).wavefronts
+    print(f"{case['case']:32}{waves:8,} counted{case['wavefronts']:8,} on the H200")
+    assert waves == case["wavefronts"]
+
+######################################################################
+# So a swizzle, which permutes vectors within a row, leaves the copies of plain rows as they were: 4
+# wavefronts a request where rows have 128 bytes. Padding shifts rows against the lines that they
+# come from, and rows of 64 bytes, half a line each, take 8; neither can be mended by other lanes.
