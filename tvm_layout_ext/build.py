@@ -253,15 +253,26 @@ def build(
         # The check and the compilation both go on from here.
         mod = lower(mod, target=resolved)
         check_fits(mod, resolved)
+    return compile_lowered(mod, resolved)
+
+
+def compile_lowered(mod: tvm.IRModule, target: Target) -> Any:
+    """Compile what :func:`lower` gave, or a module for another kind of target, without a check."""
     with _plain_errors():
-        return tvm.compile(mod, target=resolved, tir_pipeline=pipeline.NAME)
+        return tvm.compile(mod, target=target, tir_pipeline=pipeline.NAME)
 
 
-def check_fits(mod: tvm.IRModule, target: Target) -> None:
-    """Raise TargetError unless every kernel of a module fits a CUDA target."""
+def check_fits(mod: tvm.IRModule, target: Target) -> int:
+    """Raise TargetError unless every kernel of a module fits a CUDA target.
+
+    Returns
+    -------
+    int
+        Bytes of shared memory of a block of the hungriest kernel.
+    """
     arch = str(target.attrs["arch"])
     facts = hardware.architecture(arch)
-    limit = facts.shared_per_block
+    limit, most = facts.shared_per_block, 0
     for name, kernel in device_program(mod, target=target).kernels.items():
         if problem := hardware.launch_problem(_launch(kernel), facts.threads_per_block):
             raise TargetError(f"Kernel {name} {problem}.")
@@ -276,6 +287,8 @@ def check_fits(mod: tvm.IRModule, target: Target) -> None:
                 f"{needs.format(total, 'static ', _listed(static))} may have "
                 f"{hardware.STATIC_SHARED_BYTES:,}; scope shared.dyn may have {limit:,}."
             )
+        most = max(most, sum(every.values()))
+    return most
 
 
 def _launch(kernel: tirx.PrimFunc) -> dict[str, int]:

@@ -107,6 +107,7 @@ class Footprints:
     _met: dict[Any, bool | None] = field(default_factory=dict)
     _prints: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
     _owners: dict[Any, Any] = field(default_factory=dict)
+    _overlaps: dict[Any, bool] = field(default_factory=dict)
 
     @cached_property
     def threads(self) -> int:
@@ -166,9 +167,19 @@ class Footprints:
         ranges = [_values(s, loops.get(s), sides) for s in shared]
         if prod(map(len, ranges)) > _MOST_CASES:
             raise Uncertain("too many cases")
+        # Loops of which every iteration is tried: none may be beyond the last.
+        whole = {
+            s: values
+            for s, values in zip(shared, ranges, strict=True)
+            if s in loops and values == _range(s, loops[s])
+        }
         for values in product(*ranges):
             known = dict(zip(shared, values, strict=True))
-            if not any(_is_past(loops.get(s), s, v, sides) for s, v in known.items()):
+            if not any(
+                known[s] + side.shifts.get(s, 0) not in w
+                for s, w in whole.items()
+                for side in sides
+            ):
                 yield known
 
     def _print(self, side: _Side, known: Mapping[Symbol, int]) -> tuple[Any, Any]:
@@ -227,6 +238,13 @@ class Footprints:
         return values
 
     def _overlap(self, first: tuple[Any, Any], second: tuple[Any, Any], who: str) -> bool:
+        # Footprints are kept, so that their arrays tell them apart.
+        key = (id(first[0]), id(second[0]), who)
+        if key not in self._overlaps:
+            self._overlaps[key] = self._touch_alike(first, second, who)
+        return self._overlaps[key]
+
+    def _touch_alike(self, first: tuple[Any, Any], second: tuple[Any, Any], who: str) -> bool:
         width = {"threads": 1, "warps": WARP_SIZE, "all": 1}[who]
         cells, threads = second
         owner = self._owner(first, width)
@@ -333,12 +351,3 @@ def _values(symbol: Symbol, loop: Loop | None, sides: Sequence[_Side]) -> range:
     if whole is None or len(whole) > _MOST_VALUES:
         raise Uncertain(symbol.name)
     return whole
-
-
-def _is_past(loop: Loop | None, symbol: Symbol, value: int, sides: Sequence[_Side]) -> bool:
-    """Whether the later access would be in an iteration that there is not."""
-    if loop is None or not _takes_all(symbol, loop, sides):
-        return False
-    whole = _range(symbol, loop)
-    assert whole is not None
-    return any(value + side.shifts.get(symbol, 0) not in whole for side in sides)

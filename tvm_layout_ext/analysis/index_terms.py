@@ -153,8 +153,18 @@ class Term:
         stands : mapping
             Terms that other symbols stand for.
         """
-        if symbol not in self.symbols and self.symbols.isdisjoint(stands):
-            return 1
+        if not self.symbols.isdisjoint(stands):
+            return self._period(symbol, stands)
+        if symbol not in self._periods:
+            self._periods[symbol] = self._period(symbol, {}) if symbol in self.symbols else 1
+        return self._periods[symbol]
+
+    @cached_property
+    def _periods(self) -> dict[Symbol, int | None]:
+        """Periods that were asked for, where no symbol stands for a term."""
+        return {}
+
+    def _period(self, symbol: Symbol, stands: Mapping[Symbol, Term]) -> int | None:
         if self.op == "symbol":
             if self.leaf is symbol:
                 return None
