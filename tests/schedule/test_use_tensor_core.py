@@ -84,7 +84,7 @@ def test_ragged_products_replay_from_their_traces() -> None:
     verify_trace_roundtrip(scheduled(product), product.func(), debug_mask="none")
 
 
-def _staged_by_stmatrix(product: Product) -> s_tir.Schedule:
+def staged_by_stmatrix(product: Product) -> s_tir.Schedule:
     sch = s_tir.Schedule(product.func())
     tc = sch.use_tensor_core("C")
     out = sch.cache_write(tc.result, 0, "shared")
@@ -110,7 +110,7 @@ def _staged_by_stmatrix(product: Product) -> s_tir.Schedule:
 
 def test_stmatrix_stores_what_the_warp_holds() -> None:
     product = Product(out="float16", shape=(32, 64, 32), epilogue=True, b_transposed=True)
-    sch = _staged_by_stmatrix(product)
+    sch = staged_by_stmatrix(product)
     source = tvm.compile(sch.mod, target=tlx.cuda_target("sm_90a")).mod.imports[0].inspect_source()
     assert "stmatrix.sync.aligned.m8n8.x4.shared.b16" in source
     report = simulated(product, sch)
