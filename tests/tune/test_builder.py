@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def test_candidates_become_machine_code_that_another_process_loads(
     worker = Worker(tmp_path / "log")
     path = str(Path(built[0].artifact_path) / LIBRARY)
     assert worker.call(_look, path, builder._objects.driver) == ("cuda", True, True)
-    worker.replace()
+    worker.close()
 
 
 def _look(path: str, driver: str) -> tuple[str, bool, bool]:
@@ -188,6 +189,29 @@ def test_spills_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_report_is_read(report: str, registers: int | None, spills: int | None) -> None:
     code = MachineCode.reported(b"", report, "nvcc")
     assert (code.registers, code.spill_bytes) == (registers, spills)
+
+
+@pytest.mark.nvcc
+def test_nvrtc_reports_as_nvcc_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="the package cuda-bindings is not installed")
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvrtc")
+    source = 'extern "C" __global__ void k(float* p) {{ p[threadIdx.x] += 1; {} }}'
+    code = machine_code(source.format(""), ARCH)
+    assert (code.compiler, code.spill_bytes) == ("nvrtc", 0)
+    assert code.registers is not None
+    with pytest.raises(PtxasError, match="Not a name of any known instruction: 'bogus'"):
+        machine_code(source.format('asm volatile("bogus;");'), ARCH)
+    with pytest.raises(
+        CompileError, match=r'nvrtc refuses the kernel: .*"undeclared" is undefined'
+    ):
+        machine_code(source.format("undeclared = 1;"), ARCH)
+
+
+def test_nvrtc_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvrtc")
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(TargetError, match="the package cuda-bindings is not installed"):
+        machine_code("", ARCH)
 
 
 def test_unknown_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

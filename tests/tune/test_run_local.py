@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,6 +124,15 @@ class _OnCpu:
         return self._runner.in_turn(artifacts, "cpu")
 
 
+def test_ctrl_c_is_left_to_the_tuner(runner: LocalRunner, shelf: Shelf) -> None:
+    run(runner, shelf, "right")
+    (one,) = shelf.inputs("sleepy")
+    (future,) = runner.run([one])
+    time.sleep(0.1)
+    os.kill(seat_process(runner) or 0, signal.SIGINT)
+    assert future.result().error_msg is None
+
+
 def test_artifact_that_is_gone_is_a_failed_trial(runner: LocalRunner, shelf: Shelf) -> None:
     (one,) = shelf.inputs("right")
     path = Path(str(one.artifact_path)) / "kernel.so"
@@ -142,7 +152,7 @@ def test_process_that_does_not_let_go_is_killed(
     with pytest.raises(TrialTimeoutError, match="It was ended after 1 seconds"):
         # Called so, sleep keeps Python's lock, and TVM's own watchdog in the process never runs.
         worker.call(_sleep_with_the_lock, 60, timeout=1)
-    worker.replace()
+    worker.close()
 
 
 def _sleep_with_the_lock(seconds: int) -> None:

@@ -29,6 +29,7 @@ from ..errors import LayoutExtError, TargetError
 from ..target import cuda_target
 from .cubin import MachineCode, machine_code
 from .host_objects import HostObjects, compile_objects
+from .worker import ignore_ctrl_c
 
 __all__ = ["INFO", "LIBRARY", "CubinBuilder", "describe_error"]
 
@@ -161,6 +162,7 @@ class _Compiler:
 
 def _start_worker(driver: str) -> None:
     """Prepare a worker process: no GPU, and CUDA source is compiled by :func:`machine_code`."""
+    ignore_ctrl_c()
     # Else each of 64 workers would hold a context, half a gigabyte of the GPU's memory.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     load_cuda_runtime(driver)

@@ -162,7 +162,9 @@ def _by_nvrtc(source: str, arch: str) -> MachineCode:
     try:
         image = compile_cuda(source, target_format="cubin", arch=arch, compiler="nvrtc")
     except RuntimeError as error:
-        raise _refusal("".join(reports) or str(error), "nvrtc") from None
+        if not reports:
+            raise TargetError(f"nvrtc cannot compile here: {_first(str(error))}.") from None
+        raise _refusal("".join(reports), "nvrtc") from None
     finally:
         nvrtc.nvrtcCompileProgram = compile_program
     return MachineCode.reported(bytes(image), "".join(reports), "nvrtc")
@@ -173,6 +175,10 @@ def _program_log(nvrtc: Any, program: Any) -> str:
     text = bytearray(size)
     nvrtc.nvrtcGetProgramLog(program, text)
     return text.decode(errors="replace").rstrip("\0")
+
+
+def _first(text: str) -> str:
+    return (text.strip().splitlines() or ["it gives no reason"])[0].rstrip(".")
 
 
 def _refusal(output: str, compiler: str) -> CompileError:

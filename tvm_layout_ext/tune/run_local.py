@@ -122,7 +122,7 @@ class LocalRunner(PyRunner):
     def close(self) -> None:
         """End the workers and remove the inputs."""
         for seat in self._seats:
-            seat.replace_worker()
+            seat.worker.close()
         self._inputs.remove()
 
     def _trial(self, seat: _Seat, job: Job) -> Measured:

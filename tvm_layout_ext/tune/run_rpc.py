@@ -129,7 +129,7 @@ class RpcRunner(PyRunner):
     def close(self) -> None:
         """End the client processes and remove the inputs."""
         for seat in self._seats:
-            seat.worker.replace()
+            seat.worker.close()
         self._inputs.remove()
 
     def _enough_seats(self) -> list[_Seat]:

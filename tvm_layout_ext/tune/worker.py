@@ -13,7 +13,7 @@ from typing import Any
 
 from tvm.support.popen_pool import PopenWorker
 
-__all__ = ["TrialCrashError", "TrialTimeoutError", "Worker"]
+__all__ = ["TrialCrashError", "TrialTimeoutError", "Worker", "ignore_ctrl_c"]
 
 #: TVM's worker ends a call that is late by itself, unless it cannot: then this much later we do.
 GRACE = 5.0
@@ -30,15 +30,19 @@ class TrialCrashError(ChildProcessError):
 class Worker:
     """Runs functions in a process, which is started when first needed, and anew after it ended.
 
+    A process takes seconds to import TVM. Once one had to be replaced, the next is kept ready.
+
     Parameters
     ----------
     log : Path
-        File for what the process writes to its standard error.
+        Where the processes' standard errors go: files of this name with a number.
     """
 
     def __init__(self, log: Path) -> None:
-        self._log = log
+        self._log, self._launched = log, 0
         self._worker: PopenWorker | None = None
+        self._spare: tuple[PopenWorker, Path] | None = None
+        self._words = log
         self._process = 0
 
     def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
@@ -71,11 +75,20 @@ class Worker:
 
     def _started(self) -> PopenWorker:
         if self._worker is None:
-            with self._log.open("wb") as log:
-                worker = PopenWorker(stdout=log, stderr=log)
-                worker.send(_start)
-                self._worker, self._process = worker, worker.recv()
+            replaced = self._launched > 0
+            worker, self._words = self._spare or self._launch()
+            self._worker, self._spare = worker, self._launch() if replaced else None
+            self._process = worker.recv()
         return self._worker
+
+    def _launch(self) -> tuple[PopenWorker, Path]:
+        """Start a process without waiting until it is ready."""
+        self._launched += 1
+        words = self._log.with_suffix(f".{self._launched}{self._log.suffix}")
+        with words.open("wb") as log:
+            worker = PopenWorker(stdout=log, stderr=log)
+            worker.send(_start)
+        return worker, words
 
     def _kill_hard(self, late: threading.Event) -> None:
         late.set()
@@ -84,18 +97,31 @@ class Worker:
 
     def _last_words(self) -> str:
         """What Python or TVM said when the process ended, e.g. ``Fatal Python error: Aborted``."""
-        lines = self._log.read_text(errors="replace").splitlines()
+        lines = self._words.read_text(errors="replace").splitlines()
         fatal = [line for line in lines if "Fatal Python error" in line]
         said = [line for line in lines if line.strip()]
         return (fatal or said[-1:] or ["it said nothing"])[0].strip().rstrip(".")
 
     def replace(self) -> None:
-        """End the process; the next call starts a fresh one."""
+        """End the process; the next call gets a fresh one."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.kill()
 
+    def close(self) -> None:
+        """End all processes."""
+        self.replace()
+        if self._spare is not None:
+            self._spare[0].kill()
+            self._spare = None
+
+
+def ignore_ctrl_c() -> None:
+    """Leave Ctrl-C, which a terminal sends to all processes, to the one that started this."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
 
 def _start() -> int:
+    ignore_ctrl_c()
     faulthandler.enable()
     return os.getpid()
