@@ -33,7 +33,7 @@ from tvm.target import Target
 from ..errors import RecordError
 from .files import append_whole, locked, replace_file
 from .origin import Origin, seal_of, tagged
-from .stored import StoredReading, parse, parse_workload, placeholder, seal
+from .stored import StoredReading, entry_of, parse, parse_workload, placeholder, seal
 
 __all__ = ["RECORDS", "WORKLOADS", "Database"]
 
@@ -107,13 +107,15 @@ class Database:
             If it could not be written, e.g. because the disk is full; both files are then as they
             were before.
         """
-        record = ms.database.TuningRecord(
-            trace,
-            ms.database.Workload(workload),
-            [float(one) for one in run_secs],
-            tagged(target, origin),
-            ms.arg_info.ArgInfo.from_entry_func(workload, remove_preproc=True),
-        ).as_json()
+        record = entry_of(
+            ms.database.TuningRecord(
+                trace,
+                ms.database.Workload(workload),
+                [float(one) for one in run_secs],
+                tagged(target, origin),
+                ms.arg_info.ArgInfo.from_entry_func(workload, remove_preproc=True),
+            )
+        )
         if not all(math.isfinite(one) for one in run_secs):
             raise RecordError(f"Seconds {list(run_secs)} are not all finite; nothing was written.")
         with self._guarded("A record was not written to", "; it is as it was before"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from .database import RECORDS, Database
 from .origin import Origin
 from .record import Record
 from .records import Log
-from .stored import Stored
+from .stored import Stored, entry_of
 
 __all__ = ["Opened", "Source", "open_source"]
 
@@ -89,7 +88,7 @@ def _stored(database: Database) -> Opened:
 def _of_tvm(database: ms.database.Database) -> list[Stored]:
     found = []
     for line, record in enumerate(database.get_all_tuning_records()):
-        trace, seconds, target, arguments = json.loads(json.dumps(record.as_json()))
+        trace, seconds, target, arguments = entry_of(record)
         target = dict(target or {})
         if Origin.from_tag(str(target.get("tag", ""))) is None:
             target["tag"] = Origin.here("cuda", "").tag()

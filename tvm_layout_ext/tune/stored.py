@@ -16,11 +16,22 @@ from statistics import fmean
 from typing import Any
 
 import tvm
+import tvm_ffi
+from tvm import tirx
 from tvm.s_tir import meta_schedule as ms
 
 from .origin import Origin, seal_of, sealed
 
-__all__ = ["Stored", "StoredReading", "digest_of", "parse", "parse_workload", "placeholder", "seal"]
+__all__ = [
+    "Stored",
+    "StoredReading",
+    "digest_of",
+    "entry_of",
+    "parse",
+    "parse_workload",
+    "placeholder",
+    "seal",
+]
 
 #: TVM's mark of a trial that failed; such a record says nothing of a schedule.
 _FAILED_SECONDS = 1e10
@@ -112,6 +123,31 @@ def placeholder(line: int) -> bytes:
     """A computation that nobody asks for, in place of a broken one; no two are alike."""
     module = tvm.IRModule({}).with_attr(_MENDED, line)
     return json.dumps(ms.database.Workload(module).as_json()).encode()
+
+
+def entry_of(record: ms.database.TuningRecord) -> _Entry:
+    """Write a record as plain JSON values.
+
+    TVM's Python method stops at an index map, of which ``transform_block_layout`` has one; its C++
+    writes the map's own JSON as a string, and so does this.
+    """
+    entry = _plain(tvm.get_global_func("s_tir.meta_schedule.TuningRecordAsJSON")(record))
+    assert isinstance(entry, list)
+    return entry
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, tirx.IntImm | tirx.FloatImm):
+        return value.value
+    if isinstance(value, tvm_ffi.Map | dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, tvm_ffi.Array | list | tuple):
+        return [_plain(one) for one in value]
+    return tvm.ir.save_json(value)
 
 
 def digest_of(workload: _Workload, entry: _Entry) -> str:
