@@ -136,6 +136,33 @@ def test_short_rows_that_start_anywhere_are_read_as_one_range(
         assert sectors(report, buffer) == pattern.least_sectors(store=store)
 
 
+ODD = [
+    pytest.param((rows, columns), dtype, id=f"{rows}x{columns}-{dtype}")
+    for rows in (3, 5, 7, 8, 13, 14, 17, 18, 31, 32, 33, 43, 51, 57, 64, 65)
+    for columns in range(1, 10)
+    for dtype in ("float32", "float16", "int8")
+]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("shape", "dtype"), ODD)
+def test_small_odd_matrices_move_each_sector_once_without_conflicts(
+    shape: tuple[int, int], dtype: str
+) -> None:
+    for one in (shape, shape[::-1]):
+        pattern = permuted(one, (1, 0), dtype)
+        _, report = run(pattern)
+        assert report.bank_conflicts == 0
+        for buffer, store in (("A0", False), ("B", True)):
+            assert sectors(report, buffer) == pattern.least_sectors(store=store)
+
+
+def test_rows_of_seven_floats_are_turned_by_less_than_a_warp() -> None:
+    pattern = permuted((33, 7), (1, 0), "float32")
+    path, report = run(pattern)
+    assert (path, report.sectors, report.bank_conflicts) == ("staged", 29 + 29, 0)
+
+
 def pieces(rows: int, columns: int, width: int, piece: int, size: int) -> int:
     """Sectors of a matrix whose rows are cut at multiples of ``width``, and there into pieces."""
     found = 0

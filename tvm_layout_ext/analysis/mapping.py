@@ -31,6 +31,8 @@ __all__ = [
 
 #: Sectors over the least possible from which on an access counts as badly walked.
 _WASTEFUL = 1.3
+#: Iterations up to which any waste counts: the last request, which is not full, is much of them.
+_FEW = 1024
 #: Iterations below which a kernel's launch takes longer than its loads, however narrow.
 _SHORT_RUN = 1 << 16
 
@@ -150,7 +152,8 @@ def _disagrees(access: Access, nest: Nest, loops: Sequence[Loop], order: Sequenc
     own = estimate(access, own_order(access, nest, loops), 1)
     if here is None or own is None or not _walks(access, nest, loops):
         return False
-    return here.sectors > _WASTEFUL * own.sectors and here.waste > _WASTEFUL
+    wasteful = 1 if _iterations(loops) <= _FEW else _WASTEFUL
+    return here.sectors > wasteful * own.sectors and here.waste > wasteful
 
 
 def merged_run(accesses: Sequence[Access], all_loops: Sequence[Loop], order: Sequence[Loop]) -> int:

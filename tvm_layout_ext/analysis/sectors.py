@@ -107,8 +107,7 @@ def estimate(access: Access, order: Sequence[Loop], vector: int) -> Traffic | No
         None where the offset has something that cannot be counted.
     """
     sizes = [stand_in(loop.extent) for loop in order]
-    groups = max(1, prod(sizes) // (WARP_SIZE * vector))
-    starts = np.random.default_rng(_SEED).integers(0, groups, (_SAMPLES, 1))
+    (starts,) = _draw([max(1, prod(sizes) // (WARP_SIZE * vector))])
     flat = (starts * WARP_SIZE + np.arange(WARP_SIZE)) * vector
     active = flat < prod(sizes)
     env: dict[Any, np.ndarray] = {}
@@ -132,31 +131,43 @@ def _moves_by_one(access: Access, var: Any, env: dict[Any, np.ndarray], steps: i
 
 def _sample(loops: Sequence[Loop]) -> tuple[dict[Any, np.ndarray], np.ndarray]:
     """Values of every loop variable for the lanes of some warps: arrays of (warp, lane)."""
-    rng = np.random.default_rng(_SEED)
     sizes = {
         loop.kind: stand_in(loop.extent) for loop in loops if loop.kind.startswith("threadIdx")
     }
-    axes = [f"threadIdx.{dim}" for dim in "xyz"]
     threads = prod(sizes.values())
-    warps = rng.integers(0, -(-threads // WARP_SIZE), (_SAMPLES, 1))
-    warps[0] = 0
+    free = [loop for loop in loops if not loop.kind.startswith("threadIdx")]
+    warps, *drawn = _draw(
+        [-(-threads // WARP_SIZE), *(_own_values(loop, free[:i]) for i, loop in enumerate(free))]
+    )
     lanes = np.arange(WARP_SIZE)[None, :] + WARP_SIZE * warps
     values: dict[str, np.ndarray] = {}
     rest = lanes
-    for axis in axes:
+    for axis in (f"threadIdx.{dim}" for dim in "xyz"):
         values[axis] = rest % sizes.get(axis, 1)
         rest = rest // sizes.get(axis, 1)
     env: dict[Any, np.ndarray] = {}
-    for loop in loops:
-        if loop.kind not in values:
-            drawn = rng.integers(0, max(1, stand_in(loop.extent)), (_SAMPLES, 1))
-            values_of = np.zeros_like(drawn) if loop.kind == "vectorized" else drawn
-            env[loop.var] = np.broadcast_to(values_of, lanes.shape)
-            if loop.kind.startswith("blockIdx"):
-                values[loop.kind] = env[loop.var]
-        else:
-            env[loop.var] = values[loop.kind]
+    for loop, value in zip(free, drawn, strict=True):
+        spread = np.broadcast_to(value, lanes.shape)
+        shared = loop.kind.startswith("blockIdx")
+        env[loop.var] = values.setdefault(loop.kind, spread) if shared else spread
+    env |= {loop.var: values[loop.kind] for loop in loops if loop.kind.startswith("threadIdx")}
     return env, np.where(lanes < threads, lanes, -1)
+
+
+def _own_values(loop: Loop, before: Sequence[Loop]) -> int:
+    """Values that a loop takes by itself: lanes of vectors go together, and so do blocks."""
+    bound = loop.kind.startswith("blockIdx") and any(loop.kind == one.kind for one in before)
+    return 1 if bound or loop.kind == "vectorized" else max(1, stand_in(loop.extent))
+
+
+def _draw(sizes: Sequence[int]) -> list[np.ndarray]:
+    """Values below each size, as columns: all of their combinations if they are few."""
+    if prod(sizes) <= _SAMPLES:
+        return [column.reshape(-1, 1) for column in np.indices(sizes)]
+    rng = np.random.default_rng(_SEED)
+    drawn = [rng.integers(0, size, (_SAMPLES, 1)) for size in sizes]
+    drawn[0][0] = 0
+    return drawn
 
 
 def stand_in(extent: Any) -> int:

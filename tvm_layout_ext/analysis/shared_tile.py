@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -107,7 +108,8 @@ class SharedTile:
     Attributes
     ----------
     order : tuple of int
-        Dims of the load, the innermost last.
+        Dims as they lie in memory, the innermost last: those of the load, but in the smallest
+        tensors.
     images : list of list of int, optional
         Where each bit of each index goes, the dims in this order; None for rows.
     strides : tuple of int
@@ -149,7 +151,14 @@ def padded(tile: Sequence[int], order: Sequence[int], padding: int) -> SharedTil
 
 
 def place_tile(
-    tile: Sequence[int], order: Sequence[int], into: Walk, out: Walk, size: int
+    tile: Sequence[int],
+    order: Sequence[int],
+    into: Walk,
+    out: Walk,
+    size: int,
+    *,
+    lanes: int = WARP_SIZE,
+    any_row: bool = False,
 ) -> tuple[SharedTile, int]:
     """Find the shared layout with the fewest bank conflicts, and count those that remain.
 
@@ -166,19 +175,23 @@ def place_tile(
         How the tile is filled and read.
     size : int
         Bytes of an element.
+    lanes : int
+        Lanes of a request: a block may have less than a warp.
+    any_row : bool
+        Rows may begin inside of a bank's word.
     """
     best, least = None, _ANY
     if all(extent == ceil_power(extent) for extent in tile):
         best = SharedTile(tuple(order), swizzled(tile, order, into, out, size))
-        least = conflicts((into, out), tile, best, size)
+        least = conflicts((into, out), tile, best, size, lanes=lanes)
     inner = order[-1]
-    width = max(into.unit[inner], out.unit[inner], BANK_BYTES // size)
+    width = max(into.unit[inner], out.unit[inner], 1 if any_row else BANK_BYTES // size)
     first = -tile[inner] % width
     for padding in range(first, first + max(width, LINE_BYTES // size) + 1, width):
         if least == 0:
             break
         place = padded(tile, order, padding)
-        found = conflicts((into, out), tile, place, size, most=least)
+        found = conflicts((into, out), tile, place, size, most=least, lanes=lanes)
         if found < least:
             best, least = place, found
     assert best is not None
@@ -191,6 +204,7 @@ def conflicts(
     place: SharedTile,
     size: int,
     most: int | None = None,
+    lanes: int = WARP_SIZE,
 ) -> int:
     """Count the wavefronts over the least possible in which walks meet shared memory.
 
@@ -207,9 +221,11 @@ def conflicts(
         Bytes of an element.
     most : int, optional
         Stop counting there.
+    lanes : int
+        Lanes of a request.
     """
     found = 0
-    for starts, active, width in _requests(walks, tile, place):
+    for starts, active, width in _requests(walks, tile, place, lanes):
         waves, least = request_wavefronts(starts * size, active, width * size, joins=False)
         found += int((waves - least)[active.any(axis=1)].sum())
         if most is not None and found >= most:
@@ -218,15 +234,20 @@ def conflicts(
 
 
 def _requests(
-    walks: Sequence[Walk], tile: Sequence[int], place: SharedTile
+    walks: Sequence[Walk], tile: Sequence[int], place: SharedTile, lanes: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
     """Offsets of the lanes of each request, which of them are in the tile, and their width."""
     inner, rank = place.order[-1], len(tile)
     for walk in walks:
         places = walk.places(rank)
-        rest = -len(places) % WARP_SIZE
-        active = np.pad((places < np.array(tile)).all(axis=1), (0, rest)).reshape(-1, WARP_SIZE)
+        active = _by_request((places < np.array(tile)).all(axis=1), lanes)
         shape = [1 if dim == inner else n for dim, n in enumerate(walk.unit)]
         for element in np.indices(shape).reshape(rank, -1).T:
-            offsets = np.pad(place.offsets(places + element), (0, rest))
-            yield offsets.reshape(-1, WARP_SIZE), active, walk.unit[inner]
+            offsets = _by_request(place.offsets(places + element), lanes)
+            yield offsets, active, walk.unit[inner]
+
+
+def _by_request(values: Any, lanes: int) -> np.ndarray:
+    """Deal values out to the lanes of requests; lanes that are not there have zeros."""
+    full = np.pad(values, (0, -len(values) % lanes)).reshape(-1, lanes)
+    return np.pad(full, ((0, 0), (0, WARP_SIZE - lanes)))
