@@ -125,6 +125,9 @@ def test_each_copy_of_the_arguments_gets_its_launch(tmp_path: Path) -> None:
         problem.require_close(copy[-1].numpy())
     arguments.poison()
     assert all(np.isnan(copy[-1].numpy()).all() for copy in arguments.copies)
+    library["rotated"](*arguments.flat)
+    for copy in arguments.copies:
+        problem.require_close(copy[-1].numpy())
 
 
 @pytest.mark.parametrize("l2_bytes", [None, 0, 8192 * MOST_COPIES])
