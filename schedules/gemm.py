@@ -52,8 +52,8 @@ STEP_BYTES = 32
 class Copy:
     """How threads copy a tile to shared memory.
 
-    Under a swizzle, and where rows have 128 bytes or more, neighbouring lanes copy neighbouring
-    vectors. Shorter padded rows need more: a quarter of a warp (a half, for 8-byte accesses) must
+    Under a swizzle, and where rows are multiples of 128 bytes, neighbouring lanes copy neighbouring
+    vectors. Other padded rows need more: a quarter of a warp (a half, for 8-byte accesses) must
     meet each bank once, whether it writes the tile or reads fragments from it, so it has to write
     as many rows as it reads.
 
@@ -172,7 +172,7 @@ def fetch(
     sch.swizzle(block, 0, swizzle)
     i, j = sch.get_loops(block)[-2:]
     columns = int(sch.get(j).extent)
-    if columns * _bits(source) >= 8 * NUM_BANKS * BANK_BYTES:
+    if columns * _bits(source) % (8 * NUM_BANKS * BANK_BYTES) == 0:
         copy = replace(copy, rows=1, neighbours=1)
     vectors = columns // copy.vector
     near = max(1, min(vectors, WARP_SIZE // copy.rows) // copy.neighbours)

@@ -59,7 +59,7 @@ class Product:
         rng = np.random.default_rng(7)
         low = 0 if self.operand == "uint8" else -8
         a, b = (
-            rng.integers(low, 8, (*before, *size)).astype(numpy_type(self.operand))
+            rng.integers(low, 8, (*before, *size)).astype(_numpy(self.operand))
             if "int" in self.operand
             else _rounded(rng.standard_normal((*before, *size), np.float32), self)
             for size in ((M, K), (K, N))
@@ -76,15 +76,14 @@ def _rounded(values: Any, product: Product) -> Any:
     """Values of the operand's type; for tf32 such as its 10 bits of mantissa hold."""
     if product.operand == "float32":
         return values.astype(np.float16).astype(np.float32)
-    return values.astype(numpy_type(product.operand))
+    return values.astype(_numpy(product.operand))
 
 
 def _stored(values: Any, transposed: bool) -> Any:
     return np.ascontiguousarray(values.swapaxes(-1, -2)) if transposed else values
 
 
-def numpy_type(dtype: str) -> Any:
-    """NumPy's type of that name, those of ml_dtypes included."""
+def _numpy(dtype: str) -> Any:
     return np.dtype(getattr(ml_dtypes, dtype, dtype))
 
 

@@ -11,7 +11,7 @@ import tvm
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
-from tests.schedule.products import Product, numpy_type, scheduled
+from tests.schedule.products import Product, scheduled
 from tests.schedule.test_use_tensor_core import TYPES, staged_by_stmatrix
 from tests.schedules.test_gemm import SMALL
 from tvm_layout_ext.schedules import gemm

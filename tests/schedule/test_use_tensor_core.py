@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
 import tvm_layout_ext as tlx
 from tests.schedule.products import Product, scheduled, simulated
-from tvm_layout_ext import ScheduleError, decisions, te
+from tvm_layout_ext import ScheduleError, te
 from tvm_layout_ext.schedules.gemm import OPERATOR, multiply
 
 TYPES = {
@@ -125,13 +126,19 @@ def test_barriers_stand_between_copies_and_ldmatrix() -> None:
     assert first < copied < loop.index("__syncthreads", copied) < loaded
 
 
-def test_explain_states_the_load_of_what_ldmatrix_cannot_transpose() -> None:
-    product = TYPES["s8"]
-    with decisions.collect() as found:
-        tlx.lower(scheduled(product).mod, target=tlx.cuda_target("sm_90a"))
-    told = [one.text for one in found if one.maker == "LowerTensorCore"]
-    assert "ldmatrix.x4.a.int8.k_major.shared.dyn" in told
-    assert any("mn_major" in t and "plain loads by each lane" in t for t in told)
+@pytest.mark.parametrize("name", ["tf32", "s8", "u8", "e4m3", "e5m2"])
+def test_explain_states_the_load_of_what_ldmatrix_cannot_transpose(name: str) -> None:
+    told = str(tlx.explain(scheduled(TYPES[name], tile=(64, 64, 32))))
+    dtype = TYPES[name].operand if name != "tf32" else r"\w+"
+    assert re.search(rf": ldmatrix\.x4\.a\.{dtype}\.k_major\.shared\.dyn", told)
+    plain = "plain loads by each lane, as ldmatrix transposes only elements of 16 bits"
+    assert re.search(rf": load\.x\d\.b\.{dtype}\.mn_major\.shared\.dyn: {plain}", told)
+
+
+def test_explain_states_ldmatrix_where_it_transposes() -> None:
+    told = str(tlx.explain(scheduled(TYPES["f16"])))
+    assert "ldmatrix.x4.b.float16.mn_major.shared.dyn" in told
+    assert "plain loads" not in told
 
 
 def _source(sch: s_tir.Schedule) -> str:
