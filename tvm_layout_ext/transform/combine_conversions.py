@@ -118,7 +118,8 @@ def CombineLayoutConversions() -> Any:
     * What is converted is computed in the wanted layout instead, back to values that are there
       already, if that costs no more: a conversion counts 32 a byte (0 if it renames registers),
       arithmetic 1 or 8 a byte of its result, loads of fewer elements than threads and of shared
-      memory 8; see :mod:`.conversion_cost`. Larger loads of global memory are never repeated.
+      memory 8; see :mod:`.conversion_cost`. Larger loads of global memory are never repeated, and
+      those of plain shared rows only without more wavefronts; see :mod:`.conversion_banks`.
     * Of a cast to a wider type and of a broadcast the operand is converted; of a cast to a narrower
       type that follows, the result.
     * An operand of a tensor-core product is converted right behind its load, to be staged there

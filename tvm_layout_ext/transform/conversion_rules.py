@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..layout import DotOperandLayout, LinearLayout
+from .conversion_banks import crowding, reads_shared
 from .conversion_cost import convert_cost, moves_data
 from .conversion_graph import Graph, Op, Value, copied
 from .conversion_slice import Slice, backward_slice, clone, source_layout
@@ -118,9 +119,10 @@ def _recomputation(graph: Graph, one: Conversion) -> tuple[Slice, int]:
     """What computing the source in the wanted layout takes."""
     if one.wanted == one.source.layout:
         return Slice(problem="nothing moves"), 0
-    if one.op.in_pipeline and feeds_dot(one.target):
-        return Slice(problem="operands in a pipelined loop are converted by their loads"), 0
     found = backward_slice(graph, one.source, one.wanted, one.op)
+    if one.op.in_pipeline and feeds_dot(one.target) and not reads_shared(graph, found):
+        return Slice(problem="operands in a pipelined loop are converted by their loads"), 0
+    found.problem = found.problem or crowding(graph, found, one.op, one.source, one.wanted)
     return found, 0 if found.problem else found.cost(graph, one.op)
 
 
