@@ -1,7 +1,8 @@
 """Any permutation of dims; as an operator (B, S, H, D) to (B, H, S, D), which attention needs.
 
 Where the innermost dim stays innermost, whole rows move in vectors. Elsewhere a swizzled tile in
-shared memory turns them round; see ``nchw_to_nhwc``.
+shared memory turns them round; see ``nchw_to_nhwc``. The transpose of a matrix is the order (1, 0);
+``transpose`` is the same by hand, for the tuner.
 """
 
 from __future__ import annotations

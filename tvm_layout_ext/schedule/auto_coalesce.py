@@ -71,6 +71,11 @@ def auto_coalesce(
     row is cut between warps; the fewer sectors decide. What merges is one dimension, for which
     both are the same.
 
+    A copy inside a kernel is spread over the kernel's threads; the layout of its shared tile is not
+    its to choose, for others read the tile, and their loops may not be bound yet. ``swizzle(tile)``
+    chooses it when the program is lowered, by all accesses. Of a tile that others read by columns
+    it meets no bank twice if the copy is ``vector_bytes=4`` wide: wider vectors stay together.
+
     Loads and stores of a direct mapping are equally wide: where loads lie askew (a pad or a slice
     by an odd number), stores go by element, too. On an H200 vectors of 4 with scalar loads behind
     them are faster (a pad of float16 at 0.86 of a copy, not 0.40), for L1 serves repeats.

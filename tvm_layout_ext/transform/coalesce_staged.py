@@ -4,6 +4,12 @@ The shared layout comes from the algebra that converts register tiles (``LowerFr
 tile itself is not made one: a register tile is a power of two along each dim, all of it in
 registers on either side, while this one ends where the buffer does, be its size a number or a
 symbol, and each thread holds only the vectors that it turns round.
+
+So ``LowerFragment`` takes no part here. Both ask :func:`~tvm_layout_ext.layout.optimal_swizzle` for
+the memory between two register layouts; what follows differs. A conversion barters all registers of
+a fragment, round by round where they do not fit, and knows of no buffer's end; emitted as one, a
+tile of 64x64 floats would be whole in registers on both sides, and ragged or symbolic sizes would
+need the present code beside it.
 """
 
 from __future__ import annotations
