@@ -59,7 +59,7 @@ def program(
 def _lines(statement: str, shapes: Mapping[str, tuple[int, ...]], number: int) -> list[str]:
     body = statement.strip()
     indent = "    " + statement[: len(statement) - len(statement.lstrip())]
-    if body.endswith(":"):
+    if body.endswith(":") or body.startswith("vk ="):
         return [indent + body]
     if (walk := re.match(r"(\w+): (for .*) at (.*), (.*) = (.*)", body)) is not None:
         name, loop, row, column, value = walk.groups()

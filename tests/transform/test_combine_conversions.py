@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -660,3 +661,17 @@ def test_any_chain(parts: Parts) -> None:
     np.testing.assert_array_equal(report.outputs["O"], expected(parts, a))
     assert not report.hazards
     assert now or report.shared_bytes == 0
+
+
+def test_blocks_around_do_not_mention_tiles_that_are_gone() -> None:
+    parts = tiles(
+        {"F": ROWS, "G": COLUMNS, "H": COLUMNS},
+        ["F[vi, vj] = T.float32(1)", "for k in range(2):", "    with T.sblock('outer'):",
+         "        vk = T.axis.spatial(2, k)", "        G[vi, vj] = F[vi, vj]",
+         "        H[vi, vj] = G[vi, vj] + T.Cast('float32', vk)", "        O[vi, vj] = H[vi, vj]"],
+    )  # fmt: skip
+    before, after, _ = combined(program(*parts))
+    assert "T.reads(F[0:64, 0:64]" in before["main"].script()
+    assert "T.reads(F_1[0:64, 0:64]" in after["main"].script()
+    assert not re.search(r"\bF\[", after["main"].script())
+    run(parts)
