@@ -48,10 +48,11 @@ def _followers(body: Any) -> list[str]:
 
 
 def _launched(statement: Any) -> str | None:
-    call = statement.value if isinstance(statement, tirx.Evaluate) else None
-    if getattr(getattr(call, "op", None), "name", "") != _LAUNCH:
+    if not isinstance(statement, tirx.Evaluate):
         return None
-    return str(call.args[0].value)
+    call: Any = statement.value
+    is_launch = getattr(getattr(call, "op", None), "name", "") == _LAUNCH
+    return str(call.args[0].value) if is_launch else None
 
 
 def _waiting(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
