@@ -26,9 +26,10 @@ from .report.pipeline_chart import explain_pipeline  # noqa: E402
 from .schedule import assume_divisible, create_schedule, versions_for_triton_stages  # noqa: E402
 from .simulate import simulate  # noqa: E402
 from .target import cuda_target, default_target  # noqa: E402
-from .tune import knob, tune  # noqa: E402
+from .tune import ApplyBest, apply_best, export, knob, tune, tune_module  # noqa: E402
 
 __all__ = [
+    "ApplyBest",
     "LayoutError",
     "NotModelled",
     "RecordError",
@@ -36,6 +37,7 @@ __all__ = [
     "SimulationError",
     "TargetError",
     "__version__",
+    "apply_best",
     "assume_divisible",
     "build",
     "create_schedule",
@@ -46,6 +48,7 @@ __all__ = [
     "errors",
     "explain",
     "explain_pipeline",
+    "export",
     "hardware",
     "install",
     "intrin",
@@ -60,6 +63,7 @@ __all__ = [
     "te",
     "transform",
     "tune",
+    "tune_module",
     "uninstall",
     "versions_for_triton_stages",
 ]

@@ -13,7 +13,7 @@ from .knobs import Knob
 from .operator import Operator
 from .selection import bare
 
-__all__ = ["digest_of", "generic"]
+__all__ = ["digest_of", "operator_of"]
 
 _SCHEDULES = "tvm_layout_ext.schedules._generic"
 
@@ -23,7 +23,7 @@ def digest_of(func: tirx.PrimFunc) -> str:
     return hashlib.sha256(bare(func).script().encode()).hexdigest()[:8]
 
 
-def generic(
+def operator_of(
     func: Any,
     schedule: Callable[..., Any] | None = None,
     knobs: Sequence[Knob] = (),

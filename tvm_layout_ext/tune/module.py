@@ -19,7 +19,7 @@ from ..target import resolve
 from .apply import fused
 from .archive import archive
 from .database import Database
-from .generic import generic
+from .generic import operator_of
 from .operator import Operator, Shape, known_operators
 from .ranking import best_first
 from .recognise import recognise
@@ -120,7 +120,7 @@ def _operator(func: tirx.PrimFunc, name: str) -> tuple[Operator, Shape, str]:
     for known in known_operators():
         if found := recognise(func, known):
             return found
-    operator = generic(func, name=name)
+    operator = operator_of(func, name=name)
     return operator, (), operator.dtypes[0]
 
 

@@ -14,7 +14,7 @@ from .. import hardware
 from ..build import check_fits, lower
 from ..errors import LayoutExtError
 from ..target import cuda_target
-from .generic import digest_of, generic
+from .generic import digest_of, operator_of
 from .operator import Operator, Shape
 from .ranking import best_first
 from .recognise import recognise
@@ -133,7 +133,7 @@ class Nearest:
         if known := recognise(func, name):
             return Task(*known, architecture, 0)
         if name.endswith(f"-{digest_of(func)}"):
-            operator: Operator = replace(generic(func), name=name)
+            operator: Operator = replace(operator_of(func), name=name)
             return Task(operator, (), operator.dtypes[0], architecture, 0)
         return None
 
