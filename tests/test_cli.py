@@ -14,7 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.tune.helpers import make_record
-from tvm_layout_ext.cli import _join_shapes, app
+from tvm_layout_ext.cli import app
+from tvm_layout_ext.cli.app import join_shapes
 from tvm_layout_ext.tune.records import Log
 
 TUNE = ["tune", "transpose", "--shape", "64", "64", "--trials", "3", "--runner", "simulate"]
@@ -201,7 +202,7 @@ def test_tune_that_cannot_resume_another_writers_lines_still_runs(tmp_path: Path
     ],
 )
 def test_numbers_after_shape_become_one_word(given: list[str], joined: list[str]) -> None:
-    assert _join_shapes(given) == joined
+    assert join_shapes(given) == joined
 
 
 def test_help_documents_the_exit_codes() -> None:

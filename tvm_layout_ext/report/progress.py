@@ -32,6 +32,25 @@ class _Best:
         return score_text(self._record) if self._record else "none yet"
 
 
+class _Pace:
+    """Trials a second.
+
+    The first trial is no measure: the space was enumerated and TVM warmed up before it.
+    """
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+        self._before = 0
+
+    def update(self, done: int) -> float | None:
+        """The pace since the first call; None before the second."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first, self._before = now, done
+            return None
+        return (done - self._before) / max(now - self._first, 1e-6)
+
+
 @contextmanager
 def trial_progress(console: Console) -> Iterator[Callback]:
     """Give the callback to hand to ``tune`` as its ``progress``.
@@ -49,32 +68,35 @@ def trial_progress(console: Console) -> Iterator[Callback]:
         TextColumn("tuning"),
         BarColumn(),
         MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
         TextColumn("best {task.fields[best]}"),
         console=console,
     )
     with bar:
-        task = bar.add_task("tune", total=None, best="none yet")
+        task = bar.add_task("tune", total=None, best="none yet", rate="")
+        pace = _Pace()
 
         def show(record: Record, done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total, best=best.update(record))
+            text, rate = best.update(record), pace.update(done)
+            bar.update(
+                task, completed=done, total=total, best=text, rate=f"{rate:.2g}/s" if rate else ""
+            )
 
         yield show
 
 
 def _plain(console: Console, best: _Best) -> Callback:
-    first = printed = 0.0
+    printed = 0.0
+    pace = _Pace()
 
     def show(record: Record, done: int, total: int) -> None:
-        nonlocal first, printed
-        text, now = best.update(record), time.monotonic()
-        first = first or now
+        nonlocal printed
+        text, rate, now = best.update(record), pace.update(done), time.monotonic()
         if now - printed < _SECONDS_BETWEEN_LINES and done < total:
             return
         printed = now
-        # The first trial is no measure: the space was enumerated and TVM warmed up before it.
-        left = (now - first) / max(done - 1, 1) * (total - done)
-        about = f", about {left:.0f} s left" if done > 1 else ""
+        about = f", {rate:.2g} trials/s, about {(total - done) / rate:.0f} s left" if rate else ""
         console.print(f"trial {done} of {total}, best {text}{about}")
 
     return show

@@ -13,7 +13,9 @@ from ..tune.search import Result
 
 __all__ = [
     "best_table",
+    "config_text",
     "failures",
+    "make_table",
     "replay_lines",
     "score_text",
     "trial_table",
@@ -24,7 +26,7 @@ def score_text(record: Record) -> str:
     """A record's score with its unit: a measured time, or a modelled cost."""
     if record.score is None:
         return "failed"
-    return f"{record.score * 1e6:,.2f} us" if record.runner == "cuda" else f"{record.score:,.0f}"
+    return f"{record.score * 1e6:,.2f} us" if record.measured else f"{record.score:,.0f}"
 
 
 def make_table(title: str, heads: Sequence[str], left: frozenset[str] = frozenset()) -> Table:
@@ -37,7 +39,7 @@ def make_table(title: str, heads: Sequence[str], left: frozenset[str] = frozense
 
 def trial_table(result: Result) -> Table:
     """All trials, best first; those that failed last, with their reason."""
-    measured = result.trials[0].runner == "cuda"
+    measured = result.trials[0].measured
     knobs = [knob.name for knob in result.task.operator.knobs]
     score = "median" if measured else "modelled cost"
     heads = [
@@ -126,22 +128,23 @@ def best_table(records: Sequence[Record]) -> Table:
             record.id,
             str(record.workload),
             f"{record.device} ({record.arch})",
-            score_text(record) if record.runner == "cuda" else f"cost {score_text(record)}",
+            score_text(record) if record.measured else f"cost {score_text(record)}",
             *_counter_cells(record),
             "yes" if record.verified_on else "no",
-            _config_text(record.config),
+            config_text(record.config),
         )
     return table
 
 
-def _config_text(config: Config) -> str:
+def config_text(config: Config) -> str:
+    """A configuration on one line."""
     return " ".join(f"{name}={value}" for name, value in config.items())
 
 
 def replay_lines(again: Replay) -> list[str]:
     """What a replay gave, beside what was recorded."""
     record, now = again.record, again.measurement
-    lines = [f"config: {_config_text(record.config)}", f"right on {again.verified_on}"]
+    lines = [f"config: {config_text(record.config)}", f"right on {again.verified_on}"]
     if now.median is not None:
         before = "" if record.median is None else f", recorded {record.median * 1e6:,.2f} us"
         lines.append(f"median {now.median * 1e6:,.2f} us{before}")

@@ -1,0 +1,43 @@
+"""``best``: the best record of each workload."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .app import Command, app
+from .codes import EPILOG, FAILED
+from .shared import Log, make_console, print_command, read_log
+
+if TYPE_CHECKING:
+    from ..tune.records import Record
+
+__all__ = ["best"]
+
+
+@app.command(cls=Command, epilog=EPILOG)
+def best(
+    log: Log,
+    explain: Annotated[bool, typer.Option("--explain", help="Explain each kernel too.")] = False,
+) -> None:
+    """Print the best record of each workload."""
+    from ..report.tuning import best_table
+    from ..tune.replay import best_records
+
+    records = best_records(read_log(log))
+    if not records:
+        typer.echo(f"No trial in {log} worked.", err=True)
+        raise typer.Exit(FAILED)
+    make_console().print(best_table(records))
+    for record in records:
+        typer.echo("")
+        print_command("replay", str(log), "--id", record.id)
+        if explain:
+            _explain_record(record)
+
+
+def _explain_record(record: Record) -> None:
+    from ..report.winner import explain_record
+
+    typer.echo(f"\n{record.workload}, {record.id}:\n{explain_record(record)}")

@@ -1,0 +1,22 @@
+"""``compare``: the winners of two logs beside each other."""
+
+from __future__ import annotations
+
+import typer
+
+from .app import Command, app
+from .codes import EPILOG
+from .shared import Log, make_console, some_records
+
+__all__ = ["compare"]
+
+
+@app.command(cls=Command, epilog=EPILOG)
+def compare(before: Log, after: Log) -> None:
+    """Compare the winners of two logs: scores, their ratio, and the knobs that differ."""
+    from ..report.logs import compare_logs, pairs_table
+
+    found = compare_logs((some_records(before), some_records(after)), (str(before), str(after)))
+    make_console().print(pairs_table(found))
+    for line in found.remarks:
+        typer.echo(line)

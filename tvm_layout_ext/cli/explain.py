@@ -1,0 +1,83 @@
+"""``explain``: what a kernel's accesses and pipelines do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import LayoutError, ScheduleError
+from .app import Command, app
+from .codes import EPILOG
+from .shared import write_text
+
+__all__ = ["explain", "parse_sizes"]
+
+
+@app.command(cls=Command, epilog=EPILOG)
+def explain(
+    file: Annotated[Path, typer.Argument(help="Python file with a schedule, or TVMScript text.")],
+    name: Annotated[
+        str, typer.Option(help="Which variable of the file, if there are several.")
+    ] = "",
+    size: Annotated[
+        list[str] | None, typer.Option(help="Value of a symbolic size: --size n=256. Repeatable.")
+    ] = None,
+    blocks: Annotated[int, typer.Option(help="Blocks to run for the counters; 0 runs all.")] = 4,
+    pipeline: Annotated[
+        bool, typer.Option("--pipeline", help="Chart the pipelined loops instead.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write that chart to this .svg file, too.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw lanes by bank into this .svg file.")
+    ] = None,
+) -> None:
+    """Table every global and shared access of a kernel: width, sectors, conflicts, banks."""
+    from ..report.banks import bank_picture
+    from ..report.explain import explain as run
+    from ..report.load import load_file
+
+    values = parse_sizes(size or [])
+    source, args = load_file(file, name or None)
+    if pipeline:
+        _chart(source, args, out)
+        return
+    if out is not None:
+        raise ScheduleError("Only the chart of --pipeline is written to a file.")
+    if picture is not None and picture.suffix != ".svg":
+        raise LayoutError(f"A picture of banks is written to a .svg file, not to {picture}.")
+    explained = run(source, args, values=values, grid_sample=blocks or None)
+    typer.echo(explained)
+    if picture is not None:
+        write_text(picture, bank_picture(explained.banks))
+
+
+def _chart(source: Any, args: Any, out: Path | None) -> None:
+    """Print the chart of a program's pipelines; draw it if there is a file."""
+    from ..report.pipeline_chart import explain_pipeline
+
+    if out is not None and out.suffix != ".svg":
+        raise ScheduleError(f"A chart is written to a .svg file, not to {out}.")
+    found = explain_pipeline(source, args)
+    typer.echo(found)
+    if out is not None:
+        write_text(out, found.svg())
+
+
+def parse_sizes(words: list[str]) -> dict[str, int]:
+    """Read words like ``n=256``.
+
+    Raises
+    ------
+    ScheduleError
+        If one is written otherwise.
+    """
+    pairs = [re.fullmatch(r"(\w+)=(\d+)", word) for word in words]
+    wrong = [word for word, pair in zip(words, pairs, strict=True) if pair is None]
+    if wrong:
+        raise ScheduleError(f"A size is written name=number, e.g. n=256, not {wrong[0]!r}.")
+    return {pair[1]: int(pair[2]) for pair in pairs if pair is not None}

@@ -1,0 +1,46 @@
+"""``layout``: the picture of a layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import LayoutError
+from .app import Command, app
+from .codes import EPILOG
+from .shared import Shape, parse_shape, write_text
+
+__all__ = ["layout"]
+
+
+@app.command(cls=Command, epilog=EPILOG)
+def layout(
+    text: Annotated[str, typer.Argument(help="A layout's text, e.g. 'BlockedLayout(...)'.")],
+    shape: Shape = "",
+    view: Annotated[
+        str, typer.Option(help="tensor: who holds each element; hardware: what each holds; bank.")
+    ] = "tensor",
+    bits: Annotated[int, typer.Option(help="Bits of an element, for the bank view.")] = 32,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write a .svg or .html picture here.")
+    ] = None,
+) -> None:
+    """Draw where a layout puts the elements of a tensor."""
+    from ..layout import Layout, parse
+
+    parsed = parse(text)
+    if not isinstance(parsed, Layout):
+        raise LayoutError(
+            "A LinearLayout alone does not say what its dims mean; write DistributedLinear(...)."
+        )
+    kind = "text" if out is None else out.suffix.removeprefix(".")
+    if kind not in ("text", "svg", "html"):
+        raise LayoutError(f"A picture is written to a .svg or .html file, not to {out}.")
+    element_bits = bits if view == "bank" else None
+    drawn = parsed.render(parse_shape(shape), kind=kind, view=view, element_bits=element_bits)
+    if out is None:
+        typer.echo(drawn)
+        return
+    write_text(out, drawn)

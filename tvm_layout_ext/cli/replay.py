@@ -1,0 +1,57 @@
+"""``replay``: run recorded configurations again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import RecordError
+from .app import Command, app
+from .codes import EPILOG, FAILED
+from .shared import Key, Log, RunnerName, Tracker, read_log, runner_text
+
+if TYPE_CHECKING:
+    from ..tune.records import Record
+
+__all__ = ["replay"]
+
+
+@app.command(cls=Command, epilog=EPILOG)
+def replay(
+    log: Log,
+    record_id: Annotated[
+        str, typer.Option("--id", help="Start of a record's id; by default each workload's best.")
+    ] = "",
+    runner: RunnerName = "auto",
+    tracker: Tracker = "",
+    key: Key = "",
+) -> None:
+    """Run recorded configurations again, verify them, and compare with the record."""
+    from ..tune.replay import best_records, find_record
+
+    where = runner_text(runner, tracker, key)
+    records = read_log(log)
+    chosen = [find_record(records, record_id)] if record_id else best_records(records)
+    if not chosen:
+        raise RecordError(f"No trial in {log} worked, so there is none to replay.")
+    failed = [record for record in chosen if not _replay_one(record, where)]
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _replay_one(record: Record, runner: str) -> bool:
+    """Replay a record and print what it gave; whether it is right."""
+    from ..report.tuning import replay_lines
+    from ..tune.replay import replay as run
+    from ..tune.verify import WrongResultError
+
+    typer.echo(f"{record.id}  {record.workload} on {record.device} ({record.arch})")
+    try:
+        again = run(record, runner)
+    except WrongResultError as error:
+        typer.echo(f"  wrong: {error}", err=True)
+        return False
+    for line in replay_lines(again):
+        typer.echo(f"  {line}")
+    return True

@@ -1,0 +1,141 @@
+"""Two logs beside each other: the winners of the workloads that both have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from ..errors import RecordError
+from ..tune.ranking import NOISE
+from ..tune.records import Record
+from ..tune.replay import best_records
+from .tuning import make_table, score_text
+
+__all__ = ["Compared", "Pair", "compare_logs", "pairs_table"]
+
+_Key = tuple[str, bool, str, str]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The winners of one workload on one device.
+
+    Attributes
+    ----------
+    before, after : Record
+    """
+
+    before: Record
+    after: Record
+
+    @property
+    def ratio(self) -> float:
+        """The later score over the earlier: below 1 is faster."""
+        before, after = self.before.score, self.after.score
+        return after / before if before and after is not None else float("nan")
+
+    @property
+    def knobs(self) -> list[str]:
+        """The knobs that differ, as ``name old -> new``; a knob that one lacks is ``-`` there."""
+        old, new = self.before.config, self.after.config
+        return [
+            f"{name} {old.get(name, '-')} -> {new.get(name, '-')}"
+            for name in dict.fromkeys([*old, *new])
+            if old.get(name) != new.get(name)
+        ]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What :func:`compare_logs` found.
+
+    Attributes
+    ----------
+    pairs : list of Pair
+        One a workload that both logs have on the same device.
+    remarks : list of str
+        Sentences: how many got faster or slower, and what only one log has.
+    """
+
+    pairs: list[Pair]
+    remarks: list[str]
+
+
+def compare_logs(
+    logs: tuple[Sequence[Record], Sequence[Record]], names: tuple[str, str]
+) -> Compared:
+    """Put the winners of two logs beside each other.
+
+    Times are compared with times and modelled costs with modelled costs, of the same device.
+
+    Parameters
+    ----------
+    logs : tuple of sequence of Record
+        The earlier and the later log.
+    names : tuple of str
+        What to call them in messages.
+
+    Raises
+    ------
+    RecordError
+        If they have no workload in common.
+    """
+    before, after = (_winners(records) for records in logs)
+    pairs = [Pair(before[key], after[key]) for key in before if key in after]
+    if not pairs:
+        raise RecordError(
+            f"{names[0]} and {names[1]} have no workload of the same device in common; they hold "
+            f"{_held(before)}, and {_held(after)}."
+        )
+    only = [
+        f"Only in {name}: {_held(missing)}."
+        for name, own, other in ((names[0], before, after), (names[1], after, before))
+        if (missing := {key: own[key] for key in own if key not in other})
+    ]
+    return Compared(pairs, [_verdict(pairs), *only])
+
+
+def _winners(records: Sequence[Record]) -> dict[_Key, Record]:
+    """The best of each workload and device; here and on a server count alike."""
+    winners: dict[_Key, Record] = {}
+    for record in best_records(records):
+        key = (record.workload.hash, record.measured, record.device, record.arch)
+        other = winners.get(key)
+        if other is None or (record.score or 0.0) < (other.score or 0.0):
+            winners[key] = record
+    return winners
+
+
+def _held(winners: dict[_Key, Record]) -> str:
+    return ", ".join(f"{r.workload} on {r.device}" for r in winners.values()) or "no winner"
+
+
+def _verdict(pairs: Sequence[Pair]) -> str:
+    """Count by ratio; measured ones within :data:`~.NOISE` are not told apart."""
+    faster = sum(pair.ratio < 1 - _noise(pair) for pair in pairs)
+    slower = sum(pair.ratio > 1 + _noise(pair) for pair in pairs)
+    same = len(pairs) - faster - slower
+    return f"{faster} faster, {slower} slower, {same} the same (times within {NOISE:.1%})."
+
+
+def _noise(pair: Pair) -> float:
+    return NOISE if pair.before.measured else 0.0
+
+
+def pairs_table(found: Compared) -> Table:
+    """One pair of winners a line."""
+    heads = ("workload", "device", "before", "after", "ratio", "knobs that differ")
+    table = make_table("Winners of both logs", heads, frozenset({*heads[:2], heads[-1]}))
+    for pair in found.pairs:
+        unit = "" if pair.before.measured else "modelled cost "
+        table.add_row(
+            str(pair.before.workload),
+            f"{pair.before.device} ({pair.before.arch})",
+            unit + score_text(pair.before),
+            unit + score_text(pair.after),
+            f"{pair.ratio:.3f}",
+            ", ".join(pair.knobs) or "none",
+        )
+    return table
