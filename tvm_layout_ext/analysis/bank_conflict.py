@@ -5,6 +5,8 @@ enumerated, lane by lane, where they are few, else drawn at random; for index ex
 sums and XORs all requests of an access are mostly alike. A request is then counted by the rules
 that were measured on an H200 (:mod:`tvm_layout_ext.layout.requests`). ``ldmatrix`` and ``stmatrix``
 move a matrix of 8 rows of 16 bytes at a time, whose addresses 8 neighbouring lanes give.
+``cp.async`` is counted as a store: what it really takes depends on global addresses, too, and the
+simulated GPU counts that (:func:`tvm_layout_ext.simulate.counters.count_copies`).
 """
 
 from __future__ import annotations

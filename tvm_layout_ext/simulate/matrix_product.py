@@ -3,9 +3,12 @@
 The model of the arithmetic, for each element of D:
 
 * every product of an element of A and one of B is exact (float64 has room for each of these types);
-* the products and the element of C are added in float64;
+* the products and the element of C are added in float64; their order within an instruction is
+  NumPy's, and moves the sum by a few last bits of a float64;
 * the sum is rounded once, to nearest even, to the type of D. Integer sums are exact, and wrap or
-  saturate at the end.
+  saturate at the end;
+* instructions accumulate in the order of the program: a GEMM whose steps along K hold k products
+  each rounds its sums K / k times, first step first.
 
 A tf32 operand is the upper 19 bits of its register; the rest is dropped, as tensor cores do.
 
