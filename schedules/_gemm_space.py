@@ -11,8 +11,8 @@ from tvm_layout_ext.tune.knobs import Config, Refusal
 
 __all__ = ["prune"]
 
-#: A multiprocessor has four schedulers; each wants a warp.
-LEAST_WARPS, MOST_WARPS = 4, 8
+#: One warp leaves three of a multiprocessor's four schedulers to other blocks.
+LEAST_WARPS = 2
 #: Sums of a thread below which fragments' loads outweigh products, unless the grid is small.
 LEAST_SUMS = 64
 #: Multiprocessors of the GPUs that this is written for (H100 and H200).
@@ -25,7 +25,8 @@ LEAST_ROW_BYTES = 64
 LINE_BYTES = 128
 #: How much more than the least a group of blocks may read from memory.
 READS = 1.25
-L2_BYTES = 50_000_000
+#: Half of an H200's L2 cache: it has two parts, and each may hold the same line.
+L2_BYTES = 25_000_000
 
 
 def prune(
@@ -43,8 +44,8 @@ def prune(
 
 def _warps(shape: tuple[int, ...], v: Config) -> Refusal | None:
     warps = v["warps_m"] * v["warps_n"]
-    if not LEAST_WARPS <= warps <= MOST_WARPS:
-        return Refusal("number of warps", f"{warps} warps; 4 to 8 feed four schedulers.")
+    if warps < LEAST_WARPS:
+        return Refusal("one warp", "A block of one warp has none to compute while another waits.")
     tile = v["tile_m"] // v["warps_m"], v["tile_n"] // v["warps_n"]
     ways = ((m, warps // m) for m in (1, 2, 4) if warps // m in (1, 2, 4))
     least = min(
@@ -111,10 +112,6 @@ def _modes(size: int, v: Config) -> Refusal | None:
     mode = v["swizzle"]
     if mode == "xor":
         return Refusal("same as auto", "Auto takes the XOR swizzle wherever that is no worse.")
-    if mode == "none" and (v["prefetch"] or v["stream"]):
-        return Refusal(
-            "conflicts not hidden", "Loads with bank conflicts are no faster a step ahead."
-        )
     if mode == "pad" and v["tile_k"] * size < LINE_BYTES:
         return Refusal(
             "padding tears lines",

@@ -42,6 +42,8 @@ SAMPLES = 2048
 ADDRESSES = 20
 #: Loads of a thread that nvcc keeps on their way together, in bytes.
 MOST_IN_FLIGHT = 256
+#: What stands for an index that is loaded: every lane goes elsewhere.
+_SCATTERED = np.arange(WARP_SIZE)[:, None] * 1021
 _TAGS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 #: Thread axes that each have a buffer of their own, by its scope.
 _OWN = {"local": _TAGS, "warp": _TAGS[1:]}
@@ -123,7 +125,7 @@ class Kernel:
             drawn = rng.integers(0, loop.extent, SAMPLES)
             drawn[:2] = 0, loop.extent - 1
             values[number] = by_tag.setdefault(loop.kind, drawn) if loop.is_thread else drawn
-        return [int(np.ptp(index)) + 1 for index in site.at(values)]
+        return [1 if i is None else int(np.ptp(i)) + 1 for i in site.at(values)]
 
     def lanes(self, site: Site) -> list[Any]:
         """Indices of the first warp's threads, by dim: arrays of (lane, element of its vector)."""
@@ -139,7 +141,8 @@ class Kernel:
             elif loop.kind == "vectorized":
                 values[number] = np.arange(loop.extent)[None, :]
         shape = (WARP_SIZE, site.vector)
-        return [np.broadcast_to(index, shape) for index in site.at(values)]
+        found = site.at(values)
+        return [np.broadcast_to(_SCATTERED if i is None else i, shape) for i in found]
 
     @cached_property
     def uses(self) -> list[Use]:
@@ -319,4 +322,4 @@ def _common(chains: Sequence[Sequence[Loop]]) -> list[Loop]:
 def _moves(site: Site, number: int) -> bool:
     """Whether an access moves with a loop."""
     here, there = site.at({}), site.at({number: np.int64(1)})
-    return any(int(a) != int(b) for a, b in zip(here, there, strict=True))
+    return any(a is None or int(a) != int(b) for a, b in zip(here, there, strict=True))

@@ -129,13 +129,23 @@ class Site:
         return self.reduces and self.kind == "store"
 
     def at(self, values: Mapping[int, Any]) -> list[Any]:
-        """Indices for arrays of loop values, by position of the loop; others are 0."""
+        """Indices for arrays of loop values, by position of the loop; others are 0.
+
+        None for an index that is itself loaded.
+        """
         env: dict[Any, Any] = {
             loop.var: values.get(number, _ZERO) for number, loop in enumerate(self.loops)
         }
         for var, value in self.bindings:
             env[var] = evaluate(value, env)
-        return [evaluate(index, env) for index in self.indices]
+        return [_known(index, env) for index in self.indices]
+
+
+def _known(index: Any, env: dict[Any, Any]) -> Any:
+    try:
+        return evaluate(index, env)
+    except KeyError:
+        return None
 
 
 @dataclass(frozen=True)

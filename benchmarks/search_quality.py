@@ -1,0 +1,219 @@
+"""How fast a search comes near the best of a sweep, and how well the models rank it; needs no GPU.
+
+``python -m benchmarks.search_quality run SWEEP... --out FILE`` replays searches on committed sweeps
+(:mod:`tvm_layout_ext.tune.sweep`): guided by the cost model, and drawn at random, several seeds
+each. After each trial it notes which share of the sweep's best speed the best so far has.
+``draw FILE --out PNG`` makes the figure.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from tvm_layout_ext.tune.latency import latency
+from tvm_layout_ext.tune.search import make_task, tune
+from tvm_layout_ext.tune.simulated import count
+from tvm_layout_ext.tune.sweep import Entry, Sweep, SweepRunner
+from tvm_layout_ext.tune.task import Task
+
+__all__ = ["curve", "ranks", "spearman"]
+
+TRIALS, SEEDS = 64, 5
+#: Trials after which the share is printed.
+SHOWN = (8, 16, 32, 64)
+
+
+def curve(seconds: Sequence[float | None], best: float) -> list[float]:
+    """Share of the best speed that the best so far has, after each trial; 0 before any worked.
+
+    >>> curve([None, 2.0, 4.0, 1.0], 1.0)
+    [0.0, 0.5, 0.5, 1.0]
+    """
+    shares, so_far = [], 0.0
+    for one in seconds:
+        so_far = max(so_far, best / one if one else 0.0)
+        shares.append(so_far)
+    return shares
+
+
+def ranks(values: Sequence[float]) -> np.ndarray:
+    """Rank of each value, equal ones their mean.
+
+    >>> ranks([3.0, 1.0, 3.0]).tolist()
+    [1.5, 0.0, 1.5]
+    """
+    array = np.asarray(values, float)
+    _, groups, counts = np.unique(array, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - counts + last - 1) / 2)[groups]
+
+
+def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """Rank correlation; None where one side does not vary.
+
+    >>> spearman([1.0, 2.0, 3.0], [10.0, 20.0, 15.0])
+    0.5
+    """
+    a, b = ranks(one), ranks(other)
+    if len(a) < 2 or not a.std() or not b.std():
+        return None
+    return round(float(np.corrcoef(a, b)[0, 1]), 4)
+
+
+def guided(sweep: Sweep, seed: int, trials: int) -> list[float]:
+    """Curve of the search that ``tune`` makes."""
+    workload = sweep.header.workload
+    result = tune(
+        workload.operator,
+        shape=workload.shape,
+        dtype=workload.dtype,
+        trials=trials,
+        runner=SweepRunner(sweep),
+        seed=seed,
+    )
+    return curve([record.score for record in result.trials], sweep.best.seconds or 0.0)
+
+
+def drawn(sweep: Sweep, seed: int, trials: int) -> list[float]:
+    """Curve of candidates drawn at random without repeats, the default first."""
+    task = task_of(sweep)
+    rest = [e for e in sweep.entries if e.config != task.space.default()]
+    first = [e for e in sweep.entries if e.config == task.space.default()]
+    random.Random(seed).shuffle(rest)
+    picked = [*first, *rest][:trials]
+    return curve([entry.seconds for entry in picked], sweep.best.seconds or 0.0)
+
+
+def task_of(sweep: Sweep) -> Task:
+    """The task that a sweep is of."""
+    workload = sweep.header.workload
+    return make_task(workload.operator, workload.shape, workload.dtype)
+
+
+def correlations(sweep: Sweep, modelled: int, simulated: int) -> dict[str, Any]:
+    """Spearman's correlation of both models with the measured medians, on random samples."""
+    task = task_of(sweep)
+    worked = [entry for entry in sweep.entries if entry.seconds is not None]
+    random.Random(0).shuffle(worked)
+    some, few = worked[:modelled], worked[:simulated]
+    forecasts = [latency(task, e.config, task.module(e.config)) for e in some]
+    costs = [float(count(task, e.config)[1]["cost"]) for e in few]
+    return {
+        "latency": {"candidates": len(some), "spearman": spearman(forecasts, _seconds(some))},
+        "simulator": {"candidates": len(few), "spearman": spearman(costs, _seconds(few))},
+    }
+
+
+def _seconds(entries: Sequence[Entry]) -> list[float]:
+    return [entry.seconds or 0.0 for entry in entries]
+
+
+def curves(path: Path, seeds: int, trials: int, processes: int) -> dict[str, list[list[float]]]:
+    """Curves of both searches, one a seed; the guided ones in processes of their own."""
+    jobs = [(path, seed, trials) for seed in range(seeds)]
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        found = pool.starmap(_guided, jobs, chunksize=1)
+    sweep = Sweep.read(path)
+    return {"guided": found, "random": [drawn(sweep, seed, trials) for seed in range(seeds)]}
+
+
+def _guided(path: Path, seed: int, trials: int) -> list[float]:
+    return guided(Sweep.read(path), seed, trials)
+
+
+def studied(
+    path: Path, seeds: int, trials: int, processes: int, modelled: int, simulated: int
+) -> dict[str, Any]:
+    """Everything about one sweep that is written."""
+    sweep = Sweep.read(path)
+    worked = _seconds([e for e in sweep.entries if e.seconds is not None])
+    best = min(worked)
+    return {
+        "sweep": path.name,
+        "workload": str(sweep.header.workload),
+        "device": sweep.header.device,
+        "legal": sweep.header.legal,
+        "measured": len(worked),
+        "failed": len(sweep.entries) - len(worked),
+        "best_seconds": best,
+        "best_config": sweep.best.config,
+        "within_5_percent": sum(one <= best / 0.95 for one in worked),
+        "median_seconds": statistics.median(worked),
+        **curves(path, seeds, trials, processes),
+        "correlation": correlations(sweep, modelled, simulated),
+    }
+
+
+def table(results: Sequence[dict[str, Any]]) -> str:
+    """Median share of the best over the seeds, after some trials."""
+    lines = [f"{'workload':36}{'search':>8}" + "".join(f"{n:>8}" for n in SHOWN) + f"{'worst':>8}"]
+    for result in results:
+        for name in ("guided", "random"):
+            runs = result[name]
+            cells = [statistics.median(run[min(n, len(run)) - 1] for run in runs) for n in SHOWN]
+            cells.append(min(run[-1] for run in runs))
+            lines.append(
+                f"{result['workload']:36}{name:>8}" + "".join(f"{cell:8.3f}" for cell in cells)
+            )
+        models = {name: one["spearman"] for name, one in result["correlation"].items()}
+        lines.append(f"{'':36}Spearman's correlation with the measured: {models}")
+    return "\n".join(lines)
+
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command("run")
+def run_command(
+    sweeps: list[Path],
+    out: Annotated[Path, typer.Option(help="Write the curves here, as JSON.")],
+    seeds: int = SEEDS,
+    trials: int = TRIALS,
+    processes: int = 1,
+    modelled: int = 300,
+    simulated: int = 24,
+) -> None:
+    """Replay searches on sweeps."""
+    results: list[dict[str, Any]] = []
+    for path in sweeps:
+        results.append(studied(path, seeds, trials, processes, modelled, simulated))
+        out.write_text(json.dumps({"trials": trials, "sweeps": results}, indent=1) + "\n")
+    print(table(results))
+
+
+@app.command("draw")
+def draw_command(
+    source: Path, out: Annotated[Path, typer.Option(help="A PNG or SVG file.")]
+) -> None:
+    """Draw the curves: a line is the median of the seeds, its shade their range."""
+    from matplotlib.figure import Figure
+
+    results = json.loads(source.read_text())["sweeps"]
+    figure = Figure(figsize=(4.2 * len(results), 3.4), layout="constrained")
+    axes = figure.subplots(1, len(results), sharey=True, squeeze=False)[0]
+    for plot, result in zip(axes, results, strict=True):
+        for name, colour in (("guided", "tab:blue"), ("random", "tab:gray")):
+            length = min(map(len, result[name]))
+            runs = np.array([run[:length] for run in result[name]])
+            steps = np.arange(1, length + 1)
+            plot.fill_between(steps, runs.min(0), runs.max(0), color=colour, alpha=0.2, lw=0)
+            plot.plot(steps, np.median(runs, 0), color=colour, label=name)
+        plot.axhline(0.95, color="black", lw=0.6, ls=":")
+        plot.set_title(f"{result['workload']}\n{result['measured']} candidates", fontsize=9)
+        plot.set_xlabel("trials")
+    axes[0].set_ylabel("share of the sweep's best speed")
+    axes[0].legend(loc="lower right")
+    figure.savefig(out, dpi=150)
+
+
+if __name__ == "__main__":
+    app()

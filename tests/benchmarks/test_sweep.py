@@ -1,0 +1,90 @@
+"""The sweep without a GPU: candidates are really built, and a stand-in measures them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.search_quality import curve, drawn, ranks, spearman
+from benchmarks.sweep import Plan, run
+from benchmarks.sweep_measure import Job
+from tvm_layout_ext.tune.builder import LIBRARY
+from tvm_layout_ext.tune.sweep import Sweep
+
+
+class StandIn:
+    """Answers in the place of a GPU; the second candidate of each workload crashes."""
+
+    def __init__(self) -> None:
+        self.asked: list[Job] = []
+
+    def device(self, _job: Job) -> str:
+        return "stand-in"
+
+    def times(self, job: Job, folder: str) -> list[float] | str:
+        assert (Path(folder) / LIBRARY).exists()
+        self.asked.append(job)
+        if self.asked.count(job) == 2:
+            return "TrialCrashError: Its process ended."
+        return [1e-3 * len(self.asked)] * 7
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@pytest.mark.nvcc
+def test_sweeps_are_built_measured_and_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
+    files = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    work = ["transpose:256x256:float32", "row_sum:256x1024:float16"]
+    plans = [Plan.read(*pair) for pair in zip(work, files, strict=True)]
+    run(plans, workers=2, meter=StandIn(), seconds=300, limit=3)
+    for plan, file in zip(plans, files, strict=True):
+        sweep = Sweep.read(file)
+        assert sweep.header.workload == plan.task.workload
+        assert sweep.header.device == "stand-in"
+        assert sweep.header.legal == len(plan.task.space.legal)
+        assert sum(sweep.header.refused.values()) == plan.task.space.refused.total()
+        assert len(sweep.entries) == 3
+        assert [e.error for e in sweep.entries if e.error] == [
+            "TrialCrashError: Its process ended."
+        ]
+        assert all(e.registers and e.smem_bytes is not None for e in sweep.entries)
+        for entry in sweep.entries:
+            assert plan.task.space.legal[entry.index] == entry.config
+        assert plan.task.space.default() in [e.config for e in sweep.entries]
+        assert "failed: TrialCrashError 1" in plan.summary()
+        shares = drawn(sweep, seed=0, trials=3)
+        assert shares == sorted(shares)
+        assert max(shares) == 1.0
+
+
+@pytest.mark.nvcc
+def test_nothing_is_begun_after_the_deadline(tmp_path: Path) -> None:
+    plan = Plan.read("transpose:256x256:float32", tmp_path / "late.jsonl")
+    meter = StandIn()
+    run([plan], workers=1, meter=meter, seconds=0)
+    assert meter.asked == plan.entries == []
+
+
+def test_order_is_drawn_once_and_begins_with_the_default(tmp_path: Path) -> None:
+    plan = Plan.read("transpose:256x256:float32", tmp_path / "none.jsonl")
+    first, again = (plan.candidates(0, None) for _ in range(2))
+    assert first == again
+    assert first[0].config == plan.task.space.default()
+    assert sorted(c.index for c in first) == list(range(len(plan.task.space.legal)))
+    assert [c.index for c in first[1:9]] != sorted(c.index for c in first[1:9])
+
+
+def test_curve_is_the_best_so_far() -> None:
+    assert curve([None, 4.0, 8.0, 2.0], 2.0) == [0.0, 0.5, 0.5, 1.0]
+
+
+def test_rank_correlation() -> None:
+    assert ranks([5.0, 1.0, 5.0, 0.0]).tolist() == [2.5, 1.0, 2.5, 0.0]
+    assert spearman([1.0, 2.0, 3.0, 4.0], [1.0, 4.0, 9.0, 16.0]) == 1.0
+    assert spearman([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]) == -1.0
+    assert spearman([1.0, 1.0], [1.0, 2.0]) is None

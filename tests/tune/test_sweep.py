@@ -1,0 +1,148 @@
+"""Sweeps: read, replayed, and what is wrong with a file is said."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tvm_layout_ext.errors import RecordError
+from tvm_layout_ext.tune.knobs import knob
+from tvm_layout_ext.tune.operator import find_operator
+from tvm_layout_ext.tune.search import make_task, tune
+from tvm_layout_ext.tune.sweep import Entry, Header, ReplayedError, Sweep, SweepRunner
+from tvm_layout_ext.tune.task import Task
+
+FEW = {
+    "tile_i": (32, 64),
+    "tile_j": (32, 64),
+    "threads": (128, 256),
+    "read_vector": (4,),
+    "write_vector": (2, 4),
+    "align_factor": (8,),
+    "align_offset": (0, 1),
+}
+#: The transpose with few values a knob: a search schedules most of what is legal.
+SMALL = replace(find_operator("transpose"), knobs=tuple(knob(n, v, v[-1]) for n, v in FEW.items()))
+WORKLOAD = (SMALL, (64, 96), "float32")
+
+
+def modelled(config: dict[str, Any]) -> float:
+    """Made-up seconds with one best: a tile of 32 x 64 with vectors of 4."""
+    off = abs(config["tile_i"] - 32) + abs(config["tile_j"] - 64) + config["align_offset"]
+    return 1e-6 * (100 + off + 8 / config["read_vector"] + 8 / config["write_vector"])
+
+
+def make_sweep(task: Task, failing: int = 1) -> Sweep:
+    """Every legal candidate of a task; the first ``failing`` of them failed."""
+    header = Header(
+        workload=task.workload,
+        arch="sm_90a",
+        device="NVIDIA H200",
+        versions={"tvm": "0.27.0"},
+        protocol={"repeats": 3, "l2": "rotated"},
+        knobs={knob.name: list(knob.values) for knob in task.operator.knobs},
+        legal=len(task.space.legal),
+        refused=dict(task.space.refused),
+        time="2026-11-21T03:14:00.000Z",
+    )
+    entries = []
+    for index, config in enumerate(task.space.legal):
+        seconds = modelled(config)
+        bad = index < failing
+        entries.append(
+            Entry(
+                index,
+                config,
+                times=[] if bad else [seconds, 0.9 * seconds, 1.1 * seconds],
+                registers=32,
+                smem_bytes=4224,
+                error="PtxasError: ptxas refuses the kernel: too much." if bad else None,
+            )
+        )
+    return Sweep(header, entries)
+
+
+def write(sweep: Sweep, path: Path) -> Path:
+    lines = [sweep.header.to_json(), *(entry.to_json() for entry in sweep.entries)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return make_task(*WORKLOAD)
+
+
+@pytest.fixture(scope="module")
+def sweep(task: Task) -> Sweep:
+    return make_sweep(task)
+
+
+def test_a_file_gives_back_what_was_written(sweep: Sweep, tmp_path: Path) -> None:
+    again = Sweep.read(write(sweep, tmp_path / "sweep.jsonl"))
+    assert again == sweep
+    assert again.best.seconds == min(e.seconds for e in sweep.entries if e.seconds)
+
+
+def test_a_line_that_was_cut_off_is_counted(sweep: Sweep, tmp_path: Path) -> None:
+    path = write(sweep, tmp_path / "sweep.jsonl")
+    path.write_text(path.read_text()[:-30])
+    again = Sweep.read(path)
+    assert (len(again.entries), again.corrupt) == (len(sweep.entries) - 1, 1)
+
+
+@pytest.mark.parametrize("text", ["", "{}\n", '{"sweep": 2}\n', "no JSON\n"])
+def test_what_is_no_sweep_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "sweep.jsonl"
+    path.write_text(text)
+    with pytest.raises(RecordError, match="does not begin with a sweep's header of version 1"):
+        Sweep.read(path)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="No such file"):
+        Sweep.read(tmp_path / "none.jsonl")
+
+
+def test_replay_answers_with_the_measured_times(sweep: Sweep, task: Task) -> None:
+    runner = SweepRunner(sweep)
+    entry = sweep.entries[-1]
+    measured = runner.run(task, entry.config)
+    assert measured.median == entry.seconds
+    assert (measured.registers, measured.smem_bytes, measured.l2) == (32, 4224, "rotated")
+    assert runner.verify(task, entry.config) == "transpose 64x96 float32"
+    assert runner.device == "NVIDIA H200"
+
+
+def test_replay_of_a_failure_fails_with_its_reason(sweep: Sweep, task: Task) -> None:
+    with pytest.raises(ReplayedError, match="PtxasError: ptxas refuses"):
+        SweepRunner(sweep).run(task, sweep.entries[0].config)
+
+
+def test_what_the_sweep_lacks_is_told(sweep: Sweep, task: Task) -> None:
+    runner = SweepRunner(Sweep(sweep.header, sweep.entries[:3]))
+    with pytest.raises(RecordError, match="lacks tile_i="):
+        runner.run(task, sweep.entries[-1].config)
+    other = make_task(SMALL, (64, 64), "float32")
+    with pytest.raises(RecordError, match="of transpose 64x96 float32, not of transpose 64x64"):
+        runner.run(other, sweep.entries[-1].config)
+
+
+def test_no_best_where_nothing_worked(sweep: Sweep, task: Task) -> None:
+    with pytest.raises(RecordError, match="None of the sweep's 1 candidates worked"):
+        _ = Sweep(sweep.header, sweep.entries[:1]).best
+
+
+def test_search_on_a_sweep_needs_no_gpu(sweep: Sweep) -> None:
+    result = tune(SMALL, shape=(64, 96), dtype="float32", trials=12, runner=SweepRunner(sweep))
+    assert result.best is not None
+    assert result.best.device == "NVIDIA H200"
+    assert result.best.median == min(r.median for r in result.trials if r.median)
+    assert len({tuple(r.config.items()) for r in result.trials}) == 12
+    for record in result.trials:
+        if record.status == "ok":
+            assert record.median == pytest.approx(modelled(record.config))
