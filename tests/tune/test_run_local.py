@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.tune.artifacts import Shelf, doubling_task
+from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.tune import worker as worker_module
 from tvm_layout_ext.tune.measure import Measured, Timing, interleaved
 from tvm_layout_ext.tune.run_local import LocalRunner
-from tvm_layout_ext.tune.worker import TrialTimeoutError, Worker
+from tvm_layout_ext.tune.worker import TrialCrashError, TrialTimeoutError, Worker
 
 QUICK = Timing(repeat_ms=0.5, repeats=3, most_repeats=6)
 
@@ -143,16 +145,28 @@ def test_artifact_that_is_gone_is_a_failed_trial(runner: LocalRunner, shelf: She
     assert (measured.error or "").startswith("ValueError: cannot find file ")
 
 
-def test_process_that_does_not_let_go_is_killed(
+def test_process_hands_on_errors_and_is_killed_when_it_does_not_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "GRACE", 0.5)
     worker = Worker(tmp_path / "log")
     assert worker.call(os.getpid) != os.getpid()
+    with pytest.raises(ScheduleError, match=r"^Not so\.$"):
+        worker.call(_refuse)
     with pytest.raises(TrialTimeoutError, match="It was ended after 1 seconds"):
         # Called so, sleep keeps Python's lock, and TVM's own watchdog in the process never runs.
         worker.call(_sleep_with_the_lock, 60, timeout=1)
     worker.close()
+
+
+def test_process_that_cannot_start_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(TrialCrashError, match=r"did not start, 3 times: it said nothing\.$"):
+        Worker(tmp_path / "log").call(os.getpid)
+
+
+def _refuse() -> None:
+    raise ScheduleError("Not so.")
 
 
 def _sleep_with_the_lock(seconds: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import socket
@@ -20,7 +21,6 @@ from tvm.s_tir.meta_schedule.runner import RunnerInput
 from tests.tune.artifacts import Shelf, doubling_task
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import TargetError
-from tvm_layout_ext.tune import tracker as tracker_module
 from tvm_layout_ext.tune.builder import CubinBuilder
 from tvm_layout_ext.tune.measure import Measured, Timing
 from tvm_layout_ext.tune.rpc_server import main as serve
@@ -161,7 +161,7 @@ def test_winner_is_verified_and_finalists_take_turns_on_one_server(
 
 
 def test_tracker_without_servers_says_how_to_start_one(
-    farm: Farm, shelf: Shelf, runner: RpcRunner, monkeypatch: pytest.MonkeyPatch
+    farm: Farm,
 ) -> None:
     with pytest.raises(NoServerError) as error:
         RpcRunner(doubling_task(), HOST, farm.port, "h200")
@@ -169,9 +169,8 @@ def test_tracker_without_servers_says_how_to_start_one(
         f"The RPC tracker at {HOST}:{farm.port} has no server with the key h200; start one by: "
         f"python -m tvm_layout_ext.tune.rpc_server --tracker {HOST}:{farm.port} --key h200"
     )
-    monkeypatch.setattr(tracker_module, "PATIENCE", 0.5)
     with pytest.raises(NoServerError, match="has no server with the key h200"):
-        Tracker(HOST, farm.port, "h200").session(1)
+        Tracker(HOST, farm.port, "h200", patience=0.5).session(1)
 
 
 def test_tracker_that_is_not_there_says_how_to_start_it() -> None:
@@ -183,6 +182,19 @@ def test_tracker_that_is_not_there_says_how_to_start_it() -> None:
     assert str(error.value) == (
         f"There is no RPC tracker at {HOST}:{port} (connection refused); start one by: "
         f"python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {port}"
+    )
+
+
+def test_servers_that_are_all_gone_fail_the_trials_in_a_sentence(
+    farm: Farm, runner: RpcRunner, shelf: Shelf
+) -> None:
+    farm.kill_one()
+    farm._wait(0)
+    runner.tracker = dataclasses.replace(runner.tracker, patience=0.5)
+    left, other = results(runner, shelf.inputs("right", "right"))
+    assert left.error == other.error
+    assert (left.error or "").startswith(
+        f"NoServerError: The RPC tracker at {HOST}:{farm.port} has no server with the key {KEY}; "
     )
 
 

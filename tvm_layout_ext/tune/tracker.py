@@ -16,8 +16,6 @@ from ..errors import TargetError
 __all__ = ["NoServerError", "Tracker"]
 
 _CONNECT_SECONDS = 5.0
-#: A key without any server is waited for this long: one that restarts is back by then.
-PATIENCE = 15.0
 
 
 class NoServerError(TargetError):
@@ -33,11 +31,14 @@ class Tracker:
     host : str
     port : int
     key : str
+    patience : float
+        A key without any server is waited for so many seconds: one that restarts is back by then.
     """
 
     host: str
     port: int
     key: str
+    patience: float = 15.0
 
     def servers(self) -> list[str]:
         """Addresses ``host:port`` of the key's servers, those at work among them.
@@ -78,7 +79,7 @@ class Tracker:
         Raises
         ------
         NoServerError
-            If for :data:`PATIENCE` seconds there is no server at all.
+            If for :attr:`patience` seconds there is no server at all.
         """
         host, port, match = self._next_free()
         return rpc.connect(host, port, match, session_timeout=seconds), f"{host}:{port}"
@@ -101,7 +102,7 @@ class Tracker:
         while (given := connection.answer(1.0)) is None:
             if self.servers():
                 since = time.monotonic()
-            elif time.monotonic() - since > PATIENCE:
+            elif time.monotonic() - since > self.patience:
                 connection.close()
                 self.require_servers()
         return given

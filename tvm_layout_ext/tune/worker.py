@@ -17,6 +17,8 @@ __all__ = ["TrialCrashError", "TrialTimeoutError", "Worker", "ignore_ctrl_c"]
 
 #: TVM's worker ends a call that is late by itself, unless it cannot: then this much later we do.
 GRACE = 5.0
+#: A process that ends before it is ready, as where memory is short, is started anew so often.
+STARTS = 3
 
 
 class TrialTimeoutError(TimeoutError):
@@ -53,7 +55,7 @@ class Worker:
         TrialTimeoutError
             If it took longer than ``timeout`` seconds.
         TrialCrashError
-            If the process ended.
+            If the process ended, or none could be started.
         Exception
             What the function raised.
         """
@@ -63,8 +65,8 @@ class Worker:
         if timeout is not None:
             watchdog.start()
         try:
-            worker.send(function, args, timeout=timeout)
-            return worker.recv()
+            worker.send(_caught, (function, args), timeout=timeout)
+            result, raised = worker.recv()
         except (TimeoutError, ChildProcessError) as error:
             self.replace()
             if late.is_set() or isinstance(error, TimeoutError):
@@ -72,13 +74,27 @@ class Worker:
             raise TrialCrashError(f"Its process ended: {self._last_words()}.") from None
         finally:
             watchdog.cancel()
+        if raised is not None:
+            kind, text = raised
+            raise kind(text)
+        return result
 
     def _started(self) -> PopenWorker:
-        if self._worker is None:
+        starts = 0
+        while self._worker is None:
             replaced = self._launched > 0
             worker, self._words = self._spare or self._launch()
-            self._worker, self._spare = worker, self._launch() if replaced else None
-            self._process = worker.recv()
+            self._spare = self._launch() if replaced else None
+            try:
+                self._process = worker.recv()
+                self._worker = worker
+            except ChildProcessError:
+                starts += 1
+                if starts == STARTS:
+                    raise TrialCrashError(
+                        f"A process to measure in did not start, {STARTS} times: "
+                        f"{self._last_words()}."
+                    ) from None
         return self._worker
 
     def _launch(self) -> tuple[PopenWorker, Path]:
@@ -114,6 +130,14 @@ class Worker:
         if self._spare is not None:
             self._spare[0].kill()
             self._spare = None
+
+
+def _caught(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Any]:
+    """A function's result, or its error's class and text, for which TVM gives a traceback."""
+    try:
+        return function(*args), None
+    except Exception as error:
+        return None, (type(error), str(error))
 
 
 def ignore_ctrl_c() -> None:
