@@ -7,9 +7,12 @@ means reading one file.
 from __future__ import annotations
 
 import re
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
+from types import ModuleType
 from typing import Any
 
 __all__ = [
@@ -28,6 +31,7 @@ __all__ = [
     "stock_finalizers",
     "stock_passes",
     "tvm_version",
+    "without_tensor_intrinsics",
 ]
 
 #: Operators whose names TVM has moved: a choice that evaluates one side, and a hint.
@@ -264,3 +268,20 @@ def serve_rpc(**options: Any) -> None:
 
     server._serving = patient
     server.PopenRPCServerState(**options).thread.join()
+
+
+@contextmanager
+def without_tensor_intrinsics() -> Iterator[None]:
+    """Keep ``TuneContext`` from importing TVM's tensor intrinsics, which takes 12 seconds.
+
+    Whoever schedules with them has imported them; then nothing is kept from anyone.
+    """
+    name = "tvm.s_tir.tensor_intrin"
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = ModuleType(name)
+    try:
+        yield
+    finally:
+        del sys.modules[name]

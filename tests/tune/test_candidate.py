@@ -106,10 +106,14 @@ def test_mutator_gives_the_trace_of_a_neighbour(task: Task) -> None:
     assert candidates.is_legal(found)
 
 
-def test_search_starts_from_the_best_scored() -> None:
+def test_search_starts_from_the_best_scored_and_some_others() -> None:
     task = make_task(find_operator("row_sum"), (64, 256), "float16")
     candidates = Candidates(task)
     order = {candidates.key(config): rank for rank, config in enumerate(task.space.legal)}
-    start = openers(candidates, lambda config, _sch: order[candidates.key(config)], seed=0)
+    start = openers(
+        candidates, lambda config, _sch: order[candidates.key(config)], 0, len(order), 16
+    )
     found = [order[candidates.key(config_of(sch, task.operator.knobs))] for sch in start]
-    assert found[: len(found) // 2] == list(range(len(found) // 2))
+    assert found[:12] == list(range(12))
+    assert len(set(found)) == 16
+    assert min(found[12:]) >= 12

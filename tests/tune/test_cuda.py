@@ -27,11 +27,14 @@ def test_every_trial_is_measured_and_right(
     result = tune(operator, shape=shape, dtype=dtype, trials=4, runner="cuda", log=tmp_path)
     assert [(record.status, record.error_text) for record in result.trials] == [("ok", None)] * 4
     assert result.best is not None
+    assert result.best.kind == "finalist"
     for record in result.trials:
         assert len(record.times) > 1
         assert record.median is not None
         assert 0 < record.median < 1
-        assert record.conflict_model is not None
+        assert (record.conflict_model is not None) == (record.kind == "finalist")
+        assert record.spill_bytes == 0
+        assert record.l2 in ("rotated", "warm")
         assert record.verified_on == str(record.workload)
     again = replay(result.best, "cuda")
     assert again.same_counters

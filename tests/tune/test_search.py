@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import tvm
 from tests.tune.helpers import make_model, transpose_from
 from tvm_layout_ext.errors import RecordError, ScheduleError, TargetError
 from tvm_layout_ext.tune import search, tune
+from tvm_layout_ext.tune.backend import InProcess
 from tvm_layout_ext.tune.knobs import Config
 from tvm_layout_ext.tune.measurement import Measurement
 from tvm_layout_ext.tune.records import Log, Record
@@ -47,18 +48,30 @@ class FakeRunner:
 
 
 @pytest.fixture
-def runner(monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
-    fake = FakeRunner()
-    monkeypatch.setattr(search, "make_runner", lambda name: fake)
-    return fake
+def runner() -> FakeRunner:
+    return FakeRunner()
 
 
-def run(trials: int = 8, log: Path | None = None, seed: int = 0) -> search.Result:
-    return tune("transpose", shape=(64, 64), trials=trials, log=log, seed=seed)
+def run(
+    runner: FakeRunner,
+    trials: int = 8,
+    log: Path | None = None,
+    seed: int = 0,
+    strategy: str = "evolutionary",
+) -> search.Result:
+    return tune(
+        "transpose",
+        shape=(64, 64),
+        trials=trials,
+        runner=runner,
+        log=log,
+        seed=seed,
+        strategy=strategy,
+    )
 
 
 def test_trial_0_is_the_default_and_the_best_wins(runner: FakeRunner) -> None:
-    result = run()
+    result = run(runner)
     assert runner.ran[0] == result.task.operator.default_config() == result.default.config
     assert [record.trial for record in result.trials] == list(range(8))
     assert result.best is not None
@@ -74,7 +87,7 @@ def test_failed_candidate_is_one_failed_trial_with_its_reason(runner: FakeRunner
         return offset_cost(config)
 
     runner.cost = cost
-    failed = [record for record in run().trials if record.status == "error"]
+    failed = [record for record in run(runner).trials if record.status == "error"]
     assert failed
     assert {record.config["align_offset"] for record in failed} == {1}
     assert {(r.error_class, r.error_text) for r in failed} == {
@@ -87,7 +100,7 @@ def test_all_candidates_failing_gives_no_winner(runner: FakeRunner) -> None:
         raise RuntimeError
 
     runner.cost = fail
-    result = run(3)
+    result = run(runner, 3)
     assert result.best is None
     assert [record.error_text for record in result.trials] == ["no text"] * 3
 
@@ -95,9 +108,9 @@ def test_all_candidates_failing_gives_no_winner(runner: FakeRunner) -> None:
 def test_wrong_winner_becomes_a_failed_trial_and_the_next_best_wins(
     runner: FakeRunner, tmp_path: Path
 ) -> None:
-    expected = run().ranking
+    expected = run(runner).ranking
     runner.wrong = [expected[0].config, expected[1].config]
-    result = run(log=tmp_path)
+    result = run(runner, log=tmp_path)
     assert result.best is not None
     assert result.best.config == expected[2].config
     wrong = [r for r in Log(tmp_path).read().records if r.error_class == "WrongResultError"]
@@ -113,14 +126,14 @@ def test_interrupted_run_keeps_everything_and_resumes(runner: FakeRunner, tmp_pa
         return offset_cost(config)
 
     runner.cost = stop
-    first = run(log=tmp_path)
+    first = run(runner, log=tmp_path)
     assert first.interrupted
     assert len(first.trials) == len(Log(tmp_path).read().records) == 3
     assert first.best is not None
     assert first.best.score == min(record.score or 0 for record in first.trials)
     assert first.best.verified_on is None
     runner.ran, runner.cost = [], offset_cost
-    second = run(log=tmp_path)
+    second = run(runner, log=tmp_path)
     assert (len(runner.ran), second.resumed, len(second.trials)) == (5, 3, 8)
     assert second.best is not None
     assert second.best.verified_on == "transpose 64x64 float32"
@@ -140,7 +153,7 @@ def test_interrupt_that_comes_out_as_another_error_still_ends_the_run(
         return offset_cost(config)
 
     runner.cost = lose
-    result = run(log=tmp_path)
+    result = run(runner, log=tmp_path)
     assert result.interrupted
     assert [record.status for record in result.trials] == ["ok"] * 3
 
@@ -155,21 +168,21 @@ def test_interrupt_inside_a_pass_stays_one() -> None:
 
 
 def test_finished_run_runs_nothing_again(runner: FakeRunner, tmp_path: Path) -> None:
-    first = run(log=tmp_path)
+    first = run(runner, log=tmp_path)
     runner.ran = []
-    again = run(log=tmp_path)
+    again = run(runner, log=tmp_path)
     assert runner.ran == []
     assert (again.resumed, again.best, again.trials) == (8, first.best, first.trials)
 
 
 def test_another_seed_or_shape_is_not_resumed(runner: FakeRunner, tmp_path: Path) -> None:
-    run(log=tmp_path)
-    assert run(log=tmp_path, seed=1).resumed == 0
-    assert tune("transpose", shape=(64, 128), trials=3, log=tmp_path).resumed == 0
+    run(runner, log=tmp_path)
+    assert run(runner, log=tmp_path, seed=1).resumed == 0
+    assert tune("transpose", shape=(64, 128), trials=3, runner=runner, log=tmp_path).resumed == 0
 
 
 def test_small_space_ends_the_run(runner: FakeRunner) -> None:
-    result = tune("transpose", shape=(1, 1), trials=10_000)
+    result = tune("transpose", shape=(1, 1), trials=10_000, runner=runner)
     assert len(result.trials) == len(result.task.space.legal) < 10_000
 
 
@@ -180,12 +193,14 @@ def test_progress_is_told_of_each_trial(runner: FakeRunner) -> None:
         assert record.trial == done - 1
         seen.append((done, total))
 
-    tune("transpose", shape=(64, 64), trials=3, progress=progress)
+    tune("transpose", shape=(64, 64), trials=3, runner=runner, progress=progress)
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_best_at_the_end_of_a_range_is_said(runner: FakeRunner) -> None:
-    result = tune(transpose_from(align_factor=32, align_offset=9), shape=(64, 64), trials=1)
+    result = tune(
+        transpose_from(align_factor=32, align_offset=9), shape=(64, 64), trials=1, runner=runner
+    )
     assert result.edges() == [
         "The best align_offset is 9, the end of its range 0 to 9; a larger one was not tried."
     ]
@@ -207,6 +222,7 @@ def test_best_at_the_end_of_a_range_is_said(runner: FakeRunner) -> None:
         ({"shape": None}, r"needs a shape of 2 numbers \(M N\), not None"),
         ({"shape": (50000, 50000)}, r"2,500,000,000 elements, and .* at most 2,147,483,647"),
         ({"seed": -1}, r"seed must be at least 0, not -1"),
+        ({"strategy": "annealing"}, r"Unknown strategy 'annealing'; known are evolutionary, repla"),
     ],
 )
 def test_bad_argument_is_one_sentence(changes: dict[str, object], message: str) -> None:
@@ -219,11 +235,12 @@ def test_unknown_runner_and_missing_gpu_are_one_sentence_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(search, "has_gpu", lambda: False)
+    task = search.make_task("transpose", (64, 64), "float32")
     with pytest.raises(TargetError, match="Unknown runner 'gpu'; known are auto, cuda, simulate"):
-        search.make_runner("gpu")
+        search.make_backend("gpu", task)
     with pytest.raises(TargetError, match="Runner cuda needs a CUDA GPU and there is none"):
-        search.make_runner("cuda")
-    assert search.make_runner("auto").name == "simulate"
+        search.make_backend("cuda", task)
+    assert search.make_backend("auto", task).name == "simulate"
 
 
 def test_unwritable_log_is_refused_before_the_first_trial(
@@ -231,5 +248,75 @@ def test_unwritable_log_is_refused_before_the_first_trial(
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match="Cannot write a log"):
-        run(log=tmp_path / "file")
+        run(runner, log=tmp_path / "file")
     assert runner.ran == []
+
+
+@pytest.mark.parametrize("strategy", ["evolutionary", "replay"])
+def test_trials_are_distinct_and_legal(runner: FakeRunner, strategy: str) -> None:
+    result = run(runner, trials=24, strategy=strategy)
+    tried = {tuple(sorted(config.items())) for config in runner.ran}
+    legal = {tuple(sorted(config.items())) for config in result.task.space.legal}
+    assert len(runner.ran) == len(tried) == len(result.trials) == 24
+    assert tried <= legal
+
+
+@pytest.mark.parametrize("strategy", ["evolutionary", "replay"])
+def test_same_seed_same_trials(runner: FakeRunner, strategy: str) -> None:
+    first, again = (run(runner, 20, strategy=strategy).trials for _ in range(2))
+    assert [record.config for record in first] == [record.config for record in again]
+    other = run(runner, 20, seed=1, strategy=strategy).trials
+    assert [record.config for record in first] != [record.config for record in other]
+
+
+def test_guided_search_learns_from_what_it_measured(runner: FakeRunner) -> None:
+    """The cost depends on the offset, of which the closed form says little; trees must find it."""
+    runner.cost = lambda config: 100.0 if config["align_offset"] % 4 else 1.0
+    trials = run(runner, 48).trials[1:]
+    early = [record.config["align_offset"] % 4 == 0 for record in trials[:8]]
+    late = [record.config["align_offset"] % 4 == 0 for record in trials[-24:]]
+    assert sum(late) / len(late) > max(0.5, sum(early) / len(early))
+
+
+class TakingTurns(InProcess):
+    """A backend whose finalists are timed again, with other times than the first."""
+
+    def __init__(self, task: Task, runner: FakeRunner, again: list[float]) -> None:
+        super().__init__(task, runner)
+        self.name, self.device, self.again = "cuda", "NVIDIA H200", again
+        self.verified: list[Config] = []
+
+    def read(self, artifact: str, config: Config) -> Measurement:
+        return Measurement(4224, None, times=(super().read(artifact, config).score,))
+
+    def remeasure(self, configs: Sequence[Config]) -> list[Measurement | None]:
+        return [
+            Measurement(4224, None, times=(seconds,))
+            for _, seconds in zip(configs, self.again, strict=True)
+        ]
+
+    def verify(self, config: Config) -> str:
+        self.verified.append(config)
+        return super().verify(config)
+
+
+def test_finalists_take_turns_and_the_winner_is_named_by_those_times(
+    runner: FakeRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = [30.0, 20.0, 25.0]
+    backends: list[TakingTurns] = []
+
+    def make(_name: object, task: Task) -> TakingTurns:
+        backends.append(TakingTurns(task, runner, again))
+        return backends[-1]
+
+    monkeypatch.setattr(search, "make_backend", make)
+    result = run(runner, log=tmp_path)
+    finalists = [record for record in result.trials if record.kind == "finalist"]
+    assert sorted(record.median or 0.0 for record in finalists) == sorted(again)
+    assert result.best is not None
+    assert (result.best.median, result.best.kind) == (20.0, "finalist")
+    assert backends[0].verified == [result.best.config]
+    runner.ran = []
+    later = run(runner, log=tmp_path)
+    assert (runner.ran, backends[1].verified, later.best) == ([], [], result.best)

@@ -17,10 +17,9 @@ from .task import Task
 
 __all__ = ["Candidates", "KnobMutator", "openers", "space_generator"]
 
-#: Candidates that the closed-form model looks at before the search begins; each takes 20 to 50 ms.
-RANKED = 256
-#: Of these the search starts from the best, and from some that the model does not think of.
-BEST, OTHERS = 48, 16
+#: Share of the starting candidates that the closed-form model ranks first; the others are those of
+#: which it does not think.
+BEST = 0.75
 #: How often a mutation moves two knobs at once: legality ties some together, as tiles and warps.
 TWO_KNOBS = 0.35
 ATTEMPTS = 40
@@ -99,23 +98,37 @@ class KnobMutator(ms.mutator.PyMutator):
 
 
 def openers(
-    candidates: Candidates, score: Callable[[Config, s_tir.Schedule], float], seed: int
+    candidates: Candidates,
+    score: Callable[[Config, s_tir.Schedule], float],
+    seed: int,
+    ranked: int,
+    count: int,
 ) -> list[s_tir.Schedule]:
     """The candidates from which the search begins.
 
-    A seeded sample of the legal space is ranked by a closed-form score (lower is better); the best
-    of it and a few others are taken, so that a blind spot of the score is not one of the search.
+    A seeded sample of the legal space is ranked by a closed-form score; the best of it and a few
+    others are taken, so that a blind spot of the score is not one of the search.
+
+    Parameters
+    ----------
+    candidates : Candidates
+    score : callable
+        ``score(config, schedule)``; lower is better.
+    seed : int
+    ranked, count : int
+        Size of the sample, and of what is taken from it.
     """
     rng = random.Random(seed)
     legal = candidates.task.space.legal
-    sample = legal if len(legal) <= RANKED else rng.sample(legal, RANKED)
+    sample = legal if len(legal) <= ranked else rng.sample(legal, ranked)
     scheduled = [(config, candidates.schedule(config)) for config in sample]
-    ranked = sorted(
+    order = sorted(
         ((score(config, sch), index, sch) for index, (config, sch) in enumerate(scheduled) if sch),
         key=lambda entry: entry[:2],
     )
-    best, rest = ranked[:BEST], ranked[BEST:]
-    return [sch for _, _, sch in [*best, *rng.sample(rest, min(OTHERS, len(rest)))]]
+    first = round(count * BEST)
+    best, rest = order[:first], order[first:]
+    return [sch for _, _, sch in [*best, *rng.sample(rest, min(count - first, len(rest)))]]
 
 
 def space_generator(

@@ -16,7 +16,7 @@ from .interrupt import Interrupt
 from .knobs import Config
 from .measurement import Measurement
 from .record import Record
-from .records import Log, Reading
+from .records import Reading
 from .task import Task
 
 __all__ = ["Ledger", "RememberingBuilder", "RememberingRunner", "failed", "worked"]
@@ -33,8 +33,8 @@ class Ledger:
     ----------
     task : Task
     backend : Backend
-    log : Log or None
-        Where new records go.
+    keep : callable
+        Writes a record down for good.
     reading : Reading
         What the log held.
     told : callable
@@ -48,7 +48,7 @@ class Ledger:
 
     task: Task
     backend: Backend
-    log: Log | None
+    keep: Callable[[Record], None]
     reading: Reading
     told: Callable[[Record], None]
     interrupt: Interrupt
@@ -90,8 +90,7 @@ class Ledger:
         return record
 
     def _keep(self, record: Record) -> Record:
-        if self.log is not None:
-            self.log.append(record)
+        self.keep(record)
         return record
 
     def _blank(self, config: Config) -> Record:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .._compat import has_gpu
 from ..errors import RecordError
+from .backend import ReportedError, try_one
 from .measurement import Measurement
 from .operator import Operator, find_operator
 from .ranking import best_first
 from .records import Record
-from .search import make_runner, make_task
+from .search import make_backend, make_task
+from .simulated import count
+from .verify import WrongResultError
 
 __all__ = ["Replay", "best_records", "find_record", "replay"]
 
@@ -92,9 +95,22 @@ def replay(record: Record, runner: str = "auto", operator: Operator | None = Non
         found.check_config(record.config)
     except ValueError as error:
         raise RecordError(f"Record {record.id} cannot be replayed: {error}") from None
-    chosen = make_runner(_runner_for(record) if runner == "auto" else runner)
-    measurement = chosen.run(task, record.config)
-    return Replay(record, chosen.name, measurement, chosen.verify(task, record.config))
+    backend = make_backend(_runner_for(record) if runner == "auto" else runner, task)
+    try:
+        _, measurement = try_one(backend, task, record.config)
+        if measurement.conflict_model is None and record.conflict_model is not None:
+            measurement = replace(measurement, conflict_model=count(task, record.config)[1])
+        return Replay(record, backend.name, measurement, backend.verify(record.config))
+    except ReportedError as error:
+        raise _as_raised(error) from None
+    finally:
+        backend.close()
+
+
+def _as_raised(error: ReportedError) -> Exception:
+    """A wrong result is one, wherever it was found."""
+    kind, _, sentence = str(error).partition(": ")
+    return WrongResultError(sentence) if kind == WrongResultError.__name__ else error
 
 
 def _runner_for(record: Record) -> str:

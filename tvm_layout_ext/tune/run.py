@@ -10,9 +10,12 @@ from typing import Any
 from tvm import s_tir
 from tvm.s_tir import meta_schedule as ms
 
+from .._compat import without_tensor_intrinsics
 from ..target import cuda_target
+from .archive import archive
 from .backend import Backend, failure_text
 from .cost_model import Facts, GuidedModel
+from .database import Database
 from .design import Candidates, openers, space_generator
 from .interrupt import Interrupt
 from .knobs import Config
@@ -28,7 +31,10 @@ STRATEGIES = ("evolutionary", "replay")
 BATCH = 8
 #: How many of the best are timed again before one is named.
 FINALISTS = 3
-#: TVM's default of 512 is for spaces of millions; a candidate takes 20 to 50 ms to schedule.
+#: At most so many candidates are ranked in closed form before the search, 4 a trial; one takes 20
+#: to 50 ms to schedule.
+RANKED = 256
+#: At most, and one a trial; TVM's default of 512 is for spaces of millions.
 POPULATION, GENERATIONS = 64, 3
 
 _logger = logging.getLogger("tvm_layout_ext.search")
@@ -64,7 +70,9 @@ class Run:
         self.task, self.backend, self.total = task, backend, total
         self._progress = progress
         self.interrupt = Interrupt()
-        self.ledger = Ledger(task, backend, log, reading, self._told, self.interrupt)
+        self._log = log
+        self._database = None if log is None else Database(log.folder)
+        self.ledger = Ledger(task, backend, self._keep, reading, self._told, self.interrupt)
         self.candidates = Candidates(task)
         self._facts = Facts(self.candidates)
         configs: dict[str, dict[str, Any]] = {}
@@ -74,6 +82,14 @@ class Run:
     def _told(self, record: Record) -> None:
         if self._progress is not None:
             self._progress(record, len(self.ledger.trials), self.total)
+
+    def _keep(self, record: Record) -> None:
+        if self._log is None or self._database is None:
+            return
+        self._log.append(record)
+        sch = self.candidates.schedule(record.config)
+        if sch is not None:
+            archive(self._database, self.task, record, sch=sch)
 
     def search(self, strategy: str) -> tuple[Record | None, bool]:
         """Try the candidates and name a winner; whether Ctrl-C ended it early.
@@ -110,9 +126,16 @@ class Run:
 
     def _guided(self) -> None:
         """Let TVM's evolutionary search choose, by modelled latency and then by boosted trees."""
-        start = openers(self.candidates, lambda c, sch: self._facts.of(c, sch)[1], self.task.seed)
+        population = min(POPULATION, self.total)
+        start = openers(
+            self.candidates,
+            lambda config, sch: self._facts.of(config, sch)[1],
+            self.task.seed,
+            min(RANKED, 4 * self.total),
+            population,
+        )
         strategy = ms.search_strategy.EvolutionarySearch(
-            population_size=POPULATION,
+            population_size=population,
             init_measured_ratio=0.3,
             init_min_unmeasured=1,
             genetic_num_iters=GENERATIONS,
@@ -130,16 +153,17 @@ class Run:
     def _tune(self, start: list[s_tir.Schedule], strategy: Any, model: Any) -> None:
         if not start:
             return
-        context = ms.TuneContext(
-            mod=self.task.unscheduled,
-            target=cuda_target(self.task.architecture.name),
-            space_generator=space_generator(self.candidates, start, self.task.seed),
-            search_strategy=strategy,
-            task_name=str(self.task.workload),
-            rand_state=self.task.seed + 1,
-            num_threads=1,
-            logger=_logger,
-        )
+        with without_tensor_intrinsics():
+            context = ms.TuneContext(
+                mod=self.task.unscheduled,
+                target=cuda_target(self.task.architecture.name),
+                space_generator=space_generator(self.candidates, start, self.task.seed),
+                search_strategy=strategy,
+                task_name=str(self.task.workload),
+                rand_state=self.task.seed + 1,
+                num_threads=1,
+                logger=_logger,
+            )
         ms.tune.tune_tasks(
             tasks=[context],
             task_weights=[1.0],

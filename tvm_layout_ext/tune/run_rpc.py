@@ -36,7 +36,7 @@ from .tracker import Tracker
 from .trials import FRESH, Inputs, Job, MeasuredFuture, share
 from .worker import GRACE, TrialCrashError, TrialTimeoutError, Worker
 
-__all__ = ["RpcRunner", "ServerLostError"]
+__all__ = ["RpcRunner", "ServerLostError", "remote_device"]
 
 #: How often a trial is started, on the same server or another.
 ATTEMPTS = 3
@@ -168,6 +168,13 @@ class RpcRunner(PyRunner):
             f"({', '.join(lost)}); probably it crashes the server's process."
         )
         return [failed(ServerLostError(text)) for _ in jobs]
+
+
+def remote_device(tracker: Tracker) -> str:
+    """Name of the GPU of a key's next free server; ``cpu`` if it has none."""
+    session, _ = tracker.session(GRACE)
+    gpu = session.cuda(0)
+    return device_name(gpu if gpu.exist else session.cpu(0))
 
 
 class _There:

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.target import Target
 
 from .. import hardware
 from .._compat import has_gpu
 from ..checks import whole_number
 from ..errors import ScheduleError, TargetError
-from ..target import default_arch
+from ..target import default_arch, resolve
 from . import environment
-from .cuda import CudaRunner
-from .interrupt import Interrupt
-from .knobs import Config
-from .measurement import Measurement, Runner
+from .backend import Backend, InProcess
+from .generic import operator_of
+from .knobs import Config, Knob
+from .measured import MeasuringBackend
+from .measurement import Runner
 from .operator import Operator, find_operator
 from .ranking import best_first
 from .records import Log, Reading, Record
+from .run import STRATEGIES, Run
+from .run_local import LocalRunner
+from .run_rpc import RpcRunner, remote_device
 from .simulated import SimulatedRunner
 from .task import Task
 
-__all__ = ["RUNNERS", "Progress", "Result", "make_runner", "make_task", "tune"]
+__all__ = ["RUNNERS", "Progress", "Result", "make_backend", "make_task", "tune"]
 
 RUNNERS = ("auto", "cuda", "simulate")
+RPC = "rpc"
 _MOST_ELEMENTS = 2**31 - 1
 #: Called after each trial with its record, how many are done, and how many there will be.
 Progress = Callable[[Record, int, int], None]
@@ -82,8 +90,8 @@ class Result:
         ]
 
 
-def make_runner(name: str) -> Runner:
-    """Build a runner; ``"auto"`` is ``"cuda"`` where there is a GPU, else ``"simulate"``.
+def runner_name(name: str) -> str:
+    """Settle ``"auto"``: ``"cuda"`` where there is a GPU, else ``"simulate"``.
 
     Raises
     ------
@@ -94,20 +102,29 @@ def make_runner(name: str) -> Runner:
         raise TargetError(f"Unknown runner {name!r}; known are {', '.join(RUNNERS)}.")
     if name == "cuda" and not has_gpu():
         raise TargetError("Runner cuda needs a CUDA GPU and there is none; use --runner simulate.")
-    return CudaRunner() if name == "cuda" or (name == "auto" and has_gpu()) else SimulatedRunner()
+    if name != "auto":
+        return name
+    return "cuda" if has_gpu() else "simulate"
 
 
-def make_task(operator: str | Operator, shape: Sequence[int], dtype: str, seed: int = 0) -> Task:
+def make_task(
+    operator: str | Operator,
+    shape: Sequence[int] = (),
+    dtype: str | None = None,
+    seed: int = 0,
+    target: str | Target | None = None,
+) -> Task:
     """Check an operator, shape and element type, and put them together.
 
     Raises
     ------
-    ScheduleError
-        If the operator is unknown, the shape wrong or too large for it, or it lacks the type.
+    ScheduleError, TargetError
+        If the operator or target is unknown, the shape wrong or too large, or it lacks the type.
     """
     found = operator if isinstance(operator, Operator) else find_operator(operator)
-    architecture = hardware.architecture(default_arch())
-    task = Task(found, found.check_shape(shape), found.check_dtype(dtype), architecture, seed)
+    architecture = hardware.architecture(_arch_of(target))
+    element = found.check_dtype(dtype or _usual_dtype(found))
+    task = Task(found, found.check_shape(shape), element, architecture, seed)
     largest = max(math.prod(extents) for extents in task.argument_shapes())
     if largest > _MOST_ELEMENTS:
         raise ScheduleError(
@@ -117,41 +134,71 @@ def make_task(operator: str | Operator, shape: Sequence[int], dtype: str, seed: 
     return task
 
 
+def _arch_of(target: str | Target | None) -> str:
+    if target is None:
+        return default_arch()
+    resolved = resolve(target)
+    if resolved.kind.name != "cuda":
+        raise TargetError(f"The tuner makes CUDA kernels; target {resolved.kind.name} is none.")
+    return str(resolved.attrs["arch"])
+
+
+def _usual_dtype(operator: Operator) -> str:
+    return "float32" if "float32" in operator.dtypes else operator.dtypes[0]
+
+
 def tune(
-    operator: str | Operator,
+    what: str | Operator | tirx.PrimFunc,
+    target: str | Target | None = None,
     *,
-    shape: Sequence[int],
-    dtype: str = "float32",
+    schedule: Callable[[s_tir.Schedule, Config], Any] | None = None,
+    knobs: Sequence[Knob] = (),
+    shape: Sequence[int] = (),
+    dtype: str | None = None,
     trials: int = 64,
-    runner: str = "auto",
+    runner: str | Runner = "auto",
     log: str | os.PathLike[str] | None = None,
     seed: int = 0,
+    strategy: str = "evolutionary",
     progress: Progress | None = None,
 ) -> Result:
-    """Search an operator's knobs for the fastest legal configuration.
+    """Search the knobs of an operator, or of a function, for the fastest legal configuration.
 
-    Trial 0 is the default schedule; the others are drawn without repeats from the legal space, in
-    an order that the seed fixes. A candidate that fails is one failed trial with its reason. The
-    winner is compared with NumPy on fresh inputs before it is named; if that fails it becomes a
-    failed trial and the next best is tried.
+    Trial 0 is the default schedule; the others are distinct candidates of the legal space, chosen
+    by TVM's tuner (:mod:`tvm.s_tir.meta_schedule`): a closed-form latency model ranks the first
+    ones, boosted trees on our features the rest. A candidate that fails is one failed trial with
+    its reason. The best few are timed again in turns, and compared with the reference on fresh
+    inputs, before a winner is named; one that is wrong becomes a failed trial.
 
     Parameters
     ----------
-    operator : str or Operator
-        Name of a schedule in ``schedules/``, or one of your own.
+    what : str, Operator or PrimFunc
+        Name of a schedule in ``schedules/``, an operator of your own, or an unscheduled function.
+    target : str or tvm.target.Target, optional
+        By default :func:`tvm_layout_ext.default_target`.
+    schedule : callable, optional
+        For a function: ``schedule(sch, config)`` applies your own schedule, with ``knobs``; by
+        default one that fits its blocks is used. See :func:`tvm_layout_ext.tune.operator_of`.
+    knobs : sequence of Knob
+        What your own schedule leaves open.
     shape : sequence of int
-        One number a dimension of the operator.
-    dtype : str
-        Element type.
+        One number a dimension of the operator; a function has its own.
+    dtype : str, optional
+        Element type; by default float32, or the first that the operator has.
     trials : int
         How many configurations to try, the default included; fewer if the space is smaller.
     runner : str
-        ``"cuda"`` measures; ``"simulate"`` ranks by the simulated GPU's counters, see
-        :func:`tvm_layout_ext.tune.cost.modelled_terms`; ``"auto"`` measures where there is a GPU.
+        ``"cuda"`` measures on this machine; ``"rpc:HOST:PORT:KEY"`` on all servers that a tracker
+        has under a key, see :mod:`tvm_layout_ext.tune.run_rpc`; ``"simulate"`` ranks by the
+        simulated GPU's counters, see :func:`tvm_layout_ext.tune.cost.modelled_terms`; ``"auto"``
+        measures where there is a GPU.
     log : path, optional
-        Folder to which each trial is appended at once; trials already in it are not run again.
+        Folder to which each trial is appended at once, as a line of JSON and as a record of TVM's
+        database; trials already in it are not run again.
     seed : int
-        Of the order of configurations and of the input values.
+        Of the search and of the input values.
+    strategy : str
+        ``"evolutionary"``: guided by the cost model. ``"replay"``: drawn at random.
     progress : callable, optional
         Called after each trial.
 
@@ -167,152 +214,67 @@ def tune(
     """
     trials = whole_number("The number of trials", trials, 1, ScheduleError)
     seed = whole_number("The seed", seed, 0, ScheduleError)
-    task = make_task(operator, shape, dtype, seed)
+    task = make_task(_operator(what, schedule, knobs), shape, dtype, seed, target)
     task.space.default()
-    return _Run.open(task, make_runner(runner), log).search(trials, progress or _silent)
+    if strategy not in STRATEGIES:
+        raise ScheduleError(f"Unknown strategy {strategy!r}; known are {', '.join(STRATEGIES)}.")
+    folder = None if log is None else Log(log)
+    reading = Reading([]) if folder is None else _opened(folder)
+    backend = make_backend(runner, task)
+    try:
+        run = Run(task, backend, folder, reading, min(trials, len(task.space.legal)), progress)
+        best, interrupted = run.search(strategy)
+    finally:
+        backend.close()
+    ledger = run.ledger
+    return Result(task, best, ledger.trials, ledger.resumed, interrupted, reading.warning)
 
 
-def _silent(_record: Record, _done: int, _total: int) -> None:
-    """Progress nobody asked for."""
+def _operator(
+    what: str | Operator | tirx.PrimFunc,
+    schedule: Callable[[s_tir.Schedule, Config], Any] | None,
+    knobs: Sequence[Knob],
+) -> str | Operator:
+    if isinstance(what, tirx.PrimFunc):
+        return operator_of(what, schedule, knobs)
+    if schedule is not None or knobs:
+        raise ScheduleError("A schedule and knobs of your own belong to a PrimFunc; give one.")
+    return what
 
 
-@dataclass
-class _Run:
-    """The state of one call of ``tune``."""
+def make_backend(runner: str | Runner, task: Task) -> Backend:
+    """Make what tries a task's candidates.
 
-    task: Task
-    runner: Runner
-    log: Log | None
-    reading: Reading
-    trials: list[Record] = field(default_factory=list)
-    resumed: int = 0
-    interrupt: Interrupt = field(default_factory=Interrupt)
+    Parameters
+    ----------
+    runner : str or Runner
+        A name of :data:`RUNNERS`, or an object that tries one configuration at a time.
+    task : Task
 
-    @classmethod
-    def open(cls, task: Task, runner: Runner, folder: str | os.PathLike[str] | None) -> _Run:
-        """Start a run, with what the log already holds."""
-        if folder is None:
-            return cls(task, runner, None, Reading([]))
-        log = Log(folder)
-        log.prepare()
-        return cls(task, runner, log, log.read())
-
-    def search(self, count: int, progress: Progress) -> Result:
-        """Run the trials, then verify from the best on."""
-        total = min(count, len(self.task.space.legal))
-        best, interrupted = None, False
-        try:
-            with self.interrupt:
-                for record in self._records(total):
-                    self.trials.append(record)
-                    progress(record, len(self.trials), total)
-                best = self._verified_best()
-        except KeyboardInterrupt:
-            interrupted = True
-            best = next((r for r in best_first(self.trials) if r.score is not None), None)
-        return Result(
-            task=self.task,
-            best=best,
-            trials=self.trials,
-            resumed=self.resumed,
-            interrupted=interrupted,
-            warning=self.reading.warning,
-        )
-
-    def _records(self, total: int) -> Iterator[Record]:
-        known = {record.id: record for record in self.reading.records}
-        configs = itertools.islice(self.task.space.sample(self.task.seed), total)
-        for trial, config in enumerate(configs):
-            planned = self._blank(trial, config)
-            if planned.id in known:
-                self.resumed += 1
-                yield replace(known[planned.id], trial=trial)
-            else:
-                yield self._keep(self._try(planned))
-            self.interrupt.check()
-
-    def _blank(self, trial: int, config: Config) -> Record:
-        return Record(
-            time=environment.now(),
-            runner=self.runner.name,
-            device=self.runner.device,
-            arch=self.task.architecture.name,
-            versions=environment.versions(),
-            workload=self.task.workload,
-            trial=trial,
-            config=dict(config),
-            status="error",
-            seed=self.task.seed,
-            git_id=environment.git_id(),
-        )
-
-    def _try(self, planned: Record) -> Record:
-        """Run one candidate; whatever it raises is its own failure."""
-        try:
-            measured = self.runner.run(self.task, planned.config)
-        except Exception as error:
-            self.interrupt.check()
-            return _failed(planned, error)
-        return _worked(planned, self.task, measured)
-
-    def _keep(self, record: Record) -> Record:
-        if self.log is not None:
-            self.log.append(record)
-        return record
-
-    def _verified_best(self) -> Record | None:
-        """Verify from the best on; the first that is right is the winner."""
-        for record in best_first(self.trials):
-            if record.score is None:
-                break
-            checked = self._verify(record)
-            self.trials[self.trials.index(record)] = checked
-            if checked.status == "ok":
-                return checked
-        return None
-
-    def _verify(self, record: Record) -> Record:
-        """Verify on fresh inputs, unless an earlier run of the simulator has done it."""
-        if record.verified_on is not None and record.runner == "simulate":
-            return record
-        try:
-            workload = self.runner.verify(self.task, record.config)
-        except Exception as error:
-            self.interrupt.check()
-            return self._keep(_failed(record, error))
-        if record.verified_on == workload:
-            return record
-        return self._keep(replace(record, verified_on=workload))
+    Raises
+    ------
+    TargetError
+        If the name is unknown, or is ``"cuda"`` where there is no GPU.
+    """
+    if not isinstance(runner, str):
+        return InProcess(task, runner)
+    if runner.startswith(f"{RPC}:"):
+        return _remote(runner, task)
+    name = runner_name(runner)
+    if name == "simulate":
+        return InProcess(task, SimulatedRunner())
+    return MeasuringBackend(task, LocalRunner(task), name, environment.cuda_device())
 
 
-def _failed(record: Record, error: Exception) -> Record:
-    """Turn a record into that of a failed trial."""
-    text = (str(error).strip() or "no text")[-2000:]
-    return replace(
-        record,
-        time=environment.now(),
-        status="error",
-        verified_on=None,
-        error_class=type(error).__name__,
-        error_text=text,
-    )
+def _remote(runner: str, task: Task) -> Backend:
+    parts = runner.split(":")
+    if len(parts) != 4 or not parts[2].isdigit() or not all(parts):
+        raise TargetError(f"An RPC runner is written rpc:HOST:PORT:KEY, not {runner!r}.")
+    _, host, port, key = parts
+    remote = RpcRunner(task, host, int(port), key)
+    return MeasuringBackend(task, remote, RPC, remote_device(remote.tracker))
 
 
-def _worked(planned: Record, task: Task, measured: Measurement) -> Record:
-    """Turn a planned record into that of a trial that worked."""
-    seconds = measured.median
-    flops, traffic = task.operator.flops(task.shape), task.operator.traffic(task.shape, task.dtype)
-    return replace(
-        planned,
-        time=environment.now(),
-        status="ok",
-        times=measured.times,
-        median=seconds,
-        spread=measured.spread,
-        tflops=flops / seconds / 1e12 if seconds else None,
-        gbps=traffic / seconds / 1e9 if seconds else None,
-        smem_bytes=measured.smem_bytes,
-        registers=measured.registers,
-        conflict_model=measured.conflict_model,
-        verified_on=measured.verified_on,
-    )
+def _opened(log: Log) -> Reading:
+    log.prepare()
+    return log.read()
