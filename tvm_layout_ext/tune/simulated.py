@@ -56,7 +56,8 @@ def count(task: Task, config: Config) -> tuple[int, dict[str, Any]]:
     """Shared bytes of a block; the whole grid's counters and the modelled cost made of them."""
     shape = task.sub_shape(COUNTED_EXTENT, task.operator.parallel)
     # No operator's addresses depend on values.
-    arrays = [np.zeros(extents, task.dtype) for extents in task.argument_shapes(shape)[:-1]]
+    arguments = task.operator.compute(shape, task.dtype)[:-1]
+    arrays = [np.zeros([int(n) for n in one.shape], str(one.dtype)) for one in arguments]
     target = cuda_target(task.architecture.name)
     report = simulate(
         task.module(config, shape), *arrays, target=target, grid_sample=GRID_SAMPLE, progress=False

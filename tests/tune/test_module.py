@@ -1,0 +1,106 @@
+"""Tuning a whole module: its tasks, the log, and compiling with it by our pass and by TVM's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.s_tir import meta_schedule as ms
+
+from tests.schedules.test_generic import gather, linear
+from tests.tune.test_apply import relax_module, unscheduled
+from tvm_layout_ext import ScheduleError, apply_best, cuda_target, te, tune_module
+from tvm_layout_ext.tune import Database, Log
+from tvm_layout_ext.tune.apply import fused
+from tvm_layout_ext.tune.module import module_tasks
+from tvm_layout_ext.tune.search import Result, tune
+
+TARGET = cuda_target("sm_90a")
+
+
+def scheduled_names(mod: tvm.IRModule) -> dict[str, bool]:
+    """Which functions of a module carry a schedule."""
+    return {
+        gv.name_hint: bool(func.attrs.get("tirx.is_scheduled", 0))
+        for gv, func in mod.functions.items()
+        if isinstance(func, tirx.PrimFunc)
+    }
+
+
+def search(operator: Any, **options: Any) -> Result:
+    """The tuner, on the machine's default architecture."""
+    options.pop("target", None)
+    return tune(operator, **options)
+
+
+def test_tasks_are_ready_operators_where_there_is_one() -> None:
+    tasks, skipped = module_tasks(relax_module(64), TARGET)
+    found = {task.name: task for task in tasks}
+    assert not skipped
+    assert found["transpose"].operator.name == "transpose"
+    assert found["transpose"].shape == (64, 64)
+    assert found["softmax"].operator.name.startswith("softmax-")
+    assert found["softmax"].shape == ()
+
+
+def test_module_is_tuned_and_compiled_by_our_pass_and_by_tvms(tmp_path: Path) -> None:
+    mod = relax_module(64)
+    result = tune_module(mod, TARGET, trials=2, log=tmp_path, runner="simulate", search=search)
+    assert sorted(result.results) == ["softmax", "transpose"]
+    assert all(one.best is not None for one in result.results.values())
+    applied = apply_best(mod, result.log, TARGET)
+    assert scheduled_names(applied) == {"softmax": True, "transpose": True}
+    assert isinstance(tvm.compile(applied, target=TARGET), tvm.runtime.Executable)
+
+    database = Database(tmp_path).tvm()
+    with TARGET, database:
+        theirs = relax.transform.MetaScheduleApplyDatabase()(fused(mod, TARGET))
+    assert scheduled_names(theirs) == {"softmax": True, "transpose": True}
+    for task in module_tasks(mod, TARGET)[0]:
+        found = ms.tir_integration.compile_tir(database, task.module, TARGET)
+        assert found is not None
+        assert "threadIdx.x" in str(found.mod)
+
+    again = tune_module(mod, TARGET, trials=2, log=tmp_path, runner="simulate", search=search)
+    assert [one.resumed for one in again.results.values()] == [2, 2]
+    assert len(Database(tmp_path).read().records) == len(database)
+    assert Log(tmp_path).read().warning is None
+
+
+def test_functions_without_relax_are_tasks_too(tmp_path: Path) -> None:
+    mod = tvm.IRModule({"turn": unscheduled(64)["main"], "pick": gather(7, 64, 40)})
+    result = tune_module(mod, trials=1, log=tmp_path, runner="simulate")
+    assert sorted(result.results) == ["pick", "turn"]
+    applied = apply_best(mod, tmp_path)
+    assert scheduled_names(applied) == {"turn": True, "pick": True}
+    assert applied["turn"].attrs["global_symbol"] == "main"
+
+
+def test_what_cannot_be_tuned_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    n = te.var("n")
+    A = te.placeholder((n,), "float32", name="A")
+    symbolic = te.create_prim_func([A, te.compute((n,), lambda i: A[i] + 1, name="B")])
+    mod = tvm.IRModule({"symbolic": symbolic, "turn": unscheduled(64)["main"]})
+    tasks, skipped = module_tasks(mod, TARGET)
+    assert [task.name for task in tasks] == ["turn"]
+    assert "no buffer whose shape is all numbers" in skipped["symbolic"]
+    with pytest.raises(ScheduleError, match=r"^No function of the module can be tuned. Parameter"):
+        tune_module(symbolic, log=tmp_path)
+    with pytest.raises(ScheduleError, match="It holds none"):
+        tune_module(tvm.IRModule({}), log=tmp_path)
+
+
+def test_records_of_a_function_are_found_by_its_digest_from_lines_alone(tmp_path: Path) -> None:
+    func = linear(64, 64, 64)
+    tune_module(func, trials=1, log=tmp_path / "log", runner="simulate")
+    lines = tmp_path / "lines"
+    lines.mkdir()
+    (tmp_path / "log" / "trials.jsonl").rename(lines / "trials.jsonl")
+    applied = apply_best(func.with_attr("op_pattern", 4), lines)
+    assert applied["main"].attrs["tirx.is_scheduled"]
+    from_database = apply_best(func, tmp_path / "log")
+    assert tvm_ffi.structural_equal(applied["main"].params, from_database["main"].params, True)
