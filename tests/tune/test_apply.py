@@ -267,6 +267,8 @@ def test_relax_module_takes_records_before_tvms_default_schedules(tmp_path: Path
     hows = {gv.name_hint: bool(f.attrs.get("tirx.is_scheduled", 0))
             for gv, f in applied.functions.items()}  # fmt: skip
     assert hows == {"transpose": True, "softmax": False, "main": False}
+    # TVM's pipeline fuses once more; a kernel must not become part of another one.
+    assert applied["transpose"].attrs["op_pattern"] == 8
     tvm.compile(applied, target=TARGET)
     with ApplyBest(tmp_path) as best:
         tvm.compile(relax_module(96), target=TARGET)

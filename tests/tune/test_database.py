@@ -19,11 +19,12 @@ import tvm
 import tvm_ffi
 from tvm.s_tir import meta_schedule as ms
 
-from tests.tune.helpers import transpose_schedule
+from tests.tune.helpers import make_record, transpose_schedule
 from tvm_layout_ext import cuda_target
 from tvm_layout_ext.errors import RecordError
 from tvm_layout_ext.tune.database import RECORDS, WORKLOADS, Database
 from tvm_layout_ext.tune.origin import Origin, seal_of
+from tvm_layout_ext.tune.records import Log
 
 TARGET = cuda_target("sm_90a")
 HERE = Origin.here("cuda", "NVIDIA H200")
@@ -233,6 +234,12 @@ def test_fifty_killed_writers_lose_and_double_nothing(tmp_path: Path) -> None:
     assert len(told) > 50
     assert len(set(kept) - told) <= 50
     assert len(Database(tmp_path).tvm()) == len(kept)
+    lines = Log(tmp_path).read()
+    numbers = [int(record.config["number"]) for record in lines.records]
+    assert len(numbers) == len(set(numbers))
+    # The line is written first, so the database holds nothing that the log does not.
+    assert {number for number, _ in kept} <= set(numbers)
+    assert lines.corrupt <= 50
 
 
 def _forked_writer(folder: Path, first: int) -> None:
@@ -241,6 +248,7 @@ def _forked_writer(folder: Path, first: int) -> None:
         for number in range(first, 10**6):
             mark = sch.copy()
             mark.annotate(mark.get_sblock("B"), "layout_ext.knob.number", number)
+            Log(folder).append(make_record(config={"number": number}))
             Database(folder).append(module, mark.trace, [1e-3], TARGET, HERE)
             told.write(f"{number} 64\n")
             told.flush()
