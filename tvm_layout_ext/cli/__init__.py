@@ -8,11 +8,25 @@ from __future__ import annotations
 
 import sys
 
-from . import best, compare, explain, layout, replay, tune
+from . import bench, best, check, compare, explain, export, layout, replay, report, simulate, tune
 from .app import app
 from .codes import INTERRUPTED
 
-__all__ = ["app", "best", "compare", "explain", "layout", "main", "replay", "tune"]
+__all__ = [
+    "app",
+    "bench",
+    "best",
+    "check",
+    "compare",
+    "explain",
+    "export",
+    "layout",
+    "main",
+    "replay",
+    "report",
+    "simulate",
+    "tune",
+]
 
 
 def main() -> None:

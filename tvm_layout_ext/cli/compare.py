@@ -16,7 +16,9 @@ def compare(before: Log, after: Log) -> None:
     """Compare the winners of two logs: scores, their ratio, and the knobs that differ."""
     from ..report.logs import compare_logs, pairs_table
 
-    found = compare_logs((some_records(before), some_records(after)), (str(before), str(after)))
+    found = compare_logs(
+        (some_records(before).records, some_records(after).records), (str(before), str(after))
+    )
     make_console().print(pairs_table(found))
     for line in found.remarks:
         typer.echo(line)

@@ -13,7 +13,7 @@ from rich.console import Console
 from ..errors import LayoutError, RecordError, ScheduleError, TargetError
 
 if TYPE_CHECKING:
-    from ..tune.records import Record
+    from ..tune.records import Reading, Record
 
 __all__ = [
     "Key",
@@ -101,26 +101,30 @@ def read_log(log: Path) -> list[Record]:
     RecordError
         If there is no log.
     """
+    return _read(log).records
+
+
+def some_records(log: Path) -> Reading:
+    """Read a log that holds a record; a warning counts what was skipped.
+
+    Raises
+    ------
+    RecordError
+        If there is no log, or no record in it.
+    """
+    reading = _read(log)
+    if not reading.records:
+        raise RecordError(f"The log {log} holds no record.")
+    return reading
+
+
+def _read(log: Path) -> Reading:
     from ..tune.records import Log as Records
 
     reading = Records(log).read()
     if reading.warning:
         typer.echo(f"Warning: {reading.warning}", err=True)
-    return reading.records
-
-
-def some_records(log: Path) -> list[Record]:
-    """Read a log's records.
-
-    Raises
-    ------
-    RecordError
-        If there is none.
-    """
-    records = read_log(log)
-    if not records:
-        raise RecordError(f"The log {log} holds no record.")
-    return records
+    return reading
 
 
 def print_command(*words: str) -> None:

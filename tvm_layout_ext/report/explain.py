@@ -21,7 +21,16 @@ from .banks import bank_tables, read_conflicts
 from .shared_buffers import SharedBuffer, read_shared_buffers
 from .text import columns
 
-__all__ = ["Access", "Explanation", "explain"]
+__all__ = [
+    "ACCESS_HEADS",
+    "SHARED_HEADS",
+    "Access",
+    "Explanation",
+    "access_table",
+    "draw_arguments",
+    "explain",
+    "shared_cells",
+]
 
 #: Blocks that are run for the counters; every block of a regular kernel does the same.
 _GRID_SAMPLE = 4
@@ -101,8 +110,8 @@ class Explanation:
         return "\n\n".join(part for part in self._parts() if part)
 
     def _parts(self) -> list[str]:
-        accesses = columns(_ACCESS_HEADS, _access_table(self.rows))
-        shared = columns(_SHARED_HEADS, [_shared_cells(buffer) for buffer in self.shared])
+        accesses = columns(ACCESS_HEADS, access_table(self.rows))
+        shared = columns(SHARED_HEADS, [shared_cells(buffer) for buffer in self.shared])
         return [
             accesses,
             shared if self.shared else "",
@@ -114,7 +123,8 @@ class Explanation:
         ]
 
 
-_ACCESS_HEADS = (
+#: Of :func:`access_table`.
+ACCESS_HEADS = (
     "buffer",
     "scope",
     "kind",
@@ -126,10 +136,10 @@ _ACCESS_HEADS = (
     "sites",
     "lines",
 )
-_SHARED_HEADS = ("shared buffer", "shape", "row stride", "padding", "bytes")
+SHARED_HEADS = ("shared buffer", "shape", "row stride", "padding", "bytes")
 
 
-def _access_table(rows: Sequence[Access]) -> list[list[str]]:
+def access_table(rows: Sequence[Access]) -> list[list[str]]:
     """One line for all sites that differ in nothing but their line, as unrolling leaves them."""
     lines: dict[tuple[str, ...], list[int]] = {}
     for row in rows:
@@ -155,7 +165,8 @@ def _access_cells(row: Access) -> tuple[str, ...]:
     )
 
 
-def _shared_cells(buffer: SharedBuffer) -> list[str]:
+def shared_cells(buffer: SharedBuffer) -> list[str]:
+    """The cells of a shared buffer under :data:`SHARED_HEADS`."""
     shape = "x".join(map(str, buffer.shape))
     stride = "-" if buffer.stride is None else str(buffer.stride)
     return [buffer.name, shape, stride, str(buffer.padding), f"{buffer.bytes:,}"]

@@ -1,0 +1,44 @@
+"""``export``: a tuned kernel as a library of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import RecordError
+from .app import Command, app
+from .codes import EPILOG
+from .shared import Log, read_log
+
+__all__ = ["export"]
+
+
+@app.command(cls=Command, epilog=EPILOG)
+def export(
+    log: Log,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--out", help="Path without a suffix; its last part names the function."
+        ),
+    ],
+    record_id: Annotated[
+        str, typer.Option("--id", help="Start of a record's id; by default the log's one winner.")
+    ] = "",
+) -> None:
+    """Write a winner as OUT.so with a C header, a DLPack loader for Python and its CUDA source.
+
+    Needs nvcc, and no GPU.
+    """
+    from ..tune.export import export as run
+    from ..tune.replay import best_records, find_record
+
+    records = read_log(log)
+    winners = [find_record(records, record_id)] if record_id else best_records(records)
+    if len(winners) != 1:
+        names = ", ".join(f"{r.id} ({r.workload})" for r in winners) or "none"
+        raise RecordError(f"{log} has {len(winners)} winners, {names}; choose one with --id.")
+    made = run(winners[0], out)
+    typer.echo(f"Wrote {made.library}, {made.header}, {made.loader} and {made.source}.")

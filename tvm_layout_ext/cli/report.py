@@ -1,0 +1,50 @@
+"""``report``: a log as one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import LayoutError
+from .app import Command, app
+from .codes import EPILOG
+from .shared import Log, some_records, write_text
+
+__all__ = ["report"]
+
+
+@app.command(cls=Command, epilog=EPILOG)
+def report(
+    log: Log,
+    out: Annotated[Path, typer.Option("-o", "--out", help="The .html file to write.")] = Path(
+        "report.html"
+    ),
+    png: Annotated[
+        Path | None, typer.Option(help="Folder for the curves as PNG files, too.")
+    ] = None,
+    kernels: Annotated[
+        bool,
+        typer.Option(
+            help="Build default and winner again, to explain and draw them: seconds each."
+        ),
+    ] = True,
+) -> None:
+    """Write a page on a log: curves, all trials, winners and their kernels; it needs no network."""
+    from ..report.page import render_page, workloads, write_plots
+
+    if out.suffix != ".html":
+        raise LayoutError(f"A report is written to a .html file, not to {out}.")
+    if not out.parent.is_dir():
+        raise LayoutError(f"Cannot write {out}: there is no folder {out.parent}.")
+    reading = some_records(log)
+    shown = workloads(reading.records, kernels=kernels, told=_tell)
+    write_text(out, render_page(str(log), shown, reading.warning or ""))
+    if png is not None:
+        for path in write_plots(png, shown):
+            typer.echo(f"Wrote {path}.")
+
+
+def _tell(title: str) -> None:
+    typer.echo(f"Reading {title}.", err=True)

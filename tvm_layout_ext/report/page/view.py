@@ -1,0 +1,242 @@
+"""What the page shows of each workload, gathered from a log's records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ...errors import LayoutExtError
+from ...tune.cost import FORMULA
+from ...tune.operator import find_operator
+from ...tune.ranking import best_first
+from ...tune.records import Record
+from ...tune.search import make_task
+from ..tuning import config_text, score_text
+from .convergence import Convergence, convergence
+from .drawing import number
+from .kernel import Kernel, kernel_of
+from .roofline import Roofline, roofline
+from .table import Table, trial_table
+
+__all__ = ["Workload", "workloads"]
+
+_COUNTERS = (
+    "blocks",
+    "requests",
+    "sectors",
+    "ideal_sectors",
+    "sectors_per_request",
+    "wavefronts",
+    "bank_conflicts",
+    "barriers",
+)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One workload on one device, by one kind of runner.
+
+    Attributes
+    ----------
+    slug : str
+        For links and file names.
+    title, device : str
+    measured : bool
+        Whether scores are times.
+    table : Table
+    curve : Convergence
+    roof : Roofline or None
+    winner, default : Record or None
+    facts : list of (str, str)
+        In a few words: score, gain, trials.
+    conditions : list of (str, str)
+        Device, clock, protocol, versions.
+    counters : list of list of str
+        Counter, default, winner, ratio.
+    pruned : list of (str, str)
+        How many combinations each rule left out, the most first.
+    space : str
+        One sentence on the legal space, or why it is not known.
+    failures : list of (str, int)
+        Each reason, with how many trials failed for it.
+    before, after : Kernel or None
+        The default's and the winner's kernels.
+    formula : str
+        Of the modelled cost, for modelled scores.
+    """
+
+    slug: str
+    title: str
+    device: str
+    measured: bool
+    table: Table
+    curve: Convergence
+    roof: Roofline | None
+    winner: Record | None
+    default: Record | None
+    facts: list[tuple[str, str]]
+    conditions: list[tuple[str, str]]
+    counters: list[list[str]]
+    pruned: list[tuple[str, str]]
+    space: str
+    failures: list[tuple[str, int]]
+    before: Kernel | None
+    after: Kernel | None
+    formula: str
+
+
+def workloads(
+    records: Sequence[Record],
+    *,
+    kernels: bool = True,
+    told: Callable[[str], None] | None = None,
+) -> list[Workload]:
+    """Gather what the page shows, in the order in which workloads appear in the log.
+
+    Parameters
+    ----------
+    records : sequence of Record
+    kernels : bool
+        Whether to build the default's and the winner's kernels again and explain them.
+    told : callable, optional
+        Called with each workload's title before it is worked on: kernels take seconds.
+    """
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        key = (record.workload.hash, record.runner, record.device, record.arch)
+        groups.setdefault(key, []).append(record)
+    views = []
+    for index, group in enumerate(groups.values(), 1):
+        if told is not None:
+            told(f"{group[0].workload} on {group[0].device}")
+        views.append(_workload(index, group, kernels))
+    return views
+
+
+def _workload(index: int, group: list[Record], kernels: bool) -> Workload:
+    ranked = best_first(group)
+    winner = ranked[0] if ranked[0].score is not None else None
+    default = next((record for record in group if record.trial == 0), None)
+    named = [("default", default), ("winner", winner)]
+    points = [(name, record) for name, record in named if record is not None]
+    space, pruned = _space(group[0])
+    first = group[0]
+    return Workload(
+        slug=f"{index}_{first.workload.operator}_{'x'.join(map(str, first.workload.shape))}",
+        title=str(first.workload),
+        device=f"{first.device} ({first.arch})",
+        measured=first.measured,
+        table=trial_table(ranked, winner),
+        curve=convergence(group),
+        roof=roofline(points, *_work(group)),
+        winner=winner,
+        default=default,
+        facts=_facts(group, winner, default),
+        conditions=_conditions(group, winner or first),
+        counters=_counters(default, winner),
+        pruned=pruned,
+        space=space,
+        failures=Counter(
+            f"{r.error_class}: {r.error_text}" for r in group if r.score is None
+        ).most_common(),
+        before=_kernel(default, kernels, pictures=False),
+        after=_kernel(winner, kernels, pictures=True),
+        formula="" if first.measured else FORMULA,
+    )
+
+
+def _kernel(record: Record | None, kernels: bool, *, pictures: bool) -> Kernel | None:
+    return kernel_of(record, pictures=pictures) if record is not None and kernels else None
+
+
+def _work(group: Sequence[Record]) -> tuple[float, float]:
+    """Arithmetic operations and least traffic of a workload; zeros if nobody knows."""
+    workload = group[0].workload
+    for record in group:
+        if record.median and record.gbps is not None and record.tflops is not None:
+            return record.tflops * record.median * 1e12, record.gbps * record.median * 1e9
+    try:
+        operator = find_operator(workload.operator)
+    except LayoutExtError:
+        return 0.0, 0.0
+    return operator.flops(workload.shape), operator.traffic(workload.shape, workload.dtype)
+
+
+def _space(record: Record) -> tuple[str, list[tuple[str, str]]]:
+    """A sentence on the legal space, and what each rule left out of it."""
+    workload = record.workload
+    try:
+        task = make_task(workload.operator, workload.shape, workload.dtype, record.seed)
+    except LayoutExtError as error:
+        return f"Not known: {error}", []
+    refused = task.space.refused
+    text = (
+        f"{len(task.space.legal):,} configurations are legal and worth trying; "
+        f"{refused.total():,} combinations of the knobs were left out before building."
+    )
+    return text, [(rule, f"{count:,}") for rule, count in refused.most_common()]
+
+
+def _facts(
+    group: Sequence[Record], winner: Record | None, default: Record | None
+) -> list[tuple[str, str]]:
+    failed = sum(record.score is None for record in group)
+    trials = (
+        "trials",
+        f"{len(group):,}, {failed:,} of them failed" if failed else f"{len(group):,}",
+    )
+    if winner is None:
+        return [("winner", "no candidate worked"), trials]
+    kind = "median" if winner.measured else "modelled cost"
+    facts = [(kind, score_text(winner)), ("record", winner.id)]
+    if default is not None and default.score and winner.score:
+        gain = f"{winner.score / default.score:.3f} of it ({score_text(default)})"
+        facts.append(("against the default", gain))
+    if winner.gbps:
+        facts.append(("least traffic", f"{number(winner.gbps)} GB/s"))
+    if winner.tflops:
+        facts.append(("arithmetic", f"{number(winner.tflops)} TFLOPS"))
+    checked = winner.verified_on or "not verified"
+    return [*facts, ("verified on", checked), trials, ("configuration", config_text(winner.config))]
+
+
+def _conditions(group: Sequence[Record], shown: Record) -> list[tuple[str, str]]:
+    servers = sorted({record.server for record in group if record.server})
+    clocks = sorted({record.clock_mhz for record in group if record.clock_mhz})
+    protocol = " ".join(f"{name}={value}" for name, value in (shown.protocol or {}).items())
+    dates = sorted(record.time for record in group)
+    versions = Counter(_versions(record) for record in group)
+    rows = [
+        ("runner", shown.runner),
+        ("device", f"{shown.device} ({shown.arch})"),
+        ("servers", ", ".join(servers)),
+        ("clock", f"{clocks[0]:g} to {clocks[-1]:g} MHz" if clocks else ""),
+        ("L2 cache", shown.l2 or ""),
+        ("protocol", protocol),
+        ("repeats", str(len(shown.times)) if shown.times else ""),
+        ("time", f"{dates[0]} to {dates[-1]}"),
+        ("source", shown.git_id or ""),
+        *(("versions", f"{text} ({count} trials)") for text, count in versions.most_common()),
+    ]
+    return [(name, text) for name, text in rows if text]
+
+
+def _versions(record: Record) -> str:
+    return ", ".join(f"{name} {value}" for name, value in record.versions.items() if value)
+
+
+def _counters(default: Record | None, winner: Record | None) -> list[list[str]]:
+    before = default.conflict_model if default else None
+    after = winner.conflict_model if winner else None
+    if before is None or after is None:
+        return []
+    return [
+        [
+            name.replace("_", " "),
+            number(before[name]),
+            number(after[name]),
+            f"{after[name] / before[name]:.2f}" if before[name] else "",
+        ]
+        for name in _COUNTERS
+    ]

@@ -1,0 +1,114 @@
+"""Time stored winners against the default schedule again, to see whether they still win."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .backend import Backend, ReportedError, try_one
+from .knobs import Config
+from .measurement import Measurement
+from .operator import Operator, find_operator
+from .ranking import NOISE
+from .records import Record
+from .search import make_backend, make_task
+from .task import Task
+
+__all__ = ["Checked", "check"]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A stored winner and the default schedule, run one after the other now.
+
+    Attributes
+    ----------
+    record : Record
+        The stored winner.
+    runner : str
+        Which runner ran both.
+    winner, default : Measurement or None
+        What they gave; None if it failed or was not run.
+    failure : str or None
+        Why the winner failed, as ``<ErrorClass>: <sentence>``.
+    """
+
+    record: Record
+    runner: str
+    winner: Measurement | None
+    default: Measurement | None
+    failure: str | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """The winner's score over the default's; None if either failed."""
+        if self.winner is None or self.default is None or not self.default.score:
+            return None
+        return self.winner.score / self.default.score
+
+    @property
+    def warning(self) -> str | None:
+        """One sentence if the winner failed, or the default is faster beyond the noise."""
+        name = f"{self.record.workload}, record {self.record.id}"
+        if self.failure is not None:
+            return f"{name} fails now: {self.failure}"
+        ratio = self.ratio
+        if ratio is None or ratio <= 1 + (NOISE if self.runner != "simulate" else 0.0):
+            return None
+        kind = "modelled cost" if self.runner == "simulate" else "time"
+        return f"{name} no longer wins: its {kind} is {ratio:.3f} of the default's; tune it again."
+
+
+def check(record: Record, runner: str = "auto", operator: Operator | None = None) -> Checked:
+    """Run a stored winner and its workload's default schedule, and verify the winner.
+
+    Where times are taken, the two take turns, so that a drifting clock meets both.
+
+    Parameters
+    ----------
+    record : Record
+    runner : str
+        As of :func:`tune`; ``"auto"``: the simulator for a modelled record, else a GPU if there
+        is one.
+    operator : Operator, optional
+        By default the one of that name in ``schedules/``.
+
+    Raises
+    ------
+    ScheduleError
+        If the operator is unknown.
+    TargetError
+        If the runner cannot be.
+    """
+    workload = record.workload
+    found = operator or find_operator(workload.operator)
+    task = make_task(found, workload.shape, workload.dtype, record.seed)
+    chosen = "simulate" if runner == "auto" and not record.measured else runner
+    backend = make_backend(chosen, task)
+    try:
+        found.check_config(record.config)
+        _, winner = try_one(backend, task, record.config)
+        backend.verify(record.config)
+    except Exception as error:
+        return Checked(record, backend.name, None, None, _failure(error))
+    else:
+        return _against_default(record, backend, task, winner)
+    finally:
+        backend.close()
+
+
+def _failure(error: Exception) -> str:
+    if isinstance(error, ReportedError):
+        return str(error)
+    return f"{type(error).__name__}: {str(error).strip() or 'no text'}"
+
+
+def _against_default(record: Record, backend: Backend, task: Task, winner: Measurement) -> Checked:
+    config: Config = task.space.default()
+    if dict(config) == dict(record.config):
+        return Checked(record, backend.name, winner, winner)
+    try:
+        _, default = try_one(backend, task, config)
+    except ReportedError:
+        return Checked(record, backend.name, winner, None)
+    again = backend.remeasure([record.config, config])
+    return Checked(record, backend.name, again[0] or winner, again[1] or default)
