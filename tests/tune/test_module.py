@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tvm
@@ -17,7 +16,6 @@ from tvm_layout_ext import ScheduleError, apply_best, cuda_target, te, tune_modu
 from tvm_layout_ext.tune import Database, Log
 from tvm_layout_ext.tune.apply import fused
 from tvm_layout_ext.tune.module import module_tasks
-from tvm_layout_ext.tune.search import Result, tune
 
 TARGET = cuda_target("sm_90a")
 
@@ -29,12 +27,6 @@ def scheduled_names(mod: tvm.IRModule) -> dict[str, bool]:
         for gv, func in mod.functions.items()
         if isinstance(func, tirx.PrimFunc)
     }
-
-
-def search(operator: Any, **options: Any) -> Result:
-    """The tuner, on the machine's default architecture."""
-    options.pop("target", None)
-    return tune(operator, **options)
 
 
 def test_tasks_are_ready_operators_where_there_is_one() -> None:
@@ -49,7 +41,7 @@ def test_tasks_are_ready_operators_where_there_is_one() -> None:
 
 def test_module_is_tuned_and_compiled_by_our_pass_and_by_tvms(tmp_path: Path) -> None:
     mod = relax_module(64)
-    result = tune_module(mod, TARGET, trials=2, log=tmp_path, runner="simulate", search=search)
+    result = tune_module(mod, TARGET, trials=2, log=tmp_path, runner="simulate")
     assert sorted(result.results) == ["softmax", "transpose"]
     assert all(one.best is not None for one in result.results.values())
     applied = apply_best(mod, result.log, TARGET)
@@ -65,7 +57,7 @@ def test_module_is_tuned_and_compiled_by_our_pass_and_by_tvms(tmp_path: Path) ->
         assert found is not None
         assert "threadIdx.x" in str(found.mod)
 
-    again = tune_module(mod, TARGET, trials=2, log=tmp_path, runner="simulate", search=search)
+    again = tune_module(mod, TARGET, trials=2, log=tmp_path, runner="simulate")
     assert [one.resumed for one in again.results.values()] == [2, 2]
     assert len(Database(tmp_path).read().records) == len(database)
     assert Log(tmp_path).read().warning is None

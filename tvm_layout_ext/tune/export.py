@@ -123,7 +123,8 @@ def _recorded(record: Record, operator: Operator | None) -> tvm.IRModule:
     if record.status != "ok":
         raise RecordError(f"Record {record.id} failed ({record.error_class}); it has no kernel.")
     work = record.workload
-    task = make_task(operator or find_operator(work.operator), work.shape, work.dtype, record.seed)
+    found = operator or find_operator(work.operator)
+    task = make_task(found, work.shape, work.dtype, record.seed, cuda_target(record.arch))
     try:
         task.operator.check_config(record.config)
     except ScheduleError as error:
