@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import tvm
 
-from tests.tune.helpers import make_model, transpose_from
+from tests.tune.helpers import make_model
 from tvm_layout_ext.errors import RecordError, ScheduleError, TargetError
 from tvm_layout_ext.tune import search, tune
 from tvm_layout_ext.tune.backend import InProcess
@@ -198,12 +199,15 @@ def test_progress_is_told_of_each_trial(runner: FakeRunner) -> None:
 
 
 def test_best_at_the_end_of_a_range_is_said(runner: FakeRunner) -> None:
-    result = tune(
-        transpose_from(align_factor=32, align_offset=9), shape=(64, 64), trials=1, runner=runner
-    )
-    assert result.edges() == [
-        "The best align_offset is 9, the end of its range 0 to 9; a larger one was not tried."
-    ]
+    result = run(runner, 1)
+    assert result.best is not None
+    for offset, sentences in ((8, []), (9, ["align_offset is 9, the end of its range 0 to 9"])):
+        best = dataclasses.replace(
+            result.best, config=result.best.config | {"align_offset": offset}
+        )
+        said = dataclasses.replace(result, best=best).edges()
+        assert len(said) == len(sentences)
+        assert all(part in text for part, text in zip(sentences, said, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,9 @@ def worked(planned: Record, task: Task, measured: Measurement) -> Record:
     )
 
 
+_TWICE = ms.builder.BuilderResult(None, "This candidate is in the batch already.")
+
+
 @derived_object
 class RememberingBuilder(ms.builder.PyBuilder):
     """Builds the candidates of which nothing is known yet."""
@@ -163,11 +166,17 @@ class RememberingBuilder(ms.builder.PyBuilder):
         knobs = self.ledger.task.operator.knobs
         configs = [config_of(given.mod, knobs) for given in build_inputs]
         known = [self.ledger.known(config) for config in configs]
-        fresh = [g for g, record in zip(build_inputs, known, strict=True) if record is None]
+        # TVM's replay may draw a candidate twice in one batch.
+        again = [config in configs[:index] for index, config in enumerate(configs)]
+        fresh = [
+            given
+            for given, record, twice in zip(build_inputs, known, again, strict=True)
+            if record is None and not twice
+        ]
         built = iter(self.ledger.backend.builder.build(fresh) if fresh else ())
         return [
-            self._fresh(next(built), config) if record is None else self._old(record)
-            for config, record in zip(configs, known, strict=True)
+            self._old(record) if record else _TWICE if twice else self._fresh(next(built), config)
+            for config, record, twice in zip(configs, known, again, strict=True)
         ]
 
     def _fresh(self, result: Any, config: dict[str, Any]) -> Any:

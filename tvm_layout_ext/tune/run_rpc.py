@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import tvm
 from tvm import rpc
 from tvm.ir.utils import derived_object
 from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerInput
@@ -174,7 +175,11 @@ def remote_device(tracker: Tracker) -> str:
     """Name of the GPU of a key's next free server; ``cpu`` if it has none."""
     session, _ = tracker.session(GRACE)
     gpu = session.cuda(0)
-    return device_name(gpu if gpu.exist else session.cpu(0))
+    if not gpu.exist:
+        return device_name(session.cpu(0))
+    # A server process that has not used its GPU yet cannot tell its name.
+    tvm.runtime.empty((1,), "int8", gpu)
+    return device_name(gpu)
 
 
 class _There:
