@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import pytest
 
 from tests import sampling
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -95,3 +100,18 @@ def _has_gpu() -> bool:
     from tvm_layout_ext._compat import has_gpu
 
     return has_gpu()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium, playwright's own or the machine's."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as playwright:
+        own = playwright.chromium.executable_path
+        found = own if os.path.exists(own) else next(filter(None, map(shutil.which, _BROWSERS)), "")
+        if not found:
+            pytest.skip("no chromium on this machine")
+        # The sandbox needs user namespaces, which containers often lack; the pages are our own.
+        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()

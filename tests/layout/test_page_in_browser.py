@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -15,7 +13,6 @@ from tvm_layout_ext import layout as L
 
 pytestmark = pytest.mark.browser
 
-BINARIES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDTHS = pytest.mark.parametrize("width", [1280, 400])
 BLOCKED = L.BlockedLayout([2, 2], [8, 4], [1, 2], [1, 0])
 SPREAD = L.BlockedLayout([1, 1], [1, 32], [4, 1], [0, 1])
@@ -35,20 +32,6 @@ PICTURES: dict[str, tuple[L.Layout, list[int], dict[str, Any], int]] = {
     "256x256 apart": (SPREAD, [256, 256], {}, 65536),
 }
 Show = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with api.sync_playwright() as playwright:
-        own = playwright.chromium.executable_path
-        found = own if os.path.exists(own) else next(filter(None, map(shutil.which, BINARIES)), "")
-        if not found:
-            pytest.skip("no chromium on this machine")
-        # The sandbox needs user namespaces, which containers often lack; the pages are our own.
-        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @cache

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.report.page.logs import measured, modelled, transposes
+from tvm_layout_ext.hardware import SECTOR_BYTES
+from tvm_layout_ext.report.page.convergence import convergence, convergence_svg
+from tvm_layout_ext.report.page.drawing import Scale, number
+from tvm_layout_ext.report.page.roofline import roofline, roofline_svg, roofs_of
+from tvm_layout_ext.tune.cost import FLOPS_PER_CYCLE, MULTIPROCESSORS, SECTORS_PER_CYCLE
+
+
+def test_the_best_so_far_never_rises_and_passes_over_failures() -> None:
+    curve = convergence(transposes())
+    assert [step.best for step in curve.steps] == pytest.approx([9.0, 9.0, 9.0, 9.0, 8.0, 8.0])
+    assert [step.score is None for step in curve.steps] == [
+        False, False, True, False, False, False,
+    ]  # fmt: skip
+    assert curve.unit == "median, us"
+    assert curve.logarithmic
+
+
+def test_a_log_that_begins_with_failures_has_no_best_before_the_first_success() -> None:
+    curve = convergence([measured(0, None), measured(1, 5.0)])
+    assert [step.best for step in curve.steps] == [None, pytest.approx(5.0)]
+    assert 'class="failed"' in convergence_svg(curve)
+
+
+def test_a_log_of_failures_alone_is_drawn() -> None:
+    drawn = convergence_svg(convergence([measured(0, None)]))
+    assert drawn.count('class="failed"') == 1
+    assert '<path d="M' in drawn
+
+
+def test_the_line_goes_through_the_best_scores() -> None:
+    """Where the path turns, it is as high as the dots of the trials that were best."""
+    drawn = convergence_svg(convergence(transposes()))
+    line = re.search(r'<path d="(M[^"]+)" fill="none"', drawn)
+    assert line is not None
+    heights = {*re.findall(r"V([\d.]+)", line[1]), *re.findall(r"M[\d.]+ ([\d.]+)", line[1])}
+    dots = re.findall(r'cy="([\d.]+)"', drawn)
+    assert heights == {dots[0], dots[3]}
+    assert drawn.count('class="trial"') == 5
+    assert drawn.count('class="failed"') == 1
+
+
+def test_details_are_escaped_and_a_model_is_called_one() -> None:
+    assert "It is &lt;b&gt;wrong&lt;/b&gt;" in convergence_svg(convergence(transposes()))
+    drawn = convergence_svg(convergence([modelled(0, 100.0), modelled(1, 90.0)]))
+    assert "a model, not a time" in drawn
+    assert "trial 1: modelled cost 90" in drawn
+
+
+def test_an_h200_is_put_under_measured_roofs() -> None:
+    found = roofline([("winner", transposes()[4])], flops=0.0, traffic=8.0 * 256 * 256)
+    assert found is not None
+    (point,) = found.points
+    assert point.traffic == pytest.approx(8 * 256 * 256 / 8e-6 / 1e12)
+    assert found.bound(point) == pytest.approx(point.traffic / 4.2)
+    drawn = roofline_svg(found)
+    assert "there is no arithmetic" in drawn
+    assert f"{point.traffic / 4.2:.0%} of the memory roof" in drawn
+
+
+def test_a_modelled_record_is_put_under_the_models_own_roofs() -> None:
+    found = roofline(
+        [("winner", modelled(0, 1000.0))], flops=2.0 * 128**3, traffic=3.0 * 128**2 * 2
+    )
+    assert found is not None
+    assert found.roofs.bandwidth == SECTORS_PER_CYCLE * SECTOR_BYTES
+    assert found.roofs.peaks[0][1] == MULTIPROCESSORS * FLOPS_PER_CYCLE
+    (point,) = found.points
+    assert point.work == pytest.approx(2 * 128**3 / 1000)
+    assert "a model, not a measurement" in found.roofs.source
+    assert 'class="point"' in roofline_svg(found)
+
+
+def test_no_roof_is_invented() -> None:
+    other = measured(0, 5.0, device="NVIDIA A100")
+    assert roofs_of(other) is None
+    assert roofline([("winner", other)], 1.0, 1.0) is None
+    assert roofline([], 1.0, 1.0) is None
+    assert roofline([("winner", transposes()[4])], 0.0, 0.0) is None
+
+
+def test_the_point_lies_where_its_scales_put_it() -> None:
+    """At the ridge, work over traffic, a kernel at both roofs is at their corner."""
+    found = roofline([("winner", modelled(0, 1.0))], flops=33792.0, traffic=2624.0)
+    assert found is not None
+    assert found.bound(found.points[0]) == pytest.approx(1.0)
+    drawn = roofline_svg(found)
+    corner = re.search(r"L([\d.]+) ([\d.]+)\"", drawn)
+    dot = re.search(r'cx="([\d.]+)" cy="([\d.]+)"', drawn)
+    assert corner is not None
+    assert dot is not None
+    assert corner.groups() == dot.groups()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "logarithmic", "ticks"),
+    [
+        (0.0, 10.0, False, [0, 2, 4, 6, 8, 10]),
+        (63.0, 210.0, False, [100, 150, 200]),
+        (0.5, 20000.0, True, [1, 10, 100, 1000, 10000]),
+        (10.0, 40.0, True, [10, 20, 30, 40]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, logarithmic: bool, ticks: list[float]) -> None:
+    assert Scale(low, high, 0.0, 1.0, logarithmic).ticks() == pytest.approx(ticks)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (8320.0, "8,320"),
+        (12.3456, "12.35"),
+        (0.012344, "0.01234"),
+        (1e6 + 0.5, "1,000,000"),
+    ],
+)
+def test_numbers_have_four_digits(value: float, text: str) -> None:
+    assert number(value) == text

@@ -1,0 +1,157 @@
+"""The report in a real browser: it opens, sorts, tells details, and fits a narrow screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.report.page.logs import DEFAULT, modelled, transposes
+from tests.tune.helpers import make_record
+from tvm_layout_ext.report.page import render_page, workloads
+
+pytestmark = pytest.mark.browser
+
+WIDTHS = pytest.mark.parametrize("width", [1280, 400])
+Show = Callable[[int], Any]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of three workloads, one of them with a kernel explained and drawn."""
+    out = tmp_path_factory.mktemp("page") / "report.html"
+    explained = make_record(config=DEFAULT)
+    measured = workloads([*transposes(), modelled(0, 5.0), modelled(1, 4.0)], kernels=False)
+    out.write_text(render_page("a/long/path/of/a/log", [*workloads([explained]), *measured]))
+    return out
+
+
+@pytest.fixture
+def show(browser: Any, path: Path) -> Iterator[Show]:
+    """Open the page; whatever the browser complains of fails the test in the end."""
+    complaints: list[str] = []
+    pages = []
+
+    def open_page(width: int) -> Any:
+        page = browser.new_page(viewport={"width": width, "height": 800})
+        pages.append(page)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: asked(request.url))
+        page.goto(path.as_uri())
+        return page
+
+    def asked(url: str) -> None:
+        if not url.startswith(("file:", "data:")):
+            complaints.append(url)
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert complaints == []
+
+
+def column(page: Any, name: str) -> list[str]:
+    """The texts of a column of the measured transpose's trials, from above."""
+    table = page.locator("table.sortable", has=page.get_by_text("median us"))
+    names = table.locator("th").all_inner_texts()
+    index = [text.split(" ↕")[0].strip() for text in names].index(name)
+    return [row.locator("td").nth(index).inner_text() for row in table.locator("tbody tr").all()]
+
+
+def click(page: Any, name: str) -> Any:
+    head = page.locator("table.sortable", has=page.get_by_text("median us")).locator("th")
+    chosen = head.filter(has_text=name).first
+    chosen.locator("button").click()
+    return chosen
+
+
+@WIDTHS
+def test_page_opens_and_nothing_sticks_out(show: Show, width: int) -> None:
+    page = show(width)
+    assert page.locator("h1").inner_text() == "Tuning report: a/long/path/of/a/log"
+    assert page.locator("section").count() == 3
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    outside = page.evaluate(
+        """width => [...document.querySelectorAll("section *")]
+            .filter(box => !box.closest(".wide") && box.getBoundingClientRect().right > width + 1)
+            .map(box => box.outerHTML.slice(0, 80))""",
+        width,
+    )
+    assert outside == []
+    # Wide tables scroll inside their own box.
+    inside = page.locator(".trials").nth(1)
+    assert inside.evaluate("box => getComputedStyle(box).overflowX") == "auto"
+    if width == 400:
+        assert inside.evaluate("box => box.scrollWidth > box.clientWidth")
+
+
+@WIDTHS
+def test_a_heading_sorts_by_number_both_ways_and_failures_stay_last(show: Show, width: int) -> None:
+    page = show(width)
+    assert column(page, "median us") == ["8.00", "9.00", "30.50", "105.0", "120.0", ""]
+    head = click(page, "median us")
+    assert head.get_attribute("aria-sort") == "ascending"
+    click(page, "median us")
+    assert head.get_attribute("aria-sort") == "descending"
+    assert column(page, "median us") == ["120.0", "105.0", "30.50", "9.00", "8.00", ""]
+    click(page, "trial")
+    assert head.get_attribute("aria-sort") is None
+    assert column(page, "trial") == ["0", "1", "2", "3", "4", "5"]
+    assert column(page, "median us") == ["9.00", "120.0", "", "30.50", "8.00", "105.0"]
+
+
+def test_headings_are_reached_by_key(show: Show) -> None:
+    page = show(1280)
+    button = page.locator("table.sortable th button").first
+    button.focus()
+    page.keyboard.press("Enter")
+    head = page.locator("table.sortable th").first
+    assert head.get_attribute("aria-sort") == "ascending"
+
+
+@WIDTHS
+def test_pointing_at_marks_and_cells_tells_details(show: Show, width: int) -> None:
+    page = show(width)
+    tip = page.locator("#tip")
+    assert tip.is_hidden()
+
+    page.locator("g.failed").first.hover()
+
+    assert tip.inner_text() == ("trial 2 failed, WrongResultError: It is <b>wrong</b> at (0, 0).")
+    box = tip.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+
+    page.locator("g.point").first.hover()
+
+    assert "of the memory roof" in tip.inner_text() or "nearest roof" in tip.inner_text()
+
+    page.locator("section").nth(1).locator("tbody tr.winner td").first.hover()
+
+    assert tip.inner_text().startswith("number in its run; 0 is the default schedule; trial 4, ")
+
+    page.locator("h1").hover()
+
+    assert tip.is_hidden()
+
+
+def test_pointing_into_the_bank_picture_tells_the_lane(show: Show) -> None:
+    page = show(1280)
+    cell = page.locator('[aria-label="lanes by bank"] g[data-owner]').first
+    told = cell.locator("title").text_content()
+    cell.hover()
+    assert page.locator("#tip").inner_text() == told
+    assert told.startswith("bank 0: lane ")
+
+
+def test_model_and_measurement_are_told_apart(show: Show) -> None:
+    page = show(1280)
+    tags = page.locator(".tag").all_inner_texts()
+    assert tags == [
+        "modelled: scores are a model's, not times",
+        "measured",
+        "modelled: scores are a model's, not times",
+    ]

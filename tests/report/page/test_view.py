@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from tests.report.page.logs import DEFAULT, measured, modelled, transposes
+from tests.tune.helpers import make_model, make_record
+from tvm_layout_ext.errors import RecordError
+from tvm_layout_ext.report.page import render_page, workloads, write_plots
+from tvm_layout_ext.report.page.kernel import kernel_of
+from tvm_layout_ext.report.page.table import trial_table
+from tvm_layout_ext.tune.workload import Workload
+
+
+def test_the_table_keeps_numbers_as_numbers_and_leaves_empty_columns_out() -> None:
+    records = transposes()
+    table = trial_table(records, records[4])
+    by_name = {column.name: i for i, column in enumerate(table.columns)}
+    assert "server" not in by_name
+    assert "TFLOPS" not in by_name
+    median = by_name["median us"]
+    assert table.columns[median].numeric
+    assert [row.cells[median].key for row in table.rows] == [
+        pytest.approx(us) if us else None for us in (9.0, 120.0, None, 30.5, 8.0, 105.0)
+    ]
+    assert [row.kind for row in table.rows] == ["default", "", "failed", "", "winner", ""]
+    failed = table.rows[2].cells
+    assert failed[by_name["failed with"]].text == "WrongResultError: It is <b>wrong</b> at (0, 0)."
+    assert failed[median].text == ""
+
+
+def test_a_knob_of_words_and_numbers_sorts_by_word() -> None:
+    records = [modelled(0, 1.0, swizzle="auto"), modelled(1, 2.0, swizzle=64)]
+    kinds = {column.name: column.numeric for column in trial_table(records, None).columns}
+    assert (kinds["swizzle"], kinds["stages"]) == (False, True)
+
+
+def test_a_workload_tells_gain_space_conditions_and_failures() -> None:
+    (view,) = workloads(transposes(), kernels=False)
+    facts, conditions = dict(view.facts), dict(view.conditions)
+    assert facts["median"] == "8.00 us"
+    assert facts["against the default"] == "0.889 of it (9.00 us)"
+    assert facts["trials"] == "6, 1 of them failed"
+    assert conditions["L2 cache"] == "flushed"
+    assert conditions["clock"] == "1980 to 1980 MHz"
+    assert conditions["protocol"] == "warm_up=3"
+    assert conditions["versions"] == "tvm 0.27.0, package 0.1.0 (6 trials)"
+    assert view.failures == [("WrongResultError: It is <b>wrong</b> at (0, 0).", 1)]
+    legal = re.match(r"([\d,]+) configurations are legal and worth trying; ([\d,]+) ", view.space)
+    assert legal is not None
+    left_out = sum(int(count.replace(",", "")) for _, count in view.pruned)
+    assert int(legal[2].replace(",", "")) == left_out > 0
+
+
+def test_workloads_devices_and_runners_are_kept_apart() -> None:
+    other = make_record(workload=Workload("transpose", (128, 128), "float32"))
+    there = measured(0, 7.0, device="NVIDIA H100")
+    views = workloads([*transposes(), there, make_record(), other], kernels=False)
+    assert [(view.title, view.measured) for view in views] == [
+        ("transpose 256x256 float32", True),
+        ("transpose 256x256 float32", True),
+        ("transpose 64x64 float32", False),
+        ("transpose 128x128 float32", False),
+    ]
+    assert len({view.slug for view in views}) == 4
+    assert views[0].roof is not None
+    assert views[1].roof is None
+
+
+def test_an_operator_of_ones_own_is_shown_without_its_kernel() -> None:
+    mine = make_record(workload=Workload("mine", (8,), "float32"))
+    (view,) = workloads([mine])
+    assert view.space.startswith("Not known: Unknown operator 'mine'")
+    assert view.after is not None
+    assert "cannot be explained: Unknown operator 'mine'" in view.after.problem
+    assert "cannot be explained" in render_page("log", [view])
+
+
+def test_a_log_of_failures_has_no_winner() -> None:
+    (view,) = workloads([measured(0, None)])
+    assert view.winner is None
+    assert view.facts[0] == ("winner", "no candidate worked")
+    page = render_page("log", [view])
+    assert "&lt;b&gt;wrong&lt;/b&gt;" in page
+    assert "<b>wrong" not in page
+
+
+def test_the_winners_kernel_has_layout_banks_and_accesses() -> None:
+    record = make_record(config=DEFAULT, conflict_model=make_model(1.0))
+    kernel = kernel_of(record, pictures=True)
+    assert kernel.problem == ""
+    assert any(row[0] == "A_shared" for row in kernel.accesses)
+    (picture,) = kernel.layouts
+    assert picture.title.startswith("A_shared: PaddedShared(interval_padding_pairs=[[64, 1]]")
+    assert "bank 0" in picture.svg
+    assert kernel.banks.startswith("<svg")
+    assert kernel.pipeline == ""
+
+
+def test_the_page_needs_nothing_but_itself() -> None:
+    page = render_page("<my> log", workloads([*transposes(), modelled(0, 5.0)], kernels=False))
+    assert "<title>Tuning report: &lt;my&gt; log</title>" in page
+    addresses = re.findall(r"""(?:https?:)?//[^\s"'<>]+""", page)
+    assert {a for a in addresses if a.startswith(("http", "//"))} <= {"http://www.w3.org/2000/svg"}
+    assert "@import" not in page
+    for drawing in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
+        ET.fromstring(drawing)
+    assert "modelled: scores are a model" in page
+
+
+def test_plots_are_written_as_png(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    shown = workloads([*transposes(), modelled(0, 5.0)], kernels=False)
+    written = write_plots(tmp_path / "png", shown)
+    assert [path.name for path in written] == [
+        "1_transpose_256x256_convergence.png",
+        "1_transpose_256x256_roofline.png",
+        "2_gemm_128x128x128_convergence.png",
+        "2_gemm_128x128x128_roofline.png",
+    ]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
+    with pytest.raises(RecordError, match="Cannot write plots in /dev/null/png"):
+        write_plots(Path("/dev/null/png"), shown)
