@@ -50,6 +50,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.InjectMultiStageBuffer,
         transform.PrefetchSharedToRegister,
         transform.RasterizeBlocks,
+        transform.SetLaunchBounds,
     ),
     # Indices are flat by now; what follows plans memory and barriers.
     "tirx.BF16ComputeLegalize": (transform.ExposePointers,),

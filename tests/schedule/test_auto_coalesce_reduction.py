@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
-from tvm import s_tir, te
+import tvm_ffi
+from tvm import s_tir, te, tirx
 
+from tvm_layout_ext.build import device_program
+from tvm_layout_ext.schedules.column_sum import compute as column_sum
+from tvm_layout_ext.schedules.row_sum import compute as row_sum
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 
@@ -56,6 +63,57 @@ def test_loads_are_full_vectors_and_shared_memory_has_no_conflict(
     assert {access.vector_bytes for access in loads} == {16}
     assert sum(access.sectors for access in loads) == shape[0] * shape[1] * 2 // 32
     assert report.bank_conflicts == 0
+
+
+def loads_and_sums(sch: s_tir.Schedule) -> list[str]:
+    """What the first kernel's loop over the matrix does, in the order of its code."""
+    kernel = next(iter(device_program(sch).kernels.values()))
+    order: list[str] = []
+
+    def look(store: tirx.BufferStore) -> None:
+        if "A_local[" in str(store.value):
+            order.append("sum")
+        elif str(store.buffer.name) == "A_local":
+            order.append("load")
+
+    tvm_ffi.structural_walk(kernel.body, [(tirx.BufferStore, look)])
+    return order
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "dtype", "lanes", "loads", "vector"),
+    [
+        (row_sum, (32768, 4096), "float16", "4 rows of 128 lanes", 4, 8),
+        (row_sum, (32768, 4096), "float32", "2 rows of 256 lanes", 4, 4),
+        (row_sum, (32768, 1024), "float16", "16 rows of 32 lanes", 4, 8),
+        (row_sum, (4096, 65536), "float16", "1 rows of 512 lanes", 8, 8),
+        (row_sum, (32768, 3 * 1024), "float16", "8 rows of 64 lanes", 6, 8),
+        (column_sum, (32768, 4096), "float16", "32 lanes by 8 rows", 8, 8),
+        (column_sum, (32768, 4096), "float32", "64 lanes by 4 rows", 8, 4),
+    ],
+)
+def test_a_thread_has_all_loads_of_a_step_on_their_way_before_it_adds(
+    make: Any, shape: tuple[int, int], dtype: str, lanes: str, loads: int, vector: int
+) -> None:
+    sch = s_tir.Schedule(te.create_prim_func(make(shape, dtype)))
+    assert lanes in sch.auto_coalesce("B").text
+    assert loads_and_sums(sch) == ["load"] * loads + ["sum"] * (loads * vector)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
+def test_sums_of_wide_strips_are_numpys_and_meet_no_bank_twice(dtype: str) -> None:
+    a, k = te.placeholder((64, 1 << 15), dtype, "A"), te.reduce_axis((0, 64), "k")
+    of = "int32" if dtype == "int8" else "float32"
+    b = te.compute((1 << 15,), lambda j: te.sum(a[k, j].astype(of), k), "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    text = sch.auto_coalesce("B").text
+    assert re.search(r"across the rows, (16|32|64) lanes", text)
+    value = np.random.default_rng(0).integers(-8, 8, (64, 1 << 15)).astype(dtype)
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["B"], value.astype(of).sum(0))
+    assert not report.hazards
+    assert report.bank_conflicts == 0
+    assert report.sectors == (value.nbytes + 4 * (1 << 15)) // 32
 
 
 @pytest.mark.parametrize(

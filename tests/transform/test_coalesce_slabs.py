@@ -75,6 +75,7 @@ def test_many_columns_move_the_fewest_sectors_in_both_kernels(
     for access in report.accesses:
         if access.scope == "global":
             sectors[access.buffer] += access.sectors
+    assert report.bank_conflicts == 0
     partial = slabs * columns * 4 // 32
     assert sectors == {"A": rows * columns * 2 // 32, "B.rf": 2 * partial, "B": columns * 4 // 32}
 

@@ -11,6 +11,7 @@ from .fill_padded_rows import FillPaddedRows
 from .fuse_dot_add import FuseDotAdd
 from .guard_reductions import GuardReductions
 from .guard_vectors import GuardVectors
+from .launch_bounds import SetLaunchBounds
 from .lower_async_copy import LowerAsyncCopy
 from .lower_fragment import LowerFragment
 from .lower_tensor_core import LowerTensorCore
@@ -44,6 +45,7 @@ __all__ = [
     "PlanSync",
     "PrefetchSharedToRegister",
     "RasterizeBlocks",
+    "SetLaunchBounds",
     "StraightenIndices",
     "SwizzleSharedMemory",
 ]
