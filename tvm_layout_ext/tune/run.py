@@ -86,10 +86,12 @@ class Run:
     def _keep(self, record: Record) -> None:
         if self._log is None or self._database is None:
             return
-        self._log.append(record)
         sch = self.candidates.schedule(record.config)
         if sch is not None:
+            # First: a candidate that the log has is not run again, so that the database would
+            # never get what a process killed in between did not write.
             archive(self._database, self.task, record, sch=sch)
+        self._log.append(record)
 
     def search(self, strategy: str) -> tuple[Record | None, bool]:
         """Try the candidates and name a winner; whether Ctrl-C ended it early.
