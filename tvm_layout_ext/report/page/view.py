@@ -122,9 +122,10 @@ def _workload(index: int, group: list[Record], kernels: bool) -> Workload:
     points = [(name, record) for name, record in named if record is not None]
     space, pruned = _space(group[0])
     first = group[0]
+    title = " ".join(str(first.workload).split())
     return Workload(
-        slug=f"{index}_{first.workload.operator}_{'x'.join(map(str, first.workload.shape))}",
-        title=str(first.workload),
+        slug="_".join([str(index), *title.split()[:-1]]),
+        title=title,
         device=f"{first.device} ({first.arch})",
         measured=first.measured,
         table=trial_table(ranked, winner),
