@@ -220,6 +220,23 @@ def test_tracker_and_key_become_the_runner_that_tune_gets(
     assert (asked["runner"], asked["strategy"]) == ("rpc:gpu.local:9190:h200", "replay")
 
 
+def test_a_tracker_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    log = write(tmp_path, transpose())
+    words = ["--runner", "rpc", "--tracker", "127.0.0.1:1", "--key", "h200"]
+    ran = invoke("bench", log, *words)
+    assert ran.code == 2
+    assert ran.err.startswith("Error: There is no RPC tracker at 127.0.0.1:1 ")
+    assert ran.err.count("\n") == 1
+
+
+def test_ctrl_c_ends_any_command_with_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pressed(*_given: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_module("tvm_layout_ext.tune.check"), "check", pressed)
+    assert invoke("check", write(tmp_path, transpose())).code == 130
+
+
 @pytest.mark.parametrize(
     ("tracker", "key"), [("", "h200"), ("host", "h200"), ("host:x", "h200"), (":1", "h200")]
 )
