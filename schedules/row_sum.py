@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tvm import s_tir
+from tvm import s_tir, tirx
 
 from tvm_layout_ext import te
 from tvm_layout_ext.hardware import Architecture
@@ -45,19 +45,48 @@ def schedule(tensors: Sequence[Any], config: Config) -> te.Schedule | s_tir.Sche
     vector = int(config["vector_bytes"]) // np.dtype(str(tensors[0].dtype)).itemsize
     sch = s_tir.Schedule(te.create_prim_func(list(tensors)).with_attr("global_symbol", "main"))
     total = sch.get_sblock("B")
-    i, k = sch.get_loops(total)
+    i, loops = _split_row(sch, total, lanes, int(config["loads"]), vector)
     grid, row = sch.split(i, [None, int(config["threads"]) // lanes])
-    step, load, lane, part = sch.split(k, [None, int(config["loads"]), lanes, vector])
-    sch.reorder(grid, row, lane, step, load, part)
+    lane = loops.pop("lane")
+    sch.reorder(grid, row, lane, *loops.values())
     for loop, thread in ((grid, "blockIdx.x"), (row, "threadIdx.y"), (lane, "threadIdx.x")):
         sch.bind(loop, thread)
-    registers = sch.cache_read(total, 0, "local")
-    sch.compute_at(registers, load, preserve_unit_loops=True)
+    # A buffer that has these loops as dims: all vectors of a step are loaded before the sums.
+    iterators = len(loops) + 2
+    same = tirx.IndexMap.from_func(lambda *at: list(at), ndim=iterators)
+    registers = sch.reindex_cache_read(total, 0, "local", same)
+    sch.compute_at(registers, loops.pop("step", lane), preserve_unit_loops=True)
+    copies = sch.get_loops(registers)[-iterators:]
     if vector > 1:
-        sch.vectorize(sch.get_loops(registers)[-1])
-    for loop in (load, part):
+        sch.vectorize(copies.pop())
+    for loop in (*loops.values(), *copies):
         sch.unroll(loop)
     return sch
+
+
+def _split_row(
+    sch: s_tir.Schedule, total: Any, lanes: int, loads: int, vector: int
+) -> tuple[Any, dict[str, Any]]:
+    """Make iterators of the steps of a row, their loads, the lanes and the parts of a vector.
+
+    Those of one iteration are left out: TVM's LowerCrossThreadReduction takes no such loop between
+    the others.
+    """
+    columns = int(sch.get(total).iter_vars[1].dom.extent)
+    sizes = {"step": columns // (lanes * loads * vector), "load": loads, "lane": lanes}
+    sizes = {name: n for name, n in (sizes | {"part": vector}).items() if n > 1}
+
+    def index_map(i: Any, k: Any) -> list[Any]:
+        inside = columns
+        parts = []
+        for size in sizes.values():
+            inside //= size
+            parts.append(k // inside % size)
+        return [i, *parts]
+
+    sch.transform_block_layout(total, index_map)
+    i, *loops = sch.get_loops(total)
+    return i, dict(zip(sizes, loops, strict=True))
 
 
 def check(
