@@ -89,6 +89,24 @@ def test_page_opens_and_nothing_sticks_out(show: Show, width: int) -> None:
 
 
 @WIDTHS
+def test_no_word_of_a_chart_is_cut_or_tiny(show: Show, width: int) -> None:
+    page = show(width)
+    words, cut, smallest = page.evaluate(
+        """() => {
+          const words = [...document.querySelectorAll("figure svg text")];
+          const cut = words.filter(word => { const a = word.getBoundingClientRect(),
+            b = word.ownerSVGElement.getBoundingClientRect();
+            return a.left < b.left || a.right > b.right || a.top < b.top || a.bottom > b.bottom; });
+          return [words.length, cut.map(word => word.textContent),
+            Math.min(...words.map(word => word.getBoundingClientRect().height))];
+        }"""
+    )
+    assert words > 40
+    assert cut == []
+    assert smallest >= 10
+
+
+@WIDTHS
 def test_a_heading_sorts_by_number_both_ways_and_failures_stay_last(show: Show, width: int) -> None:
     page = show(width)
     assert column(page, "median us") == ["8.00", "9.00", "30.50", "105.0", "120.0", ""]

@@ -15,6 +15,8 @@ __all__ = ["Point", "Roofline", "Roofs", "roofline", "roofline_svg", "roofs_of"]
 
 _WIDTH, _HEIGHT = 480, 290
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 12, 34, 48
+#: Pixels that a point's name takes.
+_LABEL = 60
 _COLOURS = {"winner": "#0b6bcb", "default": "#b26a00"}
 
 
@@ -190,8 +192,14 @@ def _dot(found: Roofline, point: Point, x: Scale, y: Scale) -> str:
         f"a byte, {found.bound(point):.0%} of the nearest roof"
     )
     dot = f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="5" fill="{colour}"/>'
-    beside = text(at[0] + 9, at[1] + 4, point.name, fill=colour)
-    return mark(dot + beside, detail, "point")
+    return mark(dot + _name(point, at, x, colour), detail, "point")
+
+
+def _name(point: Point, at: tuple[float, float], x: Scale, colour: str) -> str:
+    """Above the winner and below the default, which may be near; inward at the right edge."""
+    y = at[1] - 9 if point.name == "winner" else at[1] + 18
+    inward = at[0] > x.end - _LABEL
+    return text(at[0], y, point.name, fill=colour, anchor="end" if inward else "start")
 
 
 def _bars(found: Roofline) -> str:
