@@ -31,7 +31,7 @@ from tvm_layout_ext.tune import environment
 from tvm_layout_ext.tune.builder import INFO
 from tvm_layout_ext.tune.knobs import describe
 from tvm_layout_ext.tune.search import make_task
-from tvm_layout_ext.tune.sweep import Entry, Header
+from tvm_layout_ext.tune.sweep import Entry, Header, Sweep
 from tvm_layout_ext.tune.task import Task
 from tvm_layout_ext.tune.worker import Worker
 
@@ -285,6 +285,12 @@ def many(
     plans = [Plan.read(workload, Path(path)) for workload, path in pairs]
     run(plans, workers, GpuMeter(), deadline, limit or None)
     show(plans)
+
+
+@app.command()
+def compact(source: Path, out: Annotated[Path, typer.Option(help="File of JSON lines.")]) -> None:
+    """Write a sweep anew, in less than half of the bytes."""
+    Sweep.read(source).write_compact(out)
 
 
 if __name__ == "__main__":

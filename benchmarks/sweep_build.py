@@ -70,7 +70,7 @@ def _task(operator: str, shape: tuple[int, ...], dtype: str) -> Task:
 def _start(driver: str) -> None:
     # Whoever measures must never wait for a core.
     os.nice(10)
-    builder._start_worker(driver)
+    builder.start_worker(driver)
 
 
 def _build(job: tuple[Candidate, str, HostObjects]) -> tuple[str | None, str | None, float]:
@@ -83,7 +83,7 @@ def _build(job: tuple[Candidate, str, HostObjects]) -> tuple[str | None, str | N
     except Exception as error:
         return None, builder.describe_error(error), 0.0
     target = cuda_target(task.architecture.name)
-    folder, problem = builder._build_one((module, target, parent, objects))
+    folder, problem = builder.build_one((module, target, parent, objects))
     return folder, problem, time.perf_counter() - start
 
 

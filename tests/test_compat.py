@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from importlib import metadata
 
 import pytest
+from tvm import s_tir, te
 
 from tvm_layout_ext import _compat
 
@@ -65,3 +67,18 @@ def test_import_leaves_the_slow_modules_alone() -> None:
         "import tvm; assert not found - {'tvm.s_tir.meta_schedule'}, found"
     )
     subprocess.run([sys.executable, "-c", probe], check=True)
+
+
+def test_quick_type_checks_refuse_what_tvm_refuses() -> None:
+    A = te.placeholder((4,), "float32", name="A")
+    B = te.compute((4,), lambda i: A[i], name="B")
+    sch = s_tir.Schedule(te.create_prim_func([A, B]))
+    (loop,) = sch.get_loops(sch.get_sblock("B"))
+    said = []
+    for context in (nullcontext, _compat.quick_type_checks, nullcontext):
+        with context(), pytest.raises(TypeError, match="has wrong type") as refused:
+            sch.split(loop, factors="2")
+        said.append(str(refused.value))
+    assert len(set(said)) == 1
+    with _compat.quick_type_checks():
+        assert len(sch.split(loop, factors=[None, 2])) == 2

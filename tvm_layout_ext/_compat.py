@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib import metadata
 from types import ModuleType
 from typing import Any
@@ -25,6 +26,7 @@ __all__ = [
     "load_cuda_runtime",
     "pass_name",
     "ptxas_options",
+    "quick_type_checks",
     "register_errors",
     "serve_rpc",
     "split_host_device",
@@ -285,3 +287,31 @@ def without_tensor_intrinsics() -> Iterator[None]:
         yield
     finally:
         del sys.modules[name]
+
+
+@cache
+def _remembered() -> dict[str, Any]:
+    """What TVM's checker of schedule arguments works out anew for each argument of each call.
+
+    Both are functions of a type hint alone, and there are a few dozen hints.
+    """
+    from tvm.s_tir.schedule import _type_checker
+
+    return {name: cache(getattr(_type_checker, name)) for name in ("_dispatcher", "_type2str")}
+
+
+@contextmanager
+def quick_type_checks() -> Iterator[None]:
+    """Check the arguments of ``tvm.s_tir.Schedule`` as ever, in a fraction of the time.
+
+    Where a tuner schedules hundreds of candidates, taking type hints apart is half of the work.
+    """
+    from tvm.s_tir.schedule import _type_checker
+
+    quick = _remembered()
+    before = {name: getattr(_type_checker, name) for name in quick}
+    vars(_type_checker).update(quick)
+    try:
+        yield
+    finally:
+        vars(_type_checker).update(before)

@@ -88,6 +88,24 @@ def test_a_file_gives_back_what_was_written(sweep: Sweep, tmp_path: Path) -> Non
     assert again.best.seconds == min(e.seconds for e in sweep.entries if e.seconds)
 
 
+def test_a_compact_file_tells_the_same(sweep: Sweep, tmp_path: Path) -> None:
+    sweep.write_compact(tmp_path / "small.jsonl")
+    again = Sweep.read(tmp_path / "small.jsonl")
+    assert (again.header, again.corrupt) == (sweep.header, 0)
+    for there, here in zip(again.entries, sweep.entries, strict=True):
+        assert there.times == pytest.approx(here.times, rel=1e-4)
+        assert replace(there, times=here.times) == here
+    whole = write(sweep, tmp_path / "sweep.jsonl")
+    assert 2 * (tmp_path / "small.jsonl").stat().st_size < whole.stat().st_size
+
+
+def test_a_compact_line_with_a_value_too_few_is_corrupt(sweep: Sweep, tmp_path: Path) -> None:
+    path = tmp_path / "small.jsonl"
+    sweep.write_compact(path)
+    path.write_text(path.read_text().replace('"config":[32,', '"config":[', 1))
+    assert Sweep.read(path).corrupt == 1
+
+
 def test_a_line_that_was_cut_off_is_counted(sweep: Sweep, tmp_path: Path) -> None:
     path = write(sweep, tmp_path / "sweep.jsonl")
     path.write_text(path.read_text()[:-30])

@@ -31,7 +31,7 @@ from .cubin import MachineCode, machine_code
 from .host_objects import HostObjects, compile_objects
 from .worker import ignore_ctrl_c
 
-__all__ = ["INFO", "LIBRARY", "CubinBuilder", "describe_error"]
+__all__ = ["INFO", "LIBRARY", "CubinBuilder", "build_one", "describe_error", "start_worker"]
 
 #: Files of an artifact's folder.
 LIBRARY, INFO = "kernel.so", "info.json"
@@ -90,7 +90,7 @@ class CubinBuilder(PyBuilder):
         jobs = [
             (one.mod, self._target_of(one), str(self.folder), self._objects) for one in build_inputs
         ]
-        results = self._workers().map_with_error_catching(_build_one, jobs)
+        results = self._workers().map_with_error_catching(build_one, jobs)
         return [self._result(outcome) for outcome in results]
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class CubinBuilder(PyBuilder):
             self._pool = PopenPoolExecutor(
                 max_workers=self.workers,
                 timeout=self.timeout,
-                initializer=_start_worker,
+                initializer=start_worker,
                 initargs=(self._objects.driver,),
                 maximum_process_uses=USES,
                 stdout=subprocess.DEVNULL,
@@ -160,8 +160,14 @@ class _Compiler:
         return cls.code.image
 
 
-def _start_worker(driver: str) -> None:
-    """Prepare a worker process: no GPU, and CUDA source is compiled by :func:`machine_code`."""
+def start_worker(driver: str) -> None:
+    """Prepare a worker process: no GPU, and CUDA source is compiled by :func:`machine_code`.
+
+    Parameters
+    ----------
+    driver : str
+        Path of the stand-in for the driver's library, :attr:`HostObjects.driver`.
+    """
     ignore_ctrl_c()
     # Else each of 64 workers would hold a context, half a gigabyte of the GPU's memory.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -169,10 +175,21 @@ def _start_worker(driver: str) -> None:
     tvm.register_global_func("tvm_callback_cuda_compile", _Compiler.compile, override=True)
 
 
-def _build_one(
+def build_one(
     job: tuple[tvm.IRModule, Target, str, HostObjects],
 ) -> tuple[str | None, str | None]:
-    """Build in a worker: the artifact's folder, or what went wrong."""
+    """Build a candidate in a worker process that :func:`start_worker` has prepared.
+
+    Parameters
+    ----------
+    job : tuple
+        Scheduled module, target, folder under which the artifact's own is made, host objects.
+
+    Returns
+    -------
+    tuple
+        The artifact's folder and None, or None and ``<ErrorClass>: <sentence>``.
+    """
     mod, target, parent, objects = job
     folder = Path(tempfile.mkdtemp(dir=parent))
     try:

@@ -16,6 +16,7 @@ from typing import Any
 import tvm
 from tvm import s_tir
 
+from .._compat import quick_type_checks
 from ..transform.mark_annotated import KNOB_PREFIX
 from .knobs import Config, Knob
 from .task import Task
@@ -43,12 +44,13 @@ def traced(task: Task, config: Config) -> s_tir.Schedule:
         Starts from :meth:`Task.unscheduled`, so that its trace can be replayed on that.
     """
     sch = task.schedule(config)
-    root = sch.get_sblock("root")
-    for knob in task.operator.knobs:
-        chosen = knob.values.index(config[knob.name])
-        odds = [float(index == chosen) for index in range(len(knob.values))]
-        drawn = sch.sample_categorical(list(range(len(odds))), odds, decision=chosen)
-        sch.annotate(root, f"{KNOB_PREFIX}{knob.name}", drawn)
+    with quick_type_checks():
+        root = sch.get_sblock("root")
+        for knob in task.operator.knobs:
+            chosen = knob.values.index(config[knob.name])
+            odds = [float(index == chosen) for index in range(len(knob.values))]
+            drawn = sch.sample_categorical(list(range(len(odds))), odds, decision=chosen)
+            sch.annotate(root, f"{KNOB_PREFIX}{knob.name}", drawn)
     return sch
 
 

@@ -34,8 +34,9 @@ FINALISTS = 3
 #: At most so many candidates are ranked in closed form before the search, 4 a trial; one takes 20
 #: to 50 ms to schedule.
 RANKED = 256
-#: At most, and one a trial; TVM's default of 512 is for spaces of millions.
-POPULATION, GENERATIONS = 64, 3
+#: At most, and one a trial; TVM's default of 512 is for spaces of millions. Each of a population is
+#: replayed in each generation of each batch, for 7 ms: the half of this costs a search the half.
+POPULATION, GENERATIONS = 32, 2
 
 _logger = logging.getLogger("tvm_layout_ext.search")
 _logger.addHandler(logging.NullHandler())

@@ -2,14 +2,15 @@
 
 A sweep is a file of JSON lines: a header (:class:`Header`'s fields), then one line a candidate
 (:class:`Entry`'s). ``python -m benchmarks.sweep`` writes them on a GPU; wherever one is, what a
-search would have found on that GPU can be told without it.
+search would have found on that GPU can be told without it. In a compact file a configuration is
+the list of its values, in the order of the header's knobs, and what is None is left out.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,8 @@ from .workload import Workload
 __all__ = ["SWEEP_VERSION", "Entry", "Header", "ReplayedError", "Sweep", "SweepRunner"]
 
 SWEEP_VERSION = 1
+#: Significant digits of a compact file's times; repeats differ from the third or fourth on.
+DIGITS = 5
 
 
 class ReplayedError(LayoutExtError):
@@ -121,11 +124,27 @@ class Entry:
         """Plain JSON values; the median is for the reader's eye."""
         return asdict(self) | {"median": self.seconds}
 
+    def to_compact(self, knobs: Sequence[str]) -> dict[str, Any]:
+        """The same in half of the bytes: no names of knobs, times of :data:`DIGITS` digits."""
+        times = [float(f"{time:.{DIGITS}g}") for time in self.times]
+        values = asdict(self) | {"config": [self.config[name] for name in knobs], "times": times}
+        return {name: value for name, value in values.items() if value is not None}
+
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Entry:
-        """Read :meth:`to_json`'s form; KeyError or TypeError if it is not that."""
-        values = {f.name: data[f.name] for f in fields(cls)}
-        return cls(**(values | {"times": [float(t) for t in values["times"]]}))
+    def from_json(cls, data: Mapping[str, Any], knobs: Sequence[str] = ()) -> Entry:
+        """Read either form; KeyError, TypeError or ValueError if it is neither.
+
+        Parameters
+        ----------
+        data : mapping
+        knobs : sequence of str
+            Names for a configuration that is a list of values.
+        """
+        known = {f.name for f in fields(cls)}
+        values = {name: value for name, value in data.items() if name in known}
+        config = values["config"]
+        named = config if isinstance(config, dict) else dict(zip(knobs, config, strict=True))
+        return cls(**(values | {"config": named, "times": [float(t) for t in values["times"]]}))
 
 
 @dataclass(frozen=True)
@@ -167,10 +186,17 @@ class Sweep:
         entries, corrupt = [], 0
         for line in filter(str.strip, lines[1:]):
             try:
-                entries.append(Entry.from_json(json.loads(line)))
+                entries.append(Entry.from_json(json.loads(line), list(header.knobs)))
             except (ValueError, KeyError, TypeError, AttributeError):
                 corrupt += 1
         return cls(header, entries, corrupt)
+
+    def write_compact(self, path: str | os.PathLike[str]) -> None:
+        """Write a file that :meth:`read` reads, in as few bytes as stay readable."""
+        knobs = list(self.header.knobs)
+        lines = [self.header.to_json(), *(entry.to_compact(knobs) for entry in self.entries)]
+        text = (json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+        Path(path).write_text("".join(text))
 
     @cached_property
     def best(self) -> Entry:

@@ -10,6 +10,7 @@ import numpy as np
 import tvm
 from tvm import s_tir
 
+from .._compat import quick_type_checks
 from ..hardware import Architecture
 from ..schedule.lowerable import check_lowerable
 from .knobs import Config
@@ -57,11 +58,12 @@ class Task:
     def schedule(self, config: Config, shape: Shape | None = None) -> s_tir.Schedule:
         """Schedule the operator with a configuration, keeping the trace."""
         tensors = self.operator.compute(shape or self.shape, self.dtype)
-        scheduled = self.operator.schedule(tensors, config)
-        if isinstance(scheduled, s_tir.Schedule):
-            return scheduled
-        sch = scheduled.to_schedule(tensors)
-        check_lowerable(sch.mod)
+        with quick_type_checks():
+            scheduled = self.operator.schedule(tensors, config)
+            if isinstance(scheduled, s_tir.Schedule):
+                return scheduled
+            sch = scheduled.to_schedule(tensors)
+            check_lowerable(sch.mod)
         return sch
 
     @cached_property
