@@ -19,6 +19,7 @@ demo: $(STAMP)
 	$(BIN)/python -m tvm_layout_ext tune transpose --shape 1024 1024 --dtype float32 --trials 16 --runner simulate --log demo_logs
 	$(BIN)/python -m tvm_layout_ext tune matmul --shape 256 256 256 --dtype float32 --trials 12 --runner simulate --log demo_logs
 	$(BIN)/python -m tvm_layout_ext best demo_logs --explain
+	$(BIN)/python -m tvm_layout_ext report demo_logs -o demo_logs/report.html
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile

@@ -79,6 +79,21 @@ def test_an_operator_of_ones_own_is_shown_without_its_kernel() -> None:
     assert "cannot be explained" in render_page("log", [view])
 
 
+def test_whatever_a_kernel_raises_is_a_sentence_on_the_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(_record: object) -> None:
+        raise RuntimeError("Traceback\nCheck failed: <x> is not bound")
+
+    monkeypatch.setattr("tvm_layout_ext.report.page.kernel.explain_record", broken)
+    (view,) = workloads([make_record(config=DEFAULT)])
+    assert view.after is not None
+    assert view.after.problem == (
+        "Its kernel cannot be built: RuntimeError: Check failed: <x> is not bound"
+    )
+    assert "Check failed: &lt;x&gt; is not bound" in render_page("log", [view])
+
+
 def test_a_log_of_failures_has_no_winner() -> None:
     (view,) = workloads([measured(0, None)])
     assert view.winner is None

@@ -12,7 +12,7 @@ from .drawing import Frame, Scale, mark, sheet
 __all__ = ["Convergence", "Step", "convergence", "convergence_svg"]
 
 _WIDTH, _HEIGHT = 480, 290
-_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 12, 34, 48
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 22, 34, 48
 _BEST, _TRIAL, _FAILED = "#0b6bcb", "#9aa4b1", "#c62828"
 #: From this ratio of worst to best on, scores are drawn on a logarithmic scale.
 _LOGARITHMIC_FROM = 8.0

@@ -82,17 +82,21 @@ def kernel_of(record: Record, *, pictures: bool) -> Kernel:
     """
     try:
         found = explain_record(record)
+        told = Kernel(
+            accesses=access_table(found.rows),
+            shared=[shared_cells(buffer) for buffer in found.shared],
+            conflicts=found.bank_conflicts,
+            shared_bytes=found.shared_bytes,
+            hazards=found.hazards,
+            decisions=[str(decision) for decision in found.decisions],
+        )
+        return _drawn(told, found, record) if pictures else told
     except LayoutExtError as error:
         return Kernel(problem=f"Its kernel cannot be explained: {error}")
-    told = Kernel(
-        accesses=access_table(found.rows),
-        shared=[shared_cells(buffer) for buffer in found.shared],
-        conflicts=found.bank_conflicts,
-        shared_bytes=found.shared_bytes,
-        hazards=found.hazards,
-        decisions=[str(decision) for decision in found.decisions],
-    )
-    return _drawn(told, found, record) if pictures else told
+    except Exception as error:
+        # A record of another version may meet anything in TVM; the page is about all the others.
+        lines = str(error).strip().splitlines() or ["no text"]
+        return Kernel(problem=f"Its kernel cannot be built: {type(error).__name__}: {lines[-1]}")
 
 
 def _drawn(told: Kernel, found: Explanation, record: Record) -> Kernel:

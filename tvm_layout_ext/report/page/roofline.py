@@ -14,7 +14,7 @@ from .drawing import GREY, INK, Frame, Scale, mark, number, sheet, text
 __all__ = ["Point", "Roofline", "Roofs", "roofline", "roofline_svg", "roofs_of"]
 
 _WIDTH, _HEIGHT = 480, 290
-_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 12, 34, 48
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 22, 34, 48
 #: Pixels that a point's name takes.
 _LABEL = 60
 _COLOURS = {"winner": "#0b6bcb", "default": "#b26a00"}
