@@ -8,7 +8,7 @@ from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
 from tests.transform.prefetched import row_sums, scheduled
 from tvm_layout_ext import ScheduleError
-from tvm_layout_ext.transform.prefetch_steps import PREFETCH
+from tvm_layout_ext.transform.prefetch_registers import PREFETCH
 
 
 def test_it_annotates_the_load() -> None:

@@ -53,34 +53,23 @@ def scheduled(
     return sch
 
 
-def three_operands() -> s_tir.Schedule:
-    """``out[x] = sum of a * b * c``: registers of a and b are loaded a step, of c a piece.
-
-    Those of a and c are prefetched, so a step holds a load that is not, beside its pieces.
-    """
-    shapes = {"a": (4, LANES), "b": (4, LANES), "c": (4, 2, LANES)}
-    a, b, c = (te.placeholder(shape, "float32", name=name) for name, shape in shapes.items())
+def nested() -> s_tir.Schedule:
+    """``out[x] = sum of a * b``: a register of a is loaded a step, one of b in a loop inside it."""
+    a = te.placeholder((4, LANES), "float32", name="a")
+    b = te.placeholder((4, 2, LANES), "float32", name="b")
     k = [te.reduce_axis((0, extent), f"k_{i}") for i, extent in enumerate((4, 2))]
-    out = te.compute(
-        (LANES,),
-        lambda x: te.sum(a[k[0], x] * b[k[0], x] * c[k[0], k[1], x], axis=k),
-        name="out",
-    )
-    func = te.create_prim_func([a, b, c, out]).with_attr("global_symbol", "main")
-    sch = s_tir.Schedule(func)
+    out = te.compute((LANES,), lambda x: te.sum(a[k[0], x] * b[k[0], k[1], x], axis=k), name="out")
+    sch = s_tir.Schedule(te.create_prim_func([a, b, out]).with_attr("global_symbol", "main"))
     x, *loops = sch.get_loops("out")
     sch.reorder(x, *loops)
     sch.bind(x, "threadIdx.x")
-    for loop in loops:
+    for i, loop in enumerate(loops):
         sch.unroll(loop)
-    for i, loop in enumerate((loops[0], loops[0], loops[1])):
-        staged = sch.cache_read("out", i, "shared")
-        register = sch.cache_read("out", i, "local")
+        staged, register = (sch.cache_read("out", i, scope) for scope in ("shared", "local"))
         sch.compute_at(register, loop)
         sch.compute_at(staged, x)
         sch.bind(sch.get_loops(staged)[-1], "threadIdx.x")
-        if i != 1:
-            sch.prefetch(register)
+        sch.prefetch(register)
     return sch
 
 

@@ -14,7 +14,7 @@ from tests.schedule.products import simulated as simulated_product
 from tests.schedule.test_use_tensor_core import TYPES
 from tests.schedules.test_gemm import SMALL
 from tests.schedules.test_gemm import scheduled as gemm
-from tests.transform.prefetched import scheduled, simulated, three_operands
+from tests.transform.prefetched import nested, scheduled, simulated
 from tvm_layout_ext import ScheduleError, decisions
 
 TARGET = tlx.cuda_target("sm_90a")
@@ -83,68 +83,17 @@ def test_a_product_keeps_its_results_free_of_hazards(
     assert report.bank_conflicts == 0
 
 
-def streamed(config: dict[str, Any], shape: tuple[int, int, int]) -> Any:
-    return gemm(replace(TYPES["f16"], shape=shape), SMALL | {"prefetch": 1, "stream": 1} | config)
-
-
-def gemm_events(sch: s_tir.Schedule) -> str:
-    """Order in the steady loop: fragments (a, b), products (m), copies (c), barriers (|)."""
-    text = str(tlx.lower(sch.mod, target=TARGET).script())
-    loop = text[re.search(r"\n *for k_0_0 in (?!T.unroll)", text).end() :]  # type: ignore[union-attr]
-    signs = {
-        r"ldmatrix.*A_\w*warp": "a",
-        r"ldmatrix.*B_\w*warp": "b",
-        r"ptx_legacy.mma\(": "m",
-        r'16, "async"': "c",
-        r"tvm_storage_sync": "|",
-    }
-    found = ""
-    for line in loop.splitlines():
-        found += "".join(sign for pattern, sign in signs.items() if re.search(pattern, line))
-    return found
-
-
-def test_pieces_of_a_step_are_loaded_one_piece_ahead() -> None:
-    """Two steps of two pieces; the barrier stands before the last piece, after all loads."""
-    found = gemm_events(streamed({"tile_k": 32, "stages": 3}, (64, 64, 128)))
-    # Fragments of the next piece of B, a share of the next step's A, a step's share of copies.
-    assert found == "baccmmmm" + "bammmm" + "bccmmmm" + "|" + "baammmm"
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("shape", [(64, 64, 32), (384, 192, 160), (200, 72, 88)])
-@pytest.mark.parametrize("tile", [(64, 64), (64, 192), (192, 64)])
-@pytest.mark.parametrize("tile_k", [16, 32, 64])
-@pytest.mark.parametrize("stages", [1, 2, 3, 4])
-@pytest.mark.parametrize("prefetch", [0, 1])
-@pytest.mark.parametrize("b_transposed", [False, True])
-def test_a_streamed_product_keeps_its_results_free_of_hazards(
-    b_transposed: bool,
-    prefetch: int,
-    stages: int,
-    tile_k: int,
-    tile: tuple[int, int],
-    shape: tuple[int, int, int],
-) -> None:
-    product = replace(TYPES["f16"], shape=shape, b_transposed=b_transposed)
-    config = {"tile_m": tile[0], "tile_n": tile[1], "stages": stages, "tile_k": tile_k}
-    sch = gemm(product, SMALL | config | {"prefetch": prefetch, "stream": 1})
-    report = simulated_product(product, sch)
+def test_a_part_whose_result_is_read_later_is_no_load() -> None:
+    """One row of blocks of a batch: a loop around the whole product and what is done with it."""
+    product = replace(TYPES["f16"], shape=(40, 70, 24), batch=3, epilogue=True)
+    report = simulated_product(product, gemm(product, SMALL | {"prefetch": 1, "stages": 1}))
     assert report.hazards == []
-    assert report.bank_conflicts == 0
 
 
-def test_pieces_beside_another_statement_are_refused() -> None:
-    with pytest.raises(ScheduleError, match=r"c_shared_local .* inside a step .* stands alone"):
-        tlx.lower(three_operands().mod, target=TARGET)
-
-
-def test_it_tells_that_pieces_run_on_into_the_next_step() -> None:
-    with decisions.collect() as made:
-        tlx.lower(streamed({"stages": 3}, (64, 64, 128)).mod, target=TARGET)
-    told = [str(d) for d in made if "PrefetchSharedToRegister" in str(d)]
-    assert len(told) == 2
-    assert "on into the next step" in told[1]
+def test_a_load_inside_a_step_is_refused() -> None:
+    told = r"b_shared_local .* inside a step of loop k_0, which prefetches a_shared_local"
+    with pytest.raises(ScheduleError, match=told):
+        tlx.lower(nested().mod, target=TARGET)
 
 
 @pytest.mark.parametrize(("stages", "where"), [(1, "inside it"), (3, "across loop k_0")])

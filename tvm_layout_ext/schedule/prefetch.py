@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import ScheduleError
-from ..transform.prefetch_steps import PREFETCH
+from ..transform.prefetch_registers import PREFETCH
 
 __all__ = ["prefetch"]
 
@@ -22,7 +22,6 @@ def prefetch(sch: Any, block: Any) -> None:
     In a loop that ``double_buffer`` or ``pipeline`` made deeper than one stage, the last step of a
     tile loads the first fragments of the next tile, and the copies are shared out over the steps.
     It takes the fragments' registers twice, or three times where the number of steps is odd.
-    A load in an unrolled loop inside such a step, a piece of it, is done a piece ahead.
 
     Triton's ``TritonGPUPrefetch``.
 

@@ -16,18 +16,11 @@
 The last use of a chunk so hides the first loads of the next, as in Triton's ``TritonGPUPrefetch``
 and CUTLASS' multistage main loop. Where no barrier of a pipeline tells that the next chunk is
 there, loads run ahead inside a chunk only.
-
-A step that is a loop over pieces with loads of their own has these a piece ahead. Then wait and
-barrier stand before the last piece of a chunk, and the next step's loads are shared out over the
-pieces::
-
-    frag_b[(p + 1) % 2] = shared_b[k, s, p + 1]
-    share p of: frag_a[(s + 1) % 2] = shared_a[k, s + 1]
-    use(frag_a[s % 2], frag_b[p % 2])
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,15 +33,135 @@ from .. import decisions
 from ..errors import ScheduleError
 from .fragment_nest import substitute
 from .mark_annotated import MARK
-from .pipeline_expand import sequence
+from .pipeline_expand import renewed, sequence
 from .pipeline_parts import Part, blocks_in, parts_of
-from .prefetch_steps import PREFETCH, Steps, steps_of
+from .pipeline_versions import Versioned, use_version, with_versions
 from .rebuild import block_with, loop_with, realize_with, without_annotations
 from .spread_copies import shares
 
-__all__ = ["PrefetchSharedToRegister"]
+__all__ = ["PREFETCH", "PrefetchSharedToRegister"]
 
+#: Block annotation: load what the block fills one step ahead of its use.
+PREFETCH = "layout_ext.prefetch"
 _NAME = "PrefetchSharedToRegister"
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """An unrolled loop that loads and uses fragments.
+
+    Attributes
+    ----------
+    loop : For
+        The loop.
+    loads, rest : list of Part
+        Annotated loads, and all that uses what they load.
+    keep : list of Buffer
+        Buffers of the body that stay there.
+    held : list of Versioned
+        Those that the loads fill.
+    """
+
+    loop: Any
+    loads: list[Part]
+    rest: list[Part]
+    keep: list[Any]
+    held: list[Versioned]
+
+    @property
+    def count(self) -> int:
+        """Number of steps."""
+        return int(self.loop.extent)
+
+    def version(self, step: int) -> int:
+        """Version of a step's fragments; that of step 0 differs from the last one's."""
+        return 2 if self.count % 2 and step == self.count - 1 else step % 2
+
+    def load(self, step: int) -> list[Any]:
+        """The loads of a step."""
+        return [renewed(self._at(part.stmt, step)) for part in self.loads]
+
+    def use(self, step: int) -> list[Any]:
+        """The rest of a step."""
+        uses = [renewed(self._at(part.stmt, step)) for part in self.rest]
+        if not self.keep:
+            return uses
+        block = SBlock([], [], [], "", sequence(uses), None, self.keep)
+        return [SBlockRealize([], True, block)]
+
+    def _at(self, stmt: Any, step: int) -> Any:
+        for one in self.held:
+            stmt = use_version(stmt, one, tirx.const(self.version(step), "int32"))
+        return substitute(stmt, {self.loop.loop_var: self.loop.min + step})
+
+
+def _steps_of(loop: Any) -> _Steps | None:
+    """Read a loop whose body both loads and uses annotated fragments."""
+    if loop.kind not in (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED):
+        return None
+    parts = parts_of(loop, {})
+    loads = [p for p in parts if _is_load(p, parts)]
+    if not loads:
+        return None
+    name = loop.loop_var.name
+    if loop.kind != tirx.ForKind.UNROLLED or not isinstance(loop.extent, tirx.IntImm):
+        raise ScheduleError(
+            f"Block {loads[0].name} is to be prefetched in loop {name}, which is not unrolled or "
+            "has no constant extent; unroll it, so that two steps can have registers of their own."
+        )
+    rest = [p for p in parts if p not in loads]
+    own = _allocated(loop)
+    _check(loads, rest, parts, own, name)
+    _check_nested(loads, rest, name)
+    filled = {w.buffer.__chandle__() for p in loads for w in p.writes}
+    versions = 3 if int(loop.extent) % 2 else 2
+    held = [with_versions(b, versions) for b in own if b.__chandle__() in filled]
+    keep = [b for b in own if b.__chandle__() not in filled]
+    return _Steps(loop, loads, rest, keep, held)
+
+
+def _is_load(part: Part, parts: Sequence[Part]) -> bool:
+    """Whether other parts read what annotated blocks fill, not only what is computed from that."""
+    asking = (block for block in blocks_in(part.stmt) if PREFETCH in block.annotations)
+    filled = [region.source for block in asking for region in block.writes]
+    return any(p is not part and p.reads_of(buffer) for buffer in filled for p in parts)
+
+
+def _allocated(loop: Any) -> list[Any]:
+    return list(loop.body.block.alloc_buffers) if isinstance(loop.body, SBlockRealize) else []
+
+
+def _check(
+    loads: list[Part], rest: list[Part], parts: list[Part], own: list[Any], name: str
+) -> None:
+    for load in loads:
+        for written in load.writes:
+            buffer = written.buffer
+            if not any(buffer.same_as(b) for b in own):
+                raise ScheduleError(
+                    f"Buffer {buffer.name}, which block {load.name} loads, is used outside loop "
+                    f"{name}, so it cannot have several versions."
+                )
+            if any(p is not load and p.writes_of(buffer) for p in parts):
+                raise ScheduleError(
+                    f"Buffer {buffer.name} is written by block {load.name} and again in loop "
+                    f"{name}; only a buffer with one writer can be prefetched."
+                )
+        for read in load.reads:
+            for other in rest:
+                if other.writes_of(read.buffer):
+                    raise ScheduleError(
+                        f"Block {load.name} reads {read.buffer.name}, which block {other.name} "
+                        f"writes in loop {name}, so it cannot be loaded a step ahead."
+                    )
+
+
+def _check_nested(loads: list[Part], rest: list[Part], name: str) -> None:
+    for block in (b for part in rest for b in blocks_in(part.stmt) if PREFETCH in b.annotations):
+        raise ScheduleError(
+            f"Block {block.name_hint} is to be prefetched inside a step of loop {name}, which "
+            f"prefetches {loads[0].name}; compute both at the same loop."
+        )
 
 
 def _is_barrier(part: Part) -> bool:
@@ -72,14 +185,14 @@ class _Chunks:
         Wait and barrier, after which a chunk is there.
     copies : list of Stmt
         What starts copies of later chunks.
-    steps : Steps
+    steps : _Steps
         The steps of a chunk.
     """
 
     loop: Any
     arrive: list[Any]
     copies: list[Any]
-    steps: Steps
+    steps: _Steps
 
 
 def _chunks_of(loop: Any) -> _Chunks | None:
@@ -92,14 +205,12 @@ def _chunks_of(loop: Any) -> _Chunks | None:
     barriers = [i for i, part in enumerate(parts[:-1]) if _is_barrier(part)]
     if not barriers:
         return None
-    steps = steps_of(parts[-1].stmt)
+    steps = _steps_of(parts[-1].stmt)
     if steps is None or steps.count < 2:
         return None
     cut = barriers[-1] + 1
     copies = parts[cut:-1]
-    if not all(
-        _other_version(loop, r, c) for p in steps.all_loads for r in p.reads for c in copies
-    ):
+    if not all(_other_version(loop, r, c) for p in steps.loads for r in p.reads for c in copies):
         return None
     return _Chunks(loop, [p.stmt for p in parts[:cut]], [p.stmt for p in copies], steps)
 
@@ -126,35 +237,32 @@ def _differ(var: Any, one: Any, other: Any, versions: int) -> bool:
     return True
 
 
-def _inside(steps: Steps) -> Any:
+def _inside(steps: _Steps) -> Any:
     """Steps whose loads run ahead inside the chunk."""
-    found = steps.first()
-    for at in range(steps.total):
-        found += steps.load_ahead(at) if at + 1 < steps.total else []
-        found += steps.use(at)
+    found = steps.load(0)
+    for step in range(steps.count):
+        if step + 1 < steps.count:
+            found += steps.load(step + 1)
+        found += steps.use(step)
     return _holding(steps, found)
 
 
-def _holding(steps: Steps, statements: list[Any]) -> Any:
-    block = SBlock([], [], [], "", sequence(statements), None, [one.new for one in steps.all_held])
+def _holding(steps: _Steps, statements: list[Any]) -> Any:
+    block = SBlock([], [], [], "", sequence(statements), None, [one.new for one in steps.held])
     return SBlockRealize([], True, block)
 
 
 def _across(chunks: _Chunks) -> Any:
-    """Steps whose last one, or its last piece, loads the first fragments of the next chunk."""
+    """Steps whose last one loads the first fragments of the next chunk."""
     steps, loop = chunks.steps, chunks.loop
-    last = steps.total - 1
-    # Before a copy that follows no other, nvcc puts three loads that never run: one group a step.
-    groups = steps.count - (steps.pieces == 1)
-    spread = shares(chunks.copies, groups)
-    first = [*chunks.arrive, *(substitute(s, {loop.loop_var: loop.min}) for s in steps.first())]
+    first = [*chunks.arrive, *(substitute(s, {loop.loop_var: loop.min}) for s in steps.load(0))]
     body: list[Any] = []
-    for at in range(last):
-        step, piece = divmod(at, steps.pieces)
-        body += [*steps.load_ahead(at), *([] if piece else spread[step]), *steps.use(at)]
+    spread = shares(chunks.copies, steps.count - 1)
+    for step in range(steps.count - 1):
+        body += [*steps.load(step + 1), *spread[step], *steps.use(step)]
     body += chunks.arrive
-    body += [substitute(s, {loop.loop_var: loop.loop_var + 1}) for s in steps.load_ahead(last)]
-    body += steps.use(last)
+    body += [substitute(s, {loop.loop_var: loop.loop_var + 1}) for s in steps.load(0)]
+    body += steps.use(steps.count - 1)
     inner = sequence(body)
     if isinstance(loop.body, SBlockRealize):
         inner = realize_with(loop.body, block_with(loop.body.block, body=inner))
@@ -173,19 +281,17 @@ class _Prefetches:
         if chunks is not None:
             self._tell(chunks.steps, f"across loop {loop.loop_var.name}")
             return _across(chunks)
-        steps = steps_of(loop)
+        steps = _steps_of(loop)
         if steps is not None:
             self._tell(steps, "inside it")
             return _inside(steps)
         return mutator.default_mutate(loop)
 
-    def _tell(self, steps: Steps, where: str) -> None:
+    def _tell(self, steps: _Steps, where: str) -> None:
         for part in steps.loads:
             self.done.append(part.name)
             text = f"loaded one step of loop {steps.loop.loop_var.name} ahead, {where}"
             decisions.note(_NAME, part.name, text)
-        if steps.inner is not None:
-            self._tell(steps.inner, f"and on into the next step; {where}")
 
 
 def _strip(block: SBlock) -> SBlock:
@@ -223,8 +329,8 @@ def PrefetchSharedToRegister() -> Any:
     the unrolled loop only, which one step leaves as it is.
 
     Does not handle, and refuses by name: a load in no unrolled loop together with its consumer, a
-    buffer that is used outside that loop or has a second writer, a source that the loop writes,
-    pieces of a step that does anything else or whose buffers are not all prefetched.
+    buffer that is used outside that loop or has a second writer, a source that the loop writes, a
+    load in a loop inside such a step.
 
     Raises
     ------
