@@ -97,9 +97,9 @@ def _sum_rows(sch: Any, partial: Any, thread: Any, plan: Plan, known: bool) -> A
 def _fits_wide(plan: Plan, width: int, result: Any) -> bool:
     """Whether the 32 lanes of a warp can lie along one row, and blocks of them share out the rows.
 
-    Their partial sums then go to shared memory in rows of 33 words. An H200 sums the columns of
-    32768x4096 halves in 65.5 us so, but for a second kernel, and in 67.7 us by warps of 4 lanes
-    along 8 rows.
+    Their partial sums then go to shared memory in rows of 33 words. A hand-written kernel of this
+    form sums slabs of 32768x4096 halves in 65.5 us on an H200, and warps of 4 lanes along 8 rows do
+    in 67.7 us (``benchmarks/results/h200_reductions.json``).
     """
     size = plan.data[-1].size
     whole = size is not None and size % (width * plan.vector) == 0

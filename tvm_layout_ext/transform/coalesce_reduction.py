@@ -35,9 +35,10 @@ from .coalesce_slabs import choose_slabs, cut
 __all__ = ["schedule_reduction"]
 
 #: Threads of a block that sums rows, vectors of 16 bytes that each of them loads at once, and the
-#: most threads of a row. Rows of 4096 halves take 128 threads, which an H200 sums in 61.4 us; 32
-#: threads of a row took 64.8 us, and a kernel that only reads takes 60.7. Blocks of 128 threads are
-#: as fast (61.5 us), but only with loads past L1, which TVM does not emit (63.3 to 61.8 us).
+#: most threads of a row. Rows of 4096 halves take 128 threads: hand-written so, 32768 of them take
+#: an H200 61.8 us; 32 threads a row took 64.8 us, and a kernel that only reads takes 60.7. Blocks
+#: of 128 threads take 63.3 us; only with loads past L1, which TVM does not emit, they are as fast
+#: (61.5 us, to 61.4 of 512 threads). See ``benchmarks/results/h200_reductions.json``.
 _ROW_THREADS, _VECTORS_EACH, _MOST_LANES = 512, 4, 512
 
 

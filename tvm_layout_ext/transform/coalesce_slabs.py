@@ -20,12 +20,16 @@ __all__ = ["choose_slabs", "cut"]
 #: Multiprocessors of the H200 that all this was measured on, and how many of them read along rows
 #: as fast as its memory: one reads 132 GB/s of 4.3 TB/s.
 _PROCESSORS, _ENOUGH_PROCESSORS = 132, 32
-#: Blocks that are all there at once: 32768x4096 halves take 68 us so, and 79 us in twice as many.
+#: Blocks that are all there at once, 4 a multiprocessor: 32768x4096 halves took 68 us so, and 79 us
+#: in twice as many, by warps of 4 lanes along 8 rows. They are 32 slabs of 16 strips. Hand-written,
+#: by warps of 32 lanes and but for the second kernel, these take 65.5 us, and 65.9 in 33 slabs,
+#: which fill all 528 places but do not divide the rows.
 _BLOCKS = 4 * 132
 #: Blocks along rows, where slabs of 4 KiB and more cost nothing.
 _ROW_BLOCKS = 32 * 132
-#: Bytes that a GPU could have read in the 6 us of a second kernel. So 16384x4096 halves stay one
-#: kernel (37 us to 40), and 32768x4096 do not (72 us to 68).
+#: Bytes that a GPU could have read in the 6 us of a second kernel (2.3 us after a first one with
+#: this many slabs, 0.6 where OverlapLaunches lets its launch overlap: 67.7, 70.0 and 68.3 us). So
+#: 16384x4096 halves stay one kernel (37 us to 40), and 32768x4096 do not (72 us to 68).
 _SECOND_KERNEL_BYTES = 26 << 20
 #: Share of the bandwidth that one kernel reaches with strips of 64 bytes, all blocks at once.
 _STRIPS_SHARE = 0.86
