@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.gemm_kernels import Case
 
-__all__ = ["COUNTED", "all_cases"]
+__all__ = ["BEST", "COUNTED", "STAGED", "all_cases", "summary_cases"]
 
 SQUARE = (4096, 4096, 4096)
 SHAPES = (
@@ -19,7 +19,7 @@ SHAPES = (
 def _config(tile: tuple[int, int, int], warps: tuple[int, int], stages: int, rest: str = "") -> str:
     m, n, k = tile
     text = f"tile_m={m} tile_n={n} tile_k={k} warps_m={warps[0]} warps_n={warps[1]} stages={stages}"
-    return f"{text} {rest}".strip()
+    return f"{text} {rest}" if "prefetch" in rest else f"{text} prefetch=0 {rest}".strip()
 
 
 #: Each number of stages at two depths of tile, and what the swizzle does for one of them.
@@ -83,6 +83,63 @@ def all_cases() -> list[Case]:
             few = _SMALL if min(shape) <= 1024 or shape[0] == 2048 else _FEW
             cases += [Case(shape, config, layout=layout) for config in few]
     return cases
+
+
+#: The fastest configurations of the sweep at 4096^3 (``results/h200_gemm_sweep_best.json``).
+BEST = (
+    _config((256, 128, 64), (4, 2), 4, "prefetch=1"),
+    _config((128, 256, 64), (2, 4), 4, "prefetch=1"),
+    _config((128, 128, 32), (2, 2), 4, "prefetch=1"),
+    _config((256, 128, 64), (4, 2), 3, "prefetch=1"),
+)
+#: One tile in every number of versions.
+STAGED = tuple(
+    _config((128, 128, 32), (2, 2), stages, f"prefetch={prefetch}")
+    for prefetch in (1, 0)
+    for stages in range(1, 7)
+)
+_LARGE = (8192, 8192, 8192)
+_BEST_TYPES = {
+    ("bfloat16", _LARGE): BEST[:2],
+    ("int8", _LARGE): (
+        _config((128, 128, 64), (2, 2), 3),
+        _config((256, 128, 128), (4, 2), 3, "prefetch=1"),
+    ),
+    ("float32", SQUARE): (
+        _config((128, 128, 32), (2, 2), 3),
+        _config((256, 128, 32), (4, 2), 3, "prefetch=1"),
+    ),
+    ("float8_e4m3fn", _LARGE): (
+        _TYPES["float8_e4m3fn"],
+        _config((128, 128, 64), (2, 4), 3, "prefetch=1"),
+    ),
+}
+#: M, N, K of large products; those of a few rows of A, which read B and no more, are left out.
+TABLE = (
+    SQUARE,
+    _LARGE,
+    (4096, 11008, 4096),
+    (4096, 4096, 11008),
+    (8192, 1024, 8192),
+    (2048, 2048, 16384),
+    (2048, 2048, 2048),
+    (1024, 1024, 1024),
+)
+
+
+def summary_cases() -> list[Case]:
+    """About fifty cases: the best at every shape and type, every depth, what the swizzle does."""
+    cases = [Case(shape, config) for shape in TABLE for config in BEST]
+    cases += [Case(SQUARE, config) for config in STAGED]
+    cases.append(Case(SQUARE, _config((128, 128, 32), (2, 2), 4, "group=1")))
+    cases += [
+        Case(SQUARE, _config((128, 128, 64), (2, 2), 1, f"swizzle={mode}"))
+        for mode in ("none", "pad", "xor")
+    ]
+    cases += [Case(SQUARE, config, layout="nn") for config in BEST[:3]]
+    for (operand, shape), configs in _BEST_TYPES.items():
+        cases += [Case(shape, config, operand) for config in configs]
+    return list(dict.fromkeys(cases))
 
 
 _SMALL_SHAPE = (256, 256, 256)

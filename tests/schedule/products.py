@@ -89,7 +89,7 @@ def _numpy(dtype: str) -> Any:
 
 def config(tile: tuple[int, int, int], warps: tuple[int, int] = (2, 2)) -> dict[str, Any]:
     names = ("tile_m", "tile_n", "tile_k", "warps_m", "warps_n")
-    plain = gemm.OPERATOR.default_config() | {"stages": 1}
+    plain = gemm.OPERATOR.default_config() | {"stages": 1, "prefetch": 0}
     return plain | dict(zip(names, (*tile, *warps), strict=True))
 
 

@@ -232,7 +232,7 @@ def test_versions_in_merged_memory() -> None:
 
 def test_versions_of_swizzled_buffers_in_merged_memory() -> None:
     """XORs hide from TVM's analyzer which bytes a buffer has; its versions were not known."""
-    changes = {"tile_m": 64, "tile_n": 64, "stages": 3, "swizzle": "xor"}
+    changes = {"tile_m": 64, "tile_n": 64, "stages": 3, "swizzle": "xor", "prefetch": 0}
     config = gemm.OPERATOR.default_config() | changes
     sch = gemm.schedule(gemm.compute((64, 64, 192), "float16"), config)
     program = kernels.without(device_program(sch), "tirx.ptx.cp_async_wait_group", 0)
