@@ -144,8 +144,7 @@ for edge in own.edges():
 # With a tile of 32 and no padding, rows of 32 floats are read along a column, and all 32 lanes meet
 # one bank; one float more a row, and each lane has a bank of its own. The model takes the tile of
 # 16 all the same: its 64 blocks keep four times as many multiprocessors busy as the 16 blocks of
-# the other, and that saves more than its conflicts cost. A larger matrix has blocks for all of
-# them either way, and there the conflicts decide.
+# the other, and that saves more than its conflicts cost. Whether a GPU agrees, only a GPU can say.
 
 ######################################################################
 # The report

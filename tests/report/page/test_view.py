@@ -11,7 +11,9 @@ from tests.tune.helpers import make_model, make_record
 from tvm_layout_ext.errors import RecordError
 from tvm_layout_ext.report.page import render_page, workloads, write_plots
 from tvm_layout_ext.report.page.kernel import kernel_of
+from tvm_layout_ext.report.page.strided import strided_grid
 from tvm_layout_ext.report.page.table import trial_table
+from tvm_layout_ext.tune.search import make_task
 from tvm_layout_ext.tune.workload import Workload
 
 
@@ -109,10 +111,40 @@ def test_the_winners_kernel_has_layout_banks_and_accesses() -> None:
     assert kernel.problem == ""
     assert any(row[0] == "A_shared" for row in kernel.accesses)
     (picture,) = kernel.layouts
-    assert picture.title.startswith("A_shared: PaddedShared(interval_padding_pairs=[[64, 1]]")
-    assert "bank 0" in picture.svg
+    assert picture.title == ("A_shared: rows 65 elements apart, first 16 of 64 rows of 64 elements")
+    assert "(1, 0): offset 65, bank 1" in picture.svg
     assert kernel.banks.startswith("<svg")
     assert kernel.pipeline == ""
+
+
+def test_rows_of_any_padding_are_drawn() -> None:
+    """A padding of 5 is none of Triton's, which are powers of two."""
+    record = make_record(config=DEFAULT | {"align_factor": 32, "align_offset": 5})
+    kernel = kernel_of(record, pictures=True)
+    assert kernel.problem == ""
+    assert kernel.layouts[0].title.startswith("A_shared: rows 69 elements apart")
+
+
+@pytest.mark.parametrize(
+    ("stride", "bits", "banks"),
+    [(32, 32, [0, 0, 0]), (33, 32, [0, 1, 2]), (37, 32, [0, 5, 10]), (40, 16, [0, 20, 8])],
+)
+def test_banks_of_a_column(stride: int, bits: int, banks: list[int]) -> None:
+    grid = strided_grid(3, 2, stride, bits)
+    assert [row[0].hue for row in grid.rows if row[0]] == banks
+
+
+def test_a_swizzled_buffer_is_drawn_by_its_layout() -> None:
+    record = make_record(
+        workload=Workload("gemm", (128, 128, 128), "float16"),
+        config=make_task("gemm", (128, 128, 128), "float16").space.default(),
+    )
+    kernel = kernel_of(record, pictures=True)
+    assert kernel.problem == ""
+    titles = [picture.title for picture in kernel.layouts]
+    assert any("SwizzledShared(vec=8" in title for title in titles)
+    assert "groups under way" in kernel.pipeline
+    assert any("SwizzleSharedMemory chose" in decision for decision in kernel.decisions)
 
 
 def test_the_page_needs_nothing_but_itself() -> None:

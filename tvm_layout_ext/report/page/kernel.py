@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, field
 from math import prod
 
-from ...errors import LayoutError, LayoutExtError
-from ...layout import PaddedSharedLayout, SwizzledSharedLayout
+from ...errors import LayoutExtError
+from ...layout import SwizzledSharedLayout
 from ...target import cuda_target
 from ...tune.records import Record
 from ..banks import bank_picture
@@ -21,6 +21,7 @@ from ..explain import (
 from ..pipeline_chart import explain_pipeline
 from ..shared_buffers import SharedBuffer
 from ..winner import explain_record, record_module
+from .strided import strided_svg
 
 __all__ = ["Kernel", "Picture", "kernel_of"]
 
@@ -127,25 +128,26 @@ def _layouts(found: Explanation) -> list[Picture]:
 
 
 def _layout(buffer: SharedBuffer, chosen: str) -> Picture | None:
-    """The first rows of a shared buffer by bank; None for one that no layout of ours describes."""
+    """The first rows of a shared buffer by bank; None for one without rows."""
     if buffer.stride is None or len(buffer.shape) < 2:
         return None
-    shape = [min(buffer.shape[-2], _ROWS), buffer.shape[-1]]
-    layout = _layout_of(buffer, chosen)
+    shape = min(buffer.shape[-2], _ROWS), buffer.shape[-1]
     bits = 8 * buffer.bytes // (prod(buffer.shape[:-1]) * buffer.stride)
-    try:
-        svg = layout.render(shape, kind="svg", view="bank", element_bits=bits)
-    except LayoutError:
-        return None
+    name, svg = _described(buffer, chosen, shape, bits)
     rows = f"first {shape[0]} of {prod(buffer.shape[:-1])} rows"
-    return Picture(f"{buffer.name}: {layout!r}, {rows} of {shape[1]} elements", svg)
+    return Picture(f"{buffer.name}: {name}, {rows} of {shape[1]} elements", svg)
 
 
-def _layout_of(buffer: SharedBuffer, chosen: str) -> PaddedSharedLayout | SwizzledSharedLayout:
+def _described(
+    buffer: SharedBuffer, chosen: str, shape: tuple[int, int], bits: int
+) -> tuple[str, str]:
+    """The layout's name, and its picture."""
     numbers = _XOR.match(chosen)
     if numbers is not None:
         vec, per_phase, max_phase = map(int, numbers.groups())
-        return SwizzledSharedLayout(vec, per_phase, max_phase, [1, 0])
-    if buffer.padding:
-        return PaddedSharedLayout([(buffer.shape[-1], buffer.padding)], [1, 0])
-    return SwizzledSharedLayout(1, 1, 1, [1, 0])
+        layout = SwizzledSharedLayout(vec, per_phase, max_phase, [1, 0])
+        return repr(layout), layout.render(shape, kind="svg", view="bank", element_bits=bits)
+    name = f"rows {buffer.stride} elements apart" if buffer.padding else "plain rows"
+    rows, columns = shape
+    title = f"{buffer.name}, {name}"
+    return name, strided_svg(title, rows, columns, buffer.stride or columns, bits)

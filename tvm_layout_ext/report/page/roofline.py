@@ -59,7 +59,10 @@ _MODEL = Roofs(
     "flops a modelled cycle",
     "bytes a modelled cycle",
     float(SECTORS_PER_CYCLE * SECTOR_BYTES),
-    (("the model's arithmetic", float(MULTIPROCESSORS * FLOPS_PER_CYCLE)),),
+    (
+        ("tensor cores", MULTIPROCESSORS * H200.tensor),
+        ("float32 units", float(MULTIPROCESSORS * FLOPS_PER_CYCLE)),
+    ),
     "Points and roofs are those of the modelled cost: a model, not a measurement.",
 )
 
