@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tvm import s_tir, te
+import tvm_ffi
+from tvm import s_tir, te, tirx
 
 from tvm_layout_ext.build import device_program
 from tvm_layout_ext.schedules.column_sum import compute as column_sum
@@ -52,6 +53,21 @@ def test_large_results_and_small_reductions_stay_one_kernel() -> None:
     assert kernels(row_sum((64, 1 << 18), "float16")) == 1
     assert kernels(column_sum((16384, 4096), "float16")) == 1
     assert kernels(column_sum((32768, 4096), "float16")) == 2
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_slabs_and_strips_are_one_wave_of_four_blocks_a_multiprocessor(dtype: str) -> None:
+    sch, text = scheduled(column_sum((32768, 4096), dtype))
+    assert "in 32 slabs" in text
+    first = next(iter(device_program(sch).kernels.values()))
+    blocks: list[int] = []
+
+    def look(launch: tirx.AttrStmt) -> None:
+        if launch.attr_key == "thread_extent" and launch.node.thread_tag == "blockIdx.x":
+            blocks.append(int(launch.value))
+
+    tvm_ffi.structural_walk(first.body, [(tirx.AttrStmt, look)])
+    assert blocks == [512]
 
 
 def test_slabs_divide_the_reduction() -> None:

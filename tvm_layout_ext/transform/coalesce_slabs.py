@@ -33,8 +33,10 @@ _ROW_BLOCKS = 32 * 132
 _SECOND_KERNEL_BYTES = 26 << 20
 #: Share of the bandwidth that one kernel reaches with strips of 64 bytes, all blocks at once.
 _STRIPS_SHARE = 0.86
-#: Bytes of a strip, with slabs and without, and of the least run worth a warp.
-_WIDE_BYTES, _NARROW_BYTES, _RUN_BYTES = 512, 64, 4096
+#: Columns of a strip with slabs, one for each thread of a block.
+_STRIP = 256
+#: Bytes of a strip without slabs, and of the least run worth a warp.
+_NARROW_BYTES, _RUN_BYTES = 64, 4096
 #: Rows that the threads of a block have on their way together.
 _ROWS_IN_FLIGHT = 256
 
@@ -71,7 +73,7 @@ def choose_slabs(
         share = _STRIPS_SHARE * min(1.0, row / _NARROW_BYTES / _PROCESSORS)
         if row >= _BLOCKS * _NARROW_BYTES:
             share = 1.0
-        wanted = -(-_BLOCKS * min(row, _WIDE_BYTES) // row)
+        wanted = -(-_BLOCKS * min(results, _STRIP) // results)
         most = reads // _ROWS_IN_FLIGHT
     if size * (1 / share - 1) < _SECOND_KERNEL_BYTES:
         return 1
