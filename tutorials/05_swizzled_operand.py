@@ -263,8 +263,8 @@ assert ncu["auto"]["ldsm"] == ncu["pad"]["ldsm"] < ncu["none"]["ldsm"]
 # Here 8 neighbouring lanes copy 16 bytes into each of 8 padded rows. That meets no bank twice, and
 # the profiler calls none of it a conflict. But an asynchronous copy goes by other rules than a
 # store: a wavefront writes one row of 128 bytes of shared memory from one line of 128 bytes of
-# global memory, and a sector of 32 bytes moves whole, or in two wavefronts. The simulated GPU
-# counts by these rules, which give what the profiler counted, request by request:
+# global memory, vectors whose places both changed alike. The simulated GPU counts by such rules
+# (``tvm_layout_ext.simulate.copy_wavefronts``), which give what the profiler counted here:
 
 copies = json.loads((ROOT / "benchmarks" / "results" / "h200_copy_patterns.json").read_text())
 for case in copies["cases"]:

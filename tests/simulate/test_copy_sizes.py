@@ -46,6 +46,27 @@ def test_zeros_fill_up_to_the_copy_size(width: int, size: int) -> None:
     np.testing.assert_array_equal(report.outputs["D"], expected)
 
 
+@pytest.mark.parametrize(
+    ("size", "wavefronts"),
+    [
+        (lambda v: T.uint32(16), 4),
+        (lambda v: T.uint32(8), 8),
+        # Two lanes read nothing, which counts as one more line.
+        (lambda v: T.if_then_else(v < 30, T.uint32(16), T.uint32(0)), 5),
+        (lambda v: T.Cast("uint32", T.Select(v < 30, 16, 0)), 5),
+        (lambda v: T.if_then_else(v < 30, T.uint32(16), T.uint32(8)), 8),
+        (lambda v: T.Cast("uint32", v % 2 * 8 + 8), 8),
+    ],
+    ids=["whole", "half", "all or nothing", "cast of it", "all or half", "in a register"],
+)
+def test_copies_that_the_machine_fills_up_take_twice_the_wavefronts(
+    size: Callable[[Any], Any], wavefronts: int
+) -> None:
+    report = simulate(matrix_programs.copy_with(size), A, None)
+    copied = next(a for a in report.accesses if a.kind == "cp.async")
+    assert copied.wavefronts == wavefronts
+
+
 def test_zeros_are_not_there_before_the_wait() -> None:
     program = matrix_programs.copy_with(lambda v: T.ptx.pred(v >= 10))
     early = kernels.without(device_program(program), "tirx.ptx.cp_async_wait_all", 0)

@@ -186,18 +186,58 @@ def test_copies_of_zeros_read_no_line() -> None:
 
 @given(
     st.lists(st.integers(0, 60), min_size=32, max_size=32),
-    st.lists(st.integers(0, 60), min_size=32, max_size=32, unique=True),
+    st.lists(st.integers(0, 60), min_size=32, max_size=32),
     st.lists(st.booleans(), min_size=32, max_size=32),
 )
 def test_any_copy_matches_the_rule(
     sources: list[int], places: list[int], active: list[bool]
 ) -> None:
-    pairs: dict[tuple[int, int], dict[int, set[int]]] = {}
-    for source, place, on in zip(sources, places, active, strict=True):
-        if on:
-            sectors = pairs.setdefault((source // 8, place // 8), {})
-            sectors.setdefault(source // 2, set()).add(place // 2)
-    wanted = sum(max(map(len, sectors.values())) for sectors in pairs.values())
+    last = {place: source for source, place, on in zip(sources, places, active, strict=True) if on}
+    halves: dict[tuple[int, ...], set[int]] = {}
+    for place, source in last.items():
+        like = (source // 8, place // 8, (source ^ place) & 3, source // 2, place // 2)
+        halves.setdefault(like, set()).add(source % 2)
+    moves: dict[tuple[object, ...], list[int]] = {}
+    for (*like, sector, _), parts in halves.items():
+        moves.setdefault((*like, frozenset(parts)), []).append(sector)
+    wanted = sum(max(map(sectors.count, sectors)) for sectors in moves.values())
     count = count_copies(np.array([sources]) * 16, np.array([places]) * 16, np.array([active]))
     assert (count.wavefronts, count.bytes) == (wanted, 16 * sum(active))
     assert count.least_wavefronts == count.wavefronts
+
+
+@given(
+    st.sampled_from([4, 8, 16]),
+    st.lists(st.integers(0, 99), min_size=32, max_size=32),
+    st.lists(st.integers(0, 99), min_size=32, max_size=32),
+    st.lists(st.booleans(), min_size=32, max_size=32),
+)
+def test_any_copy_through_the_cache_matches_the_rule(
+    width: int, sources: list[int], places: list[int], active: list[bool]
+) -> None:
+    words, wanted = width // 4, 0
+    for phase in range(0, 32, 32 // words):
+        moves = {
+            (sources[i] * words + w, places[i] * words + w)
+            for i in range(phase, phase + 32 // words)
+            for w in range(words)
+            if active[i]
+        }
+        banks = [[move[side] % 32 for move in moves] for side in (0, 1)]
+        wanted += max((bank.count(b) for bank in banks for b in bank), default=0)
+    rows = np.array([sources]) * width, np.array([places]) * width, np.array([active])
+    count = count_copies(*rows, width, through_cache=True)
+    assert (count.wavefronts, count.bytes) == (wanted, width * sum(active))
+
+
+def test_words_that_several_places_need_are_read_for_each() -> None:
+    every = np.ones((1, 32), bool)
+    one, each = np.zeros((1, 32), int), LANES[None] * 4
+    assert count_copies(one, each, every, 4, through_cache=True).wavefronts == 32
+    # Lanes that read nothing only write.
+    assert count_copies(one - 1, each, every, 4, through_cache=True).wavefronts == 1
+
+
+def test_machine_instructions_that_fill_up_take_twice_as_long() -> None:
+    rows = LANES[None] * 16, LANES[None] * 16, np.ones((1, 32), bool)
+    assert count_copies(*rows, fills=True).wavefronts == 8 == 2 * count_copies(*rows).wavefronts

@@ -9,19 +9,38 @@ it lands: see ``flights``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .. import hardware
 from .access import Access, Address
 from .code import Code, Run, mask_and
-from .counters import Count, count_copies, count_shared
+from .counters import Count, count_copies
 from .flights import Flight, Source, land
 from .machine import check_predicate
 from .values import retyped, retyped_poison
 
-__all__ = ["commit", "copy", "copy_or_clear", "wait"]
+__all__ = ["Way", "commit", "copy", "copy_by_size", "copy_or_clear", "wait"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """What decides the wavefronts of a copy besides its addresses.
+
+    Attributes
+    ----------
+    width : int
+        Bytes that each thread writes: 4, 8 or 16.
+    through_cache : bool
+        Whether it is ``cp.async.ca``, by the L1 cache, or ``cp.async.cg``, past it.
+    fills : bool
+        Whether the machine fills up with zeros (``LDGSTS.ZFILL``), which takes it twice as long.
+    """
+
+    width: int
+    through_cache: bool
+    fills: bool = False
 
 
 def _groups(gang: Any) -> Any:
@@ -31,26 +50,26 @@ def _groups(gang: Any) -> Any:
     return gang.groups
 
 
-def copy(load: Access, store: Access, predicate: Code | None) -> Run:
+def copy(load: Access, store: Access, predicate: Code | None, way: Way) -> Run:
     """Compile a copy; where the predicate is false, zeros are stored at once."""
 
     def run(s: Any, m: Any) -> None:
         if m is not None and not m.any():
             return
         if predicate is None:
-            _issue(s, m, store, *_read(s, m, load, store, None))
+            _issue(s, m, store, way, *_read(s, m, load, store, None))
             return
         wanted = np.broadcast_to(predicate.value(s, m), (s.gang.size,)) != 0
         chosen = mask_and(m, wanted)
         if chosen is None or chosen.any():
-            _issue(s, chosen, store, *_read(s, chosen, load, store, None))
+            _issue(s, chosen, store, way, *_read(s, chosen, load, store, None))
         zeros = store.place.dtype.type(0)
         store.store(s, mask_and(m if m is not None else s.gang.full, ~wanted), zeros, None)
 
     return run
 
 
-def copy_or_clear(load: Access, store: Access, wanted: Code | None) -> Run:
+def copy_or_clear(load: Access, store: Access, wanted: Code | None, way: Way) -> Run:
     """Compile a copy of ``wanted`` threads' data; zeros come with the copy for all others.
 
     The load may be shorter than the store: zeros fill the rest. These are the ``src-size`` and
@@ -60,12 +79,12 @@ def copy_or_clear(load: Access, store: Access, wanted: Code | None) -> Run:
     def run(s: Any, m: Any) -> None:
         chosen = None if wanted is None else _known(s, m, load, wanted)
         if m is None or m.any():
-            _issue(s, m, store, *_read(s, m, load, store, chosen))
+            _issue(s, m, store, way, *_read(s, m, load, store, chosen))
 
     return run
 
 
-def copy_by_size(loads: Mapping[int, Access], store: Access, size: Code) -> Run:
+def copy_by_size(loads: Mapping[int, Access], store: Access, size: Code, way: Way) -> Run:
     """Compile a copy of which every thread reads its own number of bytes.
 
     Parameters
@@ -76,6 +95,8 @@ def copy_by_size(loads: Mapping[int, Access], store: Access, size: Code) -> Run:
         The whole destination.
     size : Code
         Bytes that a thread reads; 0 or a key of ``loads``.
+    way : Way
+        How the machine copies.
     """
 
     def run(s: Any, m: Any) -> None:
@@ -92,7 +113,7 @@ def copy_by_size(loads: Mapping[int, Access], store: Access, size: Code) -> Run:
             reads += more
             value = np.where(chosen, part, value)
             poison = poison if codes is None else np.where(chosen, codes, poison)
-        _issue(s, m, store, value, poison if poison.any() else None, reads)
+        _issue(s, m, store, way, value, poison if poison.any() else None, reads)
 
     return run
 
@@ -108,13 +129,15 @@ def _known(s: Any, m: Any, load: Access, code: Code) -> Any:
 _Read = tuple[Access, Address]
 
 
-def _issue(s: Any, m: Any, store: Access, value: Any, poison: Any, reads: list[_Read]) -> None:
+def _issue(
+    s: Any, m: Any, store: Access, way: Way, value: Any, poison: Any, reads: list[_Read]
+) -> None:
     gang = s.gang
     address = store.locate(s, m)
     if address is None:
         return
     where = [address, *(read for _, read in reads)]
-    store.tally_by(gang, where, lambda: _count(gang, store, address, reads))
+    store.tally_by(gang, where, lambda: _count(gang, store, address, reads, way))
     memory = gang.memories[store.place.storage.number]
     mask = address.mask if address.mask is not None else gang.full
     lanes = gang.lane if mask is None else np.flatnonzero(mask)
@@ -132,16 +155,16 @@ def _issue(s: Any, m: Any, store: Access, value: Any, poison: Any, reads: list[_
     gang.flights.append(Flight(store, lanes, elements, moved, codes, group, list(s.slots), sources))
 
 
-def _count(gang: Any, store: Access, address: Address, reads: list[_Read]) -> Count:
+def _count(gang: Any, store: Access, address: Address, reads: list[_Read], way: Way) -> Count:
     """Wavefronts of a copy; what threads read decides them, too."""
     written, active = store.byte_addresses(gang, address)
-    if store.width < hardware.MAX_ACCESS_BYTES:
-        return count_shared(written, active, store.width, store=True)
     sources = np.full(written.shape, -1)
     for load, where in reads:
         at, chosen = load.byte_addresses(gang, where)
         sources = np.where(chosen, at, sources)
-    return count_copies(sources, written, active)
+    return count_copies(
+        sources, written, active, way.width, through_cache=way.through_cache, fills=way.fills
+    )
 
 
 def _read(s: Any, m: Any, load: Access, store: Access, wanted: Any) -> tuple[Any, Any, list[_Read]]:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm import ir
-from tvm.ir.prim.expr import IntImm
+from tvm.ir.prim.expr import Cast, IntImm, Select
 
+from .. import hardware
 from ..errors import NotModelled
 from . import async_copy
 from .access import Access
+from .async_copy import Way
 from .code import VARYING, Code, Run, constant
 from .values import split_type
 
@@ -36,7 +38,9 @@ def _legacy(c: StatementCompiler, call: Any) -> Run:
     store = _legacy_side(c, target, target_at, width, "cp.async", name)
     load = _legacy_side(c, source, source_at, width, "load")
     chosen = c.expr(predicate[0]) if predicate and not _is_minus_one(predicate[0]) else None
-    return async_copy.copy(load, store, chosen)
+    # The helper that TVM emits goes past L1 where cp.async.cg is legal.
+    way = Way(width, width < hardware.MAX_ACCESS_BYTES)
+    return async_copy.copy(load, store, chosen, way)
 
 
 def _legacy_side(
@@ -79,18 +83,21 @@ def _table(c: StatementCompiler, call: Any) -> Run:
     def load(read: int) -> Access:
         return _side(c, from_place, from_at, read, "load")
 
+    way = Way(width, call.op.name.startswith("tirx.ptx.cp_async_ca"))
     if tail and call.op.name.endswith("src_size"):
-        return _of_size(c, load, store, tail[0], width)
+        return _of_size(c, load, store, tail[0], way)
     wanted = None
     if tail:
         wanted = _compared(c.expr(tail[0]), lambda ignored, active: np.equal(ignored, 0))
-    return async_copy.copy_or_clear(load(width), store, wanted)
+    return async_copy.copy_or_clear(load(width), store, wanted, way)
 
 
 def _of_size(
-    c: StatementCompiler, load: Callable[[int], Access], store: Access, size: Any, width: int
+    c: StatementCompiler, load: Callable[[int], Access], store: Access, size: Any, way: Way
 ) -> Run:
     """Compile a copy that reads so many bytes and fills up with zeros."""
+    width = way.width
+    way = replace(way, fills=not _all_or_nothing(size, width))
     if isinstance(size, IntImm):
         read = int(size.value)
         if not 0 <= read <= width:
@@ -98,7 +105,7 @@ def _of_size(
                 f"cp.async of {width} bytes with {read} bytes of source is undefined."
             )
         return async_copy.copy_or_clear(
-            load(read or width), store, None if read else constant(np.False_)
+            load(read or width), store, None if read else constant(np.False_), way
         )
     step = store.place.dtype.itemsize
     loads = {read: load(read) for read in range(width, 0, -step)}
@@ -112,7 +119,20 @@ def _of_size(
             )
         return found
 
-    return async_copy.copy_by_size(loads, store, _compared(c.expr(size), legal))
+    return async_copy.copy_by_size(loads, store, _compared(c.expr(size), legal), way)
+
+
+def _all_or_nothing(size: Any, width: int) -> bool:
+    """Whether ptxas sees that a size is 0 or all: a predicate then, and no ``LDGSTS.ZFILL``."""
+    if isinstance(size, IntImm):
+        return int(size.value) in (0, width)
+    if isinstance(size, Cast):
+        return _all_or_nothing(size.value, width)
+    if isinstance(size, Select):
+        return all(_all_or_nothing(x, width) for x in (size.true_value, size.false_value))
+    if isinstance(size, ir.Call) and size.op.name.endswith("if_then_else"):
+        return all(_all_or_nothing(x, width) for x in size.args[1:3])
+    return False
 
 
 def _compared(code: Code, test: Callable[[Any, Any], Any]) -> Code:

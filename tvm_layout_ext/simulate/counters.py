@@ -20,22 +20,21 @@ The rules, for the 32 banks of 4 bytes:
   conflicts: one a phase, or one for two phases that may join. Bank conflicts are wavefronts minus
   this.
 
-Asynchronous copies (``cp.async`` of 16 bytes, Nsight Compute's ``ldgsts``) go by other rules, as
-their data reach shared memory in the order in which lines come from global memory, not lanes:
+Asynchronous copies (``cp.async``, Nsight Compute's ``ldgsts``) go by other rules, which depend on
+global addresses, too: :mod:`copy_wavefronts`. Past the L1 cache (``.cg``, 16 bytes a lane) a
+wavefront takes vectors of one 128-byte line of global memory to one 128-byte row of shared memory,
+so that
 
-* a wavefront writes one 128-byte row of shared memory from one 128-byte line of global memory,
-  whatever the lanes; within the two, 16-byte vectors may go in any order;
-* but a 32-byte sector of the line moves whole. Where its halves go to two different sectors of the
-  row, the pair of line and row takes two wavefronts;
-* lanes that read nothing, and so write zeros, count as one line of their own (not measured);
-* Nsight Compute calls none of it a bank conflict, so the least is what it is. Shorter copies are
-  counted as stores (not measured).
+* 128-byte rows of a tile under any XOR of 16-byte vectors take one wavefront per row; rows of 64
+  bytes take one each, too, twice as many for the same bytes;
+* padded rows, shifted against the lines that they come from, take two wavefronts where they are
+  shifted by whole 32-byte sectors and up to four where by half of one.
 
-So 128-byte rows of a tile under any XOR of 16-byte vectors take one wavefront per row; rows of 64
-bytes take one each, too, twice as many for the same bytes; and padded rows, shifted against the
-lines that they come from, take two wavefronts where they are shifted by whole sectors and up to
-four where by half of one. The rules give the wavefronts that Nsight Compute counted in 14 GEMMs
-exactly (``benchmarks/results/h200_copy_patterns.json``).
+Nsight Compute calls none of it a bank conflict, so the least is what it is. The rules give exactly
+what it counted in 14 GEMMs (``benchmarks/results/h200_copy_patterns.json``), for 82 of 82 patterns
+of single warps through L1, 142 of 146 past it, and 9 of 9 with a source size
+(``benchmarks/results/h200_copies.json``). Not measured: lanes that read nothing where the size is 0
+or all of the copy, and sizes of copies of 4 and 8 bytes.
 
 Measured on an H200 (``benchmarks/wavefronts.py``), the rules are exact for all plain writes, for
 reads of 1, 2, 4 and 8 bytes, and for reads of 16 bytes by whole warps. Reads of 16 bytes by part of
@@ -52,6 +51,7 @@ import numpy as np
 
 from .. import hardware
 from ..layout.requests import NOTHING, distinct, pieces, request_wavefronts
+from .copy_wavefronts import bypassed, cached
 
 __all__ = ["Count", "count_copies", "count_global", "count_shared", "instructions"]
 
@@ -184,8 +184,16 @@ def count_shared(addresses: Any, active: Any, width: int, *, store: bool = False
     return Count(requests, moved, wavefronts=wavefronts, least_wavefronts=least_wavefronts)
 
 
-def count_copies(sources: Any, addresses: Any, active: Any) -> Count:
-    """Count the shared-memory wavefronts of asynchronous copies of 16 bytes a lane.
+def count_copies(
+    sources: Any,
+    addresses: Any,
+    active: Any,
+    width: int = hardware.MAX_ACCESS_BYTES,
+    *,
+    through_cache: bool = False,
+    fills: bool = False,
+) -> Count:
+    """Count the shared-memory wavefronts of asynchronous copies.
 
     Parameters
     ----------
@@ -195,6 +203,14 @@ def count_copies(sources: Any, addresses: Any, active: Any) -> Count:
         Byte address that it writes in shared memory.
     active : array of bool, [requests, 32]
         Lanes that take part.
+    width : int
+        Bytes a lane copies: 4, 8 or 16.
+    through_cache : bool
+        Whether the copy is ``cp.async.ca``, as all but those of 16 bytes are.
+    fills : bool
+        Whether the machine instruction is ``LDGSTS.ZFILL``, which takes everything twice, whatever
+        the lanes read. ``ptxas`` makes it of a source size unless that can only be 0 or ``width``.
+        A lane of size 0 counts with the address that it gives.
 
     Examples
     --------
@@ -209,17 +225,24 @@ def count_copies(sources: Any, addresses: Any, active: Any) -> Count:
     8
     >>> count_copies(lane * 16, lane // 8 * 144 + lane % 8 * 16, every).wavefronts
     10
+
+    Words of a column, 128 bytes apart, come from one bank of the cache:
+
+    >>> count_copies(lane * 128, lane * 4, every, 4, through_cache=True).wavefronts
+    32
     """
     sources, _ = _live(sources, active)
     addresses, active = _live(addresses, active)
     if not len(addresses):
         return Count()
-    requests, moved = len(addresses), int(active.sum()) * hardware.MAX_ACCESS_BYTES
+    requests, moved = len(addresses), int(active.sum()) * width
     reads = active & (sources >= 0)
     pairs = _relative(sources, reads), _relative(addresses, active)
     both, index, repeats = _distinct_rows(np.concatenate(pairs, axis=1))
-    waves = int(_copy_wavefronts(both[:, :_WARP], both[:, _WARP:], active[index]) @ repeats)
-    return Count(requests, moved, wavefronts=waves, least_wavefronts=waves)
+    rows = both[:, :_WARP], both[:, _WARP:], active[index]
+    waves = cached(*rows, width) if through_cache else bypassed(*rows)
+    total = int(waves @ repeats) * (2 if fills else 1)
+    return Count(requests, moved, wavefronts=total, least_wavefronts=total)
 
 
 def _relative(addresses: Any, active: Any) -> Any:
@@ -235,19 +258,3 @@ def _distinct_rows(rows: Any) -> tuple[Any, Any, Any]:
     packed = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).ravel()
     _, index, repeats = np.unique(packed, return_index=True, return_counts=True)
     return rows[index], index, repeats
-
-
-def _copy_wavefronts(sources: Any, addresses: Any, active: Any) -> Any:
-    """Sum, over pairs of a global line and a shared row, the sectors that a sector goes to."""
-    sector, part = sources // hardware.SECTOR_BYTES, addresses // hardware.SECTOR_BYTES
-    row, line = addresses // _LINE_BYTES, sources // _LINE_BYTES
-    together = active[:, :, None] & active[:, None] & (row[:, :, None] == row[:, None])
-    paired = together & (line[:, :, None] == line[:, None])
-    # Zeros have no sector that would have to move whole.
-    split = together & (sector[:, :, None] == sector[:, None]) & (sources >= 0)[:, :, None]
-    bit = 1 << part % (_LINE_BYTES // hardware.SECTOR_BYTES)
-    places = np.where(split, bit[:, None], 0)
-    degree = np.maximum(np.bitwise_count(np.bitwise_or.reduce(places, axis=2)), 1)
-    worst = np.where(paired, degree[:, None], 0).max(axis=2)
-    first = active & (paired.argmax(axis=2) == np.arange(_WARP))
-    return np.where(first, worst, 0).sum(axis=1)
