@@ -131,7 +131,7 @@ def test_rows_of_any_padding_are_drawn() -> None:
 )
 def test_banks_of_a_column(stride: int, bits: int, banks: list[int]) -> None:
     grid = strided_grid(3, 2, stride, bits)
-    assert [row[0].hue for row in grid.rows if row[0]] == banks
+    assert [row[0].owner for row in grid.rows if row[0]] == banks
 
 
 def test_a_swizzled_buffer_is_drawn_by_its_layout() -> None:

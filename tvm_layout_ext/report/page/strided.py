@@ -6,11 +6,14 @@ Triton, whose paddings are powers of two.
 
 from __future__ import annotations
 
-from ...hardware import BANK_BYTES, NUM_BANKS
+from ...hardware import BANK_BYTES, MAX_ACCESS_BYTES, NUM_BANKS
 from ...layout.picture import Cell, Grid
 from ...layout.svg import as_svg
 
 __all__ = ["strided_grid", "strided_svg"]
+
+#: 16 bytes, the widest access of a thread, have one colour.
+_BANKS_OF_A_COLOUR = MAX_ACCESS_BYTES // BANK_BYTES
 
 
 def strided_grid(rows: int, columns: int, stride: int, bits: int) -> Grid:
@@ -43,9 +46,9 @@ def strided_grid(rows: int, columns: int, stride: int, bits: int) -> Grid:
 def _cell(row: int, column: int, offset: int, bits: int) -> Cell:
     bank = offset * bits // (8 * BANK_BYTES) % NUM_BANKS
     detail = f"({row}, {column}): offset {offset}, bank {bank}"
-    return Cell(f"{bank}:{offset}", bank, 0, bank, offset, detail)
+    return Cell(f"{bank}:{offset}", bank // _BANKS_OF_A_COLOUR, 0, bank, offset, detail)
 
 
 def strided_svg(title: str, rows: int, columns: int, stride: int, bits: int) -> str:
     """Draw :func:`strided_grid`; elements of one bank that lie side by side are one box."""
-    return as_svg(title, [strided_grid(rows, columns, stride, bits)], "bank", merge=True)
+    return as_svg(title, [strided_grid(rows, columns, stride, bits)], "columns", merge=True)
