@@ -41,7 +41,12 @@ def test_the_winner_still_has_the_recorded_counters(record: Record) -> None:
         warnings.simplefilter("ignore")
         shared, counters = count(task, record.config)
     assert shared == record.smem_bytes
-    assert counters == record.conflict_model
+    assert record.conflict_model is not None
+    # The cost is made of them by a formula that has changed since.
+    names = set(record.conflict_model) - {"cost"}
+    assert {name: counters[name] for name in names} == {
+        name: record.conflict_model[name] for name in names
+    }
 
 
 def test_the_tuned_fp32_transpose_has_no_bank_conflict() -> None:

@@ -17,6 +17,7 @@ _TERMS = {
     "pipe": "shared wavefronts and global requests",
     "arithmetic": "arithmetic",
     "barriers": "barriers",
+    "latency": "waves of blocks that wait",
 }
 _COUNTERS = (
     "blocks",

@@ -76,6 +76,8 @@ class Use:
         Sectors (global) or wavefronts (shared) of one request, and the least for its bytes.
     bytes : int
         That a request moves.
+    torn : int
+        Sectors of a request in 128-byte lines of which it touches only a part (global).
     """
 
     site: Site
@@ -83,6 +85,7 @@ class Use:
     cost: float
     least: float
     bytes: int
+    torn: int = 0
 
     @property
     def total(self) -> float:

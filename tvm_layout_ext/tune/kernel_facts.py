@@ -164,9 +164,12 @@ class Kernel:
 
     def _global(self, site: Site) -> Use:
         offset = flat(self.lanes(site), strides_of(site.buffer)) * site.size
-        sectors = len(np.unique(offset // SECTOR_BYTES))
+        sectors = np.unique(offset // SECTOR_BYTES)
         moved = len(np.unique(offset)) * site.size
-        return Use(site, self._requests(site), sectors, -(-moved // SECTOR_BYTES), moved)
+        least = -(-moved // SECTOR_BYTES)
+        _, found = np.unique(sectors * SECTOR_BYTES // LINE_BYTES, return_counts=True)
+        torn = int(found[found < LINE_BYTES // SECTOR_BYTES].sum())
+        return Use(site, self._requests(site), len(sectors), least, moved, torn)
 
     def _shared(self, site: Site) -> Use:
         tile = self.tiles[site.buffer.__chandle__()]
@@ -248,6 +251,12 @@ class Kernel:
                 else:
                     most += min(together * each, MOST_IN_FLIGHT)
         return most
+
+    @property
+    def torn(self) -> float:
+        """Sectors that a block loads from 128-byte lines of which a request takes only a part."""
+        loads = [use for use in self.uses if use.site.scope == "global"]
+        return sum(use.requests * use.torn for use in loads if use.site.kind == "load")
 
     @cached_property
     def registers(self) -> int:

@@ -14,12 +14,14 @@ from math import ceil
 
 import tvm
 
+from ..hardware import SECTOR_BYTES
+from .cost import TAIL, TORN
 from .features import MULTIPROCESSORS, kernels_of, traffic
 from .kernel_facts import Kernel
 from .knobs import Config
 from .task import Task
 
-__all__ = ["H200", "Gpu", "Terms", "latency", "terms"]
+__all__ = ["H200", "Gpu", "Terms", "chain", "latency", "terms"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Gpu:
         and ``__syncthreads`` are done.
     launch : float
         Seconds from one kernel to the next.
+    block : float
+        Seconds to hand out a block, whatever it does.
     """
 
     clock: float = 1.7e9
@@ -58,6 +62,7 @@ class Gpu:
     product_latency: float = 33.0
     barrier: float = 30.0
     launch: float = 2e-6
+    block: float = 0.62e-9
 
 
 #: Memory: 4.2 of 4.8 TB/s are reached by the best copies of ``benchmarks/results``. Tensor cores:
@@ -67,6 +72,8 @@ class Gpu:
 H200 = Gpu()
 #: Share of what is not the longest term that does not hide behind it.
 EXPOSED = 0.2
+#: Of what keeps the multiprocessors busy while the memory is the limit.
+BEHIND_MEMORY = 0.1
 
 
 @dataclass(frozen=True)
@@ -120,11 +127,11 @@ def terms(kernel: Kernel, flops: float, blocks: int, gpu: Gpu = H200) -> Terms:
         shared=blocks * pipe,
         tensor=blocks * tensor,
         issue=blocks * issue,
-        latency=alone + _chain(kernel, gpu),
+        latency=alone + chain(kernel, gpu),
     )
 
 
-def _chain(kernel: Kernel, gpu: Gpu) -> float:
+def chain(kernel: Kernel, gpu: Gpu = H200) -> float:
     """Cycles of a block that is alone: what each step waits for, one after the other."""
     steps = kernel.steps
     inner = kernel.inner_steps
@@ -163,14 +170,21 @@ def latency(task: Task, config: Config, module: tvm.IRModule) -> float:
         return float("inf")
     total = task.operator.flops(task.shape)
     plain = [not kernel.product_flops for kernel in kernels]
-    least = task.operator.traffic(task.shape, task.dtype) / H200.memory
-    return max(
-        least,
-        sum(
-            _seconds(kernel, task, total / sum(plain) if own else 0.0)
-            for kernel, own in zip(kernels, plain, strict=True)
-        ),
+    busy = sum(
+        _seconds(kernel, task, total / sum(plain) if own else 0.0)
+        for kernel, own in zip(kernels, plain, strict=True)
     )
+    memory = task.operator.traffic(task.shape, task.dtype) / H200.memory
+    memory *= max(_stretch(kernel, task) for kernel in kernels)
+    return max(memory, busy) + BEHIND_MEMORY * min(memory, busy)
+
+
+def _stretch(kernel: Kernel, task: Task) -> float:
+    """How much longer the memory takes than for whole lines in a steady stream."""
+    waves = kernel.grid / (MULTIPROCESSORS * kernel.blocks_per_sm(task.architecture))
+    sectors = traffic(kernel) / SECTOR_BYTES
+    torn = TORN * kernel.torn / sectors if sectors else 0.0
+    return (1 + torn) * (1 + TAIL / max(1.0, waves * kernel.steps))
 
 
 def _seconds(kernel: Kernel, task: Task, flops: float) -> float:
@@ -181,4 +195,4 @@ def _seconds(kernel: Kernel, task: Task, flops: float) -> float:
     cycles = full * terms(kernel, each, resident).cycles
     if rest:
         cycles += terms(kernel, each, ceil(rest / MULTIPROCESSORS)).cycles
-    return cycles / H200.clock + H200.launch
+    return max(cycles / H200.clock, kernel.grid * H200.block) + H200.launch

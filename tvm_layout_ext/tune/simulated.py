@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,15 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ..hardware import SECTOR_BYTES
 from ..simulate import simulate
 from ..simulate.report import Report
 from ..target import cuda_target
 from . import environment
 from .cost import Counters, modelled_terms
+from .features import kernels_of, traffic
 from .knobs import Config
+from .latency import chain
 from .measurement import Measurement
 from .operator import Shape
 from .task import Task
@@ -62,7 +66,8 @@ def count(task: Task, config: Config) -> tuple[int, dict[str, Any]]:
     report = simulate(
         task.module(config, shape), *arrays, target=target, grid_sample=GRID_SAMPLE, progress=False
     )
-    counters = scale_up(report, grid_blocks(task.module(config)))
+    module = task.module(config)
+    counters = replace(scale_up(report, grid_blocks(module)), **closed_form(task, module))
     cost = modelled_terms(counters, task.operator.flops(task.shape)).cost
     return report.shared_bytes, counters.to_json() | {"cost": round(cost, 1)}
 
@@ -107,6 +112,22 @@ def grid_blocks(module: tvm.IRModule) -> int:
 
     tvm_ffi.structural_walk(module["main"].body, [(tirx.For, look)])
     return math.prod(extents.values())
+
+
+def closed_form(task: Task, module: tvm.IRModule) -> dict[str, int]:
+    """What :class:`Counters` has of a kernel beside counts; of the kernel that moves the most."""
+    kernels = kernels_of(module)
+    if not kernels:
+        return {}
+    heaviest = max(kernels, key=lambda kernel: kernel.grid * traffic(kernel))
+    return {
+        "torn": round(sum(kernel.grid * kernel.torn for kernel in kernels)),
+        "memory": task.operator.traffic(task.shape, task.dtype) // SECTOR_BYTES,
+        "resident": heaviest.blocks_per_sm(task.architecture),
+        "steps": heaviest.steps,
+        "products": sum(kernel.grid * kernel.product_flops for kernel in kernels),
+        "chain": round(chain(heaviest)),
+    }
 
 
 def scale_up(report: Report, blocks: int) -> Counters:
