@@ -251,6 +251,7 @@ def serve_rpc(**options: Any) -> None:
     **options
         Those of ``tvm.rpc.Server``.
     """
+    import multiprocessing
     import os
     from pathlib import Path
 
@@ -269,6 +270,8 @@ def serve_rpc(**options: Any) -> None:
             sock.close()
 
     server._serving = patient
+    # CUDA cannot be used in a process forked from one that has initialised it.
+    multiprocessing.set_start_method("spawn")
     server.PopenRPCServerState(**options).thread.join()
 
 
