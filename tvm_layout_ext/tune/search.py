@@ -218,10 +218,10 @@ def tune(
     task.space.default()
     if strategy not in STRATEGIES:
         raise ScheduleError(f"Unknown strategy {strategy!r}; known are {', '.join(STRATEGIES)}.")
-    folder = None if log is None else Log(log)
-    reading = Reading([]) if folder is None else _opened(folder)
     backend = make_backend(runner, task)
     try:
+        folder = None if log is None else Log(log)
+        reading = Reading([]) if folder is None else _opened(folder)
         run = Run(task, backend, folder, reading, min(trials, len(task.space.legal)), progress)
         best, interrupted = run.search(strategy)
     finally:
