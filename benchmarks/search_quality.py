@@ -13,12 +13,14 @@ import multiprocessing
 import random
 import statistics
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
+from tvm_layout_ext.tune.knobs import Config
 from tvm_layout_ext.tune.latency import latency
 from tvm_layout_ext.tune.search import make_task, tune
 from tvm_layout_ext.tune.simulated import count
@@ -30,6 +32,8 @@ __all__ = ["curve", "ranks", "spearman"]
 TRIALS, SEEDS = 64, 5
 #: Trials after which the share is printed.
 SHOWN = (8, 16, 32, 64)
+#: Ends the names of curves that leave the default out.
+ALONE = "_without_default"
 
 
 def curve(seconds: Sequence[float | None], best: float) -> list[float]:
@@ -69,8 +73,8 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
     return round(float(np.corrcoef(a, b)[0, 1]), 4)
 
 
-def guided(sweep: Sweep, seed: int, trials: int) -> list[float]:
-    """Curve of the search that ``tune`` makes."""
+def guided(sweep: Sweep, seed: int, trials: int) -> list[float | None]:
+    """Seconds of the trials of the search that ``tune`` makes, the default first."""
     workload = sweep.header.workload
     result = tune(
         workload.operator,
@@ -80,17 +84,16 @@ def guided(sweep: Sweep, seed: int, trials: int) -> list[float]:
         runner=SweepRunner(sweep),
         seed=seed,
     )
-    return curve([record.score for record in result.trials], sweep.best.seconds or 0.0)
+    return [record.median for record in result.trials]
 
 
-def drawn(sweep: Sweep, seed: int, trials: int) -> list[float]:
-    """Curve of candidates drawn at random without repeats, the default first."""
+def drawn(sweep: Sweep, seed: int, trials: int) -> list[float | None]:
+    """Seconds of candidates drawn at random without repeats, the default first."""
     task = task_of(sweep)
     rest = [e for e in sweep.entries if e.config != task.space.default()]
     first = [e for e in sweep.entries if e.config == task.space.default()]
     random.Random(seed).shuffle(rest)
-    picked = [*first, *rest][:trials]
-    return curve([entry.seconds for entry in picked], sweep.best.seconds or 0.0)
+    return [entry.seconds for entry in [*first, *rest][:trials]]
 
 
 def task_of(sweep: Sweep) -> Task:
@@ -99,18 +102,29 @@ def task_of(sweep: Sweep) -> Task:
     return make_task(workload.operator, workload.shape, workload.dtype)
 
 
-def correlations(sweep: Sweep, modelled: int, simulated: int) -> dict[str, Any]:
+def correlations(path: Path, modelled: int, simulated: int, processes: int) -> dict[str, Any]:
     """Spearman's correlation of both models with the measured medians, on random samples."""
+    sweep = Sweep.read(path)
     task = task_of(sweep)
     worked = [entry for entry in sweep.entries if entry.seconds is not None]
     random.Random(0).shuffle(worked)
     some, few = worked[:modelled], worked[:simulated]
     forecasts = [latency(task, e.config, task.module(e.config)) for e in some]
-    costs = [float(count(task, e.config)[1]["cost"]) for e in few]
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        costs = pool.starmap(_cost, [(path, e.config) for e in few], chunksize=1)
     return {
         "latency": {"candidates": len(some), "spearman": spearman(forecasts, _seconds(some))},
         "simulator": {"candidates": len(few), "spearman": spearman(costs, _seconds(few))},
     }
+
+
+def _cost(path: Path, config: Config) -> float:
+    return float(count(_task(path), config)[1]["cost"])
+
+
+@cache
+def _task(path: Path) -> Task:
+    return task_of(Sweep.read(path))
 
 
 def _seconds(entries: Sequence[Entry]) -> list[float]:
@@ -121,12 +135,20 @@ def curves(path: Path, seeds: int, trials: int, processes: int) -> dict[str, lis
     """Curves of both searches, one a seed; the guided ones in processes of their own."""
     jobs = [(path, seed, trials) for seed in range(seeds)]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        found = pool.starmap(_guided, jobs, chunksize=1)
+        found = {"guided": pool.starmap(_guided, jobs, chunksize=1)}
     sweep = Sweep.read(path)
-    return {"guided": found, "random": [drawn(sweep, seed, trials) for seed in range(seeds)]}
+    found["random"] = [drawn(sweep, seed, trials) for seed in range(seeds)]
+    best = sweep.best.seconds or 0.0
+    return {
+        f"{name}{ALONE if alone else ''}": [
+            curve([None, *run[1:]] if alone else run, best) for run in runs
+        ]
+        for alone in (False, True)
+        for name, runs in found.items()
+    }
 
 
-def _guided(path: Path, seed: int, trials: int) -> list[float]:
+def _guided(path: Path, seed: int, trials: int) -> list[float | None]:
     return guided(Sweep.read(path), seed, trials)
 
 
@@ -149,23 +171,22 @@ def studied(
         "within_5_percent": sum(one <= best / 0.95 for one in worked),
         "median_seconds": statistics.median(worked),
         **curves(path, seeds, trials, processes),
-        "correlation": correlations(sweep, modelled, simulated),
+        "correlation": correlations(path, modelled, simulated, processes),
     }
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-    """Median share of the best over the seeds, after some trials."""
-    lines = [f"{'workload':36}{'search':>8}" + "".join(f"{n:>8}" for n in SHOWN) + f"{'worst':>8}"]
+    """Median share of the best over the seeds, after some trials; of the last, all seeds."""
+    lines = [f"{'search':26}" + "".join(f"{n:>8}" for n in SHOWN) + "  each seed"]
     for result in results:
-        for name in ("guided", "random"):
+        lines.append(f"{result['workload']}: {result['measured']} candidates")
+        for name in (f"{one}{ending}" for ending in (ALONE, "") for one in ("guided", "random")):
             runs = result[name]
             cells = [statistics.median(run[min(n, len(run)) - 1] for run in runs) for n in SHOWN]
-            cells.append(min(run[-1] for run in runs))
-            lines.append(
-                f"{result['workload']:36}{name:>8}" + "".join(f"{cell:8.3f}" for cell in cells)
-            )
+            each = " ".join(f"{run[-1]:.3f}" for run in runs)
+            lines.append(f"{name:26}" + "".join(f"{cell:8.3f}" for cell in cells) + f"  {each}")
         models = {name: one["spearman"] for name, one in result["correlation"].items()}
-        lines.append(f"{'':36}Spearman's correlation with the measured: {models}")
+        lines.append(f"Spearman's correlation with the measured: {models}")
     return "\n".join(lines)
 
 
@@ -180,7 +201,7 @@ def run_command(
     trials: int = TRIALS,
     processes: int = 1,
     modelled: int = 300,
-    simulated: int = 24,
+    simulated: int = 48,
 ) -> None:
     """Replay searches on sweeps."""
     results: list[dict[str, Any]] = []
@@ -194,7 +215,7 @@ def run_command(
 def draw_command(
     source: Path, out: Annotated[Path, typer.Option(help="A PNG or SVG file.")]
 ) -> None:
-    """Draw the curves: a line is the median of the seeds, its shade their range."""
+    """Draw the curves without the default: the median of the seeds, their range as a shade."""
     from matplotlib.figure import Figure
 
     results = json.loads(source.read_text())["sweeps"]
@@ -202,11 +223,12 @@ def draw_command(
     axes = figure.subplots(1, len(results), sharey=True, squeeze=False)[0]
     for plot, result in zip(axes, results, strict=True):
         for name, colour in (("guided", "tab:blue"), ("random", "tab:gray")):
-            length = min(map(len, result[name]))
-            runs = np.array([run[:length] for run in result[name]])
+            length = min(map(len, result[name + ALONE]))
+            runs = np.array([run[:length] for run in result[name + ALONE]])
             steps = np.arange(1, length + 1)
             plot.fill_between(steps, runs.min(0), runs.max(0), color=colour, alpha=0.2, lw=0)
             plot.plot(steps, np.median(runs, 0), color=colour, label=name)
+        plot.axhline(result["guided"][0][0], color="tab:green", lw=0.8, label="default")
         plot.axhline(0.95, color="black", lw=0.6, ls=":")
         plot.set_title(f"{result['workload']}\n{result['measured']} candidates", fontsize=9)
         plot.set_xlabel("trials")

@@ -124,6 +124,16 @@ def test_gemm_that_must_be_slower_is_modelled_slower(
     assert modelled(*large, **worse) > modelled(*large, **better)
 
 
+def test_a_block_without_room_for_its_sums_spills() -> None:
+    # ptxas gave 16 warps of 256 x 256 sums 128 registers a thread, and the sweep has 12 to 17 ms.
+    large = ("gemm", (4096, 4096, 4096), "float16")
+    wide = {"tile_m": 256, "tile_n": 256, "warps_m": 4, "warps_n": 4, "stages": 3}
+    architecture = make_task(*large).architecture
+    assert kernel_of(*large, **wide).spilled(architecture) == 64
+    assert kernel_of(*large).spilled(architecture) == 0
+    assert modelled(*large, **wide) > 3 * modelled(*large)
+
+
 def test_bank_conflicts_cost_a_transpose_time() -> None:
     shape = ("transpose", (8192, 8192), "float32")
     free, twice, many = (modelled(*shape, align_offset=offset) for offset in (1, 2, 0))

@@ -30,6 +30,7 @@ FEATURES: tuple[str, ...] = (
     "occupancy",  # resident warps over the most possible
     "blocks_per_sm",
     "registers",  # estimate, a thread
+    "spilled",  # of them, those for which there is no room
     "shared_bytes",  # log2 of 1 + bytes, a block
     "stages",
     "stage_bytes",  # log2 of 1 + bytes of one version of all tiles that are copied ahead
@@ -122,6 +123,7 @@ def _of_kernel(kernel: Kernel, task: Task) -> dict[str, float]:
         "occupancy": resident * kernel.warps * WARP_SIZE / task.architecture.threads_per_sm,
         "blocks_per_sm": resident,
         "registers": kernel.registers,
+        "spilled": kernel.spilled(task.architecture),
         "shared_bytes": log2(1 + kernel.shared_bytes),
         "stages": kernel.stages,
         "stage_bytes": log2(1 + kernel.stage_bytes),

@@ -270,6 +270,11 @@ class Kernel:
         loads = 0 if self.stages > 1 else self.in_flight / BANK_BYTES
         return round(max(total, loads) + ADDRESSES)
 
+    def spilled(self, architecture: Architecture) -> int:
+        """Registers of a thread for which there is no room, even with addresses worked out anew."""
+        room = architecture.registers_per_sm // (self.warps * WARP_SIZE)
+        return max(0, self.registers - ADDRESSES - min(room, architecture.registers_per_thread))
+
     @cached_property
     def products(self) -> int:
         """Tensor-core products of a block, one for each execution of a tensorised block."""

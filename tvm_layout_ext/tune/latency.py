@@ -14,7 +14,7 @@ from math import ceil
 
 import tvm
 
-from ..hardware import SECTOR_BYTES
+from ..hardware import BANK_BYTES, SECTOR_BYTES
 from .cost import TAIL, TORN
 from .features import MULTIPROCESSORS, kernels_of, traffic
 from .kernel_facts import Kernel
@@ -195,4 +195,7 @@ def _seconds(kernel: Kernel, task: Task, flops: float) -> float:
     cycles = full * terms(kernel, each, resident).cycles
     if rest:
         cycles += terms(kernel, each, ceil(rest / MULTIPROCESSORS)).cycles
+    # Spilled registers of a block go to the L2 cache and come back in each step.
+    spilled = kernel.spilled(task.architecture) * BANK_BYTES * kernel.threads
+    cycles += kernel.grid / MULTIPROCESSORS * 2 * spilled * kernel.steps / H200.l2
     return max(cycles / H200.clock, kernel.grid * H200.block) + H200.launch
