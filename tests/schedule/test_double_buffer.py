@@ -70,3 +70,28 @@ def test_install_sets_the_methods_and_uninstall_removes_them() -> None:
         schedule.uninstall()
     finally:
         schedule.install()
+
+
+def test_the_last_number_counts() -> None:
+    """TVM's ``annotate`` would keep the first one, and say nothing."""
+    func, sch = _cached()
+    schedule.double_buffer(sch, "A_shared", 3, async_copy=True)
+    schedule.double_buffer(sch, "A_shared", 2)
+    found = sch.get(sch.get_sblock("A_shared")).annotations
+    assert dict(found) == {"layout_ext.num_stages": 2}
+    verify_trace_roundtrip(sch, func)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "no such block"])
+def test_refuses_what_is_no_block(wrong: Any) -> None:
+    _, sch = _cached()
+    with pytest.raises(ScheduleError, match="double_buffer finds no single block named"):
+        schedule.double_buffer(sch, wrong)
+
+
+def test_refuses_a_loop_and_a_number_that_no_loop_counts_to() -> None:
+    _, sch = _cached()
+    with pytest.raises(ScheduleError, match="double_buffer needs a block or its name"):
+        schedule.double_buffer(sch, sch.get_loops(sch.get_sblock("B"))[0])
+    with pytest.raises(ScheduleError, match="num_stages <= 2147483647, not 1000000000000"):
+        schedule.double_buffer(sch, "A_shared", 10**12)

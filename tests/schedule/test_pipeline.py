@@ -70,6 +70,13 @@ def test_pipeline_refuses_other_ways_to_copy() -> None:
     assert not sch.get(sch.get_sblock("A_shared")).annotations
 
 
+def test_pipeline_refuses_what_is_no_loop() -> None:
+    sch, _ = staged(product())
+    for wrong in (None, "ko", sch.get_sblock("C")):
+        with pytest.raises(ScheduleError, match="pipeline needs a loop, as get_loops gives"):
+            sch.pipeline(wrong, 2)
+
+
 def tiled(rows: int, columns: int) -> tuple[Any, Any, list[Any]]:
     """A copy of one element a block."""
     X = te.placeholder((rows, columns), "float32", name="X")
@@ -118,6 +125,18 @@ def test_rasterize_binds_its_loops_itself() -> None:
     sch.bind(i, "blockIdx.y")
     with pytest.raises(ScheduleError, match=r"already bound to blockIdx\.y"):
         sch.rasterize(i, j)
+
+
+def test_rasterize_needs_two_loops_and_a_group_that_a_grid_may_have() -> None:
+    _, sch, (i, j) = tiled(4, 4)
+    for wrong in (None, "i", sch.get_sblock("Y")):
+        with pytest.raises(ScheduleError, match="rasterize needs a loop, as get_loops gives"):
+            sch.rasterize(wrong, j)
+    with pytest.raises(ScheduleError, match="needs two loops; rows and columns are both i"):
+        sch.rasterize(i, i)
+    with pytest.raises(ScheduleError, match="group <= 65535, the rows that a grid may have"):
+        sch.rasterize(i, j, 65_536)
+    assert sch.get(i).thread_binding is None
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 50))

@@ -32,3 +32,10 @@ def test_only_registers_can_be_prefetched() -> None:
         sch.prefetch("a_shared")
     with pytest.raises(ScheduleError, match="out writes out in global"):
         s_tir.Schedule.prefetch(sch, "out")
+
+
+def test_what_is_no_block_is_refused() -> None:
+    sch = scheduled(4, 4, 3)
+    for wrong in (None, "nothing"):
+        with pytest.raises(ScheduleError, match="prefetch finds no single block named"):
+            sch.prefetch(wrong)

@@ -7,9 +7,12 @@ from typing import Any
 from ..errors import ScheduleError
 from ..transform.pipeline_parts import ASYNC_COPY, NUM_STAGES
 from .checks import whole
+from .handles import find_block
 
 __all__ = ["check_async_copy", "check_num_stages", "double_buffer", "versions_for_triton_stages"]
 
+#: Loop variables are of type int32.
+_MOST = 2**31 - 1
 #: How many fewer versions than stages Triton's pipeliner keeps, by what multiplies.
 _TRITON_LESS = {"mma.sync": 1, "wgmma": 0}
 
@@ -60,11 +63,13 @@ def check_num_stages(value: Any) -> int:
     Raises
     ------
     ScheduleError
-        If it is no integer, or below 1.
+        If it is no integer, below 1, or more than a loop can count.
     """
     number = whole(value)
     if number is None or number < 1:
         raise ScheduleError(f"double_buffer needs an int num_stages >= 1, not {value!r}.")
+    if number > _MOST:
+        raise ScheduleError(f"double_buffer needs num_stages <= {_MOST}, not {number}.")
     return number
 
 
@@ -125,7 +130,7 @@ def double_buffer(
     block : SBlockRV or str
         The block that fills the buffer, usually one that ``cache_read`` made.
     num_stages : int
-        Number of versions; 1 leaves the program as it is.
+        Number of versions; 1 leaves the program as it is. Of several calls the last one counts.
     async_copy : bool or "auto"
         ``"auto"`` copies with ``cp.async`` where target, width, type and alignment allow it, and
         through registers where not; True refuses the latter when lowering; False never does.
@@ -133,18 +138,22 @@ def double_buffer(
     Raises
     ------
     ScheduleError
-        If ``num_stages`` is below 1 or no int, ``async_copy`` none of the above, or if the block
-        writes more than one buffer.
+        If ``num_stages`` is below 1, above 2^31 - 1 or no int, ``async_copy`` none of the above,
+        or if there is no such block or it writes more than one buffer.
     """
     versions = check_num_stages(num_stages)
     asynchronous = check_async_copy(async_copy)
-    block = sch.get_sblock(block) if isinstance(block, str) else block
+    block = find_block(sch, block, "double_buffer")
     written = [region.source.name for region in sch.get(block).writes]
     if len(written) != 1:
         raise ScheduleError(
             f"double_buffer needs a block that writes one buffer; "
             f"{sch.get(block).name_hint} writes {len(written)} ({', '.join(written)})."
         )
+    # TVM's annotate keeps the value that is there already; here the last call counts.
+    for key in (NUM_STAGES, ASYNC_COPY):
+        if key in sch.get(block).annotations:
+            sch.unannotate(block, key)
     sch.annotate(block, NUM_STAGES, versions)
     if asynchronous is not None:
         sch.annotate(block, ASYNC_COPY, asynchronous)

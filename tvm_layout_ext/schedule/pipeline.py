@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import ScheduleError
 from .double_buffer import check_async_copy, check_num_stages, double_buffer
+from .handles import find_loop
 
 __all__ = ["pipeline"]
 
@@ -38,14 +39,15 @@ def pipeline(
     Raises
     ------
     ScheduleError
-        If an argument is not legal, or the loop holds no such copy.
+        If an argument is not legal, ``loop`` is no loop, or it holds no such copy.
     """
     check_num_stages(num_stages)
     check_async_copy(async_copy)
+    name = find_loop(sch, loop, "pipeline").loop_var.name
     copies = [block for block in sch.get_child_blocks(loop) if _fills_shared(sch.get(block))]
     if not copies:
         raise ScheduleError(
-            f"Loop {sch.get(loop).loop_var.name} holds no block that copies from global to shared "
+            f"Loop {name} holds no block that copies from global to shared "
             "memory, so there is nothing to pipeline; cache_read an operand and compute it there."
         )
     for block in copies:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import ScheduleError
 from ..transform.prefetch_registers import PREFETCH
+from .handles import find_block
 
 __all__ = ["prefetch"]
 
@@ -35,7 +36,7 @@ def prefetch(sch: Any, block: Any) -> None:
     Raises
     ------
     ScheduleError
-        If the block does not fill one buffer in registers.
+        If there is no such block, or it does not fill one buffer in registers.
 
     Examples
     --------
@@ -46,7 +47,7 @@ def prefetch(sch: Any, block: Any) -> None:
         sch.compute_at(tc.a_fragment, ki)
         sch.prefetch(tc.a_fragment)
     """
-    block = sch.get_sblock(block) if isinstance(block, str) else block
+    block = find_block(sch, block, "prefetch")
     node = sch.get(block)
     written = [region.source for region in node.writes]
     if len(written) != 1 or written[0].scope() not in _REGISTERS:

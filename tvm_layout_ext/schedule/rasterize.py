@@ -7,8 +7,13 @@ from typing import Any
 from ..errors import ScheduleError
 from ..transform.rasterize_blocks import RASTERIZE
 from .checks import whole
+from .handles import find_loop
 
 __all__ = ["rasterize"]
+
+
+#: Rows of a grid, ``gridDim.y``, that CUDA launches at most.
+_MOST_ROWS = 65_535
 
 
 def rasterize(sch: Any, rows: Any, columns: Any, group: int = 8) -> None:
@@ -37,17 +42,27 @@ def rasterize(sch: Any, rows: Any, columns: Any, group: int = 8) -> None:
     Raises
     ------
     ScheduleError
-        If ``group`` is below 1 or no int, or a loop is bound already.
+        If ``group`` is below 1, above 65,535 or no int, or if ``rows`` and ``columns`` are not two
+        loops that nothing binds yet.
     """
     height = whole(group)
     if height is None or height < 1:
         raise ScheduleError(f"rasterize needs an int group >= 1, not {group!r}.")
-    for loop in (rows, columns):
-        if sch.get(loop).thread_binding is not None:
+    if height > _MOST_ROWS:
+        raise ScheduleError(
+            f"rasterize needs group <= {_MOST_ROWS}, the rows that a grid may have, not {height}."
+        )
+    nests = [find_loop(sch, loop, "rasterize") for loop in (rows, columns)]
+    for nest in nests:
+        if nest.thread_binding is not None:
             raise ScheduleError(
-                f"Loop {sch.get(loop).loop_var.name} is already bound to "
-                f"{sch.get(loop).thread_binding.thread_tag}; rasterize binds its loops itself."
+                f"Loop {nest.loop_var.name} is already bound to "
+                f"{nest.thread_binding.thread_tag}; rasterize binds its loops itself."
             )
+    if nests[0].loop_var.same_as(nests[1].loop_var):
+        raise ScheduleError(
+            f"rasterize needs two loops; rows and columns are both {nests[0].loop_var.name}."
+        )
     if height > 1:
         sch.annotate(rows, RASTERIZE, height)
     sch.bind(rows, "blockIdx.y")
