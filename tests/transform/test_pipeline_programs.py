@@ -234,3 +234,72 @@ def test_an_epilogue_of_a_symbolic_extent_may_take_the_memory_of_the_versions(st
         np.testing.assert_array_equal(report.outputs["B"], a.sum(0))
         assert not report.hazards
         assert report.shared_bytes == stages * LANES * 4
+
+
+def one_copy(*body: str, head: str = "for k in range(6)") -> Any:
+    return program(
+        f"A: T.Buffer((7, {LANES}), {F32}), B: T.Buffer(({LANES},), {F32})", [loop(head, *body)]
+    )
+
+
+def test_a_store_outside_of_blocks_is_seen() -> None:
+    """It declares no region; a copy of what it writes must not run ahead of it."""
+    store = "A[k + 1, t] = S[t] + T.float32(1)"
+    with pytest.raises(tlx.ScheduleError, match="k writes in a statement outside of blocks, so"):
+        tlx.lower(one_copy(copy("S", "A[k, t]", 2), store, SUM))
+    behind = store.replace("A[k + 1, t]", "A[k, t]")
+    a, want = rows(7), rows(7)[:6].sum(0)[::-1]
+    report = simulate(one_copy(copy("S", "A[k, t]", 2), behind, SUM), a, ZEROS)
+    np.testing.assert_array_equal(report.outputs["B"], want)
+    assert not report.hazards
+
+
+def test_a_read_that_its_block_does_not_declare_is_seen() -> None:
+    fill = copy("S", "A[p[0] % 7, t]", 2).replace("T.reads(A[p[0] % 7, t])", "T.reads(A[0:7, t])")
+    step = block("step", "p[0]", "p[0]", "p[0] = p[0] + 3")
+    index = "p = T.sblock_alloc_buffer((1,), 'int32', scope='local')"
+    func = program(
+        f"A: T.Buffer((7, {LANES}), {F32}), B: T.Buffer(({LANES},), {F32})",
+        [index, "p[0] = 0", loop("for k in range(6)", fill, SUM, step)],
+    )
+    with pytest.raises(tlx.ScheduleError, match="Block S reads p, which loop k writes in block st"):
+        tlx.lower(func)
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("where", [False, True], ids=["if", "predicate"])
+def test_a_copy_that_iterations_leave_out_is_refused(stages: int, where: bool) -> None:
+    """Of one version they read what the iteration before copied; of several, something else."""
+
+    def func(depth: int) -> Any:
+        fill = copy("S", "A[k, t]", depth)
+        if where:
+            return one_copy(fill.replace("T.reads", "T.where(k % 2 == 0)\n    T.reads", 1), SUM)
+        return one_copy(loop("if k % 2 == 0", fill), SUM)
+
+    a = rows(7)
+    report = simulate(func(1), a, ZEROS)
+    np.testing.assert_array_equal(report.outputs["B"], 2 * a[:6:2].sum(0)[::-1])
+    with pytest.raises(tlx.ScheduleError, match="S copies only where k % 2 == 0, and block sum re"):
+        tlx.lower(func(stages))
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("condition", ["k % 2 == 0", "k * 32 + t < 180"])
+def test_copies_under_conditions_of_their_readers(stages: int, condition: str) -> None:
+    use = SUM.replace("31 - t", "t")
+    body = [loop(f"if {condition}", copy("S", "A[k, t]", stages)), "T.evaluate(0)"]
+    a = rows(7)
+    report = simulate(one_copy(*body, loop(f"if {condition}", use)), a, ZEROS)
+    k, t = np.arange(6)[:, None], np.arange(LANES)
+    kept = k % 2 == 0 if "%" in condition else k * 32 + t < 180
+    np.testing.assert_array_equal(report.outputs["B"], (a[:6] * kept).sum(0))
+    assert not report.hazards
+
+
+@pytest.mark.parametrize("head", ["if t < 7", "for j in range(t)"])
+def test_a_pipeline_that_only_some_threads_run_is_refused(head: str) -> None:
+    """Its barriers would never be passed."""
+    inner = loop("for k in range(6)", copy("S", "A[k, t]", 2), SUM)
+    with pytest.raises(tlx.ScheduleError, match=r"Loop k .* inside '.*', which depends on thread"):
+        tlx.lower(one_copy(inner, head=head))

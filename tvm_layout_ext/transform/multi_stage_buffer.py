@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlock
+from tvm.s_tir import SBlock, SBlockRealize
 
 from .. import decisions
 from ..errors import ScheduleError
@@ -35,6 +35,7 @@ class _Pipelines:
     def __init__(self, target: Any) -> None:
         self.threads: dict[Any, Any] = {}
         self.housed: list[Any] = []
+        self.conditions: list[Any] = []
         self.target = target
         self.has_async = _architecture(target) >= _ASYNC_SINCE
 
@@ -42,7 +43,7 @@ class _Pipelines:
         """Visit a loop."""
         if loop.kind == tirx.ForKind.THREAD_BINDING:
             return self._bound(loop, mutator)
-        loop = mutator.default_mutate(loop)
+        loop = self._under(loop.extent, loop, mutator)
         if not _is_serial(loop):
             return loop
         parts = parts_of(loop, self.threads)
@@ -55,6 +56,21 @@ class _Pipelines:
         check_fits(record, parts, loop, self.target)
         _tell(plan, record)
         return written
+
+    def branch(self, stmt: Any, mutator: Any) -> Any:
+        """Visit an ``if``."""
+        return self._under(stmt.condition, stmt, mutator)
+
+    def block(self, realize: Any, mutator: Any) -> Any:
+        """Visit a block, which may have a predicate."""
+        return self._under(realize.predicate, realize, mutator)
+
+    def _under(self, condition: Any, stmt: Any, mutator: Any) -> Any:
+        self.conditions.append(condition)
+        try:
+            return mutator.default_mutate(stmt)
+        finally:
+            self.conditions.pop()
 
     def _bound(self, loop: Any, mutator: Any) -> Any:
         self.threads[loop.loop_var] = tvm.ir.Range.from_min_extent(loop.min, loop.extent)
@@ -82,13 +98,28 @@ class _Pipelines:
 
     def _check_extent(self, loop: Any) -> None:
         """Refuse a loop that threads of one block run differently often: it holds barriers."""
-        for var in tirx.analysis.undefined_vars(loop.extent):
-            if any(var.same_as(axis) and "thread" in axis.name for axis in self.threads):
+        var = self._thread_in(loop.extent)
+        if var is not None:
+            raise ScheduleError(
+                f"Loop {loop.loop_var.name} holds copies with several buffer versions and runs "
+                f"{loop.extent} times, which depends on {var.name}; its extent must be the "
+                "same for all threads of a block."
+            )
+        for condition in self.conditions:
+            var = self._thread_in(condition)
+            if var is not None:
                 raise ScheduleError(
-                    f"Loop {loop.loop_var.name} holds copies with several buffer versions and runs "
-                    f"{loop.extent} times, which depends on {var.name}; its extent must be the "
-                    "same for all threads of a block."
+                    f"Loop {loop.loop_var.name} holds copies with several buffer versions inside "
+                    f"'{condition}', which depends on {var.name}; a pipeline has barriers, which "
+                    "all threads of a block must reach."
                 )
+
+    def _thread_in(self, expr: Any) -> Any | None:
+        """A thread of a block that an expression depends on."""
+        for var in tirx.analysis.undefined_vars(expr):
+            if any(var.same_as(axis) and "thread" in axis.name for axis in self.threads):
+                return var
+        return None
 
 
 def _architecture(target: Any) -> int:
@@ -128,7 +159,7 @@ def _check_housed(body: Any, housed: list[Any]) -> None:
             raise ScheduleError(
                 f"Block {block.name_hint} asks for several buffer versions, but no serial loop "
                 "holds both it and a block that reads its buffer; compute it at a serial loop of "
-                "its consumer."
+                "its consumer, with no condition around the two."
             )
 
 
@@ -139,7 +170,12 @@ def _inject_multi_stage_buffer(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tir
     if not any(requested(block) is not None for block in blocks_in(func.body)):
         return func
     pipelines = _Pipelines(func.attrs.get("target", None))
-    body = tvm_ffi.structural_mutate(func.body, [(tirx.For, pipelines.loop)])
+    visit = [
+        (tirx.For, pipelines.loop),
+        (tirx.IfThenElse, pipelines.branch),
+        (SBlockRealize, pipelines.block),
+    ]
+    body = tvm_ffi.structural_mutate(func.body, visit)
     _check_housed(func.body, pipelines.housed)
     return func.with_body(tvm_ffi.structural_map(body, [(SBlock, without_request)], order="post"))
 
@@ -160,7 +196,8 @@ def InjectMultiStageBuffer() -> Any:
     * a copy in no serial loop together with its consumer,
     * a copy that reads what the same loop writes before it, or a buffer with a second writer,
     * a buffer that is read before the copy, or outside the loop,
-    * a loop that threads of one block run differently often,
+    * a copy that whole iterations leave out and whose readers do not,
+    * a loop that threads of one block run differently often, or only some of them run,
     * a buffer used by its bare address,
     * versions that need more shared memory than a block of the target may have.
 

@@ -55,13 +55,15 @@ class Part:
     stmt : Stmt
         The statement.
     name : str
-        Name of its (first) block.
+        Name of its (first) block; empty where it has none.
     reads, writes : tuple of Region
         What it touches.
     num_stages : int, optional
         Versions asked for the buffer that it fills; None if it is no versioned copy.
     async_copy : int, optional
         Value of annotation ``layout_ext.async_copy``.
+    threads : tuple of Var
+        Thread axes around the loop.
     """
 
     stmt: Any
@@ -70,6 +72,12 @@ class Part:
     writes: tuple[Region, ...]
     num_stages: int | None
     async_copy: int | None
+    threads: tuple[Any, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """What to call it in a sentence."""
+        return f"block {self.name}" if self.name else "a statement outside of blocks"
 
     def reads_of(self, buffer: Any) -> list[Region]:
         """Regions of a buffer that the statement reads."""
@@ -132,14 +140,54 @@ def _part(stmt: Any, threads: dict[Any, Any]) -> Part:
 
     tvm_ffi.structural_walk(stmt, [(tirx.For, look)])
     named = asking if asking is not None else next((b for b in blocks if b.name_hint), None)
+    reads = tuple(_region(r, inner) for b in blocks for r in b.reads)
+    writes = tuple(_region(w, inner) for b in blocks for w in b.writes)
     return Part(
         stmt,
         named.name_hint if named is not None else "",
-        tuple(_region(r, inner) for b in blocks for r in b.reads),
-        tuple(_region(w, inner) for b in blocks for w in b.writes) + _by_address(stmt),
+        reads + _undeclared(stmt, tvm.ir.TensorLoad, reads, inner),
+        writes + _undeclared(stmt, tirx.BufferStore, writes, inner) + _by_address(stmt),
         None if asking is None else requested(asking),
         None if asking is None else asking.annotations.get(ASYNC_COPY, None),
+        tuple(threads),
     )
+
+
+def _undeclared(
+    stmt: Any, kind: Any, declared: tuple[Region, ...], ranges: dict[Any, Any]
+) -> tuple[Region, ...]:
+    """What a statement loads or stores of buffers that no block of it declares.
+
+    Statements outside of blocks declare nothing, and blocks of TVMScript what their author says.
+    """
+    known = {region.buffer.__chandle__() for region in declared}
+    bound: list[Any] = []
+    found: list[Region] = []
+
+    def look(node: Any) -> None:
+        buffer = node.source if isinstance(node, tvm.ir.TensorLoad) else node.buffer
+        if buffer.__chandle__() in known:
+            return
+        bounds = [_ends(index, ranges, bound) for index in node.indices]
+        whole = tuple(ends for ends in bounds if ends is not None)
+        found.append(Region(buffer, whole if len(whole) == len(bounds) else None))
+
+    tvm_ffi.structural_walk(stmt, [(tirx.Bind, lambda bind: bound.append(bind.var))])
+    tvm_ffi.structural_walk(stmt, [(kind, look)])
+    return tuple(found)
+
+
+def _ends(index: Any, ranges: dict[Any, Any], bound: list[Any]) -> tuple[Any, Any] | None:
+    """First and last value of an index; None where it is loaded, or of a variable bound inside."""
+    loads: list[Any] = []
+    tvm_ffi.structural_walk(index, [(tvm.ir.TensorLoad, loads.append)])
+    variables = tirx.analysis.undefined_vars(index)
+    if loads or any(var.same_as(inside) for var in variables for inside in bound):
+        return None
+    analyzer = tvm.sym.Analyzer()
+    low = _bound(analyzer, index, ranges, upper=False)
+    high = _bound(analyzer, index, ranges, upper=True)
+    return None if low is None or high is None else (low, high)
 
 
 def _by_address(stmt: Any) -> tuple[Region, ...]:

@@ -12,11 +12,14 @@ stages, here each copy states its own versions. See the pipeliner of Triton's ``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlockRealize
 
 from ..errors import ScheduleError
 from .fragment_nest import substitute
@@ -104,6 +107,7 @@ def plan_pipeline(parts: Sequence[Part], loop: Any) -> Plan | None:
         return None
     for i in plan.early:
         _check_written_once(plan, i, loop)
+        _check_filled(plan, i, loop)
         _check_may_run_ahead(plan, i, loop)
     versions = tuple(_versions(plan, i) for i in range(len(parts)))
     return Plan(plan.parts, plan.ahead, versions)
@@ -141,6 +145,42 @@ def _check_written_once(plan: Plan, i: int, loop: Any) -> None:
     _check_not_read_before(plan, i, loop)
 
 
+def _check_filled(plan: Plan, i: int, loop: Any) -> None:
+    """Refuse a copy that whole iterations leave out and whose readers do not.
+
+    With one version these read what an earlier iteration copied, with more another version.
+    """
+    part, var = plan.parts[i], loop.loop_var
+    for condition in _conditions(part.stmt, (*part.threads,)):
+        if not any(used.same_as(var) for used in tirx.analysis.undefined_vars(condition)):
+            continue
+        for j in plan.readers(i):
+            others = _conditions(plan.parts[j].stmt, ())
+            if not any(tvm_ffi.structural_equal(condition, other) for other in others):
+                raise ScheduleError(
+                    f"Block {part.name} copies only where {condition}, and {plan.parts[j].place} "
+                    f"reads what it fills in every iteration of loop {var.name}; put both under "
+                    "the same condition, or none."
+                )
+
+
+def _conditions(stmt: Any, elements: tuple[Any, ...]) -> Iterator[Any]:
+    """Conditions around all that a statement does, but those of its threads and inner loops."""
+    condition = body = None
+    if isinstance(stmt, tirx.For):
+        elements, body = (*elements, stmt.loop_var), stmt.body
+    elif isinstance(stmt, SBlockRealize):
+        condition, body = stmt.predicate, stmt.block.body
+    elif isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
+        condition, body = stmt.condition, stmt.then_case
+    if condition is not None:
+        used = tirx.analysis.undefined_vars(condition)
+        if not any(var.same_as(element) for var in used for element in elements):
+            yield condition
+    if body is not None:
+        yield from _conditions(body, elements)
+
+
 def _check_not_read_before(plan: Plan, i: int, loop: Any) -> None:
     """Refuse a copy that a statement reads in the body after: that is what it must not overtake."""
     part = plan.parts[i]
@@ -168,7 +208,7 @@ def _check_may_run_ahead(plan: Plan, i: int, loop: Any) -> None:
                 if any(not _apart(read, written, loop.loop_var, d) for d in back):
                     raise ScheduleError(
                         f"Block {part.name} reads {read.buffer.name}, which loop "
-                        f"{loop.loop_var.name} writes in block {other.name}, so it cannot run "
+                        f"{loop.loop_var.name} writes in {other.place}, so it cannot run "
                         f"{plan.ahead[i]} iterations ahead; {_advice(read, other)}."
                     )
 
@@ -176,7 +216,7 @@ def _check_may_run_ahead(plan: Plan, i: int, loop: Any) -> None:
 def _advice(read: Region, writer: Part) -> str:
     """What would be legal where a copy reads what the loop writes."""
     if read.buffer.scope() not in ("", "global"):
-        return f"give block {writer.name}, which must run before it, num_stages of 2 or more, too"
+        return f"give {writer.place}, which must run before it, num_stages of 2 or more, too"
     return "buffer only copies whose sources the loop leaves alone, or writes elsewhere"
 
 
