@@ -270,8 +270,13 @@ def serve_rpc(**options: Any) -> None:
             sock.close()
 
     server._serving = patient
-    # CUDA cannot be used in a process forked from one that has initialised it.
+    # CUDA cannot be used in a process forked from one that has initialised it, as importing TVM
+    # 0.27 does where there is a GPU.
     multiprocessing.set_start_method("spawn")
+    # A spawned process imports the main module of its parent: all of this package, for 5 seconds.
+    main = sys.modules["__main__"]
+    main.__spec__ = None
+    vars(main).pop("__file__", None)
     server.PopenRPCServerState(**options).thread.join()
 
 
