@@ -8,6 +8,7 @@ import pytest
 from tvm import s_tir
 from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
+import tvm_layout_ext as tlx
 from tvm_layout_ext import ScheduleError, schedule, te
 
 
@@ -95,3 +96,19 @@ def test_refuses_a_loop_and_a_number_that_no_loop_counts_to() -> None:
         schedule.double_buffer(sch, sch.get_loops(sch.get_sblock("B"))[0])
     with pytest.raises(ScheduleError, match="num_stages <= 2147483647, not 1000000000000"):
         schedule.double_buffer(sch, "A_shared", 10**12)
+
+
+@pytest.mark.parametrize(("async_copy", "annotated"), [("auto", None), (True, 1), (False, 0)])
+def test_a_stage_says_how_to_copy(async_copy: Any, annotated: int | None) -> None:
+    A = te.placeholder((64, 64), name="A")
+    B = te.compute((64, 64), lambda i, j: A[i, j] * 2.0, name="B")
+    s = tlx.create_schedule(B.op)
+    cache = s.cache_read(A, "shared", [B])
+    s[cache].compute_at(s[B], s[B].op.axis[0])
+    s[cache].double_buffer(num_stages=3, async_copy=async_copy)
+    sch = s.sch
+    block = sch.get(sch.get_sblock("A_shared"))
+    assert block.annotations["layout_ext.num_stages"] == 3
+    assert block.annotations.get("layout_ext.async_copy", None) == annotated
+    with pytest.raises(ScheduleError, match="async_copy must be True, False"):
+        s[cache].double_buffer(async_copy="always")

@@ -5,6 +5,7 @@ Named after the reports, "tvm" for apache/tvm and "tilelang" for tile-ai/tilelan
 
 from __future__ import annotations
 
+from textwrap import indent
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,24 @@ def test_tvm_11478_more_than_48_kib() -> None:
             assert "num_stages=1 is the largest that fits, or scope shared.dyn" in str(said.value)
             continue
         assert tlx.shared_buffers(tlx.lower(func)["main"]) == {"S": 98304}
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_tilelang_2613_warps_of_their_own_copy(stages: int) -> None:
+    """One warp copies what another one sums up: of one version, too, it waits to be read."""
+    use = block("sum", "B[t - 32], S[63 - t]", "B[t - 32]", "B[t - 32] = B[t - 32] + S[63 - t]")
+    fill = loop("if t < 32", copy("S", "A[k, t]", stages))
+    steps = loop("for k in range(5)", fill, loop("if t >= 32", use))
+    buffer = f"S = T.sblock_alloc_buffer(({LANES},), scope='shared')"
+    lanes = loop(
+        "for t in T.thread_binding(64, thread='threadIdx.x')",
+        loop("with T.sblock('all')", buffer, steps),
+    )
+    kernel = indent(loop("for x in T.thread_binding(1, thread='blockIdx.x')", lanes), "    ")
+    source = f"@T.prim_func(s_tir=True)\ndef main({params(5)}):\n{kernel}\n"
+    a = rows(5)
+    found = run(tvm.script.from_source(source), a, np.zeros(LANES, "float32"))
+    np.testing.assert_array_equal(found, a.sum(0)[::-1])
 
 
 @pytest.mark.parametrize("stages", [2, 3])

@@ -110,7 +110,7 @@ class Finisher:
         if stage.swizzle_mode is not None:
             swizzle(self.sch, block, 0, stage.swizzle_mode)
         if stage.num_stages is not None:
-            double_buffer(self.sch, block, stage.num_stages)
+            double_buffer(self.sch, block, stage.num_stages, async_copy=stage.async_copy)
         for key, value in sorted(stage.annotations.items()):
             with legal(f"annotate of {key} of {stage.name}"):
                 self.sch.annotate(block, key, value)

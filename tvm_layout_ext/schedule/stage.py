@@ -15,7 +15,7 @@ from ..transform.auto_coalesce import Request
 from ..transform.swizzle_modes import mode_text
 from . import checks
 from .axes import Axes, AxisMap, is_reduction, new_axis
-from .double_buffer import check_num_stages
+from .double_buffer import check_async_copy, check_num_stages
 from .records import Attach, Fuse, LoopMark, Move, Reorder, Split, StorageAlign
 from .swizzle import SwizzleMode
 
@@ -52,6 +52,7 @@ class Stage:
         self.alignments: list[StorageAlign] = []
         self.swizzle_mode: str | None = None
         self.num_stages: int | None = None
+        self.async_copy: bool | str = "auto"
         self.coalesce: Request | None = None
         self.scope: str | None = None
         self.store_predicate: Any = None
@@ -310,13 +311,17 @@ class Stage:
         self.swizzle_mode = mode_text(swizzle)
         self.alignments = []
 
-    def double_buffer(self, num_stages: int = 2) -> None:
-        """Keep ``num_stages`` versions of this cache, so that copying overlaps computing."""
+    def double_buffer(self, num_stages: int = 2, *, async_copy: bool | str = "auto") -> None:
+        """Keep ``num_stages`` versions of this cache, so that copying overlaps computing.
+
+        See :func:`tvm_layout_ext.schedule.double_buffer.double_buffer` for what the arguments mean.
+        """
         if not self.is_cache:
             raise ScheduleError(
                 f"double_buffer needs a stage that cache_read made; {self.name} is none."
             )
-        self.num_stages = check_num_stages(num_stages)
+        check_async_copy(async_copy)
+        self.num_stages, self.async_copy = check_num_stages(num_stages), async_copy
 
     def auto_coalesce(
         self,
