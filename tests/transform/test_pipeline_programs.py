@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from tvm import s_tir
 
 import tvm_layout_ext as tlx
 from tests.transform.pipeline_programs import LANES, block, copy, loop, program
@@ -48,6 +49,19 @@ def test_indirect_loads(index: int, data: int, extent: int) -> None:
     i = np.random.default_rng(1).integers(0, 9, (extent, LANES)).astype("int32")
     report = simulate(gather(index, data, extent), a, i, ZEROS)
     want = sum(a[i[k, ::-1], np.arange(LANES)] for k in range(extent))
+    np.testing.assert_array_equal(report.outputs["B"], want[::-1])
+    assert not report.hazards
+
+
+def test_pipeline_takes_copies_by_an_index_in_shared_memory() -> None:
+    """The gathered rows are copies as much as the indices are."""
+    sch = s_tir.Schedule(gather(1, 1, 5))
+    (loop_,) = [x for x in sch.get_loops(sch.get_sblock("R")) if sch.get(x).loop_var.name == "k"]
+    assert {sch.get(b).name_hint for b in sch.pipeline(loop_, 2)} == {"R", "S"}
+    a = rows(9)
+    i = np.random.default_rng(1).integers(0, 9, (5, LANES)).astype("int32")
+    report = simulate(sch, a, i, ZEROS)
+    want = sum(a[i[k, ::-1], np.arange(LANES)] for k in range(5))
     np.testing.assert_array_equal(report.outputs["B"], want[::-1])
     assert not report.hazards
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm
+from tvm import tirx
+
 from ..errors import ScheduleError
 from .double_buffer import check_async_copy, check_num_stages, double_buffer
 from .handles import find_loop
@@ -60,5 +63,11 @@ def _fills_shared(block: Any) -> bool:
     return (
         len(block.writes) == 1
         and block.writes[0].source.scope() in ("shared", "shared.dyn")
-        and scopes == {"global"}
+        and (scopes == {"global"} or _gathers(block.body))
     )
+
+
+def _gathers(stmt: Any) -> bool:
+    """Whether a statement copies an element of a global buffer, wherever its indices lie."""
+    value = stmt.value if isinstance(stmt, tirx.BufferStore) else None
+    return isinstance(value, tvm.ir.TensorLoad) and value.source.scope() in ("", "global")
