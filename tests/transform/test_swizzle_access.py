@@ -249,10 +249,11 @@ def test_rows_of_other_lengths_are_refused_and_padded() -> None:
 
 @st.composite
 def programs(draw: Any) -> tuple[s_tir.Schedule, str]:
-    dtype = draw(st.sampled_from(["int8", "float16", "float32", "float64"]))
-    size = np.dtype(dtype).itemsize
-    columns = draw(st.sampled_from([32, 64, 128])) // min(size, 4)
-    rows = draw(st.sampled_from([8, 32, 64]))
+    sizes = {"int8": 1, "float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+    dtype = draw(st.sampled_from(list(sizes)))
+    size = sizes[dtype]
+    columns = draw(st.sampled_from([32, 64, 128, 512])) // min(size, 4)
+    rows = draw(st.sampled_from([8, 32, 64] if columns < 128 else [8]))
     vector = draw(st.sampled_from([v for v in (1, 2, 4, 8, 16) if v * size <= 16 and v <= columns]))
     assume(rows * columns // vector >= 32)
     modes = ["auto", "pad", "xor", 32, (vector, 1, 2), (vector, 2, 4)]

@@ -140,7 +140,7 @@ class IndexWriter:
         """Take a sum apart into terms whose bits do not meet."""
         terms: list[_Term] = []
         for part in _addends(index):
-            terms.append(self._term([part]))
+            terms.extend(self._below(part) or [self._term([part])])
         terms.sort(key=lambda term: term.low)
         joined: list[_Term] = []
         for term in terms:
@@ -149,6 +149,23 @@ class IndexWriter:
             else:
                 joined.append(term)
         return joined
+
+    def _below(self, part: Any) -> list[_Term]:
+        """Take ``sum % 2^k`` apart: where bits do not meet, so do the remainders not.
+
+        TVM keeps ``(r * 512 + lane * 16 + v) % 4096`` whole where r goes beyond 8. As one term it
+        would go through the XOR with ``v``, and the vector that ``v`` counts would be torn.
+        """
+        if not isinstance(part, tirx.FloorMod) or not isinstance(part.b, tirx.IntImm):
+            return []
+        size = int(part.b)
+        if size <= 0 or size & size - 1:
+            return []
+        inner = self._terms(part.a)
+        if len(inner) < 2:
+            return []
+        below = [term for term in inner if 1 << term.low < size]
+        return [self._term([self._analyzer.simplify(term.value % size)]) for term in below]
 
     def _join(self, first: _Term, second: _Term) -> _Term:
         return self._term([first.value, second.value])
