@@ -12,7 +12,7 @@ from tvm_layout_ext.tune.features import FEATURES, features, kernels_of
 from tvm_layout_ext.tune.kernel_facts import Kernel
 from tvm_layout_ext.tune.latency import Gpu, Terms, latency, terms
 from tvm_layout_ext.tune.search import make_task
-from tvm_layout_ext.tune.simulated import count
+from tvm_layout_ext.tune.simulated import closed_form, count
 from tvm_layout_ext.tune.task import Task
 
 GEMM = ("gemm", (1024, 1024, 1024), "float16")
@@ -75,6 +75,25 @@ def test_sectors_and_requests_of_a_transpose_are_the_simulated_ones(
     world = [use for use in kernel.uses if use.site.scope == "global"]
     assert sum(use.requests for use in world) * kernel.grid == counted["requests"]
     assert sum(use.total for use in world) * kernel.grid == counted["sectors"]
+
+
+@pytest.mark.parametrize(("tile_j", "torn"), [(16, 1.0), (32, 0.0), (64, 0.0)])
+def test_loads_of_half_a_line_tear_it(tile_j: int, torn: float) -> None:
+    changes = {"tile_j": tile_j, "threads": 128, "read_vector": 2, "write_vector": 2}
+    kernel = kernel_of("transpose", (256, 256), "float32", **changes)
+    assert kernel.grid * kernel.torn == torn * 256 * 256 * 4 / 32
+
+
+def test_what_the_cost_knows_beside_counts() -> None:
+    task, config = candidate(*GEMM, stages=3)
+    known = closed_form(task, task.module(config))
+    # 64 tiles of 128 x 128; registers leave room for two.
+    assert known["products"] == 2 * 1024**3
+    assert (known["steps"], known["resident"]) == (32, 2)
+    assert known["memory"] == 3 * 1024 * 1024 * 2 // 32
+    # Rows of A's tiles, 32 float16, are half a line; those of B's, 128, are two.
+    assert known["torn"] == 64 * 32 * 128 * 64 / 32
+    assert closed_form(task, task.unscheduled) == {}
 
 
 @pytest.mark.parametrize(
