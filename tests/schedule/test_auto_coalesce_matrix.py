@@ -157,6 +157,50 @@ def test_small_odd_matrices_move_each_sector_once_without_conflicts(
             assert sectors(report, buffer) == pattern.least_sectors(store=store)
 
 
+@pytest.mark.parametrize(
+    ("shape", "order", "dtype"),
+    [
+        ((45, 26), (1, 0), "float32"),
+        ((26, 45), (1, 0), "float32"),
+        ((37, 41), (1, 0), "float16"),
+        ((33, 33), (1, 0), "float16"),
+        ((65, 17), (1, 0), "int8"),
+        ((50, 50), (1, 0), "int8"),
+    ],
+)
+def test_ragged_tensors_of_some_thousand_elements_move_each_sector_once(
+    shape: tuple[int, ...], order: tuple[int, ...], dtype: str, plans: list[tuple[Any, Plan]]
+) -> None:
+    pattern = permuted(shape, order, dtype)
+    path, report = run(pattern)
+    assert (path, report.bank_conflicts, report.hazards) == ("staged", 0, [])
+    for buffer, store in (("A0", False), ("B", True)):
+        assert sectors(report, buffer) == pattern.least_sectors(store=store)
+    ((_, plan),) = plans[-1:]
+    assert plan.out.units <= 128 * plan.threads
+
+
+def test_no_blocks_can_share_out_a_matrix_ragged_on_both_sides() -> None:
+    """Why larger ones move some sectors twice.
+
+    Sectors of A and of B that have an element in common must belong to one block, if each is to be
+    moved once. Joined so, all sectors of 300x300 halves hang together: 180,000 bytes in one block.
+    """
+    flat = np.arange(300 * 300).reshape(300, 300)
+    size = 2
+    read, written = flat.T.reshape(-1) * size // 32, flat.reshape(-1) * size // 32
+    block = np.arange(written.max() + 1)
+    for _ in range(len(block)):
+        least = np.full(read.max() + 1, len(block))
+        np.minimum.at(least, read, block[written])
+        joined = block.copy()
+        np.minimum.at(joined, written, least[read])
+        if (joined == block).all():
+            break
+        block = joined
+    assert (block == 0).all()
+
+
 def test_rows_of_seven_floats_are_turned_by_less_than_a_warp() -> None:
     pattern = permuted((33, 7), (1, 0), "float32")
     path, report = run(pattern)

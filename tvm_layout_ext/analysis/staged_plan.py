@@ -20,8 +20,10 @@ __all__ = ["Plan", "StagedLoad", "dims_of", "plan_tile"]
 #: Bytes of a tile from which on 512 threads move it faster than 256: on an H200 64x64 of f32 went
 #: at 0.974 of a copy and 0.964, 128x256 of i8 at 0.950 and 0.931; 64x64 of f16 at 0.98 with either.
 _LARGE_TILE = 1 << 14
-#: Elements up to which a tensor of ragged rows is left to one warp, that walks on from row to row.
-_ONE_BLOCK = 1024
+#: Elements up to which a tensor of ragged rows is left to one warp, that walks on from row to row,
+#: and the most steps that a thread then takes: they are unrolled.
+_ONE_BLOCK = 4096
+_MOST_STEPS = 128
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,7 @@ def _in_one_block(
     So no sector is moved twice, wherever rows begin. A request then spans rows of both orders, and
     its elements must meet every bank once in either: with 32, 16 or 8 lanes and rows of a length of
     their own, in the order of the load or of the store, they do in all that was tried (3 to 65
-    times 2 to 9 elements of 1, 2 and 4 bytes).
+    times 2 to 9 elements of 1, 2 and 4 bytes), and in most of up to 4096 elements.
     """
     load, store = boxes.tiles[0].access, _store_of(nest)
     order = boxes.tiles[0].dims
@@ -216,8 +218,10 @@ def _in_one_block(
         into = box_walk(extents, order, read)
         threads = min(lanes, ceil_power(max(into.units, out.units)))
         sides = ((into, read * load.bytes), (out, wide * store.bytes))
-        if threads > most or any(
-            walk.units > threads and threads * width % SECTOR_BYTES for walk, width in sides
+        if (
+            max(into.units, out.units) > _MOST_STEPS * threads
+            or threads > most
+            or any(walk.units > threads and threads * width % SECTOR_BYTES for walk, width in sides)
         ):
             continue
         rows = [order] if wide * read > 1 else [order, tuple(range(len(extents)))]
