@@ -32,6 +32,7 @@ def test_every_record_was_measured_on_a_named_gpu() -> None:
         assert record.versions["driver"]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("record", _BEST, ids=lambda r: str(r.workload).replace(" ", "-"))
 def test_the_winner_still_has_the_recorded_counters(record: Record) -> None:
     work = record.workload

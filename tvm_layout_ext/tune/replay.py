@@ -51,13 +51,20 @@ class Replay:
 
 
 def best_records(records: Sequence[Record]) -> list[Record]:
-    """The best record of each workload, runner, device and architecture, in order of appearance."""
+    """The best record of each workload, runner, device and architecture, in order of appearance.
+
+    Where finalists were timed in turns, it is one of them: other times are of other moments.
+    """
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         if record.score is not None:
             key = (record.workload.hash, record.runner, record.device, record.arch)
             groups.setdefault(key, []).append(record)
-    return [best_first(group)[0] for group in groups.values()]
+    return [best_first(_finalists(group) or group)[0] for group in groups.values()]
+
+
+def _finalists(group: Sequence[Record]) -> list[Record]:
+    return [record for record in group if record.kind == "finalist"]
 
 
 def find_record(records: Sequence[Record], prefix: str) -> Record:
