@@ -12,6 +12,7 @@ from tests.tune.helpers import make_model
 from tvm_layout_ext.tune import Record, tune
 from tvm_layout_ext.tune.knobs import Config
 from tvm_layout_ext.tune.measurement import Measurement
+from tvm_layout_ext.tune.run import Run
 from tvm_layout_ext.tune.task import Task
 
 
@@ -35,6 +36,8 @@ def tell(record: Record, _done: int, _total: int) -> None:
 
 def main() -> None:
     folder, trials = sys.argv[1], int(sys.argv[2])
+    steps = vars(sys.modules[Run.__module__])
+    steps |= {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}
     print("started", flush=True)
     tune("transpose", shape=(64, 64), trials=trials, runner=Quick(), log=folder, progress=tell)
     print("finished", flush=True)

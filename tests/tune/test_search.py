@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tvm_layout_ext.tune.backend import InProcess
 from tvm_layout_ext.tune.knobs import Config
 from tvm_layout_ext.tune.measurement import Measurement
 from tvm_layout_ext.tune.records import Log, Record
+from tvm_layout_ext.tune.run import Run
 from tvm_layout_ext.tune.task import Task
 from tvm_layout_ext.tune.verify import WrongResultError
 
@@ -46,6 +48,14 @@ class FakeRunner:
         if config in self.wrong:
             raise WrongResultError("3 of 9 elements differ.")
         return str(task.workload)
+
+
+@pytest.fixture(autouse=True)
+def brief(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search in few steps, unless the test is about where they lead."""
+    if "guided_search_learns" not in request.node.name:
+        for name, value in {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}.items():
+            monkeypatch.setattr(sys.modules[Run.__module__], name, value)
 
 
 @pytest.fixture
