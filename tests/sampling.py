@@ -1,4 +1,4 @@
-"""How much of a large matrix a plain run does: at least a tenth, chosen by a fixed seed."""
+"""How much of a large matrix a plain run does: at least a twelfth, chosen by a fixed seed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ whole = False
 
 
 def sample_size(cases: int) -> int:
-    """Cases of a matrix that run: all of a small one, else a tenth."""
-    return cases if whole or cases <= 8 else max(8, math.ceil(cases / 10))
+    """Cases of a matrix that run: all of a small one, else a twelfth and at least three."""
+    return cases if whole or cases <= 3 else max(3, math.ceil(cases / 12))
 
 
 def matrix_examples(count: int) -> int:
