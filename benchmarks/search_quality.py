@@ -203,12 +203,15 @@ def run_command(
     modelled: int = 300,
     simulated: int = 48,
 ) -> None:
-    """Replay searches on sweeps."""
-    results: list[dict[str, Any]] = []
+    """Replay searches on sweeps; what the file holds of other sweeps stays."""
+    held = json.loads(out.read_text()) if out.exists() else {"sweeps": []}
+    results = {one["sweep"]: one for one in held["sweeps"] if held["trials"] == trials}
     for path in sweeps:
-        results.append(studied(path, seeds, trials, processes, modelled, simulated))
-        out.write_text(json.dumps({"trials": trials, "sweeps": results}, indent=1) + "\n")
-    print(table(results))
+        found = studied(path, seeds, trials, processes, modelled, simulated)
+        results[path.name] = found
+        written = {"trials": trials, "sweeps": [results[name] for name in sorted(results)]}
+        out.write_text(json.dumps(written, indent=1) + "\n")
+    print(table(list(results.values())))
 
 
 @app.command("draw")
@@ -233,6 +236,7 @@ def draw_command(
         plot.set_title(f"{result['workload']}\n{result['measured']} candidates", fontsize=9)
         plot.set_xlabel("trials")
     axes[0].set_ylabel("share of the sweep's best speed")
+    axes[0].set_ylim(0.6, 1.02)
     axes[0].legend(loc="lower right")
     figure.savefig(out, dpi=150)
 
