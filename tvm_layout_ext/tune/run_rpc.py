@@ -7,12 +7,13 @@ Start a tracker on any machine, and on each machine with GPUs one server a GPU::
     CUDA_VISIBLE_DEVICES=1 python -m tvm_layout_ext.tune.rpc_server --tracker HOST:9190 --key h200
     python -m tvm.exec.query_rpc_tracker --host HOST --port 9190
 
-TVM's own server (``python -m tvm.exec.rpc_server``) forks its sessions, and TVM 0.27 initialises CUDA
-when it is imported where there is a GPU, after which a forked process cannot use it; it also ends
-when a candidate crashes its session. All servers of one key
-should have the same GPU, as their times are compared. Kernels are built where the tuner runs, so
-the servers need neither nvcc nor this package's sources, but the same processor architecture and
-the same TVM. RPC is neither encrypted nor authenticated: use it in a network that you trust.
+TVM's own server (``python -m tvm.exec.rpc_server``) forks its sessions. TVM 0.27 initialises CUDA
+when it is imported where there is a GPU, and a forked process cannot use it then; that server also
+ends when a candidate crashes its session. All servers of one key should have the same GPU, as their
+times are compared. Kernels are built where the tuner runs, so the servers need no nvcc, but the
+same processor architecture, TVM and this package. A trial opens a session of its own and sends its
+inputs, which takes seconds where they are large. RPC is neither encrypted nor authenticated: use it
+in a network that you trust.
 """
 
 from __future__ import annotations
