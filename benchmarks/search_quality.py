@@ -89,9 +89,9 @@ def guided(sweep: Sweep, seed: int, trials: int) -> list[float | None]:
 
 def drawn(sweep: Sweep, seed: int, trials: int) -> list[float | None]:
     """Seconds of candidates drawn at random without repeats, the default first."""
-    task = task_of(sweep)
-    rest = [e for e in sweep.entries if e.config != task.space.default()]
-    first = [e for e in sweep.entries if e.config == task.space.default()]
+    default = task_of(sweep).space.default()
+    rest = [entry for entry in sweep.entries if entry.config != default]
+    first = [entry for entry in sweep.entries if entry.config == default]
     random.Random(seed).shuffle(rest)
     return [entry.seconds for entry in [*first, *rest][:trials]]
 
