@@ -172,12 +172,13 @@ def test_pipelined_gemm_shows_what_its_text_says(
     results = Path(__file__).parents[2] / "benchmarks" / "results"
     for label, (name, config) in names["STEPS_MEASURED"].items():
         groups = json.loads((results / f"{name}.json").read_text())["groups"]
-        rows = {r["config"]: r for g in groups[:1] for r in g["rows"]}
+        rows = {r["config"].replace(" prefetch=0", ""): r for g in groups[:1] for r in g["rows"]}
         (line,) = (one for one in lines if one.startswith(f"{label:34} "))
-        if config not in rows:
+        row = rows.get(config)
+        if row is None:
             assert line.endswith(f"not measured: {name}.json has no row {config!r}")
             continue
-        speed, library = rows[config]["tflops"], rows["cuBLAS"]["tflops"]
+        speed, library = row["tflops"], rows["cuBLAS"]["tflops"]
         assert line == f"{label:34} {speed:6.1f} TFLOPS, {speed / library:.2f} of cuBLAS"
 
     assert sorted(p.name for p in folder.iterdir()) == [
