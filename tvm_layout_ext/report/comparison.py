@@ -10,7 +10,7 @@ from ..tune.records import Record
 from ..tune.search import Result
 from .tuning import make_table, score_text
 
-__all__ = ["comparison_table", "rival", "why"]
+__all__ = ["COUNTERS", "comparison_table", "rival", "why"]
 
 _TERMS = {
     "memory": "global memory sectors",
@@ -19,7 +19,8 @@ _TERMS = {
     "barriers": "barriers",
     "latency": "waves of blocks that wait",
 }
-_COUNTERS = (
+#: What is compared, in this order: fields of :class:`tvm_layout_ext.tune.cost.Counters`.
+COUNTERS = (
     "blocks",
     "requests",
     "sectors",
@@ -50,7 +51,7 @@ def comparison_table(result: Result) -> Table | None:
     table = make_table(f"Winner against {name}", ("", name, "winner", "ratio"), frozenset({""}))
     scores = other.score, best.score
     table.add_row("score", score_text(other), score_text(best), _ratio(*scores))
-    for counter in _COUNTERS:
+    for counter in COUNTERS:
         old, new = before[counter], after[counter]
         table.add_row(counter.replace("_", " "), f"{old:,}", f"{new:,}", _ratio(old, new))
     return table

@@ -12,6 +12,7 @@ from ...tune.operator import find_operator
 from ...tune.ranking import best_first
 from ...tune.records import Record
 from ...tune.search import make_task
+from ..comparison import COUNTERS
 from ..tuning import config_text, score_text
 from .convergence import Convergence, convergence
 from .drawing import number
@@ -20,17 +21,6 @@ from .roofline import Roofline, roofline
 from .table import Table, trial_table
 
 __all__ = ["Workload", "workloads"]
-
-_COUNTERS = (
-    "blocks",
-    "requests",
-    "sectors",
-    "ideal_sectors",
-    "sectors_per_request",
-    "wavefronts",
-    "bank_conflicts",
-    "barriers",
-)
 
 
 @dataclass(frozen=True)
@@ -239,5 +229,5 @@ def _counters(default: Record | None, winner: Record | None) -> list[list[str]]:
             number(after[name]),
             f"{after[name] / before[name]:.2f}" if before[name] else "",
         ]
-        for name in _COUNTERS
+        for name in COUNTERS
     ]
