@@ -27,6 +27,7 @@ from tvm_layout_ext import te
 from tvm_layout_ext.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE, Architecture
 from tvm_layout_ext.intrin import INSTRUCTIONS
 from tvm_layout_ext.schedules._gemm_space import prune
+from tvm_layout_ext.schedules._split_k import add_up
 from tvm_layout_ext.schedules.matmul import compute, inputs
 from tvm_layout_ext.transform.launch_bounds import MIN_BLOCKS
 from tvm_layout_ext.tune.knobs import Config, Refusal, knob
@@ -110,7 +111,13 @@ def multiply(sch: s_tir.Schedule, block: str, config: Config, instruction: str =
     """Schedule a product, and what is computed from it element by element, for tensor cores."""
     tile = [int(config[f"tile_{dim}"]) for dim in "mnk"]
     warps = [int(config[f"warps_{dim}"]) for dim in "mn"]
-    tc = sch.use_tensor_core(block, instruction, multiples=tile)
+    slices = int(config.get("split_k", 1))
+    cut = sch.split_k(block, slices, multiple=tile[2]) if slices > 1 else None
+    tc = sch.use_tensor_core(cut.partial if cut else block, instruction, multiples=tile)
+    if cut:
+        for copy in cut.copies:
+            sch.compute_inline(copy)
+        add_up(sch, cut.sum)
     m_size, n_size, k_size = INSTRUCTIONS[tc.instruction].shape
 
     mo, wm, mi = sch.split(tc.m, [None, warps[0], tile[0] // warps[0] // m_size])

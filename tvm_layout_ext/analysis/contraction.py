@@ -158,14 +158,25 @@ class _Reader:
     def _positions(self, buffer: Any, indices: Sequence[Any]) -> list[int]:
         found = []
         for index in indices:
-            at = [i for i, v in enumerate(self.variables) if v.same_as(index)]
-            if not at or at[0] in found:
+            at = self._iterators(index)
+            if not at or any(i in found for i in at):
                 raise ScheduleError(
                     f"{self.name} indexes {buffer.name} by {index}; every index must be an "
-                    "iterator of its own."
+                    "iterator of its own, or a slice's times its length and one."
                 )
-            found.append(at[0])
+            found.extend(at)
         return found
+
+    def _iterators(self, index: Any) -> list[int]:
+        """Positions of the iterators of an index: itself, or ``slice * length + one``."""
+        if isinstance(index, tirx.Add) and isinstance(index.a, tirx.Mul):
+            outer, inner = (self._iterators(one) for one in (index.a.a, index.b))
+            factor = index.a.b
+            if len(outer) == len(inner) == 1 and isinstance(factor, tirx.IntImm):
+                extent = self.block.iter_vars[inner[0]].dom.extent
+                if isinstance(extent, tirx.IntImm) and int(extent) == int(factor):
+                    return [*outer, *inner]
+        return [i for i, v in enumerate(self.variables) if v.same_as(index)]
 
     def _extents(self) -> tuple[int, ...]:
         extents = [iterator.dom.extent for iterator in self.block.iter_vars]

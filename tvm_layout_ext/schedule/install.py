@@ -13,6 +13,7 @@ from .pipeline import pipeline
 from .prefetch import prefetch
 from .rasterize import rasterize
 from .set_fragment_layout import set_fragment_layout
+from .split_k import split_k
 from .spread_sums import spread_sums
 from .store_matrix import store_matrix
 from .swizzle import swizzle
@@ -28,6 +29,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "prefetch": prefetch,
     "rasterize": rasterize,
     "set_fragment_layout": set_fragment_layout,
+    "split_k": split_k,
     "spread_sums": spread_sums,
     "store_matrix": store_matrix,
     "swizzle": swizzle,
