@@ -37,9 +37,10 @@ def fused(sch: s_tir.Schedule) -> tuple[tvm.IRModule, list[str]]:
     return mod, [f"{d.subject}: {d.text}" for d in made]
 
 
-def left(sch: s_tir.Schedule) -> None:
+def left(sch: s_tir.Schedule, why: str = "") -> None:
     mod, notes = fused(sch)
-    assert notes == []
+    wanted = [f"does not start at what block D adds: {why}"] if why else []
+    assert [note.partition(": ")[2] for note in notes] == wanted
     tvm.ir.assert_structural_equal(mod, sch.mod)
 
 
@@ -107,41 +108,82 @@ def test_sums_in_local_memory_of_each_thread() -> None:
     run(sch)
 
 
+NO_ELEMENT = "that is not one element of a buffer"
+READ_TWICE = "it is read elsewhere, too"
+
+
 @pytest.mark.parametrize(
-    "add",
+    ("add", "why"),
     [
-        lambda p, c, i, j: p[i, j] - c[i, j],
-        lambda p, c, i, j: p[i, j] + c[i, j] * c[j, i],
-        lambda p, c, i, j: p[i, j] + c[i, j] + p[j, i],
-        lambda p, c, i, j: p[i, j] * c[i, j],
-        lambda p, c, i, j: p[i, j] + p[j, i] * c[i, j],
-        lambda p, c, i, j: p[i, (j + 1) % 32] + c[i, j],
+        (lambda p, c, i, j: p[i, j] - c[i, j], ""),
+        (lambda p, c, i, j: p[i, j] * c[i, j], ""),
+        (lambda p, c, i, j: p[i, j] + c[i, j] * c[j, i], NO_ELEMENT),
+        (lambda p, c, i, j: p[i, j] + 1.0, NO_ELEMENT),
+        (lambda p, c, i, j: p[i, j] + c[i, j] + p[j, i], READ_TWICE),
+        (lambda p, c, i, j: p[i, j] + p[j, i] * c[i, j], READ_TWICE),
+        (
+            lambda p, c, i, j: p[i, (j + 1) % 32] + c[i, j],
+            "the sums are not cleared and read element by element, whole",
+        ),
     ],
 )
-def test_other_ends_are_left_alone(add: Any) -> None:
-    left(scheduled(add))
+def test_other_ends_are_left_alone(add: Any, why: str) -> None:
+    left(scheduled(add), why)
+
+
+def test_what_follows_the_addition_may_follow_the_sum() -> None:
+    mod, notes = fused(scheduled(lambda p, c, i, j: te.max(p[i, j] + c[i, j], 0.0) * 2.0))
+    assert len(notes) == 1
+    assert "D[v_i, v_j] = T.max(P[v_i, v_j], T.float32(0.0)) * T.float32(2.0)" in (
+        mod["main"].script()
+    )
 
 
 def test_an_addend_of_another_type_is_left_alone() -> None:
-    left(scheduled(lambda p, c, i, j: p[i, j] + c[i, j].astype("float32"), "float16"))
+    left(
+        scheduled(lambda p, c, i, j: p[i, j] + c[i, j].astype("float32"), "float16"),
+        NO_ELEMENT,
+    )
 
 
 def test_a_sum_by_several_threads_is_left_alone() -> None:
     sch = scheduled()
     sch.bind(sch.get_loops("P")[-1], "threadIdx.x")
-    left(sch)
+    left(sch, "several threads sum together")
 
 
 def test_a_sum_that_is_to_be_mapped_is_left_alone() -> None:
     sch = scheduled()
     sch.annotate(sch.get_sblock("P"), "layout_ext.auto_coalesce", 1)
-    left(sch)
+    left(sch, "block P asks for layout_ext.auto_coalesce")
 
 
 def test_a_sum_that_is_copied_first_is_left_alone() -> None:
     sch = scheduled()
     sch.cache_read(sch.get_sblock("D"), 0, "local")
     left(sch)
+
+
+def test_an_addend_that_is_computed_here_is_left_alone() -> None:
+    a, c = (te.placeholder((32, 32), "float32", name) for name in "AC")
+    k = te.reduce_axis((0, 32), "k")
+    twice = te.compute((32, 32), lambda i, j: c[i, j] * 2.0, "twice")
+    p = te.compute((32, 32), lambda i, j: te.sum(a[i, k] * a[k, j], axis=k), "P")
+    d = te.compute((32, 32), lambda i, j: p[i, j] + twice[i, j], "D")
+    func = te.create_prim_func([a, c, d]).with_attr("layout_ext.annotated", 1)
+    left(s_tir.Schedule(func), "twice is written in this function, maybe after the sum starts")
+
+
+def test_one_result_starts_one_of_two_sums() -> None:
+    a, b = (te.placeholder((32, 32), "float32", name) for name in "AB")
+    k, h = (te.reduce_axis((0, 32), name) for name in "kh")
+    p = te.compute((32, 32), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "P")
+    q = te.compute((32, 32), lambda i, j: te.sum(b[i, h] * a[h, j], axis=h), "Q")
+    d = te.compute((32, 32), lambda i, j: p[i, j] + q[i, j], "D")
+    func = te.create_prim_func([a, b, d]).with_attr("layout_ext.annotated", 1)
+    _, notes = fused(s_tir.Schedule(func))
+    assert len(notes) == 2
+    assert all("is written in this function" in note for note in notes)
 
 
 def test_a_function_without_the_mark_is_returned_as_it_is() -> None:

@@ -15,13 +15,16 @@ from .. import decisions
 from ..analysis.placement import iter_values, uses
 from ..errors import ScheduleError
 from ..intrin import fragment_index, register
+from .fragment_nest import substitute
 from .mark_annotated import ANNOTATION_PREFIX, MARK
 
-__all__ = ["TENSOR_CORE", "LowerTensorCore"]
+__all__ = ["START", "TENSOR_CORE", "LowerTensorCore"]
 
 #: Annotation of a block that is one tile: the intrinsic that does it, and for a sum the one that
 #: clears it first.
 TENSOR_CORE = ANNOTATION_PREFIX + "tensor_core"
+#: In the place of the intrinsic that clears: the sums start at what their ``init`` loads.
+START = ANNOTATION_PREFIX + "start"
 _NAME = "LowerTensorCore"
 _MOST_ELEMENTS = 2**31 - 1
 
@@ -45,9 +48,43 @@ def _lower(sch: Any, block: Any) -> None:
     _lay_out(sch, block, intrinsic)
     if clears and node.init is not None:
         clear = sch.decompose_reduction(block, _first_summed(sch, block))
-        _tensorize(sch, clear, clears[0], f"{name}, which it clears,")
+        if clears[0] == START:
+            _spread_start(sch, clear)
+        else:
+            _tensorize(sch, clear, clears[0], f"{name}, which it clears,")
     _tensorize(sch, block, intrinsic, name)
     decisions.note(_NAME, name, _told(intrinsic))
+
+
+def _spread_start(sch: Any, clear: Any) -> None:
+    """Let each lane load what the sums that it holds start at, neighbours of a row as a vector.
+
+    The vector goes to registers of its own first: were all accesses of the sums vectors, TVM would
+    make vectors of their elements, which ``mma`` counts.
+    """
+    (element,) = sch.get_child_blocks(clear)
+    down, right = sch.get_loops(element)[-2:]
+    row_half, row = sch.split(down, [2, 8])
+    column_half, pair, two = sch.split(right, [2, 4, 2])
+    sch.reorder(row, pair, column_half, row_half, two)
+    sch.bind(sch.fuse(row, pair), "threadIdx.x")
+    if _is_along_row(sch.get(element)):
+        vector = sch.cache_read(element, 0, "local")
+        sch.compute_at(vector, row_half)
+        sch.vectorize(sch.get_loops(vector)[-1])
+    for loop in (column_half, row_half, two):
+        sch.unroll(loop)
+
+
+def _is_along_row(block: Any) -> bool:
+    """Whether a block loads neighbours of a row of sums, without condition, as neighbours."""
+    load, column = block.body.value, block.iter_vars[-1].var
+    if not isinstance(load, tvm.ir.TensorLoad):
+        return False
+    *before, last = load.indices
+    zero = tirx.const(0, str(column.ty.dtype))
+    is_first = tvm.sym.Analyzer().can_prove(last - column == substitute(last, {column: zero}))
+    return is_first and not any(uses(index, column) for index in before)
 
 
 def _told(intrinsic: str) -> str:
