@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -83,9 +84,10 @@ def test_without_jinja2_the_extra_is_named(tmp_path: Path) -> None:
         f"sys.argv = ['tvm-layout', 'report', {str(log)!r}, '-o', 'r.html', '--no-kernels']\n"
         "main()\n"
     )
+    root = str(Path(__file__).parents[1])
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120,
-        check=False, env={"PYTHONPATH": str(Path(__file__).parents[1])},
+        check=False, env=os.environ | {"PYTHONPATH": os.pathsep.join([root, *sys.path])},
     )  # fmt: skip
     assert ran.returncode == 2, ran.stderr
     assert "needs jinja2, which is not installed: pip install 'tvm-layout-ext[viz]'." in ran.stderr

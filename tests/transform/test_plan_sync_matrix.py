@@ -110,11 +110,11 @@ def test_random_chains() -> None:
     def run(chain: tuple[Problem, Any]) -> None:
         problem, schedule = chain
         try:
-            mod = schedule.to_module(problem.args)
+            # A few are refused only when lowered: a copy under a condition that its reader lacks.
+            program = device_program(marked(schedule.to_module(problem.args)))
         except ScheduleError:
             return
         arrays = problem.arrays(seed=0)
-        program = device_program(marked(mod))
         report = simulate(program, *arrays, progress=False)
         assert report.hazards == []
         for tensor, wanted in zip(problem.outputs, problem.reference(*arrays), strict=True):

@@ -196,7 +196,12 @@ def test_nvrtc_reports_as_nvcc_does(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="the package cuda-bindings is not installed")
     monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvrtc")
     source = 'extern "C" __global__ void k(float* p) {{ p[threadIdx.x] += 1; {} }}'
-    code = machine_code(source.format(""), ARCH)
+    try:
+        code = machine_code(source.format(""), ARCH)
+    except TargetError as error:
+        if "Cannot find CUDA headers" not in str(error):
+            raise
+        pytest.skip("nvrtc finds no CUDA headers here")
     assert (code.compiler, code.spill_bytes) == ("nvrtc", 0)
     assert code.registers is not None
     with pytest.raises(PtxasError, match="Not a name of any known instruction: 'bogus'"):
