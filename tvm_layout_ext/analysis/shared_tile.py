@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from ..layout.linear import log2
 from ..layout.requests import request_wavefronts
 from .staging import LINE_BYTES, Walk, ceil_power
 
-__all__ = ["SharedTile", "conflicts", "padded", "place_tile", "swizzled"]
+__all__ = ["SharedTile", "conflicts", "end_conflicts", "padded", "place_tile", "swizzled"]
 
 #: More conflicts than any tile has.
 _ANY = 1 << 30
@@ -159,6 +160,7 @@ def place_tile(
     *,
     lanes: int = WARP_SIZE,
     any_row: bool = False,
+    ragged: bool = False,
 ) -> tuple[SharedTile, int]:
     """Find the shared layout with the fewest bank conflicts, and count those that remain.
 
@@ -179,11 +181,15 @@ def place_tile(
         Lanes of a request: a block may have less than a warp.
     any_row : bool
         Rows may begin inside of a bank's word.
+    ragged : bool
+        Some tiles are not full; :func:`_for_part_warps` says when that matters.
     """
     best, least = None, _ANY
     if all(extent == ceil_power(extent) for extent in tile):
         best = SharedTile(tuple(order), swizzled(tile, order, into, out, size))
         least = conflicts((into, out), tile, best, size, lanes=lanes)
+        if ragged and least == 0 and size > BANK_BYTES:
+            best = _for_part_warps(tile, best, into, out, size)
     inner = order[-1]
     width = max(into.unit[inner], out.unit[inner], 1 if any_row else BANK_BYTES // size)
     first = -tile[inner] % width
@@ -196,6 +202,74 @@ def place_tile(
             best, least = place, found
     assert best is not None
     return best, least
+
+
+def _for_part_warps(
+    tile: Sequence[int], place: SharedTile, into: Walk, out: Walk, size: int
+) -> SharedTile:
+    """Swap two bits of an index, where lanes at the end of a ragged row would meet a bank twice.
+
+    Of 8-byte elements 16 lanes are a phase, and two phases of a read join where all partners of
+    active lanes sleep: the hardware then wants one wavefront of both. Where 8 lanes lie along the
+    store by 4 along the load, and 2 of the 8 are left, these are 8 lanes of two phases; the swizzle
+    saw to each phase alone. That the second bit along the load goes to the banks of the second bit
+    along the store, not of the first, is as good for whole warps.
+    """
+    if not _part_warp_conflicts(tile, place, out, size):
+        return place
+    assert place.images is not None
+    for position, bits in enumerate(place.images[:-1]):
+        for one, other in combinations(range(len(bits)), 2):
+            swapped = list(bits)
+            swapped[one], swapped[other] = bits[other], bits[one]
+            images = [*place.images[:position], swapped, *place.images[position + 1 :]]
+            found = SharedTile(place.order, images)
+            if not _part_warp_conflicts(tile, found, out, size) and not conflicts(
+                (into, out), tile, found, size
+            ):
+                return found
+    return place
+
+
+def _part_warp_conflicts(tile: Sequence[int], place: SharedTile, out: Walk, size: int) -> int:
+    """Count conflicts of a warp that reads a swizzled tile, over all ends that the tile may have.
+
+    Other warps read the same pattern, all its offsets changed by one XOR.
+    """
+    lanes = out.places(len(tile))[:WARP_SIZE]
+    ends = product(*(np.unique(lanes[:, dim]) for dim in range(len(tile))))
+    active = np.array([(lanes <= np.array(end)).all(axis=1) for end in ends])
+    active = np.pad(active, ((0, 0), (0, WARP_SIZE - len(lanes))))
+    starts = np.pad(place.offsets(lanes) * size, (0, WARP_SIZE - len(lanes)))
+    waves, least = request_wavefronts(np.broadcast_to(starts, active.shape), active, size)
+    return int((waves - least).sum())
+
+
+def end_conflicts(
+    out: Walk, tile: Sequence[int], place: SharedTile, size: int, extents: Sequence[int]
+) -> int:
+    """Count the conflicts in which tiles are read, those at the ends of ragged dims included.
+
+    Parameters
+    ----------
+    out : Walk
+    tile : sequence of int
+    place : SharedTile
+        Without conflicts for whole warps.
+    size : int
+        Bytes of an element. Up to 4 a warp is one phase, and part of it meets no bank more often.
+    extents : sequence of int
+        Of the tensor, in the order of the store.
+    """
+    if size <= BANK_BYTES:
+        return 0
+    found = 0
+    for end in product(*({t, n % t or t} for n, t in zip(extents, tile, strict=True))):
+        for starts, active, width in _requests([out], tile, place, WARP_SIZE, end):
+            live = active.any(axis=1)
+            waves, least = request_wavefronts(starts[live] * size, active[live], width * size)
+            found += int((waves - least).sum())
+    return found
 
 
 def conflicts(
@@ -234,13 +308,20 @@ def conflicts(
 
 
 def _requests(
-    walks: Sequence[Walk], tile: Sequence[int], place: SharedTile, lanes: int
+    walks: Sequence[Walk],
+    tile: Sequence[int],
+    place: SharedTile,
+    lanes: int,
+    end: Sequence[int] | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-    """Offsets of the lanes of each request, which of them are in the tile, and their width."""
+    """Offsets of the lanes of each request, which of them are in the tile, and their width.
+
+    ``end`` is how much there is of the tile, if not all.
+    """
     inner, rank = place.order[-1], len(tile)
     for walk in walks:
         places = walk.places(rank)
-        active = _by_request((places < np.array(tile)).all(axis=1), lanes)
+        active = _by_request((places < np.array(end or tile)).all(axis=1), lanes)
         shape = [1 if dim == inner else n for dim, n in enumerate(walk.unit)]
         for element in np.indices(shape).reshape(rank, -1).T:
             offsets = _by_request(place.offsets(places + element), lanes)

@@ -11,7 +11,7 @@ from ..errors import ScheduleError
 from ..hardware import BANK_BYTES, SECTOR_BYTES, WARP_SIZE
 from .access import Access, Nest
 from .mapping import own_order
-from .shared_tile import SharedTile, place_tile
+from .shared_tile import SharedTile, end_conflicts, place_tile
 from .staging import Walk, box, ceil_power, load_walk, store_walk, widest_load
 from .whole_rows import Side, box_walk, patch_walks, reshaped, sectors, whole_rows
 
@@ -156,10 +156,13 @@ def _boxes(
     out = store_walk(
         tile, orders[0][-1], vector=vector, group=group, size=store.bytes, threads=threads
     )
+    sizes = [loop.size for loop in nest.loops]
+    ragged = any(n is None or n % part for n, part in zip(sizes, tile, strict=True))
     tiles = []
     for access, order, width in zip(staged, orders, vectors, strict=True):
         into = load_walk(tile, order, width, threads)
-        tiles.append(StagedLoad(access, into, place_tile(tile, order, into, out, access.bytes)[0]))
+        place, _ = place_tile(tile, order, into, out, access.bytes, ragged=ragged)
+        tiles.append(StagedLoad(access, into, place))
     return Plan(tile, tiles, out, threads)
 
 
@@ -189,7 +192,7 @@ def _whole_rows(
             for vector in _halves(loads):
                 into = box_walk(tile, order, vector)
                 place, left = place_tile(tile, order, into, out, load.bytes)
-                if left == 0:
+                if left == 0 and not end_conflicts(out, tile, place, load.bytes, extents):
                     threads = _threads([into.units, out.units], most)
                     slowest = out.pieces[-1][0]
                     if tile[slowest] < extents[slowest]:
