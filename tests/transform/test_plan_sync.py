@@ -222,6 +222,65 @@ def test_refuses_what_needs_a_barrier_in_divergent_code() -> None:
         outline(kernel(DIVERGENT_LOOP))
 
 
+SYNC = "T.tvm_storage_sync('shared')"
+#: What is around a barrier that only some threads come to, and how it is named.
+DIVERGENT_BARRIERS = [
+    ("if t < 32:\n    {sync}", "if threadIdx.x < 32"),
+    ("if t < 32:\n    S[t] = A[0, t]\nelse:\n    {sync}", "if threadIdx.x < 32"),
+    ("for k in range(t):\n    {sync}", "loop k of threadIdx.x iterations"),
+    ("if A[0, t] < T.float32(0):\n    {sync}", r"if A\w*\[.*\] < T.float32\(0"),
+    ("if B[0, 0] < T.float32(0):\n    {sync}\nB[0, t] = S[t]", r"if B\w*\[0.*\] < T.float32"),
+    ("L[0] = t\nif L[0] < 32:\n    {sync}", r"if L\w*\[0\] < 32"),
+    ("L[0] = 0\nif t < 3:\n    L[0] = 1\nif L[0] < 1:\n    {sync}", r"if L\w*\[0\] < 1"),
+    ("L[0] = 0\nwhile L[0] < t:\n    {sync}\n    L[0] = L[0] + 1", "while L"),
+    (
+        "for k in range(9):\n    if k == t:\n        T.evaluate(T.break_loop())\n    {sync}",
+        "loop k of 9 iterations, which only some threads leave early",
+    ),
+    (
+        "for k in range(9):\n    if S[t] < T.float32(k):\n        {sync}",
+        r"if S\w*\[threadIdx.x\] < ",
+    ),
+]
+
+
+@pytest.mark.parametrize("sync", [SYNC, "T.cuda.cta_sync()"])
+@pytest.mark.parametrize(("body", "named"), DIVERGENT_BARRIERS)
+def test_refuses_a_barrier_that_only_some_threads_come_to(body: str, named: str, sync: str) -> None:
+    head = "L = T.sblock_alloc_buffer((1,), 'int32', scope='local')\n"
+    with pytest.raises(ScheduleError, match=f"A barrier stands inside '{named}") as error:
+        outline(kernel(body.format(sync=sync), head=head))
+    assert "put the barrier outside" in str(error.value)
+
+
+#: Conditions that are the same for all threads, so that barriers may stand inside.
+UNIFORM_BARRIERS = [
+    "if A[0, 0] < T.float32(0):\n    {sync}",
+    "if S[0] < T.float32(0):\n    {sync}",
+    "if t // 64 == 0:\n    {sync}",
+    "if T.cuda.syncthreads_or(t < 3) != 0:\n    {sync}",
+    "for k in range(3 + t // 64):\n    {sync}",
+    "L[0] = 3\nwhile L[0] > 0:\n    {sync}\n    L[0] = L[0] - 1",
+    "for k in range(9):\n    if k == 4:\n        T.evaluate(T.break_loop())\n    {sync}",
+    "for k in range(9):\n    if k % 2 == 0:\n        {sync}\n    else:\n        B[1, t] = A[k, t]",
+]
+
+
+@pytest.mark.parametrize("body", UNIFORM_BARRIERS)
+def test_a_barrier_that_all_threads_come_to_stays(body: str) -> None:
+    head = "L = T.sblock_alloc_buffer((1,), 'int32', scope='local')\n"
+    use = "\nS[t] = A[2, t]\nB[0, t] = S[t]\n"
+    source = kernel(body.format(sync="T.cuda.cta_sync()") + use, head=head)
+    (planned,) = device_program(marked(source)).kernels.values()
+    assert planned.script().count("cuda.cta_sync()") == 1
+
+
+def test_a_divergent_barrier_is_refused_without_shared_memory() -> None:
+    body = "if t < 7:\n    T.cuda.cta_sync()\nB[0, t] = A[0, t]"
+    with pytest.raises(ScheduleError, match=r"A barrier stands inside 'if threadIdx.x < 7'"):
+        outline(kernel(body))
+
+
 JUMP = """
 for k in range(64):
     if k == t:

@@ -18,6 +18,7 @@ from ..analysis.footprint import Footprints
 from ..analysis.index_terms import Scope
 from ..analysis.read_outside import Outside, read_outside
 from ..analysis.read_program import read_program
+from ..analysis.uniform import divergent_barrier
 from ..errors import ScheduleError
 from .mark_annotated import MARK
 from .rebuild import loop_with
@@ -156,6 +157,8 @@ def _with_bodies(node: Node, bodies: Sequence[Any]) -> Any:
 def _synchronised(launch: Any, outside: Outside) -> Any:
     """A kernel with the barriers that it needs."""
     program = read_program(launch, Scope(read_only=outside.read_only))
+    if not program.foreign and _has_barrier(program.root):
+        _check_own_barriers(launch, outside)
     if not program.arenas:
         return launch
     if program.foreign:
@@ -174,6 +177,23 @@ def _synchronised(launch: Any, outside: Outside) -> Any:
         text = f"{len(plan.chosen)} barriers put in, {len(plan.dropped)} taken out"
         decisions.note(_NAME, "the kernel", text)
     return _rebuilt(program.root, plan, program.scope)
+
+
+def _has_barrier(node: Node) -> bool:
+    """Whether a kernel has a barrier of the block already, of any kind."""
+    is_one = node.before is not None and node.before.kind == "block"
+    return is_one or any(map(_has_barrier, node.children))
+
+
+def _check_own_barriers(launch: Any, outside: Outside) -> None:
+    """Refuse a barrier at which some threads of a block would wait for others forever."""
+    condition = divergent_barrier(launch, outside.read_only)
+    if condition:
+        raise ScheduleError(
+            f"A barrier stands inside '{condition}', which is not known to be the same for all "
+            "threads of a block, so that some would wait for others forever; give all threads the "
+            "same condition, or put the barrier outside."
+        )
 
 
 def _own_barriers(node: Node) -> list[Node]:
@@ -257,10 +277,14 @@ def PlanSync() -> Any:
       as they are, with a note;
     * ``break``, ``continue`` and ``return`` in a kernel that needs more barriers than it has.
 
+    * a barrier that is there after some threads have ended by ``return``: the others do not wait
+      for these from sm_70 on.
+
     Raises
     ------
     ScheduleError
-        If the accesses that a barrier must separate lie in one divergent statement, or a buffer is
-        used before the wait for the asynchronous copy into it.
+        If the accesses that a barrier must separate lie in one divergent statement, if a barrier
+        that is there stands in one (:mod:`tvm_layout_ext.analysis.uniform` knows which), or if a
+        buffer is used before the wait for the asynchronous copy into it.
     """
     return _plan_sync
