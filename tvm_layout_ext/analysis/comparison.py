@@ -7,7 +7,7 @@ the block that was mapped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -42,11 +42,19 @@ def sectors_per_iteration(traffic: Sequence[Traffic]) -> float:
     return sum(t.sectors / t.iterations for t in traffic)
 
 
-def worsened(before: Sequence[Traffic], after: Sequence[Traffic]) -> list[str]:
+def worsened(
+    before: Sequence[Traffic], after: Sequence[Traffic], names: Mapping[str, str] | None = None
+) -> list[str]:
     """Name the accesses that move more sectors than they did, with both counts.
 
     Accesses of a buffer in one direction are compared one by one, or all together where their
     number has changed, as when several loads share a tile.
+
+    Parameters
+    ----------
+    before, after : sequence of Traffic
+    names : mapping of str to str, optional
+        What buffers are called in the text, where that is not by their own names.
 
     Examples
     --------
@@ -54,6 +62,7 @@ def worsened(before: Sequence[Traffic], after: Sequence[Traffic]) -> list[str]:
     >>> worsened([full], [Traffic("A", "load", 128, 16, 32, 16)])
     ['load of A (8 sectors for 32 iterations, 4 before)']
     """
+    called = names or {}
     found: list[str] = []
     for key in dict.fromkeys(_key(t) for t in before):
         old = [t for t in before if _key(t) == key]
@@ -64,8 +73,9 @@ def worsened(before: Sequence[Traffic], after: Sequence[Traffic]) -> list[str]:
         for a, b in pairs:
             was, now = sectors_per_iteration(a), sectors_per_iteration(b)
             if now > SAME * was:
+                name = called.get(key[0], key[0])
                 found.append(
-                    f"{key[1]} of {key[0]} ({WARP_SIZE * now:.3g} sectors for {WARP_SIZE} "
+                    f"{key[1]} of {name} ({WARP_SIZE * now:.3g} sectors for {WARP_SIZE} "
                     f"iterations, {WARP_SIZE * was:.3g} before)"
                 )
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -11,13 +12,15 @@ from tvm import s_tir, tirx
 
 from .. import decisions
 from ..analysis.access import Loop, Nest, read_nest
+from ..analysis.mapping import store_mapping
 from ..analysis.sectors import Traffic, count_traffic
 from .coalesce_checks import check, enclosing_threads, free_loops, threads_of
-from .coalesce_choice import Outcome, choose
+from .coalesce_choice import Outcome, Way, choose
 from .coalesce_direct import schedule_copy, schedule_direct
 from .coalesce_request import NAME, Request, request_of
 from .coalesce_ways import as_it_is, list_ways
 from .mark_annotated import ANNOTATION_PREFIX
+from .part_reads import part_reads
 
 __all__ = ["COALESCE", "AutoCoalesce", "Outcome", "Request", "coalesce"]
 
@@ -30,6 +33,9 @@ DONE = ANNOTATION_PREFIX + "coalesced"
 def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
     """Re-map a block of a schedule; everything done to it is traced.
 
+    Where reads of one buffer have to be parted first, which no traced primitive does, the block is
+    only marked, and the pass maps it when the program is lowered.
+
     Parameters
     ----------
     sch : tvm.s_tir.Schedule
@@ -41,18 +47,44 @@ def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
     ScheduleError
         If the block cannot be re-mapped; the schedule is then as it was.
     """
+    outcome, way = _decide(sch, block, request)
+    if COALESCE in sch.get(block).annotations:
+        sch.unannotate(block, COALESCE)
+    if way is not None and way.parted is not None:
+        sch.annotate(block, COALESCE, request.as_annotation())
+        return replace(outcome, text=f"when the program is lowered, {outcome.text}")
+    if way is not None:
+        way.run(sch, block)
+        sch.annotate(block, DONE, way.path)
+    return outcome
+
+
+def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Way | None]:
     nest = read_nest(sch, block)
     check(nest)
     kernel = enclosing_threads(sch, block, nest)
     free = free_loops(nest, inside=kernel is not None)
     ways = list_ways(nest, free, kernel, request)
     before = _count_before(sch, block, nest, free, kernel, request)
+    ways = [_in_parted_reads(sch, block, nest, way, request) for way in ways]
     outcome, way = choose(sch, block, nest, before, ways)
     decisions.note(NAME, str(nest.block.name_hint), outcome.text, refused=way is None)
-    if way is not None:
-        way.apply(sch, block)
-        sch.annotate(block, DONE, way.path)
-    return outcome
+    return outcome, way
+
+
+def _in_parted_reads(sch: Any, block: Any, nest: Nest, way: Way, request: Request) -> Way:
+    """Stage a block that reads a buffer at several places as if these were several buffers."""
+    written = {access.name for access in nest.accesses if access.kind != "load"}
+    if way.path != "staged" or any(a.kind == "load" and a.name in written for a in nest.accesses):
+        return way
+    parted = part_reads(sch, block, nest, store_mapping(nest, nest.loops, 1).disagreeing)
+    if parted is None:
+        return way
+    own = read_nest(parted.sch, parted.block)
+    free = free_loops(own, inside=False)
+    found = [way for way in list_ways(own, free, None, request) if way.path == "staged"]
+    before = _count_before(parted.sch, parted.block, own, free, None, request)
+    return replace(found[0], parted=parted, before=before) if found else way
 
 
 def _count_before(
@@ -102,14 +134,23 @@ def _auto_coalesce(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
     }
     if not asking:
         return mod
-    sch = s_tir.Schedule(mod, debug_mask="none")
     for gv, names in asking.items():
-        sch.work_on(gv.name_hint)
         for name in names:
-            block = sch.get_sblock(name, gv.name_hint)
-            request = request_of(sch.get(block).annotations[COALESCE], name)
-            sch.unannotate(block, COALESCE)
-            coalesce(sch, block, request)
+            mod = _map(mod, gv.name_hint, name)
+    return mod
+
+
+def _map(mod: tvm.IRModule, func: str, name: str) -> tvm.IRModule:
+    """Map a block that asks for it."""
+    sch = s_tir.Schedule(mod, debug_mask="none")
+    sch.work_on(func)
+    block = sch.get_sblock(name, func)
+    request = request_of(sch.get(block).annotations[COALESCE], name)
+    sch.unannotate(block, COALESCE)
+    _, way = _decide(sch, block, request)
+    if way is not None:
+        sch, block = way.run(sch, block)
+        sch.annotate(block, DONE, way.path)
     return sch.mod
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..analysis.comparison import (
 from ..analysis.sectors import Traffic, stand_in
 from ..errors import ScheduleError
 from .coalesce_request import NAME
+from .part_reads import PartedReads
 
 __all__ = ["Outcome", "Way", "choose"]
 
@@ -50,10 +51,34 @@ class Way:
     """One way to map a block: what it is called, and what applies it.
 
     ``apply`` returns a text for the report and the blocks that then access global memory.
+
+    Attributes
+    ----------
+    path : str
+    apply : callable
+    parted : PartedReads, optional
+        The program that it is for, where that is not the schedule's own, and what ``apply`` leaves
+        to be inlined there.
+    before : tuple of Traffic
+        Of this program, by the names of its buffers.
+    counted : tuple of Traffic, optional
+        What it moves, where a pass makes other accesses of it than the blocks show.
     """
 
     path: str
     apply: Callable[[Any, Any], tuple[str, list[Any]]]
+    parted: PartedReads | None = None
+    before: tuple[Traffic, ...] = ()
+    counted: tuple[Traffic, ...] | None = None
+
+    def run(self, sch: Any, block: Any) -> tuple[Any, Any]:
+        """Map the block for good; return the schedule and the block in it."""
+        if self.parted is not None:
+            sch, block = self.parted.sch, self.parted.block
+        self.apply(sch, block)
+        if self.parted is not None:
+            self.parted.inline(sch)
+        return sch, block
 
 
 @dataclass(frozen=True)
@@ -130,15 +155,23 @@ def _try(
     refusals: list[str] = []
     iterations = prod(stand_in(loop.extent) for loop in nest.loops)
     for way in ways:
-        trial = sch.copy()
+        parted = way.parted
+        start, own, names = (
+            (parted.sch, parted.block, parted.originals) if parted else (sch, block, {})
+        )
+        trial = start.copy()
         try:
-            text, touching = way.apply(trial, block)
+            text, touching = way.apply(trial, own)
         except (RuntimeError, IndexError, ScheduleError) as error:
             refusals.append(f"{way.path} is not possible: {_first_line(error)}")
             continue
         parts = (read_nest(trial, part) for part in touching)
-        after = tuple(t for part in parts for t in served_traffic(part, iterations))
-        trials.append(_Trial(way, text, after, tuple(worsened(before, after))))
+        after = way.counted
+        if after is None:
+            after = tuple(t for part in parts for t in served_traffic(part, iterations))
+        worse = worsened(way.before if parted else before, after, names)
+        after = tuple(replace(t, buffer=names.get(t.buffer, t.buffer)) for t in after)
+        trials.append(_Trial(way, text, after, tuple(worse)))
     return trials, refusals
 
 

@@ -50,6 +50,10 @@ class Request:
                 f"{NAME} needs stage to be one of {', '.join(_STAGES)}, not {self.stage!r}."
             )
 
+    def as_annotation(self) -> list[Any]:
+        """Write it as :func:`request_of` reads it."""
+        return [self.num_threads or 0, self.vector_bytes, self.stage]
+
 
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)

@@ -72,10 +72,10 @@ def schedule_staged(
     plan = plan_tile(merged, names, num_threads, vector_bytes)
     _check_shared(plan)
     caches = [_stage(sch, block, one) for one in plan.tiles]
-    stored = _write_out(sch, block, caches, plan)
+    stored, direct = _write_out(sch, block, caches, plan)
     for cache, one in zip(caches, plan.tiles, strict=True):
         _read_in(sch, cache, one, plan)
-    return str(plan), [*caches, block, stored]
+    return str(plan), [*caches, *direct, block, stored]
 
 
 def _merge(sch: Any, block: Any, nest: Nest, mapping: Mapping) -> None:
@@ -143,11 +143,19 @@ def _cache(sch: Any, block: Any, name: str, dims: Sequence[int], scope: str) -> 
     return sch.reindex_cache_read(block, reads.index(name), scope, index_map_of)
 
 
-def _write_out(sch: Any, block: Any, caches: Sequence[Any], plan: Plan) -> Any:
-    """Bind the block's own loops, and put its result into registers before it is stored."""
+def _write_out(
+    sch: Any, block: Any, caches: Sequence[Any], plan: Plan
+) -> tuple[Any, Sequence[Any]]:
+    """Bind the block's own loops, and put its result into registers before it is stored.
+
+    Returns
+    -------
+    tuple
+        The block that stores, and those that load what is not staged into registers.
+    """
     walk = plan.out
-    words = _vector_loads(sch, block) if walk.unit[-1] > 1 else []
-    words += [
+    direct = _vector_loads(sch, block) if walk.unit[-1] > 1 else []
+    words = direct + [
         sch.cache_read(block, _read_index(sch, block, cache), "local")
         for cache, one in zip(caches, plan.tiles, strict=True)
         if walk.unit[one.dims[-1]] > 1
@@ -169,7 +177,7 @@ def _write_out(sch: Any, block: Any, caches: Sequence[Any], plan: Plan) -> Any:
         _compute_in(sch, word, thread, vectorize=True)
     for cache in caches:
         sch.compute_at(cache, grid, preserve_unit_loops=True)
-    return out
+    return out, direct
 
 
 def _launch_order(sch: Any, tiles: Sequence[Any], plan: Plan) -> Any:

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from ..analysis.access import Loop, Nest
+from ..analysis.guarded_loads import guarded_outside
 from ..analysis.mapping import Mapping, choose_mapping, merged_groups, store_mapping
 from ..errors import ScheduleError
 from .coalesce_blocked import schedule_blocked, spread
@@ -16,6 +17,7 @@ from .coalesce_choice import Way
 from .coalesce_direct import schedule_copy, schedule_direct, threads_for
 from .coalesce_reduction import schedule_reduction
 from .coalesce_request import Request
+from .coalesce_shifted import shifted_way
 from .coalesce_staged import schedule_staged
 
 __all__ = ["as_it_is", "list_ways"]
@@ -54,6 +56,9 @@ def list_ways(
 
         return [Way("reduction", reduction)]
     direct = _direct(nest, free, mapping, request.num_threads)
+    shifted = shifted_way(nest, free, mapping, request.vector_bytes, request.num_threads)
+    if shifted is not None:
+        direct.append(shifted)
     staged = _staged(nest, free, request)
     if request.stage == "none" or staged is None:
         return direct
@@ -142,7 +147,14 @@ def _staged(nest: Nest, free: Sequence[Loop], request: Request) -> Way | None:
     written = {access.name for access in nest.accesses if access.kind != "load"}
     in_place = sorted({access.name for access in mapping.disagreeing} & written)
 
+    outside = guarded_outside(nest)
+
     def staged(sch: Any, block: Any) -> tuple[str, list[Any]]:
+        if outside is not None:
+            raise ScheduleError(
+                f"Block {nest.block.name_hint} reads {outside} only where a condition holds, and "
+                "a tile would be read outside of its shape without it"
+            )
         if in_place:
             # TVM 0.27's reindex_cache_read takes the process down on such a block.
             raise ScheduleError(

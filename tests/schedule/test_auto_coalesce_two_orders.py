@@ -1,0 +1,295 @@
+"""Blocks that read one buffer in several orders: each is staged as if it were a buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir, te
+
+import tvm_layout_ext as tlx
+from tests.schedule.test_auto_coalesce_matrix import sectors_of_walk
+from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext.simulate.report import Report
+from tvm_layout_ext.transform import AutoCoalesce, coalesce_staged
+from tvm_layout_ext.transform.auto_coalesce import COALESCE
+
+SYMMETRISED = [(0, (0, 1)), (0, (1, 0))]
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The sum of reads of some buffers, each in an order of the store's indices.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of the result; dims that an order swaps are equally long.
+    dtype : str
+    reads : sequence of (int, tuple of int)
+        Which buffer, and which index of the store each of its dims has.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    reads: Sequence[tuple[int, tuple[int, ...]]]
+
+    def shape_of(self, buffer: int) -> tuple[int, ...]:
+        order = next(order for own, order in self.reads if own == buffer)
+        return tuple(self.shape[dim] for dim in order)
+
+    def schedule(self, shape: Sequence[Any] | None = None) -> Any:
+        sizes = list(shape or self.shape)
+        buffers = sorted({buffer for buffer, _ in self.reads})
+        held = {
+            b: te.placeholder(
+                [sizes[d] for d in next(o for own, o in self.reads if own == b)],
+                self.dtype,
+                f"A{b}",
+            )
+            for b in buffers
+        }
+
+        def body(*at: Any) -> Any:
+            first, *rest = (held[b][tuple(at[d] for d in order)] for b, order in self.reads)
+            for one in rest:
+                first = first + one
+            return first
+
+        out = te.compute(sizes, body, "B")
+        return s_tir.Schedule(te.create_prim_func([*held.values(), out]))
+
+    def values(self) -> list[np.ndarray]:
+        rng = np.random.default_rng(0)
+        found = sorted({buffer for buffer, _ in self.reads})
+        return [rng.integers(-20, 20, self.shape_of(b)).astype(self.dtype) for b in found]
+
+    def expected(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        held = dict(zip(sorted({b for b, _ in self.reads}), values, strict=True))
+        parts = [held[b].transpose(np.argsort(order)) for b, order in self.reads]
+        return np.sum(parts, axis=0, dtype=self.dtype)
+
+
+def run(sch: Any, case: Sum) -> Report:
+    values = case.values()
+    report = simulate(sch, *values, None)
+    np.testing.assert_array_equal(report.outputs["B"], case.expected(values))
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+    return report
+
+
+def sectors(report: Report, buffer: str) -> int:
+    return sum(access.sectors for access in report.accesses if access.buffer == buffer)
+
+
+def least(case: Sum) -> int:
+    """Sectors of all accesses, each moving each of its sectors once."""
+    size = int(np.prod(case.shape)) * np.dtype(case.dtype).itemsize
+    return (len(set(case.reads)) + 1) * -(-size // 32)
+
+
+WHOLE = [
+    *[Sum((n, n), t, SYMMETRISED) for n in (32, 64, 128) for t in ("int8", "float16", "float32")],
+    *[Sum((n, n), "float64", SYMMETRISED) for n in (32, 64)],
+    *[Sum((32,) * 3, t, [(0, p), (0, (0, 1, 2))]) for p in [(2, 1, 0), (0, 2, 1)]
+      for t in ("int8", "float16", "float32", "float64")],
+    *[Sum((32,) * 3, t, [(0, (0, 1, 2)), (0, (2, 1, 0)), (0, (1, 2, 0))])
+      for t in ("int8", "float32")],
+    *[Sum((4, 4, 32, 32), t, [(0, (0, 1, 2, 3)), (0, (1, 0, 3, 2))])
+      for t in ("int8", "float16", "float32", "float64")],
+    *[Sum((64, 64), t, [(0, (0, 1)), (1, (1, 0)), (0, (1, 0))]) for t in ("float16", "float32")],
+    *[Sum((64, 64), t, [(1, (0, 1)), (1, (1, 0)), (0, (1, 0)), (0, (0, 1))])
+      for t in ("int8", "float64")],
+]  # fmt: skip
+
+
+def name_of(case: Sum) -> str:
+    reads = "_".join(f"{b}{''.join(map(str, order))}" for b, order in case.reads)
+    return f"{'x'.join(map(str, case.shape))}-{case.dtype}-{reads}"
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("case", WHOLE, ids=name_of)
+def test_each_read_of_whole_rows_moves_every_sector_once(case: Sum) -> None:
+    sch = case.schedule()
+    outcome = sch.auto_coalesce("B")
+    assert outcome.path == "staged"
+    report = run(sch, case)
+    assert report.sectors == least(case)
+    # What was counted beforehand is what is moved.
+    assert all(traffic.waste == 1 for traffic in outcome.after)
+    assert len(outcome.after) == len(outcome.before)
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """The nests that are staged from now on, and how."""
+    made: list[tuple[Any, Any]] = []
+    plan_tile = coalesce_staged.plan_tile
+
+    def spy(nest: Any, *arguments: Any) -> Any:
+        made.append((nest, plan_tile(nest, *arguments)))
+        return made[-1][1]
+
+    monkeypatch.setattr(coalesce_staged, "plan_tile", spy)
+    return made
+
+
+RAGGED = [
+    *[Sum((n, n), t, SYMMETRISED) for n in (7, 33, 65, 100)
+      for t in ("int8", "float16", "float32")],
+    *[Sum((n, n), "float64", SYMMETRISED) for n in (7, 33, 65)],
+    *[Sum((33, 5, 33), t, [(0, (0, 1, 2)), (0, (2, 1, 0))])
+      for t in ("int8", "float16", "float32")],
+    *[Sum((3, 5, 19, 19), t, [(0, (0, 1, 2, 3)), (0, (0, 1, 3, 2))]) for t in ("int8", "float32")],
+]  # fmt: skip
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("case", RAGGED, ids=name_of)
+def test_ragged_reads_move_what_their_walks_touch(case: Sum, plans: list[tuple[Any, Any]]) -> None:
+    sch = case.schedule()
+    outcome = sch.auto_coalesce("B")
+    assert outcome.path == "staged"
+    report = run(sch, case)
+    nest, plan = plans[-1]
+    stored = sectors_of_walk(plan.out, plan.tile, nest, "store")
+    # The read that agrees is walked as the store is.
+    staged = replace(nest, accesses=(plan.tiles[0].access,))
+    loaded = sectors_of_walk(plan.tiles[0].walk, plan.tile, staged, "load") + stored
+    assert (sectors(report, "A0"), sectors(report, "B")) == (loaded, stored)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
+def test_one_function_symmetrises_every_size(dtype: str) -> None:
+    n = te.var("n")
+    sch = Sum((1, 1), dtype, SYMMETRISED).schedule((n, n))
+    assert sch.auto_coalesce("B").path == "staged"
+    lowered = tlx.lower(sch)
+    for size in (1, 33):
+        run(lowered, Sum((size, size), dtype, SYMMETRISED))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_a_symbolic_batch_is_symmetrised(dtype: str) -> None:
+    reads = [(0, (0, 1, 2)), (0, (0, 2, 1))]
+    sch = Sum((1, 1, 1), dtype, reads).schedule((te.var("n"), 32, 32))
+    assert sch.auto_coalesce("B").path == "staged"
+    lowered = tlx.lower(sch)
+    for batch in (1, 3):
+        case = Sum((batch, 32, 32), dtype, reads)
+        assert run(lowered, case).sectors == least(case)
+
+
+def test_rows_of_doubles_that_start_anywhere_stay_direct_and_say_what_they_miss() -> None:
+    # 8 + 32 + 8 sectors for 32 iterations, and 3 times 9.1 staged, which is more than half of it.
+    case = Sum((130, 130), "float64", SYMMETRISED)
+    sch = case.schedule()
+    outcome = sch.auto_coalesce("B")
+    assert outcome.path == "direct"
+    assert "would move fewer in all, but more for load of A0 (9.1 sectors" in outcome.text
+    run(sch, case)
+
+
+def test_three_operands_of_which_two_are_one_buffer() -> None:
+    a, c = (te.placeholder((64, 64), "float32", name) for name in "AC")
+    b = te.compute((64, 64), lambda i, j: a[i, j] * c[j, i] + a[j, i], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, c, b]))
+    assert sch.auto_coalesce("B").path == "staged"
+    x, y = (np.random.default_rng(s).integers(-9, 9, (64, 64)).astype("float32") for s in (0, 1))
+    report = simulate(sch, x, y, None)
+    np.testing.assert_array_equal(report.outputs["B"], x * y.T + x.T)
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+    assert report.sectors == report.ideal_sectors == 4 * x.nbytes // 32
+
+
+def test_reads_of_one_order_and_different_places_get_a_tile_each() -> None:
+    a = te.placeholder((65, 64), "float32", "A")
+    b = te.compute((64, 64), lambda i, j: a[j, i] + a[j + 1, i], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    assert sch.auto_coalesce("B").path == "staged"
+    x = np.random.default_rng(0).integers(-9, 9, (65, 64)).astype("float32")
+    report = simulate(sch, x, None)
+    np.testing.assert_array_equal(report.outputs["B"], x[:64].T + x[1:].T)
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+    assert report.sectors == 3 * 64 * 64 * 4 // 32
+
+
+def symmetrising() -> Any:
+    return Sum((64, 64), "float32", SYMMETRISED).schedule()
+
+
+def test_the_schedule_marks_the_block_and_lowering_parts_its_reads() -> None:
+    sch = symmetrising()
+    before = str(sch.mod["main"].body.block.body)
+    outcome = sch.auto_coalesce("B", num_threads=128)
+    assert outcome.text.startswith("when the program is lowered, tile 64x64, 128 threads")
+    block = sch.get(sch.get_sblock("B"))
+    assert [str(x) for x in block.annotations[COALESCE]] == ["128", "16", "auto"]
+    # Nothing but the mark has changed.
+    sch.unannotate(sch.get_sblock("B"), COALESCE)
+    assert str(sch.mod["main"].body.block.body) == before
+
+
+def test_after_lowering_one_read_goes_through_a_tile_and_the_other_does_not() -> None:
+    sch = symmetrising()
+    sch.auto_coalesce("B")
+    after = s_tir.Schedule(AutoCoalesce()(sch.mod))
+    root = after.mod["main"].body.block
+    scopes = {str(b.name): str(b.scope()) for b in root.alloc_buffers}
+    assert sorted(scopes.values()) == ["local", "local", "shared"]
+    (tile,) = (name for name, scope in scopes.items() if scope == "shared")
+    shared = after.get(after.get_sblock(tile))
+    # The tile is filled from A itself, along its rows; no copy of A is left.
+    assert [str(region.source.name) for region in shared.reads] == ["A0"]
+    assert str(shared.body.value.indices[1]) == str(shared.body.indices[1])
+    own = after.get(after.get_sblock("B"))
+    read = {str(region.source.name) for region in own.reads}
+    assert tile in read
+    assert len(read) == 2
+
+
+def test_it_replays_from_its_trace() -> None:
+    sch, again = symmetrising(), symmetrising()
+    sch.auto_coalesce("B")
+    s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
+    tvm.ir.assert_structural_equal(again.mod, sch.mod)
+    tvm.ir.assert_structural_equal(tlx.lower(again), tlx.lower(sch))
+    run(again, Sum((64, 64), "float32", SYMMETRISED))
+
+
+def test_asking_again_replaces_what_was_asked_before() -> None:
+    sch = symmetrising()
+    sch.auto_coalesce("B")
+    assert sch.auto_coalesce("B", stage="none").path == "direct"
+    assert COALESCE not in sch.get(sch.get_sblock("B")).annotations
+    run(sch, Sum((64, 64), "float32", SYMMETRISED))
+
+
+def test_a_block_of_several_is_parted_alone() -> None:
+    a = te.placeholder((64, 64), "float32", "A")
+    twice = te.compute((64, 64), lambda i, j: a[i, j] + a[i, j], "C")
+    b = te.compute((64, 64), lambda i, j: twice[i, j] + twice[j, i], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    assert [sch.auto_coalesce(name).path for name in "CB"] == ["direct", "staged"]
+    x = np.random.default_rng(0).integers(-9, 9, (64, 64)).astype("float32")
+    report = simulate(sch, x, None)
+    np.testing.assert_array_equal(report.outputs["B"], 2 * (x + x.T))
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+    assert report.sectors == 6 * x.nbytes // 32
+
+
+def test_on_the_face_of_te() -> None:
+    a = te.placeholder((96, 96), "float16", "A")
+    b = te.compute((96, 96), lambda i, j: a[i, j] + a[j, i], "B")
+    s = tlx.te.create_schedule(b.op)
+    s[b].auto_coalesce()
+    x = np.random.default_rng(0).integers(-9, 9, (96, 96)).astype("float16")
+    report = simulate(tlx.lower(s, [a, b]), x, None)
+    np.testing.assert_array_equal(report.outputs["B"], x + x.T)
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+    assert report.sectors == 3 * x.nbytes // 32

@@ -1,0 +1,69 @@
+"""Loads that a block does under a condition only, and that would leave their buffer without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from .._compat import CHOICE
+from .access import Nest
+
+__all__ = ["guarded_outside"]
+
+
+def guarded_outside(nest: Nest) -> str | None:
+    """Find a buffer that only a condition keeps a block from reading outside of its shape.
+
+    A copy of what the block reads, as a shared tile is one, knows of no such condition.
+
+    Parameters
+    ----------
+    nest : Nest
+
+    Returns
+    -------
+    str or None
+        Name of the buffer.
+
+    Examples
+    --------
+    >>> from tvm import s_tir, te
+    >>> a = te.placeholder((8, 8), name="A")
+    >>> b = te.compute((8, 8), lambda i, j: tvm.tirx.if_then_else(i > 0, a[j, i - 1], 0.0), "B")
+    >>> sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    >>> from tvm_layout_ext.analysis.access import read_nest
+    >>> guarded_outside(read_nest(sch, sch.get_sblock("B")))
+    'A'
+    """
+    analyzer = tvm.sym.Analyzer()
+    for axis in nest.block.iter_vars:
+        analyzer.bind(axis.var, axis.dom)
+    for load in _guarded(nest.block.body):
+        if load.source.scope() not in ("", "global"):
+            continue
+        for index, extent in zip(load.indices, load.source.shape, strict=True):
+            if not analyzer.can_prove(tirx.all(index >= 0, index < extent)):
+                return str(load.source.name)
+    return None
+
+
+def _guarded(body: Any) -> list[Any]:
+    """Loads in the branches of choices."""
+    found: list[Any] = []
+
+    def branches(parts: list[Any]) -> None:
+        for part in parts:
+            tvm_ffi.structural_walk(part, [(tvm.ir.TensorLoad, found.append)])
+
+    def call(node: Any) -> None:
+        if getattr(node.op, "name", "") == CHOICE:
+            branches(list(node.args[1:]))
+
+    def select(node: Any) -> None:
+        branches([node.true_value, node.false_value])
+
+    tvm_ffi.structural_walk(body, [(tvm.ir.Call, call), (tirx.Select, select)])
+    return found
