@@ -1,22 +1,22 @@
-"""Measure the tensor-core GEMM of ``schedules/gemm.py`` beside cuBLAS.
+"""Measure the tensor-core GEMM of ``schedules/gemm.py`` beside cuBLAS and TVM's own primitives.
 
 ``python -m benchmarks.gemm time --out FILE`` compiles all candidates in parallel, checks every one
 against float64 on inputs of its own, and times them in turns with ``torch.matmul``. ``counters``
 compares shared-memory wavefronts of Nsight Compute with the simulated GPU's. Both want a GPU of
 compute capability 9.0; ``compile`` needs only nvcc, ``simulate`` nothing. ``time --summary`` takes
-the best configurations at every shape and type, one tile in every number of versions, and what the
-swizzle does: half as many.
+the best configurations at every shape and type, three tiles in every number of versions, what the
+swizzle does, and the peer of :mod:`benchmarks.stock_tvm`; ``time --only stages`` one such part.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Annotated, Any
 
 import typer
@@ -25,7 +25,9 @@ from benchmarks import gemm_candidates as candidates
 from benchmarks import gemm_counters
 from benchmarks.counters import environment
 from benchmarks.gemm_gpu import Product, medians, operands, peak, torch_product
-from benchmarks.gemm_kernels import Case, compile_all, load
+from benchmarks.gemm_kernels import ARCH, Case, compile_all, load
+from benchmarks.gemm_tables import depths, overview, swizzles, table
+from tvm_layout_ext.hardware import architecture, blocks_per_sm
 
 ROUNDS = 15
 app = typer.Typer(add_completion=False)
@@ -34,9 +36,10 @@ _Out = Annotated[Path | None, typer.Option(help="Write raw results here, as JSON
 WORK = Path(tempfile.gettempdir()) / "gemm_cubins"
 _CORES = os.cpu_count() or 1
 _Summary = Annotated[bool, typer.Option("--summary", help="The short list of cases.")]
-#: TFLOPS at 4096^3, float16, A @ B^T of TVM's own primitives scheduled by hand (128x128x64, three
-#: stages), from an earlier run on an H200; nothing here measures it.
-STOCK = 312.0
+_Only = Annotated[
+    list[str] | None,
+    typer.Option(help=f"A part of the short list: {', '.join(candidates.PARTS)}; may be repeated."),
+]
 
 
 def _measured(cases: list[Case], folder: Path, rounds: int) -> list[dict[str, Any]]:
@@ -49,8 +52,7 @@ def _measured(cases: list[Case], folder: Path, rounds: int) -> list[dict[str, An
             rows.append({"config": case.config, "error": "does not compile"})
             continue
         product = Product(case, *found)
-        facts = {k: found[1][k] for k in ("registers", "spill_bytes", "shared_bytes")}
-        row = {"config": case.config, **facts, "blocks_per_sm": product.blocks_per_sm()}
+        row = _facts(case, found[1]) | {"blocks_per_sm": product.blocks_per_sm()}
         row["error"] = product.error()
         rows.append(row)
         calls[case.config] = _call(product, a, b)
@@ -64,6 +66,17 @@ def _measured(cases: list[Case], folder: Path, rounds: int) -> list[dict[str, An
     return rows
 
 
+def _facts(case: Case, facts: dict[str, Any]) -> dict[str, Any]:
+    """What the compiler said, and the occupancy that follows from it."""
+    kept = ("registers", "spill_bytes", "shared_bytes")
+    row = {"config": case.config, **{name: facts[name] for name in kept}}
+    threads = math.prod(facts["block"])
+    row["blocks_computed"] = blocks_per_sm(
+        architecture(ARCH), threads, facts["registers"], facts["shared_bytes"]
+    )
+    return row
+
+
 def _call(product: Product, a: Any, b: Any) -> Any:
     import torch
 
@@ -72,54 +85,45 @@ def _call(product: Product, a: Any, b: Any) -> Any:
     return lambda: product.run(a, b, c)
 
 
-def table(title: str, rows: list[dict[str, Any]]) -> str:
-    """Rows sorted by speed, with the ratio to cuBLAS."""
-    best = next((r["tflops"] for r in rows if r["config"] == "cuBLAS"), float("nan"))
-    lines = [title]
-    for row in sorted(rows, key=lambda row: -row.get("tflops", 0)):
-        speed = row.get("tflops", 0.0)
-        facts = ""
-        if "registers" in row:
-            facts = (
-                f"{row['registers']:4} regs {row['spill_bytes']:5} spill "
-                f"{row['shared_bytes']:7,} B {row['blocks_per_sm']} blocks"
-            )
-        wrong = f"  WRONG: {row['error']}" if row["error"] else ""
-        lines.append(
-            f"  {speed:7.1f} TFLOPS {speed / best:6.3f}x {facts:40} {row['config']}{wrong}"
-        )
-    return "\n".join(lines)
-
-
 @app.command("compile")
-def compile_command(work: _Work = WORK, limit: int = 0, summary: _Summary = False) -> None:
-    """Compile all candidates."""
-    cases = _cases(summary)[: limit or None]
+def compile_command(
+    work: _Work = WORK, limit: int = 0, summary: _Summary = False, only: _Only = None
+) -> None:
+    """Compile all candidates, and print how many blocks of each a multiprocessor should hold."""
+    cases = _cases(summary, only)[: limit or None]
     problems = compile_all(cases, work, _CORES)
     print(f"{len(cases) - len(problems)} of {len(cases)} kernels compiled into {work}")
     print("\n".join(problems))
+    for (shape, _, _), members in _groups(cases).items():
+        compiled = [(case, found) for case in members if (found := load(case, work))]
+        rows = [_facts(case, facts) | {"blocks_per_sm": "?"} for case, (_, facts) in compiled]
+        if text := depths({"shape": shape, "rows": rows}):
+            print(text)
 
 
 @app.command("time")
 def time_command(
-    out: _Out = None, work: _Work = WORK, rounds: int = ROUNDS, summary: _Summary = False
+    out: _Out = None,
+    work: _Work = WORK,
+    rounds: int = ROUNDS,
+    summary: _Summary = False,
+    only: _Only = None,
 ) -> None:
     """Check and time all candidates."""
-    cases = _cases(summary)
+    cases = _cases(summary, only)
     for problem in compile_all(cases, work, _CORES):
         print(problem)
-    groups: dict[tuple[Any, ...], list[Case]] = defaultdict(list)
-    for case in cases:
-        groups[case.shape, case.operand, case.layout].append(case)
     record: dict[str, Any] = {"environment": environment(), "rounds": rounds, "groups": []}
     record["mma_sync_peak_tflops"] = peak()
     print(f"mma.sync of f16 on registers alone: {record['mma_sync_peak_tflops']:.1f} TFLOPS")
     record["git"] = os.environ.get("TVM_LAYOUT_EXT_GIT_ID", "")
-    for (shape, operand, layout), members in groups.items():
+    for (shape, operand, layout), members in _groups(cases).items():
         rows = _measured(members, work, rounds)
         size = "x".join(map(str, shape))
         print(table(f"{operand} {size} {layout}", rows), flush=True)
-        record["groups"].append({"shape": shape, "type": operand, "layout": layout, "rows": rows})
+        group = {"shape": shape, "type": operand, "layout": layout, "rows": rows}
+        record["groups"].append(group)
+        print("\n".join(text for text in (depths(group), swizzles(group)) if text), flush=True)
         if out is not None:
             out.write_text(json.dumps(record) + "\n")
     print(overview(record["groups"]))
@@ -127,34 +131,22 @@ def time_command(
         raise typer.Exit(1)
 
 
-def _cases(summary: bool) -> list[Case]:
+def _cases(summary: bool, only: list[str] | None) -> list[Case]:
+    if only:
+        unknown = ", ".join(sorted(set(only) - candidates.PARTS.keys()))
+        if unknown:
+            known = ", ".join(candidates.PARTS)
+            raise typer.BadParameter(f"There is no part {unknown}; there are {known}.")
+        return candidates.part_cases(only)
     return candidates.summary_cases() if summary else candidates.all_cases()
 
 
-def overview(groups: Sequence[dict[str, Any]]) -> str:
-    """The best of every shape, type and order beside cuBLAS, and the ratios' geometric mean."""
-    lines, ratios = [], []
-    for group in groups:
-        speeds = {
-            r["config"]: r["tflops"] for r in group["rows"] if r.get("tflops") and not r["error"]
-        }
-        library = speeds.pop("cuBLAS", None)
-        if library is None or not speeds:
-            continue
-        best = max(speeds, key=speeds.__getitem__)
-        ratio = speeds[best] / library
-        size = "x".join(map(str, group["shape"]))
-        lines.append(
-            f"{group['type']:14} {size:17} {group['layout']} {speeds[best]:7.1f} {library:7.1f} "
-            f"{ratio:.3f}  {best}"
-        )
-        if (group["type"], group["layout"]) == ("float16", "nt"):
-            ratios.append(ratio)
-    if ratios:
-        mean = geometric_mean(ratios)
-        lines.append(f"float16 nt: {mean:.3f} of cuBLAS, geometric mean over {len(ratios)} shapes")
-    lines.append(f"TVM's own primitives, float16 4096^3 nt: {STOCK:.0f}, not measured in this run")
-    return "\n".join(["the best, TFLOPS: ours, cuBLAS, ratio", *lines])
+def _groups(cases: Sequence[Case]) -> dict[tuple[Any, ...], list[Case]]:
+    """Cases of one shape, type and layout, which run in turns."""
+    groups = defaultdict(list)
+    for case in cases:
+        groups[case.shape, case.operand, case.layout].append(case)
+    return groups
 
 
 @app.command("simulate")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from benchmarks import stock_tvm
 from benchmarks.gemm_kernels import Case
 
-__all__ = ["BEST", "COUNTED", "STAGED", "all_cases", "summary_cases"]
+__all__ = ["BEST", "COUNTED", "PARTS", "STAGED", "all_cases", "part_cases", "summary_cases"]
 
 SQUARE = (4096, 4096, 4096)
 SHAPES = (
@@ -127,19 +130,49 @@ TABLE = (
 )
 
 
+#: Tiles whose swizzles are compared: rows of K of 128 bytes and of 64.
+_COMPARED = tuple(
+    _config((128, 128, depth), (2, 2), stages, f"swizzle={mode}")
+    for depth in (64, 32)
+    for stages in (1, 2, 3, 4)
+    for mode in ("xor", "pad", "none")
+)
+#: Larger tiles at every depth that fits.
+_DEEP = (
+    *(_config((128, 128, 64), (2, 2), n, "prefetch=1") for n in range(1, 6)),
+    *(_config((256, 128, 64), (4, 2), n, "prefetch=1") for n in range(1, 5)),
+)
+#: What :mod:`benchmarks.gemm` can measure alone, in less than a minute each.
+PARTS: dict[str, tuple[Case, ...]] = {
+    "shapes": (
+        *(Case(shape, config) for shape in TABLE for config in BEST),
+        *(Case(SQUARE, config, layout="nn") for config in BEST[:3]),
+    ),
+    "types": tuple(
+        Case(shape, config, operand)
+        for (operand, shape), configs in _BEST_TYPES.items()
+        for config in configs
+    ),
+    "stages": (
+        *(Case(SQUARE, config) for config in (*STAGED, *_DEEP)),
+        Case(SQUARE, _config((128, 128, 32), (2, 2), 4, "group=1")),
+    ),
+    "swizzles": tuple(Case(SQUARE, config) for config in _COMPARED),
+    "stock": (
+        *(stock_tvm.StockCase(SQUARE, config) for config in stock_tvm.CANDIDATES),
+        *(Case(SQUARE, config) for config in BEST),
+    ),
+}
+
+
+def part_cases(names: Sequence[str]) -> list[Case]:
+    """Cases of some of the parts, each once."""
+    return list(dict.fromkeys(case for name in names for case in PARTS[name]))
+
+
 def summary_cases() -> list[Case]:
-    """About fifty cases: the best at every shape and type, every depth, what the swizzle does."""
-    cases = [Case(shape, config) for shape in TABLE for config in BEST]
-    cases += [Case(SQUARE, config) for config in STAGED]
-    cases.append(Case(SQUARE, _config((128, 128, 32), (2, 2), 4, "group=1")))
-    cases += [
-        Case(SQUARE, _config((128, 128, 64), (2, 2), 1, f"swizzle={mode}"))
-        for mode in ("none", "pad", "xor")
-    ]
-    cases += [Case(SQUARE, config, layout="nn") for config in BEST[:3]]
-    for (operand, shape), configs in _BEST_TYPES.items():
-        cases += [Case(shape, config, operand) for config in configs]
-    return list(dict.fromkeys(cases))
+    """Every part: the best at every shape and type, every depth, what swizzles do, stock TVM."""
+    return part_cases([*PARTS])
 
 
 _SMALL_SHAPE = (256, 256, 256)

@@ -12,12 +12,12 @@ import multiprocessing
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ARCH", "Case", "compile_all", "compile_one", "load", "tuned"]
+__all__ = ["ARCH", "Case", "compile_all", "compile_one", "device_source", "load", "tuned"]
 
 ARCH = "sm_90a"
 #: Type of the sums and of the result, and the instruction, by the type of the operands.
@@ -103,6 +103,16 @@ class Case:
         gemm.multiply(sch, "product", tuned(self.config), instruction)
         return sch
 
+    def knobs(self) -> dict[str, Any]:
+        """Return the configuration by name."""
+        return tuned(self.config)
+
+    def kernels(self) -> dict[str, Any]:
+        """Device functions, as code generation sees them."""
+        import tvm_layout_ext as tlx
+
+        return tlx.device_program(self.schedule().mod, target=tlx.cuda_target(ARCH)).kernels
+
 
 def _machine_code(source: Path) -> tuple[Path, str]:
     out = source.with_suffix(".cubin")
@@ -115,8 +125,8 @@ def _machine_code(source: Path) -> tuple[Path, str]:
     return out, done.stderr
 
 
-def _device_source(program: Any) -> str:
-    """CUDA of a program's kernels, without compiling it."""
+def device_source(kernels: Mapping[str, Any]) -> str:
+    """CUDA of device functions, without compiling it."""
     import tvm
 
     import tvm_layout_ext as tlx
@@ -124,7 +134,7 @@ def _device_source(program: Any) -> str:
     # TVM would compile on a machine with a GPU; nvcc is called here, for its report.
     tvm.register_global_func("tvm_callback_cuda_compile", lambda code: b"\0", override=True)
     build = tvm.get_global_func("target.build.cuda")
-    module = build(tvm.IRModule(dict(program.kernels)), tlx.cuda_target(ARCH))
+    module = build(tvm.IRModule(dict(kernels)), tlx.cuda_target(ARCH))
     return str(module.inspect_source())
 
 
@@ -136,16 +146,15 @@ def compile_one(case: Case, folder: Path) -> dict[str, Any]:
     RuntimeError
         If nvcc refuses the kernel.
     """
-    import tvm_layout_ext as tlx
     from tvm_layout_ext.build import shared_buffers
 
-    program = tlx.device_program(case.schedule().mod, target=tlx.cuda_target(ARCH))
-    source = _device_source(program)
-    (kernel,) = program.kernels.values()
+    kernels = case.kernels()
+    source = device_source(kernels)
+    (kernel,) = kernels.values()
     path = folder / f"{case.key}.cu"
     path.write_text(source)
     _, report = _machine_code(path)
-    config = tuned(case.config)
+    config = case.knobs()
     (m, n, _), (tile_m, tile_n) = case.shape, (config["tile_m"], config["tile_n"])
     signature = re.search(r"main_kernel\(([^)]*)\)\s*{", source)
     facts = {

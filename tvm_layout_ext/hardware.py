@@ -14,6 +14,8 @@ from .errors import TargetError
 
 __all__ = [
     "BANK_BYTES",
+    "CLUSTERS_SINCE",
+    "CLUSTER_BLOCKS",
     "DEFAULT_ARCH",
     "LAUNCH_LIMITS",
     "MATRIX_ROW_BYTES",
@@ -24,6 +26,7 @@ __all__ = [
     "WARP_SIZE",
     "Architecture",
     "architecture",
+    "blocks_per_sm",
     "launch_problem",
 ]
 
@@ -51,6 +54,10 @@ LAUNCH_LIMITS = {
     "blockIdx.y": 65535,
     "blockIdx.z": 65535,
 }
+#: Most blocks of a cluster that every GPU with clusters launches, and the first compute capability
+#: that has them (CUDA C++ Programming Guide, "Thread Block Clusters").
+CLUSTER_BLOCKS = 8
+CLUSTERS_SINCE = (9, 0)
 #: What ``target="cuda"`` means on a machine without a GPU.
 DEFAULT_ARCH = "sm_90a"
 
@@ -122,6 +129,49 @@ def architecture(name: str) -> Architecture:
         raise TargetError(f"Unknown CUDA architecture {name!r}; known are {known}.")
     block, multiprocessor, threads = _LIMITS[digits]
     return Architecture(name, block, multiprocessor, threads)
+
+
+#: Blocks that a multiprocessor holds at most; registers that a warp's threads are given at a time;
+#: and bytes of each block's shared memory that are the system's.
+_MOST_BLOCKS, _REGISTER_STEP, _SYSTEM_SHARED = 32, 8, 1024
+
+
+def blocks_per_sm(facts: Architecture, threads: int, registers: int, shared_bytes: int) -> int:
+    """Blocks that a multiprocessor holds at a time.
+
+    Source: CUDA C++ Programming Guide, "Multiprocessor Level" and "Technical Specifications per
+    Compute Capability". The driver says the same of all kernels in
+    ``benchmarks/results/h200_gemm.json``.
+
+    Parameters
+    ----------
+    facts : Architecture
+    threads : int
+        Of a block.
+    registers : int
+        Of a thread.
+    shared_bytes : int
+        Of a block, static and dynamic.
+
+    Returns
+    -------
+    int
+        0 if it cannot hold one.
+
+    Examples
+    --------
+    >>> blocks_per_sm(architecture("sm_90"), 128, 168, 65536)
+    3
+    """
+    each = -(-max(registers, 1) // _REGISTER_STEP) * _REGISTER_STEP * -(-threads // WARP_SIZE)
+    limits = [
+        facts.threads_per_sm // max(threads, 1),
+        facts.registers_per_sm // max(each * WARP_SIZE, 1),
+        _MOST_BLOCKS,
+    ]
+    if shared_bytes:
+        limits.append(facts.shared_per_sm // (shared_bytes + _SYSTEM_SHARED))
+    return min(limits)
 
 
 def launch_problem(extents: Mapping[str, int], threads_per_block: int = 1024) -> str | None:

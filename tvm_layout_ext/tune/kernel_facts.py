@@ -20,6 +20,7 @@ from ..hardware import (
     SECTOR_BYTES,
     WARP_SIZE,
     Architecture,
+    blocks_per_sm,
 )
 from .access_cost import (
     LINE_BYTES,
@@ -311,16 +312,8 @@ class Kernel:
 
     def blocks_per_sm(self, architecture: Architecture) -> int:
         """Blocks that a multiprocessor holds by threads, shared memory and estimated registers."""
-        registers = min(-(-self.registers // 8) * 8, architecture.registers_per_thread)
-        limits = [
-            architecture.threads_per_sm // max(self.threads, 1),
-            architecture.registers_per_sm // max(registers * self.warps * WARP_SIZE, 1),
-            32,
-        ]
-        if self.shared_bytes:
-            # A kibibyte of a block's shared memory is the system's.
-            limits.append(architecture.shared_per_sm // (self.shared_bytes + 1024))
-        return max(1, min(limits))
+        registers = min(self.registers, architecture.registers_per_thread)
+        return max(1, blocks_per_sm(architecture, self.threads, registers, self.shared_bytes))
 
 
 def _common(chains: Sequence[Sequence[Loop]]) -> list[Loop]:
