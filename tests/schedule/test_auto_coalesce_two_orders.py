@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 import pytest
 import tvm
+from hypothesis import given
+from hypothesis import strategies as st
 from tvm import s_tir, te
+from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
 from tests.schedule.test_auto_coalesce_matrix import sectors_of_walk
+from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 from tvm_layout_ext.transform import AutoCoalesce, coalesce_staged
@@ -293,3 +298,144 @@ def test_on_the_face_of_te() -> None:
     np.testing.assert_array_equal(report.outputs["B"], x + x.T)
     assert (report.bank_conflicts, report.hazards) == (0, [])
     assert report.sectors == 3 * x.nbytes // 32
+
+
+@T.prim_func(s_tir=True)
+def listed(a: T.handle, b: T.handle) -> None:
+    """Reads of A listed one by one, an A_1 that is there already, and 64-bit indices."""
+    A = T.match_buffer(a, (T.int64(64), T.int64(64)), "float32")
+    B = T.match_buffer(b, (T.int64(64), T.int64(64)), "float32")
+    with T.sblock("root"):
+        A_1 = T.sblock_alloc_buffer((T.int64(64), T.int64(64)), "float32")
+        for i, j in T.grid(T.int64(64), T.int64(64)):
+            with T.sblock("twice"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                A_1[vi, vj] = A[vi, vj] * T.float32(2)
+        for i, j in T.grid(T.int64(64), T.int64(64)):
+            with T.sblock("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                T.reads(A[vi, vj], A[vj, vi], A_1[vj, vi])
+                T.writes(B[vi, vj])
+                B[vi, vj] = T.if_then_else(vi < vj, A[vi, vj], A[vj, vi]) + A_1[vj, vi]
+
+
+def test_a_function_that_lists_its_reads_and_has_a_buffer_of_that_name() -> None:
+    sch = s_tir.Schedule(listed)
+    assert [sch.auto_coalesce(name).path for name in ("twice", "B")] == ["direct", "staged"]
+    x = np.random.default_rng(0).integers(-9, 9, (64, 64)).astype("float32")
+    report = simulate(sch, x, None)
+    upper = np.triu(x, 1)
+    expected = upper + upper.T + np.diag(x.diagonal()) + 2 * x.T
+    np.testing.assert_array_equal(report.outputs["B"], expected)
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+
+
+@T.prim_func(s_tir=True)
+def strided(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (64, 64), "float32", strides=(72, 1))
+    B = T.match_buffer(b, (64, 64), "float32")
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] + A[vj, vi]
+
+
+def test_reads_of_rows_with_gaps_keep_their_vectors() -> None:
+    sch = s_tir.Schedule(strided)
+    outcome = sch.auto_coalesce("B")
+    assert outcome.path == "staged"
+    assert {traffic.vector_bytes for traffic in outcome.after} == {16}
+    x = np.random.default_rng(0).integers(-9, 9, (64, 72)).astype("float32")[:, :64]
+    report = simulate(sch, x, None)
+    np.testing.assert_array_equal(report.outputs["B"], x + x.T)
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+    assert report.sectors == 3 * 64 * 64 * 4 // 32
+
+
+@T.prim_func(s_tir=True)
+def in_place(a: T.handle) -> None:
+    A = T.match_buffer(a, (64, 64), "float32")
+    for i, j in T.grid(64, 64):
+        with T.sblock("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = A[vi, vj] + A[vj, vi]
+
+
+def test_what_writes_the_buffer_that_it_reads_in_two_orders_is_not_parted() -> None:
+    sch = s_tir.Schedule(in_place)
+    before = str(sch.mod)
+    for stage in ("auto", "shared"):
+        with pytest.raises(ScheduleError, match="no legal mapping of block A"):
+            sch.auto_coalesce("A", stage=stage)
+    assert str(sch.mod) == before
+
+
+@T.prim_func(s_tir=True)
+def gathered(a: T.handle, k: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (64, 64), "float32")
+    K = T.match_buffer(k, (64,), "int32")
+    B = T.match_buffer(b, (64, 64), "float32")
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[K[vi], vj] + A[vj, vi]
+
+
+def test_a_gather_keeps_the_buffer_and_the_transposed_read_is_staged() -> None:
+    sch = s_tir.Schedule(gathered)
+    assert sch.auto_coalesce("B").path == "staged"
+    rng = np.random.default_rng(0)
+    x, k = rng.integers(-9, 9, (64, 64)).astype("float32"), rng.permutation(64).astype("int32")
+    report = simulate(sch, x, k, None)
+    np.testing.assert_array_equal(report.outputs["B"], x[k] + x.T)
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+    assert sectors(report, "A") == 2 * x.nbytes // 32
+
+
+def test_too_many_tiles_leave_the_block_direct_and_say_why() -> None:
+    a = te.placeholder((72, 64), "float32", "A")
+    b = te.compute((64, 64), lambda i, j: a[j, i] + a[j + 1, i] + a[j + 2, i] + a[j + 3, i], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    outcome = sch.auto_coalesce("B")
+    assert outcome.path == "direct"
+    assert "Staging 4 loads needs 65,536 bytes of shared memory of 49,152" in outcome.text
+
+
+def sums() -> st.SearchStrategy[Sum]:
+    """Two to four reads of one or two buffers, each in any order, of cubes up to 4,096 elements."""
+
+    @st.composite
+    def draw_sum(draw: st.DrawFn) -> Sum:
+        rank = draw(st.integers(2, 4))
+        sizes = {2: (3, 8, 17, 32, 64), 3: (3, 8, 11, 16), 4: (2, 3, 8)}[rank]
+        orders = st.sampled_from(list(permutations(range(rank))))
+        reads = draw(st.lists(st.tuples(st.integers(0, 1), orders), min_size=2, max_size=4))
+        # Buffers are numbered from 0.
+        first = reads[0][0]
+        reads = [(0 if buffer == first else 1, order) for buffer, order in reads]
+        dtype = draw(st.sampled_from(["int8", "float16", "float32"]))
+        return Sum((draw(st.sampled_from(sizes)),) * rank, dtype, reads)
+
+    return draw_sum()
+
+
+@given(sums(), st.sampled_from(["auto", "shared"]))
+def test_any_reads_of_one_or_two_buffers(case: Sum, stage: str) -> None:
+    direct = case.schedule()
+    direct.auto_coalesce("B", stage="none")
+    sch = case.schedule()
+    try:
+        outcome = sch.auto_coalesce("B", stage=stage)
+    except ScheduleError:
+        # Asked to stage all, there may be more tiles than shared memory.
+        assert stage == "shared"
+        return
+    if outcome.path == "alone":
+        assert stage == "shared"
+        return
+    report, plain = run(sch, case), run(direct, case)
+    if stage == "auto":
+        assert report.sectors <= plain.sectors
+    if outcome.path == "staged" and case.shape[-1] * np.dtype(case.dtype).itemsize % 32 == 0:
+        again = len(case.reads) - len(set(case.reads))
+        assert report.sectors <= least(case) + again * least(case)

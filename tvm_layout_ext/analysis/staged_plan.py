@@ -261,7 +261,14 @@ def _threads(shares: Sequence[int], most: int) -> int:
     """Threads that share out the tile without a rest, on its way in as on its way out.
 
     TVM allots shared memory for the rest, too, although nothing is ever there.
+
+    Raises
+    ------
+    ScheduleError
+        If a single thread would take more at once than the tile has.
     """
+    if min(shares) == 0:
+        raise ScheduleError("A thread would take more elements at once than the tile has")
     return 1 << (min(most, *shares).bit_length() - 1)
 
 

@@ -58,9 +58,7 @@ class _Read:
     indices: tuple[Any, ...]
 
     def is_of(self, buffer: Any, indices: Sequence[Any]) -> bool:
-        return bool(self.access.buffer.same_as(buffer)) and all(
-            tvm_ffi.structural_equal(a, b) for a, b in zip(self.indices, indices, strict=True)
-        )
+        return bool(self.access.buffer.same_as(buffer)) and _equal(self.indices, indices)
 
 
 def part_reads(sch: Any, block: Any, nest: Nest, apart: Sequence[Access]) -> PartedReads | None:
@@ -81,13 +79,13 @@ def part_reads(sch: Any, block: Any, nest: Nest, apart: Sequence[Access]) -> Par
     nest : Nest
         The block.
     apart : sequence of Access
-        Loads that another buffer would suit; one of the others keeps the buffer, if there is one.
+        Loads that are to be staged; one of the others keeps the buffer, if there is one.
 
     Returns
     -------
     PartedReads or None
-        None where no load of ``apart`` shares its buffer with a load of another place, or where the
-        block is inside another, or shares its name with one.
+        None where every buffer is read at one place, or where the block is inside another, or
+        shares its name with one.
     """
     moved = _moved(nest, apart)
     place = _place_of(sch, nest.block)
@@ -206,12 +204,15 @@ def _with_copies(block: Any, moved: Sequence[_Read], copies: Sequence[Any]) -> A
     loads: list[Any] = []
     tvm_ffi.structural_walk(body, [(tvm.ir.TensorLoad, loads.append)])
     changed = [read.access.buffer for read in moved]
-    reads = []
+    reads: list[Any] = []
     for region in block.reads:
+        if any(region.source.same_as(other.source) for other in reads):
+            # A function may list the regions of a buffer one by one.
+            continue
         own = [load for load in loads if load.source.same_as(region.source)]
-        alike = all(_equal(load.indices, own[0].indices) for load in own)
         parted = any(region.source.same_as(buffer) for buffer in changed)
-        reads.append(_point(region.source, own[0].indices) if parted and alike else region)
+        alike = parted and all(_equal(load.indices, own[0].indices) for load in own)
+        reads.append(_point(region.source, own[0].indices) if alike else region)
     reads += [_point(copy, read.indices) for read, copy in zip(moved, copies, strict=True)]
     return block_with(block, body=body, reads=reads)
 
