@@ -127,6 +127,7 @@ def multiply(sch: s_tir.Schedule, block: str, config: Config, instruction: str =
     if tc.batch:
         sch.bind(sch.fuse(*tc.batch), "blockIdx.z")
     sch.rasterize(mo, no, int(config["group"]))
+    sch.cluster(no, int(config.get("cluster", 1)))
     if int(config["stages"]) == 1:
         # Or ptxas stores part of a tile before it loads the rest: a wait for memory more, which
         # made 212 TFLOPS of 270 (H200, 128x128x64, swizzled and padded).

@@ -51,7 +51,10 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.PrefetchSharedToRegister,
         transform.RasterizeBlocks,
         transform.SetLaunchBounds,
+        transform.LaunchClusters,
     ),
+    # Afterwards only the outermost loop of a kernel still has all that was noted at it.
+    "s_tir.UnifyThreadBinding": (transform.GatherLaunchNotes,),
     # Indices are flat by now; what follows plans memory and barriers.
     "tirx.BF16ComputeLegalize": (transform.ExposePointers,),
     # Indices are flat by now, and vectors are still loops.

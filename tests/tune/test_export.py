@@ -20,6 +20,7 @@ from tvm_layout_ext import RecordError, ScheduleError, TargetError, cuda_target,
 from tvm_layout_ext.tune.export_text import cuda_text, header_text
 from tvm_layout_ext.tune.launches import Launch, host_plan
 from tvm_layout_ext.tune.operator import find_operator
+from tvm_layout_ext.tune.search import make_task
 from tvm_layout_ext.tune.workload import Workload
 
 TARGET = cuda_target("sm_90a")
@@ -85,6 +86,30 @@ def test_texts_name_shapes_workspace_and_kernels() -> None:
     assert source.count("cudaMallocAsync") == source.count("cudaFreeAsync") == 2
     assert "#define main_kernel_2 soft_main_kernel_2\n" in source
     assert "dim3(9, 1, 1), dim3(64, 4, 1)" in source
+
+
+def product_in_clusters() -> Any:
+    task = make_task("gemm", (128, 256, 256), "float16")
+    changes = {"tile_m": 64, "tile_n": 64, "split_k": 2, "cluster": 2}
+    return task.module(task.operator.default_config() | changes)
+
+
+def test_plan_knows_clusters_and_the_sums_of_slices() -> None:
+    plan = host_plan(product_in_clusters(), TARGET)
+    assert [(one.name, one.bytes) for one in plan.workspace] == [("product_rf", 4 * 2 * 128 * 256)]
+    assert [one.cluster for one in plan.launches] == [(2, 1, 1), (1, 1, 1)]
+    assert plan.launches[0].grid == (4, 2, 2)
+    assert [one.pointers for one in plan.launches] == [("A", "B", "product_rf"), ("C", "product_rf")]
+
+
+@nvcc
+@pytest.mark.skipif(not _HAS_NVCC, reason="no nvcc on the path")
+def test_a_library_of_two_kernels_and_clusters_compiles(tmp_path: Path) -> None:
+    made = export(product_in_clusters(), tmp_path / "split", target=TARGET)
+    source = made.source.read_text()
+    assert "dim3(4, 2, 2), dim3(32, 2, 2),\n                  dim3(2, 1, 1)" in source
+    assert "262,144 bytes of workspace" in made.header.read_text()
+    assert ctypes.CDLL(str(made.library)).split(None, None, None, None) == 1
 
 
 @nvcc

@@ -8,7 +8,9 @@ from typing import Any
 from tvm import s_tir
 
 from .auto_coalesce import auto_coalesce
+from .cluster import cluster
 from .double_buffer import double_buffer
+from .eviction_policy import eviction_policy
 from .pipeline import pipeline
 from .prefetch import prefetch
 from .rasterize import rasterize
@@ -24,7 +26,9 @@ __all__ = ["PRIMITIVES", "install", "uninstall"]
 #: Every primitive of this package, by the method name that it gets.
 PRIMITIVES: dict[str, Callable[..., Any]] = {
     "auto_coalesce": auto_coalesce,
+    "cluster": cluster,
     "double_buffer": double_buffer,
+    "eviction_policy": eviction_policy,
     "pipeline": pipeline,
     "prefetch": prefetch,
     "rasterize": rasterize,

@@ -8,6 +8,7 @@ from typing import Any
 from ..analysis.contraction import Contraction, read_contraction
 from ..checks import whole_number
 from ..errors import ScheduleError
+from .handles import find_block
 
 __all__ = ["SplitK", "split_k"]
 
@@ -78,7 +79,7 @@ def split_k(sch: Any, block: Any, slices: int, *, multiple: int = 1) -> SplitK:
     """
     count = whole_number("slices of split_k", slices, 1, ScheduleError)
     step = whole_number("multiple of split_k", multiple, 1, ScheduleError)
-    block = _find(sch, block)
+    block = find_block(sch, block, "split_k")
     what = read_contraction(sch.get(block))
     _check_loops(sch, block, what)
     parts = -(-what.extents[what.depth] // step)
@@ -97,15 +98,6 @@ def split_k(sch: Any, block: Any, slices: int, *, multiple: int = 1) -> SplitK:
     slice_loop = loops.pop(what.depth)
     sch.reorder(slice_loop, *loops)
     return SplitK(partial, block, copies, length)
-
-
-def _find(sch: Any, block: Any) -> Any:
-    if not isinstance(block, str):
-        return block
-    try:
-        return sch.get_sblock(block)
-    except RuntimeError as error:
-        raise ScheduleError(f"split_k finds no single block named {block!r}.") from error
 
 
 def _check_loops(sch: Any, block: Any, what: Contraction) -> None:

@@ -10,10 +10,12 @@ import numpy as np
 from .. import hardware
 from .races import Clocks
 
-__all__ = ["AXES", "Gang", "Geometry", "Strand"]
+__all__ = ["AXES", "CLUSTER_AXIS", "Gang", "Geometry", "Strand"]
 
 #: Innermost first, as CUDA numbers threads and blocks.
 AXES = ("x", "y", "z")
+#: Begins the names of the axes of a block within its cluster.
+CLUSTER_AXIS = "clusterCtaIdx."
 _WARP = hardware.WARP_SIZE
 
 

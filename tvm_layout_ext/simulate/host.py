@@ -13,7 +13,7 @@ from ..errors import NotModelled, SimulationError
 from .arrays import View, check_offset, copy_in, elements_before, low_address
 from .code import Code, constant
 from .expressions import ExpressionCompiler
-from .gang import AXES, Geometry
+from .gang import AXES, CLUSTER_AXIS, Geometry
 from .memory import Memory
 from .places import handle
 from .values import numpy_type, split_type
@@ -288,11 +288,17 @@ class Host(ExpressionCompiler):
 
 def _geometry(sizes: dict[str, int]) -> Geometry:
     known = {f"{kind}.{axis}" for kind in ("blockIdx", "threadIdx") for axis in AXES}
+    known |= {f"{CLUSTER_AXIS}{axis}" for axis in AXES}
     for axis in sizes:
         if axis not in known and axis != _DYNAMIC_SHARED:
             raise NotModelled(f"The simulated GPU does not model the launch parameter {axis}.")
     grid = tuple(sizes.get(f"blockIdx.{axis}", 1) for axis in AXES)
     block = tuple(sizes.get(f"threadIdx.{axis}", 1) for axis in AXES)
+    for axis, blocks in zip(AXES, grid, strict=True):
+        if blocks % (cluster := sizes.get(f"{CLUSTER_AXIS}{axis}", 1)):
+            raise SimulationError(
+                f"A grid of {blocks} blocks along {axis} is no multiple of a cluster of {cluster}."
+            )
     return Geometry(grid, block)  # type: ignore[arg-type]
 
 

@@ -11,10 +11,12 @@ from tvm import ir, tirx
 
 from .. import hardware
 from ..errors import NotModelled
+from ..intrin.policy_stores import is_policy_store, plain_store
 from . import async_copy
 from .code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run, constant, lift
 from .copy_calls import COPY_CALLS
 from .device import DeviceCompiler
+from .gang import CLUSTER_AXIS
 from .machine import (
     Barrier,
     Branch,
@@ -228,10 +230,20 @@ class StatementCompiler(DeviceCompiler):
 
     def _bind_thread(self, statement: Any) -> None:
         tag = str(statement.node.thread_tag)
+        if tag.startswith(CLUSTER_AXIS):
+            self._bind_rank(statement, f"blockIdx.{tag.removeprefix(CLUSTER_AXIS)}")
+            return
         if not tag.startswith(("threadIdx.", "blockIdx.")):
             raise NotModelled(f"The simulated GPU does not model the thread axis {tag}.")
         dtype, _ = numpy_type(statement.node.var)
         code = Code(lambda s, m: s.gang.index[tag].astype(dtype), FIXED)
+        self.scope[handle(statement.node.var)] = self.cached(code)
+
+    def _bind_rank(self, statement: Any, axis: str) -> None:
+        """Place of a block in its cluster: clusters are neighbours that begin at a multiple."""
+        dtype, _ = numpy_type(statement.node.var)
+        size = int(statement.value)
+        code = Code(lambda s, m: (s.gang.index[axis] % size).astype(dtype), FIXED)
         self.scope[handle(statement.node.var)] = self.cached(code)
 
     def _plain_bind(self, statement: Any) -> Run | None:
@@ -309,6 +321,8 @@ class StatementCompiler(DeviceCompiler):
             return MATRIX_CALLS[name](self, call)
         if name in COPY_CALLS:
             return COPY_CALLS[name](self, call)
+        if is_policy_store(call):
+            return self._plain_store(plain_store(call))
         run = self.expr(call).run
 
         def evaluate(s: Any, m: Any) -> None:

@@ -9,9 +9,11 @@ from .combine_conversions import CombineLayoutConversions
 from .expose_pointers import ExposePointers
 from .fill_padded_rows import FillPaddedRows
 from .fuse_dot_add import FuseDotAdd
+from .gather_launch_notes import GatherLaunchNotes
 from .guard_reductions import GuardReductions
 from .guard_vectors import GuardVectors
 from .launch_bounds import SetLaunchBounds
+from .launch_clusters import LaunchClusters
 from .lower_async_copy import LowerAsyncCopy
 from .lower_fragment import LowerFragment
 from .lower_tensor_core import LowerTensorCore
@@ -33,9 +35,11 @@ __all__ = [
     "ExposePointers",
     "FillPaddedRows",
     "FuseDotAdd",
+    "GatherLaunchNotes",
     "GuardReductions",
     "GuardVectors",
     "InjectMultiStageBuffer",
+    "LaunchClusters",
     "LowerAsyncCopy",
     "LowerFragment",
     "LowerTensorCore",

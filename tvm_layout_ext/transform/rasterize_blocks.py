@@ -66,7 +66,7 @@ def _rasterized(outer: Any, inner: Any, group: int) -> Any:
     body = loop_with(inner, body=tirx.SeqStmt([*binds, moved]))
     swap = (tirx.For, lambda loop: body if loop.loop_var.same_as(inner.loop_var) else loop)
     changed = tvm_ffi.structural_map(outer.body, [swap], order="post")
-    return loop_with(without_annotations(outer, RASTERIZE), body=changed)
+    return loop_with(outer, body=changed)
 
 
 def _tag(loop: Any) -> str:
@@ -74,17 +74,19 @@ def _tag(loop: Any) -> str:
 
 
 def _rasterize(loop: Any) -> Any:
-    """Rewrite the nest at a loop that carries the annotation, or holds the one that does."""
-    if loop.thread_binding is None or _tag(loop) not in ("blockIdx.x", "blockIdx.y"):
-        return loop
-    other = _grid_axis(loop.body, "blockIdx.x" if _tag(loop) == "blockIdx.y" else "blockIdx.y")
-    if other is None:
-        return loop
-    group = loop.annotations.get(RASTERIZE, other.annotations.get(RASTERIZE, None))
+    """Rewrite the nest of the loop that carries the annotation, the outermost of a kernel."""
+    group = loop.annotations.get(RASTERIZE, None)
     if group is None:
         return loop
+    rows, columns = (_grid_axis(loop, f"blockIdx.{axis}") for axis in "yx")
+    if rows is None or columns is None:
+        return without_annotations(loop, RASTERIZE)
     decisions.note(_NAME, "grid", f"blocks run in groups of {int(group)} rows")
-    return _rasterized(loop, other, int(group))
+    outer, inner = (rows, columns) if _grid_axis(rows.body, "blockIdx.x") else (columns, rows)
+    nest = _rasterized(outer, inner, int(group))
+    swap = (tirx.For, lambda one: nest if one.loop_var.same_as(outer.loop_var) else one)
+    whole = nest if outer.same_as(loop) else tvm_ffi.structural_map(loop, [swap], order="post")
+    return without_annotations(whole, RASTERIZE)
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.RasterizeBlocks")
@@ -97,7 +99,8 @@ def _rasterize_blocks(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFun
 def RasterizeBlocks() -> Any:
     """Create the pass that renumbers the blocks of kernels whose schedule asked for it.
 
-    The loop bound to ``blockIdx.y`` carries annotation ``layout_ext.rasterize`` = rows of a group.
+    The outermost loop of a kernel carries annotation ``layout_ext.rasterize`` = rows of a group;
+    pass :func:`.gather_launch_notes.GatherLaunchNotes` has brought it there.
     The block launched as number n of its grid then works on the tile that :func:`grouped` names.
     Runs after all passes that look at regions, whose indices so stay affine.
 

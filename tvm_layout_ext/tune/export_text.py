@@ -52,13 +52,30 @@ EXPORTED const char *{name}_error(int code) {{
   return cudaGetErrorString(static_cast<cudaError_t>(code));
 }}
 
-static cudaError_t launch(const void *kernel, dim3 grid, dim3 block, void **arguments,
-                          size_t shared, cudaStream_t stream) {{
+static cudaError_t launch(const void *kernel, dim3 grid, dim3 block, dim3 cluster,
+                          void **arguments, size_t shared, cudaStream_t stream) {{
   if (shared > 0) {{
     cudaError_t code = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
     if (code != cudaSuccess) return code;
   }}
+#if CUDART_VERSION >= 11080
+  if (cluster.x * cluster.y * cluster.z > 1) {{
+    cudaLaunchAttribute attribute = {{}};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = cluster.x;
+    attribute.val.clusterDim.y = cluster.y;
+    attribute.val.clusterDim.z = cluster.z;
+    cudaLaunchConfig_t config = {{}};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return cudaLaunchKernelExC(&config, kernel, arguments);
+  }}
+#endif
   return cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
 }}
 
@@ -78,7 +95,7 @@ _LAUNCH = """\
   if (code == cudaSuccess) {{
     void *arguments[] = {{{pointers}}};
     code = launch(reinterpret_cast<const void *>({kernel}), dim3({grid}), dim3({block}),
-                  arguments, {shared}, stream);
+                  dim3({cluster}), arguments, {shared}, stream);
   }}
 """
 
@@ -195,10 +212,13 @@ def _allocation(one: Argument) -> str:
 
 
 def _launch(one: Launch) -> str:
-    grid, block = (", ".join(map(str, extents)) for extents in (one.grid, one.block))
+    grid, block, cluster = (
+        ", ".join(map(str, extents)) for extents in (one.grid, one.block, one.cluster)
+    )
     return _LAUNCH.format(
         pointers=", ".join(f"(void *)&{p}" for p in one.pointers),
-        kernel=one.kernel, grid=grid, block=block, shared=one.shared_bytes,
+        kernel=one.kernel, grid=grid, block=block, cluster=cluster,
+        shared=one.shared_bytes,
     )  # fmt: skip
 
 

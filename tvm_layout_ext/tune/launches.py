@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import tirx
 
@@ -19,6 +18,8 @@ __all__ = ["Argument", "HostPlan", "Launch", "host_plan"]
 
 _SHARED = "tirx.use_dyn_shared_memory"
 _AXES = "xyz"
+#: Extents of a launch along each axis.
+_KINDS = ("blockIdx", "threadIdx", "clusterCtaIdx")
 #: What the exported function calls other things.
 _RESERVED = frozenset(("arguments", "code", "given", "int", "launch", "one", "stream", "stream_"))
 
@@ -42,7 +43,7 @@ class Argument:
     @property
     def bytes(self) -> int:
         """Its size."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * int(tvm.DataType(self.dtype).itemsize)
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class Launch:
         Extents along x, y and z.
     shared_bytes : int
         Of dynamic shared memory.
+    cluster : tuple of int
+        Blocks that are launched together, along x, y and z.
     """
 
     kernel: str
@@ -65,6 +68,7 @@ class Launch:
     grid: tuple[int, ...]
     block: tuple[int, ...]
     shared_bytes: int = 0
+    cluster: tuple[int, ...] = (1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ def _launch(call: Any, names: dict[Any, str]) -> Launch:
     if not all(isinstance(extent, tirx.IntImm) for extent in extents):
         raise _unknown("a launch whose extents are no numbers")
     sizes = dict(zip(parameters, map(int, extents), strict=True))
-    known = {f"{kind}.{axis}" for kind in ("blockIdx", "threadIdx") for axis in _AXES}
+    known = {f"{kind}.{axis}" for kind in _KINDS for axis in _AXES}
     if others := set(sizes) - known - {_SHARED}:
         raise _unknown(f"the launch parameter {min(others)}")
     return Launch(
@@ -152,6 +156,7 @@ def _launch(call: Any, names: dict[Any, str]) -> Launch:
         tuple(sizes.get(f"blockIdx.{axis}", 1) for axis in _AXES),
         tuple(sizes.get(f"threadIdx.{axis}", 1) for axis in _AXES),
         sizes.get(_SHARED, 0),
+        tuple(sizes.get(f"clusterCtaIdx.{axis}", 1) for axis in _AXES),
     )
 
 
