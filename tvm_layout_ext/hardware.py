@@ -16,8 +16,6 @@ __all__ = [
     "BANK_BYTES",
     "CLUSTERS_SINCE",
     "CLUSTER_BLOCKS",
-    "CLUSTERS_SINCE",
-    "CLUSTER_BLOCKS",
     "DEFAULT_ARCH",
     "LAUNCH_LIMITS",
     "MATRIX_ROW_BYTES",
@@ -56,10 +54,6 @@ LAUNCH_LIMITS = {
     "blockIdx.y": 65535,
     "blockIdx.z": 65535,
 }
-#: Most blocks of a cluster that every GPU with clusters launches, and the first compute capability
-#: that has them (CUDA C++ Programming Guide, "Thread Block Clusters").
-CLUSTER_BLOCKS = 8
-CLUSTERS_SINCE = (9, 0)
 #: Most blocks of a cluster that every GPU with clusters launches, and the first compute capability
 #: that has them (CUDA C++ Programming Guide, "Thread Block Clusters").
 CLUSTER_BLOCKS = 8
