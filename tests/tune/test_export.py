@@ -99,7 +99,8 @@ def test_plan_knows_clusters_and_the_sums_of_slices() -> None:
     assert [(one.name, one.bytes) for one in plan.workspace] == [("product_rf", 4 * 2 * 128 * 256)]
     assert [one.cluster for one in plan.launches] == [(2, 1, 1), (1, 1, 1)]
     assert plan.launches[0].grid == (4, 2, 2)
-    assert [one.pointers for one in plan.launches] == [("A", "B", "product_rf"), ("C", "product_rf")]
+    pointers = [one.pointers for one in plan.launches]
+    assert pointers == [("A", "B", "product_rf"), ("C", "product_rf")]
 
 
 @nvcc
