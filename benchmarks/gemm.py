@@ -154,23 +154,29 @@ def simulate_command(
     names: Annotated[list[str] | None, typer.Argument(help="Cases; all by default.")] = None,
     out: _Out = None,
 ) -> None:
-    """Count wavefronts of the simulated GPU."""
-    _show(gemm_counters.simulate_all(_CORES, names), {}, out)
+    """Count wavefronts of the simulated GPU; what ``out`` holds of Nsight Compute's stays."""
+    simulated = gemm_counters.simulate_all(_CORES, names)
+    record: dict[str, Any] = {"environment": environment(), "simulated": {}, "ncu": {}}
+    if out is not None and out.exists():
+        record |= json.loads(out.read_text())
+    _show(record | {"simulated": record["simulated"] | simulated}, out)
 
 
 @app.command("counters")
 def counters_command(out: _Out = None, work: _Work = WORK) -> None:
-    """Compare Nsight Compute's wavefronts with the simulated GPU's."""
+    """Compare Nsight Compute's wavefronts with the simulated GPU's; exit 1 if any differ."""
     for problem in compile_all(list(candidates.COUNTED.values()), work, _CORES):
         print(problem)
     ncu = gemm_counters.profile(work)
-    _show(gemm_counters.simulate_all(_CORES), ncu, out)
+    simulated = gemm_counters.simulate_all(_CORES)
+    _show({"environment": environment(), "simulated": simulated, "ncu": ncu}, out)
+    if gemm_counters.differing(simulated, ncu):
+        raise typer.Exit(1)
 
 
-def _show(simulated: dict[str, Any], ncu: dict[str, Any], out: Path | None) -> None:
-    print(gemm_counters.table(simulated, ncu))
+def _show(record: dict[str, Any], out: Path | None) -> None:
+    print(gemm_counters.table(record["simulated"], record["ncu"]))
     if out is not None:
-        record = {"environment": environment(), "simulated": simulated, "ncu": ncu}
         out.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -196,3 +196,19 @@ COUNTED: dict[str, Case] = {
         else (("auto", 3),)
     )
 }
+#: Rows of K of 64 bytes beside those of 128 and the other way round: what ``cp.async`` takes
+#: depends on it.
+_OTHER_DEPTH = {
+    "float16": _config((128, 128, 32), (2, 2), 3),
+    "bfloat16": _config((128, 128, 32), (2, 2), 3),
+    "float32": _config((128, 128, 16), (2, 2), 3),
+    "int8": _config((128, 128, 128), (2, 2), 3),
+    "float8_e4m3fn": _config((128, 128, 128), (2, 4), 3),
+}
+COUNTED |= {
+    f"{operand} nt {mode} stages=3 tile_k={config.split()[2].partition('=')[2]}": Case(
+        _SMALL_SHAPE, f"{config} swizzle={mode}", operand
+    )
+    for operand, config in _OTHER_DEPTH.items()
+    for mode in (("auto", "pad") if operand == "float16" else ("auto",))
+}

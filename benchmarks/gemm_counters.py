@@ -1,4 +1,10 @@
-"""Shared-memory wavefronts of products: Nsight Compute beside the simulated GPU."""
+"""Shared-memory wavefronts of products: Nsight Compute beside the simulated GPU.
+
+Each operation of each product has a line: what Nsight Compute counted, what the simulated GPU
+counts, and what the same requests would take without a bank conflict. Of asynchronous copies
+(``ldgsts``) that is one wavefront for 128 bytes, which rows of 64 bytes cannot reach: a wavefront
+serves one line of global memory (:mod:`tvm_layout_ext.simulate.counters`).
+"""
 
 from __future__ import annotations
 
@@ -13,19 +19,22 @@ from typing import Any
 
 from benchmarks.gemm_candidates import COUNTED
 
-__all__ = ["profile", "simulate_all", "simulate_case", "table"]
+__all__ = ["OPERATIONS", "differing", "profile", "simulate_all", "simulate_case", "table"]
 
 #: Nsight Compute's operation for each kind of access of the simulated GPU.
 _OPERATIONS = {
     "load": "ld", "store": "st", "ldmatrix": "ldsm", "stmatrix": "stsm", "cp.async": "ldgsts",
 }  # fmt: skip
+OPERATIONS = tuple(_OPERATIONS.values())
+#: What one wavefront moves at most: 32 banks of 4 bytes.
+_LINE_BYTES = 128
 _COUNTER = re.compile(
     r"smsp__sass_l1tex_(data_pipe_lsu_wavefronts|data_bank_conflicts_pipe_lsu)_mem_shared(_op_\w+)?"
 )
 
 
 def simulate_case(name: str) -> tuple[str, dict[str, int]]:
-    """Wavefronts of each operation, and those over the least possible."""
+    """Wavefronts of each operation, under ``... least`` those without conflicts, and hazards."""
     import numpy as np
 
     from tvm_layout_ext.simulate import simulate
@@ -40,7 +49,11 @@ def simulate_case(name: str) -> tuple[str, dict[str, int]]:
     for access in report.accesses:
         if access.scope.startswith("shared"):
             operation = _OPERATIONS[access.kind]
-            counts[operation] = counts.get(operation, 0) + access.wavefronts
+            least = access.wavefronts - access.bank_conflicts
+            if operation == "ldgsts":
+                least = -(-access.bytes // _LINE_BYTES)
+            for key, count in ((operation, access.wavefronts), (f"{operation} least", least)):
+                counts[key] = counts.get(key, 0) + count
     return name, counts
 
 
@@ -92,16 +105,33 @@ def _short(metric: str) -> str:
 
 
 def table(simulated: dict[str, dict[str, int]], ncu: dict[str, dict[str, float]]) -> str:
-    """One line a case: ``operation simulated/profiled`` where both count."""
-    lines = []
-    for name in COUNTED:
-        if name not in simulated:
+    """Line up, for each case and operation, counted, simulated and conflict-free wavefronts."""
+    head = ("counted", "simulated", "conflict-free")
+    lines = [f"{'case':38} {'operation':9} {head[0]:>9} {head[1]:>9} {head[2]:>13}  equal"]
+    pairs = [(name, operation) for name in COUNTED if name in simulated for operation in OPERATIONS]
+    equal = different = 0
+    for name, operation in pairs:
+        count, real = simulated[name].get(operation, 0), ncu.get(name, {}).get(operation)
+        if not count and not real:
             continue
-        real = ncu.get(name, {})
-        cells = [
-            f"{operation} {count:,}" + (f"/{real[operation]:,.0f}" if operation in real else "")
-            for operation, count in sorted(simulated[name].items())
-        ]
-        rest = [f"{k} {v:,.0f}" for k, v in sorted(real.items()) if k not in simulated[name] and v]
-        lines.append(f"{name:36} {'  '.join([*cells, *rest])}")
+        verdict = "" if real is None else "yes" if real == count else "NO"
+        equal, different = equal + (verdict == "yes"), different + (verdict == "NO")
+        shown = "-" if real is None else f"{real:,.0f}"
+        least = simulated[name].get(f"{operation} least", 0)
+        lines.append(f"{name:38} {operation:9} {shown:>9} {count:9,} {least:13,}  {verdict}")
+    if ncu:
+        lines.append(f"{equal} of {equal + different} counts are equal")
     return "\n".join(lines)
+
+
+def differing(
+    simulated: dict[str, dict[str, int]], ncu: dict[str, dict[str, float]]
+) -> list[tuple[str, str]]:
+    """Cases and operations that both counted, and not alike."""
+    return [
+        (name, operation)
+        for name in simulated
+        for operation in OPERATIONS
+        if operation in ncu.get(name, {})
+        and ncu[name][operation] != simulated[name].get(operation, 0)
+    ]
