@@ -6,6 +6,7 @@ means reading one file.
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 import threading
@@ -29,12 +30,16 @@ __all__ = [
     "quick_type_checks",
     "register_errors",
     "serve_rpc",
+    "serve_session",
     "split_host_device",
     "stock_finalizers",
     "stock_passes",
     "tvm_version",
     "without_tensor_intrinsics",
 ]
+
+#: So many servers may start on one machine at the same moment.
+_LISTENERS = 64
 
 #: Operators whose names TVM has moved: a choice that evaluates one side, and a hint.
 CHOICE, LIKELY = "prim.if_then_else", "prim.likely"
@@ -243,41 +248,40 @@ def load_cuda_runtime(driver: str) -> bool:
     return there()
 
 
-def serve_rpc(**options: Any) -> None:
-    """Run TVM's RPC server in this process, for good; a session that crashes does not end it.
+def serve_rpc(serving: Callable[[Any, Any], None], **options: Any) -> None:
+    """Run the listening half of TVM's RPC server in this process, for good.
+
+    TVM forks a process for each session. CUDA cannot be used in it where the server has initialised
+    CUDA, as importing TVM 0.27 does where there is a GPU; and its server ends when a session does
+    not end well.
 
     Parameters
     ----------
+    serving : callable
+        ``serving(socket, address)``: serves one session whose keys have been exchanged, to its end.
     **options
         Those of ``tvm.rpc.Server``.
     """
-    import multiprocessing
-    import os
-    from pathlib import Path
-
     from tvm.rpc import server
 
-    serving = server._serving
-
-    def patient(sock: Any, *rest: Any) -> None:
-        here = Path.cwd()
+    server._serving = lambda sock, address, *_: serving(sock, address)
+    for attempt in range(_LISTENERS):
         try:
-            serving(sock, *rest)
-        except RuntimeError as error:
-            server.logger.warning("The session ended: %s", error)
-            # TVM does both only when a session ends well.
-            os.chdir(here)
-            sock.close()
+            state = server.PopenRPCServerState(**options)
+            break
+        except OSError as error:
+            # Two servers that start at once bind one port, and only one of them can listen there.
+            if error.errno != errno.EADDRINUSE or attempt == _LISTENERS - 1:
+                raise
+    state.thread.join()
 
-    server._serving = patient
-    # CUDA cannot be used in a process forked from one that has initialised it, as importing TVM
-    # 0.27 does where there is a GPU.
-    multiprocessing.set_start_method("spawn")
-    # A spawned process imports the main module of its parent: all of this package, for 5 seconds.
-    main = sys.modules["__main__"]
-    main.__spec__ = None
-    vars(main).pop("__file__", None)
-    server.PopenRPCServerState(**options).thread.join()
+
+def serve_session(connection: Any) -> None:
+    """Serve one RPC session on a connected socket until its client closes it."""
+    from tvm.rpc import _ffi_api
+
+    # The loop closes the file itself.
+    _ffi_api.ServerLoop(connection.detach())
 
 
 @contextmanager

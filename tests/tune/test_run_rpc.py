@@ -27,7 +27,8 @@ from tvm_layout_ext.tune.rpc_server import main as serve
 from tvm_layout_ext.tune.run_rpc import RpcRunner
 from tvm_layout_ext.tune.tracker import NoServerError, Tracker
 
-HOST, KEY = "127.0.0.1", "loopback"
+#: Another run of these tests on this machine has another key.
+HOST, KEY = "127.0.0.1", f"loopback{os.getpid()}"
 QUICK = Timing(repeat_ms=0.5, repeats=2, most_repeats=4, spread=0.5, l2_bytes=20_000)
 
 
@@ -109,9 +110,10 @@ def test_two_servers_share_a_run_and_one_may_die(
     farm: Farm, runner: RpcRunner, shelf: Shelf, tmp_path: Path
 ) -> None:
     both = set(farm.tracker.servers())
-    # Also starts the clients: the servers shall be at work when one is killed.
-    first = results(runner, shelf.inputs("sleepy", "sleepy"))
-    assert {one.server for one in first} == both
+    # The servers shall be at work when one is killed, and clients take seconds to start.
+    first: list[Measured] = []
+    while {one.server for one in first} != both:
+        first = results(runner, shelf.inputs("sleepy", "sleepy"))
     assert all(one.verified and one.l2 == "rotated" for one in first)
     inputs = [*shelf.inputs("sleepy", "sleepy"), *llvm_inputs(tmp_path, 4), *shelf.inputs("wrong")]
     futures = runner.run(inputs)
@@ -126,14 +128,14 @@ def test_two_servers_share_a_run_and_one_may_die(
     assert {one.server for one in measured[2:]} == {left}
 
 
-def test_candidate_that_crashes_the_session_is_tried_three_times_and_the_server_lives(
+def test_candidate_that_crashes_the_session_is_tried_twice_and_the_server_lives(
     farm: Farm, runner: RpcRunner, shelf: Shelf
 ) -> None:
     (server,) = farm.tracker.servers()
     abort, right = results(runner, shelf.inputs("abort", "right"))
     assert abort.error == (
-        "ServerLostError: The connection was lost 3 times while this candidate ran "
-        f"({server}, {server}, {server}); probably it crashes the server's process."
+        "ServerLostError: The connection was lost 2 times while this candidate ran "
+        f"({server}, {server}); probably it crashes the server's process."
     )
     assert right.verified
     assert farm.tracker.servers() == [server]
@@ -170,7 +172,7 @@ def test_tracker_without_servers_says_how_to_start_one(
         f"python -m tvm_layout_ext.tune.rpc_server --tracker {HOST}:{farm.port} --key h200"
     )
     with pytest.raises(NoServerError, match="has no server with the key h200"):
-        Tracker(HOST, farm.port, "h200", patience=0.5).session(1)
+        Tracker(HOST, farm.port, "h200", patience=0.5).next_free()
 
 
 def test_tracker_that_is_not_there_says_how_to_start_it() -> None:

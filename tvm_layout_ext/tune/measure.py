@@ -100,6 +100,10 @@ class Measured:
         Of the GPU during the batch; None where nobody could ask.
     driver : str or None
         Version of the GPU's driver.
+    phases : dict of str to float
+        Seconds that the trial took: ``wait`` for a device or server, ``session`` until the server
+        was ready for it (0 where an earlier trial's session goes on), ``upload`` of the library,
+        and ``run``, which is all that is done with the kernel: to load, check and time it.
     """
 
     times: list[float] = field(default_factory=list)
@@ -113,6 +117,7 @@ class Measured:
     clock_mhz: int | None = None
     temperature: int | None = None
     driver: str | None = None
+    phases: dict[str, float] = field(default_factory=dict)
 
     @property
     def error(self) -> str | None:

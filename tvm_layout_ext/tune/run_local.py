@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,10 +19,11 @@ from .builder import LIBRARY
 from .measure import Arguments, Measured, Timing, device_name, failed, measure, memory_in_use
 from .problem import Problem
 from .task import Task
-from .trials import FRESH, Inputs, Job, MeasuredFuture, share
+from .trial_queue import Trial, share
+from .trials import FRESH, Inputs, Job, MeasuredFuture
 from .worker import Worker
 
-__all__ = ["LocalRunner"]
+__all__ = ["GROWTH", "Here", "LocalRunner", "measure_here"]
 
 #: A worker whose memory has grown by this much since its first trial is replaced.
 GROWTH = 1 << 30
@@ -90,15 +92,16 @@ class LocalRunner(PyRunner):
         self._inputs.path()
         clocks = _Clocks()
 
-        def trial(seat: _Seat, one: RunnerInput) -> Measured:
-            job = self._inputs.job(str(one.artifact_path), str(one.device_type), self.timing)
+        def trial(seat: _Seat, one: Trial) -> Measured:
+            artifact, kind = str(one.given.artifact_path), str(one.given.device_type)
+            job = self._inputs.job(artifact, kind, self.timing)
             with seat.lock:
                 measured = self._trial(seat, replace(job, best=self.best_so_far))
                 if job.kind == "cuda":
                     measured = clocks.added(seat.device, measured)
             return measured
 
-        return share(self._seats, runner_inputs, trial)
+        return [MeasuredFuture(one) for one in share(self._seats, runner_inputs, trial)]
 
     def in_turn(self, artifacts: Sequence[str], kind: str = "cuda") -> list[Measured]:
         """Measure on the first device, one after the other, without the early stop."""
@@ -136,7 +139,7 @@ class LocalRunner(PyRunner):
         """Run a trial in a seat's process, and replace that after a failure or much growth."""
         try:
             measured, memory = seat.worker.call(
-                _measure_here, job, seat.device, timeout=self.timeout
+                measure_here, job, seat.device, timeout=self.timeout
             )
         except Exception as error:
             measured, memory = failed(error), 0
@@ -163,13 +166,14 @@ class _Clocks:
         return replace(measured, clock_mhz=clock, temperature=heat, driver=driver)
 
 
-class _Here:
-    """What a worker process keeps between trials: the arguments on its device."""
+class Here:
+    """What a measuring process keeps between trials: the arguments on its device."""
 
     known: ClassVar[dict[tuple[str, str, int, int | None], tuple[Problem, Arguments]]] = {}
 
     @classmethod
     def arguments(cls, job: Job, index: int) -> tuple[Problem, Arguments]:
+        """The problem of a trial, and its arguments on the device of a number."""
         key = (job.problem, job.kind, index, job.timing.l2_bytes)
         if key not in cls.known:
             # A winner's fresh inputs take the place of the trials'.
@@ -180,13 +184,17 @@ class _Here:
         return cls.known[key]
 
 
-def _measure_here(job: Job, index: int) -> tuple[Measured, int]:
-    """Measure in the worker process; also the bytes that it and its device hold afterwards."""
+def measure_here(job: Job, index: int) -> tuple[Measured, int]:
+    """Measure in this process; also the bytes that it and its device hold afterwards."""
     try:
-        problem, arguments = _Here.arguments(job, index)
+        start = time.perf_counter()
+        problem, arguments = Here.arguments(job, index)
+        ready = time.perf_counter()
         library = tvm.runtime.load_module(os.path.join(job.artifact, LIBRARY))
         measured = measure(library, arguments, problem, job.timing, job.best)
-        measured = replace(measured, device=device_name(arguments.device))
+        end = time.perf_counter()
+        phases = {"session": round(ready - start, 6), "run": round(end - ready, 6)}
+        measured = replace(measured, device=device_name(arguments.device), phases=phases)
         return measured, memory_in_use(arguments.device)
     except Exception as error:
         return failed(error), 0

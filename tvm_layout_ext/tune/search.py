@@ -27,7 +27,7 @@ from .ranking import best_first
 from .records import Log, Reading, Record
 from .run import STRATEGIES, Run
 from .run_local import LocalRunner
-from .run_rpc import RpcRunner, remote_device
+from .run_rpc import RpcRunner
 from .simulated import SimulatedRunner
 from .task import Task
 
@@ -83,10 +83,10 @@ class Result:
         if self.best is None:
             return []
         return [
-            f"The best {knob.name} is {self.best.config[knob.name]}, the end of its range "
+            f"The best {knob.name} is {knob.of(self.best.config)}, the end of its range "
             f"{knob.values[0]} to {knob.values[-1]}; a larger one was not tried."
             for knob in self.task.operator.knobs
-            if knob.at_upper_edge(self.best.config[knob.name])
+            if knob.at_upper_edge(knob.of(self.best.config))
         ]
 
 
@@ -272,7 +272,11 @@ def _remote(runner: str, task: Task) -> Backend:
         raise TargetError(f"An RPC runner is written rpc:HOST:PORT:KEY, not {runner!r}.")
     _, host, port, key = parts
     remote = RpcRunner(task, host, int(port), key)
-    return MeasuringBackend(task, remote, RPC, remote_device(remote.tracker))
+    try:
+        return MeasuringBackend(task, remote, RPC, remote.device_name())
+    except BaseException:
+        remote.close()
+        raise
 
 
 def _opened(log: Log) -> Reading:

@@ -1,25 +1,38 @@
-"""TVM's RPC tracker as the tuner sees it: who is there, and a session with the next free server."""
+"""TVM's RPC tracker as the tuner sees it: who is there, who is free, and who else waits."""
 
 from __future__ import annotations
 
 import select
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm import rpc
 from tvm.rpc import base
 
 from ..errors import TargetError
 
-__all__ = ["NoServerError", "Tracker"]
+__all__ = ["Free", "NoServerError", "Tracker"]
 
 _CONNECT_SECONDS = 5.0
+_STEP_SECONDS = 0.2
 
 
 class NoServerError(TargetError):
     """A tracker that is not there, or knows no server with the key."""
+
+
+class Free(NamedTuple):
+    """A server that the tracker keeps for one client: its address, and the word to be let in."""
+
+    host: str
+    port: int
+    match: str
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -63,26 +76,49 @@ class Tracker:
             )
         return found
 
-    def session(self, seconds: float) -> tuple[rpc.RPCSession, str]:
-        """Wait for a free server, however long others use it, and open a session.
+    def wanted(self) -> bool:
+        """Whether anybody waits for a server of the key."""
+        queues = self._connected().summary()["queue_info"]
+        return bool(queues.get(self.key, {}).get("pending"))
+
+    def next_free(self, needed: Callable[[], bool] = lambda: True) -> Free | None:
+        """Wait for a free server, however long others use it, and reserve it.
 
         Parameters
         ----------
-        seconds : float
-            After which the server ends the session.
+        needed : callable
+            Asked a few times a second; when it says no, nobody waits any longer.
 
         Returns
         -------
-        tuple of RPCSession and str
-            The session and the server's address.
+        Free or None
+            Where to connect within seconds; None if a server is not needed any longer.
 
         Raises
         ------
         NoServerError
             If for :attr:`patience` seconds there is no server at all.
         """
-        host, port, match = self._next_free()
-        return rpc.connect(host, port, match, session_timeout=seconds), f"{host}:{port}"
+        if not needed():
+            return None
+        connection = self._connected()
+        try:
+            connection.ask(self.key)
+            seen = asked = time.monotonic()
+            while needed():
+                if (given := connection.answer(_STEP_SECONDS)) is not None:
+                    return given
+                now = time.monotonic()
+                if now < asked + 1:
+                    continue
+                asked = now
+                if self.servers():
+                    seen = now
+                elif now - seen > self.patience:
+                    self.require_servers()
+        finally:
+            connection.close()
+        return None
 
     def _connected(self) -> _Connection:
         try:
@@ -95,18 +131,6 @@ class Tracker:
                 f"by: python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {self.port}"
             ) from None
 
-    def _next_free(self) -> tuple[str, int, str]:
-        connection = self._connected()
-        connection.ask(self.key)
-        since = time.monotonic()
-        while (given := connection.answer(1.0)) is None:
-            if self.servers():
-                since = time.monotonic()
-            elif time.monotonic() - since > self.patience:
-                connection.close()
-                self.require_servers()
-        return given
-
 
 class _Connection(rpc.TrackerSession):
     """TVM's connection, with a request that can be waited for in steps."""
@@ -115,8 +139,8 @@ class _Connection(rpc.TrackerSession):
         """Queue for a server."""
         base.sendjson(self._sock, [base.TrackerCode.REQUEST, key, "", 1])
 
-    def answer(self, seconds: float) -> tuple[str, int, str] | None:
-        """A free server's host, port and match key; None if there is none after some seconds."""
+    def answer(self, seconds: float) -> Free | None:
+        """A free server; None if there is none after some seconds."""
         ready, _, _ = select.select([self._sock], [], [], seconds)
         if not ready:
             return None
@@ -124,7 +148,7 @@ class _Connection(rpc.TrackerSession):
         if code != base.TrackerCode.SUCCESS:
             raise RuntimeError(f"The tracker answers with code {code}.")
         host, port, match = value
-        return str(host), int(port), str(match)
+        return Free(str(host), int(port), str(match))
 
 
 def _short(error: Any) -> str:

@@ -1,31 +1,26 @@
-"""What the runners share: a trial as a worker gets it, futures, and seats that share the trials."""
+"""What the runners share: a trial as a worker gets it, futures, and inputs in files."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-import threading
 import weakref
-from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import TypeVar
 
 from tvm.ir.utils import derived_object
-from tvm.s_tir.meta_schedule.runner import PyRunnerFuture, RunnerInput, RunnerResult
+from tvm.s_tir.meta_schedule.runner import PyRunnerFuture, RunnerResult
 
-from .measure import Measured, Timing, failed
+from .measure import Measured, Timing
 from .problem import Problem
 from .task import Task
 
-__all__ = ["FRESH", "TRIALS", "Inputs", "Job", "MeasuredFuture", "share"]
+__all__ = ["FRESH", "TRIALS", "Inputs", "Job", "MeasuredFuture"]
 
 #: Streams of a task's random inputs: of the trials, and of a winner's verification.
 TRIALS, FRESH = 0, 1
 _CPU_TARGETS = ("llvm", "c")
-Seat = TypeVar("Seat")
 
 
 @dataclass(frozen=True)
@@ -96,44 +91,3 @@ class Inputs:
         """A trial of an artifact; ``kind`` is a target's or a device's."""
         device = "cpu" if kind in _CPU_TARGETS else kind
         return Job(artifact, self.path(stream), device, timing)
-
-
-def share(
-    seats: Sequence[Seat],
-    inputs: Sequence[RunnerInput],
-    trial: Callable[[Seat, RunnerInput], Measured],
-) -> list[MeasuredFuture]:
-    """Let seats take trials from one queue, each in a thread, until none is left.
-
-    Whatever a trial raises is its own failure. Each measurement is written into the artifact's
-    folder before its future is done.
-
-    Parameters
-    ----------
-    seats : sequence
-        Devices or servers.
-    inputs : sequence of RunnerInput
-    trial : callable
-        ``trial(seat, input)``.
-    """
-    waiting: SimpleQueue[tuple[RunnerInput, Future[Measured]]] = SimpleQueue()
-    futures: list[Future[Measured]] = [Future() for _ in inputs]
-    for one, future in zip(inputs, futures, strict=True):
-        waiting.put((one, future))
-
-    def work(seat: Seat) -> None:
-        while True:
-            try:
-                one, future = waiting.get_nowait()
-            except Empty:
-                return
-            try:
-                measured = trial(seat, one)
-            except Exception as error:
-                measured = failed(error)
-            measured.write(str(one.artifact_path))
-            future.set_result(measured)
-
-    for seat in seats[: len(futures)]:
-        threading.Thread(target=work, args=(seat,), daemon=True).start()
-    return [MeasuredFuture(future) for future in futures]

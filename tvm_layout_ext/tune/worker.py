@@ -41,11 +41,16 @@ class Worker:
     """
 
     def __init__(self, log: Path) -> None:
-        self._log, self._launched = log, 0
+        self._log, self._launched, self._replaced = log, 0, False
         self._worker: PopenWorker | None = None
         self._spare: tuple[PopenWorker, Path] | None = None
         self._words = log
         self._process = 0
+
+    def begin(self) -> None:
+        """Start the first process, without waiting until it is ready."""
+        if self._worker is None and self._spare is None:
+            self._spare = self._launch()
 
     def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
         """Run a function there and return its result.
@@ -59,7 +64,7 @@ class Worker:
         Exception
             What the function raised.
         """
-        worker = self._started()
+        worker = self.start()
         late = threading.Event()
         watchdog = threading.Timer((timeout or 0) + GRACE, self._kill_hard, [late])
         if timeout is not None:
@@ -79,17 +84,24 @@ class Worker:
             raise kind(text)
         return result
 
-    def _started(self) -> PopenWorker:
+    def start(self) -> PopenWorker:
+        """Wait until there is a process, and give TVM's handle of it.
+
+        Raises
+        ------
+        TrialCrashError
+            If none could be started.
+        """
         starts = 0
         while self._worker is None:
-            replaced = self._launched > 0
             worker, self._words = self._spare or self._launch()
-            self._spare = self._launch() if replaced else None
+            self._spare = self._launch() if self._replaced else None
             try:
                 self._process = worker.recv()
                 self._worker = worker
             except ChildProcessError:
                 starts += 1
+                self._replaced = True
                 if starts == STARTS:
                     raise TrialCrashError(
                         f"A process to measure in did not start, {STARTS} times: "
@@ -122,6 +134,7 @@ class Worker:
         """End the process; the next call gets a fresh one."""
         worker, self._worker = self._worker, None
         if worker is not None:
+            self._replaced = True
             worker.kill()
 
     def close(self) -> None:
