@@ -52,6 +52,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.RasterizeBlocks,
         transform.SetLaunchBounds,
         transform.LaunchClusters,
+        transform.KeepEvictionPolicy,
     ),
     # Afterwards only the outermost loop of a kernel still has all that was noted at it.
     "s_tir.UnifyThreadBinding": (transform.GatherLaunchNotes,),
@@ -65,8 +66,9 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     ),
     # After it, threadIdx.x hides behind let variables.
     "tirx.CommonSubexprElim": (transform.LowerWarpMemoryFully,),
-    # Shared buffers have their final places, reductions over threads their own barriers.
-    "tirx.SplitHostDevice": (transform.PlanSync,),
+    # Shared buffers have their final places, reductions over threads their own barriers. Whatever
+    # looks at stores has done so after PlanSync.
+    "tirx.SplitHostDevice": (transform.PlanSync, transform.LowerEvictionPolicy),
     # Kernels are functions of their own, and the host's launches still show.
     "tirx.MakePackedAPI": (transform.OverlapLaunches,),
 }

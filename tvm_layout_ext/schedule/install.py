@@ -10,6 +10,7 @@ from tvm import s_tir
 from .auto_coalesce import auto_coalesce
 from .cluster import cluster
 from .double_buffer import double_buffer
+from .eviction_policy import eviction_policy
 from .pipeline import pipeline
 from .prefetch import prefetch
 from .rasterize import rasterize
@@ -27,6 +28,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "auto_coalesce": auto_coalesce,
     "cluster": cluster,
     "double_buffer": double_buffer,
+    "eviction_policy": eviction_policy,
     "pipeline": pipeline,
     "prefetch": prefetch,
     "rasterize": rasterize,

@@ -6,6 +6,7 @@ from .align_offsets import AlignOffsets
 from .auto_coalesce import AutoCoalesce
 from .check_assumptions import CheckAssumptions
 from .combine_conversions import CombineLayoutConversions
+from .eviction_policy import KeepEvictionPolicy, LowerEvictionPolicy
 from .expose_pointers import ExposePointers
 from .fill_padded_rows import FillPaddedRows
 from .fuse_dot_add import FuseDotAdd
@@ -39,8 +40,10 @@ __all__ = [
     "GuardReductions",
     "GuardVectors",
     "InjectMultiStageBuffer",
+    "KeepEvictionPolicy",
     "LaunchClusters",
     "LowerAsyncCopy",
+    "LowerEvictionPolicy",
     "LowerFragment",
     "LowerTensorCore",
     "LowerWarpMemoryFully",

@@ -27,6 +27,7 @@ from ..analysis.staging import Walk
 from ..errors import ScheduleError
 from ..hardware import STATIC_SHARED_BYTES
 from .coalesce_direct import fuse
+from .coalesce_policy import keep_stores
 from .swizzle_shared import SWIZZLE, swizzle_text
 
 __all__ = ["schedule_staged"]
@@ -75,7 +76,13 @@ def schedule_staged(
     stored, direct = _write_out(sch, block, caches, plan)
     for cache, one in zip(caches, plan.tiles, strict=True):
         _read_in(sch, cache, one, plan)
-    return str(plan), [*caches, *direct, block, stored]
+    width = plan.out.unit[-1] * _store_bytes(merged)
+    text = f"{plan}{keep_stores(sch, block, stored, width)}"
+    return text, [*caches, *direct, block, stored]
+
+
+def _store_bytes(nest: Nest) -> int:
+    return next(access.bytes for access in nest.accesses if access.kind == "store")
 
 
 def _merge(sch: Any, block: Any, nest: Nest, mapping: Mapping) -> None:

@@ -15,6 +15,7 @@ from .coalesce_blocked import schedule_blocked, spread
 from .coalesce_checks import threads_of
 from .coalesce_choice import Way
 from .coalesce_direct import schedule_copy, schedule_direct, threads_for
+from .coalesce_policy import keeping
 from .coalesce_reduction import schedule_reduction
 from .coalesce_request import Request
 from .coalesce_shifted import shifted_way
@@ -99,11 +100,10 @@ def _direct(
     def flat(sch: Any, block: Any, mapping: Mapping) -> None:
         schedule_direct(sch, block, nest, mapping, num_threads)
 
-    ways = [
-        _way("direct", f"direct, {_elements(nest, mapping)}", flat, mapping),
-        _way("direct", "direct, in the order of the loops", flat, as_it_is(free)),
-    ]
-    return [*ways, *_blocked("direct", nest, mapping, threads_for(mapping, num_threads), None)]
+    wide = _way("direct", f"direct, {_elements(nest, mapping)}", flat, mapping)
+    plain = _way("direct", "direct, in the order of the loops", flat, as_it_is(free))
+    blocked = _blocked("direct", nest, mapping, threads_for(mapping, num_threads), None)
+    return [keeping(wide, nest, mapping), plain, *(keeping(w, nest, mapping) for w in blocked)]
 
 
 def _way(path: str, text: str, apply: _Apply, mapping: Mapping) -> Way:
