@@ -55,7 +55,9 @@ class Tile:
 
     @property
     def vector(self) -> int:
-        """Elements of 16 bytes, or of a thread's share if that is less."""
+        """Elements of 16 bytes, or of a thread's share if that is less; gathered ones are apart."""
+        if self.index and len(self.shape) == 1:
+            return 1
         return min(128 // tvm.DataType(self.dtype).bits, max(1, self.shape[-1]))
 
 
@@ -169,10 +171,12 @@ class Loop:
             f"    OUT[t] = OUT[t] + {' + '.join(terms)}",
         ]
 
-    def schedule(self, versions: int | None, only: Sequence[str] = ()) -> Any:
-        """The loop with so many versions of its tiles, or some of them; None asks for nothing."""
+    def schedule(
+        self, versions: int, only: Sequence[str] = (), *, async_copy: bool | str = "auto"
+    ) -> Any:
+        """The loop with so many versions of its tiles, or of some of them."""
         sch = s_tir.Schedule(tvm.script.from_source(self.source()))
         for tile in self.tiles:
-            if versions is not None and (not only or tile.name in only):
-                sch.double_buffer(f"{tile.name}_shared", versions)
+            if not only or tile.name in only:
+                sch.double_buffer(f"{tile.name}_shared", versions, async_copy=async_copy)
         return sch

@@ -17,11 +17,17 @@ _MOST = 2**31 - 1
 _TRITON_LESS = {"mma.sync": 1, "wgmma": 0}
 
 
-def versions_for_triton_stages(stages: int, kind: str = "mma.sync") -> int:
+def versions_for_triton_stages(
+    stages: int, kind: str = "mma.sync", *, level: int = 0, levels: int = 1
+) -> int:
     """Number of versions N of :func:`double_buffer` for Triton's ``num_stages``.
 
     Triton's pipeliner keeps as many versions as bodies lie between a load and its last use. A
-    ``wgmma`` reads shared memory while the next body already runs, which takes one more.
+    ``wgmma`` reads shared memory while the next body already runs, which takes one more. Where
+    loads feed the addresses of others, the levels share the stages: each load runs
+    ``(S - 1) // levels`` bodies before its reader, and levels from ``S - 1`` on are left where
+    they are. With these versions every copy runs exactly as far ahead as Triton's; see
+    :mod:`tvm_layout_ext.transform.pipeline_plan`.
 
     Parameters
     ----------
@@ -29,18 +35,25 @@ def versions_for_triton_stages(stages: int, kind: str = "mma.sync") -> int:
         Triton's ``num_stages``, S.
     kind : str
         ``"mma.sync"`` for kernels that copy with ``cp.async`` and multiply with ``mma.sync``, or do
-        not multiply at all: S - 1; ``"wgmma"`` for those that multiply with ``wgmma``, whether
-        they copy with ``cp.async`` or TMA: S.
+        not multiply at all; ``"wgmma"`` for those that multiply with ``wgmma``, whether they copy
+        with ``cp.async`` or TMA.
+    level : int
+        0 for what a product reads, 1 for indices that a copy of level 0 reads, and so on.
+    levels : int
+        Levels of the loop: 1 without indirect loads.
 
     Returns
     -------
     int
-        At least 1: a loop of one stage has one version.
+        At least 1. For one level S - 1, or S for ``wgmma``. One version of operands of S >= 2 is
+        copied asynchronously by Triton, and here with ``async_copy=True``; for a level above 0 one
+        version means that Triton does not stage these indices.
 
     Raises
     ------
     ScheduleError
-        If ``stages`` is below 1 or no int, or ``kind`` is neither of these.
+        If ``stages`` or ``levels`` is below 1 or no int, ``level`` is none of these levels, or
+        ``kind`` is neither of these.
 
     Examples
     --------
@@ -48,13 +61,28 @@ def versions_for_triton_stages(stages: int, kind: str = "mma.sync") -> int:
     [1, 1, 2, 3]
     >>> versions_for_triton_stages(3, "wgmma")
     3
+
+    Operands gathered by indices, and the indices:
+
+    >>> [versions_for_triton_stages(s, levels=2) for s in (2, 3, 4, 5, 6)]
+    [1, 1, 1, 2, 2]
+    >>> [versions_for_triton_stages(s, level=1, levels=2) for s in (2, 3, 4, 5, 6)]
+    [1, 2, 2, 3, 3]
     """
-    number = whole(stages)
+    number, of, at = whole(stages), whole(levels), whole(level)
     if number is None or number < 1:
         raise ScheduleError(f"Triton's num_stages is an int >= 1, not {stages!r}.")
     if kind not in _TRITON_LESS:
         raise ScheduleError(f'kind must be "mma.sync" or "wgmma", not {kind!r}.')
-    return max(1, number - _TRITON_LESS[kind])
+    if of is None or of < 1 or at is None or not 0 <= at < of:
+        raise ScheduleError(
+            f"levels is an int >= 1 and level one of 0 to levels - 1, not {level!r} of {levels!r}."
+        )
+    kept = min(of, number - 1)
+    if at >= kept:
+        return 1
+    latency = (number - 1) // kept
+    return latency + (1 if at else 1 - _TRITON_LESS[kind])
 
 
 def check_num_stages(value: Any) -> int:
@@ -116,12 +144,12 @@ def double_buffer(
     ``wgmma`` or TMA               S
     =============================  =======================
 
-    :func:`versions_for_triton_stages` computes it. The two count waits differently, too. Triton
-    commits a group for each of L loads, and for ``mma.sync`` copies after it has computed: S - 1
-    tiles are on their way when it waits for all but ``L * (S - 2)`` groups. Here all copies of a
-    body are one group, and a body copies before it computes: N - 1 tiles are on their way when it
-    waits for all but N - 2 groups, then its own copy is the Nth. Either way S - 2 = N - 1 tiles
-    are under way while a body computes.
+    :func:`versions_for_triton_stages` computes it, for indirect loads, too. The two count waits
+    differently. Triton commits a group for each of L loads, and for ``mma.sync`` copies after it
+    has computed: S - 1 tiles are on their way when it waits for all but ``L * (S - 2)`` groups.
+    Here all copies of a body are one group, and a body copies before it computes: N - 1 tiles are
+    on their way when it waits for all but N - 2 groups, then its own copy is the Nth. Either way
+    S - 2 = N - 1 tiles are under way while a body computes.
 
     Parameters
     ----------
@@ -130,10 +158,13 @@ def double_buffer(
     block : SBlockRV or str
         The block that fills the buffer, usually one that ``cache_read`` made.
     num_stages : int
-        Number of versions; 1 leaves the program as it is. Of several calls the last one counts.
+        Number of versions; 1 leaves the program as it is, unless ``async_copy`` is True. Of several
+        calls the last one counts.
     async_copy : bool or "auto"
         ``"auto"`` copies with ``cp.async`` where target, width, type and alignment allow it, and
-        through registers where not; True refuses the latter when lowering; False never does.
+        through registers where not; True refuses the latter when lowering; False never does. With
+        one version only True copies asynchronously, and each body waits for its own copies: what
+        Triton makes of two stages and ``mma.sync``.
 
     Raises
     ------

@@ -30,7 +30,7 @@ def pipeline(
     loop : LoopRV
         The loop.
     num_stages : int
-        Number of versions; 1 leaves the program as it is.
+        Number of versions; 1 leaves the program as it is, unless ``async_copy`` is True.
     async_copy : bool or "auto"
         As in :func:`double_buffer`.
 

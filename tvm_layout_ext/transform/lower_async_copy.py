@@ -19,7 +19,7 @@ from ..analysis.conditions import conjuncts
 from ..errors import ScheduleError
 from .fragment_nest import substitute
 from .mark_annotated import MARK
-from .pipeline_expand import ASYNC_SCOPE
+from .pipeline_parts import ASYNC_SCOPE
 
 __all__ = ["LowerAsyncCopy"]
 

@@ -17,6 +17,7 @@ from .pipeline_memory import check_fits
 from .pipeline_parts import NUM_STAGES, Part, blocks_in, parts_of, requested, without_request
 from .pipeline_plan import Plan, plan_pipeline
 from .pipeline_record import PipelineRecord
+from .pipeline_single import in_one_version, single_copies
 
 __all__ = ["NUM_STAGES", "InjectMultiStageBuffer"]
 
@@ -49,10 +50,12 @@ class _Pipelines:
         parts = parts_of(loop, self.threads)
         self.housed += [b for p in parts if _is_housed(p, parts) for b in blocks_in(p.stmt)]
         plan = plan_pipeline(parts, loop)
+        single = [i for i in single_copies(parts, loop) if self._fits_async(parts[i])]
+        _tell_single([parts[i] for i in single], loop, plan)
         if plan is None:
-            return loop
+            return in_one_version(loop, parts, single) if single else loop
         self._check_extent(loop)
-        written, record = expand(loop, plan, self._fits_async)
+        written, record = expand(loop, plan, self._fits_async, single)
         check_fits(record, parts, loop, self.target)
         _tell(plan, record)
         return written
@@ -147,6 +150,13 @@ def _tell(plan: Plan, record: PipelineRecord) -> None:
         )
 
 
+def _tell_single(copies: list[Part], loop: Any, plan: Plan | None) -> None:
+    also = "" if plan is None else ", and with it for the copies that run ahead"
+    for part in copies:
+        text = f"one version, waited for in the body of loop {loop.loop_var.name} that copies{also}"
+        decisions.note(_NAME, part.name, text)
+
+
 def _check_housed(body: Any, housed: list[Any]) -> None:
     """Refuse blocks that ask for versions and are in no serial loop together with a consumer."""
     for block in blocks_in(body):
@@ -187,7 +197,9 @@ def InjectMultiStageBuffer() -> Any:
     computed from, the next N - 1 are being filled. The pass works out from the statements of the
     loop how far ahead each copy may run (:mod:`.pipeline_plan`), and writes a prologue and one loop
     with predicated copies, one wait and one barrier (:mod:`.pipeline_expand`). Copies from global
-    to shared memory become asynchronous where pass ``LowerAsyncCopy`` can do it.
+    to shared memory become asynchronous where pass ``LowerAsyncCopy`` can do it. One version leaves
+    the loop as it is, but for copies that ``layout_ext.async_copy`` = 1 demands to be asynchronous:
+    these are waited for in the body that copies (:mod:`.pipeline_single`).
 
     Handles symbolic extents, extents below the depth, copies of different depths in one loop,
     copies that feed the addresses of others, nested and sibling loops, sources that the loop writes

@@ -33,19 +33,19 @@ from tvm.script import tirx as T
 
 from ..errors import ScheduleError
 from .fragment_nest import substitute
-from .pipeline_parts import Part
+from .pipeline_parts import ASYNC_SCOPE, Part
 from .pipeline_plan import Plan
 from .pipeline_record import PipelineRecord, PipelineStep
+from .pipeline_single import with_waits
 from .pipeline_versions import Versioned, use_version, with_versions
 from .rebuild import block_with, loop_with, realize_with
 
-__all__ = ["ASYNC_SCOPE", "expand", "renewed", "sequence"]
-
-#: Statement attribute around copies that shall be asynchronous: 1 demands it, 0 allows it.
-ASYNC_SCOPE = "layout_ext.async_scope"
+__all__ = ["expand", "renewed", "sequence"]
 
 
-def expand(loop: Any, plan: Plan, fits_async: Callable[[Part], bool]) -> tuple[Any, PipelineRecord]:
+def expand(
+    loop: Any, plan: Plan, fits_async: Callable[[Part], bool], single: Sequence[int] = ()
+) -> tuple[Any, PipelineRecord]:
     """Rewrite a loop by its plan.
 
     Parameters
@@ -56,6 +56,8 @@ def expand(loop: Any, plan: Plan, fits_async: Callable[[Part], bool]) -> tuple[A
         What runs how far ahead.
     fits_async : callable
         Whether the target can do a part asynchronously.
+    single : sequence of int
+        Copies that do not run ahead and shall be asynchronous all the same.
 
     Returns
     -------
@@ -65,7 +67,8 @@ def expand(loop: Any, plan: Plan, fits_async: Callable[[Part], bool]) -> tuple[A
         What was written.
     """
     held, keep = _allocations(loop, plan)
-    writer = _Writer(loop, plan, held, {i for i in plan.early if fits_async(plan.parts[i])})
+    flying = {i for i in plan.early if fits_async(plan.parts[i])}
+    writer = _Writer(loop, plan, held, flying, tuple(single))
     body = tirx.SeqStmt([writer.prologue(), writer.steady(keep), *writer.drain()])
     allocated = [one.new for one in held]
     block = SBlock([], *_outer_regions(loop, held), "", body, None, allocated)
@@ -120,6 +123,7 @@ class _Writer:
     plan: Plan
     held: list[Versioned]
     asynchronous: set[int]
+    single: tuple[int, ...] = ()
 
     def prologue(self) -> Any:
         """Bodies -depth .. -1, which only copy."""
@@ -134,7 +138,12 @@ class _Writer:
     def steady(self, keep: list[Any]) -> Any:
         """The loop itself."""
         step = self.loop.loop_var - self.loop.min
-        late = [self._at(self.plan.parts[i].stmt, step, 0) for i in self.plan.late]
+        parts = [self.plan.parts[i] for i in self.plan.late]
+        late = with_waits(
+            parts,
+            [self._at(part.stmt, step, 0) for part in parts],
+            [self.plan.parts[i] for i in self.single],
+        )
         statements = [*self._arrive(self.plan.early), *self._copies(step, in_prologue=False), *late]
         body = sequence(statements)
         if isinstance(self.loop.body, SBlockRealize):

@@ -15,6 +15,7 @@ from .rebuild import without_annotations
 
 __all__ = [
     "ASYNC_COPY",
+    "ASYNC_SCOPE",
     "NUM_STAGES",
     "Part",
     "Region",
@@ -28,6 +29,8 @@ __all__ = [
 NUM_STAGES = "layout_ext.num_stages"
 #: Block annotation: 1 demands asynchronous copies, 0 forbids them; absent, they are taken if legal.
 ASYNC_COPY = "layout_ext.async_copy"
+#: Statement attribute around copies that shall be asynchronous: 1 demands it, 0 allows it.
+ASYNC_SCOPE = "layout_ext.async_scope"
 
 
 @dataclass(frozen=True)

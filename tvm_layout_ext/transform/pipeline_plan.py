@@ -8,6 +8,27 @@ address of another copy (an indirect load) so runs ahead of that one, too.
 This is Triton's schedule with the roles turned round: Triton derives latencies from one number of
 stages, here each copy states its own versions. See the pipeliner of Triton's ``TritonGPU`` dialect
 (``AssignLatencies``, ``ScheduleLoops``).
+
+Triton gives each of L levels of indirect loads a latency of (S - 1) // L bodies; levels from S - 1
+on are not staged. A load of level v then runs (v + 1) * latency bodies before the product, copied
+at the end of a body. Here a body copies at its top, which is the end of the body before: the same
+schedule is ahead = (v + 1) * latency - 1. Operands gathered by indices (L = 2, ``mma.sync``), in
+versions of operands and indices:
+
+=====  =======  ==============  ===============  ==========  ==========  =======================
+S      latency  Triton's        Triton's         versions    ahead here  bodies that compute
+                distances       versions         here                    during a flight, both
+=====  =======  ==============  ===============  ==========  ==========  =======================
+2      1        1, not staged   1, none          1, none     0, none     0, none
+3      1        1, 2            1, 1             1, 2        0, 1        0, 1
+4      1        1, 2            1, 1             1, 2        0, 1        0, 1
+5      2        2, 4            2, 2             2, 3        1, 3        1, 2
+6      2        2, 4            2, 2             2, 3        1, 3        1, 2
+=====  =======  ==============  ===============  ==========  ==========  =======================
+
+Flights are as long as Triton's. Indices (128 bytes for 32 rows) have one version more here: Triton
+reads and refills a version within one body, with a barrier between, which here a body does without.
+``versions_for_triton_stages(S, level=v, levels=L)`` gives these versions.
 """
 
 from __future__ import annotations
