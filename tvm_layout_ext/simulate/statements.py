@@ -322,7 +322,9 @@ class StatementCompiler(DeviceCompiler):
         if name in COPY_CALLS:
             return COPY_CALLS[name](self, call)
         if is_policy_store(call):
-            return self._plain_store(plain_store(call))
+            store = plain_store(call)
+            self.enter(store)
+            return self._plain_store(store)
         run = self.expr(call).run
 
         def evaluate(s: Any, m: Any) -> None:
