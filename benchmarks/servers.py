@@ -1,8 +1,11 @@
 """How much faster one run of the tuner measures with two GPUs behind a tracker than with one.
 
-``python -m benchmarks.servers --trials 64 --out FILE`` on a machine with two GPUs. The candidates
-are built first; then the same libraries are measured through the tracker with one server, and with
-two, in turns. A second figure is that of whole runs of ``tune``, builds included.
+``python -m benchmarks.servers --out FILE`` on a machine with two GPUs ends within ``--limit``
+seconds, by default 95. The candidates are built first; then the same libraries are measured through
+the tracker by one server and by two, in turns, each of them several times. A second figure is that
+of whole runs of ``tune``: scheduling, building, measuring and verifying.
+``--target llvm`` goes the same way on any machine with libraries for its CPU, without whole runs,
+as ``tune`` makes CUDA kernels.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import tvm
 from tvm.rpc.tracker import Tracker as TrackerProcess
 from tvm.s_tir.meta_schedule.builder import BuilderInput
 from tvm.s_tir.meta_schedule.runner import RunnerInput
@@ -27,35 +31,42 @@ from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import environment, tune
 from tvm_layout_ext.tune.builder import CubinBuilder
 from tvm_layout_ext.tune.candidate import traced
+from tvm_layout_ext.tune.measure import Measured
 from tvm_layout_ext.tune.run_rpc import RpcRunner
 from tvm_layout_ext.tune.search import make_task
 from tvm_layout_ext.tune.task import Task
 from tvm_layout_ext.tune.tracker import Tracker
 
-HOST, KEY = "127.0.0.1", "gpu"
+HOST = "127.0.0.1"
+#: Servers by key, each by the number of its GPU.
+KEYS = {"one": (0,), "two": (0, 1)}
 START_SECONDS = 60
+PHASES = ("wait", "session", "upload", "run")
+SHAPES = {"cuda": (2048, 2048, 2048), "llvm": (128, 128, 128)}
 
 
 class Farm:
-    """A tracker on this machine, and one server for each of some of its GPUs."""
+    """A tracker on this machine, and servers that each see one GPU."""
 
     def __init__(self) -> None:
         self.tracker_process = TrackerProcess(HOST, 9390, 9590, silent=True)
         self.port = int(self.tracker_process.port)
-        self.servers: list[subprocess.Popen[bytes]] = []
+        self.servers = [self._start(key, gpu) for key, gpus in KEYS.items() for gpu in gpus]
 
-    def grow(self, count: int) -> None:
-        """Start servers until there are so many, and wait for them."""
-        options = ["--tracker", f"{HOST}:{self.port}", "--key", KEY, "--host", HOST]
+    def _start(self, key: str, gpu: int) -> subprocess.Popen[bytes]:
+        options = ["--tracker", f"{HOST}:{self.port}", "--key", key, "--host", HOST]
         command = [sys.executable, "-m", "tvm_layout_ext.tune.rpc_server", *options]
-        for gpu in range(len(self.servers), count):
-            seen = os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu)}
-            self.servers.append(subprocess.Popen(command, env=seen, start_new_session=True))
+        seen = os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu)}
+        return subprocess.Popen(command, env=seen, start_new_session=True)
+
+    def wait(self) -> None:
+        """Wait until the tracker knows all servers."""
         end = time.monotonic() + START_SECONDS
-        while len(Tracker(HOST, self.port, KEY).servers()) < count:
-            if time.monotonic() > end:
-                raise RuntimeError(f"{count} servers did not start within {START_SECONDS} s.")
-            time.sleep(0.2)
+        for key, gpus in KEYS.items():
+            while len(Tracker(HOST, self.port, key).servers()) < len(gpus):
+                if time.monotonic() > end:
+                    raise RuntimeError(f"The servers did not start within {START_SECONDS} s.")
+                time.sleep(0.2)
 
     def close(self) -> None:
         """End the servers and the tracker."""
@@ -65,79 +76,196 @@ class Farm:
         self.tracker_process.terminate()
 
 
-def rate(task: Task, port: int, artifacts: Sequence[str], rounds: int) -> dict[str, Any]:
-    """Trials a minute of prebuilt candidates, the best of some rounds of all, and failures."""
-    runner = RpcRunner(task, HOST, port, KEY)
-    inputs = [RunnerInput(artifact, "cuda", []) for artifact in artifacts]
-    # Starts the client processes, opens the contexts and draws the inputs.
-    _measure(runner, inputs[:8])
-    seconds, failures = [], 0
-    for _ in range(rounds):
+class Side:
+    """The servers of one key, and what they measured.
+
+    Parameters
+    ----------
+    task : Task
+    port : int
+        The tracker's.
+    key : str
+    """
+
+    def __init__(self, task: Task, port: int, key: str) -> None:
+        self.key = key
+        self.runner = RpcRunner(task, HOST, port, key)
+        self.seconds: list[float] = []
+        self.rows: list[Measured] = []
+
+    def measure(self, inputs: Sequence[RunnerInput]) -> float:
+        """Measure all inputs; the seconds that it took."""
         start = time.perf_counter()
-        failures += _measure(runner, inputs)
-        seconds.append(time.perf_counter() - start)
-    servers = len(runner.tracker.servers())
-    runner.close()
-    per_minute = 60 * len(artifacts) / median(seconds)
-    return {"servers": servers, "per_minute": per_minute, "seconds": seconds, "failed": failures}
+        for future in self.runner.run(inputs):
+            future.result()
+        return time.perf_counter() - start
+
+    def round(self, inputs: Sequence[RunnerInput]) -> None:
+        """Measure all inputs, and keep the time and what each trial says."""
+        self.seconds.append(self.measure(inputs))
+        self.rows += [Measured.read(str(one.artifact_path)) for one in inputs]
+
+    def summary(self) -> dict[str, Any]:
+        """Trials a minute, the median of the rounds, and where the seconds of a trial went."""
+        each = len(self.rows) // len(self.seconds)
+        worked = [row for row in self.rows if not row.error]
+        return {
+            "servers": len(KEYS[self.key]),
+            "at_work": len({row.server for row in worked}),
+            "per_minute": 60 * each / median(self.seconds),
+            "round_seconds": self.seconds,
+            "failed": len(self.rows) - len(worked),
+            "reasons": sorted({row.error for row in self.rows if row.error}),
+            "phases": {
+                name: median(row.phases.get(name, 0.0) for row in worked or self.rows)
+                for name in PHASES
+            },
+        }
 
 
-def _measure(runner: RpcRunner, inputs: Sequence[RunnerInput]) -> int:
-    return sum(future.result().error_msg is not None for future in runner.run(inputs))
-
-
-def whole_run(task: Task, port: int, trials: int, seed: int) -> float:
-    """Trials a minute of a run of ``tune``: scheduling, building and measuring."""
-    start = time.perf_counter()
-    runner = f"rpc:{HOST}:{port}:{KEY}"
-    result = tune(task.operator, shape=task.shape, trials=trials, runner=runner, seed=seed)
-    return 60 * len(result.trials) / (time.perf_counter() - start)
-
-
-def build(task: Task, count: int) -> tuple[CubinBuilder, list[str]]:
-    """Build the first candidates of the seeded order."""
+def build(task: Task, target: str, count: int) -> tuple[CubinBuilder, list[str], float]:
+    """Build the first candidates of the seeded order; also the seconds that it took."""
     builder = CubinBuilder(task.architecture.name)
-    configs = [config for config, _ in zip(task.space.sample(0), range(count), strict=False)]
-    target = cuda_target(task.architecture.name)
-    built = builder.build([BuilderInput(traced(task, config).mod, target) for config in configs])
-    return builder, [str(one.artifact_path) for one in built if one.error_msg is None]
+    start = time.perf_counter()
+    if target == "llvm":
+        given = [BuilderInput(task.unscheduled, tvm.target.Target("llvm"))] * count
+    else:
+        configs = [config for config, _ in zip(task.space.sample(0), range(count), strict=False)]
+        kind = cuda_target(task.architecture.name)
+        given = [BuilderInput(traced(task, config).mod, kind) for config in configs]
+    built = builder.build(given)
+    for one in built:
+        if one.error_msg is not None:
+            print(f"not built: {str(one.error_msg).splitlines()[0]}", flush=True)
+    seconds = time.perf_counter() - start
+    return builder, [str(one.artifact_path) for one in built if one.error_msg is None], seconds
+
+
+def whole_run(task: Task, port: int, key: str, trials: int, seed: int) -> dict[str, Any]:
+    """Trials a minute of a run of ``tune``: scheduling, building, measuring and verifying."""
+    start = time.perf_counter()
+    runner = f"rpc:{HOST}:{port}:{key}"
+    result = tune(
+        task.operator, shape=task.shape, dtype=task.dtype, trials=trials, runner=runner, seed=seed
+    )
+    seconds = time.perf_counter() - start
+    return {
+        "servers": len(KEYS[key]),
+        "trials": len(result.trials),
+        "failed": sum(one.score is None for one in result.trials),
+        "seconds": seconds,
+        "per_minute": 60 * len(result.trials) / seconds,
+    }
+
+
+def rates(
+    sides: Sequence[Side], inputs: Sequence[RunnerInput], rounds: int, until: float
+) -> list[dict[str, Any]]:
+    """Let both sides measure in turns, at most until a moment; a summary of each."""
+    for side in sides:
+        # Starts the client processes, opens the sessions and draws the inputs.
+        side.measure(inputs[: 2 * len(KEYS[side.key])])
+    for index in range(rounds):
+        start = time.perf_counter()
+        for side in sides:
+            side.round(inputs)
+        took = time.perf_counter() - start
+        if index + 1 < rounds and time.perf_counter() + took > until:
+            print(f"{index + 1} of {rounds} rounds: there is no time for another", flush=True)
+            break
+    for side in sides:
+        side.runner.close()
+    return [side.summary() for side in sides]
+
+
+def whole_runs(task: Task, port: int, trials: int, until: float) -> list[dict[str, Any]]:
+    """Whole runs with one server and with two, while there is time."""
+    rows: list[dict[str, Any]] = []
+    for key in KEYS:
+        if rows and time.perf_counter() + rows[0]["seconds"] > until:
+            print("there is no time for a whole run with two servers", flush=True)
+            break
+        rows.append(whole_run(task, port, key, trials, len(rows)))
+    return rows
+
+
+def report(rows: Sequence[dict[str, Any]], whole: Sequence[dict[str, Any]]) -> None:
+    """Print trials a minute, where a trial's time goes, and the ratios."""
+    for row in rows:
+        phases = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in row["phases"].items())
+        print(
+            f"{row['servers']} server(s), prebuilt: {row['per_minute']:.0f} trials a minute, "
+            f"{row['failed']} failed; of a trial, by median: {phases}"
+        )
+        for reason in row["reasons"]:
+            print(f"  failed: {reason}")
+    print(f"prebuilt: two servers measure {ratio(rows):.2f} times the trials a minute of one")
+    for row in whole:
+        print(
+            f"{row['servers']} server(s), whole run: {row['per_minute']:.1f} trials a minute "
+            f"({row['trials']} in {row['seconds']:.1f} s, {row['failed']} failed)"
+        )
+    if len(whole) == 2:
+        print(f"whole runs: two servers do {ratio(whole):.2f} times the trials a minute of one")
+
+
+def ratio(rows: Sequence[dict[str, Any]]) -> float:
+    """Trials a minute of two servers over those of one."""
+    return float(rows[1]["per_minute"] / rows[0]["per_minute"])
+
+
+def arguments() -> argparse.Namespace:
+    """The command line's."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", choices=tuple(SHAPES), default="cuda")
+    parser.add_argument("--operator", default="gemm")
+    parser.add_argument("--dtype", default="float16")
+    parser.add_argument("--shape", type=int, nargs="+", help="of the operator")
+    parser.add_argument("--trials", type=int, default=40, help="prebuilt candidates")
+    parser.add_argument("--rounds", type=int, default=2, help="times that each side measures all")
+    parser.add_argument("--whole", type=int, default=16, help="trials of a whole run; 0: none")
+    parser.add_argument("--limit", type=float, default=95.0, help="seconds, for all of it")
+    parser.add_argument("--out", type=Path, required=True)
+    return parser.parse_args()
 
 
 def main() -> None:
     """Measure, print and write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--whole", type=int, default=24, help="trials of a whole run; 0: none")
-    parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
-    task = make_task("transpose", (4096, 4096), "float32")
-    builder, artifacts = build(task, given.trials)
-    farm = Farm()
-    rows: list[dict[str, Any]] = []
+    began = time.perf_counter()
+    given = arguments()
+    task = make_task(given.operator, given.shape or SHAPES[given.target], given.dtype)
+    farm, builder = Farm(), None
     try:
-        for servers in (1, 2):
-            farm.grow(servers)
-            row = rate(task, farm.port, artifacts, given.rounds)
-            if given.whole:
-                row["whole_run_per_minute"] = whole_run(task, farm.port, given.whole, servers)
-            rows.append(row)
-            print(row, flush=True)
+        builder, artifacts, building = build(task, given.target, given.trials)
+        farm.wait()
+        print(f"{len(artifacts)} built in {building:.1f} s", flush=True)
+        inputs = [RunnerInput(artifact, given.target, []) for artifact in artifacts]
+        sides = [Side(task, farm.port, key) for key in KEYS]
+        # Whole runs get two fifths of the time.
+        share = 0.6 if given.whole and given.target == "cuda" else 1.0
+        rows = rates(sides, inputs, given.rounds, began + share * given.limit)
+        whole: list[dict[str, Any]] = []
+        if given.whole and given.target == "cuda":
+            whole = whole_runs(task, farm.port, given.whole, began + given.limit)
     finally:
         farm.close()
-        builder.close()
-    ratio = rows[1]["per_minute"] / rows[0]["per_minute"]
-    print(f"two servers measure {ratio:.2f} times the trials a minute of one")
+        if builder is not None:
+            builder.close()
+    report(rows, whole)
     data = {
-        "device": environment.cuda_device(),
+        "device": environment.cuda_device() if given.target == "cuda" else "cpu",
         "versions": environment.versions(),
         "git": environment.git_id(),
         "workload": str(task.workload),
         "trials": len(artifacts),
+        "build_seconds": building,
         "rows": rows,
-        "ratio": ratio,
+        "ratio": ratio(rows),
+        "whole": whole,
+        "seconds": time.perf_counter() - began,
     }
     given.out.write_text(json.dumps(data, indent=1) + "\n")
+    print(f"{data['seconds']:.0f} s in all")
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def tune(
 
 def _print_result(console: Console, result: Result, log: Path) -> None:
     from ..report.comparison import comparison_table
-    from ..report.tuning import failures, trial_table
+    from ..report.tuning import failures, phase_line, trial_table
     from ..tune.cost import FORMULA
 
     if result.warning:
@@ -84,6 +84,8 @@ def _print_result(console: Console, result: Result, log: Path) -> None:
         f"them from the log; {refused.total():,} combinations were not legal: "
         f"{', '.join(f'{rule} {count:,}' for rule, count in refused.most_common()) or 'none'}.\n"
     )
+    if phases := phase_line(result.trials):
+        console.print(f"{phases}\n")
     if not result.trials[0].measured:
         console.print(f"{FORMULA}\n")
     for line in [*failures(result), *_verdict(result)]:

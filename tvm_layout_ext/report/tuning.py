@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from rich.table import Table
 
@@ -16,6 +17,7 @@ __all__ = [
     "config_text",
     "failures",
     "make_table",
+    "phase_line",
     "replay_lines",
     "score_text",
     "trial_table",
@@ -73,10 +75,22 @@ def failures(result: Result) -> list[str]:
     ]
 
 
+def phase_line(trials: Sequence[Record]) -> str | None:
+    """Where the time of measured trials went, one sentence; None if no record tells."""
+    told = [record.phases for record in trials if record.phases]
+    if not told:
+        return None
+    parts = ", ".join(
+        f"{name} {median(one.get(name, 0.0) for one in told):.3g} s"
+        for name in dict.fromkeys(name for one in told for name in one)
+    )
+    return f"Seconds of a trial, medians of {len(told)}: {parts}."
+
+
 def _trial_cells(record: Record, result: Result, measured: bool) -> list[str]:
     best = result.best.score if result.best else None
     timing = [_micro(record.spread), _figure(record.gbps), _figure(record.tflops)]
-    config = [str(record.config[knob.name]) for knob in result.task.operator.knobs]
+    config = [str(knob.of(record.config)) for knob in result.task.operator.knobs]
     return [
         str(record.trial),
         score_text(record),

@@ -146,6 +146,7 @@ def worked(planned: Record, task: Task, measured: Measurement) -> Record:
         protocol=measured.protocol,
         clock_mhz=measured.clock_mhz,
         server=measured.server,
+        phases=measured.phases,
     )
 
 

@@ -102,6 +102,7 @@ class MeasuringBackend:
             protocol=protocol | {"early_stop": int(measured.early_stop)},
             clock_mhz=measured.clock_mhz,
             server=measured.server,
+            phases={"build": float(info["seconds"])} | measured.phases,
         )
 
     def _artifact(self, config: Config) -> str:

@@ -29,7 +29,7 @@ class Measurement:
         The workload on which the output was compared with NumPy's and found right.
     registers, spill_bytes : int or None
         Of a thread; None where nobody asked ptxas.
-    l2, protocol, clock_mhz, server
+    l2, protocol, clock_mhz, server, phases
         How and where the times were taken, as in :class:`tvm_layout_ext.tune.record.Record`.
     """
 
@@ -43,6 +43,7 @@ class Measurement:
     protocol: dict[str, Any] | None = None
     clock_mhz: float | None = None
     server: str | None = None
+    phases: dict[str, float] | None = None
 
     @property
     def score(self) -> float:

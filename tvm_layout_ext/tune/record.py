@@ -80,6 +80,9 @@ class Record:
         The closed-form latency model's forecast; made before the trial, no measurement.
     server : str, optional
         Which RPC server ran it.
+    phases : dict of str to float, optional
+        Seconds that the trial took: ``build``, and those of
+        :attr:`tvm_layout_ext.tune.measure.Measured.phases`.
     """
 
     time: str
@@ -111,6 +114,7 @@ class Record:
     spill_bytes: int | None = None
     modelled_seconds: float | None = None
     server: str | None = None
+    phases: dict[str, float] | None = None
     id: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -174,7 +178,7 @@ def _check_model(model: Any) -> None:
 
 #: Not yet in the first logs.
 _LATER = frozenset(
-    ("kind", "l2", "protocol", "clock_mhz", "spill_bytes", "modelled_seconds", "server")
+    ("kind", "l2", "protocol", "clock_mhz", "spill_bytes", "modelled_seconds", "server", "phases")
 )
 _CHOICES: dict[str, tuple[str | None, ...]] = {
     "status": ("ok", "error"),
@@ -195,4 +199,5 @@ _TYPES: dict[str, Any] = {
     "spill_bytes": int | None,
     "modelled_seconds": int | float | None,
     "server": str | None,
+    "phases": dict | None,
 }
