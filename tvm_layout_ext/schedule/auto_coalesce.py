@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from tvm import s_tir
 
-from .. import decisions
 from ..errors import ScheduleError
-from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES
+from ..hardware import MAX_ACCESS_BYTES
 from ..transform.auto_coalesce import Outcome, Request, coalesce
-from ..transform.coalesce_request import NAME
-from ..transform.swizzle_shared import SWIZZLE
-from .copy_conflicts import TileConflicts, tile_conflicts
 
 __all__ = ["auto_coalesce"]
 
@@ -102,33 +97,7 @@ def auto_coalesce(
         If an argument is not legal or the block cannot be mapped; the program is unchanged.
     """
     request = Request(num_threads, vector_bytes, stage)
-    found = _find(sch, block)
-    before = sch.copy()
-    outcome = coalesce(sch, found, request)
-    if outcome.path != "copy" or SWIZZLE in sch.get(found).annotations:
-        return outcome
-    left = [_remark(before, found, one, request) for one in tile_conflicts(sch, found) if one.now]
-    if not left:
-        return outcome
-    decisions.note(NAME, str(sch.get(found).name_hint), "; ".join(left))
-    return replace(outcome, text=f"{outcome.text.rstrip('.')}; {'; '.join(left)}.")
-
-
-def _remark(before: Any, block: Any, left: TileConflicts, request: Request) -> str:
-    """Tell the bank conflicts that a shared-out copy leaves, and what would spare them."""
-    about = "" if left.is_exact else "about "
-    text = f"accesses of {left.buffer} meet banks again {about}{left.now:,} times a block"
-    if left.swizzled >= left.now:
-        return f"{text}, also with sch.swizzle"
-    text += f", and {about}{left.swizzled:,} times with sch.swizzle ({left.mode})"
-    if left.swizzled == 0 or request.vector_bytes <= BANK_BYTES:
-        return text
-    narrow = before.copy()
-    coalesce(narrow, block, replace(request, vector_bytes=BANK_BYTES))
-    words = [one for one in tile_conflicts(narrow, block) if one.buffer == left.buffer]
-    if words and words[0].swizzled < left.swizzled:
-        text += f", {words[0].swizzled:,} of a copy with vector_bytes={BANK_BYTES}"
-    return text
+    return coalesce(sch, _find(sch, block), request)
 
 
 def _find(sch: Any, block: Any) -> Any:
