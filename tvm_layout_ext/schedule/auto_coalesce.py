@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tvm import s_tir
 
+from .. import decisions
 from ..errors import ScheduleError
-from ..hardware import MAX_ACCESS_BYTES
+from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES
 from ..transform.auto_coalesce import Outcome, Request, coalesce
+from ..transform.coalesce_request import NAME
+from ..transform.swizzle_shared import SWIZZLE
+from .copy_conflicts import TileConflicts, tile_conflicts
 
 __all__ = ["auto_coalesce"]
 
@@ -75,6 +80,16 @@ def auto_coalesce(
     its to choose, for others read the tile, and their loops may not be bound yet. ``swizzle(tile)``
     chooses it when the program is lowered, by all accesses. Of a tile that others read by columns
     it meets no bank twice if the copy is ``vector_bytes=4`` wide: wider vectors stay together.
+    Where accesses of the tile meet banks again as it lies, ``text`` says how often in the whole
+    launch, and how often once ``swizzle`` has laid it out; the program is lowered to count that.
+
+    Of a buffer that is read at several places (``a[i, j] + a[j, i]``, ``a[j, i] + a[j + 1, i]``)
+    each read that disagrees with the store has a tile of its own, and those that agree have none.
+    TVM's caches take the place of all reads of a buffer, and no traced primitive parts them. So the
+    block is only marked then (``text`` begins with "when the program is lowered"), and pass
+    ``AutoCoalesce`` parts the reads and maps it: its loops are as they were until then.
+
+    A load that only a condition keeps inside of its buffer (the rows of a pad) has no tile.
 
     Loads and stores of a direct mapping are equally wide: where loads lie askew (a pad or a slice
     by an odd number), stores go by element, too. On an H200 vectors of 4 with scalar loads behind
@@ -97,7 +112,30 @@ def auto_coalesce(
         If an argument is not legal or the block cannot be mapped; the program is unchanged.
     """
     request = Request(num_threads, vector_bytes, stage)
-    return coalesce(sch, _find(sch, block), request)
+    found = _find(sch, block)
+    before = sch.copy()
+    outcome = coalesce(sch, found, request)
+    if outcome.path != "copy" or SWIZZLE in sch.get(found).annotations:
+        return outcome
+    left = [_remark(before, found, one, request) for one in tile_conflicts(sch, found) if one.now]
+    if not left:
+        return outcome
+    decisions.note(NAME, str(sch.get(found).name_hint), "; ".join(left))
+    return replace(outcome, text=f"{outcome.text.rstrip('.')}; {'; '.join(left)}.")
+
+
+def _remark(before: Any, block: Any, left: TileConflicts, request: Request) -> str:
+    """Tell the bank conflicts that a shared-out copy leaves, and what would spare them."""
+    if left.swizzled == 0 or request.vector_bytes <= BANK_BYTES:
+        return str(left)
+    narrow = before.copy()
+    with decisions.collect():
+        coalesce(narrow, block, replace(request, vector_bytes=BANK_BYTES))
+    words = [one for one in tile_conflicts(narrow, block) if one.buffer == left.buffer]
+    if not words or words[0].swizzled >= left.swizzled:
+        return str(left)
+    spared = "none" if words[0].swizzled == 0 else "fewer"
+    return f"{left}, and {spared} where the copy has vector_bytes={BANK_BYTES}, too"
 
 
 def _find(sch: Any, block: Any) -> Any:

@@ -158,7 +158,8 @@ def AutoCoalesce() -> Any:
     """Create the pass that maps annotated blocks to threads.
 
     A block annotated ``layout_ext.auto_coalesce`` = ``[num_threads or 0, vector_bytes, stage]`` is
-    treated as ``sch.auto_coalesce(block, ...)`` would treat it.
+    treated as ``sch.auto_coalesce(block, ...)`` would treat it. Reads of one buffer at several
+    places are parted where they are to be staged (:mod:`.part_reads`).
 
     Does not handle, and refuses by name: opaque blocks, loops that are bound or vectorized already,
     indices with calls of unknown functions.
