@@ -32,6 +32,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.FuseDotAdd,
         transform.LowerTensorCore,
         transform.AutoCoalesce,
+        transform.ShiftVectors,
         transform.CheckAssumptions,
     ),
     # Reductions over threads still say what they sum.

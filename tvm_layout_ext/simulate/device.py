@@ -20,7 +20,7 @@ from .matrix_registers import LocalBits
 from .places import Place, Places, handle
 from .report import Site
 from .sites import Blocks, Script, loaded_names
-from .values import numpy_type
+from .values import numpy_type, retyped, retyped_poison
 from .warp import SHUFFLES, active_mask, ballot, shuffle, vote_any
 
 __all__ = ["DeviceCompiler"]
@@ -253,14 +253,14 @@ class DeviceCompiler(ExpressionCompiler):
         return place, index + int(offset.value) // size
 
     def _reinterpret(self, expr: Any) -> Code:
-        dtype, _ = numpy_type(expr)
-        source, _ = numpy_type(expr.args[0])
-        if source.itemsize != dtype.itemsize:
+        dtype, lanes = numpy_type(expr)
+        source, others = numpy_type(expr.args[0])
+        if source.itemsize * others != dtype.itemsize * lanes:
             raise NotModelled(f"The simulated GPU does not model {expr}, which changes the size.")
-        return lift(
-            lambda x: np.ascontiguousarray(x).view(dtype).reshape(np.shape(x)),
-            self.narrowed(expr.args[0]),
-        )
+        value = self.narrowed(expr.args[0])
+        if lanes != others:
+            return _regrouped(value, dtype, lanes, others)
+        return lift(lambda x: np.ascontiguousarray(x).view(dtype).reshape(np.shape(x)), value)
 
     def _ldg(self, expr: Any) -> Code:
         """Compile ``__ldg`` of a scalar: a load through the read-only cache."""
@@ -275,6 +275,22 @@ class DeviceCompiler(ExpressionCompiler):
     def _popcount(self, expr: Any) -> Code:
         dtype, _ = numpy_type(expr)
         return lift(lambda x: popcount(x).astype(dtype), self.narrowed(expr.args[0]))
+
+
+def _regrouped(value: Code, dtype: Any, lanes: int, others: int) -> Code:
+    """Compile the bits of ``others`` elements as ``lanes`` elements of another size."""
+
+    def rows(x: Any) -> Any:
+        spread = np.reshape(x, (1, -1)) if others == 1 else np.atleast_2d(x)
+        return np.broadcast_to(spread, (others, spread.shape[-1]))
+
+    def run(s: Any, m: Any) -> Any:
+        x, p = value.pair(s, m)
+        found = retyped(rows(x), dtype)
+        codes = None if p is None else retyped_poison(rows(p), lanes)
+        return (found, codes) if lanes > 1 else (found[0], None if codes is None else codes[0])
+
+    return Code(run, VARYING, True)
 
 
 def _is_zero(expr: Any) -> bool:

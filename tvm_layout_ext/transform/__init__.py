@@ -25,6 +25,7 @@ from .overlap_launches import OverlapLaunches
 from .plan_sync import PlanSync
 from .prefetch_registers import PrefetchSharedToRegister
 from .rasterize_blocks import RasterizeBlocks
+from .shift_vectors import ShiftVectors
 from .straighten_indices import StraightenIndices
 from .swizzle_shared import SwizzleSharedMemory
 
@@ -53,6 +54,7 @@ __all__ = [
     "PrefetchSharedToRegister",
     "RasterizeBlocks",
     "SetLaunchBounds",
+    "ShiftVectors",
     "StraightenIndices",
     "SwizzleSharedMemory",
 ]
