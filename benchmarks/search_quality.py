@@ -77,7 +77,7 @@ def guided(sweep: Sweep, seed: int, trials: int) -> list[float | None]:
     """Seconds of the trials of the search that ``tune`` makes, the default first."""
     workload = sweep.header.workload
     result = tune(
-        workload.operator,
+        sweep.operator,
         shape=workload.shape,
         dtype=workload.dtype,
         trials=trials,
@@ -99,7 +99,7 @@ def drawn(sweep: Sweep, seed: int, trials: int) -> list[float | None]:
 def task_of(sweep: Sweep) -> Task:
     """The task that a sweep is of."""
     workload = sweep.header.workload
-    return make_task(workload.operator, workload.shape, workload.dtype)
+    return make_task(sweep.operator, workload.shape, workload.dtype)
 
 
 def correlations(path: Path, modelled: int, simulated: int, processes: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which legal tilings of the GEMM are not worth trying, because another is surely no worse."""
+"""Which tilings of the GEMM are not legal as grids, or not worth trying beside another."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from math import ceil
 
 import numpy as np
 
-from tvm_layout_ext.hardware import WARP_SIZE, Architecture
+from tvm_layout_ext.hardware import CLUSTERS_SINCE, WARP_SIZE, Architecture
 from tvm_layout_ext.tune.knobs import Config, Refusal
 
-__all__ = ["prune"]
+__all__ = ["MULTIPROCESSORS", "check_grid", "prune"]
 
 #: One warp leaves three of a multiprocessor's four schedulers to other blocks.
 LEAST_WARPS = 2
@@ -27,6 +27,9 @@ LINE_BYTES = 128
 READS = 1.25
 #: Half of an H200's L2 cache: it has two parts, and each may hold the same line.
 L2_BYTES = 25_000_000
+#: Share of the rounds of the whole sums that those of slices may take, and their least steps.
+SHORTER = 0.95
+LEAST_STEPS = 4
 
 
 def prune(
@@ -35,11 +38,47 @@ def prune(
     """Why a configuration is not worth trying, or None."""
     size = np.dtype(dtype).itemsize
     return (
-        _modes(size, config)
+        _placed(shape, config)
+        or _modes(size, config)
         or _warps(shape, config)
         or _depth(shape, size, config)
         or _group(shape, size, config)
     )
+
+
+def _placed(shape: tuple[int, ...], v: Config) -> Refusal | None:
+    """Slices and clusters only move work; they are tried where they can tell, and once a tiling."""
+    slices, cluster = v.get("split_k", 1), v.get("cluster", 1)
+    if slices == cluster == 1:
+        return None
+    if v["swizzle"] != "auto" or v["prefetch"] != 1:
+        return Refusal(
+            "moved once a tiling",
+            f"{slices} slices in clusters of {cluster} are tried with swizzle auto and prefetch 1.",
+        )
+    if slices == 1:
+        return None
+    if cluster > 1:
+        return Refusal("slices in clusters", f"{slices} slices are tried without clusters.")
+    tiles = ceil(shape[0] / v["tile_m"]) * ceil(shape[1] / v["tile_n"])
+    alone, apart = ceil(tiles / MULTIPROCESSORS), ceil(tiles * slices / MULTIPROCESSORS)
+    if apart > SHORTER * slices * alone:
+        return Refusal(
+            "slices of a full grid",
+            f"{tiles} tiles make {alone} rounds of {MULTIPROCESSORS} multiprocessors, and {slices} "
+            f"slices of them {apart} of 1/{slices}.",
+        )
+    return _slices(ceil(shape[2] / v["tile_k"]), slices)
+
+
+def _slices(steps: int, slices: int) -> Refusal | None:
+    each = ceil(steps / slices)
+    if each < LEAST_STEPS:
+        return Refusal("short slices", f"{slices} slices of {steps} steps have {each} steps each.")
+    if (slices - 1) * each >= steps:
+        full = ceil(steps / each)
+        return Refusal("empty slices", f"{full} of {slices} slices hold all {steps} steps.")
+    return None
 
 
 def _warps(shape: tuple[int, ...], v: Config) -> Refusal | None:
@@ -59,7 +98,7 @@ def _warps(shape: tuple[int, ...], v: Config) -> Refusal | None:
             f"Warps of {tile[0]}x{tile[1]} load {sum(tile)} rows a step; {least} are possible.",
         )
     sums = tile[0] * tile[1] // WARP_SIZE
-    blocks = ceil(shape[0] / v["tile_m"]) * ceil(shape[1] / v["tile_n"])
+    blocks = ceil(shape[0] / v["tile_m"]) * ceil(shape[1] / v["tile_n"]) * v.get("split_k", 1)
     if sums < LEAST_SUMS and blocks > 2 * MULTIPROCESSORS:
         return Refusal(
             "small warp tile", f"{sums} sums a thread in {blocks} blocks; larger tiles load less."
@@ -70,7 +109,7 @@ def _warps(shape: tuple[int, ...], v: Config) -> Refusal | None:
 def _depth(shape: tuple[int, ...], size: int, v: Config) -> Refusal | None:
     if v["tile_k"] * size < LEAST_ROW_BYTES:
         return Refusal("short rows", f"Rows of {v['tile_k'] * size} bytes tear lines of 128.")
-    steps = ceil(shape[2] / v["tile_k"])
+    steps = ceil(ceil(shape[2] / v["tile_k"]) / v.get("split_k", 1))
     if v["stages"] == 1 and steps > 1:
         return Refusal("no pipeline", "One stage hides no latency; two do, and nearly always fit.")
     if v["stages"] > max(2, steps):
@@ -116,5 +155,22 @@ def _modes(size: int, v: Config) -> Refusal | None:
         return Refusal(
             "padding tears lines",
             f"Padded rows of {v['tile_k'] * size} bytes take more wavefronts as they are copied.",
+        )
+    return None
+
+
+def check_grid(
+    shape: tuple[int, ...], v: dict[str, int], architecture: Architecture
+) -> Refusal | None:
+    """Why a grid cannot be launched so, or None."""
+    slices, cluster = v.get("split_k", 1), v.get("cluster", 1)
+    if slices > (steps := ceil(shape[2] / v["tile_k"])):
+        return Refusal("more slices than steps", f"{slices} slices of {steps} steps along K.")
+    if cluster > 1 and architecture.capability < CLUSTERS_SINCE:
+        return Refusal("no clusters", f"{architecture.name} launches no clusters of blocks.")
+    if (columns := ceil(shape[1] / v["tile_n"])) % cluster:
+        return Refusal(
+            "grid of no whole clusters",
+            f"{columns} columns of tiles are no multiple of a cluster of {cluster}.",
         )
     return None

@@ -108,6 +108,7 @@ def operator_of(
         traffic=lambda shape, dtype: sum(map(_bytes, buffers)),
         tolerance=lambda shape, dtype: reference.tolerance(),
         prune=plan.prune,
+        fit=plan.fit,
         function=lambda shape, dtype: func,
     )
 
@@ -120,6 +121,7 @@ class _Plan:
     apply: ScheduleFn
     check: Check
     prune: Callable[[Shape, str, Config, Architecture], Refusal | None] | None = None
+    fit: Callable[[Shape, str, Config, Architecture], Config] | None = None
 
 
 def _plain(func: Any) -> tirx.PrimFunc:
@@ -214,7 +216,14 @@ def _products(sch: s_tir.Schedule, products: dict[str, Contraction]) -> _Plan:
         every = (gemm.prune(_sizes(p), p.operand, config, architecture) for p in products.values())
         return next((refusal for refusal in every if refusal is not None), None)
 
-    return _Plan(gemm.KNOBS, apply, check, prune)
+    def fit(_: Shape, __: str, config: Config, architecture: Architecture) -> Config:
+        # A batch fills the machine as more rows do.
+        (one, *more) = products.values()
+        batch = math.prod(one.extents[i] for i in one.batch)
+        m, n, k = _sizes(one)
+        return {} if more else gemm.fit((batch * m, n, k), one.operand, config, architecture)
+
+    return _Plan(gemm.KNOBS, apply, check, prune, fit)
 
 
 def _check_product(

@@ -6,20 +6,28 @@ on sums that a thread holds in registers.
 
 from __future__ import annotations
 
-from math import gcd, prod
+from math import ceil, gcd, prod
 from typing import Any
 
 import numpy as np
 
-from tvm_layout_ext.hardware import MAX_ACCESS_BYTES
+from tvm_layout_ext.hardware import MAX_ACCESS_BYTES, SECTOR_BYTES, Architecture
+from tvm_layout_ext.schedules._gemm_space import MULTIPROCESSORS
+from tvm_layout_ext.tune.cost import L2_SECTORS_PER_CYCLE
+from tvm_layout_ext.tune.knobs import Config
+from tvm_layout_ext.tune.latency import H200
 
-__all__ = ["add_up"]
+__all__ = ["SLICES", "add_up", "best_slices", "cycles", "fit", "workspace_bytes"]
 
+#: Slices that the GEMM's knob offers.
+SLICES = (1, 2, 4, 8)
 #: Threads of a block; a small result is spread over more blocks by fewer of them.
 THREADS, FEW_THREADS = 256, 64
-#: Elements of a result below which blocks are small: two blocks of four-element vectors for each of
-#: 132 multiprocessors.
-SMALL = 2 * 132 * THREADS * 4
+#: Elements of a result below which blocks are small: two blocks of four-element vectors for each
+#: multiprocessor.
+SMALL = 2 * MULTIPROCESSORS * THREADS * 4
+#: Share of the modelled cycles of one slice that more slices may take, or they are not the default.
+SAVED = 0.9
 
 
 def add_up(sch: Any, block: Any) -> None:
@@ -67,3 +75,62 @@ def _finished(sch: Any, block: Any) -> Any:
         sch.compute_inline(readers[0])
         readers = after
     return readers[0]
+
+
+def workspace_bytes(shape: tuple[int, ...], slices: int) -> int:
+    """Bytes of the partial results in 32 bits; none where K is not split."""
+    return slices * shape[0] * shape[1] * 4 if slices > 1 else 0
+
+
+def cycles(shape: tuple[int, ...], config: Config, slices: int) -> float:
+    """Modelled cycles of the multiprocessor with the most blocks, by which slices are chosen.
+
+    It has ``n = ceil(tiles * slices / 132)`` blocks of ``ceil(steps / slices)`` steps. A step takes
+    its products at the rate of the tensor cores for each block, and no less than the share of the
+    memory's latency that the copies ahead leave. More than one slice costs a launch, and the
+    workspace, which goes to the L2 cache and comes back. A model, not measured.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        M, N, K.
+    config : dict
+        Tiles and stages.
+    slices : int
+    """
+    tile_m, tile_n, tile_k = (int(config[f"tile_{dim}"]) for dim in "mnk")
+    tiles = ceil(shape[0] / tile_m) * ceil(shape[1] / tile_n)
+    steps = ceil(ceil(shape[2] / tile_k) / slices)
+    products = ceil(tiles * slices / MULTIPROCESSORS) * 2 * tile_m * tile_n * tile_k / H200.tensor
+    waiting = H200.memory_latency / max(1, int(config["stages"]) - 1)
+    found = steps * max(products, waiting) + H200.memory_latency
+    if slices > 1:
+        found += H200.launch * H200.clock
+        found += 2 * workspace_bytes(shape, slices) / (L2_SECTORS_PER_CYCLE * SECTOR_BYTES)
+    return found
+
+
+def best_slices(shape: tuple[int, ...], config: Config, values: tuple[int, ...]) -> int:
+    """The slices of the fewest modelled :func:`cycles`, if they save a tenth of them; else 1.
+
+    Examples
+    --------
+    32 tiles leave a hundred multiprocessors idle, 1,024 none:
+
+    >>> tile = {"tile_m": 128, "tile_n": 128, "tile_k": 32, "stages": 4}
+    >>> best_slices((128, 4096, 4096), tile, (1, 2, 4, 8))
+    4
+    >>> best_slices((4096, 4096, 4096), tile, (1, 2, 4, 8))
+    1
+    """
+    best = min(values, key=lambda slices: (cycles(shape, config, slices), slices))
+    return best if cycles(shape, config, best) <= SAVED * cycles(shape, config, 1) else 1
+
+
+def fit(
+    shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
+) -> dict[str, int]:
+    """Split K by default where that is modelled to pay: :func:`best_slices` of those with steps."""
+    del dtype, architecture
+    steps = ceil(shape[2] / int(config["tile_k"]))
+    return {"split_k": best_slices(shape, config, tuple(s for s in SLICES if s <= steps))}

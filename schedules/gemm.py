@@ -26,8 +26,8 @@ from tvm import s_tir
 from tvm_layout_ext import te
 from tvm_layout_ext.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE, Architecture
 from tvm_layout_ext.intrin import INSTRUCTIONS
-from tvm_layout_ext.schedules._gemm_space import prune
-from tvm_layout_ext.schedules._split_k import add_up
+from tvm_layout_ext.schedules._gemm_space import check_grid, prune
+from tvm_layout_ext.schedules._split_k import SLICES, add_up, fit
 from tvm_layout_ext.schedules.matmul import compute, inputs
 from tvm_layout_ext.transform.launch_bounds import MIN_BLOCKS
 from tvm_layout_ext.tune.knobs import Config, Refusal, knob
@@ -47,6 +47,8 @@ KNOBS = (
     knob("group", (1, 4, 8, 16), default=8),
     knob("swizzle", ("auto", "xor", "pad", "none")),
     knob("prefetch", (0, 1), default=1),
+    knob("split_k", SLICES, before=1),
+    knob("cluster", (1, 2, 4), before=1),
 )
 #: Registers that a thread can have, and those that addresses and counters take of them: nvcc
 #: compiles 192 sums, 40 of fragments and 20 of these into 253 without a spill.
@@ -272,13 +274,16 @@ def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
 def shared_bytes(dtype: str, config: Config) -> int:
     """Bytes of all versions of the tiles of A (M x K) and B (K x N), and of C.
 
-    TVM gives C the place of the larger of the other two, or as much more as it needs.
+    TVM gives C the place of the larger of the other two, or as much more as it needs; partial sums,
+    which have 32 bits and wider padding, that of both.
     """
     m, n, k = (int(config[f"tile_{dim}"]) for dim in "mnk")
     size = np.dtype(dtype).itemsize
     mode = str(config["swizzle"])
     a, b = (copy_of(8 * size, k_major, m * n * k, mode) for k_major in (True, False))
     operands = [int(config["stages"]) * x * size for x in (m * (k + a.pad), k * (n + b.pad))]
+    if int(config.get("split_k", 1)) > 1:
+        return max(sum(operands), m * (n * 4 + 32))
     return sum(operands) + max(0, m * (n * size + 16) - max(operands))
 
 
@@ -304,7 +309,7 @@ def check(
         return Refusal(
             "shared memory", f"The tiles need {size:,} bytes of {architecture.shared_per_block:,}."
         )
-    return None
+    return check_grid(shape, v, architecture)
 
 
 def reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -343,4 +348,5 @@ OPERATOR = Operator(
     ),
     tolerance=tolerance,
     prune=prune,
+    fit=fit,
 )

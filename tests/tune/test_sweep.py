@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tvm_layout_ext.errors import RecordError
+from tvm_layout_ext.errors import RecordError, ScheduleError
 from tvm_layout_ext.tune.knobs import knob
 from tvm_layout_ext.tune.operator import find_operator
 from tvm_layout_ext.tune.search import make_task, tune
@@ -164,3 +164,43 @@ def test_search_on_a_sweep_needs_no_gpu(sweep: Sweep) -> None:
     for record in result.trials:
         if record.status == "ok":
             assert record.median == pytest.approx(modelled(record.config))
+
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+def test_a_sweep_that_is_older_than_a_knob_is_searched_without_it() -> None:
+    sweep = Sweep.read(RESULTS / "h200_sweep_gemm_4096.jsonl")
+    names = [one.name for one in sweep.operator.knobs]
+    assert names == list(sweep.header.knobs)
+    assert set(names) < {one.name for one in find_operator("gemm").knobs}
+    older = make_task(sweep.operator, (4096, 4096, 4096), "float16")
+    assert {sweep.key(config) for config in older.space.legal} == set(sweep.by_config)
+    assert older.space.default() in [entry.config for entry in sweep.entries]
+
+
+def test_a_sweep_answers_for_what_newer_knobs_were_before_they_were_there() -> None:
+    sweep = Sweep.read(RESULTS / "h200_sweep_gemm_4096.jsonl")
+    task = make_task("gemm", (4096, 4096, 4096), "float16")
+    config = task.space.default()
+    assert (config["split_k"], config["cluster"]) == (1, 1)
+    entry = sweep.by_config[sweep.key(config)]
+    assert SweepRunner(sweep).run(task, config).median == entry.seconds
+    for change in ({"split_k": 2}, {"cluster": 4}):
+        with pytest.raises(RecordError, match=r"The sweep of gemm .* lacks tile_m=128"):
+            SweepRunner(sweep).run(task, config | change)
+
+
+def test_a_configuration_may_be_older_than_a_knob() -> None:
+    gemm = find_operator("gemm")
+    full = gemm.default_config()
+    older = {name: value for name, value in full.items() if name != "split_k"}
+    gemm.check_config(older)
+    (split,) = (one for one in gemm.knobs if one.name == "split_k")
+    assert (split.of(older), split.of(full | {"split_k": 4})) == (1, 4)
+    with pytest.raises(ScheduleError, match="gemm has the knobs"):
+        gemm.check_config({name: value for name, value in full.items() if name != "stages"})
+    with pytest.raises(ScheduleError, match="Knob split_k of gemm cannot be 3"):
+        gemm.check_config(full | {"split_k": 3})
+    with pytest.raises(ScheduleError, match="Knob late was 3 before, which is not one of 1, 2"):
+        knob("late", (1, 2), before=3)

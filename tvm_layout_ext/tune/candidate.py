@@ -47,7 +47,7 @@ def traced(task: Task, config: Config) -> s_tir.Schedule:
     with quick_type_checks():
         root = sch.get_sblock("root")
         for knob in task.operator.knobs:
-            chosen = knob.values.index(config[knob.name])
+            chosen = knob.values.index(knob.of(config))
             odds = [float(index == chosen) for index in range(len(knob.values))]
             drawn = sch.sample_categorical(list(range(len(odds))), odds, decision=chosen)
             sch.annotate(root, f"{KNOB_PREFIX}{knob.name}", drawn)
@@ -67,7 +67,11 @@ def config_of(
     if isinstance(source, s_tir.Schedule):
         source = source.mod
     noted = _in_trace(source) if isinstance(source, s_tir.Trace) else _in_module(source)
-    return {knob.name: knob.values[noted[f"{KNOB_PREFIX}{knob.name}"]] for knob in knobs}
+    chosen = {knob.name: noted.get(f"{KNOB_PREFIX}{knob.name}") for knob in knobs}
+    known = {
+        knob.name: knob.values[index] for knob in knobs if (index := chosen[knob.name]) is not None
+    }
+    return {knob.name: knob.of(known) for knob in knobs}
 
 
 def _in_module(module: tvm.IRModule) -> dict[str, int]:

@@ -35,7 +35,6 @@ class Candidates:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self._names = [knob.name for knob in task.operator.knobs]
         self._legal = {self.key(config) for config in task.space.legal}
         self._scheduled: dict[tuple[Any, ...], s_tir.Schedule | None] = {}
         #: Why a legal configuration could not be scheduled, by configuration.
@@ -43,7 +42,7 @@ class Candidates:
 
     def key(self, config: Config) -> tuple[Any, ...]:
         """A configuration's values in the order of the knobs."""
-        return tuple(config[name] for name in self._names)
+        return tuple(knob.of(config) for knob in self.task.operator.knobs)
 
     def is_legal(self, config: Config) -> bool:
         """Whether a configuration is in the legal space."""
@@ -67,7 +66,7 @@ class Candidates:
             other = dict(config)
             count = 2 if rng.random() < TWO_KNOBS and len(knobs) > 1 else 1
             for knob in rng.sample(knobs, count):
-                other[knob.name] = rng.choice([v for v in knob.values if v != config[knob.name]])
+                other[knob.name] = rng.choice([v for v in knob.values if v != knob.of(config)])
             if self.is_legal(other):
                 return other
         return None

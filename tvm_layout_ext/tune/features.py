@@ -92,7 +92,7 @@ def features(task: Task, config: Config, module: tvm.IRModule) -> dict[str, floa
         heaviest = max(kernels, key=lambda kernel: kernel.grid * traffic(kernel))
         values |= _of_kernel(heaviest, task)
     for index, knob in enumerate(task.operator.knobs[:KNOBS]):
-        values[f"knob_{index}"] = _raw(knob, config[knob.name])
+        values[f"knob_{index}"] = _raw(knob, knob.of(config))
     return values
 
 

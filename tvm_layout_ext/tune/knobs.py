@@ -30,12 +30,33 @@ class Knob:
     contiguous : bool
         True if the values came from a ``range``, so that a best value at its upper end asks for
         a longer one.
+    before : int or str, optional
+        What a schedule did before it had the knob: the value in configurations that lack it. Such
+        knobs are listed last, and where this value is not legal, no other is.
     """
 
     name: str
     values: tuple[Value, ...]
     default: Value
     contiguous: bool = False
+    before: Value | None = None
+
+    def of(self, config: Config) -> Any:
+        """Its value in a configuration, which may be older than the knob.
+
+        Raises
+        ------
+        KeyError
+            If the configuration lacks it, and there never was a schedule without it.
+
+        Examples
+        --------
+        >>> knob("split_k", (1, 2, 4), before=1).of({"tile_m": 64})
+        1
+        """
+        if self.before is None:
+            return config[self.name]
+        return config.get(self.name, self.before)
 
     def at_upper_edge(self, value: Value) -> bool:
         """Whether a value is the last of a range, so that a better one may lie beyond."""
@@ -49,7 +70,12 @@ class Refusal(NamedTuple):
     text: str
 
 
-def knob(name: str, values: Iterable[Value], default: Value | None = None) -> Knob:
+def knob(
+    name: str,
+    values: Iterable[Value],
+    default: Value | None = None,
+    before: Value | None = None,
+) -> Knob:
     """Declare a knob.
 
     Parameters
@@ -60,6 +86,8 @@ def knob(name: str, values: Iterable[Value], default: Value | None = None) -> Kn
         A ``range`` for a contiguous knob, or the values themselves.
     default : int or str, optional
         By default the first value.
+    before : int or str, optional
+        For a knob that a schedule has got later: what older configurations, which lack it, mean.
 
     Returns
     -------
@@ -68,7 +96,7 @@ def knob(name: str, values: Iterable[Value], default: Value | None = None) -> Kn
     Raises
     ------
     ScheduleError
-        If there is no value, one appears twice, or the default is not among them.
+        If there is no value, one appears twice, or ``default`` or ``before`` is not among them.
 
     Examples
     --------
@@ -84,7 +112,10 @@ def knob(name: str, values: Iterable[Value], default: Value | None = None) -> Kn
     if chosen not in listed:
         legal = ", ".join(map(str, listed))
         raise ScheduleError(f"Default {chosen} of knob {name} is not one of its values {legal}.")
-    return Knob(name, listed, chosen, isinstance(values, range))
+    if before is not None and before not in listed:
+        legal = ", ".join(map(str, listed))
+        raise ScheduleError(f"Knob {name} was {before} before, which is not one of {legal}.")
+    return Knob(name, listed, chosen, isinstance(values, range), before)
 
 
 def describe(config: Config) -> str:

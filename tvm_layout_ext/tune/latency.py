@@ -168,7 +168,9 @@ def latency(task: Task, config: Config, module: tvm.IRModule) -> float:
     kernels = kernels_of(module)
     if not kernels:
         return float("inf")
-    total = task.operator.flops(task.shape)
+    # What tensor cores do not multiply is shared by the kernels that have none.
+    products = sum(kernel.product_flops * kernel.grid for kernel in kernels)
+    total = max(0, task.operator.flops(task.shape) - products)
     plain = [not kernel.product_flops for kernel in kernels]
     busy = sum(
         _seconds(kernel, task, total / sum(plain) if own else 0.0)

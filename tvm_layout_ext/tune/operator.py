@@ -66,6 +66,9 @@ class Operator:
     prune : callable, optional
         ``prune(shape, dtype, config, architecture)`` gives the rule by which another candidate is
         surely no worse, or None if this one is worth trying; illegal ones may be asked about.
+    fit : callable, optional
+        ``fit(shape, dtype, config, architecture)`` gives the knobs whose default depends on the
+        shape, for a configuration that gives all of them the value ``before``.
     function : callable, optional
         ``function(shape, dtype)`` gives the computation as a PrimFunc, where it does not come from
         tensors; ``compute`` then gives its buffers, and ``schedule`` starts from it.
@@ -86,6 +89,7 @@ class Operator:
     tolerance: Callable[[Shape, str], Tolerance]
     prune: Callable[[Shape, str, Config, Architecture], Refusal | None] | None = None
     function: Callable[[Shape, str], Any] | None = None
+    fit: Callable[[Shape, str, Config, Architecture], Config] | None = None
 
     def unscheduled(self, shape: Shape, dtype: str) -> tvm.IRModule:
         """The computation before any schedule, as function ``main`` of a module.
@@ -132,16 +136,20 @@ class Operator:
         return dtype
 
     def check_config(self, config: Config) -> None:
-        """Raise ScheduleError unless a configuration gives every knob one of its values."""
+        """Raise ScheduleError unless a configuration gives every knob one of its values.
+
+        Knobs that are newer than the configuration may be missing (:attr:`Knob.before`).
+        """
         names = [knob.name for knob in self.knobs]
-        if sorted(config) != sorted(names):
+        known = [name for knob in self.knobs if (name := knob.name) in config or not knob.before]
+        if sorted(config) != sorted(known):
             raise ScheduleError(
                 f"{self.name} has the knobs {', '.join(names)}, not {', '.join(config)}."
             )
         for knob in self.knobs:
-            if config[knob.name] not in knob.values:
+            if knob.of(config) not in knob.values:
                 raise ScheduleError(
-                    f"Knob {knob.name} of {self.name} cannot be {config[knob.name]}; "
+                    f"Knob {knob.name} of {self.name} cannot be {knob.of(config)}; "
                     f"it can be {', '.join(map(str, knob.values))}."
                 )
 

@@ -5,23 +5,32 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from ..errors import ScheduleError
 from ..hardware import Architecture
+from .knobs import Config, Knob, Refusal
 from .operator import Operator
 
 __all__ = ["Space"]
+
+
+def _products(knobs: Sequence[Knob]) -> Iterator[dict[str, Any]]:
+    """All combinations of the knobs' values."""
+    names = [knob.name for knob in knobs]
+    for values in itertools.product(*(knob.values for knob in knobs)):
+        yield dict(zip(names, values, strict=True))
 
 
 @dataclass(frozen=True)
 class Space:
     """The combinations of an operator's knobs that are legal for one shape, dtype and GPU.
 
-    Those that another is surely no worse than (:attr:`Operator.prune`) are left out, too.
+    Those that another is surely no worse than (:attr:`Operator.prune`) are left out, too. Of knobs
+    with a value :attr:`Knob.before`, others are asked about only where that one is legal.
 
     Attributes
     ----------
@@ -39,17 +48,27 @@ class Space:
 
     @cached_property
     def _judged(self) -> tuple[list[dict[str, Any]], Counter[str]]:
-        names = [knob.name for knob in self.operator.knobs]
+        first = [knob for knob in self.operator.knobs if knob.before is None]
+        newer = [knob for knob in self.operator.knobs if knob.before is not None]
+        plain = {knob.name: knob.before for knob in newer}
+        changes = list(_products(newer))
         legal: list[dict[str, Any]] = []
         refused: Counter[str] = Counter()
-        for values in itertools.product(*(knob.values for knob in self.operator.knobs)):
-            config = dict(zip(names, values, strict=True))
-            refusal = self.operator.refuse(self.shape, self.dtype, config, self.architecture)
-            if refusal is None:
-                legal.append(config)
-            else:
-                refused[refusal.rule] += 1
+        for base in _products(first):
+            if refusal := self._refuse(base | plain):
+                refused[refusal.rule] += len(changes)
+                continue
+            for change in changes:
+                config = base | change
+                refusal = None if change == plain else self._refuse(config)
+                if refusal is None:
+                    legal.append(config)
+                else:
+                    refused[refusal.rule] += 1
         return legal, refused
+
+    def _refuse(self, config: Config) -> Refusal | None:
+        return self.operator.refuse(self.shape, self.dtype, config, self.architecture)
 
     @property
     def legal(self) -> list[dict[str, Any]]:
@@ -65,7 +84,7 @@ class Space:
         """The configuration of trial 0: the operator's default, else its nearest legal neighbour.
 
         Nearest means the fewest knobs that differ from the default, then the fewest steps between
-        their values.
+        their values. Then :attr:`Operator.fit` has its say, if what it says is legal.
 
         Raises
         ------
@@ -79,7 +98,12 @@ class Space:
                 f"{self.operator.name} has no legal configuration for shape "
                 f"{'x'.join(map(str, self.shape))} {self.dtype} on {self.architecture.name}: {why}."
             )
-        return min(self.legal, key=lambda config: self._distance(config, wanted))
+        found = min(self.legal, key=lambda config: self._distance(config, wanted))
+        if self.operator.fit is None:
+            return found
+        fitted = self.operator.fit(self.shape, self.dtype, found, self.architecture)
+        better = {name: fitted.get(name, value) for name, value in found.items()}
+        return better if better in self.legal else found
 
     def _distance(self, one: dict[str, Any], other: dict[str, Any]) -> tuple[int, int]:
         steps = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -20,6 +20,7 @@ from typing import Any
 from ..errors import LayoutExtError, RecordError
 from .knobs import Config, describe
 from .measurement import Measurement
+from .operator import Operator, find_operator
 from .task import Task
 from .workload import Workload
 
@@ -212,6 +213,16 @@ class Sweep:
             raise RecordError(f"None of the sweep's {len(self.entries)} candidates worked.")
         return min(worked, key=lambda entry: entry.seconds or 0.0)
 
+    @property
+    def operator(self) -> Operator:
+        """The sweep's operator, with the knobs that it had when the sweep was made.
+
+        Those that are newer have the value :attr:`Knob.before`, which is what was swept.
+        """
+        found = find_operator(self.header.workload.operator)
+        swept = [one for one in found.knobs if one.name in self.header.knobs or one.before is None]
+        return replace(found, knobs=tuple(swept))
+
     @cached_property
     def by_config(self) -> dict[tuple[Any, ...], Entry]:
         """Entries by the values of their knobs, in the header's order."""
@@ -250,7 +261,8 @@ class SweepRunner:
         if task.workload != header.workload:
             raise RecordError(f"The sweep is of {header.workload}, not of {task.workload}.")
         entry = self.sweep.by_config.get(self.sweep.key(config))
-        if entry is None or set(config) != set(header.knobs):
+        newer = [one for one in task.operator.knobs if one.name not in header.knobs]
+        if entry is None or any(one.of(config) != one.before for one in newer):
             raise RecordError(f"The sweep of {header.workload} lacks {describe(config)}.")
         if entry.seconds is None:
             raise ReplayedError(entry.error or "It has no times.")

@@ -1,0 +1,189 @@
+"""Slices and clusters of the tensor-core GEMM: its space, its default, its forecast."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tvm_layout_ext as tlx
+from tests.schedules.test_generic import linear, task_of
+from tvm_layout_ext.build import shared_buffers
+from tvm_layout_ext.hardware import architecture
+from tvm_layout_ext.schedules import gemm
+from tvm_layout_ext.schedules._split_k import best_slices, cycles, workspace_bytes
+from tvm_layout_ext.tune import operator_of
+from tvm_layout_ext.tune.features import features, kernels_of
+from tvm_layout_ext.tune.latency import latency
+from tvm_layout_ext.tune.launches import host_plan
+from tvm_layout_ext.tune.search import make_task
+from tvm_layout_ext.tune.simulated import count
+
+SM90, SM80 = architecture("sm_90a"), architecture("sm_80")
+H200 = tlx.cuda_target("sm_90a")
+DEFAULT = gemm.OPERATOR.default_config()
+SLIM = (128, 4096, 4096)
+
+
+@pytest.mark.parametrize(
+    ("shape", "slices"),
+    [
+        ((4096, 4096, 4096), 1),
+        ((2048, 2048, 16384), 1),
+        ((1024, 4096, 4096), 1),
+        ((1024, 1024, 1024), 1),
+        ((512, 512, 256), 1),
+        ((128, 4096, 4096), 4),
+        ((16, 4096, 4096), 8),
+        ((64, 64, 65536), 8),
+    ],
+)
+def test_default_splits_where_few_tiles_have_long_sums(
+    shape: tuple[int, int, int], slices: int
+) -> None:
+    space = make_task("gemm", shape, "float16").space
+    config = space.default()
+    assert config["split_k"] == slices
+    assert config["cluster"] == 1
+    assert config in space.legal
+
+
+def test_slices_are_chosen_by_the_busiest_multiprocessor() -> None:
+    """32 tiles of 128 steps: 4 slices are a block for each of 128 multiprocessors, 8 are two."""
+    of = {slices: cycles(SLIM, DEFAULT, slices) for slices in (1, 2, 4, 8)}
+    step = 2 * 128 * 128 * 32 / 2800
+    assert of[1] == pytest.approx(128 * step + 900)
+    moved = 2 * 4 * (4 * 128 * 4096) / (165 * 32)
+    assert of[4] == pytest.approx(32 * step + 900 + 3400 + moved)
+    assert min(of, key=lambda s: of[s]) == 4 == best_slices(SLIM, DEFAULT, (1, 2, 4, 8))
+    # 8 slices have as many steps a multiprocessor as 4, and twice the workspace.
+    assert of[8] - of[4] == pytest.approx(moved)
+    assert best_slices(SLIM, DEFAULT, (1,)) == 1
+
+
+def test_a_saving_of_less_than_a_tenth_is_none() -> None:
+    saved = {k: cycles((128, 1024, k), DEFAULT, 2) / cycles((128, 1024, k), DEFAULT, 1)
+             for k in range(128, 2048, 32)}  # fmt: skip
+    assert any(0.9 < share < 1 for share in saved.values())
+    for k, share in saved.items():
+        assert (best_slices((128, 1024, k), DEFAULT, (1, 2)) == 2) == (share <= 0.9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "shape", "rule"),
+    [
+        ({"split_k": 4, "tile_k": 32}, (128, 4096, 64), "more slices than steps"),
+        ({"split_k": 2}, (4096, 4096, 4096), "slices of a full grid"),
+        ({"split_k": 8, "tile_k": 32}, (128, 4096, 33 * 32), "empty slices"),
+        ({"split_k": 8, "tile_k": 32}, (128, 4096, 16 * 32), "short slices"),
+        ({"split_k": 2, "swizzle": "none"}, SLIM, "moved once a tiling"),
+        ({"split_k": 2, "prefetch": 0}, SLIM, "moved once a tiling"),
+        ({"cluster": 2, "swizzle": "pad"}, (4096, 4096, 4096), "moved once a tiling"),
+        ({"split_k": 2, "cluster": 2}, SLIM, "slices in clusters"),
+        ({"cluster": 4}, (4096, 4096 + 128, 4096), "grid of no whole clusters"),
+        ({"split_k": 2, "tile_m": 256, "tile_n": 256, "warps_m": 4, "warps_n": 4, "stages": 2,
+          "group": 1}, (512, 2048, 8192), "shared memory"),
+    ],
+)  # fmt: skip
+def test_rule_by_which_slices_and_clusters_are_left_out(
+    changes: dict[str, Any], shape: tuple[int, int, int], rule: str
+) -> None:
+    group = 8 if shape[0] == 4096 else 1
+    config = DEFAULT | {"group": group} | changes
+    refusal = gemm.OPERATOR.refuse(shape, "float16", config, SM90)
+    if rule == "more slices than steps":
+        refusal = gemm.check(shape, "float16", config, SM90)
+    assert refusal is not None
+    assert refusal.rule == rule
+    assert refusal.text.endswith(".")
+
+
+def test_older_gpus_have_no_clusters_to_try() -> None:
+    config = DEFAULT | {"cluster": 2, "stages": 2}
+    refusal = gemm.check((4096, 4096, 4096), "float16", config, SM80)
+    assert refusal == ("no clusters", "sm_80 launches no clusters of blocks.")
+    assert gemm.check((4096, 4096, 4096), "float16", config | {"cluster": 1}, SM80) is None
+
+
+@pytest.mark.parametrize("shape", [SLIM, (16, 4096, 4096), (1000, 1000, 3000)])
+def test_no_slices_or_clusters_are_legal_where_whole_sums_are_not(
+    shape: tuple[int, int, int],
+) -> None:
+    """What the space relies on when it asks about them only beside legal configurations."""
+    rng = random.Random(4)
+    plain = {"split_k": 1, "cluster": 1}
+    for _ in range(4000):
+        config = {knob.name: rng.choice(knob.values) for knob in gemm.KNOBS}
+        if gemm.OPERATOR.refuse(shape, "float16", config, SM90) is None:
+            assert gemm.OPERATOR.refuse(shape, "float16", config | plain, SM90) is None
+
+
+@pytest.mark.parametrize(
+    ("slices", "changes"),
+    [
+        (2, {}),
+        (4, {"stages": 6}),
+        (8, {"tile_k": 64, "stages": 3}),
+        (2, {"tile_k": 64, "stages": 4, "swizzle": "pad", "tile_n": 64}),
+        (4, {"tile_m": 256, "warps_m": 4, "tile_n": 64, "tile_k": 64, "stages": 2}),
+        (2, {"tile_n": 256, "warps_n": 4, "tile_k": 16, "stages": 2}),
+    ],
+)
+def test_stated_bytes_are_those_of_the_kernel(slices: int, changes: dict[str, Any]) -> None:
+    task = make_task("gemm", (128, 256, 1024), "float16")
+    config = DEFAULT | {"split_k": slices} | changes
+    program = tlx.device_program(task.module(config), target=H200)
+    first, second = program.kernels.values()
+    assert gemm.shared_bytes("float16", config) == sum(shared_buffers(first).values())
+    assert not shared_buffers(second)
+    (workspace,) = host_plan(task.module(config), H200).workspace
+    assert workspace.bytes == workspace_bytes((128, 256, 1024), slices) == slices * 131_072
+
+
+def test_one_slice_and_no_cluster_are_the_schedule_without_the_knobs() -> None:
+    task = make_task("gemm", (256, 256, 256), "float16")
+    older = {name: v for name, v in DEFAULT.items() if name not in ("split_k", "cluster")}
+    task.operator.check_config(older)
+    assert task.module(older).script() == task.module(DEFAULT).script()
+
+
+def test_forecast_falls_with_slices_of_a_slim_product_and_rises_of_a_full_one() -> None:
+    task = make_task("gemm", SLIM, "float16")
+    of = {s: latency(task, c := DEFAULT | {"split_k": s}, task.module(c)) for s in (1, 4)}
+    assert of[4] < 0.7 * of[1]
+    full = make_task("gemm", (4096, 4096, 1024), "float16")
+    of = {s: latency(full, c := DEFAULT | {"split_k": s}, full.module(c)) for s in (1, 4)}
+    assert of[4] > of[1]
+
+
+def test_second_kernel_has_no_products_and_the_first_all() -> None:
+    task = make_task("gemm", SLIM, "float16")
+    config = DEFAULT | {"split_k": 4}
+    module = task.module(config)
+    first, second = kernels_of(module)
+    assert first.grid * first.product_flops == 2 * 128 * 4096 * 4096
+    assert first.grid == 4 * 32
+    assert second.product_flops == 0
+    values = features(task, config, module)
+    assert values["grid"] == np.log2(128)
+    assert (values["knob_9"], values["knob_10"]) == (np.log2(5), 1.0)
+
+
+def test_split_default_counts_like_a_trial() -> None:
+    task = make_task("gemm", (64, 128, 2048), "float16")
+    config = task.space.default()
+    assert config["split_k"] == 8
+    shared, model = count(task, config)
+    # Of a tile of 128 rows 64 are there, so the partial sums fit in the place of the operands.
+    assert shared == 65_536 < gemm.shared_bytes("float16", config)
+    assert model["bank_conflicts"] == 0
+
+
+def test_a_function_that_is_tuned_has_the_knobs_and_the_default() -> None:
+    task = task_of(operator_of(linear(64, 128, 2048)))
+    config = task.space.default()
+    assert config["split_k"] == 8
+    text = task.module(config).script()
+    assert text.count('thread="blockIdx.x"') == 2
