@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from tvm import s_tir, te
 
 from benchmarks.kernels import KERNELS
 from tvm_layout_ext.tune.features import FEATURES, features, kernels_of
@@ -213,3 +214,12 @@ def test_a_module_without_blocks_has_no_kernel() -> None:
     values = features(task, task.operator.default_config(), task.unscheduled)
     assert values["grid"] == values["traffic"] == 0.0
     assert latency(task, {}, task.unscheduled) == math.inf
+
+
+def test_a_block_that_is_mapped_when_lowered_counts_as_it_will_be() -> None:
+    a = te.placeholder((256, 256), "float32", "A")
+    b = te.compute((256, 256), lambda i, j: a[i, j] + a[j, i], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    assert sch.auto_coalesce("B").text.startswith("when the program is lowered")
+    (kernel,) = kernels_of(sch.mod)
+    assert (kernel.grid, kernel.threads) == (16, 512)

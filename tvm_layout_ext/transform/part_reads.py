@@ -188,6 +188,7 @@ def _copy_of(access: Access, taken: set[str]) -> Any:
         elem_offset=buffer.ty.elem_offset,
         data_alignment=access.alignment,
         offset_factor=int(buffer.ty.offset_factor),
+        layout=None,
     )
 
 

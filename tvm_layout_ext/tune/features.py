@@ -8,7 +8,9 @@ from typing import Any
 
 import tvm
 
+from .. import decisions
 from ..hardware import SECTOR_BYTES, WARP_SIZE
+from ..transform import AutoCoalesce
 from .kernel_facts import Kernel, Use
 from .knobs import Config, Knob
 from .sites import read_sites
@@ -64,6 +66,9 @@ def kernels_of(module: tvm.IRModule) -> list[Kernel]:
 
 
 def _read(module: tvm.IRModule) -> list[Kernel]:
+    with decisions.collect():
+        # Blocks that are only marked have no threads yet.
+        module = AutoCoalesce()(module)
     functions = [func for _, func in module.functions_items() if hasattr(func, "body")]
     return [Kernel(sites) for func in functions for sites in read_sites(func)]
 
