@@ -16,6 +16,25 @@ There is no epilogue: the last bodies copy nothing, and the last wait waits for 
 whoever reuses the memory that no copy can land in it any more. So extents may be symbolic, 0 or
 less than the depth. One barrier a body does for both directions: the copies below it overwrite
 versions that were last read above it, and what is read below it landed above it.
+
+Triton leaves the epilogue out, too. Peeling the last ``depth`` bodies off would spare the loop one
+condition a body, and repeat wait, barrier and computation ``depth`` times, so the predicated loop
+is the smaller of the two, always. Statements of the final kernel (predicated, peeled) for a loop
+that adds up four elements of each load:
+
+========  ============  ============  ============  ============  ============
+versions  2             3             4             5             6
+========  ============  ============  ============  ============  ============
+1 async   23, 29        26, 39        29, 49        32, 59        35, 69
+2 async   31, 41        35, 56        39, 71        43, 86        47, 101
+3 async   33, 43        38, 59        43, 75        48, 91        53, 107
+1 sync    19, 24        21, 31        23, 38        25, 45        27, 52
+2 sync    27, 36        30, 48        33, 60        36, 72        39, 84
+3 sync    29, 38        33, 51        37, 64        41, 77        45, 90
+========  ============  ============  ============  ============  ============
+
+Machine instructions (sm_90a, nvcc 13) of a product of float16 in tiles of 128 x 128 x 32 by four
+warps, in 2, 3 and 4 versions over 4, 7 and 10 tiles of K: 651, 688; 955, 985; 494, 770.
 """
 
 from __future__ import annotations
