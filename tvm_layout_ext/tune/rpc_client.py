@@ -6,6 +6,7 @@ A session that breaks may end the process that uses it; so these functions run i
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from .builder import LIBRARY
 from .rpc_session import NAMES, PREFIX
 from .trials import Job
 
-__all__ = ["ServerLostError", "digest", "open_session", "prepare", "run", "upload"]
+__all__ = ["ServerLostError", "close_session", "digest", "open_session", "prepare", "run", "upload"]
 
 #: Bytes of a problem that travel at once.
 _PART = 8 << 20
@@ -91,6 +92,12 @@ def open_session(host: str, port: int, match: str) -> str:
         ) from None
     _There.session, _There.functions = session, found
     return str(_There.call("device_name"))
+
+
+def close_session() -> None:
+    """Let the session go, if there is one; its server ends it then."""
+    _There.session, _There.functions = None, {}
+    gc.collect()
 
 
 def prepare(job: Job) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .measure import Measured, failed
-from .rpc_client import ServerLostError, open_session, prepare, run, upload
+from .rpc_client import ServerLostError, close_session, open_session, prepare, run, upload
 from .rpc_session import IDLE, PREPARE
 from .run_local import GROWTH
 from .tracker import Free, Tracker
@@ -190,9 +191,11 @@ class Seat:
         return now - self.used > STALE or (now - self._opened > LEASE and tracker.wanted())
 
     def _drop(self) -> None:
-        """End the session with its client process, whatever state they are in."""
+        """End the session, whatever state it is in."""
         self.server = self._problem = ""
-        self._worker.replace()
+        with suppress(TrialCrashError, TrialTimeoutError):
+            # A client process that does not survive it is replaced.
+            self._worker.call(close_session, timeout=GRACE)
 
     def _open(self, free: Free) -> None:
         start = time.monotonic()

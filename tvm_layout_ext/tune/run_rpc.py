@@ -86,7 +86,7 @@ class RpcRunner(PyRunner):
         self._inputs = Inputs(task)
         self._seats: list[Seat] = []
         self._closed = False
-        self._grow(len(servers))
+        self._grow(servers)
 
     def run(self, runner_inputs: Sequence[RunnerInput]) -> list[MeasuredFuture]:
         """Start all trials; the futures are in the inputs' order."""
@@ -104,12 +104,19 @@ class RpcRunner(PyRunner):
             job = replace(any_job, artifact=str(one.given.artifact_path), best=self.best_so_far)
             return seat.attempt(self.tracker, job, self.timeout, one.lost)
 
-        seats = self._grow(len(self.tracker.servers()))
+        seats = self._grow(self.tracker.servers())
         return [MeasuredFuture(one) for one in share(seats, runner_inputs, trial, ready)]
 
     def in_turn(self, artifacts: Sequence[str], kind: str = "cuda") -> list[Measured]:
-        """Measure on one server, one after the other, without the early stop."""
-        return self._on_one([self._job(artifact, kind) for artifact in artifacts])
+        """Measure on one server, one after the other, without the early stop.
+
+        What is measured takes the place of the artifact's earlier measurement.
+        """
+        measured = self._on_one([self._job(artifact, kind) for artifact in artifacts])
+        for artifact, one in zip(artifacts, measured, strict=True):
+            if one.times:
+                one.write(artifact)
+        return measured
 
     def verify(self, artifact: str, kind: str = "cuda") -> Measured:
         """Compare a candidate's whole output on inputs that no trial has seen.
@@ -146,16 +153,20 @@ class RpcRunner(PyRunner):
     def _job(self, artifact: str, kind: str) -> Job:
         return self._inputs.job(artifact, kind, self.timing)
 
-    def _grow(self, servers: int) -> list[Seat]:
-        """One seat for each of so many servers."""
-        count = max(1, servers)
+    def _grow(self, servers: Sequence[str]) -> list[Seat]:
+        """One seat for each server; if there are more, those that have a session with one of them.
+
+        A seat that is left out keeps its server from the others.
+        """
+        count = max(1, len(servers))
         while len(self._seats) < count:
             self._seats.append(Seat(self._inputs.folder / f"client{len(self._seats)}.log"))
-        return self._seats[:count]
+        return sorted(self._seats, key=lambda seat: seat.server not in servers)[:count]
 
     def _seat(self) -> Seat:
         """The seat whose session was used last: others may wait for a server in vain."""
-        return max(self._seats, key=lambda seat: (bool(seat.server), seat.used))
+        servers = self.tracker.servers()
+        return max(self._seats, key=lambda seat: (seat.server in servers, seat.used))
 
     def _on_one(self, jobs: list[Job]) -> list[Measured]:
         """Run trials on one server; all of them again if that is lost meanwhile."""
