@@ -46,3 +46,13 @@ def test_accesses_of_one_buffer_are_compared_one_by_one_while_they_are_as_many()
     before = [load(32, 8, 4), load(32, 4, 4)]
     assert len(worsened(before, [load(32, 4, 4), load(32, 8, 4)])) == 1
     assert worsened(before, [load(32, 12, 4)]) == []
+
+
+def test_a_part_of_a_buffer_is_compared_by_itself_and_told_by_the_name_of_the_whole() -> None:
+    old = [Traffic(name, "load", 32, 4, sectors, 4) for name, sectors in (("A", 4), ("A_1", 32))]
+    new = [Traffic(name, "load", 32, 4, 8, 4) for name in ("A_1", "A")]
+    assert worsened(old, new, {"A_1": "A"}) == ["load of A (8 sectors for 32 iterations, 4 before)"]
+    new = [Traffic("A_1", "load", 32, 4, 40, 4)]
+    assert worsened(old[1:], new, {"A_1": "A"}) == [
+        "load of A (40 sectors for 32 iterations, 32 before)"
+    ]

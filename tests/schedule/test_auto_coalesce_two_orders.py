@@ -353,6 +353,27 @@ def test_reads_of_rows_with_gaps_keep_their_vectors() -> None:
 
 
 @T.prim_func(s_tir=True)
+def narrow(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (64, 64), "float32", strides=(66, 1))
+    B = T.match_buffer(b, (64, 64), "float32")
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vj, vi] + A[vi, vj]
+
+
+def test_rows_with_gaps_that_part_vectors_are_read_by_half_of_one() -> None:
+    sch = s_tir.Schedule(narrow)
+    outcome = sch.auto_coalesce("B")
+    assert outcome.path == "staged"
+    assert {t.vector_bytes for t in outcome.after if t.buffer == "A"} == {8}
+    x = np.random.default_rng(0).integers(-9, 9, (64, 66)).astype("float32")[:, :64]
+    report = simulate(sch, x, None)
+    np.testing.assert_array_equal(report.outputs["B"], x + x.T)
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+
+
+@T.prim_func(s_tir=True)
 def in_place(a: T.handle) -> None:
     A = T.match_buffer(a, (64, 64), "float32")
     for i, j in T.grid(64, 64):
@@ -390,6 +411,25 @@ def test_a_gather_keeps_the_buffer_and_the_transposed_read_is_staged() -> None:
     np.testing.assert_array_equal(report.outputs["B"], x[k] + x.T)
     assert (report.bank_conflicts, report.hazards) == (0, [])
     assert sectors(report, "A") == 2 * x.nbytes // 32
+
+
+@T.prim_func(s_tir=True)
+def gathered_twice(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (64, 64), "int32")
+    B = T.match_buffer(b, (64, 64), "int32")
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[A[vj, vi], vj] + A[vi, vj]
+
+
+def test_a_gather_by_the_buffer_itself_is_staged_where_it_is_regular() -> None:
+    sch = s_tir.Schedule(gathered_twice)
+    assert sch.auto_coalesce("B").path == "staged"
+    x = np.random.default_rng(0).integers(0, 64, (64, 64)).astype("int32")
+    report = simulate(sch, x, None)
+    np.testing.assert_array_equal(report.outputs["B"], x[x.T, np.arange(64)] + x)
+    assert (report.bank_conflicts, report.hazards) == (0, [])
 
 
 def test_too_many_tiles_leave_the_block_direct_and_say_why() -> None:
