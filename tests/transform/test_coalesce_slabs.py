@@ -55,19 +55,50 @@ def test_large_results_and_small_reductions_stay_one_kernel() -> None:
     assert kernels(column_sum((32768, 4096), "float16")) == 2
 
 
+def launch(kernel: tirx.PrimFunc) -> dict[str, int]:
+    """Extents of the thread axes of a kernel."""
+    found: dict[str, int] = {}
+
+    def look(axis: tirx.AttrStmt) -> None:
+        if axis.attr_key == "thread_extent":
+            found[str(axis.node.thread_tag)] = int(axis.value)
+
+    tvm_ffi.structural_walk(kernel.body, [(tirx.AttrStmt, look)])
+    return found
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_slabs_and_strips_are_one_wave_of_four_blocks_a_multiprocessor(dtype: str) -> None:
+def test_slabs_and_strips_are_one_wave_of_two_blocks_a_multiprocessor(dtype: str) -> None:
     sch, text = scheduled(column_sum((32768, 4096), dtype))
-    assert "in 32 slabs" in text
-    first = next(iter(device_program(sch).kernels.values()))
-    blocks: list[int] = []
+    assert "in 16 slabs" in text
+    first, second = device_program(sch).kernels.values()
+    assert launch(first) == {"blockIdx.x": 256, "threadIdx.x": 32, "threadIdx.y": 8}
+    assert launch(second) == {"blockIdx.x": 128, "threadIdx.x": 32, "threadIdx.y": 4}
 
-    def look(launch: tirx.AttrStmt) -> None:
-        if launch.attr_key == "thread_extent" and launch.node.thread_tag == "blockIdx.x":
-            blocks.append(int(launch.value))
 
-    tvm_ffi.structural_walk(first.body, [(tirx.AttrStmt, look)])
-    assert blocks == [512]
+def test_the_first_kernel_lets_the_second_begin_and_that_waits() -> None:
+    sch, _ = scheduled(column_sum((32768, 4096), "float16"))
+    first, second = (str(kernel.body) for kernel in device_program(sch).kernels.values())
+    assert first.startswith('T.ptx.griddepcontrol("launch_dependents", "")')
+    assert second.startswith('T.ptx.griddepcontrol("wait", "")')
+
+
+def test_each_thread_of_the_second_kernel_loads_one_vector_and_one_warp_stores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coalesce_slabs, "_SECOND_KERNEL_BYTES", 0)
+    sch, text = scheduled(column_sum((4096, 4096), "float16"))
+    assert "in 16 slabs" in text
+    value = np.random.default_rng(0).integers(-8, 8, (4096, 4096)).astype("float16")
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["B"], value.astype("float32").sum(0))
+    assert not report.hazards
+    assert not report.redundant
+    asked = {a.buffer: a for a in report.accesses if a.scope == "global" and a.kind == "load"}
+    assert asked["B.rf"].vector_bytes == 16
+    assert asked["B.rf"].requests == 128 * 4
+    stored = [a for a in report.accesses if a.buffer == "B" and a.kind == "store"]
+    assert [a.requests for a in stored] == [128]
 
 
 def test_slabs_divide_the_reduction() -> None:

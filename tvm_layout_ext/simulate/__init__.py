@@ -82,8 +82,9 @@ Limits
 ------
 Gangs run one after another: a kernel whose blocks wait for each other does not end, which is
 reported as an endless loop. Floating-point results are NumPy's, rounded after each operation, where
-a GPU may fuse a multiplication with an addition. Kernels run one after another, so that
-``griddepcontrol.wait`` does nothing, and its absence where one is needed stays unseen. What is not
+a GPU may fuse a multiplication with an addition. Kernels run one after another, also where one is
+launched while another runs; what it touches before ``griddepcontrol.wait`` and the other writes is
+a ``race``, by whole buffers (``overlap``). What is not
 modelled (``wgmma``, ``wmma``, sparse and sub-byte products, mbarriers, TMA, clusters, grid
 barriers) raises ``NotModelled`` with its name.
 """

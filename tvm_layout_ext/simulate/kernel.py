@@ -15,6 +15,7 @@ from .gang import Gang, Geometry
 from .machine import Instruction, Machine
 from .memory import Locals, Memory
 from .names import find_names
+from .overlap import Early, find_early
 from .places import Places, Storage, find_places, handle
 from .races import Clocks
 from .sites import Blocks, Script
@@ -48,6 +49,8 @@ class Kernel:
         Values of its scalar parameters, by position; None for pointers.
     slots, caches : int
         Sizes of a strand's and of a gang's storage.
+    early : Early
+        What it does before it waits for the kernels before it.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Kernel:
     slots: int
     caches: int
     axes: list[str]
+    early: Early
     time: int = 1
 
     @property
@@ -119,6 +123,7 @@ def compile_kernel(
         compiler.slots,
         compiler.caches,
         axes,
+        find_early(function, places),
     )
 
 

@@ -16,7 +16,7 @@ from .values import numpy_type, split_type
 if TYPE_CHECKING:
     from .versions import Versions
 
-__all__ = ["Place", "Storage", "find_places", "handle"]
+__all__ = ["Place", "Storage", "find_places", "handle", "written_by_call"]
 
 _SHARED = ("shared", "shared.dyn")
 #: Shared allocations start on this, so that banks and sectors of a block do not depend on others.
@@ -217,7 +217,7 @@ def _note_uses(places: Places, kernel: Any) -> None:
         note(node.source, node).read = True
 
     def call(node: Any) -> None:
-        for storage in _written_by_call(places, node):
+        for storage in written_by_call(places, node):
             storage.written = True
 
     tvm_ffi.structural_walk(
@@ -226,7 +226,7 @@ def _note_uses(places: Places, kernel: Any) -> None:
     )
 
 
-def _written_by_call(places: Places, call: Any) -> list[Storage]:
+def written_by_call(places: Places, call: Any) -> list[Storage]:
     """Storages that a call writes through a pointer argument."""
     name = call.op.name if hasattr(call.op, "name") else ""
     if name == "tirx.s_tir.cp_async_raw":

@@ -19,6 +19,7 @@ from .gang import Geometry
 from .host import Argument, Host
 from .kernel import Kernel, Launch, compile_kernel
 from .memory import FRESH, Memory
+from .overlap import Overlap
 from .progress import Progress
 from .report import Access, Hazard, Report, Site
 from .sites import Blocks, Script, find_blocks, print_kernels
@@ -107,6 +108,7 @@ class _Simulation:
         self._random = np.random.default_rng(seed)
         self._display = display
         self._findings = Findings()
+        self._overlap = Overlap(self._findings)
         self._script: Script = print_kernels(program.kernels)
         self._kernels: dict[str, Kernel] = {}
         self._report = Report(script=self._script.text)
@@ -143,6 +145,7 @@ class _Simulation:
         self._report.blocks = done + len(chosen), total + geometry.blocks
         if not geometry.blocks or not geometry.threads:
             return
+        self._overlap.launch(kernel, memories)
         launch = Launch(kernel, geometry, memories, self._findings)
         self._display.begin(name, len(chosen))
         launch.run(chosen, self._display.advance)

@@ -40,7 +40,7 @@ _WARP_BARRIER = "tirx.cuda.warp_sync"
 _LEAVES = ("tirx.break_loop", "tirx.continue_loop", "tirx.thread_return")
 _STORAGE_SYNC = "tirx.tvm_storage_sync"
 _NOTHING = ("tirx.assume", "tirx.ptx.fence_proxy", "tirx.cuda.thread_fence")
-#: With "wait" it does nothing where kernels run one after another.
+#: Does nothing where kernels run one after another; :mod:`.overlap` checks that it is there.
 _DEPENDENCY = "tirx.ptx.griddepcontrol"
 
 
@@ -315,7 +315,7 @@ class StatementCompiler(DeviceCompiler):
         name = _op_name(call)
         if name in (_WARP_BARRIER, _STORAGE_SYNC):
             return self._warp_barrier(call)
-        if name in _NOTHING or (name == _DEPENDENCY and str(call.args[0].value) == "wait"):
+        if name in _NOTHING or name == _DEPENDENCY:
             return None
         if name in MATRIX_CALLS:
             return MATRIX_CALLS[name](self, call)

@@ -32,6 +32,9 @@ _WIDE_BYTES, _NARROW_BYTES = 128, 64
 #: Threads that a multiprocessor should hold, each with up to 64 registers. For 2,048 of them ptxas
 #: 13.0 keeps to 32 registers and starts 4 of 8 loads before the first addition; so it starts all 8.
 _THREADS_HELD = 1024
+#: Threads of a block of 32 columns: 128 blocks of 8 lanes by 16 rows add up 16 slabs of 4096
+#: columns with one load a thread (as the hand-written kernels of :mod:`.coalesce_slabs` did).
+_FEW_THREADS = 128
 #: Loads that a thread may do one after the other where there are few threads.
 _FEW_LOADS = 16
 
@@ -48,7 +51,8 @@ def along_columns(
     square = _square(plan, num_threads or DEFAULT_THREADS)
     width = square // vector or _lanes(plan)
     # TVM loses the guard of a split with a rest when it factors a reduction.
-    deep = vector if square else divisor(total(reduced), (num_threads or MAX_THREADS) // width)
+    most = num_threads or MAX_THREADS
+    deep = _deep(plan, square, most) if square else divisor(total(reduced), most // width)
     wide = bool(square) and _fits_wide(plan, width, sch.get(block).writes[0].source)
     near = WARP_SIZE if wide else min(width, max(1, WARP_SIZE // vector))
     warps = min(width * vector, WARP_SIZE, _ceil_power(-(-deep * width // WARP_SIZE)))
@@ -162,6 +166,20 @@ def _square(plan: Plan, most: int) -> int:
     return threads
 
 
+def _deep(plan: Plan, threads: int, most: int) -> int:
+    """Rows side by side where each thread sums a vector of columns: more in small blocks.
+
+    As many rows as a vector has elements make a thread a column. Blocks of one warp deal out more
+    rows, as far as there are some, to up to ``_FEW_THREADS`` threads; the first warp adds up.
+    """
+    deep, rows = plan.vector, total(plan.reduced)
+    if threads > WARP_SIZE:
+        return deep
+    while 2 * threads <= min(_FEW_THREADS, most) and rows % (2 * deep) == 0:
+        deep, threads = 2 * deep, 2 * threads
+    return deep
+
+
 def _lanes(plan: Plan) -> int:
     """Lanes of a block along the columns where its rows go to a warp each or more."""
     size = plan.vector * plan.load.bytes
@@ -192,11 +210,17 @@ def _sum_by_warps(sch: Any, block: Any, sums: Any, columns: int, warps: int) -> 
 def _sum_by_threads(sch: Any, block: Any, sums: Any, columns: int, warps: int) -> Any:
     """Let each thread add up the partial sums of a column; return the loop over the blocks.
 
-    A warp then stores neighbouring results, but there must be as many columns as threads.
+    A warp then stores neighbouring results. There are as many columns as threads, or one warp's.
     """
     out = sch.cache_write(block, 0, "local")
     *outer, column = sch.get_loops(out)
-    grid, warp, lane = sch.split(column, [None, warps, WARP_SIZE])
+    if columns < warps * WARP_SIZE:
+        grid, lane = sch.split(column, [None, WARP_SIZE])
+        # The other warps have no column: one iteration, split among all of them.
+        _, warp = sch.split(sch.add_unit_loop(out), [None, warps])
+        sch.reorder(warp, lane)
+    else:
+        grid, warp, lane = sch.split(column, [None, warps, WARP_SIZE])
     grid = fuse(sch, [*outer, grid])
     sch.bind(grid, "blockIdx.x")
     sch.bind(warp, "threadIdx.y")

@@ -20,11 +20,15 @@ __all__ = ["choose_slabs", "cut"]
 #: Multiprocessors of the H200 that all this was measured on, and how many of them read along rows
 #: as fast as its memory: one reads 132 GB/s of 4.3 TB/s.
 _PROCESSORS, _ENOUGH_PROCESSORS = 132, 32
-#: Blocks that are all there at once, 4 a multiprocessor: 32768x4096 halves took 68 us so, and 79 us
-#: in twice as many, by warps of 4 lanes along 8 rows. They are 32 slabs of 16 strips. Hand-written,
-#: by warps of 32 lanes and but for the second kernel, these take 65.5 us, and 65.9 in 33 slabs,
-#: which fill all 528 places but do not divide the rows.
-_BLOCKS = 4 * 132
+#: Blocks of slabs, 2 a multiprocessor, each with 8 loads a thread on their way. On an H200 (driver
+#: 580.159.04, cold caches, all in one run) 32768x4096 halves took 65.9 us in 16 slabs of 16 strips,
+#: hand-written with a second kernel of 128 threads a block, and 65.5 where that is let begin at the
+#: head of the first; in 32 slabs, 6 blocks a multiprocessor, 66.3 and 65.9; in 32 slabs, 4 blocks a
+#: multiprocessor, and with 32 threads a block in a second kernel that the end of the first starts,
+#: as these passes made it before, 67.2. A kernel that only reads took 64.3.
+_BLOCKS = 2 * 132
+#: Blocks of strips of 64 bytes, without slabs, that are all there at once.
+_STRIP_BLOCKS = 4 * 132
 #: Blocks along rows, where slabs of 4 KiB and more cost nothing.
 _ROW_BLOCKS = 32 * 132
 #: Bytes that a GPU could have read in the 6 us of a second kernel (2.3 us after a first one with
@@ -71,7 +75,7 @@ def choose_slabs(
     else:
         row = results * load.bytes
         share = _STRIPS_SHARE * min(1.0, row / _NARROW_BYTES / _PROCESSORS)
-        if row >= _BLOCKS * _NARROW_BYTES:
+        if row >= _STRIP_BLOCKS * _NARROW_BYTES:
             share = 1.0
         wanted = -(-_BLOCKS * min(results, _STRIP) // results)
         most = reads // _ROWS_IN_FLIGHT
