@@ -9,6 +9,12 @@ Tiles are copied ``stages - 1`` steps ahead, and lie swizzled or padded so that 
 of bank conflicts; :class:`Copy` says what padding asks of the copies. Blocks run in groups of rows,
 which share tiles in the L2 cache. :func:`multiply` takes any layout of the operands, batches,
 ragged sizes and whatever is computed from the product element by element.
+
+Knob ``split_k`` cuts K into slices, blocks of their own each, whose partial sums take ``split_k * M
+* N * 4`` bytes of workspace and are added up by a second kernel, which also computes what follows
+(:mod:`._split_k`; its :func:`~._split_k.best_slices` makes the default). Knob ``cluster`` launches
+so many neighbours of the grid together (``sm_90``); tiles are not shared within a cluster, so it
+only moves blocks that read the same tiles near to each other.
 """
 
 from __future__ import annotations

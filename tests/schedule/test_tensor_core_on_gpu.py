@@ -65,6 +65,27 @@ def test_every_type_swizzled_and_padded(name: str, k_major: bool, mode: str) -> 
     compare(product, run(product, sch)[0])
 
 
+@pytest.mark.parametrize("slices", [2, 3, 8])
+@pytest.mark.parametrize("name", ["f16", "bf16", "tf32", "s8"])
+def test_slices_of_k_add_up(name: str, slices: int) -> None:
+    product = replace(TYPES[name], shape=(100, 200, 1000), b_transposed=True)
+    sch = s_tir.Schedule(product.func())
+    gemm.multiply(sch, "C", SMALL | {"split_k": slices}, product.instruction)
+    compare(product, run(product, sch)[0])
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+@pytest.mark.parametrize("size", [2, 4])
+def test_products_in_clusters(size: int, slices: int) -> None:
+    capability = str(tvm.cuda().compute_version)
+    if tuple(map(int, capability.split("."))) < (9, 0):
+        pytest.skip(f"clusters need compute capability 9.0; this GPU has {capability}")
+    product = Product(out="float16", shape=(200, 256, 512), epilogue=True, b_transposed=True)
+    sch = s_tir.Schedule(product.func())
+    gemm.multiply(sch, "C", SMALL | {"cluster": size, "split_k": slices}, product.instruction)
+    compare(product, run(product, sch)[0])
+
+
 @pytest.mark.parametrize("n", [1, 7, 33, 50])
 @pytest.mark.parametrize("name", ["f16", "tf32", "s8"])
 def test_fewer_columns_than_a_tile_has(name: str, n: int) -> None:
