@@ -164,6 +164,46 @@ def misaligned(A: T.Buffer((64,), "float32"), B: T.Buffer((256,), "float32")):
 
 
 @T.prim_func(s_tir=True)
+def halves_as_words(A: T.Buffer((256,), "float16"), B: T.Buffer((128,), "uint32")):
+    for j in T.thread_binding(32, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(32, j)
+            B[T.Ramp(v * 4, 1, 4)] = T.reinterpret("uint32x4", A[T.Ramp(v * 8, 1, 8)])
+
+
+@T.prim_func(s_tir=True)
+def words_as_bytes(A: T.Buffer((32,), "uint32"), B: T.Buffer((128,), "int8")):
+    for j in T.thread_binding(32, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(32, j)
+            B[T.Ramp(v * 4, 1, 4)] = T.reinterpret("int8x4", A[v])
+
+
+@T.prim_func(s_tir=True)
+def bytes_as_words(A: T.Buffer((128,), "int8"), B: T.Buffer((32,), "uint32")):
+    for j in T.thread_binding(32, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(32, j)
+            B[v] = T.reinterpret("uint32", A[T.Ramp(v * 4, 1, 4)])
+
+
+@T.prim_func(s_tir=True)
+def half_poison_as_words(A: T.Buffer((128,), "float16"), B: T.Buffer((64,), "uint32")):
+    for j in T.thread_binding(32, "threadIdx.x"):
+        with T.sblock("B"):
+            v = T.axis.spatial(32, j)
+            T.reads(A[0:128])
+            T.writes(B[0:64])
+            own = T.alloc_buffer((4,), "float16", scope="local")
+            own[T.Ramp(0, 1, 2)] = A[T.Ramp(v * 4, 1, 2)]
+            words = T.alloc_buffer((2,), "uint32", scope="local")
+            words[T.Ramp(0, 1, 2)] = T.reinterpret("uint32x2", own[T.Ramp(0, 1, 4)])
+            B[v * 2] = words[0]
+            if v == 5:
+                B[v * 2 + 1] = words[1]
+
+
+@T.prim_func(s_tir=True)
 def divergent_barrier(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
     for j in T.thread_binding(64, "threadIdx.x"):
         with T.sblock("B"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tvm import tirx
 
-from tests.simulate import kernels
+from tests.simulate import kernels, programs
 from tvm_layout_ext.errors import NotModelled
 from tvm_layout_ext.simulate import simulate
 
@@ -207,6 +207,32 @@ def test_float_to_integer_saturates_and_nan_is_zero() -> None:
 def test_reinterpret_keeps_the_bits() -> None:
     a = kernels.random((256,))
     np.testing.assert_array_equal(run(lambda x: tirx.reinterpret("int32", x), a), a.view("int32"))
+
+
+@pytest.mark.parametrize(
+    ("program", "dtype"),
+    [
+        (programs.halves_as_words, "float16"),
+        (programs.words_as_bytes, "uint32"),
+        (programs.bytes_as_words, "int8"),
+    ],
+)
+def test_reinterpret_regroups_the_bits_of_vectors(program: Any, dtype: str) -> None:
+    size = int(program.params[0].ty.shape[0])
+    a = kernels.random((size,), dtype)
+    report = simulate(program, a, None)
+    assert report.hazards == []
+    np.testing.assert_array_equal(report.outputs["B"].view("uint8"), a.view("uint8"))
+
+
+def test_reinterpret_keeps_poison_where_it_was() -> None:
+    a = kernels.random((128,), "float16")
+    report = simulate(programs.half_poison_as_words, a, np.zeros(64, "uint32"))
+    np.testing.assert_array_equal(
+        report.outputs["B"].reshape(32, 2)[:, 0], a.view("uint32").reshape(32, 2)[:, 0]
+    )
+    (hazard,) = report.hazards
+    assert "own" in str(hazard)
 
 
 @pytest.mark.parametrize("dtype", ["bool", *INTEGERS, *FLOATS, *NARROW])
