@@ -91,10 +91,14 @@ def auto_coalesce(
 
     A load that only a condition keeps inside of its buffer (the rows of a pad) has no tile.
 
-    Loads and stores of a direct mapping are equally wide: where loads lie askew (a pad or a slice
-    by an odd number), stores go by element, too. On an H200 vectors of 4 with scalar loads behind
-    them are faster (a pad of float16 at 0.86 of a copy, not 0.40), for L1 serves repeats.
-    But then each request of a load touches more sectors, and those are what is counted.
+    Loads and stores of a direct mapping are equally wide. Where the rows of a copy, cast, pad or
+    slice begin at another place inside a vector than those that they come from (a pad or a slice by
+    an odd number), both still take whole vectors if ``path`` is ``shifted``: a lane loads the
+    aligned vector in which its own begins, gets the next from the lane to its right by a shuffle,
+    and shifts its elements out of the two; pass ``ShiftVectors`` writes that. A warp so requests
+    each vector of the source once, and one more for its last lane. Shapes must be known and the
+    buffers parameters of the function, and rows long enough to gain; else elements go one by one,
+    and ``text`` says why. Rows of 8-byte elements that are all from the source gain no sectors.
 
     Full stores, of 16 bytes a lane, of permutations and of casts to wider types have the L2
     eviction policy ``evict_last`` where the target has one (``sm_80``); ``text`` says so. On an

@@ -32,7 +32,8 @@ class Outcome:
     Attributes
     ----------
     path : str
-        ``direct``, ``staged``, ``copy``, ``reduction``, or ``alone`` if nothing was changed.
+        ``direct``, ``shifted``, ``staged``, ``copy``, ``reduction``, or ``alone`` if nothing was
+        changed.
     text : str
         One sentence: what, or why not.
     before, after : tuple of Traffic
