@@ -20,6 +20,7 @@ from .conversion_rules import (
     why_kept,
 )
 from .conversion_shared import drop_copy_of_copy, drop_round_trip
+from .conversion_staging import fold_into_staging
 from .conversion_write import write_graph
 from .fragment import collect_fragments
 from .mark_annotated import MARK
@@ -29,7 +30,7 @@ __all__ = ["CombineLayoutConversions"]
 _NAME = "CombineLayoutConversions"
 #: Rules for conversions, in the order of Triton's pass: what follows is tried on what is left.
 _PHASES: tuple[tuple[Callable[[Graph, Conversion], str], ...], ...] = (
-    (drop_same, fold_chain, drop_repeated),
+    (drop_same, fold_chain, drop_repeated, fold_into_staging),
     (rematerialise,),
     (hoist_above_extension, hoist_to_load, sink_below_narrowing),
 )
@@ -124,6 +125,8 @@ def CombineLayoutConversions() -> Any:
       type that follows, the result.
     * An operand of a tensor-core product is converted right behind its load, to be staged there
       once: what ``LowerFragment`` makes of it has no bank conflicts.
+    * A tile that is converted only to be stored in shared memory, for ``ldmatrix`` to load operands
+      of a tensor core say, is stored unconverted: one round trip, not two.
     * A tile that the program itself takes through shared memory and back without leaving its warps
       stays in registers, and a copy of a shared buffer in another one is left out.
 

@@ -11,7 +11,7 @@ from .conversion_graph import Graph, Op, Value, memory_loads
 from .conversion_slice import Slice
 from .swizzle_shared import SWIZZLE
 
-__all__ = ["crowding", "reads_shared", "row_wavefronts"]
+__all__ = ["crowding", "has_plain_rows", "least_wavefronts", "reads_shared", "row_wavefronts"]
 
 _ROW_BITS = 8 * NUM_BANKS * BANK_BYTES
 
@@ -36,7 +36,8 @@ def row_wavefronts(layout: LinearLayout, bits: int) -> int:
     return requests * phases * (1 + bank_conflicts(layout, plain, bits))
 
 
-def _least_wavefronts(layout: LinearLayout, bits: int) -> int:
+def least_wavefronts(layout: LinearLayout, bits: int) -> int:
+    """Count the wavefronts of loading or storing a tile without bank conflicts."""
     threads = WARP_SIZE * layout.in_sizes["warp"]
     return max(1, threads * layout.in_sizes["register"] * bits // _ROW_BITS)
 
@@ -56,9 +57,9 @@ def crowding(graph: Graph, found: Slice, convert: Op, source: Value, wanted: Lin
     before = after = 0
     if movement(source.layout, wanted) is Movement.SHARED:
         trip = (source.layout, wanted)
-        before = sum(_least_wavefronts(layout, source.bits) for layout in trip)
+        before = sum(least_wavefronts(layout, source.bits) for layout in trip)
     for value, op in found.ordered(graph):
-        plain = [load for load in _shared_loads(op) if _has_plain_rows(graph, load)]
+        plain = [load for load in _shared_loads(op) if has_plain_rows(graph, load.source)]
         stays = any(user not in inside for user in graph.users(value))
         after += len(plain) * row_wavefronts(found.layouts[value], value.bits)
         before += 0 if stays else len(plain) * row_wavefronts(value.layout, value.bits)
@@ -71,8 +72,9 @@ def _shared_loads(op: Op) -> list[Any]:
     return [load for load in memory_loads(op) if load.source.scope().startswith("shared")]
 
 
-def _has_plain_rows(graph: Graph, load: Any) -> bool:
-    writers = [op for op in graph.ops if op.nest.store.buffer.same_as(load.source)]
+def has_plain_rows(graph: Graph, buffer: Any) -> bool:
+    """Whether nothing swizzles or pads a shared buffer."""
+    writers = [op for op in graph.ops if op.nest.store.buffer.same_as(buffer)]
     blocks = [op.nest.block for op in writers if op.nest.block is not None]
     swizzled = any(block.annotations.get(SWIZZLE, "none") != "none" for block in blocks)
-    return not swizzled and not load.source.ty.strides
+    return not swizzled and not buffer.ty.strides
