@@ -5,8 +5,9 @@ enumerated, lane by lane, where they are few, else drawn at random; for index ex
 sums and XORs all requests of an access are mostly alike. A request is then counted by the rules
 that were measured on an H200 (:mod:`tvm_layout_ext.layout.requests`). ``ldmatrix`` and ``stmatrix``
 move a matrix of 8 rows of 16 bytes at a time, whose addresses 8 neighbouring lanes give.
-``cp.async`` is counted as a store: what it really takes depends on global addresses, too, and the
-simulated GPU counts that (:func:`tvm_layout_ext.simulate.counters.count_copies`).
+``cp.async`` goes by rules of its own (:mod:`tvm_layout_ext.layout.copy_wavefronts`), which depend
+on the global addresses, too: buffers count as beginning with a line, and loops and blocks that move
+nothing but the source stand at their first iteration.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import numpy as np
 from tvm import tirx
 
 from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, NUM_BANKS, WARP_SIZE
+from ..layout.copy_wavefronts import copy_wavefronts, distinct_requests, fewest_wavefronts
 from ..layout.placement import Placement, Strided
 from ..layout.requests import request_wavefronts
+from .access import element_bytes
 from .pointers import strides_of
 from .sectors import evaluate, stand_in
 from .shared_access import (
@@ -34,6 +37,10 @@ from .shared_access import (
 
 __all__ = ["Conflict", "Requests", "bank_conflicts", "count", "placement_of", "read_requests"]
 
+#: What a lane copies by one ``cp.async`` (PTX ISA, "cp.async").
+COPY_BYTES = (4, 8, 16)
+#: Elements of at least a byte that are whole lines of 128 bytes.
+_WHOLE_LINES = 128
 #: Requests up to which an access is enumerated whole; a square tile of 256 KiB has fewer.
 MOST_REQUESTS = 4096
 _SEED = 0
@@ -50,6 +57,9 @@ class Requests:
         One for each dim of the buffer.
     active : array of bool, [requests, 32]
         Lanes that take part.
+    sources : array of int, [requests, 32, elements], or None
+        Byte address, in its buffer, of the global element that goes to each; None where the access
+        copies nothing, or the addresses are not arithmetic.
     total : int
         Requests that the kernel's block makes in all; more than are here, if they are a sample.
     is_exact : bool
@@ -61,6 +71,7 @@ class Requests:
     active: np.ndarray
     total: int
     is_exact: bool
+    sources: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -171,7 +182,8 @@ def read_requests(access: SharedAccess, most: int = MOST_REQUESTS) -> Requests |
     numbers = _numbers(total, most)
     warps, *values = np.unravel_index(numbers, counts)
     lanes = warps[:, None] * WARP_SIZE + np.arange(WARP_SIZE)
-    env = _values(access, loops, lanes, dict(zip(map(id, free), values, strict=True)))
+    chosen = dict(zip(map(id, free), values, strict=True))
+    env = _values(access, loops, lanes, chosen)
     unknown = _bind(env, access.context.lets)
     try:
         indices = tuple(_known(index, env, unknown) for index in access.indices)
@@ -185,7 +197,45 @@ def read_requests(access: SharedAccess, most: int = MOST_REQUESTS) -> Requests |
         active,
         total * _repeats(access, loops),
         known and len(numbers) == total and _is_closed(access, env),
+        _source_addresses(
+            access, loops, lanes, dict(zip(map(id, free), values, strict=True)), shape
+        ),
     )
+
+
+def _source_addresses(
+    access: SharedAccess,
+    used: Sequence[LoopVar],
+    lanes: np.ndarray,
+    free: dict[int, Any],
+    shape: Sequence[int],
+) -> np.ndarray | None:
+    """Where a copy reads; loops that move nothing but the source are at their start."""
+    source = access.source
+    if source is None:
+        return None
+    others = [
+        loop
+        for loop in access.context.loops
+        if loop.kind != "vectorized" and not any(loop is other for other in used)
+    ]
+    still = {id(loop): np.zeros(len(lanes), np.int64) for loop in others}
+    env = _values(access, [*others, *used], lanes, free | still)
+    unknown = _bind(env, access.context.lets)
+    try:
+        indices = [_known(index, env, unknown) for index in source.indices]
+    except KeyError:
+        return None
+    steps = map(_step, strides_of(source.buffer))
+    flat = sum(index * step for index, step in zip(indices, steps, strict=True))
+    return np.broadcast_to(flat * element_bytes(source.buffer), shape)
+
+
+def _step(stride: Any) -> int:
+    """Elements between rows; of a length that is not known, they begin with a line."""
+    if _is_constant(stride):
+        return int(stride)
+    return -(-stand_in(stride) // _WHOLE_LINES) * _WHOLE_LINES
 
 
 _THREAD_TAGS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
@@ -294,20 +344,42 @@ def count(requests: Requests, placement: Placement) -> Conflict:
         width, offsets = size * offsets.shape[2], offsets[:, :, :1]
     # One instruction for each element of a torn vector, and for each 16 bytes of a long one.
     steps = range(0, width, MAX_ACCESS_BYTES)
-    starts = [offsets[:, :, k] + step for k in range(offsets.shape[2]) for step in steps]
-    rows = np.concatenate(starts)
-    active = np.concatenate([requests.active] * len(starts))
+    places = [(k, step) for k in range(offsets.shape[2]) for step in steps]
+    rows = np.concatenate([offsets[:, :, k] + step for k, step in places])
+    active = np.concatenate([requests.active] * len(places))
     live = active.any(axis=1)
     rows, active = rows[live], active[live]
     width = min(width, MAX_ACCESS_BYTES)
     if not len(rows):
         nobody = (-1,) * WARP_SIZE
         return _conflict(requests, width, np.zeros(0), np.zeros(0), nobody)
-    is_plain_read = access.kind == "load"
-    waves, least = request_wavefronts(rows, active, width, joins=is_plain_read)
+    if access.kind == "cp.async" and requests.sources is not None and width in COPY_BYTES:
+        read = np.concatenate([requests.sources[:, :, k] + step for k, step in places])[live]
+        waves, least = _copies(read, rows, active, width, access)
+    else:
+        is_plain_read = access.kind == "load"
+        waves, least = request_wavefronts(rows, active, width, joins=is_plain_read)
     worst = int(np.argmax(waves - least))
     shown = np.where(active[worst], rows[worst], -1)
     return _conflict(requests, width, waves, least, tuple(map(int, shown)))
+
+
+def _copies(
+    sources: np.ndarray, rows: np.ndarray, active: np.ndarray, width: int, access: SharedAccess
+) -> tuple[np.ndarray, np.ndarray]:
+    """Wavefronts of asynchronous copies, and what the lines that they read need at least."""
+    fills = access.source is not None and access.source.fills
+    read, written, index, back = distinct_requests(sources, rows, active)
+    waves = copy_wavefronts(
+        read,
+        written,
+        active[index],
+        width,
+        through_cache=width < MAX_ACCESS_BYTES,
+        fills=fills,
+    )
+    least = fewest_wavefronts(read, active[index], width, fills=fills)
+    return waves[back], np.minimum(least, waves)[back]
 
 
 def _conflict(

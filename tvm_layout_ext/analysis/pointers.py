@@ -18,6 +18,7 @@ __all__ = [
     "constant",
     "pointer_of",
     "shape_of",
+    "source_of",
     "strides_of",
 ]
 
@@ -45,12 +46,15 @@ class PointerOp:
         From the arguments to the bytes that a lane touches there, or None if that is not constant.
     has_offset : bool
         The argument after the address is added to it, in elements.
+    source : int or None
+        Number of the argument that holds the global address which a copy reads.
     """
 
     kind: str
     pointer: Callable[[Sequence[Any]], int]
     bytes: Callable[[Sequence[Any]], int | None]
     has_offset: bool = False
+    source: int | None = None
 
 
 def _matrix_count(args: Sequence[Any]) -> int:
@@ -68,10 +72,14 @@ POINTER_OPS: dict[str, PointerOp] = {
     ),
     "tirx.ptx.ldmatrix": PointerOp("ldmatrix", _matrix_count, lambda _: MATRIX_ROW_BYTES),
     "tirx.ptx.stmatrix": PointerOp("stmatrix", lambda _: 0, lambda _: MATRIX_ROW_BYTES),
-    "tirx.ptx.cp_async_ca": PointerOp("cp.async", lambda _: 0, lambda args: constant(args[2])),
-    "tirx.ptx.cp_async_cg": PointerOp("cp.async", lambda _: 0, lambda args: constant(args[2])),
+    "tirx.ptx.cp_async_ca": PointerOp(
+        "cp.async", lambda _: 0, lambda args: constant(args[2]), source=1
+    ),
+    "tirx.ptx.cp_async_cg": PointerOp(
+        "cp.async", lambda _: 0, lambda args: constant(args[2]), source=1
+    ),
     "tirx.s_tir.cp_async_raw": PointerOp(
-        "cp.async", lambda _: 0, lambda args: constant(args[4]), has_offset=True
+        "cp.async", lambda _: 0, lambda args: constant(args[4]), has_offset=True, source=2
     ),
 }
 
@@ -106,7 +114,21 @@ def pointer_of(call: Any, op: PointerOp) -> tuple[Any, tuple[Any, ...]] | None:
     tuple or None
         None where the address is put together in a way that is not understood.
     """
-    position = op.pointer(call.args)
+    return _element(call, op.pointer(call.args), op)
+
+
+def source_of(call: Any, op: PointerOp) -> tuple[Any, tuple[Any, ...]] | None:
+    """Find buffer and indices of the global element at which a copy begins to read.
+
+    Returns
+    -------
+    tuple or None
+        None where the instruction copies nothing, or the address is not understood.
+    """
+    return None if op.source is None else _element(call, op.source, op)
+
+
+def _element(call: Any, position: int, op: PointerOp) -> tuple[Any, tuple[Any, ...]] | None:
     pointer = call.args[position]
     while getattr(getattr(pointer, "op", None), "name", "") == _GENERIC_TO_SHARED:
         pointer = pointer.args[0]

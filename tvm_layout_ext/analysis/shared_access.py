@@ -19,12 +19,13 @@ from tvm.tirx import IterVar
 
 from .._compat import CHOICE
 from .access import element_bytes
-from .pointers import POINTER_OPS, constant, pointer_of
+from .pointers import POINTER_OPS, constant, pointer_of, source_of
 
 __all__ = [
     "Context",
     "LoopVar",
     "SharedAccess",
+    "Source",
     "read_shared_accesses",
 ]
 
@@ -65,6 +66,8 @@ class Context:
         Extents of the kernel's thread axes.
     block : str
         Name of the innermost block with a name.
+    marks : dict of str to Any
+        Annotations of the blocks around it, those of the innermost first.
     """
 
     loops: tuple[LoopVar, ...] = ()
@@ -72,6 +75,25 @@ class Context:
     conditions: tuple[Any, ...] = ()
     threads: dict[str, int] = field(default_factory=dict)
     block: str = ""
+    marks: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Global memory that an access copies from.
+
+    Attributes
+    ----------
+    buffer : Buffer
+    indices : tuple of PrimExpr
+        Of the element that goes to the access's own.
+    fills : bool
+        It is read under a condition; zeros or the like are stored elsewhere.
+    """
+
+    buffer: Any
+    indices: tuple[Any, ...]
+    fills: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +110,8 @@ class SharedAccess:
     bytes : int or None
         What a lane touches from there; None for as much as the vector has.
     context : Context
+    source : Source or None
+        What a store or ``cp.async`` copies, if it does nothing else.
     """
 
     buffer: Any
@@ -95,6 +119,7 @@ class SharedAccess:
     indices: tuple[Any, ...]
     bytes: int | None
     context: Context
+    source: Source | None = None
 
     @property
     def is_write(self) -> bool:
@@ -150,6 +175,7 @@ class _Reader:
             inside,
             lets=(*inside.lets, *pairs),
             block=str(block.name_hint) or inside.block,
+            marks=inside.marks | dict(block.annotations.items()),
         )
         if block.init is not None:
             self.statement(block.init, inside)
@@ -169,7 +195,7 @@ class _Reader:
         self.expression(node.value, context)
         for index in node.indices:
             self.expression(index, context)
-        self._note(node.buffer, "store", node.indices, None, context)
+        self._note(node.buffer, "store", node.indices, None, context, _copied(node))
 
     def evaluate(self, node: Any, context: Context) -> None:
         self.expression(node.value, context)
@@ -184,7 +210,9 @@ class _Reader:
             if op is not None:
                 pointer = pointer_of(node, op)
                 if pointer is not None:
-                    self._note(pointer[0], op.kind, pointer[1], op.bytes(node.args), context)
+                    size, source = op.bytes(node.args), source_of(node, op)
+                    copied = None if source is None else Source(*source, _is_sized(node))
+                    self._note(pointer[0], op.kind, pointer[1], size, context, copied)
             elif name == CHOICE:
                 self._choice(node.args, context)
                 return tvm_ffi.WalkResult.SKIP
@@ -212,10 +240,41 @@ class _Reader:
         return replace(context, conditions=(*context.conditions, condition))
 
     def _note(
-        self, buffer: Any, kind: str, indices: Sequence[Any], size: int | None, context: Context
+        self,
+        buffer: Any,
+        kind: str,
+        indices: Sequence[Any],
+        size: int | None,
+        context: Context,
+        source: Source | None = None,
     ) -> None:
         if str(buffer.scope()).startswith("shared"):
-            self.found.append(SharedAccess(buffer, kind, tuple(indices), size, context))
+            self.found.append(SharedAccess(buffer, kind, tuple(indices), size, context, source))
+
+
+def _copied(store: Any) -> Source | None:
+    """What a store takes from global memory as it is, maybe under a condition."""
+    value, fills = store.value, False
+    while (chosen := _chosen(value)) is not None:
+        value, fills = chosen, True
+    if not isinstance(value, tvm.ir.TensorLoad) or value.source.dtype != store.buffer.dtype:
+        return None
+    if str(value.source.scope()) not in ("", "global"):
+        return None
+    return Source(value.source, tuple(value.indices), fills)
+
+
+def _chosen(value: Any) -> Any | None:
+    """What a choice gives where its condition holds."""
+    if isinstance(value, tirx.Select):
+        return value.true_value
+    is_choice = isinstance(value, tvm.ir.Call) and getattr(value.op, "name", "") == CHOICE
+    return value.args[1] if is_choice else None
+
+
+def _is_sized(call: Any) -> bool:
+    """Whether a ``cp.async`` says how many bytes to read, the rest being zeros."""
+    return str(call.op.name).startswith("tirx.ptx.") and len(call.args) > 3
 
 
 def _body(reader: _Reader, node: Any, context: Context) -> None:

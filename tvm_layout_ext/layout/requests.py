@@ -14,7 +14,7 @@ import numpy as np
 
 from ..hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE
 
-__all__ = ["NOTHING", "distinct", "pieces", "request_wavefronts"]
+__all__ = ["NOTHING", "distinct", "distinct_rows", "pieces", "request_wavefronts"]
 
 #: Marks an inactive thread among sector or word numbers: below every real one.
 NOTHING = -1
@@ -25,6 +25,14 @@ def distinct(values: Any) -> Any:
     ordered = np.sort(values, axis=1)
     steps = np.count_nonzero(ordered[:, 1:] != ordered[:, :-1], axis=1)
     return steps + (ordered[:, 0] != NOTHING)
+
+
+def distinct_rows(rows: Any) -> tuple[Any, Any, Any]:
+    """Distinct rows, where each stands first, and which of them each row is."""
+    rows = np.ascontiguousarray(rows)
+    packed = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).ravel()
+    _, index, inverse = np.unique(packed, return_index=True, return_inverse=True)
+    return rows[index], index, inverse.reshape(-1)
 
 
 def pieces(addresses: Any, active: Any, width: int, piece: int) -> Any:

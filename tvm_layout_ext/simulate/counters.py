@@ -21,9 +21,9 @@ The rules, for the 32 banks of 4 bytes:
   this.
 
 Asynchronous copies (``cp.async``, Nsight Compute's ``ldgsts``) go by other rules, which depend on
-global addresses, too: :mod:`copy_wavefronts`. Past the L1 cache (``.cg``, 16 bytes a lane) a
-wavefront takes vectors of one 128-byte line of global memory to one 128-byte row of shared memory,
-so that
+global addresses, too: :mod:`tvm_layout_ext.layout.copy_wavefronts`. Past the L1 cache (``.cg``, 16
+bytes a lane) a wavefront takes vectors of one 128-byte line of global memory to one 128-byte row of
+shared memory, so that
 
 * 128-byte rows of a tile under any XOR of 16-byte vectors take one wavefront per row; rows of 64
   bytes take one each, too, twice as many for the same bytes;
@@ -50,8 +50,8 @@ from typing import Any
 import numpy as np
 
 from .. import hardware
-from ..layout.requests import NOTHING, distinct, pieces, request_wavefronts
-from .copy_wavefronts import bypassed, cached
+from ..layout.copy_wavefronts import copy_wavefronts, distinct_requests
+from ..layout.requests import NOTHING, distinct, distinct_rows, pieces, request_wavefronts
 
 __all__ = ["Count", "count_copies", "count_global", "count_shared", "instructions"]
 
@@ -111,8 +111,8 @@ def _patterns(addresses: Any, active: Any, modulo: int) -> tuple[Any, Any, Any]:
     shifted = np.where(active, addresses - origin[:, None], NOTHING)
     if len(shifted) == 1 or (shifted == shifted[0]).all():
         return shifted[:1], active[:1], np.array([len(shifted)])
-    rows, index, repeats = _distinct_rows(shifted)
-    return rows, active[index], repeats
+    rows, index, like = distinct_rows(shifted)
+    return rows, active[index], np.bincount(like)
 
 
 def _live(addresses: Any, active: Any) -> tuple[Any, Any]:
@@ -236,25 +236,9 @@ def count_copies(
     if not len(addresses):
         return Count()
     requests, moved = len(addresses), int(active.sum()) * width
-    reads = active & (sources >= 0)
-    pairs = _relative(sources, reads), _relative(addresses, active)
-    both, index, repeats = _distinct_rows(np.concatenate(pairs, axis=1))
-    rows = both[:, :_WARP], both[:, _WARP:], active[index]
-    waves = cached(*rows, width) if through_cache else bypassed(*rows)
-    total = int(waves @ repeats) * (2 if fills else 1)
+    read, written, index, like = distinct_requests(sources, addresses, active)
+    waves = copy_wavefronts(
+        read, written, active[index], width, through_cache=through_cache, fills=fills
+    )
+    total = int(waves[like].sum())
     return Count(requests, moved, wavefronts=total, least_wavefronts=total)
-
-
-def _relative(addresses: Any, active: Any) -> Any:
-    """Addresses from the line of the lowest one, and NOTHING where nothing is accessed."""
-    lowest = np.where(active, addresses, np.iinfo(np.int64).max).min(axis=1)
-    shifted = addresses - (lowest // _LINE_BYTES * _LINE_BYTES)[:, None]
-    return np.where(active, shifted, NOTHING)
-
-
-def _distinct_rows(rows: Any) -> tuple[Any, Any, Any]:
-    """Distinct rows, where each stands first, and how often it occurs."""
-    rows = np.ascontiguousarray(rows)
-    packed = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).ravel()
-    _, index, repeats = np.unique(packed, return_index=True, return_counts=True)
-    return rows[index], index, repeats

@@ -19,7 +19,7 @@ from .pipeline_plan import Plan, plan_pipeline
 from .pipeline_record import PipelineRecord
 from .pipeline_single import in_one_version, single_copies
 
-__all__ = ["NUM_STAGES", "InjectMultiStageBuffer"]
+__all__ = ["NUM_STAGES", "InjectMultiStageBuffer", "has_async_copies"]
 
 _NAME = "InjectMultiStageBuffer"
 #: First architecture with cp.async.
@@ -38,7 +38,7 @@ class _Pipelines:
         self.housed: list[Any] = []
         self.conditions: list[Any] = []
         self.target = target
-        self.has_async = _architecture(target) >= _ASYNC_SINCE
+        self.has_async = has_async_copies(target)
 
     def loop(self, loop: Any, mutator: Any) -> Any:
         """Visit a loop."""
@@ -123,6 +123,11 @@ class _Pipelines:
             if any(var.same_as(axis) and "thread" in axis.name for axis in self.threads):
                 return var
         return None
+
+
+def has_async_copies(target: Any) -> bool:
+    """Whether the GPUs of a target have ``cp.async``."""
+    return _architecture(target) >= _ASYNC_SINCE
 
 
 def _architecture(target: Any) -> int:

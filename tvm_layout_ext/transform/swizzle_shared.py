@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -20,6 +21,8 @@ from ..analysis.shared_access import SharedAccess, read_shared_accesses
 from ..errors import LayoutError
 from ..layout.placement import Strided, dense
 from .mark_annotated import ANNOTATION_PREFIX, MARK
+from .multi_stage_buffer import has_async_copies
+from .pipeline_parts import ASYNC_COPY, NUM_STAGES
 from .rebuild import without_annotations
 from .swizzle_access import Rewriter, Swizzled, refuse_unknown
 from .swizzle_modes import place, swizzle_text
@@ -89,7 +92,7 @@ def _is_padded(buffer: Any) -> bool:
 
 
 def _swizzled(
-    request: tuple[Any, str, str, bool], accesses: Sequence[SharedAccess]
+    request: tuple[Any, str, str, bool], accesses: Sequence[SharedAccess], has_async: bool
 ) -> Swizzled | None:
     buffer, text, block, is_padded = request
     name = f"Buffer {buffer.name}, which block {block} wants swizzled by {text}:"
@@ -108,7 +111,7 @@ def _swizzled(
     mine = [access for access in accesses if access.buffer.same_as(buffer)]
 
     def counted() -> list[Requests]:
-        return [_counted(access, name) for access in mine]
+        return [_counted(_as_executed(access, has_async), name) for access in mine]
 
     try:
         choice = place(text, shape, 8 * element_bytes(buffer), counted)
@@ -140,6 +143,16 @@ def _check_vectors(
                 f"{name} The {before}-byte vectors of {access} would fall into {after} bytes; "
                 "keep that many together, or ask for auto."
             )
+
+
+def _as_executed(access: SharedAccess, has_async: bool) -> SharedAccess:
+    """A copy that later passes make asynchronous, if its width allows, as one."""
+    marks = access.context.marks
+    wish = marks.get(ASYNC_COPY, None)
+    if access.kind != "store" or access.source is None or not has_async or wish == 0:
+        return access
+    runs_ahead = int(marks.get(NUM_STAGES, 1)) > 1
+    return replace(access, kind="cp.async") if runs_ahead or wish else access
 
 
 def _counted(access: SharedAccess, name: str) -> Requests:
@@ -192,7 +205,8 @@ def _swizzle_shared_memory(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.Pr
     accesses = read_shared_accesses(func)
     for buffer, text, block, _ in wanted:
         refuse_unknown(func.body, buffer, text, block)
-    placed = [_swizzled(request, accesses) for request in wanted]
+    has_async = has_async_copies(func.attrs.get("target", None))
+    placed = [_swizzled(request, accesses, has_async) for request in wanted]
     swizzled = [one for one in placed if one is not None]
     body = tvm_ffi.structural_map(func.body, [(SBlock, _strip)], order="post")
     if not swizzled:
@@ -208,7 +222,8 @@ def SwizzleSharedMemory() -> Any:
 
     Block annotation ``layout_ext.swizzle`` says how the buffer lies that the block writes:
     :mod:`tvm_layout_ext.transform.swizzle_modes` lists the modes. ``auto`` and ``pad`` are decided
-    here, where all accesses are known with their threads, vectors and matrix instructions. Every
+    here, where all accesses are known with their threads, vectors and matrix instructions; copies
+    of pipelines count as the ``cp.async`` that they become, by where they read, too. Every
     access of the buffer follows: loads and stores, single or in vectors, which stay one access;
     ``cp.async``, ``ldmatrix`` and ``stmatrix``, through ``address_of`` or ``tvm_access_ptr``;
     ``match_buffer`` views, which are gone by now. Later passes may give the buffer versions.

@@ -37,14 +37,104 @@ from typing import Any
 import numpy as np
 
 from .. import hardware
+from .requests import NOTHING, distinct, distinct_rows
 
-__all__ = ["bypassed", "cached"]
+__all__ = ["bypassed", "cached", "copy_wavefronts", "distinct_requests", "fewest_wavefronts"]
 
 _VECTOR = hardware.MAX_ACCESS_BYTES
 _SECTOR_VECTORS = hardware.SECTOR_BYTES // _VECTOR
 _LINE_VECTORS = hardware.NUM_BANKS * hardware.BANK_BYTES // _VECTOR
 #: Bits of a vector's number that the lanes of a wavefront all change alike.
 _ALIKE = 3
+
+
+def copy_wavefronts(
+    sources: Any,
+    addresses: Any,
+    active: Any,
+    width: int,
+    *,
+    through_cache: bool = False,
+    fills: bool = False,
+) -> Any:
+    """Wavefronts of each request of asynchronous copies.
+
+    Parameters
+    ----------
+    sources, addresses : array of int, [requests, 32]
+        Byte address that each lane reads, -1 where it reads nothing, and that it writes.
+    active : array of bool, [requests, 32]
+        Lanes that take part.
+    width : int
+        Bytes of a lane: 4, 8 or 16.
+    through_cache : bool
+        Whether it is ``cp.async.ca``, as all but those of 16 bytes are.
+    fills : bool
+        Whether the machine instruction is ``LDGSTS.ZFILL``.
+
+    Examples
+    --------
+    Rows of 64 bytes, 512 bytes apart in global memory, take one wavefront each:
+
+    >>> every, lane = np.ones((1, 32), bool), np.arange(32)[None]
+    >>> copy_wavefronts(lane // 4 * 512 + lane % 4 * 16, lane * 16, every, 16)
+    array([8])
+    """
+    if through_cache:
+        waves = cached(sources, addresses, active, width)
+    else:
+        waves = bypassed(sources, addresses, active)
+    return waves * (2 if fills else 1)
+
+
+def fewest_wavefronts(sources: Any, active: Any, width: int, *, fills: bool = False) -> Any:
+    """What each request takes at least, wherever in shared memory it writes.
+
+    A wavefront reads one line and writes one row of all banks.
+
+    Parameters
+    ----------
+    sources, active, width, fills
+        As of :func:`copy_wavefronts`; all lanes go to places of their own.
+
+    Examples
+    --------
+    >>> every, lane = np.ones((1, 32), bool), np.arange(32)[None]
+    >>> fewest_wavefronts(lane // 4 * 512 + lane % 4 * 16, every, 16)
+    array([8])
+    >>> fewest_wavefronts(lane * 16, every, 16)
+    array([4])
+    """
+    line_bytes = _LINE_VECTORS * _VECTOR
+    lines = np.where(active & (sources >= 0), sources // line_bytes, NOTHING)
+    rows = -(-active.sum(axis=1) * width // line_bytes)
+    # Through L1, lanes of several lines share a wavefront where they meet different banks.
+    fewest = np.maximum(distinct(lines), rows) if width == _VECTOR else rows
+    return fewest * (2 if fills else 1)
+
+
+def distinct_requests(sources: Any, addresses: Any, active: Any) -> tuple[Any, Any, Any, Any]:
+    """Requests that differ by more than whole lines, where each stands first, and which each is.
+
+    Returns
+    -------
+    tuple
+        Their addresses read and written, from the line of the lowest one; the index of the first
+        of each; and for every request the number of its like.
+    """
+    read = _from_lowest_line(sources, active & (sources >= 0))
+    written = _from_lowest_line(addresses, active)
+    rows, index, like = distinct_rows(np.concatenate((read, written), axis=1))
+    read, written = np.split(rows, 2, axis=1)
+    return read, written, index, like
+
+
+def _from_lowest_line(addresses: Any, active: Any) -> Any:
+    """Addresses from the line of the lowest one, and NOTHING where nothing is accessed."""
+    lowest = np.where(active, addresses, np.iinfo(np.int64).max).min(axis=1)
+    line_bytes = _LINE_VECTORS * _VECTOR
+    shifted = addresses - (lowest // line_bytes * line_bytes)[:, None]
+    return np.where(active, shifted, NOTHING)
 
 
 def _same(values: Any) -> Any:

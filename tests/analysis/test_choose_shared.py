@@ -1,0 +1,83 @@
+"""Choosing between ways for a buffer to lie by what its accesses cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import tirx
+
+from tvm_layout_ext.analysis.bank_conflict import Requests, count
+from tvm_layout_ext.analysis.choose_shared import choose, cost
+from tvm_layout_ext.analysis.shared_access import Context, SharedAccess, Source
+from tvm_layout_ext.layout.placement import dense, padded
+
+LANE = np.arange(32)
+EVERY = np.ones((1, 32), bool)
+
+
+def requests(
+    kind: str, shape: list[int], dtype: str, rows: Any, columns: Any, vector: int, fills: bool
+) -> Requests:
+    """One request whose lanes touch ``vector`` elements each, copied from a larger matrix."""
+    buffer = tirx.decl_buffer(shape, dtype, "S", scope="shared")
+    size, far = np.dtype(dtype).itemsize, tirx.decl_buffer((4096, 4096), dtype, "A")
+    steps = np.arange(vector)
+    i = np.broadcast_to(rows[None, :, None], (1, 32, vector))
+    j = (columns[:, None] + steps)[None]
+    source = None if kind == "load" else Source(far, (0, 0), fills)
+    sources = None if source is None else (i * 4096 + j) * size
+    access = SharedAccess(buffer, kind, (0, 0), None, Context(), source)
+    return Requests(access, (i, j), EVERY, 1, True, sources)
+
+
+def tile(kind: str, columns: int, dtype: str, vector: int, by_rows: bool) -> list[Requests]:
+    """A copy, lane after lane along rows or along columns, and words of 8 rows that are read."""
+    each, word = columns // vector, 4 // np.dtype(dtype).itemsize
+    rows, first = (LANE // each, LANE % each) if by_rows else (LANE, 0 * LANE)
+    shape = [64, columns]
+    return [
+        requests(kind, shape, dtype, rows, first * vector, vector, False),
+        requests("load", shape, dtype, LANE // 4, LANE % 4 * word, word, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "vector", "by_rows", "as_store", "as_copy"),
+    [
+        (64, "int8", 8, False, "xor(8, 2, 8)", "xor(16, 2, 4)"),
+        (48, "float32", 4, True, "pad(32, 20)", "pad(32, 8)"),
+    ],
+    ids=["rows of 64 bytes", "rows of 192 bytes"],
+)
+def test_a_copy_is_laid_out_by_what_cp_async_takes(
+    columns: int, dtype: str, vector: int, by_rows: bool, as_store: str, as_copy: str
+) -> None:
+    bits = 8 * np.dtype(dtype).itemsize
+    stored = choose([64, columns], bits, tile("store", columns, dtype, vector, by_rows))
+    copies = tile("cp.async", columns, dtype, vector, by_rows)
+    copied = choose([64, columns], bits, copies)
+    assert (stored.name, copied.name) == (as_store, as_copy)
+    assert copied.total < cost(stored, copies).total
+
+
+def test_a_copy_that_fills_with_zeros_takes_twice() -> None:
+    plain, filling = (
+        requests("cp.async", [64, 32], "float16", LANE // 4, LANE % 4 * 8, 8, fills)
+        for fills in (False, True)
+    )
+    assert count(plain, dense([64, 32])).wavefronts == 8
+    assert count(filling, dense([64, 32])).wavefronts == 16
+    assert count(filling, dense([64, 32])).degree == 1
+
+
+def test_padded_rows_of_64_bytes_cost_a_copy_more_than_a_store() -> None:
+    found = {}
+    for kind in ("store", "cp.async"):
+        asked = requests(kind, [64, 32], "float16", LANE // 4, LANE % 4 * 8, 8, False)
+        found[kind] = [
+            count(asked, way).wavefronts for way in (dense([64, 32]), padded([64, 32], 8))
+        ]
+    assert found["store"] == [4, 8]
+    assert found["cp.async"][0] == 8 < found["cp.async"][1]
