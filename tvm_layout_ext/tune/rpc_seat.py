@@ -34,10 +34,20 @@ NOTICE = 0.2
 
 
 class Loss(NamedTuple):
-    """An attempt at a trial during which the session ended."""
+    """An attempt at a trial that does not count.
+
+    Attributes
+    ----------
+    server : str
+    spoilt : bool
+        Whether earlier trials of the session may be to blame; else the session ended meanwhile.
+    server_lives : bool
+        Whether its server is still there.
+    """
 
     server: str
-    server_lives: bool
+    spoilt: bool = False
+    server_lives: bool = False
 
 
 class Seat:
@@ -112,7 +122,9 @@ class Seat:
             raise ServerLostError(f"No session could be opened, {OPENINGS} times: {reason}")
 
     def attempt(self, tracker: Tracker, job: Job, seconds: float, lost: list[Loss]) -> Measured:
-        """Run a trial in the session that is ready; once more where others may have spoilt it.
+        """Run a trial in the session that is ready.
+
+        A wrong result, and a lack of memory, count only in a session in which no other ran before.
 
         Parameters
         ----------
@@ -121,20 +133,23 @@ class Seat:
         seconds : float
             That the trial may take from when the server has its library.
         lost : list of Loss
-            Earlier attempts; this one is added if the session ends.
+            Earlier attempts; this one is added if it does not count.
 
         Raises
         ------
         TryAgainError
-            If the session ended, and it was not the last attempt.
+            If the attempt does not count, and was not the last; the session has ended then.
         """
         with self.lock:
             used = self._trials > 0
-            measured = self._once(tracker, job, seconds, lost)
+            if used and any(one.spoilt for one in lost):
+                self._drop()
+                raise TryAgainError
+            server, measured = self.server, self._once(tracker, job, seconds, lost)
             suspect = measured.verified is False or measured.error_class == "OutOfMemoryError"
             if used and suspect:
-                self.ready(tracker, job)
-                return self._once(tracker, job, seconds, lost)
+                lost.append(Loss(server, spoilt=True))
+                raise TryAgainError
             return measured
 
     def _once(self, tracker: Tracker, job: Job, seconds: float, lost: list[Loss]) -> Measured:
@@ -146,7 +161,7 @@ class Seat:
             sent = time.perf_counter()
         except (ServerLostError, TrialCrashError, TrialTimeoutError):
             # Nothing of the candidate has run yet.
-            return self._lost(lost, Loss(server, server_lives=False))
+            return self._lost(lost, Loss(server))
         try:
             answer = self._worker.call(run, job, seconds, timeout=seconds + GRACE)
         except (ServerLostError, TrialCrashError, TrialTimeoutError) as error:
@@ -155,7 +170,7 @@ class Seat:
                 late = TrialTimeoutError(f"It was ended after {seconds:g} seconds.")
                 return replace(failed(late), server=server)
             time.sleep(NOTICE)
-            return self._lost(lost, Loss(server, server in tracker.servers()))
+            return self._lost(lost, Loss(server, server_lives=server in tracker.servers()))
         return self._noted(answer, server, sent - start)
 
     def _noted(self, answer: dict[str, Any], server: str, uploading: float) -> Measured:
@@ -174,12 +189,14 @@ class Seat:
         """End the session; TryAgainError unless the trial was tried often enough."""
         self._drop()
         lost.append(loss)
-        crashes = sum(one.server_lives for one in lost)
-        if len(lost) < ATTEMPTS and crashes < CRASHES:
+        broken = [one for one in lost if not one.spoilt]
+        crashes = sum(one.server_lives for one in broken)
+        if len(broken) < ATTEMPTS and crashes < CRASHES:
             raise TryAgainError
+        servers = ", ".join(one.server for one in broken)
         text = (
-            f"The connection was lost {len(lost)} times while this candidate ran "
-            f"({', '.join(one.server for one in lost)}); probably it crashes the server's process."
+            f"The connection was lost {len(broken)} times while this candidate ran ({servers}); "
+            "probably it crashes the server's process."
         )
         return failed(ServerLostError(text))
 

@@ -170,19 +170,21 @@ class RpcRunner(PyRunner):
 
     def _on_one(self, jobs: list[Job]) -> list[Measured]:
         """Run trials on one server; all of them again if that is lost meanwhile."""
-        seat, lost = self._seat(), list[Loss]()
-        measured: list[Measured] = []
+        seat = self._seat()
         for _ in range(ATTEMPTS):
-            measured = []
+            measured = [self._with(seat, job) for job in jobs]
+            if len({one.server for one in measured if one.server}) <= 1:
+                break
+        return measured
+
+    def _with(self, seat: Seat, job: Job) -> Measured:
+        """Run one trial with a seat."""
+        lost: list[Loss] = []
+        while True:
             try:
-                for job in jobs:
-                    seat.ready(self.tracker, job)
-                    measured.append(seat.attempt(self.tracker, job, self.timeout, lost))
+                seat.ready(self.tracker, job)
+                return seat.attempt(self.tracker, job, self.timeout, lost)
             except TryAgainError:
                 continue
             except Exception as error:
-                return [failed(error) for _ in jobs]
-            if len({one.server for one in measured}) == 1:
-                return measured
-        rest = failed(ServerLostError(f"Servers were lost {len(lost)} times meanwhile."))
-        return [*measured, *[rest] * (len(jobs) - len(measured))]
+                return failed(error)

@@ -1,0 +1,83 @@
+"""The queue of trials: seats that come late, go, or let a trial be tried again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tvm.s_tir.meta_schedule.runner import RunnerInput
+
+from tvm_layout_ext.tune.measure import Measured
+from tvm_layout_ext.tune.trial_queue import Trial, TryAgainError, share
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> list[RunnerInput]:
+    folders = [tmp_path / str(index) for index in range(6)]
+    for folder in folders:
+        folder.mkdir()
+    return [RunnerInput(str(folder), "cpu", []) for folder in folders]
+
+
+def name(one: Trial) -> str:
+    return Path(str(one.given.artifact_path)).name
+
+
+def test_seat_that_is_not_ready_holds_no_trial(inputs: list[RunnerInput]) -> None:
+    over = threading.Event()
+
+    def ready(seat: str, needed: Callable[[], bool]) -> bool:
+        # Waits for a server that never comes, as long as a trial waits.
+        while seat == "slow" and needed():
+            over.wait(0.01)
+        return seat == "quick"
+
+    def trial(seat: str, one: Trial) -> Measured:
+        return Measured([1.0], server=seat)
+
+    futures = share(["slow", "quick"], inputs, trial, ready)
+    assert [future.result(10).server for future in futures] == ["quick"] * 6
+
+
+def test_trial_that_is_tried_again_goes_first_and_to_any_seat(inputs: list[RunnerInput]) -> None:
+    order: list[str] = []
+
+    def trial(seat: str, one: Trial) -> Measured:
+        order.append(name(one))
+        if name(one) == "1" and not one.lost:
+            one.lost.append(seat)
+            raise TryAgainError
+        if name(one) == "3":
+            raise ValueError("wrong")
+        return Measured([1.0], phases={"run": 0.5})
+
+    results = [future.result(10) for future in share(["only"], inputs, trial)]
+    assert order == ["0", "1", "1", "2", "3", "4", "5"]
+    assert [one.error for one in results if one.error] == ["ValueError: wrong"]
+    assert set(results[0].phases) == {"wait", "run"}
+    assert Measured.read(str(inputs[3].artifact_path)) == results[3]
+
+
+def test_seats_leave_and_the_last_one_fails_what_is_left(inputs: list[RunnerInput]) -> None:
+    done: list[str] = []
+
+    def ready(seat: str, needed: Callable[[], bool]) -> bool:
+        if seat == "gone" or len(done) == 4:
+            raise ConnectionError(f"{seat} has no server")
+        return True
+
+    def trial(seat: str, one: Trial) -> Measured:
+        done.append(name(one))
+        return Measured([1.0], server=seat)
+
+    results = [future.result(10) for future in share(["gone", "left"], inputs, trial, ready)]
+    assert [one.server for one in results] == ["left"] * 4 + [None] * 2
+    assert {one.error for one in results[4:]} == {"ConnectionError: left has no server"}
+
+
+def test_artifact_that_cannot_be_written_to_is_a_failed_trial(inputs: list[RunnerInput]) -> None:
+    gone = RunnerInput(str(inputs[0].artifact_path) + "/gone", "cpu", [])
+    (future,) = share(["only"], [gone], lambda seat, one: Measured([1.0]))
+    assert (future.result(10).error or "").startswith("FileNotFoundError: ")
