@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
 from ..errors import ScheduleError
-from ..hardware import BANK_BYTES, SECTOR_BYTES, WARP_SIZE
+from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, SECTOR_BYTES, STATIC_SHARED_BYTES, WARP_SIZE
 from .access import Access, Nest
 from .mapping import own_order
 from .shared_tile import SharedTile, end_conflicts, place_tile
-from .staging import Walk, box, ceil_power, load_walk, store_walk, widest_load
+from .staging import (
+    LINE_BYTES,
+    WIDE_ROW_BYTES,
+    Walk,
+    box,
+    ceil_power,
+    load_walk,
+    store_walk,
+    widest_load,
+)
 from .whole_rows import Side, box_walk, patch_walks, reshaped, sectors, whole_rows
 
 __all__ = ["Plan", "StagedLoad", "dims_of", "plan_tile"]
@@ -20,6 +29,11 @@ __all__ = ["Plan", "StagedLoad", "dims_of", "plan_tile"]
 #: Bytes of a tile from which on 512 threads move it faster than 256: on an H200 64x64 of f32 went
 #: at 0.974 of a copy and 0.964, 128x256 of i8 at 0.950 and 0.931; 64x64 of f16 at 0.98 with either.
 _LARGE_TILE = 1 << 14
+#: The same for 1,024 threads, of elements of 2 bytes: on an H200 (driver 580.159.04) 128x128 of f16
+#: went at 4.12 TB/s so, and at 4.08 with 512. Of f32 and i8 no tile is faster with more than 512.
+_LARGEST_TILE, _LARGEST_OF = 1 << 15, 2
+#: Bytes of the elements whose tiles are written in wide rows.
+_WIDE_ELEMENTS = (2, 4)
 #: Elements up to which a tensor of ragged rows is left to one warp, that walks on from row to row,
 #: and the most steps that a thread then takes: they are unrolled.
 _ONE_BLOCK = 4096
@@ -38,11 +52,14 @@ class StagedLoad:
         How threads bring the tile.
     place : SharedTile
         Where they put it.
+    put : int, optional
+        Elements that they put down at once, where that is less than they bring at once.
     """
 
     access: Access
     walk: Walk
     place: SharedTile
+    put: int | None = None
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -71,6 +88,16 @@ class Plan:
     out: Walk
     threads: int
 
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of all tiles in shared memory."""
+        return sum(self._bytes(one) for one in self.tiles)
+
+    def _bytes(self, one: StagedLoad) -> int:
+        rows = [self.tile[dim] for dim in one.dims]
+        elements = prod(rows) if one.place.images else one.place.strides[0] * rows[0]
+        return elements * one.access.bytes
+
     def __str__(self) -> str:
         group = self.out.unit[self.tiles[0].dims[-1]]
         vector = self.out.unit[-1]
@@ -92,16 +119,19 @@ def plan_tile(nest: Nest, names: set[str], most: int | None, vector_bytes: int) 
     names : set of str
         Buffers whose loads go through shared memory.
     most : int, optional
-        Most threads of a block; by default 512 for a large tile and 256 for a small one.
+        Most threads of a block; by default 512 for a large tile, 1,024 for a larger one of 2-byte
+        elements, and 256 for a small one.
     vector_bytes : int
         Bytes of the widest access of a thread.
     """
     staged = _one_each(nest, names)
+    if (together := _together(nest, staged, most, vector_bytes)) is not None:
+        return together
     extents = [loop.size for loop in nest.loops]
     accesses = [_store_of(nest), *staged]
     orders = [dims_of(access, nest) for access in accesses]
     tile = box(extents, orders, [access.bytes for access in accesses])
-    most = most or _usual_threads(prod(tile) * accesses[0].bytes)
+    most = most or _usual_threads(prod(tile) * accesses[0].bytes, accesses[0].bytes)
     plan = _boxes(nest, staged, tile, most, vector_bytes)
     known = [extent for extent in extents if extent is not None]
     if len(staged) > 1 or len(known) < len(extents) or len(orders[0]) < len(extents):
@@ -117,14 +147,32 @@ def plan_tile(nest: Nest, names: set[str], most: int | None, vector_bytes: int) 
     return _ragged(nest, plan, known, most, vector_bytes)
 
 
-def _usual_threads(tile_bytes: int) -> int:
+def _together(
+    nest: Nest, staged: Sequence[Access], most: int | None, vector_bytes: int
+) -> Plan | None:
+    """Plan loads of one order as one of them, each with a tile of its own, if there is room."""
+    first = staged[0]
+    if len(staged) < 2 or any(
+        one.bytes != first.bytes or not one.moves_alike(first) for one in staged
+    ):
+        return None
+    run = [nest.loops[dims_of(first, nest)[-1]]]
+    narrowest = min(staged, key=lambda one: one.vector(run, vector_bytes))
+    plan = plan_tile(nest, {narrowest.name}, most, vector_bytes)
+    plan = replace(plan, tiles=[replace(plan.tiles[0], access=one) for one in staged])
+    return plan if plan.shared_bytes <= STATIC_SHARED_BYTES else None
+
+
+def _usual_threads(tile_bytes: int, size: int) -> int:
+    if size == _LARGEST_OF and tile_bytes >= _LARGEST_TILE:
+        return 1024
     return 512 if tile_bytes >= _LARGE_TILE else 256
 
 
 def _ragged(nest: Nest, plan: Plan, extents: list[int], most: int, vector_bytes: int) -> Plan:
     """Plan for rows that start anywhere: whole ones, or the box whose cuts cost least.
 
-    Of several staged loads each would want its own rows whole; those stay with boxes.
+    Of staged loads in several orders each would want its own rows whole; those stay with boxes.
     """
     boxes = [
         _boxes(nest, [plan.tiles[0].access], tile, most, vector_bytes)
@@ -143,26 +191,65 @@ def _boxes(
 ) -> Plan:
     """Plan the ways through a tile that is a power of two along each dim."""
     store = _store_of(nest)
+    sizes = [loop.size for loop in nest.loops]
+    ragged = any(n is None or n % part for n, part in zip(sizes, tile, strict=True))
+    vector = min(_store_vector(nest, staged, vector_bytes), tile[-1])
+    full = vector * store.bytes == MAX_ACCESS_BYTES and tile[-1] * store.bytes >= WIDE_ROW_BYTES
+    if full and store.bytes in _WIDE_ELEMENTS and not ragged:
+        wide = _box(nest, staged, tile, most, vector_bytes, WIDE_ROW_BYTES)
+        if wide is not None:
+            return wide
+    plan = _box(nest, staged, tile, most, vector_bytes, LINE_BYTES, ragged=ragged)
+    assert plan is not None
+    return plan
+
+
+def _box(
+    nest: Nest,
+    staged: Sequence[Access],
+    tile: list[int],
+    most: int,
+    vector_bytes: int,
+    row_bytes: int,
+    *,
+    ragged: bool = False,
+) -> Plan | None:
+    """Plan a tile of which a warp stores so many bytes of a row.
+
+    In rows of more than a line a thread puts down part of the vector that it brings, as reading
+    them back asks for; None if some would still meet a bank twice.
+    """
+    store = _store_of(nest)
     orders = [dims_of(access, nest) for access in staged]
     vector = min(_store_vector(nest, staged, vector_bytes), tile[-1])
-    vectors = [
-        _load_vector(access, order, nest, tile, (vector, store.bytes), vector_bytes)
-        for access, order in zip(staged, orders, strict=True)
+    sides = list(zip(staged, orders, strict=True))
+    vectors = [_load_vector(access, order[-1], nest, tile, vector_bytes) for access, order in sides]
+    puts = [
+        _put(access, order[-1], tile, width, (vector, store.bytes), row_bytes)
+        for (access, order), width in zip(sides, vectors, strict=True)
     ]
+    is_wide = row_bytes > LINE_BYTES
+    vectors = vectors if is_wide else puts
     group = min(_group(staged[0]), tile[orders[0][-1]])
     shares = [prod(tile) // (vector * group)]
     shares += [prod(tile[d] for d in o) // v for o, v in zip(orders, vectors, strict=True)]
     threads = _threads(shares, most)
     out = store_walk(
-        tile, orders[0][-1], vector=vector, group=group, size=store.bytes, threads=threads
+        tile,
+        orders[0][-1],
+        vector=vector,
+        group=group,
+        size=store.bytes,
+        threads=threads,
+        row_bytes=row_bytes,
     )
-    sizes = [loop.size for loop in nest.loops]
-    ragged = any(n is None or n % part for n, part in zip(sizes, tile, strict=True))
     tiles = []
-    for access, order, width in zip(staged, orders, vectors, strict=True):
-        into = load_walk(tile, order, width, threads)
-        place, _ = place_tile(tile, order, into, out, access.bytes, ragged=ragged)
-        tiles.append(StagedLoad(access, into, place))
+    for (access, order), width, put in zip(sides, vectors, puts, strict=True):
+        into, part = load_walk(tile, order, width, threads), put if put < width else None
+        place, left = place_tile(tile, order, into, out, access.bytes, ragged=ragged, put=part)
+        if is_wide and (left or place.images is None):
+            return None
+        tiles.append(StagedLoad(access, into, place, part))
     return Plan(tile, tiles, out, threads)
 
 
@@ -278,21 +365,34 @@ def _group(access: Access) -> int:
 
 
 def _load_vector(
-    access: Access,
-    order: Sequence[int],
-    nest: Nest,
-    tile: Sequence[int],
-    store: tuple[int, int],
-    vector_bytes: int,
+    access: Access, inner: int, nest: Nest, tile: Sequence[int], vector_bytes: int
 ) -> int:
-    """Elements that a thread loads at once."""
-    inner = order[-1]
+    """Elements that a thread can load at once."""
     if access.steps[inner] != 1:
         return 1
-    vector = min(access.vector([nest.loops[inner]], vector_bytes), tile[inner])
+    return min(access.vector([nest.loops[inner]], vector_bytes), tile[inner])
+
+
+def _put(
+    access: Access,
+    inner: int,
+    tile: Sequence[int],
+    vector: int,
+    store: tuple[int, int],
+    row_bytes: int,
+) -> int:
+    """Elements of a loaded vector that a thread puts down at once."""
     group = min(_group(access), tile[inner])
     width, size = store
-    return widest_load(tile, vector, group, store=width, store_size=size, size=access.bytes)
+    return widest_load(
+        tile,
+        vector,
+        group,
+        store=width,
+        store_size=size,
+        size=access.bytes,
+        row_bytes=row_bytes,
+    )
 
 
 def _store_of(nest: Nest) -> Access:

@@ -15,7 +15,6 @@ need the present code beside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 from tvm import tirx
@@ -73,12 +72,14 @@ def schedule_staged(
     plan = plan_tile(merged, names, num_threads, vector_bytes)
     _check_shared(plan)
     caches = [_stage(sch, block, one) for one in plan.tiles]
+    held = [_hold(sch, cache, one) for cache, one in zip(caches, plan.tiles, strict=True)]
     stored, direct = _write_out(sch, block, caches, plan)
-    for cache, one in zip(caches, plan.tiles, strict=True):
-        _read_in(sch, cache, one, plan)
+    for cache, one, vector in zip(caches, plan.tiles, held, strict=True):
+        _read_in(sch, cache, one, plan, vector)
+    loads = [vector or cache for cache, vector in zip(caches, held, strict=True)]
     width = plan.out.unit[-1] * _store_bytes(merged)
     text = f"{plan}{keep_stores(sch, block, stored, width)}"
-    return text, [*caches, *direct, block, stored]
+    return text, [*loads, *direct, block, stored]
 
 
 def _store_bytes(nest: Nest) -> int:
@@ -122,21 +123,24 @@ def _map_of(function: Any, nest: Nest) -> Any:
 
 
 def _check_shared(plan: Plan) -> None:
-    places = [(one, prod(plan.tile[dim] for dim in one.dims)) for one in plan.tiles]
-    size = sum(
-        one.access.bytes
-        * (n if one.place.images else one.place.strides[0] * plan.tile[one.dims[0]])
-        for one, n in places
-    )
-    if size > STATIC_SHARED_BYTES:
+    if plan.shared_bytes > STATIC_SHARED_BYTES:
         raise ScheduleError(
-            f"Staging {len(places)} loads needs {size:,} bytes of shared memory of 49,152."
+            f"Staging {len(plan.tiles)} loads needs {plan.shared_bytes:,} bytes of shared memory "
+            f"of 49,152."
         )
 
 
 def _stage(sch: Any, block: Any, one: StagedLoad) -> Any:
     """Put a shared buffer, in the order of the load, between the load and the block."""
     return _cache(sch, block, one.access.name, one.dims, "shared")
+
+
+def _hold(sch: Any, cache: Any, one: StagedLoad) -> Any | None:
+    """Put registers between a load and its shared buffer, where vectors are put down in parts."""
+    if one.put is None:
+        return None
+    used = sorted(one.dims)
+    return _cache(sch, cache, one.access.name, [used.index(dim) for dim in one.dims], "local")
 
 
 def _cache(sch: Any, block: Any, name: str, dims: Sequence[int], scope: str) -> Any:
@@ -179,9 +183,9 @@ def _write_out(
     for unit in units[:-1]:
         sch.unroll(unit)
     sch.vectorize(units[-1])
-    _compute_in(sch, block, thread, vectorize=False)
+    _compute_in(sch, block, thread, along=None)
     for word in words:
-        _compute_in(sch, word, thread, vectorize=True)
+        _compute_in(sch, word, thread, along=-1)
     for cache in caches:
         sch.compute_at(cache, grid, preserve_unit_loops=True)
     return out, direct
@@ -228,13 +232,16 @@ def _vector_loads(sch: Any, block: Any) -> list[Any]:
     ]
 
 
-def _compute_in(sch: Any, block: Any, thread: Any, *, vectorize: bool) -> None:
-    """Compute a block inside a thread, its loops unrolled."""
+def _compute_in(sch: Any, block: Any, thread: Any, *, along: int | None) -> None:
+    """Compute a block inside a thread, its loops unrolled, or one of them vectorized."""
     sch.compute_at(block, thread, preserve_unit_loops=True)
     around = len(sch.get_loops(block)) - _own_loops(sch, block, thread)
     own = sch.get_loops(block)[around:]
-    if vectorize:
-        sch.vectorize(own.pop())
+    if along is not None:
+        vector = own.pop(along)
+        if along not in (-1, len(own)):
+            sch.reorder(*own, vector)
+        sch.vectorize(vector)
     for loop in own:
         sch.unroll(loop)
 
@@ -252,8 +259,11 @@ def _read_index(sch: Any, block: Any, cache: Any) -> int:
     return next(i for i, region in enumerate(reads) if region.source.same_as(shared))
 
 
-def _read_in(sch: Any, cache: Any, one: StagedLoad, plan: Plan) -> None:
-    """Spread the copy into shared memory over the threads, in the order of the load."""
+def _read_in(sch: Any, cache: Any, one: StagedLoad, plan: Plan, held: Any | None) -> None:
+    """Spread the copy into shared memory over the threads, in the order of the load.
+
+    Where ``held`` fills registers with whole vectors, the copy puts them down in parts.
+    """
     loops = sch.get_loops(cache)
     used = sorted(one.dims)
     loop_of = dict(zip(used, loops[len(loops) - len(used) :], strict=True))
@@ -261,7 +271,13 @@ def _read_in(sch: Any, cache: Any, one: StagedLoad, plan: Plan) -> None:
     step, thread = sch.split(fused, [None, plan.threads])
     sch.bind(thread, "threadIdx.x")
     sch.unroll(step)
-    sch.vectorize(units[-1])
+    if held is None:
+        sch.vectorize(units[-1])
+    else:
+        _compute_in(sch, held, thread, along=used.index(one.dims[-1]))
+        part, element = sch.split(units[-1], [None, one.put])
+        sch.unroll(part)
+        sch.vectorize(element)
     if one.place.images is not None:
         sch.annotate(cache, SWIZZLE, swizzle_text(one.place.images))
     else:
