@@ -8,6 +8,7 @@ from typing import Any
 
 import tvm
 import tvm.script
+from tvm import s_tir, te
 
 from tvm_layout_ext import decisions
 from tvm_layout_ext._compat import pass_name
@@ -113,3 +114,42 @@ def conversions_in(mod: tvm.IRModule) -> int:
     func = mod["main"]
     graph = read_graph(func.body, collect_fragments(func))
     return sum(Conversion(op).moves for op in graph.copies())
+
+
+def versioned_tiles(
+    layouts: Sequence[Any], stages: int, swizzle: str = "", rows: int = 64
+) -> s_tir.Schedule:
+    """Tiles of 64x64 come through shared memory of several versions, then change their layout.
+
+    Parameters
+    ----------
+    layouts : sequence of Layout
+        Of the register tiles, the last one first.
+    stages : int
+        Versions of the shared tile.
+    swizzle : str
+        Its mode; empty for none asked for.
+    rows : int
+        Of the matrix, whose rows have 256 elements.
+    """
+    a = te.placeholder((rows, 256), "float16", "A")
+    b = te.compute(a.shape, lambda i, j: a[i, j], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    block = sch.get_sblock("B")
+    i, j = sch.get_loops(block)
+    across, i = sch.split(i, [None, 64])
+    outer, j = sch.split(j, [None, 64])
+    sch.reorder(across, outer, i, j)
+    sch.bind(across, "blockIdx.x")
+    for layout in layouts:
+        block = sch.cache_read(block, 0, "local")
+        sch.compute_at(block, outer)
+        sch.set_fragment_layout(block, 0, layout)
+    staged = sch.cache_read(block, 0, "shared")
+    sch.compute_at(staged, outer)
+    _, x = sch.split(sch.fuse(*sch.get_loops(staged)[2:]), [None, 128])
+    sch.bind(x, "threadIdx.x")
+    if swizzle:
+        sch.swizzle(staged, mode=swizzle)
+    sch.double_buffer(staged, stages)
+    return sch

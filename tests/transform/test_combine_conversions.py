@@ -11,7 +11,6 @@ import pytest
 import tvm
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from tvm import s_tir, te
 
 from tests.layout.strategies import splits
 from tests.transform.conversion_programs import (
@@ -21,6 +20,7 @@ from tests.transform.conversion_programs import (
     conversions_in,
     program,
     stores,
+    versioned_tiles,
 )
 from tvm_layout_ext import explain
 from tvm_layout_ext import layout as L
@@ -453,36 +453,12 @@ def test_a_shared_copy_of_a_shared_tile_is_left_out() -> None:
 # Loops
 
 
-def pipelined(target: L.Layout, stages: int, swizzle: str) -> s_tir.Schedule:
-    """Tiles of 64x64 come through shared memory of several versions, then change their layout."""
-    a = te.placeholder((64, 256), "float16", "A")
-    b = te.compute(a.shape, lambda i, j: a[i, j], "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
-    block = sch.get_sblock("B")
-    i, j = sch.get_loops(block)
-    rows, i = sch.split(i, [None, 64])
-    outer, j = sch.split(j, [None, 64])
-    sch.reorder(rows, outer, i, j)
-    sch.bind(rows, "blockIdx.x")
-    for layout in (target, ROWS):
-        block = sch.cache_read(block, 0, "local")
-        sch.compute_at(block, outer)
-        sch.set_fragment_layout(block, 0, layout)
-    staged = sch.cache_read(block, 0, "shared")
-    sch.compute_at(staged, outer)
-    _, x = sch.split(sch.fuse(*sch.get_loops(staged)[2:]), [None, 128])
-    sch.bind(x, "threadIdx.x")
-    sch.swizzle(staged, mode=swizzle)
-    sch.double_buffer(staged, stages)
-    return sch
-
-
 @pytest.mark.parametrize("target", [COLUMNS, OPERAND])
 @pytest.mark.parametrize("stages", [1, 3])
 def test_swizzled_tiles_of_a_pipeline_are_loaded_in_the_layout_of_the_operand(
     target: L.Layout, stages: int
 ) -> None:
-    sch = pipelined(target, stages, "auto")
+    sch = versioned_tiles((target, ROWS), stages, "auto")
     _, after, notes = combined(sch.mod)
     assert conversions_in(after) == 0
     assert notes == [
@@ -517,7 +493,7 @@ def test_operands_in_a_pipelined_loop_that_come_from_no_shared_tile_are_left_to_
 
 
 def test_explain_tells_what_was_decided() -> None:
-    told = str(explain(pipelined(COLUMNS, 1, "none")))
+    told = str(explain(versioned_tiles((COLUMNS, ROWS), 1, "none")))
     assert "CombineLayoutConversions chose for A_local: converts A_local at cost 524,288" in told
 
 

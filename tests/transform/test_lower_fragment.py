@@ -16,6 +16,7 @@ from tvm.script import tirx as T
 import tvm_layout_ext as tlx
 from tests.layout.strategies import splits
 from tests.pipeline.corpus import cuda_source
+from tests.transform.conversion_programs import versioned_tiles
 from tvm_layout_ext import decisions
 from tvm_layout_ext import layout as L
 from tvm_layout_ext._compat import pass_name
@@ -297,24 +298,7 @@ def test_a_chain_there_and_back() -> None:
 @pytest.mark.parametrize("stages", [1, 2, 3])
 def test_a_conversion_in_a_loop_waits_for_the_last_one(stages: int) -> None:
     """Tiles come through shared memory with several versions, then change their layout."""
-    a = te.placeholder((128, 256), "float16", "A")
-    b = te.compute(a.shape, lambda i, j: a[i, j], "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
-    block = sch.get_sblock("B")
-    i, j = sch.get_loops(block)
-    rows, i = sch.split(i, [None, 64])
-    outer, j = sch.split(j, [None, 64])
-    sch.reorder(rows, outer, i, j)
-    sch.bind(rows, "blockIdx.x")
-    for layout in (COLUMNS, ROWS):
-        block = sch.cache_read(block, 0, "local")
-        sch.compute_at(block, outer)
-        sch.set_fragment_layout(block, 0, layout)
-    staged = sch.cache_read(block, 0, "shared")
-    sch.compute_at(staged, outer)
-    _, x = sch.split(sch.fuse(*sch.get_loops(staged)[2:]), [None, 128])
-    sch.bind(x, "threadIdx.x")
-    sch.double_buffer(staged, stages)
+    sch = versioned_tiles((COLUMNS, ROWS), stages, rows=128)
     report, how = checked(sch)
     assert "round trips" in how
     # With one version TVM gives both tiles the same memory, under the first one's name.

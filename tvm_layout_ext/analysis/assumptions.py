@@ -19,7 +19,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from .axis_info import power_of_two_in
-from .conditions import conjuncts
+from .conditions import conjuncts, is_zero
 
 __all__ = [
     "NO_ASSUMPTIONS",
@@ -179,13 +179,9 @@ def pointer_promise(condition: Any) -> tuple[Any, int] | None:
     if not _is_call(address, "tirx.reinterpret") or not isinstance(divisor, tirx.IntImm):
         return None
     pointer = address.args[0]
-    if not _is_call(pointer, "tirx.buffer_data") or not _is_zero(condition.b):
+    if not _is_call(pointer, "tirx.buffer_data") or not is_zero(condition.b):
         return None
     return pointer.args[0], power_of_two_in(int(divisor))
-
-
-def _is_zero(expr: Any) -> bool:
-    return isinstance(expr, tirx.IntImm) and int(expr) == 0
 
 
 def _is_call(expr: Any, name: str) -> bool:

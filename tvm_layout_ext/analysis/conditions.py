@@ -1,4 +1,4 @@
-"""Taking conditions apart."""
+"""Taking conditions apart, and what expressions are for certain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tvm import tirx
 
 from .._compat import LIKELY
 
-__all__ = ["conjuncts"]
+__all__ = ["conjuncts", "is_zero"]
 
 
 def conjuncts(condition: Any) -> list[Any]:
@@ -19,3 +19,14 @@ def conjuncts(condition: Any) -> list[Any]:
     if isinstance(condition, tvm.ir.Call) and condition.op.name == LIKELY:
         return conjuncts(condition.args[0])
     return [condition]
+
+
+def is_zero(value: Any) -> bool:
+    """Whether an expression is the number 0, also cast, or in every lane of a vector.
+
+    >>> is_zero(tirx.IntImm("int32", 0)), is_zero(tirx.Var("n", "int32"))
+    (True, False)
+    """
+    while isinstance(value, tirx.Cast | tirx.Broadcast):
+        value = value.value
+    return isinstance(value, tirx.IntImm | tirx.FloatImm) and bool(value.value == 0)

@@ -10,6 +10,7 @@ import tvm
 from tvm import tirx
 
 from ..errors import ScheduleError
+from .conditions import is_zero
 
 __all__ = ["Contraction", "Operand", "read_contraction"]
 
@@ -126,7 +127,7 @@ class _Reader:
         initial = self.block.init
         if not isinstance(body, tirx.BufferStore) or not isinstance(initial, tirx.BufferStore):
             raise ScheduleError(f"{self.name} is no single statement C = C + A * B.")
-        if not _is_zero(initial.value):
+        if not is_zero(initial.value):
             raise ScheduleError(f"{self.name} starts at {initial.value}; tensor cores start at 0.")
         return body
 
@@ -216,9 +217,3 @@ class _Reader:
 
 def _loads(value: Any, buffer: Any) -> bool:
     return isinstance(value, tvm.ir.TensorLoad) and bool(value.source.same_as(buffer))
-
-
-def _is_zero(value: Any) -> bool:
-    while isinstance(value, tirx.Cast):
-        value = value.value
-    return isinstance(value, (tirx.IntImm, tirx.FloatImm)) and value.value == 0

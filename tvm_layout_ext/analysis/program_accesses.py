@@ -12,6 +12,7 @@ import tvm_ffi
 from tvm import tirx
 
 from .._compat import CHOICE
+from .access import element_bytes
 from .atomics import atomic_of
 from .barrier_program import ATOMIC, READ, WRITE, Access, Loop, Program
 from .index_terms import Scope, Term, term_of
@@ -89,10 +90,10 @@ class AccessReader:
         """Take note of an allocation."""
         if not str(buffer.scope()).startswith("shared"):
             return
-        size = reduce(lambda n, e: n * int(e), buffer.shape, _element_bytes(buffer))
+        size = reduce(lambda n, e: n * int(e), buffer.shape, element_bytes(buffer))
         arena = buffer.__chandle__()
         self.program.arenas[arena] = size
-        self.views[arena] = _View(arena, Term("const", leaf=0), _element_bytes(buffer), buffer.name)
+        self.views[arena] = _View(arena, Term("const", leaf=0), element_bytes(buffer), buffer.name)
         if str(buffer.scope()) == "shared.dyn":
             self.program.scope = "shared.dyn"
 
@@ -101,7 +102,7 @@ class AccessReader:
         base = self.view_of(stmt.data)
         if base is None:
             return
-        size = _element_bytes(stmt.buffer)
+        size = element_bytes(stmt.buffer)
         begin = _bytes(term_of(stmt.buffer.ty.elem_offset, around.scope), size)
         begin = Term("Add", (base.begin, begin))
         name = str(stmt.buffer.name)
@@ -253,10 +254,6 @@ class AccessReader:
         size = self.program.arenas[view.arena]
         where = (around.loops, around.conditions)
         return Access(view.name, view.arena, kind, None, size, False, *where)
-
-
-def _element_bytes(buffer: Any) -> int:
-    return int(tvm.DataType(str(buffer.dtype)).itemsize)
 
 
 def _bytes(term: Term, size: int) -> Term:

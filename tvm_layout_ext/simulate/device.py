@@ -8,6 +8,7 @@ import numpy as np
 from tvm import ir, sym, tirx
 from tvm.ir.prim.expr import IntImm, Ramp
 
+from ..analysis.conditions import is_zero
 from ..errors import NotModelled
 from .access import Access, AddressCode
 from .atomics import NAMES, atomic
@@ -101,7 +102,7 @@ class DeviceCompiler(ExpressionCompiler):
 
     def _address(self, start: Any, place: Place) -> AddressCode:
         code = self.operand(start)
-        if not isinstance(place.offset, int) and not _is_zero(place.offset):
+        if not isinstance(place.offset, int) and not is_zero(place.offset):
             code = lift(np.add, code, self.operand(place.offset))
         whole = code.rank == VARYING or (code.rank == UNIFORM and numpy_type(start)[1] > 1)
         if code.taint or (code.terms is None and whole):
@@ -153,7 +154,7 @@ class DeviceCompiler(ExpressionCompiler):
     def local_index(self, start: Any, place: Place) -> Code:
         """Compile the index of a local array's element, in those of its view."""
         code = self.operand(start)
-        if isinstance(place.offset, int) or _is_zero(place.offset):
+        if isinstance(place.offset, int) or is_zero(place.offset):
             return code
         return lift(np.add, code, self.operand(place.offset))
 
@@ -291,10 +292,6 @@ def _regrouped(value: Code, dtype: Any, lanes: int, others: int) -> Code:
         return (found, codes) if lanes > 1 else (found[0], None if codes is None else codes[0])
 
     return Code(run, VARYING, True)
-
-
-def _is_zero(expr: Any) -> bool:
-    return isinstance(expr, IntImm) and expr.value == 0
 
 
 def _divisible(start: Any, lanes: int) -> bool:

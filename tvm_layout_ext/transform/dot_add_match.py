@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.script import tirx as T
 
+from ..analysis.conditions import is_zero
 from .conversion_graph import loads_in
 from .fragment import FRAGMENT
 from .fragment_nest import substitute, uses
@@ -185,7 +186,7 @@ class _Function:
         if update.block.init is not None:
             return update.block
         clears = [r.block for r in self.leaves if _stores(r.block, sums) and r is not update]
-        zero = [block for block in clears if _is_zero(block.body.value)]
+        zero = [block for block in clears if is_zero(block.body.value)]
         if len(zero) != 1:
             raise _KeptError("it does not start at zero")
         if tile is not None and (tile.block.init is None or not _holds(tile.block.init, zero[0])):
@@ -221,10 +222,6 @@ def _loads(value: Any, buffer: Any) -> bool:
     return isinstance(value, tvm.ir.TensorLoad) and bool(value.source.same_as(buffer))
 
 
-def _is_zero(value: Any) -> bool:
-    return isinstance(value, (tirx.IntImm, tirx.FloatImm)) and value.value == 0
-
-
 def _additions(block: Any, sums: Any) -> list[Any]:
     """Additions of a block to an element of some sums."""
     found: list[Any] = []
@@ -244,7 +241,7 @@ def _is_product(block: Any) -> bool:
         return False
     sides = [store.value.a, store.value.b]
     rest = [one for one in sides if not _loads(one, store.buffer)]
-    clear = init is None or (isinstance(init, tirx.BufferStore) and _is_zero(init.value))
+    clear = init is None or (isinstance(init, tirx.BufferStore) and is_zero(init.value))
     summed = any(one.iter_type == tirx.IterVar.CommReduce for one in block.iter_vars)
     return len(rest) == 1 and isinstance(rest[0], tirx.Mul) and clear and summed
 
@@ -265,7 +262,7 @@ def _covers(block: Any, walk: Sequence[Any], shape: Any) -> bool:
     domains = {one.var.__chandle__(): one.dom for one in block.iter_vars}
     found = [domains[var.__chandle__()] for var in walk]
     return all(
-        _is_zero(domain.min) and tvm_ffi.structural_equal(domain.extent, size)
+        is_zero(domain.min) and tvm_ffi.structural_equal(domain.extent, size)
         for domain, size in zip(found, shape, strict=True)
     )
 

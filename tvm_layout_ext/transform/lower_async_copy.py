@@ -15,7 +15,7 @@ from tvm.script import tirx as T
 from .. import decisions
 from .._compat import CHOICE
 from ..analysis.assumptions import Prover, read_assumptions
-from ..analysis.conditions import conjuncts
+from ..analysis.conditions import conjuncts, is_zero
 from ..errors import ScheduleError
 from .fragment_nest import substitute
 from .mark_annotated import MARK
@@ -101,7 +101,7 @@ def _read(stmt: Any) -> _Copy:
     value = stmt.value
     while _is_choice(value):
         condition, value, other = _choice(value)
-        if not _is_zero(other):
+        if not is_zero(other):
             raise _UnfitError(f"out of range it stores {other}, and cp.async only 0")
         conditions += conjuncts(condition)
     if not isinstance(value, tvm.ir.TensorLoad):
@@ -141,12 +141,6 @@ def _choice(value: Any) -> tuple[Any, Any, Any]:
     if isinstance(value, tirx.Select):
         return value.condition, value.true_value, value.false_value
     return tuple(value.args)
-
-
-def _is_zero(value: Any) -> bool:
-    if isinstance(value, tirx.Broadcast):
-        return _is_zero(value.value)
-    return isinstance(value, tirx.IntImm | tirx.FloatImm) and value.value == 0
 
 
 def _check(copy: _Copy, prover: Any) -> None:
