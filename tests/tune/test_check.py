@@ -13,6 +13,7 @@ from tvm_layout_ext.tune.check import Checked, check
 from tvm_layout_ext.tune.measurement import Measurement
 from tvm_layout_ext.tune.operator import find_operator
 from tvm_layout_ext.tune.records import Record
+from tvm_layout_ext.tune.search import make_task
 from tvm_layout_ext.tune.workload import Workload
 
 #: By name, as the package may have the function under it.
@@ -148,3 +149,13 @@ def test_a_modelled_default_that_is_cheaper_at_all_is_told() -> None:
     found = Checked(make_record(), "simulate", before, after)
     assert found.warning is not None
     assert "its modelled cost is 1.001 of the default's" in found.warning
+
+
+def test_a_default_that_is_older_than_a_knob_is_still_the_default() -> None:
+    task = make_task("gemm", (512, 512, 256), "float16")
+    older = {n: v for n, v in task.space.default().items() if n not in ("split_k", "cluster")}
+    record = make_record(workload=task.workload, config=older)
+    nothing = FakeBackend({}, [])
+    found = MODULE._against_default(record, nothing, task, timed(1.0))
+    assert found == Checked(record, "cuda", timed(1.0), timed(1.0))
+    assert nothing.asked == []

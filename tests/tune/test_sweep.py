@@ -202,5 +202,7 @@ def test_a_configuration_may_be_older_than_a_knob() -> None:
         gemm.check_config({name: value for name, value in full.items() if name != "stages"})
     with pytest.raises(ScheduleError, match="Knob split_k of gemm cannot be 3"):
         gemm.check_config(full | {"split_k": 3})
+    off = replace(gemm, knobs=(*gemm.knobs, knob("late", (0, 1), before=0)))
+    off.check_config(full)
     with pytest.raises(ScheduleError, match="Knob late was 3 before, which is not one of 1, 2"):
         knob("late", (1, 2), before=3)

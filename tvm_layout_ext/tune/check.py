@@ -104,7 +104,7 @@ def _failure(error: Exception) -> str:
 
 def _against_default(record: Record, backend: Backend, task: Task, winner: Measurement) -> Checked:
     config: Config = task.space.default()
-    if dict(config) == dict(record.config):
+    if all(knob.of(config) == knob.of(record.config) for knob in task.operator.knobs):
         return Checked(record, backend.name, winner, winner)
     try:
         _, default = try_one(backend, task, config)

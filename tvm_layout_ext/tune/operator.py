@@ -141,7 +141,7 @@ class Operator:
         Knobs that are newer than the configuration may be missing (:attr:`Knob.before`).
         """
         names = [knob.name for knob in self.knobs]
-        known = [name for knob in self.knobs if (name := knob.name) in config or not knob.before]
+        known = [k.name for k in self.knobs if k.name in config or k.before is None]
         if sorted(config) != sorted(known):
             raise ScheduleError(
                 f"{self.name} has the knobs {', '.join(names)}, not {', '.join(config)}."
