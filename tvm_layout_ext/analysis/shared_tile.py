@@ -28,7 +28,12 @@ _ANY = 1 << 30
 
 
 def swizzled(
-    tile: Sequence[int], order: Sequence[int], into: Walk, out: Walk, size: int
+    tile: Sequence[int],
+    order: Sequence[int],
+    into: Walk,
+    out: Walk,
+    size: int,
+    put: int | None = None,
 ) -> list[list[int]]:
     """Find the shared layout between two walks over a tile.
 
@@ -42,6 +47,8 @@ def swizzled(
         How the tile is filled and read.
     size : int
         Bytes of an element.
+    put : int, optional
+        Elements that a thread puts down at once, if not all that it brings at once.
 
     Returns
     -------
@@ -58,7 +65,7 @@ def swizzled(
     [[68, 136, 4, 8, 272, 32], [1, 2, 16]]
     """
     inner = order[-1]
-    vector = max(into.unit[inner], out.unit[inner])
+    vector = max(put or into.unit[inner], out.unit[inner])
     kept = vector.bit_length() - 1
     src, dst = (_vectors(walk, tile, order, kept) for walk in (into, out))
     place = optimal_swizzle(src, dst, 8 * size * vector).flatten_ins("offset").invert()
@@ -161,6 +168,7 @@ def place_tile(
     lanes: int = WARP_SIZE,
     any_row: bool = False,
     ragged: bool = False,
+    put: int | None = None,
 ) -> tuple[SharedTile, int]:
     """Find the shared layout with the fewest bank conflicts, and count those that remain.
 
@@ -183,11 +191,13 @@ def place_tile(
         Rows may begin inside of a bank's word.
     ragged : bool
         Some tiles are not full; :func:`_for_part_warps` says when that matters.
+    put : int, optional
+        Elements that a thread puts down at once, if not all that it brings at once.
     """
     best, least = None, _ANY
     if all(extent == ceil_power(extent) for extent in tile):
-        best = SharedTile(tuple(order), swizzled(tile, order, into, out, size))
-        least = conflicts((into, out), tile, best, size, lanes=lanes)
+        best = SharedTile(tuple(order), swizzled(tile, order, into, out, size, put))
+        least = conflicts((into, out), tile, best, size, lanes=lanes, put=put)
         if ragged and least == 0 and size > BANK_BYTES:
             best = _for_part_warps(tile, best, into, out, size)
     inner = order[-1]
@@ -197,7 +207,7 @@ def place_tile(
         if least == 0:
             break
         place = padded(tile, order, padding)
-        found = conflicts((into, out), tile, place, size, most=least, lanes=lanes)
+        found = conflicts((into, out), tile, place, size, most=least, lanes=lanes, put=put)
         if found < least:
             best, least = place, found
     assert best is not None
@@ -279,6 +289,7 @@ def conflicts(
     size: int,
     most: int | None = None,
     lanes: int = WARP_SIZE,
+    put: int | None = None,
 ) -> int:
     """Count the wavefronts over the least possible in which walks meet shared memory.
 
@@ -297,9 +308,11 @@ def conflicts(
         Stop counting there.
     lanes : int
         Lanes of a request.
+    put : int, optional
+        Most elements of a request, along the load's innermost dim.
     """
     found = 0
-    for starts, active, width in _requests(walks, tile, place, lanes):
+    for starts, active, width in _requests(walks, tile, place, lanes, put=put):
         waves, least = request_wavefronts(starts * size, active, width * size, joins=False)
         found += int((waves - least)[active.any(axis=1)].sum())
         if most is not None and found >= most:
@@ -313,19 +326,22 @@ def _requests(
     place: SharedTile,
     lanes: int,
     end: Sequence[int] | None = None,
+    put: int | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
     """Offsets of the lanes of each request, which of them are in the tile, and their width.
 
-    ``end`` is how much there is of the tile, if not all.
+    ``end`` is how much there is of the tile, if not all; ``put`` how wide a request may be.
     """
     inner, rank = place.order[-1], len(tile)
     for walk in walks:
         places = walk.places(rank)
         active = _by_request((places < np.array(end or tile)).all(axis=1), lanes)
-        shape = [1 if dim == inner else n for dim, n in enumerate(walk.unit)]
+        width = min(walk.unit[inner], put or walk.unit[inner])
+        shape = [n // width if dim == inner else n for dim, n in enumerate(walk.unit)]
+        step = np.array([width if dim == inner else 1 for dim in range(rank)])
         for element in np.indices(shape).reshape(rank, -1).T:
-            offsets = _by_request(place.offsets(places + element), lanes)
-            yield offsets, active, walk.unit[inner]
+            offsets = _by_request(place.offsets(places + element * step), lanes)
+            yield offsets, active, width
 
 
 def _by_request(values: Any, lanes: int) -> np.ndarray:
