@@ -149,6 +149,20 @@ def in_a_branch() -> tvm.IRModule:
     return tvm.IRModule({"main": mod["main"].with_body(body)})
 
 
+def without_an_end() -> tvm.IRModule:
+    """The last elements are left out, as no split of a loop does."""
+    mod = annotated(sliced((9, 1003), (1, 1), (7, 1001), "float16"), 8).mod
+
+    def shorter(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
+        if not isinstance(realize.predicate, tirx.LT):
+            return realize
+        end = realize.predicate.a < realize.predicate.b - 1
+        return s_tir.SBlockRealize(realize.iter_values, end, realize.block)
+
+    body = tvm_ffi.structural_map(mod["main"].body, [(s_tir.SBlockRealize, shorter)], order="post")
+    return tvm.IRModule({"main": mod["main"].with_body(body)})
+
+
 def intermediate() -> s_tir.Schedule:
     a = te.placeholder((66, 1002), "float16", "A")
     b = te.compute((64, 1000), lambda i, j: a[i + 1, j + 1], "B")
@@ -176,6 +190,7 @@ def intermediate() -> s_tir.Schedule:
         (lambda: bound(1001, 1, 128), "its vectors begin at .*, no multiple of 8"),
         (lambda: bound(1000, 2, 32, by_column=True), "do not follow each other"),
         (lambda: bound(1000, 1, 128), "is not the end of B"),
+        (without_an_end, "is not the end of B"),
         (in_a_branch, "not all lanes of a warp come to it, by .* < 64"),
         (intermediate, "B is no parameter of the function"),
     ],
