@@ -8,6 +8,7 @@ from tvm import s_tir, te
 
 import tvm_layout_ext as tlx
 from tests.schedule.patterns import Pattern, permuted
+from tvm_layout_ext.hardware import STATIC_SHARED_BYTES
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 
@@ -67,3 +68,152 @@ def test_one_function_transposes_8_byte_elements_of_every_size_without_conflicts
         report = simulate(lowered, value, None)
         np.testing.assert_array_equal(report.outputs["B"], value.T)
         assert (report.bank_conflicts, report.hazards) == (0, [])
+
+
+#: Sizes of which some or none are whole sectors; with every type that leaves 48 KB a block.
+RAGGED = [
+    ((7, 33), (1, 0)),
+    ((33, 7), (1, 0)),
+    ((7, 1000), (1, 0)),
+    ((1000, 7), (1, 0)),
+    ((33, 1000), (1, 0)),
+    ((1000, 33), (1, 0)),
+    ((4097, 7), (1, 0)),
+    ((7, 4097), (1, 0)),
+    ((33, 33), (1, 0)),
+    ((33, 100), (1, 0)),
+    ((63, 65), (1, 0)),
+    ((100, 100), (1, 0)),
+    ((127, 129), (1, 0)),
+    ((139, 284), (1, 0)),
+    ((9, 33, 7), (2, 1, 0)),
+    ((33, 7, 33), (0, 2, 1)),
+    ((7, 33, 7), (1, 0, 2)),
+    ((5, 9, 130), (2, 1, 0)),
+    ((3, 5, 7, 33), (3, 1, 0, 2)),
+    ((2, 3, 4, 5, 6), (4, 2, 0, 3, 1)),
+]
+HELD = [
+    pytest.param(permuted(shape, order, dtype), id=permuted(shape, order, dtype).name)
+    for shape, order in RAGGED
+    for dtype in ("int8", "float16", "float32", "float64")
+    if np.prod(shape) * np.dtype(dtype).itemsize < 45 << 10
+]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("pattern", HELD)
+def test_what_a_block_can_hold_moves_each_sector_once_without_conflicts(pattern: Pattern) -> None:
+    assert sectors(staged(pattern)) == least(pattern)
+
+
+def test_sides_of_different_width_move_each_sector_once() -> None:
+    """A cast, too: requests of 16 lanes of 2 bytes, and of 8 of 4, are whole sectors."""
+    a = te.placeholder((63, 65), "float16", "A0")
+    b = te.compute((65, 63), lambda j, i: a[i, j].astype("float32"), "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    assert sch.auto_coalesce("B").path == "staged"
+    value = np.random.default_rng(0).random((63, 65)).astype("float16")
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["B"], value.T.astype("float32"))
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+    assert sectors(report) == {"A0": -(-63 * 65 * 2 // 32), "B": -(-63 * 65 * 4 // 32)}
+
+
+def test_a_second_operand_is_read_in_the_order_of_the_store() -> None:
+    a, c = te.placeholder((33, 100), "float32", "A0"), te.placeholder((100, 33), "float32", "C")
+    b = te.compute((100, 33), lambda j, i: a[i, j] + c[j, i], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, c, b]))
+    assert sch.auto_coalesce("B").path == "staged"
+    rng = np.random.default_rng(0)
+    one, other = (rng.random(n).astype("float32") for n in ((33, 100), (100, 33)))
+    report = simulate(sch, one, other, None)
+    np.testing.assert_array_equal(report.outputs["B"], one.T + other)
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+    assert report.sectors == 3 * 413
+
+
+def test_the_way_of_one_block_replays_from_its_trace() -> None:
+    pattern = permuted((33, 100), (1, 0), "float32")
+    func = te.create_prim_func(pattern.tensors())
+    sch = s_tir.Schedule(func)
+    outcome = sch.auto_coalesce("B")
+    assert "tile 100x33, 512 threads, one block, 16 lanes in and 16 out" in outcome.text
+    again = s_tir.Schedule(func)
+    s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
+    assert sch.mod.script() == again.mod.script()
+
+
+def test_fewer_threads_are_taken_where_asked_for_while_the_steps_suffice() -> None:
+    pattern = permuted((33, 100), (1, 0), "float32")
+    texts = []
+    for threads in (128, 32):
+        sch = s_tir.Schedule(te.create_prim_func(pattern.tensors()))
+        texts.append(sch.auto_coalesce("B", num_threads=threads).text)
+    assert "128 threads, one block" in texts[0]
+    assert "one block" not in texts[1]
+
+
+def held_together(shape: tuple[int, int], size: int) -> int:
+    """Bytes of the largest part of a transpose that one block must hold to move no sector twice.
+
+    Sectors of A and of B that have an element in common must belong to one block.
+    """
+    flat = np.arange(shape[0] * shape[1]).reshape(shape)
+    read, written = flat.T.reshape(-1) * size // 32, flat.reshape(-1) * size // 32
+    block = np.arange(written.max() + 1)
+    while True:
+        lowest = np.full(read.max() + 1, len(block))
+        np.minimum.at(lowest, read, block[written])
+        joined = block.copy()
+        np.minimum.at(joined, written, lowest[read])
+        if (joined == block).all():
+            return int(np.bincount(block[written]).max()) * size
+        block = joined[joined]
+
+
+LARGER = [
+    ((300, 300), "int8"),
+    ((300, 300), "float16"),
+    ((300, 300), "float32"),
+    ((127, 129), "float32"),
+    ((127, 129), "float64"),
+    ((1000, 33), "float16"),
+    ((33, 1000), "float16"),
+    ((4097, 7), "float16"),
+    ((4097, 7), "float32"),
+    ((4097, 7), "float64"),
+    ((7, 4097), "float16"),
+    ((7, 4097), "float32"),
+    ((7, 4097), "float64"),
+]
+
+
+@pytest.mark.parametrize(("shape", "dtype"), LARGER)
+def test_no_blocks_of_48_kb_can_share_out_a_larger_matrix_ragged_on_both_sides(
+    shape: tuple[int, int], dtype: str
+) -> None:
+    """All of its sectors hang together: any cut between blocks leaves some to be moved twice.
+
+    That holds for every assignment of elements to blocks of one kernel, and rests on what a block
+    may hold: 48 KB of static shared memory. Up to 227 KB of dynamic shared memory could hold some
+    of these; then a single multiprocessor would move them.
+    """
+    size = np.dtype(dtype).itemsize
+    assert held_together(shape, size) == shape[0] * shape[1] * size > STATIC_SHARED_BYTES
+    pattern = permuted(shape, (1, 0), dtype)
+    moved, fewest = sectors(staged(pattern)), least(pattern)
+    assert all(moved[name] >= fewest[name] for name in fewest)
+    assert sum(moved.values()) > sum(fewest.values())
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((1000, 33), "float32"), ((33, 1000), "float64"), ((20, 1000), "float64")],
+)
+def test_a_matrix_ragged_on_one_side_falls_into_strips(shape: tuple[int, int], dtype: str) -> None:
+    """So blocks share it out, however large it is, and still move no sector twice."""
+    size = np.dtype(dtype).itemsize
+    assert held_together(shape, size) < shape[0] * shape[1] * size
+    pattern = permuted(shape, (1, 0), dtype)
+    assert sectors(staged(pattern)) == least(pattern)

@@ -63,11 +63,10 @@ def test_the_simulator_finds_no_access_worse(pattern: Pattern) -> None:
 @pytest.mark.parametrize(
     ("shape", "dtype", "count"),
     [
-        ((100, 72), "float32", "4.6"),
-        ((33, 1000), "int8", "2.51"),
-        ((99, 97), "float16", "3.12"),
-        ((67, 69), "int8", "2.29"),
-        ((66, 65), "float32", "5.23"),
+        ((250, 202), "float32", "4.76"),
+        ((301, 200), "int8", "1.99"),
+        ((267, 269), "int8", "2.03"),
+        ((166, 165), "float32", "4.78"),
     ],
 )
 def test_a_loss_is_told_with_both_counts_where_the_sectors_in_all_halve(

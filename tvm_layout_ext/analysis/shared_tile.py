@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from ..hardware import BANK_BYTES, WARP_SIZE
 from ..layout import LinearLayout, optimal_swizzle
 from ..layout.linear import log2
+from ..layout.modes import Modes
 from ..layout.requests import request_wavefronts
 from .staging import LINE_BYTES, Walk, ceil_power
 
@@ -111,22 +113,41 @@ def _vectors(walk: Walk, tile: Sequence[int], order: Sequence[int], kept: int) -
 
 @dataclass(frozen=True)
 class SharedTile:
-    """Where the elements of a tile lie in shared memory: by XOR, or in padded rows.
+    """Where the elements of a tile lie in shared memory: by XOR, in padded rows, or by modes.
 
     Attributes
     ----------
     order : tuple of int
-        Dims as they lie in memory, the innermost last: those of the load, but in the smallest
-        tensors.
+        Dims of the load, the innermost last.
     images : list of list of int, optional
         Where each bit of each index goes, the dims in this order; None for rows.
     strides : tuple of int
-        Elements from row to row, and so on outwards, likewise; of no meaning with ``images``.
+        Elements from row to row, and so on outwards, likewise; for padded rows.
+    modes : Modes, optional
+        Where each digit of each index goes, likewise; of tensors that one block takes whole.
     """
 
     order: tuple[int, ...]
     images: list[list[int]] | None
     strides: tuple[int, ...] = ()
+    modes: Modes | None = None
+
+    @property
+    def swizzle(self) -> str | None:
+        """The annotation that lays the buffer out so; None for padded rows."""
+        if self.modes is not None:
+            return str(self.modes)
+        if self.images is None:
+            return None
+        return ";".join(",".join(map(str, bits)) for bits in self.images)
+
+    def elements(self, tile: Sequence[int]) -> int:
+        """Elements that a tile takes, given in the order of the store."""
+        if self.modes is not None:
+            return self.modes.elements([tile[dim] for dim in self.order])
+        if self.images is not None:
+            return prod(tile[dim] for dim in self.order)
+        return self.strides[0] * tile[self.order[0]]
 
     @property
     def row(self) -> int:
@@ -135,6 +156,8 @@ class SharedTile:
 
     def offsets(self, places: np.ndarray) -> np.ndarray:
         """Offsets of elements, given as an array of (..., dim)."""
+        if self.modes is not None:
+            return np.asarray(self.modes.offsets([places[..., dim] for dim in self.order]))
         total = np.zeros(places.shape[:-1], np.int64)
         if self.images is None:
             for dim, stride in zip(self.order, self.strides, strict=True):
@@ -165,8 +188,6 @@ def place_tile(
     out: Walk,
     size: int,
     *,
-    lanes: int = WARP_SIZE,
-    any_row: bool = False,
     ragged: bool = False,
     put: int | None = None,
 ) -> tuple[SharedTile, int]:
@@ -185,10 +206,6 @@ def place_tile(
         How the tile is filled and read.
     size : int
         Bytes of an element.
-    lanes : int
-        Lanes of a request: a block may have less than a warp.
-    any_row : bool
-        Rows may begin inside of a bank's word.
     ragged : bool
         Some tiles are not full; :func:`_for_part_warps` says when that matters.
     put : int, optional
@@ -197,17 +214,17 @@ def place_tile(
     best, least = None, _ANY
     if all(extent == ceil_power(extent) for extent in tile):
         best = SharedTile(tuple(order), swizzled(tile, order, into, out, size, put))
-        least = conflicts((into, out), tile, best, size, lanes=lanes, put=put)
+        least = conflicts((into, out), tile, best, size, put=put)
         if ragged and least == 0 and size > BANK_BYTES:
             best = _for_part_warps(tile, best, into, out, size)
     inner = order[-1]
-    width = max(into.unit[inner], out.unit[inner], 1 if any_row else BANK_BYTES // size)
+    width = max(into.unit[inner], out.unit[inner], BANK_BYTES // size)
     first = -tile[inner] % width
     for padding in range(first, first + max(width, LINE_BYTES // size) + 1, width):
         if least == 0:
             break
         place = padded(tile, order, padding)
-        found = conflicts((into, out), tile, place, size, most=least, lanes=lanes, put=put)
+        found = conflicts((into, out), tile, place, size, most=least, put=put)
         if found < least:
             best, least = place, found
     assert best is not None

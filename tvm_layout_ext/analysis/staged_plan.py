@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from math import prod
 
 from ..errors import ScheduleError
 from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, SECTOR_BYTES, STATIC_SHARED_BYTES, WARP_SIZE
 from .access import Access, Nest
 from .mapping import own_order
+from .one_block import moved_sectors, one_block
 from .shared_tile import SharedTile, end_conflicts, place_tile
 from .staging import (
     LINE_BYTES,
     WIDE_ROW_BYTES,
     Walk,
     box,
-    ceil_power,
     load_walk,
     store_walk,
     widest_load,
@@ -34,10 +33,8 @@ _LARGE_TILE = 1 << 14
 _LARGEST_TILE, _LARGEST_OF = 1 << 15, 2
 #: Bytes of the elements whose tiles are written in wide rows.
 _WIDE_ELEMENTS = (2, 4)
-#: Elements up to which a tensor of ragged rows is left to one warp, that walks on from row to row,
-#: and the most steps that a thread then takes: they are unrolled.
-_ONE_BLOCK = 4096
-_MOST_STEPS = 128
+#: Threads of a block that holds a whole tensor.
+_MOST_THREADS = 512
 
 
 @dataclass(frozen=True)
@@ -94,18 +91,19 @@ class Plan:
         return sum(self._bytes(one) for one in self.tiles)
 
     def _bytes(self, one: StagedLoad) -> int:
-        rows = [self.tile[dim] for dim in one.dims]
-        elements = prod(rows) if one.place.images else one.place.strides[0] * rows[0]
-        return elements * one.access.bytes
+        return one.place.elements(self.tile) * one.access.bytes
 
     def __str__(self) -> str:
         group = self.out.unit[self.tiles[0].dims[-1]]
         vector = self.out.unit[-1]
         turned = f", {group} by {vector} turned in registers" if group > 1 else ""
         rows = any(one.place.images is None for one in self.tiles)
+        laid_out = "padded" if rows else "swizzled"
+        if any(one.place.modes is not None for one in self.tiles):
+            laid_out = f"one block, {self.tiles[0].walk.lanes} lanes in and {self.out.lanes} out"
         return (
             f"tile {'x'.join(map(str, self.tile))}, {self.threads} threads, "
-            f"{'padded' if rows else 'swizzled'}, stores of {vector} elements{turned}"
+            f"{laid_out}, stores of {vector} elements{turned}"
         )
 
 
@@ -131,6 +129,7 @@ def plan_tile(nest: Nest, names: set[str], most: int | None, vector_bytes: int) 
     accesses = [_store_of(nest), *staged]
     orders = [dims_of(access, nest) for access in accesses]
     tile = box(extents, orders, [access.bytes for access in accesses])
+    most_of_all = most or _MOST_THREADS
     most = most or _usual_threads(prod(tile) * accesses[0].bytes, accesses[0].bytes)
     plan = _boxes(nest, staged, tile, most, vector_bytes)
     known = [extent for extent in extents if extent is not None]
@@ -140,11 +139,14 @@ def plan_tile(nest: Nest, names: set[str], most: int | None, vector_bytes: int) 
     rows = [known[side.order[-1]] * side.size for side in sides]
     if not any(row % SECTOR_BYTES for row in rows) or not all(s.is_dense(known) for s in sides):
         return plan
-    if prod(known) <= _ONE_BLOCK and (
-        whole := _in_one_block(nest, plan, known, most, vector_bytes)
-    ):
-        return whole
-    return _ragged(nest, plan, known, most, vector_bytes)
+    # Where only one side is ragged, blocks of whole rows may do as well.
+    held = _held(nest, plan, known, most_of_all) if all(r % SECTOR_BYTES for r in rows) else None
+    if held is not None:
+        return held
+    plan = _ragged(nest, plan, known, most, vector_bytes)
+    if _moves_each_once(nest, plan, known):
+        return plan
+    return _held(nest, plan, known, most_of_all) or plan
 
 
 def _together(
@@ -289,39 +291,31 @@ def _whole_rows(
     return None
 
 
-def _in_one_block(
-    nest: Nest, boxes: Plan, extents: list[int], most: int, vector_bytes: int
-) -> Plan | None:
-    """Plan a small tensor as one tile: both sides walk over it as over one range.
+def _held(nest: Nest, plan: Plan, extents: list[int], most: int) -> Plan | None:
+    """Plan a tensor that one block can hold as one tile; None if none is found."""
+    load, order = plan.tiles[0].access, plan.tiles[0].dims
+    found = one_block(tuple(extents), order, load.bytes, _store_of(nest).bytes, most)
+    if found is None:
+        return None
+    return Plan(extents, [StagedLoad(load, found.into, found.place)], found.out, found.threads)
 
-    So no sector is moved twice, wherever rows begin. A request then spans rows of both orders, and
-    its elements must meet every bank once in either: with 32, 16 or 8 lanes and rows of a length of
-    their own, in the order of the load or of the store, they do in all that was tried (3 to 65
-    times 2 to 9 elements of 1, 2 and 4 bytes), and in most of up to 4096 elements.
-    """
-    load, store = boxes.tiles[0].access, _store_of(nest)
-    order = boxes.tiles[0].dims
-    stores = _dividing(_store_vector(nest, [load], vector_bytes), extents[-1])
-    loads = _dividing(load.vector([nest.loops[order[-1]]], vector_bytes), extents[order[-1]])
-    for lanes, wide, read in product((32, 16, 8), _halves(stores), _halves(loads)):
-        out = box_walk(extents, range(len(extents)), wide)
-        into = box_walk(extents, order, read)
-        threads = min(lanes, ceil_power(max(into.units, out.units)))
-        sides = ((into, read * load.bytes), (out, wide * store.bytes))
-        if (
-            max(into.units, out.units) > _MOST_STEPS * threads
-            or threads > most
-            or any(walk.units > threads and threads * width % SECTOR_BYTES for walk, width in sides)
-        ):
-            continue
-        rows = [order] if wide * read > 1 else [order, tuple(range(len(extents)))]
-        for row in rows:
-            place, left = place_tile(
-                extents, row, into, out, load.bytes, lanes=threads, any_row=True
-            )
-            if left == 0:
-                return Plan(extents, [StagedLoad(load, into, place)], out, threads)
-    return None
+
+def _moves_each_once(nest: Nest, plan: Plan, extents: list[int]) -> bool:
+    """Whether a plan of a tensor that one block could hold moves no sector twice."""
+    load, store = plan.tiles[0], _store_of(nest)
+    if prod(extents) * load.access.bytes > STATIC_SHARED_BYTES:
+        return False
+    ways = [
+        (load.walk, load.dims, load.access.bytes),
+        (plan.out, range(len(extents)), store.bytes),
+    ]
+    return all(
+        moved_sectors(
+            replace(walk, lanes=min(WARP_SIZE, plan.threads)), plan.tile, extents, order, size
+        )
+        == -(-prod(extents) * size // SECTOR_BYTES)
+        for walk, order, size in ways
+    )
 
 
 def _ways_out(

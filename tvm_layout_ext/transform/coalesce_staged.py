@@ -24,10 +24,10 @@ from ..analysis.mapping import Mapping, merged_run
 from ..analysis.staged_plan import Plan, StagedLoad, dims_of, plan_tile
 from ..analysis.staging import Walk
 from ..errors import ScheduleError
-from ..hardware import STATIC_SHARED_BYTES
+from ..hardware import STATIC_SHARED_BYTES, WARP_SIZE
 from .coalesce_direct import fuse
 from .coalesce_policy import keep_stores
-from .swizzle_shared import SWIZZLE, swizzle_text
+from .swizzle_shared import SWIZZLE
 
 __all__ = ["schedule_staged"]
 
@@ -79,7 +79,7 @@ def schedule_staged(
     loads = [vector or cache for cache, vector in zip(caches, held, strict=True)]
     width = plan.out.unit[-1] * _store_bytes(merged)
     text = f"{plan}{keep_stores(sch, block, stored, width)}"
-    return text, [*loads, *direct, block, stored]
+    return text, [*loads, *direct, block, *([stored] if stored is not block else [])]
 
 
 def _store_bytes(nest: Nest) -> int:
@@ -159,6 +159,9 @@ def _write_out(
 ) -> tuple[Any, Sequence[Any]]:
     """Bind the block's own loops, and put its result into registers before it is stored.
 
+    Where some lanes sit idle it is stored at once: TVM guards what stores, and would let all lanes
+    read the tile for a register.
+
     Returns
     -------
     tuple
@@ -171,19 +174,22 @@ def _write_out(
         for cache, one in zip(caches, plan.tiles, strict=True)
         if walk.unit[one.dims[-1]] > 1
     ]
-    same = _map_of(lambda *i: list(i), read_nest(sch, block))
-    out = sch.reindex_cache_write(block, 0, "local", same)
+    out = block
+    if walk.lanes == WARP_SIZE:
+        same = _map_of(lambda *i: list(i), read_nest(sch, block))
+        out = sch.reindex_cache_write(block, 0, "local", same)
     loops = dict(enumerate(sch.get_loops(out)))
     grid_loops, fused, units = _walk_loops(sch, loops, walk, plan.tile, list(loops))
     grid = _launch_order(sch, grid_loops, plan)
     sch.bind(grid, "blockIdx.x")
-    step, thread = sch.split(fused, [None, plan.threads])
+    step, thread = _deal(sch, fused, walk, plan.threads)
     sch.bind(thread, "threadIdx.x")
     sch.unroll(step)
     for unit in units[:-1]:
         sch.unroll(unit)
     sch.vectorize(units[-1])
-    _compute_in(sch, block, thread, along=None)
+    if out is not block:
+        _compute_in(sch, block, thread, along=None)
     for word in words:
         _compute_in(sch, word, thread, along=-1)
     for cache in caches:
@@ -220,6 +226,15 @@ def _walk_loops(
     sch.reorder(*outer, *reversed(order), *held)
     fused = fuse(sch, list(reversed(order))) if order else sch.add_unit_loop(held[0])
     return outer, fused, held
+
+
+def _deal(sch: Any, fused: Any, walk: Walk, threads: int) -> tuple[Any, Any]:
+    """Split a walk's loop into steps and threads; of each warp only the walk's lanes take part."""
+    if walk.lanes == WARP_SIZE or threads < WARP_SIZE:
+        step, thread = sch.split(fused, [None, threads])
+        return step, thread
+    step, warp, part = sch.split(fused, [None, threads // WARP_SIZE, walk.lanes])
+    return step, fuse(sch, [warp, *sch.split(part, [None, WARP_SIZE])])
 
 
 def _vector_loads(sch: Any, block: Any) -> list[Any]:
@@ -268,7 +283,7 @@ def _read_in(sch: Any, cache: Any, one: StagedLoad, plan: Plan, held: Any | None
     used = sorted(one.dims)
     loop_of = dict(zip(used, loops[len(loops) - len(used) :], strict=True))
     _, fused, units = _walk_loops(sch, loop_of, one.walk, plan.tile, one.dims)
-    step, thread = sch.split(fused, [None, plan.threads])
+    step, thread = _deal(sch, fused, one.walk, plan.threads)
     sch.bind(thread, "threadIdx.x")
     sch.unroll(step)
     if held is None:
@@ -278,7 +293,7 @@ def _read_in(sch: Any, cache: Any, one: StagedLoad, plan: Plan, held: Any | None
         part, element = sch.split(units[-1], [None, one.put])
         sch.unroll(part)
         sch.vectorize(element)
-    if one.place.images is not None:
-        sch.annotate(cache, SWIZZLE, swizzle_text(one.place.images))
+    if one.place.swizzle is not None:
+        sch.annotate(cache, SWIZZLE, one.place.swizzle)
     else:
         sch.storage_align(cache, 0, len(one.dims) - 2, one.place.row, 0)

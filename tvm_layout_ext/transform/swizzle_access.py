@@ -32,7 +32,7 @@ class Swizzled:
     buffer : Buffer
     shape : sequence of int
         Its extents, or their bounds.
-    placement : Strided or Xor
+    placement : Strided, Xor or Modes
     name : str
         The mode, for messages.
     block : str
