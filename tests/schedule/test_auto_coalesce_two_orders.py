@@ -448,6 +448,21 @@ def test_two_tiles_of_one_order_are_walked_as_one_is(dtype: str) -> None:
     assert run(sch, case).sectors == least(case)
 
 
+@pytest.mark.parametrize("shifts", [(0, 1), (1, 0), (0, 2)])
+def test_tiles_of_one_order_take_the_vectors_of_the_least_aligned(shifts: tuple[int, int]) -> None:
+    a = te.placeholder((64, 68), "float32", "A")
+    b = te.compute((64, 64), lambda i, j: a[j, i + shifts[0]] + a[j, i + shifts[1]], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    assert sch.auto_coalesce("B").path == "staged"
+    x = np.random.default_rng(0).integers(-9, 9, (64, 68)).astype("float32")
+    report = simulate(sch, x, None)
+    expected = sum(x[:, shift : shift + 64] for shift in shifts)
+    np.testing.assert_array_equal(report.outputs["B"], expected.T)
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+    widths = {x.vector_bytes for x in report.accesses if x.buffer == "A"}
+    assert widths == {4 if 1 in shifts else 8}
+
+
 def test_too_many_tiles_leave_the_block_direct_and_say_why() -> None:
     a = te.placeholder((72, 64), "float32", "A")
     b = te.compute((64, 64), lambda i, j: a[j, i] + a[j + 1, i] + a[j + 2, i] + a[j + 3, i], "B")
