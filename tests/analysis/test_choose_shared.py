@@ -81,3 +81,12 @@ def test_padded_rows_of_64_bytes_cost_a_copy_more_than_a_store() -> None:
         ]
     assert found["store"] == [4, 8]
     assert found["cp.async"][0] == 8 < found["cp.async"][1]
+
+
+def test_a_narrow_copy_goes_through_the_cache_whose_banks_its_source_meets() -> None:
+    """Words of a column lie in one bank of the L1 cache, wherever they are put."""
+    down = requests("cp.async", [64, 32], "float32", LANE, 0 * LANE, 1, False)
+    along = requests("cp.async", [64, 32], "float32", 0 * LANE, LANE, 1, False)
+    for way in (dense([64, 32]), padded([64, 32], 1)):
+        assert count(down, way).wavefronts == 32
+        assert count(along, way).wavefronts == 1
