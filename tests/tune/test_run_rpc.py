@@ -21,6 +21,7 @@ from tvm.s_tir.meta_schedule.runner import RunnerInput
 from tests.tune.artifacts import Shelf, doubling_task
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import TargetError
+from tvm_layout_ext.tune import rpc_client
 from tvm_layout_ext.tune.builder import CubinBuilder
 from tvm_layout_ext.tune.measure import Measured, Timing
 from tvm_layout_ext.tune.rpc_server import main as serve
@@ -149,6 +150,46 @@ def test_waiting_for_a_server_is_not_counted_and_hanging_is(
     # The server was busy with the session of the first for longer than a trial may take.
     assert right.verified
     assert sticky.error == "DeviceError: CUDA: an illegal memory access was encountered"
+
+
+def test_session_serves_many_trials_and_ends_with_one_that_fails(
+    farm: Farm, runner: RpcRunner, shelf: Shelf
+) -> None:
+    # The third writes into the input and is itself right: the fourth is tried in a fresh session.
+    names = ["right", "right", "stray", "right", "one wrong", "right", "right"]
+    measured = results(runner, shelf.inputs(*names))
+    assert [one.verified for one in measured] == [name != "one wrong" for name in names]
+    opened = [one.phases.get("session", 0.0) > 0 for one in measured if one.verified]
+    # One session for the first trials at most, one for the fourth, one after the wrong result.
+    assert opened[1:] == [False, False, True, True, False]
+    worked = [one.phases for one in measured if one.verified]
+    assert all(set(one) == {"wait", "session", "upload", "run"} for one in worked)
+    assert all(one["wait"] >= 0 and one["run"] > 0 for one in worked)
+
+
+def test_problem_is_sent_once_a_server(
+    farm: Farm, runner: RpcRunner, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    call = rpc_client._There.call
+
+    def noting(name: str, *args: object) -> object:
+        sent.append(name)
+        return call(name, *args)
+
+    monkeypatch.setattr(rpc_client._There, "call", noting)
+    for seat in runner._seats:
+        seat._drop()
+    free = runner.tracker.next_free()
+    if free is None:
+        pytest.fail("there is no server")
+    job = runner._job(shelf.artifact("right"), "cpu")
+    rpc_client.open_session(*free)
+    rpc_client.prepare(job)
+    rpc_client.upload(job)
+    assert rpc_client.run(job, 10)["measured"]["verified"]
+    rpc_client.close_session()
+    assert sent == ["device_name", "holds", "prepare", "library", "measure"]
 
 
 def test_winner_is_verified_and_finalists_take_turns_on_one_server(
