@@ -144,6 +144,16 @@ def test_a_turned_addend() -> None:
     run(what, lambda product, d: product + d.T)
 
 
+@pytest.mark.parametrize("step", [0, 2])
+def test_addends_that_are_no_neighbours_are_loaded_one_by_one(step: int) -> None:
+    """A column that is added to each column, and every second element."""
+    what = Sum(lambda c, d, i, j: c[i, j] + d[i, step * j], d_shape=(64, 128))
+    run(what, lambda product, d: product + (d[:, ::2] if step else d[:, :1]))
+    text = tlx.lower(what.schedule(), target=tlx.cuda_target("sm_80")).script()
+    assert "D_1[" in text
+    assert "D_1[T.Ramp(" not in text
+
+
 def test_sectors_of_the_addend_stay_as_they_were() -> None:
     """As many sectors as the same loads after the sum, where a subtraction keeps them."""
     fused = run(Sum(), lambda product, d: product + d)
