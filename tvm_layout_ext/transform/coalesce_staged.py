@@ -145,7 +145,14 @@ def _hold(sch: Any, cache: Any, one: StagedLoad) -> Any | None:
 
 def _cache(sch: Any, block: Any, name: str, dims: Sequence[int], scope: str) -> Any:
     """Read a buffer through another one that has just these dims of the nest, in this order."""
-    reads = [str(region.source.name) for region in sch.get(block).reads]
+    sources = [region.source for region in sch.get(block).reads]
+    reads = [str(source.name) for source in sources]
+    strides = list(sources[reads.index(name)].ty.strides)
+    if strides and len(strides) != len(dims):
+        raise ScheduleError(
+            f"TVM gives the {len(strides)} strides of {name} to its tile, which has {len(dims)} "
+            "dims"
+        )
 
     def index_map(*iters: Any) -> list[Any]:
         return [iters[dim] for dim in dims]
