@@ -90,3 +90,6 @@ def test_a_narrow_copy_goes_through_the_cache_whose_banks_its_source_meets() -> 
     for way in (dense([64, 32]), padded([64, 32], 1)):
         assert count(down, way).wavefronts == 32
         assert count(along, way).wavefronts == 1
+    # Past the cache, 32 lines would take 32.
+    diagonal = requests("cp.async", [64, 32], "float32", LANE, LANE, 1, False)
+    assert count(diagonal, dense([64, 32])).wavefronts == 1
