@@ -108,7 +108,7 @@ def test_slices_are_numpys_with_the_fewest_sectors(
         padded((9, 1003), (2, 2), (2, 2), "float32", value=1.5),
         padded((300, 1000), (0, 1), (0, 0), "float16"),
         # A warp starts in the border, in a vector that only the warp before it needs.
-        padded((3, 125), (0, 1), (0, 8), "float32"),
+        padded((3, 125), (0, 1), (0, 140), "float32"),
         padded((3, 20, 77), (0, 1, 1), (0, 1, 2), "float32"),
         sliced((5, 6, 9, 100), (1, 2, 3, 5), (4, 2, 5, 90), "float16"),
         sliced((5000,), (1,), (4097,), "float16"),
