@@ -96,8 +96,8 @@ print(f"{again.resumed} of {len(again.trials)} trials came from the log")
 # In Python the runner is ``runner="rpc:HOST:9190:h200"``. Servers of one key should have the same
 # GPU, as their times are compared. A server that dies is dropped, and its trial is tried elsewhere;
 # waiting for a free one, opening a session and sending are not counted as time. A session serves
-# many trials; it is given back after a minute without one, or when others wait for the server. RPC is neither encrypted nor authenticated: use it
-# in a network that you trust.
+# many trials; it is given back after a minute without one, or when others wait for the server. RPC
+# is neither encrypted nor authenticated: use it in a network that you trust.
 
 ######################################################################
 # Knobs of one's own
