@@ -3,6 +3,7 @@
 A tile that is a power of two along each dim lies as :func:`~tvm_layout_ext.layout.optimal_swizzle`
 finds best. It is asked for the order of whole vectors, whose elements stay together: asked for
 single elements it keeps conflicts away just as well, but splits the 16 bytes that a thread brings.
+Where a warp reads only 2 words of each vector at once it is asked for that of halves.
 Other tiles lie in rows, padded so that few rows meet in a bank.
 """
 

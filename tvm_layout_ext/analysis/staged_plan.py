@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from ..errors import ScheduleError
-from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, SECTOR_BYTES, STATIC_SHARED_BYTES, WARP_SIZE
+from ..hardware import SECTOR_BYTES, STATIC_SHARED_BYTES, WARP_SIZE
 from .access import Access, Nest
-from .mapping import own_order
 from .one_block import moved_sectors, one_block
-from .shared_tile import SharedTile, end_conflicts, place_tile
-from .staging import (
-    LINE_BYTES,
-    WIDE_ROW_BYTES,
-    Walk,
-    box,
-    load_walk,
-    store_walk,
-    widest_load,
+from .shared_tile import end_conflicts, place_tile
+from .staged_boxes import (
+    Plan,
+    StagedLoad,
+    dims_of,
+    plan_boxes,
+    shared_out,
+    store_of,
+    store_vector,
 )
+from .staging import Walk, box
 from .whole_rows import Side, box_walk, patch_walks, reshaped, sectors, whole_rows
 
 __all__ = ["Plan", "StagedLoad", "dims_of", "plan_tile"]
@@ -29,82 +29,10 @@ __all__ = ["Plan", "StagedLoad", "dims_of", "plan_tile"]
 #: at 0.974 of a copy and 0.964, 128x256 of i8 at 0.950 and 0.931; 64x64 of f16 at 0.98 with either.
 _LARGE_TILE = 1 << 14
 #: The same for 1,024 threads, of elements of 2 bytes: on an H200 (driver 580.159.04) 128x128 of f16
-#: went at 4.12 TB/s so, and at 4.08 with 512. Of f32 and i8 no tile is faster with more than 512.
+#: went at 4.12 TB/s so, and at 4.08 with 512; f32 and i8 stay at 512.
 _LARGEST_TILE, _LARGEST_OF = 1 << 15, 2
-#: Bytes of the elements whose tiles are written in wide rows.
-_WIDE_ELEMENTS = (2, 4)
 #: Threads of a block that holds a whole tensor.
 _MOST_THREADS = 512
-
-
-@dataclass(frozen=True)
-class StagedLoad:
-    """A staged load.
-
-    Attributes
-    ----------
-    access : Access
-        The load, in the loops of the merged nest.
-    walk : Walk
-        How threads bring the tile.
-    place : SharedTile
-        Where they put it.
-    put : int, optional
-        Elements that they put down at once, where that is less than they bring at once.
-    """
-
-    access: Access
-    walk: Walk
-    place: SharedTile
-    put: int | None = None
-
-    @property
-    def dims(self) -> tuple[int, ...]:
-        """Dims that it depends on, in the order of the shared rows, the innermost last."""
-        return self.place.order
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a block of threads moves a tile.
-
-    Attributes
-    ----------
-    tile : list of int
-        Elements along each dim, in the order of the store.
-    tiles : list of StagedLoad
-        Its ways in.
-    out : Walk
-        Its way out.
-    threads : int
-        A power of two.
-    """
-
-    tile: list[int]
-    tiles: list[StagedLoad]
-    out: Walk
-    threads: int
-
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of all tiles in shared memory."""
-        return sum(self._bytes(one) for one in self.tiles)
-
-    def _bytes(self, one: StagedLoad) -> int:
-        return one.place.elements(self.tile) * one.access.bytes
-
-    def __str__(self) -> str:
-        group = self.out.unit[self.tiles[0].dims[-1]]
-        vector = self.out.unit[-1]
-        turned = f", {group} by {vector} turned in registers" if group > 1 else ""
-        rows = any(one.place.images is None for one in self.tiles)
-        laid_out = "padded" if rows else "swizzled"
-        if any(one.place.modes is not None for one in self.tiles):
-            laid_out = f"one block, {self.tiles[0].walk.lanes} lanes in and {self.out.lanes} out"
-        return (
-            f"tile {'x'.join(map(str, self.tile))}, {self.threads} threads, "
-            f"{laid_out}, stores of {vector} elements{turned}"
-        )
 
 
 def plan_tile(nest: Nest, names: set[str], most: int | None, vector_bytes: int) -> Plan:
@@ -126,12 +54,12 @@ def plan_tile(nest: Nest, names: set[str], most: int | None, vector_bytes: int) 
     if (together := _together(nest, staged, most, vector_bytes)) is not None:
         return together
     extents = [loop.size for loop in nest.loops]
-    accesses = [_store_of(nest), *staged]
+    accesses = [store_of(nest), *staged]
     orders = [dims_of(access, nest) for access in accesses]
     tile = box(extents, orders, [access.bytes for access in accesses])
     most_of_all = most or _MOST_THREADS
     most = most or _usual_threads(prod(tile) * accesses[0].bytes, accesses[0].bytes)
-    plan = _boxes(nest, staged, tile, most, vector_bytes)
+    plan = plan_boxes(nest, staged, tile, most, vector_bytes)
     known = [extent for extent in extents if extent is not None]
     if len(staged) > 1 or len(known) < len(extents) or len(orders[0]) < len(extents):
         return plan
@@ -177,7 +105,7 @@ def _ragged(nest: Nest, plan: Plan, extents: list[int], most: int, vector_bytes:
     Of staged loads in several orders each would want its own rows whole; those stay with boxes.
     """
     boxes = [
-        _boxes(nest, [plan.tiles[0].access], tile, most, vector_bytes)
+        plan_boxes(nest, [plan.tiles[0].access], tile, most, vector_bytes)
         for tile in reshaped(plan.tile, plan.tiles[0].dims[-1], extents)
     ]
 
@@ -188,76 +116,9 @@ def _ragged(nest: Nest, plan: Plan, extents: list[int], most: int, vector_bytes:
     return _whole_rows(nest, best, extents, most, vector_bytes) or best
 
 
-def _boxes(
-    nest: Nest, staged: Sequence[Access], tile: list[int], most: int, vector_bytes: int
-) -> Plan:
-    """Plan the ways through a tile that is a power of two along each dim."""
-    store = _store_of(nest)
-    sizes = [loop.size for loop in nest.loops]
-    ragged = any(n is None or n % part for n, part in zip(sizes, tile, strict=True))
-    vector = min(_store_vector(nest, staged, vector_bytes), tile[-1])
-    full = vector * store.bytes == MAX_ACCESS_BYTES and tile[-1] * store.bytes >= WIDE_ROW_BYTES
-    if full and store.bytes in _WIDE_ELEMENTS and not ragged:
-        wide = _box(nest, staged, tile, most, vector_bytes, WIDE_ROW_BYTES)
-        if wide is not None:
-            return wide
-    plan = _box(nest, staged, tile, most, vector_bytes, LINE_BYTES, ragged=ragged)
-    assert plan is not None
-    return plan
-
-
-def _box(
-    nest: Nest,
-    staged: Sequence[Access],
-    tile: list[int],
-    most: int,
-    vector_bytes: int,
-    row_bytes: int,
-    *,
-    ragged: bool = False,
-) -> Plan | None:
-    """Plan a tile of which a warp stores so many bytes of a row.
-
-    In rows of more than a line a thread puts down part of the vector that it brings, as reading
-    them back asks for; None if some would still meet a bank twice.
-    """
-    store = _store_of(nest)
-    orders = [dims_of(access, nest) for access in staged]
-    vector = min(_store_vector(nest, staged, vector_bytes), tile[-1])
-    sides = list(zip(staged, orders, strict=True))
-    vectors = [_load_vector(access, order[-1], nest, tile, vector_bytes) for access, order in sides]
-    puts = [
-        _put(access, order[-1], tile, width, (vector, store.bytes), row_bytes)
-        for (access, order), width in zip(sides, vectors, strict=True)
-    ]
-    is_wide = row_bytes > LINE_BYTES
-    vectors = vectors if is_wide else puts
-    group = min(_group(staged[0]), tile[orders[0][-1]])
-    shares = [prod(tile) // (vector * group)]
-    shares += [prod(tile[d] for d in o) // v for o, v in zip(orders, vectors, strict=True)]
-    threads = _threads(shares, most)
-    out = store_walk(
-        tile,
-        orders[0][-1],
-        vector=vector,
-        group=group,
-        size=store.bytes,
-        threads=threads,
-        row_bytes=row_bytes,
-    )
-    tiles = []
-    for (access, order), width, put in zip(sides, vectors, puts, strict=True):
-        into, part = load_walk(tile, order, width, threads), put if put < width else None
-        place, left = place_tile(tile, order, into, out, access.bytes, ragged=ragged, put=part)
-        if is_wide and (left or place.images is None):
-            return None
-        tiles.append(StagedLoad(access, into, place, part))
-    return Plan(tile, tiles, out, threads)
-
-
 def _sides(nest: Nest, plan: Plan) -> list[Side]:
     """The load and the store of a plan with one staged load."""
-    load, store = plan.tiles[0], _store_of(nest)
+    load, store = plan.tiles[0], store_of(nest)
     across = tuple(dims_of(store, nest))
     read = WARP_SIZE * load.walk.unit[load.dims[-1]]
     first, lanes = plan.out.pieces[0] if plan.out.pieces else (across[-1], 1)
@@ -272,17 +133,17 @@ def _whole_rows(
     nest: Nest, boxes: Plan, extents: list[int], most: int, vector_bytes: int
 ) -> Plan | None:
     """Plan tiles of whole rows that meet every bank once; None if none moves fewer sectors."""
-    load, store = boxes.tiles[0].access, _store_of(nest)
+    load, store = boxes.tiles[0].access, store_of(nest)
     order, sides = list(boxes.tiles[0].dims), _sides(nest, boxes)
     for tile, (_, stored_whole) in whole_rows(boxes.tile, extents, sides):
-        stores = _dividing(_store_vector(nest, [load], vector_bytes), tile[-1])
+        stores = _dividing(store_vector(nest, [load], vector_bytes), tile[-1])
         loads = _dividing(load.vector([nest.loops[order[-1]]], vector_bytes), tile[order[-1]])
         for out in _ways_out(tile, order[-1], stores, store.bytes, whole=stored_whole):
             for vector in _halves(loads):
                 into = box_walk(tile, order, vector)
                 place, left = place_tile(tile, order, into, out, load.bytes)
                 if left == 0 and not end_conflicts(out, tile, place, load.bytes, extents):
-                    threads = _threads([into.units, out.units], most)
+                    threads = shared_out([into.units, out.units], most)
                     slowest = out.pieces[-1][0]
                     if tile[slowest] < extents[slowest]:
                         # A rest would reach into the next tile, and TVM would load it, too.
@@ -294,7 +155,7 @@ def _whole_rows(
 def _held(nest: Nest, plan: Plan, extents: list[int], most: int) -> Plan | None:
     """Plan a tensor that one block can hold as one tile; None if none is found."""
     load, order = plan.tiles[0].access, plan.tiles[0].dims
-    found = one_block(tuple(extents), order, load.bytes, _store_of(nest).bytes, most)
+    found = one_block(tuple(extents), order, load.bytes, store_of(nest).bytes, most)
     if found is None:
         return None
     return Plan(extents, [StagedLoad(load, found.into, found.place)], found.out, found.threads)
@@ -302,7 +163,7 @@ def _held(nest: Nest, plan: Plan, extents: list[int], most: int) -> Plan | None:
 
 def _moves_each_once(nest: Nest, plan: Plan, extents: list[int]) -> bool:
     """Whether a plan of a tensor that one block could hold moves no sector twice."""
-    load, store = plan.tiles[0], _store_of(nest)
+    load, store = plan.tiles[0], store_of(nest)
     if prod(extents) * load.access.bytes > STATIC_SHARED_BYTES:
         return False
     ways = [
@@ -338,61 +199,6 @@ def _dividing(width: int, extent: int) -> int:
     return min(width, extent & -extent)
 
 
-def _threads(shares: Sequence[int], most: int) -> int:
-    """Threads that share out the tile without a rest, on its way in as on its way out.
-
-    TVM allots shared memory for the rest, too, although nothing is ever there.
-
-    Raises
-    ------
-    ScheduleError
-        If a single thread would take more at once than the tile has.
-    """
-    if min(shares) == 0:
-        raise ScheduleError("A thread would take more elements at once than the tile has")
-    return 1 << (min(most, *shares).bit_length() - 1)
-
-
-def _group(access: Access) -> int:
-    """Elements that fill a bank."""
-    return max(1, BANK_BYTES // access.bytes)
-
-
-def _load_vector(
-    access: Access, inner: int, nest: Nest, tile: Sequence[int], vector_bytes: int
-) -> int:
-    """Elements that a thread can load at once."""
-    if access.steps[inner] != 1:
-        return 1
-    return min(access.vector([nest.loops[inner]], vector_bytes), tile[inner])
-
-
-def _put(
-    access: Access,
-    inner: int,
-    tile: Sequence[int],
-    vector: int,
-    store: tuple[int, int],
-    row_bytes: int,
-) -> int:
-    """Elements of a loaded vector that a thread puts down at once."""
-    group = min(_group(access), tile[inner])
-    width, size = store
-    return widest_load(
-        tile,
-        vector,
-        group,
-        store=width,
-        store_size=size,
-        size=access.bytes,
-        row_bytes=row_bytes,
-    )
-
-
-def _store_of(nest: Nest) -> Access:
-    return next(access for access in nest.accesses if access.kind == "store")
-
-
 def _one_each(nest: Nest, names: set[str]) -> list[Access]:
     found: dict[str, Access] = {}
     for access in nest.accesses:
@@ -404,21 +210,3 @@ def _one_each(nest: Nest, names: set[str]) -> list[Access]:
                 "puts one tile between a block and a buffer; pass it as two buffers"
             )
     return list(found.values())
-
-
-def dims_of(access: Access, nest: Nest) -> list[int]:
-    """Dims that an access depends on, in its own order."""
-    order = own_order(access, nest, nest.loops)
-    where = [next(i for i, own in enumerate(nest.loops) if own is loop) for loop in order]
-    return [i for i in where if access.steps[i] != 0]
-
-
-def _store_vector(nest: Nest, staged: Sequence[Access], vector_bytes: int) -> int:
-    """Elements along the store's innermost dim that all accesses but the staged can take."""
-    last = nest.loops[-1]
-    widths = [
-        access.vector([last], vector_bytes)
-        for access in nest.accesses
-        if access.steps[-1] == 1 and all(access.name != other.name for other in staged)
-    ]
-    return min(widths, default=1)

@@ -2,9 +2,9 @@
 
 A block of threads reads a box of elements in the order of the load and writes it in the order of
 the store. Both ways are blocked layouts. On its way in a warp goes along rows of the load. On its
-way out, lanes go along the store until they fill 128 bytes, then along the load; elements narrower
-than a bank go in groups along the load, a word at a time, and the thread that has such groups for
-several places of the store turns them round in registers.
+way out, lanes go along the store until they fill one or two lines, then along the load; elements
+narrower than a bank go in groups along the load, a word at a time, and the thread that has such
+groups for several places of the store turns them round in registers.
 """
 
 from __future__ import annotations
