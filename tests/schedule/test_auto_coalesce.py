@@ -13,6 +13,7 @@ from tvm_ffi import structural_equal
 import tvm_layout_ext as tlx
 from tvm_layout_ext import decisions
 from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.schedules import gather_rows
 from tvm_layout_ext.simulate import simulate
 
 
@@ -132,10 +133,10 @@ def test_an_element_offset_gets_the_vectors_that_its_factor_allows() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "to", "vector_bytes", "steps"),
-    [("float16", "float16", 16, 2), ("float16", "float32", 16, 2), ("float16", "float16", 4, 4),
+    [("float16", "float16", 16, 1), ("float16", "float32", 16, 1), ("float16", "float16", 4, 4),
      ("float32", "float32", 4, 4), ("float32", "float32", 8, 4), ("int8", "int8", 1, 4)],
 )  # fmt: skip
-def test_a_thread_of_a_large_copy_moves_two_full_vectors(
+def test_a_thread_of_a_large_copy_moves_one_full_vector_or_several_narrow_ones(
     dtype: str, to: str, vector_bytes: int, steps: int
 ) -> None:
     n = 1 << 24
@@ -147,6 +148,14 @@ def test_a_thread_of_a_large_copy_moves_two_full_vectors(
     assert extents == [n // (steps * 128 * vector), steps, 128, *[vector] * (vector > 1)]
 
 
+def test_a_thread_of_a_gather_moves_two_full_vectors() -> None:
+    tensors = gather_rows.compute((1 << 16, 1 << 15, 1024), "int32")
+    sch = schedule_of(*tensors)
+    sch.auto_coalesce("B")
+    extents = [int(sch.get(loop).extent) for loop in sch.get_loops(sch.get_sblock("B"))]
+    assert extents == [(1 << 15), 2, 128, 4]
+
+
 @pytest.mark.parametrize("turned", [False, True])
 def test_more_than_two_to_the_31_elements_need_and_get_64_bit_indices(turned: bool) -> None:
     side = tirx.IntImm("int64", 65536)
@@ -155,9 +164,9 @@ def test_more_than_two_to_the_31_elements_need_and_get_64_bit_indices(turned: bo
     sch = schedule_of(a, b)
     sch.auto_coalesce("B")
     (kernel,) = tlx.device_program(sch).kernels.values()
-    blocks = 131072 if turned else 1048576
+    blocks = 131072 if turned else 2097152
     assert f'T.launch_thread("blockIdx.x", T.int64({blocks}))' in str(kernel)
-    assert "T.int64(8388608)" in str(kernel) or "T.int64(4096)" in str(kernel)
+    assert f"T.int64({8388608 if turned else 2048})" in str(kernel)
 
 
 def test_too_many_elements_for_32_bit_indices_are_refused() -> None:
