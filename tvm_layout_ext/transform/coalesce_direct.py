@@ -20,7 +20,7 @@ DEFAULT_THREADS = 256
 #: to 263 us.
 _DIRECT_THREADS = 128
 #: Bytes that a thread moves where an access is narrower than a full vector, or goes where another
-#: load tells it: both wait less for two at once (a gather of rows took 128.8 us, over 132 with one).
+#: load tells it: both wait less for two at once (a gather of rows took 128.8 us, one vector 132).
 _THREAD_BYTES = 32
 #: Most accesses of a thread that are on their way together, however narrow.
 _STEPS = 4
@@ -80,7 +80,7 @@ def _steps(nest: Nest, mapping: Mapping) -> int:
     """Accesses that a thread does one after the other, by the widest of them."""
     accesses = nest.of_scope("global")
     widest = mapping.vector * max((access.bytes for access in accesses), default=1)
-    if widest >= MAX_ACCESS_BYTES and all(access.is_affine for access in accesses):
+    if widest >= MAX_ACCESS_BYTES and all(access.is_affine() for access in accesses):
         return 1
     return max(1, min(_STEPS, _THREAD_BYTES // widest))
 
