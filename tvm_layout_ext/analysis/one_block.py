@@ -80,7 +80,7 @@ def one_block(
     --------
     >>> plan = one_block((100, 33), (1, 0), 4, 4, 512)
     >>> plan.into.lanes, plan.out.lanes, plan.threads, str(plan.place.modes)
-    (16, 16, 256, '33:101;100:1')
+    (16, 16, 512, '33:101;100:1')
     """
     if prod(extents) * size > STATIC_SHARED_BYTES or len(order) < 2:
         return None
