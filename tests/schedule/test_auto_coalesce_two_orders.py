@@ -253,12 +253,16 @@ def test_after_lowering_one_read_goes_through_a_tile_and_the_other_does_not() ->
     after = s_tir.Schedule(AutoCoalesce()(sch.mod))
     root = after.mod["main"].body.block
     scopes = {str(b.name): str(b.scope()) for b in root.alloc_buffers}
-    assert sorted(scopes.values()) == ["local", "local", "shared"]
+    assert sorted(scopes.values()) == ["local", "local", "local", "shared"]
     (tile,) = (name for name, scope in scopes.items() if scope == "shared")
     shared = after.get(after.get_sblock(tile))
-    # The tile is filled from A itself, along its rows; no copy of A is left.
-    assert [str(region.source.name) for region in shared.reads] == ["A0"]
-    assert str(shared.body.value.indices[1]) == str(shared.body.indices[1])
+    # The tile is filled from A itself by way of registers, along its rows; no copy of A is left.
+    (held,) = (str(region.source.name) for region in shared.reads)
+    loaded = after.get(after.get_sblock(held))
+    assert scopes[held] == "local"
+    assert [str(region.source.name) for region in loaded.reads] == ["A0"]
+    for copy in (shared, loaded):
+        assert str(copy.body.value.indices[1]) == str(copy.body.indices[1])
     own = after.get(after.get_sblock("B"))
     read = {str(region.source.name) for region in own.reads}
     assert tile in read
