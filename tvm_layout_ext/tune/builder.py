@@ -114,6 +114,9 @@ class CubinBuilder(PyBuilder):
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
+            # All start now, not only those that the first build needs, which is the default alone.
+            for _ in range(self.workers):
+                self._pool.submit(_nothing)
         return self._pool
 
     def _result(self, outcome: MapResult) -> BuilderResult:
@@ -126,6 +129,10 @@ class CubinBuilder(PyBuilder):
         else:
             text = describe_error(outcome.value)
         return BuilderResult(None, text)
+
+
+def _nothing() -> None:
+    """Ask nothing of a worker but to be there."""
 
 
 def describe_error(error: BaseException) -> str:

@@ -86,6 +86,9 @@ class LocalRunner(PyRunner):
         self._inputs = Inputs(task)
         folder = self._inputs.folder
         self._seats = [_Seat(index, Worker(folder / f"worker{index}.log")) for index in devices]
+        for seat in self._seats:
+            # It takes seconds to start, while the first candidate is built.
+            seat.worker.begin()
 
     def run(self, runner_inputs: Sequence[RunnerInput]) -> list[MeasuredFuture]:
         """Start all trials; the futures are in the inputs' order."""
