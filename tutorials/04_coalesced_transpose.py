@@ -291,11 +291,10 @@ for name in ("load", "store"):
     print(f"{name}: Triton {covers(triton[name])}, ours {covers(ours[name])}, equal: {same}")
 
 ######################################################################
-# On the side of A both choose alike: full rows, 16 bytes a lane. On the side of B a request needs
-# runs of whole sectors, not of whole rows. That freedom we spend on the tile: the block that a warp
-# stores is chosen so that its reads of shared memory, and the writes before them, meet every bank
-# once. Triton settles the layouts first, by the addresses alone, and then finds the swizzle that
-# suits them.
+# On both sides both choose alike: full rows of 256 bytes, 16 bytes a lane, two rows a request. In
+# tiles that are not full, or have shorter rows, we store 128 bytes of a row of B at once: a request
+# needs runs of whole sectors, not of whole rows. Triton settles the layouts by the addresses alone,
+# and then finds the swizzle that suits them.
 #
 # The tile in shared memory
 # -------------------------
@@ -315,8 +314,9 @@ print(slots(our_tile))
 # The algebra compares the two conversions: the widest access that registers and tile allow, how
 # many requests that makes for the whole tile, and their conflicts. A transpose turns every register
 # vector of one side into lanes of the other, so that no vector serves both. Triton's search
-# wants one that does and so ends at single elements. Ours keeps the 16 bytes that a thread brings
-# together, looks for the order of these, and puts up with single elements on the way out.
+# wants one that does and so ends at single elements. Ours keeps 8 of the 16 bytes that a thread
+# brings together, looks for the order of these, and puts up with single elements on the way out.
+# Of whole vectors a request would read 2 of 4 words, 16 times, and so half of the banks twice.
 
 for who, layouts, tile in (("Triton", triton, triton_tile), ("ours", ours, our_tile)):
     for side, what in (("load", "written"), ("store", "read")):
