@@ -63,6 +63,7 @@ _workloads = st.builds(
         spill_bytes=st.none() | st.integers(0, 1 << 20),
         modelled_seconds=st.none() | _seconds,
         server=_maybe_text,
+        phases=st.none() | st.dictionaries(st.text(max_size=8), _seconds),
     )
 )
 def test_record_survives_its_json_line(record: Record) -> None:
@@ -81,6 +82,7 @@ def test_line_has_the_fields_users_were_promised() -> None:
         "config", "status", "times", "median", "spread", "tflops", "gbps", "smem_bytes",
         "registers", "conflict_model", "verified_on", "error_class", "error_text", "seed", "git_id",
         "kind", "l2", "protocol", "clock_mhz", "spill_bytes", "modelled_seconds", "server",
+        "phases",
     }  # fmt: skip
     assert set(data["workload"]) == {"operator", "shape", "dtype", "hash"}
 
@@ -144,7 +146,16 @@ def test_record_with_a_field_missing_or_of_another_type_is_corrupt(
     assert Log(tmp_path).read().corrupt == 2
 
 
-_LATER = ("kind", "l2", "protocol", "clock_mhz", "spill_bytes", "modelled_seconds", "server")
+_LATER = (
+    "kind",
+    "l2",
+    "protocol",
+    "clock_mhz",
+    "spill_bytes",
+    "modelled_seconds",
+    "server",
+    "phases",
+)
 
 
 def test_line_from_before_the_later_fields_is_read(tmp_path: Path) -> None:
@@ -165,6 +176,7 @@ def test_line_from_before_the_later_fields_is_read(tmp_path: Path) -> None:
         ("spill_bytes", 0.5),
         ("modelled_seconds", "1"),
         ("server", 3),
+        ("phases", [1.0]),
         ("runner", "tpu"),
     ],
 )
