@@ -290,6 +290,26 @@ def test_what_the_user_asked_for_stands(policy: str, axes: tuple[int, ...]) -> N
     assert (f'"{CALL}evict_first_16"' in kernel) == bool(policy)
 
 
+@pytest.mark.parametrize("policy", ["", "evict_first", "evict_last"])
+@pytest.mark.parametrize("coalesced", [True, False])
+def test_a_stage_records_it_for_the_block_that_stores(policy: str, coalesced: bool) -> None:
+    a = te.placeholder((256, 256), "float32", "A")
+    b = te.compute((256, 256), lambda i, j: a[j, i], "B")
+    s = tlx.create_schedule(b.op)
+    if coalesced:
+        s[b].auto_coalesce()
+    else:
+        s[b].bind(b.op.axis[0], tlx.te.thread_axis("blockIdx.x"))
+        s[b].bind(b.op.axis[1], tlx.te.thread_axis("threadIdx.x"))
+    s[b].eviction_policy(policy)
+    with pytest.raises(ScheduleError, match="not 'first'"):
+        s[b].eviction_policy("first")
+    (kernel,) = tlx.device_program(s, [a, b], target=H200).kernels.values()
+    width = 16 if coalesced else 4
+    for one in ("evict_first", "evict_last"):
+        assert (f'"{CALL}{one}_{width}"' in str(kernel.body)) == (one == policy)
+
+
 @pytest.mark.nvcc
 def test_the_policy_reaches_the_machine(tmp_path: Path) -> None:
     """One policy, made without an instruction of its own a store, and one full load for each."""

@@ -9,7 +9,23 @@ from ..intrin.policy_stores import POLICIES
 from ..transform.eviction_policy import AUTO, EVICTION_POLICY
 from .handles import find_block
 
-__all__ = ["eviction_policy"]
+__all__ = ["check_policy", "eviction_policy"]
+
+
+def check_policy(policy: str) -> str:
+    """Give back a policy that there is.
+
+    Raises
+    ------
+    ScheduleError
+        If there is none of this name.
+    """
+    if policy not in ("", AUTO, *POLICIES):
+        raise ScheduleError(
+            f"eviction_policy needs one of {', '.join(POLICIES)}, {AUTO} or an empty string, not "
+            f"{policy!r}."
+        )
+    return policy
 
 
 def eviction_policy(sch: Any, block: Any, policy: str) -> None:
@@ -48,11 +64,7 @@ def eviction_policy(sch: Any, block: Any, policy: str) -> None:
         sch.auto_coalesce("B")
         sch.eviction_policy("B", "evict_last")
     """
-    if policy not in ("", AUTO, *POLICIES):
-        raise ScheduleError(
-            f"eviction_policy needs one of {', '.join(POLICIES)}, {AUTO} or an empty string, not "
-            f"{policy!r}."
-        )
+    check_policy(policy)
     block = find_block(sch, block, "eviction_policy")
     node = sch.get(block)
     written = [region.source for region in node.writes]

@@ -12,6 +12,7 @@ from .. import decisions
 from ..errors import ScheduleError
 from .axes import Axes, is_reduction
 from .double_buffer import double_buffer
+from .eviction_policy import eviction_policy
 from .nests import Nests, legal, reason
 from .swizzle import swizzle
 from .tensor_intrin import TensorIntrin, check_fits
@@ -109,6 +110,8 @@ class Finisher:
                 self.sch.storage_align(block, 0, align.dim, align.factor, align.offset)
         if stage.swizzle_mode is not None:
             swizzle(self.sch, block, 0, stage.swizzle_mode)
+        if stage.policy is not None and stage.coalesce is None:
+            eviction_policy(self.sch, block, stage.policy)
         if stage.num_stages is not None:
             double_buffer(self.sch, block, stage.num_stages, async_copy=stage.async_copy)
         for key, value in sorted(stage.annotations.items()):

@@ -10,6 +10,7 @@ from tvm.tirx import IterVar
 from ..errors import ScheduleError
 from ..transform.auto_coalesce import Request, coalesce
 from .axes import is_reduction
+from .eviction_policy import eviction_policy
 from .kernels import check_parallel, check_threads, root_of, thread_tags
 from .nests import Nest, Nests, legal, marks_around
 from .records import Attach, LoopMark
@@ -74,6 +75,8 @@ class Placer:
                 f"Stage {stage.name} is left to auto_coalesce, but was split or bound since."
             )
         with legal(f"auto_coalesce of {stage.name}"):
+            if stage.policy is not None:
+                eviction_policy(self.sch, nest.block, stage.policy)
             coalesce(self.sch, nest.block, request)
 
     def _compute_at(self, stage: Stage, nest: Nest, attach: Attach) -> None:

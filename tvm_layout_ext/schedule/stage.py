@@ -16,6 +16,7 @@ from ..transform.swizzle_modes import mode_text
 from . import checks
 from .axes import Axes, AxisMap, is_reduction, new_axis
 from .double_buffer import check_async_copy, check_num_stages
+from .eviction_policy import check_policy
 from .records import Attach, Fuse, LoopMark, Move, Reorder, Split, StorageAlign
 from .swizzle import SwizzleMode
 
@@ -54,6 +55,7 @@ class Stage:
         self.num_stages: int | None = None
         self.async_copy: bool | str = "auto"
         self.coalesce: Request | None = None
+        self.policy: str | None = None
         self.scope: str | None = None
         self.store_predicate: Any = None
         self.attach: Attach | None = None
@@ -343,6 +345,13 @@ class Stage:
                 f"its axes are {self.leaf}."
             )
         self.coalesce = Request(num_threads, vector_bytes, stage)
+
+    def eviction_policy(self, policy: str) -> None:
+        """Let L2 evict what this stage stores to global memory last, or first.
+
+        See :func:`tvm_layout_ext.schedule.eviction_policy.eviction_policy` for the policies.
+        """
+        self.policy = check_policy(policy)
 
     def set_store_predicate(self, predicate: Any) -> None:
         """Store the result where ``predicate`` holds: ``thread.var.equal(0)``, and nothing else.
