@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,10 @@ def test_ragged_products_replay_from_their_traces() -> None:
     verify_trace_roundtrip(scheduled(product), product.func(), debug_mask="none")
 
 
-def staged_by_stmatrix(product: Product) -> s_tir.Schedule:
+def staged_by_stmatrix(
+    product: Product, lay_out: Callable[[s_tir.Schedule, Any], None] | None = None
+) -> s_tir.Schedule:
+    """Results leave by ``stmatrix``; ``lay_out`` gets the block that was its copy."""
     sch = s_tir.Schedule(product.func())
     tc = sch.use_tensor_core("C")
     out = sch.cache_write(tc.result, 0, "shared")
@@ -101,6 +105,8 @@ def staged_by_stmatrix(product: Product) -> s_tir.Schedule:
     sch.reverse_compute_at(held, warps)
     sch.reverse_compute_at(out, kernel)
     sch.store_matrix(held)
+    if lay_out is not None:
+        lay_out(sch, held)
     sch.spread_sums(tc.result)
     for block in (tc.a, tc.b, out):
         _, y, x = sch.split(sch.fuse(*sch.get_loops(block)[-2:]), [None, 2, 32])
@@ -117,6 +123,23 @@ def test_stmatrix_stores_what_the_warp_holds() -> None:
     report = simulated(product, sch)
     assert report.hazards == []
     verify_trace_roundtrip(sch, product.func())
+
+
+@pytest.mark.parametrize(
+    ("lay_out", "conflicts"),
+    [
+        (None, 224),
+        (lambda sch, held: sch.swizzle(held, 0, "auto"), 0),
+        (lambda sch, held: sch.swizzle(held, 0, "none"), 224),
+        (lambda sch, held: sch.storage_align(held, 0, -2, 64, 8), 0),
+    ],
+)
+def test_what_is_asked_for_the_copy_in_a_stmatrix_tile_is_not_lost(
+    lay_out: Any, conflicts: int
+) -> None:
+    product = Product(out="float16", shape=(32, 64, 32), epilogue=True, b_transposed=True)
+    report = simulated(product, staged_by_stmatrix(product, lay_out))
+    assert [x.bank_conflicts for x in report.accesses if x.kind == "stmatrix"] == [conflicts]
 
 
 def test_barriers_stand_between_copies_and_ldmatrix() -> None:

@@ -25,6 +25,8 @@ __all__ = ["START", "TENSOR_CORE", "LowerTensorCore"]
 TENSOR_CORE = ANNOTATION_PREFIX + "tensor_core"
 #: In the place of the intrinsic that clears: the sums start at what their ``init`` loads.
 START = ANNOTATION_PREFIX + "start"
+#: Where ``storage_align`` keeps buffer, axis, factor and offset.
+_PADDING = "buffer_dim_align"
 _NAME = "LowerTensorCore"
 _MOST_ELEMENTS = 2**31 - 1
 
@@ -45,6 +47,7 @@ def _lower(sch: Any, block: Any) -> None:
     intrinsic, *clears = (str(one) for one in node.annotations[TENSOR_CORE])
     _check_threads(sch, block, name)
     sch.unannotate(block, TENSOR_CORE)
+    _lift(sch, block)
     _lay_out(sch, block, intrinsic)
     if clears and node.init is not None:
         clear = sch.decompose_reduction(block, _first_summed(sch, block))
@@ -54,6 +57,23 @@ def _lower(sch: Any, block: Any) -> None:
             _tensorize(sch, clear, clears[0], f"{name}, which it clears,")
     _tensorize(sch, block, intrinsic, name)
     decisions.note(_NAME, name, _told(intrinsic))
+
+
+def _lift(sch: Any, block: Any) -> None:
+    """Give a tile what was asked for its one statement, which the instruction takes the place of.
+
+    ``sch.get_sblock`` of a block's name finds the statement once ``blockize`` made the tile, so
+    ``sch.swizzle`` and ``sch.storage_align`` land there; both write the same buffer.
+    """
+    for inner in sch.get_child_blocks(block):
+        for key, value in sch.get(inner).annotations.items():
+            if key in sch.get(block).annotations:
+                continue
+            if key == _PADDING:
+                for entry in value:
+                    sch.storage_align(block, *map(int, entry))
+            elif key.startswith(ANNOTATION_PREFIX):
+                sch.annotate(block, key, value)
 
 
 def _spread_start(sch: Any, clear: Any) -> None:
