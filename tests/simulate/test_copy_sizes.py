@@ -11,7 +11,7 @@ from tvm.script import tirx as T
 
 from tests.simulate import kernels, matrix_programs
 from tvm_layout_ext.build import device_program
-from tvm_layout_ext.errors import NotModelled
+from tvm_layout_ext.errors import NotModelled, SimulationError
 from tvm_layout_ext.simulate import simulate
 
 A = kernels.random((32, 8), "float16")
@@ -86,3 +86,13 @@ def test_part_of_an_element_is_refused() -> None:
     program = matrix_programs.copy_with(lambda v: T.Cast("uint32", v))
     with pytest.raises(NotModelled, match="with 1 bytes of source"):
         simulate(program, A, None)
+
+
+def test_an_address_is_computed_where_nothing_is_read_too() -> None:
+    """The index of a source of 0 bytes is loaded: once for the warp, and it must be there."""
+    report = simulate(matrix_programs.copy_by_index(32), A, np.arange(32, dtype="int32"), None)
+    np.testing.assert_array_equal(report.outputs["D"], np.where(FIRST_TEN, A, 0))
+    load = next(a for a in report.accesses if a.buffer == "I")
+    assert (load.bytes, load.sectors) == (128, 4)
+    with pytest.raises(SimulationError, match="load at index 20 of I, which has shape"):
+        simulate(matrix_programs.copy_by_index(20), A, np.arange(20, dtype="int32"), None)

@@ -102,6 +102,13 @@ REASONS: dict[str, tuple[dict[str, Any], str]] = {
         {"value": "T.if_then_else((t * 4 + v) % 2 == 0, A[k, t * 4 + v], T.float32(0))"},
         "does not say how many elements are in range",
     ),
+    "bound loaded under a bound": (
+        {
+            "value": "T.if_then_else(k < n, T.if_then_else("
+            "t * 4 + v < T.Cast('int32', A[k, 0]), A[k, t * 4 + v], T.float32(0)), T.float32(0))"
+        },
+        "is loaded under another one",
+    ),
     "bound of another step": (
         {"value": "T.if_then_else((t * 4 + v) * 2 < n, A[k, t * 4 + v], T.float32(0))"},
         "does not end at one element",
@@ -157,6 +164,44 @@ def test_ragged_tails_are_zeros(cut: int) -> None:
     inputs = stream.inputs(3, cut, np.random.default_rng(cut))
     report = simulate(sch, *inputs, None, 3, len(inputs[0]))
     np.testing.assert_array_equal(report.outputs["B"], stream.expected(inputs, 3))
+    assert not report.hazards
+
+
+@pytest.mark.parametrize("length", [-(2**32) + 7, -1, 0, 50, 128, 2**31, 2**32, 2**32 + 5, 2**62])
+@pytest.mark.parametrize("wide", [1, 4])
+def test_a_bound_of_64_bits_is_not_narrowed_before_it_is_cut(length: int, wide: int) -> None:
+    """2^31 as int32 would be negative, and all that is copied zero."""
+    where = f"k * {32 * wide} + t * {wide} + v"
+    value = f"T.if_then_else(T.Cast('int64', {where}) < n, A[{where}], T.float32(0))"
+    to = f"S[t * {wide} + v]"
+    store = loop(f"for v in T.vectorized({wide})", block("S", "A[0:512]", to, f"{to} = {value}"))
+    read = f"S[{32 * wide - 1} - t]"
+    use = block("use", f"B[t], {read}", "B[t]", f"B[t] = B[t] + {read}")
+    alloc = f"S = T.sblock_alloc_buffer(({32 * wide},), scope='shared')"
+    head = "A: T.Buffer((512,), 'float32'), B: T.Buffer((32,), 'float32'), n: T.int64"
+    sch = s_tir.Schedule(program(head, [alloc, loop("for k in range(4)", store, use)], ()))
+    sch.double_buffer("S", 2, async_copy=True)
+    a = np.random.default_rng(0).integers(-8, 8, 512).astype("float32")
+    report = simulate(sch, a, np.zeros(32, "float32"), length)
+    rows = np.where(np.arange(512) < length, a, 0)[: 128 * wide].reshape(4, 32 * wide)
+    np.testing.assert_array_equal(report.outputs["B"], rows.sum(0)[::-1][:32])
+    assert not report.hazards
+
+
+def test_an_index_that_the_condition_guards_is_not_loaded_out_of_range() -> None:
+    """The instruction reads nothing there, but its address is computed all the same."""
+    value = "T.if_then_else(k * 32 + t < 100, A[I[k * 32 + t]], T.float32(0))"
+    store = block("S", "A[0:512]", "S[t]", f"S[t] = {value}")
+    use = block("use", "B[t], S[31 - t]", "B[t]", "B[t] = B[t] + S[31 - t]")
+    vectors = "A: T.Buffer((512,), 'float32'), B: T.Buffer((32,), 'float32')"
+    head = f"{vectors}, I: T.Buffer((100,), 'int32')"
+    sch = s_tir.Schedule(program(head, [loop("for k in range(4)", store, use)]))
+    sch.double_buffer("S", 2, async_copy=True)
+    rng = np.random.default_rng(0)
+    a, index = rng.integers(-8, 8, 512).astype("float32"), rng.integers(0, 512, 100).astype("int32")
+    report = simulate(sch, a, np.zeros(32, "float32"), index)
+    rows = np.append(a[index], np.zeros(28)).reshape(4, 32)
+    np.testing.assert_array_equal(report.outputs["B"], rows.sum(0)[::-1])
     assert not report.hazards
 
 

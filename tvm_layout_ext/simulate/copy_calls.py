@@ -4,7 +4,8 @@
 The table ops are PTX ``cp.async``: with ``src-size``, so many bytes are read and zeros fill the
 rest; with ``ignore-src``, nothing is read where it is true (PTX ISA, ``cp.async``). A source size
 that is no constant must be whole elements; threads that read different sizes at once count as
-requests of their own.
+requests of their own. Indices that the address of a source loads are loaded by every thread, also
+by those that read nothing there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tvm import ir
+import tvm_ffi
+from tvm import ir, tirx
 from tvm.ir.prim.expr import Cast, IntImm, Select
 
 from .. import hardware
@@ -23,6 +25,7 @@ from . import async_copy
 from .access import Access
 from .async_copy import Way
 from .code import VARYING, Code, Run, constant
+from .places import handle
 from .values import split_type
 
 if TYPE_CHECKING:
@@ -77,6 +80,40 @@ def _table(c: StatementCompiler, call: Any) -> Run:
     target, source, size, *tail = operands
     width = int(size.value)
     from_place, from_at = c.pointee(source)
+    if not tail or not _loads(from_at):
+        return _table_at(c, call, (from_place, from_at), target, width, tail)
+    from_at, keep = _kept(c, from_at)
+    copied = _table_at(c, call, (from_place, from_at), target, width, tail)
+
+    def run(s: Any, m: Any) -> None:
+        keep(s, m)
+        copied(s, m)
+
+    return run
+
+
+def _loads(index: Any) -> bool:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(index, [(ir.TensorLoad, found.append)])
+    return bool(found)
+
+
+def _kept(c: StatementCompiler, index: Any) -> tuple[Any, Run]:
+    """A variable for an index, and what gives it its value for all active threads."""
+    code, slot = c.expr(index), c.new_slot()
+    var = tirx.Var("address", index.ty)
+    c.scope[handle(var)] = Code(lambda s, m: s.slots[slot], code.rank, code.taint)
+
+    def keep(s: Any, m: Any) -> None:
+        s.slots[slot] = code.run(s, m)
+
+    return var, keep
+
+
+def _table_at(
+    c: StatementCompiler, call: Any, source: tuple[Any, Any], target: Any, width: int, tail: Any
+) -> Run:
+    from_place, from_at = source
     to_place, to_at = c.pointee(target)
     store = _side(c, to_place, to_at, width, "cp.async", from_place.name)
 

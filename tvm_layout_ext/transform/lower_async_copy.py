@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -13,10 +12,9 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from .. import decisions
-from .._compat import CHOICE
 from ..analysis.assumptions import Prover, read_assumptions
-from ..analysis.conditions import conjuncts, is_zero
 from ..errors import ScheduleError
+from .copy_parts import Copy, UnfitError, differs, read_copy
 from .fragment_nest import substitute
 from .mark_annotated import MARK
 from .pipeline_parts import ASYNC_SCOPE
@@ -27,153 +25,41 @@ _NAME = "LowerAsyncCopy"
 #: Bytes that one cp.async moves; only 16 may bypass L1 (PTX ISA, "cp.async": .cg needs 16).
 _SIZES = {4: "ca", 8: "ca", 16: "cg"}
 
-
-class _UnfitError(Exception):
-    """Why a copy stays as it is."""
-
-
-@dataclass(frozen=True)
-class _Copy:
-    """A store of one thread, maybe with a vector loop around it.
-
-    Attributes
-    ----------
-    store : BufferStore
-        To shared memory.
-    load : BufferLoad
-        From global memory.
-    guards : list of PrimExpr
-        Where one is false, nothing is stored; they are the same for all lanes.
-    conditions : list of PrimExpr
-        Where one is false, zeros are stored.
-    lane : Var or None
-        The vector's variable.
-    lanes : int
-        Elements.
-    """
-
-    store: Any
-    load: Any
-    guards: list[Any]
-    conditions: list[Any]
-    lane: Any
-    lanes: int
-
-    @property
-    def element_bytes(self) -> int:
-        """Bytes of an element."""
-        return int(self.load.source.dtype.bits) // 8
-
-    @property
-    def bytes(self) -> int:
-        """Bytes in all."""
-        return self.lanes * self.element_bytes
-
-    def first(self, expr: Any) -> Any:
-        """An expression of lane 0."""
-        return expr if self.lane is None else substitute(expr, {self.lane: _zero(self.lane)})
+#: Bits of the numbers of elements that are counted.
+_COUNT_BITS = 32
 
 
-def _zero(var: Any) -> Any:
-    return tirx.IntImm(str(var.ty), 0)
-
-
-def _read(stmt: Any) -> _Copy:
-    """Take a copy apart.
-
-    Raises
-    ------
-    _UnfitError
-        If it is no plain copy.
-    """
-    lane, lanes, guards, conditions = None, 1, [], []
-    if isinstance(stmt, tirx.For):
-        lane, lanes = stmt.loop_var, int(stmt.extent)
-        stmt = stmt.body
-    while isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
-        guards += conjuncts(stmt.condition)
-        stmt = stmt.then_case
-    if any(_differs(guard, lane) for guard in guards):
-        # Zeros in the lanes beyond would go where another thread stores.
-        raise _UnfitError("a guard cuts its vectors")
-    if not isinstance(stmt, tirx.BufferStore):
-        raise _UnfitError("it does more than copy")
-    value = stmt.value
-    while _is_choice(value):
-        condition, value, other = _choice(value)
-        if not is_zero(other):
-            raise _UnfitError(f"out of range it stores {other}, and cp.async only 0")
-        conditions += conjuncts(condition)
-    if not isinstance(value, tvm.ir.TensorLoad):
-        raise _UnfitError("it computes on the way")
-    if lane is None and isinstance(stmt.indices[-1], tirx.Ramp):
-        return _of_ramps(stmt, value, guards, conditions)
-    return _Copy(stmt, value, guards, conditions, lane, lanes)
-
-
-def _differs(condition: Any, lane: Any) -> bool:
-    """Whether a condition depends on the lane of a vector."""
-    used = tirx.analysis.undefined_vars(condition)
-    return lane is not None and any(var.same_as(lane) for var in used)
-
-
-def _of_ramps(store: Any, load: Any, guards: list[Any], conditions: list[Any]) -> _Copy:
-    """A copy that the program itself wrote as a vector."""
-    to, start = store.indices[-1], load.indices[-1]
-    if conditions or not isinstance(start, tirx.Ramp):
-        raise _UnfitError("its vector is not one run of elements")
-    lane = tirx.Var("lane", to.base.ty)
-    one_store = tirx.BufferStore(
-        store.buffer,
-        tirx.BufferLoad(load.source, [start.base + lane * start.stride]),
-        [to.base + lane * to.stride],
-    )
-    return _Copy(one_store, one_store.value, guards, conditions, lane, int(to.lanes))
-
-
-def _is_choice(value: Any) -> bool:
-    return isinstance(value, tirx.Select) or (
-        isinstance(value, tvm.ir.Call) and value.op.name == CHOICE
-    )
-
-
-def _choice(value: Any) -> tuple[Any, Any, Any]:
-    if isinstance(value, tirx.Select):
-        return value.condition, value.true_value, value.false_value
-    return tuple(value.args)
-
-
-def _check(copy: _Copy, prover: Any) -> None:
+def _check(copy: Copy, prover: Any) -> None:
     store, load = copy.store.buffer, copy.load.source
     if not store.scope().startswith("shared") or load.scope() not in ("", "global"):
-        raise _UnfitError(f"it copies from {load.scope() or 'global'} to {store.scope()}")
+        raise UnfitError(f"it copies from {load.scope() or 'global'} to {store.scope()}")
     if store.dtype != load.dtype:
-        raise _UnfitError(f"it casts {load.dtype} to {store.dtype}")
+        raise UnfitError(f"it casts {load.dtype} to {store.dtype}")
     if copy.bytes not in _SIZES:
-        raise _UnfitError(f"a thread copies {copy.bytes} bytes at a time, and cp.async 4, 8 or 16")
+        raise UnfitError(f"a thread copies {copy.bytes} bytes at a time, and cp.async 4, 8 or 16")
     for name, indices in ((store.name, copy.store.indices), (load.name, copy.load.indices)):
         (index,) = indices
         if not _runs_on(index, copy):
-            raise _UnfitError(f"its elements do not lie side by side in {name}")
+            raise UnfitError(f"its elements do not lie side by side in {name}")
         if not prover.is_multiple(copy.first(index), copy.lanes):
-            raise _UnfitError(
+            raise UnfitError(
                 f"it is not known to start at a multiple of {copy.bytes} bytes in {name}"
             )
 
 
-def _runs_on(index: Any, copy: _Copy) -> bool:
+def _runs_on(index: Any, copy: Copy) -> bool:
     if copy.lane is None:
         return True
     step = substitute(index, {copy.lane: copy.lane + 1}) - index
     return bool(tvm.sym.Analyzer().can_prove_equal(step, 1))
 
 
-def _source_bytes(copy: _Copy) -> Any | None:
+def _source_bytes(copy: Copy) -> Any | None:
     """Bytes to read, the rest being zeros; None where that is all of them, always.
 
     Raises
     ------
-    _UnfitError
+    UnfitError
         If the elements in range are not the first ones.
     """
     if not copy.conditions:
@@ -182,6 +68,9 @@ def _source_bytes(copy: _Copy) -> Any | None:
     counts: list[Any] = []
     for condition in copy.conditions:
         count = _count(condition, copy)
+        if count is not None and len(copy.conditions) > 1 and _loads(condition):
+            # All counts are computed, and this one may be out of range where another one fails.
+            raise UnfitError(f"its condition {condition} is loaded under another one")
         (whole if count is None else counts).append(condition if count is None else count)
     size: Any = tirx.IntImm("int32", copy.bytes)
     if counts:
@@ -192,23 +81,29 @@ def _source_bytes(copy: _Copy) -> Any | None:
     return tirx.Cast("uint32", size)
 
 
-def _count(condition: Any, copy: _Copy) -> Any | None:
+def _count(condition: Any, copy: Copy) -> Any | None:
     """How many of the first lanes a condition holds for; None where it is the same for all."""
-    if not _differs(condition, copy.lane):
+    if not differs(condition, copy.lane):
         return None
     if not isinstance(condition, tirx.LT | tirx.LE):
-        raise _UnfitError(f"its condition {condition} does not say how many elements are in range")
+        raise UnfitError(f"its condition {condition} does not say how many elements are in range")
     left = condition.b - condition.a + (1 if isinstance(condition, tirx.LE) else 0)
     step = tvm.sym.Analyzer().simplify(substitute(left, {copy.lane: copy.lane + 1}) - left)
     if not isinstance(step, tirx.IntImm) or int(step) != -1:
-        raise _UnfitError(f"its condition {condition} does not end at one element")
-    return tirx.Cast("int32", copy.first(left))
+        raise UnfitError(f"its condition {condition} does not end at one element")
+    left = copy.first(left)
+    kind = str(left.ty)
+    if tvm.DataType(kind).bits <= _COUNT_BITS:
+        return tirx.Cast("int32", left)
+    # Narrowed first, a bound of 2^31 and more would count as negative.
+    none, all_of = tirx.const(0, kind), tirx.const(copy.lanes, kind)
+    return tirx.Cast("int32", tirx.max(tirx.min(left, all_of), none))
 
 
-def _instruction(copy: _Copy) -> Any:
+def _instruction(copy: Copy) -> Any:
     size = _source_bytes(copy)
     target = T.address_of(_at_first(copy, copy.store.buffer, copy.store.indices))
-    source = T.address_of(_at_first(copy, copy.load.source, copy.load.indices))
+    source = T.address_of(_source(copy))
     name = f"cp.async.{_SIZES[copy.bytes]}.shared.global"
     rest = [] if size is None else [size]
     instruction = tirx.Evaluate(T.ptx[name](target, source, copy.bytes, *rest))
@@ -217,7 +112,27 @@ def _instruction(copy: _Copy) -> Any:
     return tirx.IfThenElse(reduce(tirx.And, copy.guards), instruction, None)
 
 
-def _at_first(copy: _Copy, buffer: Any, indices: Sequence[Any]) -> Any:
+def _source(copy: Copy) -> Any:
+    """First element to read; element 0 where nothing is read and the index itself is loaded.
+
+    The instruction reads nothing out of range, but its address is computed all the same.
+    """
+    first = _at_first(copy, copy.load.source, copy.load.indices)
+    (index,) = first.indices
+    if not copy.conditions or not _loads(index):
+        return first
+    in_range = reduce(tirx.And, [copy.first(condition) for condition in copy.conditions])
+    guarded = tirx.if_then_else(in_range, index, tirx.const(0, str(index.ty)))
+    return tirx.BufferLoad(copy.load.source, [guarded])
+
+
+def _loads(expr: Any) -> bool:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, [(tvm.ir.TensorLoad, found.append)])
+    return bool(found)
+
+
+def _at_first(copy: Copy, buffer: Any, indices: Sequence[Any]) -> Any:
     return tirx.BufferLoad(buffer, [copy.first(index) for index in indices])
 
 
@@ -259,10 +174,10 @@ class _Lowering:
 
     def _lowered(self, stmt: Any) -> Any:
         try:
-            copy = _read(stmt)
+            copy = read_copy(stmt)
             _check(copy, self.prover)
             lowered = _instruction(copy)
-        except _UnfitError as why:
+        except UnfitError as why:
             self._refuse(stmt, str(why))
             return stmt
         self.any = True
