@@ -376,3 +376,19 @@ def test_marked_and_unmarked_functions_in_one_module() -> None:
         for name, k in device_program(mod).kernels.items()
     }
     assert counts == {"one_kernel": 2, "two_kernel": 1}
+
+
+def test_shared_memory_of_a_symbolic_size_is_refused_by_name() -> None:
+    @T.prim_func(s_tir=True)
+    def main(a: T.handle, n: T.int32) -> None:
+        A = T.match_buffer(a, (n, 64), "float32")
+        for t in T.thread_binding(64, "threadIdx.x"):
+            with T.sblock("all"):
+                S = T.sblock_alloc_buffer((n, 64), "float32", scope="shared")
+                for i in range(n):
+                    S[i, t] = A[i, t]
+                for i in range(n):
+                    A[i, t] = S[i, 63 - t]
+
+    with pytest.raises(ScheduleError, match="Buffer S in shared memory has a symbolic size"):
+        device_program(marked(main))

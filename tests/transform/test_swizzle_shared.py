@@ -123,3 +123,65 @@ def through_a_pointer(A: T.Buffer((32,), "float32"), B: T.Buffer((32,), "float32
 def test_an_access_through_a_pointer_is_refused() -> None:
     with pytest.raises(LayoutError, match=r"by block S \(1,2,4,8,16\), but accessed through"):
         tlx.lower(tvm.IRModule({"main": through_a_pointer}))
+
+
+@T.prim_func(s_tir=True)
+def of_symbolic_rows(a: T.handle, b: T.handle, n: T.int32) -> None:
+    A = T.match_buffer(a, (32, n), "float32")
+    B = T.match_buffer(b, (n, 32), "float32")
+    S = T.sblock_alloc_buffer((32, T.min(n, 32)), "float32", scope="shared")
+    for tx in T.thread_binding(32, thread="threadIdx.x"):
+        for r in range(32):
+            with T.sblock("S"):
+                vi, vj = T.axis.remap("SS", [r, tx])
+                T.where(tx < n)
+                S[vi, vj] = A[vi, vj]
+        for r in range(T.min(n, 32)):
+            with T.sblock("B"):
+                vi, vj = T.axis.remap("SS", [r, tx])
+                B[vi, vj] = S[vj, vi]
+
+
+@pytest.mark.parametrize(("mode", "conflicts"), [("none", 7 * 31), ("auto", 0), ("pad", 0)])
+def test_rows_of_symbolic_length_get_their_bound_also_where_they_stay_plain(
+    mode: str, conflicts: int
+) -> None:
+    sch = s_tir.Schedule(of_symbolic_rows, debug_mask="none")
+    sch.swizzle("S", 0, mode)
+    a = np.arange(32 * 7, dtype="float32").reshape(32, 7)
+    report = simulate(sch, a, np.zeros((7, 32), "float32"), 7)
+    np.testing.assert_array_equal(report.outputs["B"], a.T)
+    assert report.bank_conflicts == conflicts
+
+
+@T.prim_func(s_tir=True)
+def by_a_loaded_index(
+    A: T.Buffer((32, 32), "float32"), P: T.Buffer((32,), "int32"), B: T.Buffer((32, 32), "float32")
+) -> None:
+    S = T.sblock_alloc_buffer((32, 32), "float32", scope="shared")
+    for tx in T.thread_binding(32, thread="threadIdx.x"):
+        for r in range(32):
+            with T.sblock("S"):
+                vi, vj = T.axis.remap("SS", [r, tx])
+                S[vi, vj] = A[vi, vj]
+        for r in range(32):
+            with T.sblock("B"):
+                vi, vj = T.axis.remap("SS", [r, tx])
+                B[vi, vj] = S[P[vj], vi]
+
+
+def test_auto_refuses_addresses_that_only_the_run_knows_and_names_the_buffer_once() -> None:
+    sch = s_tir.Schedule(by_a_loaded_index)
+    sch.swizzle("S", 0, "auto")
+    with pytest.raises(LayoutError, match="are not known before it runs") as error:
+        tlx.lower(sch)
+    assert str(error.value).count("wants swizzled") == 1
+
+
+def test_a_given_swizzle_follows_a_loaded_index() -> None:
+    sch = s_tir.Schedule(by_a_loaded_index)
+    sch.swizzle("S", 0, (1, 1, 32))
+    a = np.arange(1024, dtype="float32").reshape(32, 32)
+    rows = np.random.default_rng(0).permutation(32).astype("int32")
+    report = simulate(sch, a, rows, None)
+    np.testing.assert_array_equal(report.outputs["B"], a[rows].T)

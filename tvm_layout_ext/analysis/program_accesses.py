@@ -12,11 +12,12 @@ import tvm_ffi
 from tvm import tirx
 
 from .._compat import CHOICE
+from ..errors import ScheduleError
 from .access import element_bytes
 from .atomics import atomic_of
 from .barrier_program import ATOMIC, READ, WRITE, Access, Loop, Program
 from .index_terms import Scope, Term, term_of
-from .pointers import OPAQUE, POINTER_OPS, pointer_of
+from .pointers import OPAQUE, POINTER_OPS, constant, pointer_of
 
 __all__ = ["AccessReader", "Around", "conjuncts"]
 
@@ -87,9 +88,14 @@ class AccessReader:
     # Buffers.
 
     def allocate(self, buffer: Any) -> None:
-        """Take note of an allocation."""
+        """Take note of an allocation; shared memory is laid out before a kernel runs."""
         if not str(buffer.scope()).startswith("shared"):
             return
+        if any(constant(extent) is None for extent in buffer.shape):
+            raise ScheduleError(
+                f"Buffer {buffer.name} in {buffer.scope()} memory has a symbolic size; shared "
+                "memory needs constant extents, such as the bounds of these."
+            )
         size = reduce(lambda n, e: n * int(e), buffer.shape, element_bytes(buffer))
         arena = buffer.__chandle__()
         self.program.arenas[arena] = size

@@ -303,7 +303,7 @@ class Rewriter:
 
 
 def _ranges(accesses: Sequence[SharedAccess]) -> list[tuple[Any, Any]]:
-    """Range of each loop variable; of one that several loops use, the longest."""
+    """Range of each loop variable; no two loops share one, or the program is ill-formed."""
     found: list[tuple[Any, Any]] = []
     for access in accesses:
         for loop in access.context.loops:

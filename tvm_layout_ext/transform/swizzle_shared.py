@@ -16,7 +16,7 @@ from .. import decisions
 from ..analysis.access import element_bytes
 from ..analysis.bank_conflict import Requests, count, read_requests
 from ..analysis.choose_shared import Choice
-from ..analysis.pointers import shape_of
+from ..analysis.pointers import constant, shape_of
 from ..analysis.shared_access import SharedAccess, read_shared_accesses
 from ..errors import LayoutError
 from ..layout.placement import Strided, dense
@@ -111,7 +111,7 @@ def _swizzled(
     mine = [access for access in accesses if access.buffer.same_as(buffer)]
 
     def counted() -> list[Requests]:
-        return [_counted(_as_executed(access, has_async), name) for access in mine]
+        return [_counted(_as_executed(access, has_async)) for access in mine]
 
     try:
         choice = place(text, shape, 8 * element_bytes(buffer), counted)
@@ -120,7 +120,7 @@ def _swizzled(
     if ";" not in text:
         _check_vectors(mine, choice, dense(shape), name)
     _note(buffer, text, choice)
-    if choice.name == "none":
+    if choice.name == "none" and all(constant(extent) is not None for extent in buffer.shape):
         return None
     return Swizzled(buffer, shape, choice.placement, choice.name, block)
 
@@ -155,11 +155,11 @@ def _as_executed(access: SharedAccess, has_async: bool) -> SharedAccess:
     return replace(access, kind="cp.async") if runs_ahead or wish else access
 
 
-def _counted(access: SharedAccess, name: str) -> Requests:
+def _counted(access: SharedAccess) -> Requests:
     requests = read_requests(access, _SAMPLE)
     if requests is None:
         raise LayoutError(
-            f"{name} The addresses of {access} are not known before it runs; give the swizzle "
+            f"The addresses of {access} are not known before it runs; give the swizzle "
             "instead of asking for the cheapest."
         )
     return requests
