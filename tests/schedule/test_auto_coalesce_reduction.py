@@ -160,3 +160,36 @@ def test_another_reader_of_what_is_summed_keeps_its_own_loads() -> None:
     value = np.random.default_rng(0).integers(-8, 8, (64, 256)).astype("float32")
     report = simulate(sch, value, None)
     np.testing.assert_array_equal(report.outputs["C"], value - value.max(1, keepdims=True))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("split", [(0, 3), (0, 4), (1, 3), (1, 8), (1, 7)])
+@pytest.mark.parametrize("shape", [(17, 33), (1, 8)])
+def test_loops_that_were_split_with_a_rest_before_stay_inside_their_buffers(
+    shape: tuple[int, int], split: tuple[int, int], axis: int
+) -> None:
+    """``rfactor`` of TVM 0.27 drops the guard of such a split: rows past the last were added."""
+    a = te.placeholder(shape, "int32", "A")
+    k = te.reduce_axis((0, shape[axis]), "k")
+    b = te.compute((shape[1 - axis],), lambda i: te.sum(a[k, i] if axis == 0 else a[i, k], k), "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    loop, factor = split
+    sch.split(sch.get_loops(sch.get_sblock("B"))[loop], [None, factor])
+    assert sch.auto_coalesce("B").path == "reduction"
+    value = np.random.default_rng(0).integers(-8, 8, shape).astype("int32")
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["B"], value.sum(axis))
+    assert not report.hazards
+
+
+def test_a_split_with_a_rest_is_not_cut_into_slabs() -> None:
+    """TVM takes no block with a guard for a reduction that it may factor."""
+    a = te.placeholder((30000, 8), "int32", "A")
+    k = te.reduce_axis((0, 30000), "k")
+    sch = s_tir.Schedule(
+        te.create_prim_func([a, te.compute((8,), lambda i: te.sum(a[k, i], k), "B")])
+    )
+    sch.split(sch.get_loops(sch.get_sblock("B"))[1], [None, 7])
+    outcome = sch.auto_coalesce("B")
+    assert outcome.path == "reduction"
+    assert "a column a thread" in outcome.text

@@ -65,7 +65,7 @@ def schedule_reduction(
     """
     plan = Plan.of(nest, vector_bytes)
     slabs = choose_slabs(plan.load, plan.data, plan.reduced, along=plan.along)
-    if slabs == 1:
+    if slabs == 1 or _is_guarded(nest):
         return _one_kernel(sch, block, nest, plan, num_threads)
     (outermost,) = refs_of(sch, block, nest, plan.reduced[:1])
     partial = cut(sch, block, outermost, slabs, len(plan.data) if plan.along else 0)
@@ -84,9 +84,23 @@ def _one_kernel(
     sch: Any, block: Any, nest: Nest, plan: Plan, num_threads: int | None
 ) -> tuple[str, list[Any]]:
     share_out = _along_rows if plan.along else along_columns
-    if not plan.along and plan.data[-1].size is None:
+    if not plan.along and (plan.data[-1].size is None or not _may_factor(nest, plan)):
         share_out = a_column_each
     return share_out(sch, block, nest, plan, num_threads)
+
+
+def _is_guarded(nest: Nest) -> bool:
+    """Whether a split with a rest lets the block run only where a condition holds."""
+    return not (isinstance(nest.predicate, tirx.IntImm) and int(nest.predicate.value))
+
+
+def _may_factor(nest: Nest, plan: Plan) -> bool:
+    """Whether partial sums may become an array: ``rfactor`` of TVM 0.27 loses a block's guard.
+
+    Every dim of that array is one loop besides, which it is not once a loop was split.
+    """
+    dims = len(nest.block.writes[0].source.shape)
+    return not _is_guarded(nest) and len(plan.data) == dims
 
 
 def _along_rows(
