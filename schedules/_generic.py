@@ -81,6 +81,7 @@ def operator_of(
         raise ScheduleError("A schedule of your own needs knobs to tune: knobs=[knob(...), ...].")
     if schedule is None and (knobs or check is not None):
         raise ScheduleError("Knobs and check belong to a schedule; give it, too.")
+    _check_own(schedule, knobs)
     func = _plain(func)
     buffers = buffers_of(func)
     if schedule is not None:
@@ -111,6 +112,18 @@ def operator_of(
         fit=plan.fit,
         function=lambda shape, dtype: func,
     )
+
+
+def _check_own(schedule: Any, knobs: Sequence[Any]) -> None:
+    """Raise ScheduleError unless a schedule can be called, and its knobs are told apart."""
+    if schedule is not None and not callable(schedule):
+        raise ScheduleError(f"A schedule is a function of (sch, config), not {schedule!r}.")
+    for one in knobs:
+        if not isinstance(one, Knob):
+            raise ScheduleError(f"{one!r} is no knob; make one by knob(name, values).")
+    names = [one.name for one in knobs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ScheduleError(f"Two knobs are called {', '.join(twice)}; names must differ.")
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,13 @@ def test_tune_prints_trials_verdict_and_replay_command(tuned: tuple[Path, Ran]) 
     assert len(Log(log).read().records) == 3
 
 
+def test_tune_without_a_type_takes_one_that_the_operator_has(tmp_path: Path) -> None:
+    small = ["--shape", "16", "64", "4", "--trials", "1", "--runner", "simulate"]
+    ran = invoke("tune", "gather_rows", *small, "--log", tmp_path)
+    assert ran.code == 0, ran.err
+    assert "Verified against NumPy on gather_rows 16x64x4 int32." in ran.out
+
+
 def test_printed_replay_command_gives_the_same_counters(tuned: tuple[Path, Ran]) -> None:
     command = tuned[1].out.strip().splitlines()[-1].split()
     assert command[:3] == ["python", "-m", "tvm_layout_ext"]

@@ -250,7 +250,9 @@ def test_unknown_runner_and_missing_gpu_are_one_sentence_each(
 ) -> None:
     monkeypatch.setattr(search, "has_gpu", lambda: False)
     task = search.make_task("transpose", (64, 64), "float32")
-    with pytest.raises(TargetError, match="Unknown runner 'gpu'; known are auto, cuda, simulate"):
+    with pytest.raises(
+        TargetError, match="Unknown runner 'gpu'; known are auto, cuda, simulate and rpc:"
+    ):
         search.make_backend("gpu", task)
     with pytest.raises(TargetError, match="Runner cuda needs a CUDA GPU and there is none"):
         search.make_backend("cuda", task)

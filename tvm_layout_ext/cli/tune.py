@@ -32,7 +32,9 @@ __all__ = ["tune"]
 def tune(
     operator: Annotated[str, typer.Argument(help="An operator of schedules/, e.g. transpose.")],
     shape: Shape = "",
-    dtype: Annotated[str, typer.Option(help="Element type.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="Element type; by default float32, or the operator's first.")
+    ] = "",
     trials: Annotated[int, typer.Option(help="Configurations to try, the default included.")] = 64,
     strategy: Annotated[
         str, typer.Option(help="evolutionary: guided by a cost model; replay: drawn at random.")
@@ -52,7 +54,7 @@ def tune(
         result = run(
             operator,
             shape=parse_shape(shape),
-            dtype=dtype,
+            dtype=dtype or None,
             trials=trials,
             runner=runner_text(runner, tracker, key),
             log=log,

@@ -10,7 +10,6 @@ from tvm import s_tir
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-from ..errors import LayoutExtError
 from .candidate import config_of, traced
 from .knobs import Config
 from .task import Task
@@ -38,7 +37,7 @@ class Candidates:
         self._legal = {self.key(config) for config in task.space.legal}
         self._scheduled: dict[tuple[Any, ...], s_tir.Schedule | None] = {}
         #: Why a legal configuration could not be scheduled, by configuration.
-        self.failed: dict[tuple[Any, ...], LayoutExtError] = {}
+        self.failed: dict[tuple[Any, ...], Exception] = {}
 
     def key(self, config: Config) -> tuple[Any, ...]:
         """A configuration's values in the order of the knobs."""
@@ -54,7 +53,8 @@ class Candidates:
         if key not in self._scheduled:
             try:
                 self._scheduled[key] = traced(self.task, config)
-            except LayoutExtError as error:
+            except Exception as error:
+                # A user's schedule may raise anything, e.g. TVM's own ScheduleError.
                 self.failed[key] = error
                 self._scheduled[key] = None
         return self._scheduled[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -96,14 +97,19 @@ def knob(
     Raises
     ------
     ScheduleError
-        If there is no value, one appears twice, or ``default`` or ``before`` is not among them.
+        If the name is no word, a value is neither int nor str, there is none, one appears twice, or
+        ``default`` or ``before`` is not among them.
 
     Examples
     --------
     >>> knob("offset", range(0, 9), default=1).values
     (0, 1, 2, 3, 4, 5, 6, 7, 8)
     """
-    listed = tuple(values)
+    if not isinstance(name, str) or not name:
+        raise ScheduleError(f"A knob's name is a word, not {name!r}.")
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ScheduleError(f"Knob {name} needs a range or a list of values, not {values!r}.")
+    listed = tuple(_value(name, one) for one in values)
     if not listed:
         raise ScheduleError(f"Knob {name} has no value; give at least one.")
     if len(set(listed)) < len(listed):
@@ -116,6 +122,18 @@ def knob(
         legal = ", ".join(map(str, listed))
         raise ScheduleError(f"Knob {name} was {before} before, which is not one of {legal}.")
     return Knob(name, listed, chosen, isinstance(values, range), before)
+
+
+def _value(name: str, value: Any) -> Value:
+    """A value as JSON and traces hold it: a str, or an int, NumPy's included."""
+    if isinstance(value, str | bool):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ScheduleError(
+            f"Knob {name} cannot be {value!r}; a value is a whole number or a str."
+        ) from None
 
 
 def describe(config: Config) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
 from tvm import s_tir, tirx
 from tvm.target import Target
 
@@ -99,7 +100,9 @@ def runner_name(name: str) -> str:
         If the name is unknown, or is ``"cuda"`` where there is no GPU.
     """
     if name not in RUNNERS:
-        raise TargetError(f"Unknown runner {name!r}; known are {', '.join(RUNNERS)}.")
+        raise TargetError(
+            f"Unknown runner {name!r}; known are {', '.join(RUNNERS)} and {RPC}:HOST:PORT:KEY."
+        )
     if name == "cuda" and not has_gpu():
         raise TargetError("Runner cuda needs a CUDA GPU and there is none; use --runner simulate.")
     if name != "auto":
@@ -148,7 +151,7 @@ def _usual_dtype(operator: Operator) -> str:
 
 
 def tune(
-    what: str | Operator | tirx.PrimFunc,
+    what: str | Operator | tirx.PrimFunc | tvm.IRModule,
     target: str | Target | None = None,
     *,
     schedule: Callable[[s_tir.Schedule, Config], Any] | None = None,
@@ -172,8 +175,9 @@ def tune(
 
     Parameters
     ----------
-    what : str, Operator or PrimFunc
-        Name of a schedule in ``schedules/``, an operator of your own, or an unscheduled function.
+    what : str, Operator, PrimFunc or IRModule
+        Name of a schedule in ``schedules/``, an operator of your own, or an unscheduled function,
+        also as the only one of a module.
     target : str or tvm.target.Target, optional
         By default :func:`tvm_layout_ext.default_target`.
     schedule : callable, optional
@@ -231,12 +235,17 @@ def tune(
 
 
 def _operator(
-    what: str | Operator | tirx.PrimFunc,
+    what: str | Operator | tirx.PrimFunc | tvm.IRModule,
     schedule: Callable[[s_tir.Schedule, Config], Any] | None,
     knobs: Sequence[Knob],
 ) -> str | Operator:
-    if isinstance(what, tirx.PrimFunc):
+    if isinstance(what, tirx.PrimFunc | tvm.IRModule):
         return operator_of(what, schedule, knobs)
+    if not isinstance(what, str | Operator):
+        raise ScheduleError(
+            f"Cannot tune a {type(what).__name__}; give a PrimFunc, a module of one, an Operator, "
+            "or the name of a schedule in schedules/."
+        )
     if schedule is not None or knobs:
         raise ScheduleError("A schedule and knobs of your own belong to a PrimFunc; give one.")
     return what
@@ -257,6 +266,8 @@ def make_backend(runner: str | Runner, task: Task) -> Backend:
         If the name is unknown, or is ``"cuda"`` where there is no GPU.
     """
     if not isinstance(runner, str):
+        if not callable(getattr(runner, "run", None)):
+            raise TargetError(f"A runner is a name or an object that runs, not {runner!r}.")
         return InProcess(task, runner)
     if runner.startswith(f"{RPC}:"):
         return _remote(runner, task)

@@ -1,0 +1,92 @@
+"""Tuning a function by a schedule of the user's own, and refusals of what is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+
+from tvm_layout_ext import te
+from tvm_layout_ext.errors import ScheduleError, TargetError
+from tvm_layout_ext.tune import tune
+from tvm_layout_ext.tune.knobs import Config, knob
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (3, "Cannot tune a int; give a PrimFunc"),
+        (tvm.IRModule({}), "A module of one function is wanted, not of 0"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_by_its_type(what: Any, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        tune(what, runner="simulate")
+
+
+def test_runner_that_cannot_run_is_refused() -> None:
+    with pytest.raises(TargetError, match="A runner is a name or an object that runs, not None"):
+        tune("transpose", shape=(8, 8), runner=None)  # type: ignore[arg-type]
+
+
+def doubled() -> tvm.tirx.PrimFunc:
+    source = te.placeholder((64,), "float32", name="A")
+    return te.create_prim_func([source, te.compute((64,), lambda i: source[i] * 2.0, name="B")])
+
+
+def by_hand(sch: tvm.s_tir.Schedule, config: Config) -> None:
+    if config["threads"] == 8:
+        sch.get_sblock("no such block")
+    if config["threads"] == 16:
+        raise ZeroDivisionError
+    outer, inner = sch.split(sch.get_loops(sch.get_sblock("B"))[0], [None, config["threads"]])
+    sch.bind(outer, "blockIdx.x")
+    sch.bind(inner, "threadIdx.x")
+
+
+@pytest.mark.parametrize("default", [8, 32])
+def test_own_schedule_that_raises_is_a_failed_trial_and_not_the_end_of_the_run(
+    default: int,
+) -> None:
+    knobs = [knob("threads", (8, 16, 32, 64), default)]
+    module = tvm.IRModule({"main": doubled()})
+    result = tune(module, schedule=by_hand, knobs=knobs, runner="simulate")
+    told = {record.config["threads"]: record.error_class for record in result.trials}
+    assert told == {8: "ScheduleError", 16: "ZeroDivisionError", 32: None, 64: None}
+    assert result.best is not None
+    assert result.default.config == {"threads": default}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "knobs", "message"),
+    [
+        (3, [knob("threads", (8,))], r"A schedule is a function of \(sch, config\), not 3"),
+        (by_hand, ["threads"], "'threads' is no knob; make one by knob"),
+        (by_hand, [knob("t", (8,)), knob("t", (9,))], "Two knobs are called t; names must differ"),
+    ],
+)
+def test_own_schedule_and_knobs_are_checked(schedule: Any, knobs: Any, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        tune(doubled(), schedule=schedule, knobs=knobs, runner="simulate")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        (3, (1, 2), "A knob's name is a word, not 3"),
+        ("k", "abc", "Knob k needs a range or a list of values, not 'abc'"),
+        ("k", 8, "Knob k needs a range or a list of values, not 8"),
+        ("k", (0.5, 1), "Knob k cannot be 0.5; a value is a whole number or a str"),
+    ],
+)
+def test_knob_of_another_type_is_refused(name: Any, values: Any, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        knob(name, values)
+
+
+def test_integers_of_numpy_become_ints_that_json_and_tvm_take() -> None:
+    values = knob("tile", np.array([16, 32])).values
+    assert values == (16, 32)
+    assert {type(value) for value in values} == {int}
