@@ -274,6 +274,7 @@ def test_refuses_a_symbolic_extent() -> None:
         ({"multiples": (128, 120, 32)}, "multiple of n is 120; .* needs multiples of 16"),
         ({"multiples": (128, 128)}, "three are legal"),
         ({"multiples": (0, 16, 16)}, "multiple of m is 0"),
+        ({"multiples": 16}, "multiples are 16; three are legal"),
         ({"scope": "global"}, "staged in shared or shared.dyn"),
         ({"arch": "sm_75"}, "needs compute capability 8.0"),
         ({"instruction": "mma.m16n8k32.s32.s8"}, "the block float16 into float32"),
@@ -285,9 +286,16 @@ def test_refuses_arguments(arguments: dict[str, Any], why: str) -> None:
         sch.use_tensor_core("C", **arguments)
 
 
-def test_refuses_an_unknown_block() -> None:
-    with pytest.raises(ScheduleError, match="no single block named 'E'"):
-        s_tir.Schedule(Product().func()).use_tensor_core("E")
+@pytest.mark.parametrize("block", ["E", None, 5])
+def test_refuses_an_unknown_block(block: Any) -> None:
+    with pytest.raises(ScheduleError, match=f"no single block named {block!r}"):
+        s_tir.Schedule(Product().func()).use_tensor_core(block)
+
+
+@pytest.mark.parametrize("shape", [(0, 64, 64), (64, 64, 0)])
+def test_refuses_empty_products(shape: tuple[int, int, int]) -> None:
+    with pytest.raises(ScheduleError, match=r"has 0 iterations of .*nothing to multiply"):
+        s_tir.Schedule(Product(shape=shape).func()).use_tensor_core("C")
 
 
 def test_refuses_warps_on_lanes() -> None:

@@ -187,6 +187,11 @@ class _Reader:
                     f"{self.name} has {extent} iterations of {variable.name}; "
                     "use_tensor_core needs numbers."
                 )
+            if int(extent) < 1:
+                raise ScheduleError(
+                    f"{self.name} has {extent} iterations of {variable.name}; there is nothing to "
+                    "multiply."
+                )
         return tuple(int(extent) for extent in extents)
 
     def _summed(self) -> list[int]:

@@ -132,12 +132,12 @@ def use_tensor_core(
 
 
 def _find(sch: Any, block: Any) -> Any:
-    if not isinstance(block, str):
-        return block
     try:
-        return sch.get_sblock(block)
-    except RuntimeError as error:
+        found = sch.get_sblock(block) if isinstance(block, str) else block
+        sch.get(found).reads  # noqa: B018 (a block, and of this schedule?)
+    except (RuntimeError, TypeError, IndexError, AttributeError) as error:
         raise ScheduleError(f"use_tensor_core finds no single block named {block!r}.") from error
+    return found
 
 
 def _check_loops(sch: Any, block: Any, what: Contraction) -> None:
@@ -158,9 +158,9 @@ def _check_loops(sch: Any, block: Any, what: Contraction) -> None:
 
 def _paddings(what: Contraction, one: Instruction, multiples: Sequence[int] | None) -> list[int]:
     """Multiple of each iterator, in the order of the block."""
-    wanted = one.shape if multiples is None else tuple(multiples)
-    if len(wanted) != 3:
-        raise ScheduleError(f"multiples are {list(wanted)}; three are legal, of m, n and k.")
+    wanted = one.shape if multiples is None else multiples
+    if not isinstance(wanted, Sequence) or len(wanted) != 3:
+        raise ScheduleError(f"multiples are {wanted!r}; three are legal, of m, n and k.")
     for dim, value, tile in zip("mnk", wanted, one.shape, strict=True):
         number = whole(value)
         if number is None or number < 1 or number % tile:

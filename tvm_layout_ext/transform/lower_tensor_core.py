@@ -17,6 +17,7 @@ from ..errors import ScheduleError
 from ..intrin import fragment_index, register
 from .fragment_nest import substitute
 from .mark_annotated import ANNOTATION_PREFIX, MARK
+from .rebuild import block_with
 
 __all__ = ["START", "TENSOR_CORE", "LowerTensorCore"]
 
@@ -29,6 +30,50 @@ START = ANNOTATION_PREFIX + "start"
 _PADDING = "buffer_dim_align"
 _NAME = "LowerTensorCore"
 _MOST_ELEMENTS = 2**31 - 1
+
+
+def _in_order(tile: Any) -> Any:
+    """Write the sum of a tile as its instruction does: ``C + A * B``, A the factor with the rows.
+
+    TVM compares both as they stand. Factors and addends may be the other way round in the program;
+    and of ``C[n, m]`` the rows are those of what is B there.
+    """
+    if len(tile.annotations.get(TENSOR_CORE, ())) < 2:
+        return tile
+    found: list[Any] = []
+
+    def reorder(node: Any) -> Any:
+        value = getattr(node.body, "value", None)
+        if not isinstance(value, tirx.Add):
+            return node  # Changed since; refused where it is compared.
+        rest, product = (value.b, value.a) if isinstance(value.a, tirx.Mul) else (value.a, value.b)
+        if not isinstance(product, tirx.Mul):
+            return node
+        rows = tirx.analysis.undefined_vars(node.body.indices[-2])
+        factors = [product.a, product.b]
+        if any(uses(factors[1], var) for var in rows):
+            factors.reverse()
+        found.extend(_source(one) for one in (rest, *factors))
+        ordered = rest + factors[0] * factors[1]
+        body = tirx.BufferStore(node.body.buffer, ordered, node.body.indices)
+        return block_with(node, body=body, reads=_sorted(node.reads, found))
+
+    body = tvm_ffi.structural_map(tile.body, [(SBlock, reorder)], order="post")
+    return block_with(tile, body=body, reads=_sorted(tile.reads, found))
+
+
+def _source(factor: Any) -> Any:
+    return (factor.value if isinstance(factor, tirx.Cast) else factor).source
+
+
+def _sorted(regions: Any, buffers: list[Any]) -> list[Any]:
+    """Regions in the order of their buffers."""
+
+    def place(region: Any) -> int:
+        here = (i for i, one in enumerate(buffers) if one.same_as(region.source))
+        return next(here, len(buffers))
+
+    return sorted(regions, key=place)
 
 
 def _annotated(sch: Any, block: Any) -> list[Any]:
@@ -197,7 +242,8 @@ def _lower_tensor_core(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFu
         return func
     # Held until the end: a schedule changes a function that nobody else holds in place, and with it
     # the blocks that narrowing left shared with the caller's.
-    held = _narrowed(tvm.IRModule({"main": func}))["main"]
+    body = tvm_ffi.structural_map(func.body, [(SBlock, _in_order)], order="post")
+    held = _narrowed(tvm.IRModule({"main": func.with_body(body)}))["main"]
     sch = s_tir.Schedule(tvm.IRModule({"main": held}), debug_mask="none")
     for block in _annotated(sch, sch.get_sblock("root")):
         _lower(sch, block)
