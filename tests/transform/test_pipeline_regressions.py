@@ -219,6 +219,69 @@ def test_versions_that_do_not_fit(arch: str, limit: int, fits: int) -> None:
     )
 
 
+@pytest.mark.parametrize("stages", [2, 2**31 - 1])
+def test_the_largest_number_that_fits_is_found_at_once(stages: int) -> None:
+    """A search by ones from 2^31 took days."""
+    body = [loop("for k in range(3)", copy("S", "A[k, t]", stages), SUM)]
+    func = program(params(3), body, scope="shared.dyn")
+    if stages == 2:
+        tlx.lower(func)
+        return
+    with pytest.raises(tlx.ScheduleError, match="num_stages=1816 is the largest that fits"):
+        tlx.lower(func)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_a_sliding_window_has_one_version(stages: int) -> None:
+    """The row before lies where an earlier iteration put it, which is another version."""
+    fill = block("S", "A[k, t]", "S[k % 2, t]", "S[k % 2, t] = A[k, t]").replace(
+        "    S[k", f"    T.sblock_attr({{'layout_ext.num_stages': {stages}}})\n    S[k"
+    )
+    use = "B[t] = B[t] + S[k % 2, 31 - t] * S[(k + 1) % 2, 31 - t]"
+    window = loop("if k >= 1", block("use", "B[t], S[0:2, 31 - t]", "B[t]", use))
+    alloc = "S = T.sblock_alloc_buffer((2, 32), scope='shared')"
+    func = program(params(6), [alloc, loop("for k in range(6)", fill, window)], ())
+    if stages > 1:
+        with pytest.raises(tlx.ScheduleError, match="S fills other elements of S in each iter"):
+            tlx.lower(func)
+        return
+    a = rows(6)
+    found = run(func, a, np.zeros(LANES, "float32"))
+    np.testing.assert_array_equal(found, (a[1:] * a[:-1]).sum(0)[::-1])
+
+
+def test_a_copy_of_growing_rows_is_pipelined() -> None:
+    """Each iteration fills other elements, and reads these alone."""
+    fill = loop(
+        "for i in range(k + 1)",
+        copy("S", "A[i, t]", 3, at="i, t"),
+    )
+    use = "B[t] = B[t] + S[i, 31 - t]"
+    sums = loop("for i in range(k + 1)", block("use", "B[t], S[i, 31 - t]", "B[t]", use))
+    alloc = "S = T.sblock_alloc_buffer((4, 32), scope='shared')"
+    func = program(params(4), [alloc, loop("for k in range(4)", fill, sums)], ())
+    a = rows(4)
+    found = run(func, a, np.zeros(LANES, "float32"))
+    weights = np.arange(4, 0, -1, dtype="float32")
+    np.testing.assert_array_equal(found, (a * weights[:, None]).sum(0)[::-1])
+
+
+def test_a_copy_by_a_bound_value_is_refused_by_name() -> None:
+    """The value is bound in the iteration, before which the copy would use it."""
+
+    def func(stages: int) -> Any:
+        fill = copy("S", "A[c, t]", stages).replace("T.reads(A[c, t])", "T.reads(A[0:4, t])")
+        bound = "c: T.let[T.int32] = T.Cast('int32', A[k, 0])"
+        return program(params(4), [loop("for k in range(4)", bound, fill, SUM)])
+
+    a = rows(4)
+    a[:, 0] = 2, 0, 3, 1
+    found = run(func(1), a, np.zeros(LANES, "float32"))
+    np.testing.assert_array_equal(found, a.sum(0)[::-1])
+    with pytest.raises(tlx.ScheduleError, match="Block S uses c, which loop k binds"):
+        tlx.lower(func(3))
+
+
 def test_stream_of_every_extent_is_the_same_program() -> None:
     stream = Stream(1)
     lowered = tlx.lower(stream.schedule(4))

@@ -214,6 +214,8 @@ def InjectMultiStageBuffer() -> Any:
     * a copy that reads what the same loop writes before it, or a buffer with a second writer,
     * a buffer that is read before the copy, or outside the loop,
     * a copy that whole iterations leave out and whose readers do not,
+    * a copy that fills other elements in each iteration, where more than these are read,
+    * a copy that uses a value which the loop binds,
     * a loop that threads of one block run differently often, or only some of them run,
     * a buffer used by its bare address,
     * versions that need more shared memory than a block of the target may have.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -79,9 +80,12 @@ def _advice(parts: Sequence[Part], loop: Any, sizes: dict[int, int], limit: int)
     ``sizes`` has the bytes of a version for each statement that fills one.
     """
     asked = max(part.num_stages or 1 for part in parts)
-    for number in range(asked - 1, 0, -1):
-        if _bytes(parts, loop, sizes, number) <= limit:
-            return f"num_stages={number} is the largest that fits"
+    # Bytes never fall with the number, and there may be 2^31 of them.
+    fits = bisect_right(
+        range(1, asked), limit, key=lambda number: _bytes(parts, loop, sizes, number)
+    )
+    if fits:
+        return f"num_stages={fits} is the largest that fits"
     return "not even one version fits, so take smaller tiles"
 
 

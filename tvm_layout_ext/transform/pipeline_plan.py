@@ -129,6 +129,8 @@ def plan_pipeline(parts: Sequence[Part], loop: Any) -> Plan | None:
     for i in plan.early:
         _check_written_once(plan, i, loop)
         _check_filled(plan, i, loop)
+        _check_whole(plan, i, loop)
+        _check_defined(plan, i, loop)
         _check_may_run_ahead(plan, i, loop)
     versions = tuple(_versions(plan, i) for i in range(len(parts)))
     return Plan(plan.parts, plan.ahead, versions)
@@ -200,6 +202,56 @@ def _conditions(stmt: Any, elements: tuple[Any, ...]) -> Iterator[Any]:
             yield condition
     if body is not None:
         yield from _conditions(body, elements)
+
+
+def _check_whole(plan: Plan, i: int, loop: Any) -> None:
+    """Refuse a copy that fills other elements every time, where others of them are read.
+
+    With one version these hold what an earlier iteration copied, as in a sliding window.
+    """
+    part, var = plan.parts[i], loop.loop_var
+    for written in part.writes:
+        if written.bounds is not None and not _uses(written.bounds, var):
+            continue
+        for j in plan.readers(i):
+            for read in plan.parts[j].reads_of(written.buffer):
+                if not _within(read, written, loop):
+                    raise ScheduleError(
+                        f"Block {part.name} fills other elements of {written.buffer.name} in each "
+                        f"iteration of loop {var.name}, and {plan.parts[j].place} reads more than "
+                        "these, which an iteration before copied into another version; copy all "
+                        "that an iteration reads."
+                    )
+
+
+def _uses(bounds: Sequence[tuple[Any, Any]], var: Any) -> bool:
+    used = [v for ends in bounds for end in ends for v in tirx.analysis.undefined_vars(end)]
+    return any(one.same_as(var) for one in used)
+
+
+def _within(read: Region, written: Region, loop: Any) -> bool:
+    """Whether all that is read of a buffer is written, as far as bounds tell."""
+    if read.bounds is None or written.bounds is None:
+        return False
+    analyzer = tvm.sym.Analyzer()
+    analyzer.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
+    return all(
+        analyzer.can_prove(first <= low) and analyzer.can_prove(high <= last)
+        for (low, high), (first, last) in zip(read.bounds, written.bounds, strict=True)
+    )
+
+
+def _check_defined(plan: Plan, i: int, loop: Any) -> None:
+    """Refuse a copy that uses a value which the body binds: it would come before it."""
+    part = plan.parts[i]
+    used = tirx.analysis.undefined_vars(part.stmt)
+    for other in plan.parts:
+        if isinstance(other.stmt, tirx.Bind) and any(other.stmt.var.same_as(v) for v in used):
+            raise ScheduleError(
+                f"Block {part.name} uses {other.stmt.var.name}, which loop {loop.loop_var.name} "
+                f"binds, so it cannot run {plan.ahead[i]} iterations ahead; write its value in "
+                "the copy."
+            )
 
 
 def _check_not_read_before(plan: Plan, i: int, loop: Any) -> None:
