@@ -261,6 +261,7 @@ UNIFORM_BARRIERS = [
     "if T.cuda.syncthreads_or(t < 3) != 0:\n    {sync}",
     "for k in range(3 + t // 64):\n    {sync}",
     "L[0] = 3\nwhile L[0] > 0:\n    {sync}\n    L[0] = L[0] - 1",
+    "for v in T.vectorized(2):\n    S[t // 2 * 2 + v] = A[3, v]\nif t // 64 == 0:\n    {sync}",
     "for k in range(9):\n    if k == 4:\n        T.evaluate(T.break_loop())\n    {sync}",
     "for k in range(9):\n    if k % 2 == 0:\n        {sync}\n    else:\n        B[1, t] = A[k, t]",
 ]

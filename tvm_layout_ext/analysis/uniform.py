@@ -152,11 +152,14 @@ class _Walk:
         if set(term.symbols) != set(axes.values()) or not all(s.extent for s in axes.values()):
             return False
         grid = np.meshgrid(*(np.arange(s.extent) for s in axes.values()), indexing="ij")
+        # The lanes of a vector lie along an axis before those of the threads.
+        known = {axis: index[None] for axis, index in zip(axes.values(), grid, strict=True)}
         try:
-            values = np.asarray(term.value(dict(zip(axes.values(), grid, strict=True))))
+            values = np.asarray(term.value(known))
         except Uncertain:
             return False
-        return bool((values == values.flat[0]).all())
+        lanes = values.reshape(len(values), -1) if values.ndim else values.reshape(1, 1)
+        return bool((lanes == lanes[:, :1]).all())
 
 
 def _is_function(call: Any) -> bool:
