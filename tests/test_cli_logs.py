@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tvm_layout_ext.cli.shared import runner_text
 from tvm_layout_ext.errors import TargetError
 from tvm_layout_ext.tune.operator import find_operator
 from tvm_layout_ext.tune.records import Log, Record
+from tvm_layout_ext.tune.replay import best_records
 from tvm_layout_ext.tune.workload import Workload
 
 DEFAULT = find_operator("transpose").default_config()
@@ -95,6 +97,55 @@ def test_check_counts_a_winner_that_fails(tmp_path: Path) -> None:
     ran = invoke("check", write(tmp_path, make_record()))
     assert ran.code == 1
     assert "fails now: ScheduleError: transpose has the knobs " in ran.err
+
+
+@pytest.mark.parametrize("command", ["check", "bench", "replay"])
+def test_winners_of_own_schedules_are_named_and_the_others_still_run(
+    command: str, tmp_path: Path
+) -> None:
+    """Nothing else in the log was looked at: one such record ended the command."""
+    own = make_record(workload=Workload("B-d25a5806", (), "float32"))
+    ran = invoke(command, write(tmp_path / "both", own, transpose()))
+    assert ran.code == 0, ran.err
+    assert "transpose 64x64 float32" in ran.out
+    assert "Warning: The log has no code for B-d25a5806, only for schedules in sched" in ran.err
+    alone = invoke(command, write(tmp_path / "alone", own))
+    assert alone.code == 2
+    assert "Error: The log has no code for B-d25a5806" in alone.err
+
+
+def test_best_explains_what_it_can(tmp_path: Path) -> None:
+    own = make_record(workload=Workload("B-d25a5806", (), "float32"))
+    ran = invoke("best", write(tmp_path, own, transpose()), "--explain")
+    assert ran.code == 0, ran.err
+    assert "sectors" in ran.out
+
+
+def test_winner_is_one_of_the_latest_versions(tmp_path: Path) -> None:
+    """The fastest of an older TVM was named, which no kernel of this one need reach."""
+    old = transpose(cost=1.0)
+    old = replace(old, versions=old.versions | {"tvm": "0.26"}, time="2026-01-01T00:00:00Z")
+    new = replace(transpose(cost=2.0, align_offset=3), time="2026-02-01T00:00:00Z")
+    for order in ((old, new), (new, old)):
+        assert [one.score for one in best_records(order)] == [2.0]
+
+
+@pytest.mark.parametrize("command", ["replay", "check"])
+def test_modelled_records_run_on_their_own_architecture(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    module = import_module("tvm_layout_ext.tune.replay")
+
+    def make_task(*args: Any) -> Any:
+        task = import_module("tvm_layout_ext.tune.search").make_task(*args)
+        asked.append(task.architecture.name)
+        return task
+
+    monkeypatch.setattr(module, "make_task", make_task)
+    ran = invoke(command, write(tmp_path, replace(transpose(), arch="sm_80")))
+    assert ran.code == 0, ran.err
+    assert asked == ["sm_80"]
 
 
 def test_bench_tables_recorded_and_new_scores(tmp_path: Path) -> None:
@@ -189,7 +240,7 @@ def test_simulate_ends_with_code_1_at_a_hazard(tmp_path: Path) -> None:
         (["compare", "EMPTY", "EMPTY"], "holds no record."),
         (["check", "EMPTY"], "so there is no winner to check."),
         (["bench", "EMPTY"], "so there is no winner to run."),
-        (["replay", "EMPTY"], "so there is none to replay."),
+        (["replay", "EMPTY"], "so there is no winner to replay."),
         (["check", "EMPTY", "--tracker", "h:1"], "--tracker and --key go with --runner rpc"),
         (["check", "EMPTY", "--runner", "rpc"], "--runner rpc needs --tracker HOST:PORT"),
     ],

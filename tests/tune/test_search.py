@@ -192,6 +192,20 @@ def test_another_seed_or_shape_is_not_resumed(runner: FakeRunner, tmp_path: Path
     assert tune("transpose", shape=(64, 128), trials=3, runner=runner, log=tmp_path).resumed == 0
 
 
+def test_records_of_other_versions_are_skipped_with_a_count(
+    runner: FakeRunner, tmp_path: Path
+) -> None:
+    for record in run(runner, 3).trials:
+        versions = record.versions | {"tvm": "0.26.0"}
+        Log(tmp_path).append(dataclasses.replace(record, versions=versions))
+    result = run(runner, 3, tmp_path)
+    assert result.resumed == 0
+    assert result.warning is not None
+    assert result.warning.startswith("Skipped 3 records by other versions of TVM and this package")
+    assert "(0.26.0 and " in result.warning
+    assert run(runner, 3, tmp_path).resumed == 3
+
+
 def test_small_space_ends_the_run(runner: FakeRunner) -> None:
     result = tune("transpose", shape=(1, 1), trials=10_000, runner=runner)
     assert len(result.trials) == len(result.task.space.legal) < 10_000

@@ -23,6 +23,7 @@ def best(
 ) -> None:
     """Print the best record of each workload."""
     from ..report.tuning import best_table
+    from ..tune.operator import known_operators
     from ..tune.replay import best_records
 
     records = best_records(read_log(log))
@@ -33,7 +34,7 @@ def best(
     for record in records:
         typer.echo("")
         print_command("replay", str(log), "--id", record.id)
-        if explain:
+        if explain and record.workload.operator in known_operators():
             _explain_record(record)
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from ..errors import RecordError
 from .app import Command, app
 from .codes import EPILOG, FAILED
-from .shared import Key, Log, RunnerName, Tracker, make_console, read_log, runner_text
+from .shared import Key, Log, RunnerName, Tracker, make_console, runner_text, winners_of
 
 __all__ = ["check"]
 
@@ -20,13 +19,9 @@ def check(log: Log, runner: RunnerName = "auto", tracker: Tracker = "", key: Key
     """
     from ..report.recheck import checked_table
     from ..tune.check import check as run
-    from ..tune.replay import best_records
 
     where = runner_text(runner, tracker, key)
-    winners = best_records(read_log(log))
-    if not winners:
-        raise RecordError(f"No trial in {log} worked, so there is no winner to check.")
-    checked = [run(record, where) for record in winners]
+    checked = [run(record, where) for record in winners_of(log, "to check")]
     make_console().print(checked_table(checked))
     warnings = [one.warning for one in checked if one.warning]
     for warning in warnings:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import RecordError
 from .app import Command, app
 from .codes import EPILOG, FAILED
-from .shared import Key, Log, RunnerName, Tracker, read_log, runner_text
+from .shared import Key, Log, RunnerName, Tracker, read_log, runner_text, winners_of
 
 if TYPE_CHECKING:
     from ..tune.records import Record
@@ -28,13 +27,10 @@ def replay(
     key: Key = "",
 ) -> None:
     """Run recorded configurations again, verify them, and compare with the record."""
-    from ..tune.replay import best_records, find_record
+    from ..tune.replay import find_record
 
     where = runner_text(runner, tracker, key)
-    records = read_log(log)
-    chosen = [find_record(records, record_id)] if record_id else best_records(records)
-    if not chosen:
-        raise RecordError(f"No trial in {log} worked, so there is none to replay.")
+    chosen = [find_record(read_log(log), record_id)] if record_id else winners_of(log, "to replay")
     failed = [record for record in chosen if not _replay_one(record, where)]
     if failed:
         raise typer.Exit(FAILED)

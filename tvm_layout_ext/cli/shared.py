@@ -27,6 +27,7 @@ __all__ = [
     "read_log",
     "runner_text",
     "some_records",
+    "winners_of",
     "write_text",
 ]
 
@@ -116,6 +117,41 @@ def some_records(log: Path) -> Reading:
     if not reading.records:
         raise RecordError(f"The log {log} holds no record.")
     return reading
+
+
+def winners_of(log: Path, purpose: str) -> list[Record]:
+    """The best record of each workload whose schedule is in ``schedules/``.
+
+    A warning names those of schedules of one's own: a log has their knobs, not their code.
+
+    Parameters
+    ----------
+    log : Path
+    purpose : str
+        What they are wanted for, for messages.
+
+    Raises
+    ------
+    RecordError
+        If there is none.
+    """
+    from ..tune.operator import known_operators
+    from ..tune.replay import best_records
+
+    winners = best_records(read_log(log))
+    if not winners:
+        raise RecordError(f"No trial in {log} worked, so there is no winner {purpose}.")
+    known = known_operators()
+    ready = [record for record in winners if record.workload.operator in known]
+    if foreign := [record.workload.operator for record in winners if record not in ready]:
+        text = (
+            f"The log has no code for {', '.join(foreign)}, only for schedules in schedules/; "
+            "give the function and its schedule to tlx.tune, with this log, to run it again."
+        )
+        if not ready:
+            raise RecordError(text)
+        typer.echo(f"Warning: {text}", err=True)
+    return ready
 
 
 def _read(log: Path) -> Reading:

@@ -42,7 +42,8 @@ def record_module(record: Record) -> tuple[tvm.IRModule, list[tuple[int, ...]]]:
         If the operator is unknown, or has other knobs now.
     """
     workload = record.workload
-    task = make_task(workload.operator, workload.shape, workload.dtype, record.seed)
+    target = cuda_target(record.arch)
+    task = make_task(workload.operator, workload.shape, workload.dtype, record.seed, target)
     task.operator.check_config(record.config)
     shape = task.sub_shape(COUNTED_EXTENT, task.operator.parallel)
     return task.module(record.config, shape), task.argument_shapes(shape)

@@ -10,7 +10,8 @@ from .measurement import Measurement
 from .operator import Operator, find_operator
 from .ranking import NOISE
 from .records import Record
-from .search import make_backend, make_task
+from .replay import task_again
+from .search import make_backend
 from .task import Task
 
 __all__ = ["Checked", "check"]
@@ -79,10 +80,9 @@ def check(record: Record, runner: str = "auto", operator: Operator | None = None
     TargetError
         If the runner cannot be.
     """
-    workload = record.workload
-    found = operator or find_operator(workload.operator)
-    task = make_task(found, workload.shape, workload.dtype, record.seed)
+    found = operator or find_operator(record.workload.operator)
     chosen = "simulate" if runner == "auto" and not record.measured else runner
+    task = task_again(record, found, chosen)
     backend = make_backend(chosen, task)
     try:
         found.check_config(record.config)

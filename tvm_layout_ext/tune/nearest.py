@@ -97,7 +97,7 @@ class Nearest:
     ) -> Nearest:
         """Choose from a log; versions are by default those that are installed."""
         wanted = tuple(versions or current_versions())
-        own = [one for one in records if one.arch == arch and _versions(one) == wanted]
+        own = [one for one in records if one.arch == arch and one.code_versions == wanted]
         groups: dict[tuple[str, bool], list[Record]] = {}
         for one in own:
             if one.score is not None:
@@ -136,10 +136,6 @@ class Nearest:
             operator: Operator = replace(operator_of(func), name=name)
             return Task(operator, (), operator.dtypes[0], architecture, 0)
         return None
-
-
-def _versions(record: Record) -> tuple[str, str]:
-    return str(record.versions.get("tvm")), str(record.versions.get("package"))
 
 
 def _is_legal(found: Found) -> bool:

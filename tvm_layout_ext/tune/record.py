@@ -130,8 +130,13 @@ class Record:
     @property
     def group(self) -> tuple[Any, ...]:
         """What must agree before a record stands for a trial to come."""
-        versions = tuple(self.versions.get(name) for name in ("tvm", "package"))
+        versions = self.code_versions
         return (self.workload.hash, self.runner, self.device, self.arch, *versions, self.seed)
+
+    @property
+    def code_versions(self) -> tuple[str | None, str | None]:
+        """Of TVM and of this package, which make the code; None where nobody wrote it down."""
+        return self.versions.get("tvm"), self.versions.get("package")
 
     @property
     def score(self) -> float | None:

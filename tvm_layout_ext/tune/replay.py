@@ -7,16 +7,19 @@ from dataclasses import dataclass, replace
 
 from .._compat import has_gpu
 from ..errors import RecordError
+from ..target import cuda_target
 from .backend import ReportedError, try_one
 from .measurement import Measurement
 from .operator import Operator, find_operator
 from .ranking import best_first
+from .record import MODELLED
 from .records import Record
 from .search import make_backend, make_task
 from .simulated import count
+from .task import Task
 from .verify import WrongResultError
 
-__all__ = ["Replay", "best_records", "find_record", "replay"]
+__all__ = ["Replay", "best_records", "find_record", "replay", "task_again"]
 
 
 @dataclass(frozen=True)
@@ -53,14 +56,21 @@ class Replay:
 def best_records(records: Sequence[Record]) -> list[Record]:
     """The best record of each workload, runner, device and architecture, in order of appearance.
 
-    Where finalists were timed in turns, it is one of them: other times are of other moments.
+    Where finalists were timed in turns, it is one of them: other times are of other moments. Of
+    several versions of TVM or of this package only those of the latest record count.
     """
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         if record.score is not None:
             key = (record.workload.hash, record.runner, record.device, record.arch)
             groups.setdefault(key, []).append(record)
-    return [best_first(_finalists(group) or group)[0] for group in groups.values()]
+    latest = [_of_latest_versions(group) for group in groups.values()]
+    return [best_first(_finalists(group) or group)[0] for group in latest]
+
+
+def _of_latest_versions(group: Sequence[Record]) -> list[Record]:
+    wanted = max(group, key=lambda record: record.time).code_versions
+    return [record for record in group if record.code_versions == wanted]
 
 
 def _finalists(group: Sequence[Record]) -> list[Record]:
@@ -100,14 +110,14 @@ def replay(record: Record, runner: str = "auto", operator: Operator | None = Non
     WrongResultError
         If the output is not NumPy's.
     """
-    workload = record.workload
-    found = operator or find_operator(workload.operator)
-    task = make_task(found, workload.shape, workload.dtype, record.seed)
+    found = operator or find_operator(record.workload.operator)
+    chosen = _runner_for(record) if runner == "auto" else runner
+    task = task_again(record, found, chosen)
     try:
         found.check_config(record.config)
     except ValueError as error:
         raise RecordError(f"Record {record.id} cannot be replayed: {error}") from None
-    backend = make_backend(_runner_for(record) if runner == "auto" else runner, task)
+    backend = make_backend(chosen, task)
     try:
         _, measurement = try_one(backend, task, record.config)
         if measurement.conflict_model is None and record.conflict_model is not None:
@@ -117,6 +127,14 @@ def replay(record: Record, runner: str = "auto", operator: Operator | None = Non
         raise _as_raised(error) from None
     finally:
         backend.close()
+
+
+def task_again(record: Record, operator: Operator, runner: str) -> Task:
+    """A record's task: on the simulator for its own architecture, else for the GPU there is."""
+    simulated = runner == MODELLED or (runner == "auto" and not has_gpu())
+    target = cuda_target(record.arch) if simulated else None
+    workload = record.workload
+    return make_task(operator, workload.shape, workload.dtype, record.seed, target)
 
 
 def _as_raised(error: ReportedError) -> Exception:

@@ -21,6 +21,7 @@ from . import environment
 from .backend import Backend, InProcess
 from .generic import operator_of
 from .knobs import Config, Knob
+from .ledger import Ledger
 from .measured import MeasuringBackend
 from .measurement import Runner
 from .operator import Operator, find_operator
@@ -29,6 +30,7 @@ from .records import Log, Reading, Record
 from .run import STRATEGIES, Run
 from .run_local import LocalRunner
 from .run_rpc import RpcRunner
+from .selection import current_versions
 from .simulated import SimulatedRunner
 from .task import Task
 
@@ -231,7 +233,29 @@ def tune(
     finally:
         backend.close()
     ledger = run.ledger
-    return Result(task, best, ledger.trials, ledger.resumed, interrupted, reading.warning)
+    warnings = [one for one in (reading.warning, _of_other_versions(reading, ledger)) if one]
+    warning = " ".join(warnings) or None
+    return Result(task, best, ledger.trials, ledger.resumed, interrupted, warning)
+
+
+def _of_other_versions(reading: Reading, ledger: Ledger) -> str | None:
+    """A sentence that counts the workload's records that were not gone on from for their age."""
+    here, now = ledger.trials[0] if ledger.trials else None, current_versions()
+    if here is None:
+        return None
+    place = (here.workload.hash, here.runner, here.arch)
+    old = [
+        one
+        for one in reading.records
+        if (one.workload.hash, one.runner, one.arch) == place and one.code_versions != now
+    ]
+    if not old:
+        return None
+    found = ", ".join(sorted({"{} and {}".format(*one.code_versions) for one in old}))
+    return (
+        f"Skipped {len(old)} {'record' if len(old) == 1 else 'records'} by other versions of TVM "
+        f"and this package ({found}) than these, {now[0]} and {now[1]}."
+    )
 
 
 def _operator(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...errors import LayoutExtError
+from ...target import cuda_target
 from ...tune.cost import FORMULA
 from ...tune.operator import find_operator
 from ...tune.ranking import best_first
@@ -158,7 +159,8 @@ def _space(record: Record) -> tuple[str, list[tuple[str, str]]]:
     """A sentence on the legal space, and what each rule left out of it."""
     workload = record.workload
     try:
-        task = make_task(workload.operator, workload.shape, workload.dtype, record.seed)
+        target = cuda_target(record.arch)
+        task = make_task(workload.operator, workload.shape, workload.dtype, record.seed, target)
     except LayoutExtError as error:
         return f"Not known: {error}", []
     refused = task.space.refused
