@@ -1,4 +1,4 @@
-"""Progress of a long command: a bar on a terminal, else at most one line a second."""
+"""Progress of a long command: a bar on a terminal, elsewhere nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from .tuning import score_text
 __all__ = ["trial_progress"]
 
 Callback = Callable[[Record, int, int], None]
-_SECONDS_BETWEEN_LINES = 1.0
 
 
 class _Best:
@@ -58,11 +57,10 @@ def trial_progress(console: Console) -> Iterator[Callback]:
     Parameters
     ----------
     console : rich.console.Console
-        Where to show it.
+        Where to show it; where that is no terminal, as in a pipe or in CI, nothing is.
     """
-    best = _Best()
     if not console.is_terminal:
-        yield _plain(console, best)
+        yield lambda _record, _done, _total: None
         return
     bar = Progress(
         TextColumn("tuning"),
@@ -75,7 +73,7 @@ def trial_progress(console: Console) -> Iterator[Callback]:
     )
     with bar:
         task = bar.add_task("tune", total=None, best="none yet", rate="")
-        pace = _Pace()
+        best, pace = _Best(), _Pace()
 
         def show(record: Record, done: int, total: int) -> None:
             text, rate = best.update(record), pace.update(done)
@@ -84,19 +82,3 @@ def trial_progress(console: Console) -> Iterator[Callback]:
             )
 
         yield show
-
-
-def _plain(console: Console, best: _Best) -> Callback:
-    printed = 0.0
-    pace = _Pace()
-
-    def show(record: Record, done: int, total: int) -> None:
-        nonlocal printed
-        text, rate, now = best.update(record), pace.update(done), time.monotonic()
-        if now - printed < _SECONDS_BETWEEN_LINES and done < total:
-            return
-        printed = now
-        about = f", {rate:.2g} trials/s, about {(total - done) / rate:.0f} s left" if rate else ""
-        console.print(f"trial {done} of {total}, best {text}{about}")
-
-    return show
