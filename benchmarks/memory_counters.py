@@ -109,6 +109,7 @@ def collect(
     if shutil.which("ncu") and _compat.has_gpu():
         record["ncu"] |= profiled(rows)
     for row in rows if simulate else ():
+        record["sampled_blocks"] = SAMPLE
         for source, counts in simulated(row).items():
             record[source][row.name] = counts
     return record
