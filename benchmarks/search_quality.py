@@ -13,21 +13,17 @@ import multiprocessing
 import random
 import statistics
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from tvm_layout_ext.tune.knobs import Config
-from tvm_layout_ext.tune.latency import latency
-from tvm_layout_ext.tune.search import make_task, tune
-from tvm_layout_ext.tune.simulated import count
+from tvm_layout_ext.tune.rank_correlation import correlations, ranks, spearman, task_of
+from tvm_layout_ext.tune.search import tune
 from tvm_layout_ext.tune.sweep import Entry, Sweep, SweepRunner
-from tvm_layout_ext.tune.task import Task
 
-__all__ = ["curve", "ranks", "spearman"]
+__all__ = ["curve", "ranks", "spearman", "task_of"]
 
 TRIALS, SEEDS = 64, 5
 #: Trials after which the share is printed.
@@ -47,30 +43,6 @@ def curve(seconds: Sequence[float | None], best: float) -> list[float]:
         so_far = max(so_far, best / one if one else 0.0)
         shares.append(so_far)
     return shares
-
-
-def ranks(values: Sequence[float]) -> np.ndarray:
-    """Rank of each value, equal ones their mean.
-
-    >>> ranks([3.0, 1.0, 3.0]).tolist()
-    [1.5, 0.0, 1.5]
-    """
-    array = np.asarray(values, float)
-    _, groups, counts = np.unique(array, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - counts + last - 1) / 2)[groups]
-
-
-def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Rank correlation; None where one side does not vary.
-
-    >>> spearman([1.0, 2.0, 3.0], [10.0, 20.0, 15.0])
-    0.5
-    """
-    a, b = ranks(one), ranks(other)
-    if len(a) < 2 or not a.std() or not b.std():
-        return None
-    return round(float(np.corrcoef(a, b)[0, 1]), 4)
 
 
 def guided(sweep: Sweep, seed: int, trials: int) -> list[float | None]:
@@ -94,37 +66,6 @@ def drawn(sweep: Sweep, seed: int, trials: int) -> list[float | None]:
     first = [entry for entry in sweep.entries if entry.config == default]
     random.Random(seed).shuffle(rest)
     return [entry.seconds for entry in [*first, *rest][:trials]]
-
-
-def task_of(sweep: Sweep) -> Task:
-    """The task that a sweep is of."""
-    workload = sweep.header.workload
-    return make_task(sweep.operator, workload.shape, workload.dtype)
-
-
-def correlations(path: Path, modelled: int, simulated: int, processes: int) -> dict[str, Any]:
-    """Spearman's correlation of both models with the measured medians, on random samples."""
-    sweep = Sweep.read(path)
-    task = task_of(sweep)
-    worked = [entry for entry in sweep.entries if entry.seconds is not None]
-    random.Random(0).shuffle(worked)
-    some, few = worked[:modelled], worked[:simulated]
-    forecasts = [latency(task, e.config, task.module(e.config)) for e in some]
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        costs = pool.starmap(_cost, [(path, e.config) for e in few], chunksize=1)
-    return {
-        "latency": {"candidates": len(some), "spearman": spearman(forecasts, _seconds(some))},
-        "simulator": {"candidates": len(few), "spearman": spearman(costs, _seconds(few))},
-    }
-
-
-def _cost(path: Path, config: Config) -> float:
-    return float(count(_task(path), config)[1]["cost"])
-
-
-@cache
-def _task(path: Path) -> Task:
-    return task_of(Sweep.read(path))
 
 
 def _seconds(entries: Sequence[Entry]) -> list[float]:
