@@ -211,3 +211,27 @@ def test_strides_that_32_bit_indices_cannot_reach_over_are_refused() -> None:
     sch = s_tir.Schedule(far_apart_in_32_bits)
     with pytest.raises(ScheduleError, match=r"A of block B spans 2,147,483,904 elements.*int64"):
         sch.auto_coalesce("B")
+
+
+def turned_into_strides(size: Any) -> Any:
+    @T.prim_func(s_tir=True)
+    def func(a: T.handle, b: T.handle) -> None:
+        n = T.int32()
+        A = T.match_buffer(a, (n if size is None else size, 33, 3), "float32")
+        B = T.match_buffer(b, (33, 3, n if size is None else size), "float32", strides=(60, 20, 1))
+        for i, j, k in T.grid(33, 3, n if size is None else size):
+            with T.sblock("B"):
+                vi, vj, vk = T.axis.remap("SSS", [i, j, k])
+                B[vi, vj, vk] = A[vk, vi, vj]
+
+    return func
+
+
+@pytest.mark.parametrize("size", [None, 16])
+def test_loops_that_merge_in_a_store_with_strides_are_staged_one_by_one(size: Any) -> None:
+    """TVM gave the store's three strides to registers of two dims."""
+    a = numbers(16, 33, 3)
+    text, report = run(turned_into_strides(size), a, np.zeros((33, 3, 20), "float32")[..., :16])
+    np.testing.assert_array_equal(report.outputs["B"], a.transpose(1, 2, 0))
+    assert "tile" in text
+    assert report.bank_conflicts == 0

@@ -87,9 +87,15 @@ def _store_bytes(nest: Nest) -> int:
 
 
 def _merge(sch: Any, block: Any, nest: Nest, mapping: Mapping) -> None:
-    """Make one loop, and one block iterator, of loops that every access walks as one."""
+    """Make one loop, and one block iterator, of loops that every access walks as one.
+
+    Not beside a store into a buffer with strides: TVM gives these to the registers before it, which
+    then need as many dims.
+    """
     groups: list[list[Loop]] = []
     rest = list(mapping.order)
+    if any(access.kind == "store" and access.buffer.ty.strides for access in nest.accesses):
+        groups, rest = [[loop] for loop in rest], []
     while rest:
         run = merged_run(nest.accesses, nest.loops, rest)
         while any(loop.size is None for loop in rest[len(rest) - run + 1 :]):
