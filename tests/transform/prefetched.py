@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import tvm
 from tvm import s_tir, te
 
 import tvm_layout_ext as tlx
@@ -80,3 +81,45 @@ def simulated(sch: s_tir.Schedule, chunks: int, steps: int) -> Any:
     (got,) = report.outputs.values()
     np.testing.assert_allclose(got, a.astype(np.float64).sum((0, 1)), rtol=1e-4, atol=1e-5)
     return report
+
+
+def beside(
+    between: str, load: str, *, steps: int = 2, stages: int = 2, copy: int = 1, dtype: str = "int32"
+) -> Any:
+    """``B[t] += f[0] * g[0]`` for steps of four chunks of A: f holds what ``load`` says of S.
+
+    ``between`` stands between copies and steps and may fill g, as each chunk's own factor;
+    ``copy`` tells whether copies may be asynchronous.
+    """
+    asked = {"layout_ext.num_stages": stages, "layout_ext.async_copy": copy}
+    source = f'''
+@T.prim_func(s_tir=True)
+def main(A: T.Buffer((4, 64), "float32"), W: T.Buffer((4,), "{dtype}"),
+         B: T.Buffer((32,), "float32")):
+    for x in T.thread_binding(1, thread="blockIdx.x"):
+        for t in T.thread_binding({LANES}, thread="threadIdx.x"):
+            with T.sblock("all"):
+                S = T.sblock_alloc_buffer((64,), scope="shared")
+                f = T.sblock_alloc_buffer((1,), scope="local")
+                g = T.sblock_alloc_buffer((1,), scope="local")
+                g[0] = T.float32(1)
+                for k in range(4):
+                    for j in T.unroll(2):
+                        with T.sblock("S"):
+                            T.reads(A[k, j * 32 + t])
+                            T.writes(S[j * 32 + t])
+                            T.sblock_attr({asked})
+                            S[j * 32 + t] = A[k, j * 32 + t]
+                    {between}
+                    for s in T.unroll({steps}):
+                        with T.sblock("f"):
+                            T.reads(S[0:64], W[0:4])
+                            T.writes(f[0])
+                            T.sblock_attr({{"layout_ext.prefetch": 1}})
+                            f[0] = S[s % 2 * 32 + {load}]
+                        with T.sblock("use"):
+                            T.reads(f[0], g[0], B[t])
+                            T.writes(B[t])
+                            B[t] = B[t] + f[0] * g[0]
+'''
+    return tvm.script.from_source(source)

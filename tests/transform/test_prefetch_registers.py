@@ -6,7 +6,9 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+import tvm
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
@@ -14,7 +16,7 @@ from tests.schedule.products import simulated as simulated_product
 from tests.schedule.test_use_tensor_core import TYPES
 from tests.schedules.test_gemm import SMALL
 from tests.schedules.test_gemm import scheduled as gemm
-from tests.transform.prefetched import nested, scheduled, simulated
+from tests.transform.prefetched import beside, nested, scheduled, simulated
 from tvm_layout_ext import ScheduleError, decisions
 
 TARGET = tlx.cuda_target("sm_90a")
@@ -120,6 +122,54 @@ def test_a_source_that_the_loop_writes_is_refused() -> None:
     sch.compute_at("a_shared", sch.get_loops("out")[-1])
     with pytest.raises(ScheduleError, match="reads a_shared, which block a_shared writes"):
         tlx.lower(sch.mod, target=TARGET)
+
+
+FACTOR = """with T.sblock("factor"):
+                        T.reads(W[k])
+                        T.writes(g[0])
+                        g[0] = T.Cast("float32", W[k])"""
+
+
+@pytest.mark.parametrize("copy", [0, 1], ids=["through registers", "asynchronous"])
+@pytest.mark.parametrize("steps", [2, 4])
+def test_what_stands_between_copies_and_steps_comes_before_the_steps(steps: int, copy: int) -> None:
+    """A chunk's own factor was shared out over the steps with the copies: too late for one."""
+    rng = np.random.default_rng(0)
+    a, w = rng.integers(-8, 8, (4, 64)).astype("float32"), rng.integers(1, 5, 4).astype("int32")
+    report = tlx.simulate(beside(FACTOR, "31 - t", steps=steps, copy=copy), a, w, np.zeros(32, "f"))
+    rows = (a * w[:, None]).sum(0).reshape(2, 32).sum(0)[::-1]
+    np.testing.assert_array_equal(report.outputs["B"], rows * (steps // 2))
+    assert not report.hazards
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("bound", [False, True], ids=["loaded", "bound"])
+def test_a_load_by_an_index_is_not_done_for_a_chunk_that_is_none(bound: bool, stages: int) -> None:
+    """The last chunk loaded for one more, whose index lies behind the last."""
+    between = "c: T.let[T.int32] = W[k]" if bound else "T.evaluate(0)"
+    load = f"(t + {'c' if bound else 'W[k]'}) % 32"
+    rng = np.random.default_rng(0)
+    a, w = rng.integers(-8, 8, (4, 64)).astype("float32"), rng.integers(0, 32, 4).astype("int32")
+    report = tlx.simulate(beside(between, load, stages=stages), a, w, np.zeros(32, "f"))
+    k, t = np.arange(4)[:, None], (np.arange(32) + w[:, None]) % 32
+    np.testing.assert_array_equal(report.outputs["B"], (a[k, t] + a[k, t + 32]).sum(0))
+    assert not report.hazards
+
+
+def test_versions_of_a_pipeline_are_loaded_without_a_condition() -> None:
+    """They are always there; only the copies have one, in the loop."""
+    text = tlx.lower(beside("T.evaluate(0)", "31 - t"), target=TARGET).script()
+    assert text.count("if k < 3") == text.count("if k ") == 1
+
+
+def test_a_value_bound_in_a_step_is_refused_by_name() -> None:
+    func = beside("T.evaluate(0)", "31 - t").script()
+    step = "for s in T.unroll(2):\n"
+    (head,) = re.findall(rf"( *){re.escape(step)}", func)
+    func = func.replace(step, f"{step}{head}    c: T.let[T.int32] = W[s]\n")
+    func = func.replace("f[0] * g[0]", 'f[0] * T.Cast("float32", c)')
+    with pytest.raises(ScheduleError, match="prefetched in loop s, which binds c; steps run side"):
+        tlx.lower(tvm.script.from_source(func), target=TARGET)
 
 
 def test_an_unmarked_function_stays() -> None:

@@ -33,135 +33,15 @@ from .. import decisions
 from ..errors import ScheduleError
 from .fragment_nest import substitute
 from .mark_annotated import MARK
-from .pipeline_expand import renewed, sequence
-from .pipeline_parts import Part, blocks_in, parts_of
-from .pipeline_versions import Versioned, use_version, with_versions
+from .pipeline_expand import sequence
+from .pipeline_parts import Part, Region, blocks_in, parts_of
+from .prefetch_steps import PREFETCH, Steps, steps_of
 from .rebuild import block_with, loop_with, realize_with, without_annotations
 from .spread_copies import shares
 
 __all__ = ["PREFETCH", "PrefetchSharedToRegister"]
 
-#: Block annotation: load what the block fills one step ahead of its use.
-PREFETCH = "layout_ext.prefetch"
 _NAME = "PrefetchSharedToRegister"
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """An unrolled loop that loads and uses fragments.
-
-    Attributes
-    ----------
-    loop : For
-        The loop.
-    loads, rest : list of Part
-        Annotated loads, and all that uses what they load.
-    keep : list of Buffer
-        Buffers of the body that stay there.
-    held : list of Versioned
-        Those that the loads fill.
-    """
-
-    loop: Any
-    loads: list[Part]
-    rest: list[Part]
-    keep: list[Any]
-    held: list[Versioned]
-
-    @property
-    def count(self) -> int:
-        """Number of steps."""
-        return int(self.loop.extent)
-
-    def version(self, step: int) -> int:
-        """Version of a step's fragments; that of step 0 differs from the last one's."""
-        return 2 if self.count % 2 and step == self.count - 1 else step % 2
-
-    def load(self, step: int) -> list[Any]:
-        """The loads of a step."""
-        return [renewed(self._at(part.stmt, step)) for part in self.loads]
-
-    def use(self, step: int) -> list[Any]:
-        """The rest of a step."""
-        uses = [renewed(self._at(part.stmt, step)) for part in self.rest]
-        if not self.keep:
-            return uses
-        block = SBlock([], [], [], "", sequence(uses), None, self.keep)
-        return [SBlockRealize([], True, block)]
-
-    def _at(self, stmt: Any, step: int) -> Any:
-        for one in self.held:
-            stmt = use_version(stmt, one, tirx.const(self.version(step), "int32"))
-        return substitute(stmt, {self.loop.loop_var: self.loop.min + step})
-
-
-def _steps_of(loop: Any) -> _Steps | None:
-    """Read a loop whose body both loads and uses annotated fragments."""
-    if loop.kind not in (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED):
-        return None
-    parts = parts_of(loop, {})
-    loads = [p for p in parts if _is_load(p, parts)]
-    if not loads:
-        return None
-    name = loop.loop_var.name
-    if loop.kind != tirx.ForKind.UNROLLED or not isinstance(loop.extent, tirx.IntImm):
-        raise ScheduleError(
-            f"Block {loads[0].name} is to be prefetched in loop {name}, which is not unrolled or "
-            "has no constant extent; unroll it, so that two steps can have registers of their own."
-        )
-    rest = [p for p in parts if p not in loads]
-    own = _allocated(loop)
-    _check(loads, rest, parts, own, name)
-    _check_nested(loads, rest, name)
-    filled = {w.buffer.__chandle__() for p in loads for w in p.writes}
-    versions = 3 if int(loop.extent) % 2 else 2
-    held = [with_versions(b, versions) for b in own if b.__chandle__() in filled]
-    keep = [b for b in own if b.__chandle__() not in filled]
-    return _Steps(loop, loads, rest, keep, held)
-
-
-def _is_load(part: Part, parts: Sequence[Part]) -> bool:
-    """Whether other parts read what annotated blocks fill, not only what is computed from that."""
-    asking = (block for block in blocks_in(part.stmt) if PREFETCH in block.annotations)
-    filled = [region.source for block in asking for region in block.writes]
-    return any(p is not part and p.reads_of(buffer) for buffer in filled for p in parts)
-
-
-def _allocated(loop: Any) -> list[Any]:
-    return list(loop.body.block.alloc_buffers) if isinstance(loop.body, SBlockRealize) else []
-
-
-def _check(
-    loads: list[Part], rest: list[Part], parts: list[Part], own: list[Any], name: str
-) -> None:
-    for load in loads:
-        for written in load.writes:
-            buffer = written.buffer
-            if not any(buffer.same_as(b) for b in own):
-                raise ScheduleError(
-                    f"Buffer {buffer.name}, which block {load.name} loads, is used outside loop "
-                    f"{name}, so it cannot have several versions."
-                )
-            if any(p is not load and p.writes_of(buffer) for p in parts):
-                raise ScheduleError(
-                    f"Buffer {buffer.name} is written by block {load.name} and again in loop "
-                    f"{name}; only a buffer with one writer can be prefetched."
-                )
-        for read in load.reads:
-            for other in rest:
-                if other.writes_of(read.buffer):
-                    raise ScheduleError(
-                        f"Block {load.name} reads {read.buffer.name}, which block {other.name} "
-                        f"writes in loop {name}, so it cannot be loaded a step ahead."
-                    )
-
-
-def _check_nested(loads: list[Part], rest: list[Part], name: str) -> None:
-    for block in (b for part in rest for b in blocks_in(part.stmt) if PREFETCH in b.annotations):
-        raise ScheduleError(
-            f"Block {block.name_hint} is to be prefetched inside a step of loop {name}, which "
-            f"prefetches {loads[0].name}; compute both at the same loop."
-        )
 
 
 def _is_barrier(part: Part) -> bool:
@@ -183,16 +63,58 @@ class _Chunks:
         The loop over chunks.
     arrive : list of Stmt
         Wait and barrier, after which a chunk is there.
-    copies : list of Stmt
-        What starts copies of later chunks.
-    steps : _Steps
+    copies : list of Part
+        What starts copies of later chunks, and all else that comes before the steps.
+    steps : Steps
         The steps of a chunk.
     """
 
     loop: Any
     arrive: list[Any]
-    copies: list[Any]
-    steps: _Steps
+    copies: list[Part]
+    steps: Steps
+
+    def spread(self) -> list[list[Any]]:
+        """What each step but the last does of the copies: the first all, if a step needs one."""
+        copies, count = [part.stmt for part in self.copies], self.steps.count - 1
+        if any(_meet(self.loop, part, one) for part in self.copies for one in self.steps.rest):
+            return [copies, *([] for _ in range(count - 1))]
+        return shares(copies, count)
+
+    def first_loads(self, iteration: Any) -> list[Any]:
+        """The loads of a chunk's first step, left out where there is no such chunk.
+
+        A version of a pipelined buffer is always there, whatever it holds.
+        """
+        loop = self.loop
+        loads = [substitute(s, {loop.loop_var: iteration}) for s in self.steps.load(0)]
+        versions = {int(r.buffer.shape[0]) for p in self.steps.loads for r in _constant(p.reads)}
+        if all(_is_anywhere(part.stmt, loop.loop_var, versions) for part in self.steps.loads):
+            return loads
+        return [tirx.IfThenElse(iteration < loop.min + loop.extent, sequence(loads), None)]
+
+
+def _constant(regions: Sequence[Region]) -> list[Region]:
+    """Regions of buffers whose first extent is a number."""
+    return [r for r in regions if isinstance(r.buffer.shape[0], int | tirx.IntImm)]
+
+
+def _is_anywhere(stmt: Any, var: Any, versions: set[int]) -> bool:
+    """Whether a statement uses a loop's variable for the number of a version only."""
+
+    def fold(node: Any) -> Any:
+        is_version = isinstance(node.b, tirx.IntImm) and int(node.b) in versions
+        return tirx.IntImm(str(node.ty), 0) if is_version else node
+
+    folded = tvm_ffi.structural_map(stmt, [(tirx.FloorMod, fold)], order="post")
+    return not any(used.same_as(var) for used in tirx.analysis.undefined_vars(folded))
+
+
+def _meet(loop: Any, part: Part, step: Part) -> bool:
+    """Whether the order of a statement and one of a step matters."""
+    return any(part.reads_of(written.buffer) for written in step.writes) or not all(
+        _other_version(loop, touched, part) for touched in (*step.reads, *step.writes)
+    )
 
 
 def _chunks_of(loop: Any) -> _Chunks | None:
@@ -202,17 +124,19 @@ def _chunks_of(loop: Any) -> _Chunks | None:
     parts = parts_of(loop, {})
     if not parts or not isinstance(parts[-1].stmt, tirx.For):
         return None
+    if any(isinstance(part.stmt, tirx.Bind) for part in parts):
+        return None
     barriers = [i for i, part in enumerate(parts[:-1]) if _is_barrier(part)]
     if not barriers:
         return None
-    steps = _steps_of(parts[-1].stmt)
+    steps = steps_of(parts[-1].stmt)
     if steps is None or steps.count < 2:
         return None
     cut = barriers[-1] + 1
     copies = parts[cut:-1]
     if not all(_other_version(loop, r, c) for p in steps.loads for r in p.reads for c in copies):
         return None
-    return _Chunks(loop, [p.stmt for p in parts[:cut]], [p.stmt for p in copies], steps)
+    return _Chunks(loop, [p.stmt for p in parts[:cut]], copies, steps)
 
 
 def _other_version(loop: Any, read: Any, copy: Part) -> bool:
@@ -237,7 +161,7 @@ def _differ(var: Any, one: Any, other: Any, versions: int) -> bool:
     return True
 
 
-def _inside(steps: _Steps) -> Any:
+def _inside(steps: Steps) -> Any:
     """Steps whose loads run ahead inside the chunk."""
     found = steps.load(0)
     for step in range(steps.count):
@@ -247,7 +171,7 @@ def _inside(steps: _Steps) -> Any:
     return _holding(steps, found)
 
 
-def _holding(steps: _Steps, statements: list[Any]) -> Any:
+def _holding(steps: Steps, statements: list[Any]) -> Any:
     block = SBlock([], [], [], "", sequence(statements), None, [one.new for one in steps.held])
     return SBlockRealize([], True, block)
 
@@ -255,13 +179,13 @@ def _holding(steps: _Steps, statements: list[Any]) -> Any:
 def _across(chunks: _Chunks) -> Any:
     """Steps whose last one loads the first fragments of the next chunk."""
     steps, loop = chunks.steps, chunks.loop
-    first = [*chunks.arrive, *(substitute(s, {loop.loop_var: loop.min}) for s in steps.load(0))]
+    first = [*chunks.arrive, *chunks.first_loads(loop.min)]
     body: list[Any] = []
-    spread = shares(chunks.copies, steps.count - 1)
+    spread = chunks.spread()
     for step in range(steps.count - 1):
         body += [*steps.load(step + 1), *spread[step], *steps.use(step)]
     body += chunks.arrive
-    body += [substitute(s, {loop.loop_var: loop.loop_var + 1}) for s in steps.load(0)]
+    body += chunks.first_loads(loop.loop_var + 1)
     body += steps.use(steps.count - 1)
     inner = sequence(body)
     if isinstance(loop.body, SBlockRealize):
@@ -281,13 +205,13 @@ class _Prefetches:
         if chunks is not None:
             self._tell(chunks.steps, f"across loop {loop.loop_var.name}")
             return _across(chunks)
-        steps = _steps_of(loop)
+        steps = steps_of(loop)
         if steps is not None:
             self._tell(steps, "inside it")
             return _inside(steps)
         return mutator.default_mutate(loop)
 
-    def _tell(self, steps: _Steps, where: str) -> None:
+    def _tell(self, steps: Steps, where: str) -> None:
         for part in steps.loads:
             self.done.append(part.name)
             text = f"loaded one step of loop {steps.loop.loop_var.name} ahead, {where}"
@@ -324,9 +248,10 @@ def PrefetchSharedToRegister() -> Any:
     where the number of steps is odd). Where the loop ends the body of one that
     ``InjectMultiStageBuffer`` pipelined, and no copy of a body can meet what the body reads, the
     wait and barrier move before the last step, the first fragments of the next body are loaded
-    there, and copies are shared out over the other steps. In the last body these loads read a
-    version that nobody fills any more, and nobody uses what they bring. Else loads run ahead inside
-    the unrolled loop only, which one step leaves as it is.
+    there, and copies are shared out over the other steps, if none of these needs what stands
+    between the copies. In the last body these loads read a version that nobody fills any more, and
+    nobody uses what they bring; loads from elsewhere are left out there. Else loads run ahead
+    inside the unrolled loop only, which one step leaves as it is.
 
     Does not handle, and refuses by name: a load in no unrolled loop together with its consumer, a
     buffer that is used outside that loop or has a second writer, a source that the loop writes, a
