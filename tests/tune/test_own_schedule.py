@@ -59,6 +59,39 @@ def test_own_schedule_that_raises_is_a_failed_trial_and_not_the_end_of_the_run(
     assert result.default.config == {"threads": default}
 
 
+def in_shared(sch: tvm.s_tir.Schedule, config: Config) -> None:
+    block = sch.get_sblock("B")
+    staged = sch.cache_read(block, 0, config["scope"])
+    outer, inner = sch.split(sch.get_loops(block)[0], [None, config["tile"]])
+    sch.bind(outer, "blockIdx.x")
+    sch.compute_at(staged, outer)
+    for loop in (inner, sch.get_loops(staged)[-1]):
+        _, lane = sch.split(loop, [None, 256])
+        sch.bind(lane, "threadIdx.x")
+
+
+@pytest.mark.parametrize(
+    ("scope", "tile", "refusal"),
+    [
+        ("shared", 8192, None),
+        ("shared", 16384, "needs 65,536 bytes of static shared memory"),
+        ("shared.dyn", 16384, None),
+        ("shared.dyn", 65536, "needs 262,144 bytes of shared memory"),
+    ],
+)
+def test_kernel_that_no_gpu_holds_is_a_failed_trial_of_the_simulator(
+    scope: str, tile: int, refusal: str | None
+) -> None:
+    """It won, and ``tlx.build`` then refused it."""
+    source = te.placeholder((65536,), "float32", name="A")
+    func = te.create_prim_func([source, te.compute((65536,), lambda i: source[i] * 2.0, name="B")])
+    knobs = [knob("scope", (scope,)), knob("tile", (tile,))]
+    (record,) = tune(func, schedule=in_shared, knobs=knobs, runner="simulate").trials
+    assert record.status == ("ok" if refusal is None else "error")
+    assert (refusal or "") in (record.error_text or "")
+    assert record.error_class == (None if refusal is None else "TargetError")
+
+
 @pytest.mark.parametrize(
     ("schedule", "knobs", "message"),
     [

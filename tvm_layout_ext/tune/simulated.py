@@ -11,7 +11,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ..hardware import SECTOR_BYTES
+from ..build import check_fits, lower
+from ..hardware import SECTOR_BYTES, STATIC_SHARED_BYTES
 from ..simulate import simulate
 from ..simulate.report import Report
 from ..target import cuda_target
@@ -57,15 +58,22 @@ class SimulatedRunner:
 
 
 def count(task: Task, config: Config) -> tuple[int, dict[str, Any]]:
-    """Shared bytes of a block; the whole grid's counters and the modelled cost made of them."""
+    """Shared bytes of a block; the whole grid's counters and the modelled cost made of them.
+
+    Raises
+    ------
+    TargetError
+        If the GPU cannot hold a kernel: the simulated one has room for any.
+    """
     shape = task.sub_shape(COUNTED_EXTENT, task.operator.parallel)
     # No operator's addresses depend on values.
     arguments = task.operator.compute(shape, task.dtype)[:-1]
     arrays = [np.zeros([int(n) for n in one.shape], str(one.dtype)) for one in arguments]
     target = cuda_target(task.architecture.name)
-    report = simulate(
-        task.module(config, shape), *arrays, target=target, grid_sample=GRID_SAMPLE, progress=False
-    )
+    scheduled = task.module(config, shape)
+    report = simulate(scheduled, *arrays, target=target, grid_sample=GRID_SAMPLE, progress=False)
+    if report.shared_bytes > STATIC_SHARED_BYTES:
+        check_fits(lower(scheduled, target=target), target)
     module = task.module(config)
     counters = replace(scale_up(report, grid_blocks(module)), **closed_form(task, module))
     cost = modelled_terms(counters, task.operator.flops(task.shape)).cost
