@@ -6,6 +6,7 @@ import tvm
 from tvm import s_tir, te
 
 import tvm_layout_ext as tlx
+from tests.transform.pipeline_programs import block, copy, loop, program
 
 
 def _scale(rows: int = 64, bind: bool = True) -> s_tir.Schedule:
@@ -166,3 +167,26 @@ def test_refuses_what_is_not_a_program(source: object) -> None:
 def test_refuses_arguments_for_a_program_that_has_its_own() -> None:
     with pytest.raises(tlx.ScheduleError, match="carries its own arguments"):
         tlx.lower(_scale(), [te.placeholder((1,))])
+
+
+def test_a_kernel_that_is_too_large_names_its_buffers_after_merging() -> None:
+    """Dynamic shared memory is one buffer then, whose name says nothing."""
+    fill = loop("for i in range(256)", copy("S", "A[k, i * 32 + t]", 6, at="i * 32 + t"))
+    other = copy("R", "A[i // 256, i % 256 * 32 + t]", 0, at="i * 32 + t")
+    use = block(
+        "use", "B[t], S[8191 - t], R[16383 - t]", "B[t]", "B[t] = S[8191 - t] * R[16383 - t]"
+    )
+    func = program(
+        "A: T.Buffer((4, 8192), 'float32'), B: T.Buffer((32,), 'float32')",
+        [
+            "S = T.sblock_alloc_buffer((8192,), scope='shared.dyn')",
+            "R = T.sblock_alloc_buffer((16384,), scope='shared.dyn')",
+            loop("for i in range(512)", other),
+            loop("for k in range(4)", fill, use),
+        ],
+        (),
+    )
+    with pytest.raises(tlx.TargetError, match="needs 262,144 bytes") as said:
+        tlx.build(func, target="cuda")
+    assert "S 196,608" in str(said.value)
+    assert "R 65,536" in str(said.value)

@@ -281,7 +281,8 @@ def check_fits(mod: tvm.IRModule, target: Target) -> int:
             f"Kernel {name} needs {{:,}} bytes of {{}}shared memory ({{}}) and a block on {arch}"
         )
         if (total := sum(every.values())) > limit:
-            raise TargetError(f"{needs.format(total, '', _listed(every))} may have {limit:,}.")
+            inside = _listed(_merged_buffers(kernel) or every)
+            raise TargetError(f"{needs.format(total, '', inside)} may have {limit:,}.")
         if (total := sum(static.values())) > hardware.STATIC_SHARED_BYTES:
             raise TargetError(
                 f"{needs.format(total, 'static ', _listed(static))} may have "
@@ -301,6 +302,20 @@ def _launch(kernel: tirx.PrimFunc) -> dict[str, int]:
 
     tvm_ffi.structural_walk(kernel.body, [(tirx.AttrStmt, look)])
     return extents
+
+
+def _merged_buffers(kernel: tirx.PrimFunc) -> dict[str, int]:
+    """Bytes of each buffer of a kernel's shared memory, by the names from before the merging."""
+    sizes: dict[str, int] = {}
+
+    def look(node: tirx.DeclBuffer) -> None:
+        buffer = node.buffer
+        if buffer.scope() in ("shared", "shared.dyn"):
+            count = math.prod(int(extent) for extent in buffer.shape)
+            sizes[buffer.name] = count * tvm.DataType(buffer.dtype).itemsize
+
+    tvm_ffi.structural_walk(kernel.body, [(tirx.DeclBuffer, look)])
+    return sizes
 
 
 def _listed(sizes: dict[str, int]) -> str:
