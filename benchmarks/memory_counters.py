@@ -24,8 +24,8 @@ from tvm_layout_ext.simulate import simulate
 
 __all__ = ["collect", "simulated", "table"]
 
-#: Blocks of a grid that are simulated, and bytes of a row up to which all of them are. The first and
-#: the last block are among them: of 16, those of a pad took 6% off its sectors, of 256 below 1%.
+#: Blocks of a grid that are simulated, and bytes of a row up to which all of them are. The first
+#: and the last block are among them: of 16, those of a pad took 6% off its sectors, of 256 0.7%.
 SAMPLE, WHOLE_BYTES = 256, 1 << 28
 Counts = dict[str, int]
 
