@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import tvm
 
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import ScheduleError, TargetError
-from tvm_layout_ext.tune import tune
+from tvm_layout_ext.tune import apply_best, tune, tune_module
 from tvm_layout_ext.tune.knobs import Config, knob
 
 
@@ -24,6 +25,14 @@ from tvm_layout_ext.tune.knobs import Config, knob
 def test_what_cannot_be_tuned_is_refused_by_its_type(what: Any, message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         tune(what, runner="simulate")
+
+
+def test_what_is_no_module_is_refused_by_its_type(tmp_path: Path) -> None:
+    tune("transpose", shape=(8, 8), trials=1, runner="simulate", log=tmp_path)
+    with pytest.raises(ScheduleError, match="A PrimFunc or an IRModule is wanted, not a int"):
+        apply_best(3, tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(ScheduleError, match="A PrimFunc or an IRModule is wanted, not a str"):
+        tune_module("mod", log=tmp_path)  # type: ignore[arg-type]
 
 
 def test_runner_that_cannot_run_is_refused() -> None:

@@ -12,7 +12,7 @@ from tvm import relax, s_tir, tirx
 from tvm.target import Target
 
 from .. import decisions
-from ..errors import LayoutExtError
+from ..errors import LayoutExtError, ScheduleError
 from ..target import better_than_guess, resolve
 from .nearest import Found, Nearest
 from .selection import Selection, select
@@ -220,11 +220,22 @@ def apply_best(
         If there are no records to read.
     TargetError
         If TVM does not know the target.
+    ScheduleError
+        If ``mod`` is neither a module nor a function.
     """
-    module = tvm.IRModule.from_expr(mod) if isinstance(mod, tirx.PrimFunc) else mod
+    module = as_module(mod)
     resolved = resolve(target)
     best = Best(database, nearest)
     return best.module(fused(module, resolved), resolved)
+
+
+def as_module(mod: Any) -> tvm.IRModule:
+    """A module, also of one function; ScheduleError if it is neither."""
+    if isinstance(mod, tirx.PrimFunc):
+        return tvm.IRModule.from_expr(mod)
+    if not isinstance(mod, tvm.IRModule):
+        raise ScheduleError(f"A PrimFunc or an IRModule is wanted, not a {type(mod).__name__}.")
+    return mod
 
 
 def fused(mod: tvm.IRModule, target: Target) -> tvm.IRModule:

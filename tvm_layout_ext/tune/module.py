@@ -16,7 +16,7 @@ from tvm.target import Target
 from .. import decisions
 from ..errors import LayoutExtError, ScheduleError
 from ..target import resolve
-from .apply import fused
+from .apply import as_module, fused
 from .archive import archive
 from .database import Database
 from .generic import operator_of
@@ -94,7 +94,7 @@ def module_tasks(
     target : str or tvm.target.Target, optional
         By default :func:`tvm_layout_ext.default_target`.
     """
-    module = tvm.IRModule.from_expr(mod) if isinstance(mod, tirx.PrimFunc) else mod
+    module = as_module(mod)
     tasks: list[ModuleTask] = []
     skipped: dict[str, str] = {}
     for name, weight, one in _extracted(module, resolve(target)):
