@@ -34,6 +34,8 @@ def add_up(sch: Any, block: Any) -> None:
     """Schedule the sum over slices that ``sch.split_k`` leaves, and what reads it, as a kernel.
 
     Each thread adds a vector of neighbours of a row, slice after slice, in vectors of 16 bytes.
+    Batches are blocks of their own: TVM vectorizes no sum whose threads count through three dims,
+    the last of them not filling a block.
 
     Parameters
     ----------
@@ -50,13 +52,16 @@ def add_up(sch: Any, block: Any) -> None:
     vector = gcd(extents[-1], MAX_ACCESS_BYTES // itemsize)
     right, lanes = sch.split(loops[-1], [None, vector])
     threads = THREADS if prod(extents) > SMALL else FEW_THREADS
-    blocks, thread = sch.split(sch.fuse(*loops[:-1], right), [None, threads])
+    blocks, thread = sch.split(sch.fuse(*loops[-2:-1], right), [None, threads])
+    batch = loops[:-2]
+    if batch:
+        sch.bind(sch.fuse(*batch), "blockIdx.y")
     sch.bind(blocks, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     if vector > 1:
         sch.vectorize(lanes)
     sch.compute_at(block, thread, preserve_unit_loops=True)
-    _, _, slices, *_, one = sch.get_loops(block)
+    slices, *_, one = sch.get_loops(block)[2 + bool(batch) :]
     if vector > 1:
         sch.vectorize(one)
     start = sch.decompose_reduction(block, slices)

@@ -65,6 +65,14 @@ def test_whole_slices_have_no_conflict_and_no_hazard(slices: int, stages: int) -
     assert report.bank_conflicts == 0
 
 
+@pytest.mark.parametrize("shape", [(24, 8, 64), (72, 96, 130), (7, 3, 128)])
+def test_batches_whose_vectors_do_not_fill_blocks_are_added_up(shape: tuple[int, int, int]) -> None:
+    """96 vectors of three dims, in blocks of 64 threads, were a sum that TVM does not vectorize."""
+    product = Product(shape=shape, batch=2, out="float16")
+    report = simulated(product, scheduled(product, 2))
+    assert report.hazards == []
+
+
 def test_slices_beyond_the_end_of_k_are_zeros() -> None:
     """Nine steps in eight slices of two: the last three have nothing to add."""
     product = Product(shape=(64, 64, 9 * 32))
