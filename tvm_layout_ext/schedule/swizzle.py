@@ -62,7 +62,8 @@ def swizzle(
           XOR swizzles, byte swizzles and padding, the first of equals;
         * ``"xor"`` permutes vectors of ``vec`` elements by the row number divided by ``per_phase``,
           modulo ``max_phase``; the numbers are derived from the row as Triton does for an operand
-          of a matrix product, or given: ``(vec, per_phase, max_phase)`` does, too;
+          whose rows lie along K (what else reads it is not looked at, so ``"auto"`` may do better),
+          or given: ``(vec, per_phase, max_phase)`` does, too;
         * ``"pad"`` makes rows longer by as little as has the fewest conflicts, by steps that keep
           the widest vector aligned; ``"pad(factor, offset)"`` as ``storage_align`` does;
         * 32, 64 or 128 are the byte swizzles of TMA and ``wgmma``, with their alignment;
