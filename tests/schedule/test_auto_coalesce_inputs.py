@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tvm import s_tir
+from tvm import s_tir, te
 from tvm.script import tirx as T
 
 from tvm_layout_ext.errors import ScheduleError
@@ -235,3 +235,65 @@ def test_loops_that_merge_in_a_store_with_strides_are_staged_one_by_one(size: An
     np.testing.assert_array_equal(report.outputs["B"], a.transpose(1, 2, 0))
     assert "tile" in text
     assert report.bank_conflicts == 0
+
+
+@T.prim_func(s_tir=True)
+def guarded_transpose(A: T.Buffer((100, 60), "float32"), B: T.Buffer((60, 100), "float32")) -> None:
+    for i, j in T.grid(60, 100):
+        with T.sblock("B"):
+            T.where(j < 77)
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vj, vi]
+
+
+@T.prim_func(s_tir=True)
+def guarded_shift(A: T.Buffer((50, 301), "float16"), B: T.Buffer((50, 300), "float16")) -> None:
+    for i, j in T.grid(50, 300):
+        with T.sblock("B"):
+            T.where(j < 217)
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj + 1]
+
+
+@T.prim_func(s_tir=True)
+def guarded_sum(A: T.Buffer((64, 4096), "float32"), B: T.Buffer((64,), "float32")) -> None:
+    for i, j in T.grid(64, 4096):
+        with T.sblock("B"):
+            T.where(j < 4000)
+            vi, vj = T.axis.remap("SR", [i, j])
+            with T.init():
+                B[vi] = T.float32(0)
+            B[vi] = B[vi] + A[vi, vj]
+
+
+@pytest.mark.parametrize("stage", ["auto", "none"])
+@pytest.mark.parametrize("case", ["transpose", "shift", "sum"])
+def test_a_block_that_runs_only_where_a_condition_holds_keeps_it(case: str, stage: str) -> None:
+    """``transform_block_layout`` of TVM 0.27 leaves variables of loops that are gone in it."""
+    func, a, limit = {
+        "transpose": (guarded_transpose, numbers(100, 60), 77),
+        "shift": (guarded_shift, numbers(50, 301, dtype="float16"), 217),
+        "sum": (guarded_sum, numbers(64, 4096), 4000),
+    }[case]
+    every = {"transpose": a.T, "shift": a[:, 1:], "sum": a}[case]
+    inside = np.arange(every.shape[1]) < limit
+    sch = s_tir.Schedule(func)
+    sch.auto_coalesce("B", stage=stage)
+    before = np.full(every.shape if case != "sum" else 64, -1, a.dtype)
+    report = simulate(sch, a, before)
+    kept = np.where(inside, every, 0 if case == "sum" else -1)
+    np.testing.assert_array_equal(report.outputs["B"], kept.sum(1) if case == "sum" else kept)
+    assert not report.hazards
+
+
+def test_a_guarded_block_is_not_staged() -> None:
+    sch = s_tir.Schedule(guarded_transpose)
+    with pytest.raises(ScheduleError, match="Block B runs only where j < 77 holds"):
+        sch.auto_coalesce("B", stage="shared")
+
+
+def test_a_block_without_dims_is_refused_by_name() -> None:
+    a = te.placeholder((), "float32", "A")
+    sch = s_tir.Schedule(te.create_prim_func([a, te.compute((), lambda: a() + 1.0, "B")]))
+    with pytest.raises(ScheduleError, match="Block B has no loop of its own"):
+        sch.auto_coalesce("B")

@@ -169,6 +169,12 @@ class Nest:
     predicate: Any
     assumptions: Assumptions = NO_ASSUMPTIONS
 
+    @property
+    def is_guarded(self) -> bool:
+        """Whether the block runs only where a condition holds, as a split with a rest leaves it."""
+        guard = self.predicate
+        return not (isinstance(guard, tirx.IntImm) and bool(guard.value))
+
     def of_scope(self, scope: str) -> list[Access]:
         """Accesses of one kind of memory."""
         return [access for access in self.accesses if access.scope == scope]
@@ -313,7 +319,7 @@ def _flat(buffer: Any, indices: Sequence[Any]) -> Any:
 
 
 def _dense(shape: list[Any]) -> list[Any]:
-    strides: list[Any] = [1]
+    strides: list[Any] = [1] if shape else []
     for extent in reversed(shape[1:]):
         strides.insert(0, strides[0] * extent)
     return strides

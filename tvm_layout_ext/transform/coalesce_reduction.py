@@ -65,7 +65,7 @@ def schedule_reduction(
     """
     plan = Plan.of(nest, vector_bytes)
     slabs = choose_slabs(plan.load, plan.data, plan.reduced, along=plan.along)
-    if slabs == 1 or _is_guarded(nest):
+    if slabs == 1 or nest.is_guarded:
         return _one_kernel(sch, block, nest, plan, num_threads)
     (outermost,) = refs_of(sch, block, nest, plan.reduced[:1])
     partial = cut(sch, block, outermost, slabs, len(plan.data) if plan.along else 0)
@@ -89,18 +89,13 @@ def _one_kernel(
     return share_out(sch, block, nest, plan, num_threads)
 
 
-def _is_guarded(nest: Nest) -> bool:
-    """Whether a split with a rest lets the block run only where a condition holds."""
-    return not (isinstance(nest.predicate, tirx.IntImm) and int(nest.predicate.value))
-
-
 def _may_factor(nest: Nest, plan: Plan) -> bool:
     """Whether partial sums may become an array: ``rfactor`` of TVM 0.27 loses a block's guard.
 
     Every dim of that array is one loop besides, which it is not once a loop was split.
     """
     dims = len(nest.block.writes[0].source.shape)
-    return not _is_guarded(nest) and len(plan.data) == dims
+    return not nest.is_guarded and len(plan.data) == dims
 
 
 def _along_rows(
@@ -149,7 +144,7 @@ def _shares_out(nest: Nest, plan: Plan, lanes: int) -> bool:
     if len(plan.reduced) > 1 or any(loop.size is None for loop in nest.loops):
         return False
     steps, rest = divmod(total(plan.reduced), lanes * plan.vector)
-    bound = len(nest.loops) == len(nest.block.iter_vars)
+    bound = len(nest.loops) == len(nest.block.iter_vars) and not nest.is_guarded
     return bound and not rest and loads_together(steps) > 1
 
 

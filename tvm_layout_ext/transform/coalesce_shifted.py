@@ -68,6 +68,8 @@ def shifted_way(
     order = _order(nest, free, move)
     if order is None:
         return _refusal("its loops are not those of the result")
+    if nest.is_guarded:
+        return _refusal(f"it runs only where {nest.predicate} holds")
     reason = why_not(move, vector)
     if reason:
         return _refusal(reason)

@@ -66,6 +66,12 @@ def schedule_staged(
     tuple
         What was chosen, for the report, and the blocks that now access global memory.
     """
+    if nest.is_guarded:
+        # TVM 0.27's transform_block_layout leaves the variables of loops that are gone in it.
+        raise ScheduleError(
+            f"Block {nest.block.name_hint} runs only where {nest.predicate} holds, and a staged "
+            "block has other loops"
+        )
     _merge(sch, block, nest, mapping)
     names = {access.name for access in mapping.disagreeing}
     merged = read_nest(sch, block)
