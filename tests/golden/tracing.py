@@ -143,6 +143,7 @@ def arange(low: int, high: int) -> Value:
 
 
 def expand_dims(value: Value, axis: int) -> Value:
+    axis += len(value.shape) + 1 if axis < 0 else 0
     shape = (*value.shape[:axis], 1, *value.shape[axis:])
     return Value(ai.expand_dims(value.info, axis), shape)
 
@@ -201,9 +202,10 @@ class Language(SimpleNamespace):
 TL = Language(
     arange=arange,
     broadcast_to=broadcast_to,
+    cdiv=lambda a, b: binary("div", binary("add", a, binary("sub", b, 1)), b),
     expand_dims=expand_dims,
     load=load,
-    full=lambda shape, value, _=None: Value(AxisInfo.of_constant(value, shape), shape),
+    full=lambda shape, value, dtype=None: Value(AxisInfo.of_constant(value, shape), shape),
     max_constancy=hint("constancy"),
     max_contiguous=hint("contiguity"),
     maximum=lambda a, b: binary("max", a, b),
@@ -215,7 +217,7 @@ TL = Language(
     trans=trans,
     view=reshape,
     where=where,
-    zeros=lambda shape, _=None: Value(AxisInfo.of_constant(0, shape), shape),
+    zeros=lambda shape, dtype=None: Value(AxisInfo.of_constant(0, shape), shape),
     **dict.fromkeys(("int1", "int8", "int16", "int32", "int64", "uint32", "uint64")),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -215,3 +216,14 @@ def test_illegal_parameters_are_one_sentence(make: object, sentence: str) -> Non
         make()  # type: ignore[operator]
 
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [1.0, True, "1", None])
+def test_a_number_that_is_no_integer_is_refused(number: Any) -> None:
+    mma = L.NVMMADistributedLayout([2, 0], [1, 1], [16, 8])
+    with pytest.raises(LayoutError, match="operand_index"):
+        L.DotOperandLayout(number, mma, 2)
+    with pytest.raises(LayoutError, match="slice along dim"):
+        L.SliceLayout(number, mma)
+    with pytest.raises(LayoutError, match="swizzle_byte_width"):
+        L.NVMMASharedLayout(128.0, 16)  # type: ignore[arg-type]

@@ -186,7 +186,8 @@ class SliceLayout(Distributed, Layout):
 
     def __post_init__(self) -> None:
         _check_distributed(self.parent, "parent of a slice")
-        if self.parent.rank < 2 or self.dim not in range(self.parent.rank):
+        known = type(self.dim) is int and self.dim in range(self.parent.rank)
+        if self.parent.rank < 2 or not known:
             raise LayoutError(
                 f"A slice along dim {self.dim} needs a parent of rank 2 or more that has it; "
                 f"{self.parent} has rank {self.parent.rank}."

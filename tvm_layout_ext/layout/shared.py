@@ -159,7 +159,8 @@ class NVMMASharedLayout(ClusteredLayout):
     cta_order: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        if self.swizzle_byte_width not in (0, 32, 64, 128):
+        width = self.swizzle_byte_width
+        if type(width) is not int or width not in (0, 32, 64, 128):
             raise LayoutError(
                 f"swizzle_byte_width is {self.swizzle_byte_width}; the hardware has 0, 32, 64, 128."
             )

@@ -132,7 +132,7 @@ class DotOperandLayout(Distributed, Layout):
     k_width: int = 0
 
     def __post_init__(self) -> None:
-        if self.operand_index not in (0, 1):
+        if type(self.operand_index) is not int or self.operand_index not in (0, 1):
             raise LayoutError(f"operand_index is {self.operand_index}; it must be 0 (A) or 1 (B).")
         if isinstance(self.parent, NVMMADistributedLayout):
             check_power_of_two("k_width", self.k_width)
