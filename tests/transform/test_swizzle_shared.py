@@ -185,3 +185,15 @@ def test_a_given_swizzle_follows_a_loaded_index() -> None:
     rows = np.random.default_rng(0).permutation(32).astype("int32")
     report = simulate(sch, a, rows, None)
     np.testing.assert_array_equal(report.outputs["B"], a[rows].T)
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("int4", 4), ("float4_e2m1fn", 4)])
+def test_elements_that_share_a_byte_are_refused(dtype: str, bits: int) -> None:
+    """They were counted as if each had a byte of its own."""
+    a = te.placeholder((32, 32), dtype, "A")
+    sch = s_tir.Schedule(te.create_prim_func([a, te.compute((32, 32), lambda j, i: a[i, j], "B")]))
+    block = sch.get_sblock("B")
+    sch.bind(sch.get_loops(block)[1], "threadIdx.x")
+    sch.swizzle(sch.cache_read(block, 0, "shared"), 0, "auto")
+    with pytest.raises(LayoutError, match=f"elements of {dtype} have {bits} bits, less than 8"):
+        tlx.lower(sch)

@@ -106,6 +106,8 @@ def _swizzled(
     shape = shape_of(buffer)
     if shape is None:
         raise LayoutError(f"{name} Its shape {list(buffer.shape)} has no upper bound.")
+    if (bits := tvm.DataType(str(buffer.dtype)).bits) < 8:
+        raise LayoutError(f"{name} Its elements of {buffer.dtype} have {bits} bits, less than 8.")
     if element_bytes(buffer) not in (1, 2, 4, 8):
         raise LayoutError(f"{name} Its elements have {element_bytes(buffer)} bytes, not 1 to 8.")
     mine = [access for access in accesses if access.buffer.same_as(buffer)]
