@@ -227,8 +227,14 @@ def test_tracker_that_is_not_there_says_how_to_start_it() -> None:
         RpcRunner(doubling_task(), HOST, port, "h200")
     assert str(error.value) == (
         f"There is no RPC tracker at {HOST}:{port} (connection refused); start one by: "
-        f"python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {port}"
+        f"python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {port} --port-end {port + 1}"
     )
+
+
+@pytest.mark.parametrize("port", [0, 65536])
+def test_port_that_cannot_be_is_refused(port: int) -> None:
+    with pytest.raises(TargetError, match=f"Port {port} of the RPC tracker is not one of 1 to 655"):
+        Tracker("127.0.0.1", port, "key")
 
 
 def test_servers_that_are_all_gone_fail_the_trials_in_a_sentence(

@@ -53,6 +53,10 @@ class Tracker:
     key: str
     patience: float = 15.0
 
+    def __post_init__(self) -> None:
+        if not 0 < self.port < 1 << 16:
+            raise TargetError(f"Port {self.port} of the RPC tracker is not one of 1 to 65535.")
+
     def servers(self) -> list[str]:
         """Addresses ``host:port`` of the key's servers, those at work among them.
 
@@ -128,7 +132,8 @@ class Tracker:
         except (OSError, RuntimeError) as error:
             raise NoServerError(
                 f"There is no RPC tracker at {self.host}:{self.port} ({_short(error)}); start one "
-                f"by: python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {self.port}"
+                f"by: python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {self.port} "
+                f"--port-end {self.port + 1}"
             ) from None
 
 
