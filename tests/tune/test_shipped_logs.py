@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 
@@ -19,9 +20,10 @@ _BEST = best_records(_READING.records)
 
 def test_no_line_is_skipped() -> None:
     assert _READING.warning is None
-    assert len(_READING.records) == sum(
-        len(path.read_text().splitlines()) for path in _LOGS.glob("*.jsonl")
-    )
+    lines = [line for path in _LOGS.glob("*.jsonl") for line in path.read_text().splitlines()]
+    # A finalist's second line takes the place of its first.
+    assert {record.id for record in _READING.records} == {json.loads(line)["id"] for line in lines}
+    assert len(lines) - len(_READING.records) <= sum(r.kind == "finalist" for r in _READING.records)
 
 
 def test_every_record_was_measured_on_a_named_gpu() -> None:
