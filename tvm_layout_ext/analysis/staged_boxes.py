@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ..errors import ScheduleError
-from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES
+from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, SECTOR_BYTES
 from .access import Access, Nest
 from .mapping import own_order
 from .shared_tile import SharedTile, place_tile
@@ -84,7 +84,7 @@ class Plan:
         return one.place.elements(self.tile) * one.access.bytes
 
     def __str__(self) -> str:
-        group = self.out.unit[self.tiles[0].dims[-1]]
+        group = max(self.out.unit[:-1], default=1)
         vector = self.out.unit[-1]
         turned = f", {group} by {vector} turned in registers" if group > 1 else ""
         rows = any(one.place.images is None for one in self.tiles)
@@ -128,7 +128,9 @@ def _box(
     """Plan a tile of which a warp stores so many bytes of a row.
 
     In rows of more than a line a thread puts down part of the vector that it brings, as reading
-    them back asks for; None if some would still meet a bank twice.
+    them back asks for; None if some would still meet a bank twice. The way out is chosen for the
+    load that :func:`_leading` finds. Where another one, of another order, would then be read from
+    a bank twice, a thread puts it down in narrower parts.
     """
     store = store_of(nest)
     orders = [dims_of(access, nest) for access in staged]
@@ -141,13 +143,15 @@ def _box(
     ]
     is_wide = row_bytes > LINE_BYTES
     vectors = vectors if is_wide else puts
-    group = min(_group(staged[0]), tile[orders[0][-1]])
+    lead = _leading(orders, tile, store.bytes)
+    along = orders[lead][-1]
+    group = min(_group(staged[lead]), tile[along])
     shares = [prod(tile) // (vector * group)]
     shares += [prod(tile[d] for d in o) // v for o, v in zip(orders, vectors, strict=True)]
     threads = shared_out(shares, most)
     out = store_walk(
         tile,
-        orders[0][-1],
+        along,
         vector=vector,
         group=group,
         size=store.bytes,
@@ -156,12 +160,47 @@ def _box(
     )
     tiles = []
     for (access, order), width, put in zip(sides, vectors, puts, strict=True):
-        into, part = load_walk(tile, order, width, threads), put if put < width else None
-        place, left = place_tile(tile, order, into, out, access.bytes, ragged=ragged, put=part)
-        if is_wide and (left or place.images is None):
+        into = load_walk(tile, order, width, threads)
+        one, left = _placed(access, tile, order, into, out, put, ragged=ragged)
+        if is_wide and (left or one.place.images is None):
             return None
-        tiles.append(StagedLoad(access, into, place, part))
+        tiles.append(one)
     return Plan(tile, tiles, out, threads)
+
+
+def _leading(orders: Sequence[Sequence[int]], tile: Sequence[int], size: int) -> int:
+    """Which load the lanes of the way out go along once a row of the tile is stored.
+
+    The first; but of rows shorter than a sector, one whose rows are the store's, if there is any:
+    lanes then go on along the store's next dim, and not to rows that are far away.
+    """
+    last = len(tile) - 1
+    if tile[last] * size < SECTOR_BYTES:
+        return next((at for at, order in enumerate(orders) if order[-1] == last), 0)
+    return 0
+
+
+def _placed(
+    access: Access,
+    tile: list[int],
+    order: list[int],
+    into: Walk,
+    out: Walk,
+    put: int,
+    *,
+    ragged: bool,
+) -> tuple[StagedLoad, int]:
+    """Place a load's tile, put down in the widest parts up to ``put`` that meet no bank twice."""
+    inner = order[-1]
+    found: list[tuple[StagedLoad, int]] = []
+    while put >= max(1, out.unit[inner] if found else 1):
+        part = put if put < into.unit[inner] else None
+        place, left = place_tile(tile, order, into, out, access.bytes, ragged=ragged, put=part)
+        found.append((StagedLoad(access, into, place, part), left))
+        if left == 0:
+            break
+        put //= 2
+    return min(found, key=lambda one: one[1])
 
 
 def shared_out(shares: Sequence[int], most: int) -> int:
