@@ -57,8 +57,10 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     ),
     # Afterwards only the outermost loop of a kernel still has all that was noted at it.
     "s_tir.UnifyThreadBinding": (transform.GatherLaunchNotes,),
+    # The pass that mistakes them.
+    "tirx.FlattenBuffer": (transform.HideReversedIndices,),
     # Indices are flat by now; what follows plans memory and barriers.
-    "tirx.BF16ComputeLegalize": (transform.ExposePointers,),
+    "tirx.BF16ComputeLegalize": (transform.ShowReversedIndices, transform.ExposePointers),
     # Indices are flat by now, and vectors are still loops.
     "tirx.VectorizeLoop": (
         transform.AlignOffsets,

@@ -25,6 +25,7 @@ from .overlap_launches import OverlapLaunches
 from .plan_sync import PlanSync
 from .prefetch_registers import PrefetchSharedToRegister
 from .rasterize_blocks import RasterizeBlocks
+from .reversed_indices import HideReversedIndices, ShowReversedIndices
 from .shift_vectors import ShiftVectors
 from .straighten_indices import StraightenIndices
 from .swizzle_shared import SwizzleSharedMemory
@@ -40,6 +41,7 @@ __all__ = [
     "GatherLaunchNotes",
     "GuardReductions",
     "GuardVectors",
+    "HideReversedIndices",
     "InjectMultiStageBuffer",
     "KeepEvictionPolicy",
     "LaunchClusters",
@@ -55,6 +57,7 @@ __all__ = [
     "RasterizeBlocks",
     "SetLaunchBounds",
     "ShiftVectors",
+    "ShowReversedIndices",
     "StraightenIndices",
     "SwizzleSharedMemory",
 ]
