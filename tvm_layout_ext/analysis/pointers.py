@@ -93,7 +93,8 @@ def shape_of(buffer: Any) -> list[int] | None:
         None where an extent has no bound.
     """
     bounds = [int(tvm.sym.Analyzer().const_int_bound(n).max_value) for n in buffer.shape]
-    return bounds if all(bound < 1 << 31 for bound in bounds) else None
+    # The largest int32 is what TVM knows of a symbol, and what it allots for lack of a bound.
+    return bounds if all(bound < (1 << 31) - 1 for bound in bounds) else None
 
 
 def strides_of(buffer: Any) -> list[Any]:

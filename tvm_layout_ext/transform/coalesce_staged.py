@@ -28,8 +28,13 @@ from ..hardware import STATIC_SHARED_BYTES, WARP_SIZE
 from .coalesce_direct import fuse
 from .coalesce_policy import keep_stores
 from .swizzle_shared import SWIZZLE
+from .tile_bounds import longer_than
 
-__all__ = ["schedule_staged"]
+__all__ = ["UnboundedTileError", "schedule_staged"]
+
+
+class UnboundedTileError(ScheduleError):
+    """TVM does not find the bound of a tile; it may with other threads."""
 
 
 def schedule_staged(
@@ -65,6 +70,13 @@ def schedule_staged(
     -------
     tuple
         What was chosen, for the report, and the blocks that now access global memory.
+
+    Raises
+    ------
+    UnboundedTileError
+        If TVM would allot more shared memory than the tile.
+    ScheduleError
+        If the block cannot be staged for another reason.
     """
     if nest.is_guarded:
         # TVM 0.27's transform_block_layout leaves the variables of loops that are gone in it.
@@ -82,6 +94,7 @@ def schedule_staged(
     stored, direct = _write_out(sch, block, caches, plan)
     for cache, one, vector in zip(caches, plan.tiles, held, strict=True):
         _read_in(sch, cache, one, plan, vector)
+    _check_bounds(sch, merged, caches, plan)
     loads = [vector or cache for cache, vector in zip(caches, held, strict=True)]
     width = plan.out.unit[-1] * _store_bytes(merged)
     text = f"{plan}{keep_stores(sch, block, stored, width)}"
@@ -142,6 +155,23 @@ def _check_shared(plan: Plan) -> None:
         )
 
 
+def _check_bounds(sch: Any, nest: Nest, caches: Sequence[Any], plan: Plan) -> None:
+    """Refuse a tile that TVM cuts at the buffer's end and then does not find."""
+    if all(
+        loop.size is not None and loop.size % part == 0
+        for loop, part in zip(nest.loops, plan.tile, strict=True)
+    ):
+        return
+    for cache, one in zip(caches, plan.tiles, strict=True):
+        tile = [plan.tile[dim] for dim in one.dims]
+        shape = longer_than(sch, cache, tile)
+        if shape is not None:
+            raise UnboundedTileError(
+                f"TVM finds no bound for the {'x'.join(map(str, tile))} tile of "
+                f"{one.access.name} with {plan.threads} threads, and would make it {shape}"
+            )
+
+
 def _stage(sch: Any, block: Any, one: StagedLoad) -> Any:
     """Put a shared buffer, in the order of the load, between the load and the block."""
     return _cache(sch, block, one.access.name, one.dims, "shared")
@@ -199,7 +229,7 @@ def _write_out(
         out = sch.reindex_cache_write(block, 0, "local", same)
     loops = dict(enumerate(sch.get_loops(out)))
     grid_loops, fused, units = _walk_loops(sch, loops, walk, plan.tile, list(loops))
-    grid = _launch_order(sch, grid_loops, plan)
+    grid = fuse(sch, grid_loops)  # Neighbouring blocks go along the store.
     sch.bind(grid, "blockIdx.x")
     step, thread = _deal(sch, fused, walk, plan.threads)
     sch.bind(thread, "threadIdx.x")
@@ -214,11 +244,6 @@ def _write_out(
     for cache in caches:
         sch.compute_at(cache, grid, preserve_unit_loops=True)
     return out, direct
-
-
-def _launch_order(sch: Any, tiles: Sequence[Any], plan: Plan) -> Any:
-    """Make one loop of those over the tiles; neighbouring blocks go along the store."""
-    return fuse(sch, tiles)
 
 
 def _walk_loops(

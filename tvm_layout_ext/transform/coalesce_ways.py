@@ -19,12 +19,14 @@ from .coalesce_policy import keeping
 from .coalesce_reduction import schedule_reduction
 from .coalesce_request import Request
 from .coalesce_shifted import shifted_way
-from .coalesce_staged import schedule_staged
+from .coalesce_staged import UnboundedTileError, schedule_staged
 
 __all__ = ["as_it_is", "list_ways"]
 
 #: What applies a mapping to a block of a schedule.
 _Apply = Callable[[Any, Any, Mapping], None]
+#: Threads of a block to try where TVM does not find the bound of a tile with those asked for.
+_FEWER_THREADS = (512, 256, 128, 64, 32)
 
 
 def as_it_is(free: Sequence[Loop]) -> Mapping:
@@ -160,6 +162,30 @@ def _staged(nest: Nest, free: Sequence[Loop], request: Request) -> Way | None:
             raise ScheduleError(
                 f"Block {nest.block.name_hint} writes {in_place[0]} where it reads it"
             )
-        return schedule_staged(sch, block, nest, mapping, request.num_threads, request.vector_bytes)
+        return schedule_staged(sch, block, nest, mapping, threads_of_tile(sch, block), width)
+
+    width = request.vector_bytes
+    tried: list[int | None] = []
+
+    def threads_of_tile(sch: Any, block: Any) -> int | None:
+        if not tried:
+            tried.append(_bounded_threads(sch, block, nest, mapping, request))
+        return tried[0]
 
     return Way("staged", staged)
+
+
+def _bounded_threads(
+    sch: Any, block: Any, nest: Nest, mapping: Mapping, request: Request
+) -> int | None:
+    """Most threads, up to those asked for, with which TVM finds the tile of a symbolic size."""
+    asked = request.num_threads
+    if all(loop.size is not None for loop in nest.loops):
+        return asked
+    for threads in [asked, *(n for n in _FEWER_THREADS if asked is None or n < asked)]:
+        try:
+            schedule_staged(sch.copy(), block, nest, mapping, threads, request.vector_bytes)
+        except UnboundedTileError:
+            continue
+        return threads
+    return asked

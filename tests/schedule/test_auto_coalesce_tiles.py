@@ -1,0 +1,86 @@
+"""auto_coalesce of tiles that lowering refuses, or that cost other than they seem: said at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import s_tir, te
+from tvm.script import tirx as T
+
+import tvm_layout_ext as tlx
+from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.simulate import simulate
+
+
+def turned(first: int, last: int) -> Any:
+    n = te.var("n")
+    a = te.placeholder((first, n, last), "float32", "A")
+    b = te.compute((last, first, n), lambda k, i, j: a[i, j, k], "B")
+    return te.create_prim_func([a, b])
+
+
+@pytest.mark.parametrize(("threads", "path"), [(32, "direct"), (64, "staged"), (None, "staged")])
+def test_a_tile_that_tvm_does_not_find_with_few_threads_is_passed_over(
+    threads: int | None, path: str
+) -> None:
+    """With 32 threads TVM made the tile 2,147,483,647 elements long, and lowering refused it."""
+    sch = s_tir.Schedule(turned(48, 32))
+    outcome = sch.auto_coalesce("B", num_threads=threads)
+    assert outcome.path == path
+    reason = "TVM finds no bound for the 1x64x32 tile of A with 32 threads"
+    assert (reason in outcome.text) == (path == "direct")
+    a = np.random.default_rng(0).random((48, 7, 32), dtype="float32")
+    report = simulate(tlx.lower(sch), a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a.transpose(2, 0, 1))
+    assert not report.hazards
+
+
+@T.prim_func(s_tir=True)
+def into_strides(a: T.handle, b: T.handle) -> None:
+    n = T.int32()
+    A = T.match_buffer(a, (n, 33, 3), "float32")
+    B = T.match_buffer(b, (33, 3, n), "float32", strides=(60, 20, 1))
+    for i, j, k in T.grid(33, 3, n):
+        with T.sblock("B"):
+            vi, vj, vk = T.axis.remap("SSS", [i, j, k])
+            B[vi, vj, vk] = A[vk, vi, vj]
+
+
+@pytest.mark.parametrize(("asked", "taken"), [(32, 32), (64, 32), (128, 128)])
+def test_fewer_threads_are_taken_where_tvm_finds_their_tile(asked: int, taken: int) -> None:
+    """With 64 threads a warp's three rows of four are a guard that TVM does not see through."""
+    sch = s_tir.Schedule(into_strides)
+    outcome = sch.auto_coalesce("B", num_threads=asked)
+    assert outcome.path == "staged"
+    assert f"tile 16x4x64, {taken} threads" in outcome.text
+    a = np.random.default_rng(0).random((19, 33, 3), dtype="float32")
+    out = np.zeros((33, 3, 20), "float32")[..., :19]
+    report = simulate(tlx.lower(sch), a, out)
+    np.testing.assert_array_equal(report.outputs["B"], a.transpose(1, 2, 0))
+    assert not report.hazards
+    again = s_tir.Schedule(into_strides)
+    s_tir.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
+    assert again.mod["main"].script() == sch.mod["main"].script()
+
+
+@T.prim_func(s_tir=True)
+def all_symbolic(a: T.handle, b: T.handle) -> None:
+    n, m, k = T.int32(), T.int32(), T.int32()
+    s, t, u = T.int32(), T.int32(), T.int32()
+    x, y, z = T.int32(), T.int32(), T.int32()
+    A = T.match_buffer(a, (n, m, k), "float32", strides=(s, t, u))
+    B = T.match_buffer(b, (m, k, n), "float32", strides=(x, y, z))
+    for h, i, j in T.grid(m, k, n):
+        with T.sblock("B"):
+            vh, vi, vj = T.axis.remap("SSS", [h, i, j])
+            B[vh, vi, vj] = A[vj, vh, vi]
+
+
+def test_a_tile_that_tvm_never_finds_is_refused_by_name() -> None:
+    sch = s_tir.Schedule(all_symbolic)
+    before = sch.mod.script()
+    with pytest.raises(ScheduleError, match="TVM finds no bound for the 1x1x64 tile of A"):
+        sch.auto_coalesce("B", stage="shared", vector_bytes=4)
+    assert sch.mod.script() == before
