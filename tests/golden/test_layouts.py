@@ -6,12 +6,12 @@ import pytest
 
 from tests.golden import cases
 from tests.golden.cases import Case, bases_of, case_id, layout_of, linear_of
+from tests.golden.tracing import bits_of
 from tvm_layout_ext.layout.banks import bank_conflicts
 from tvm_layout_ext.layout.convert import scratch_bytes
 from tvm_layout_ext.layout.operands import shared_for_mma_sync, shared_for_wgmma, wgmma_order
 
 DISTRIBUTED = ("blocked", "slice", "mma_v2", "mma_v3", "dot_operand")
-BYTES = {"i8": 1, "fp16": 2, "bf16": 2, "fp32": 4, "i32": 4, "fp64": 8, "i64": 8}
 
 
 @pytest.mark.parametrize("case", cases.of_kinds(*DISTRIBUTED), ids=case_id)
@@ -37,7 +37,7 @@ def test_padded_shared_layout(case: Case) -> None:
     expected = case["expected"]
 
     assert bases_of(layout.to_linear(case["shape"]))["offset"] == expected["offset_bases"]
-    allocated = layout.allocated_elements(case["shape"]) * BYTES[case["dtype"]]
+    allocated = layout.allocated_elements(case["shape"]) * bits_of(case["dtype"]) // 8
     assert allocated == expected["shared_bytes"]
 
 
@@ -67,7 +67,7 @@ def test_conversion_scratch(case: Case) -> None:
 
     assert bases_of(src) == case["params"]["src_bases"]
     assert bases_of(dst) == case["params"]["dst_bases"]
-    scratch = scratch_bytes(src, dst, 8 * BYTES[case["dtype"]])
+    scratch = scratch_bytes(src, dst, bits_of(case["dtype"]))
     assert scratch == case["expected"]["shared_bytes"]
 
 
@@ -102,3 +102,10 @@ def test_shared_layout_of_operand(case: Case) -> None:
     found = {name: getattr(layout, names.get(name, name)) for name in expected}
 
     assert {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()} == expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [("i8", 8), ("u8", 8), ("i16", 16), ("fp8e5", 8), ("bf16", 16), ("fp64", 64)]
+)
+def test_types_of_cases_have_their_bits(dtype: str, bits: int) -> None:
+    assert bits_of(dtype) == bits

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,6 +56,15 @@ class Value:
 
     def trans(self, *order: int) -> Value:
         return trans(self, *order)
+
+    def broadcast_to(self, *shape: Any) -> Value:
+        return broadcast_to(self, sizes_of(shape))
+
+    def expand_dims(self, axis: int) -> Value:
+        return expand_dims(self, axis)
+
+    def ravel(self) -> Value:
+        return ravel(self)
 
     def __neg__(self) -> Value:
         return binary("sub", 0, self)
@@ -149,8 +159,17 @@ def expand_dims(value: Value, axis: int) -> Value:
 
 
 def reshape(value: Value, *shape: Any) -> Value:
-    to = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+    to = sizes_of(shape)
     return Value(ai.reshape(value.info, value.shape, to), to)
+
+
+def sizes_of(shape: Sequence[Any]) -> Sequence[int]:
+    """A shape given as numbers, or as one list of them."""
+    return shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+
+
+def ravel(value: Value) -> Value:
+    return reshape(value, prod(value.shape))
 
 
 def trans(value: Value, *order: int) -> Value:
@@ -212,6 +231,7 @@ TL = Language(
     minimum=lambda a, b: binary("min", a, b),
     multiple_of=hint("divisibility"),
     permute=trans,
+    ravel=ravel,
     program_id=lambda axis=0: Value(AxisInfo.argument(1)),
     reshape=reshape,
     trans=trans,

@@ -227,3 +227,20 @@ def test_a_number_that_is_no_integer_is_refused(number: Any) -> None:
         L.SliceLayout(number, mma)
     with pytest.raises(LayoutError, match="swizzle_byte_width"):
         L.NVMMASharedLayout(128.0, 16)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("shape", "box", "order", "sentence"),
+    [
+        ([0, 4], [0, 0], [1, 0], "shape is .0, 4.; every number must be at least 1"),
+        ([4, 4], [0, 1], [1, 0], "size_per_thread is .0, 1.; every number must be at least 1"),
+        ([4, 4], [1, 1], [0, 0], "order is .0, 0.; it must be a permutation of 0..1"),
+        (4, [1], [0], "shape is 4; it must be a list"),
+        ([4, 4], [1], [0], "do not have one number a dim each"),
+    ],
+)
+def test_what_no_layout_can_cover_is_refused(
+    shape: Any, box: list[int], order: list[int], sentence: str
+) -> None:
+    with pytest.raises(LayoutError, match=sentence):
+        L.BlockedLayout.covering(shape, box, order, 4)

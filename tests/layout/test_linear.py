@@ -234,6 +234,14 @@ def test_out_sizes_are_inferred_from_the_vectors() -> None:
             lambda: LinearLayout.identity(4, "i", "o").compose(LinearLayout.identity(2, "o", "p")),
             "takes only 2",
         ),
+        (
+            lambda: LinearLayout.identity(2, "i", "o") * 3,  # type: ignore[operator]
+            "A product of linear layouts needs another one, not 3",
+        ),
+        (
+            lambda: LinearLayout.identity(2, "i", "o").compose(3),  # type: ignore[arg-type]
+            "A composition of linear layouts needs another one, not 3",
+        ),
     ],
 )
 def test_misuse_is_one_sentence(make: object, sentence: str) -> None:

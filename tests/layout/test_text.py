@@ -60,6 +60,9 @@ def test_a_cluster_shows_only_where_there_is_one() -> None:
         ("Linear({a: 1}, {x: 2})", "must be a list of vectors"),
         ("Linear([1])", "Linear takes"),
         ("Slice(0, [1, 2])", "no distributed layout"),
+        ("Slice(dim=0, dim=1, parent=None)", "gives the field 'dim' more than once"),
+        ("Linear({a: [[1]], a: [[0]]}, {x: 2})", "gives the dim 'a' more than once"),
+        ("Linear({a: [[1]]}, {x: 2, x: 4})", "gives the dim 'x' more than once"),
     ],
 )
 def test_bad_text_is_one_sentence(text: str, sentence: str) -> None:

@@ -127,10 +127,20 @@ class BlockedLayout(Distributed, ClusteredLayout):
                 warps_per_cta=[4, 1], order=[1, 0])
         """
         check_power_of_two("num_warps", num_warps, 1, 32)
+        named = {"shape": shape, "size_per_thread": size_per_thread}
+        for name, given in {**named, "order": order}.items():
+            integers(name, given)
+        for name, given in named.items():
+            if any(value < 1 for value in given):
+                raise LayoutError(f"{name} is {list(given)}; every number must be at least 1.")
         if not len(shape) == len(size_per_thread) == len(order) > max(order, default=0):
             raise LayoutError(
                 f"Shape {list(shape)}, size_per_thread {list(size_per_thread)} and order "
                 f"{list(order)} do not have one number a dim each."
+            )
+        if sorted(order) != list(range(len(order))):
+            raise LayoutError(
+                f"order is {list(order)}; it must be a permutation of 0..{len(order) - 1}."
             )
         lanes_left, warps_left = WARP_SIZE, num_warps
         lanes, warps = [1] * len(order), [1] * len(order)

@@ -76,6 +76,12 @@ Bases = tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]
 Sizes = tuple[tuple[str, int], ...]
 
 
+def _check_linear(other: Any, what: str) -> None:
+    """Refuse an operand that is no linear layout."""
+    if not isinstance(other, LinearLayout):
+        raise LayoutError(f"{what} of linear layouts needs another one, not {other!r}.")
+
+
 @dataclass(frozen=True, repr=False)
 class LinearLayout:
     """A map over F2 from named input indices to named output coordinates.
@@ -330,11 +336,17 @@ class LinearLayout:
 
         Where both have a dim, ours is the fast part of it.
 
+        Raises
+        ------
+        LayoutError
+            If ``other`` is no linear layout, or the product none.
+
         Examples
         --------
         >>> LinearLayout.identity(4, "lane", "x") * LinearLayout.identity(2, "warp", "x")
         Linear({lane: [[1], [2]], warp: [[4]]}, {x: 8})
         """
+        _check_linear(other, "A product")
         mine, theirs = self.out_sizes, other.out_sizes
         outs = list(dict.fromkeys([*mine, *theirs]))
         sizes = {name: mine.get(name, 1) * theirs.get(name, 1) for name in outs}
@@ -358,8 +370,10 @@ class LinearLayout:
         Raises
         ------
         LayoutError
-            If a dim is missing on either side or ``outer`` takes fewer indices than we produce.
+            If ``outer`` is no linear layout, a dim is missing on either side, or it takes fewer
+            indices than we produce.
         """
+        _check_linear(outer, "A composition")
         if set(self.out_names) != set(outer.in_dims):
             raise LayoutError(
                 f"The outer layout takes {list(outer.in_dims)}, "

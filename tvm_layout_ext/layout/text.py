@@ -68,6 +68,7 @@ def _call(node: ast.Call) -> Layout | LinearLayout:
     name = name.removesuffix("Layout")
     if any(keyword.arg is None for keyword in node.keywords):
         raise LayoutError(f"{ast.unparse(node)!r} uses **, which has no meaning here.")
+    _check_once([str(keyword.arg) for keyword in node.keywords], node, "field")
     args = [_value(arg) for arg in node.args]
     fields = {str(keyword.arg): _value(keyword.value) for keyword in node.keywords}
     if name == "Linear":
@@ -87,6 +88,13 @@ def _linear(args: list[Any], fields: dict[str, Any]) -> LinearLayout:
     return LinearLayout.from_bases(args[0], args[1], surjective=False)
 
 
+def _check_once(names: list[str], node: ast.expr, what: str) -> None:
+    """Refuse a name given twice: Python would take the last one."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise LayoutError(f"{ast.unparse(node)!r} gives the {what} {twice!r} more than once.")
+
+
 def _value(node: ast.expr) -> Any:
     """Read a number, True, False, None, a list, a nested layout, or a dict keyed by bare names."""
     if isinstance(node, ast.Constant) and isinstance(node.value, (int, type(None))):
@@ -101,5 +109,6 @@ def _value(node: ast.expr) -> Any:
             return -value
     if isinstance(node, ast.Dict) and all(isinstance(key, ast.Name) for key in node.keys):
         names = [key.id for key in node.keys if isinstance(key, ast.Name)]
+        _check_once(names, node, "dim")
         return dict(zip(names, map(_value, node.values), strict=True))
     raise LayoutError(f"{ast.unparse(node)!r} is no value of a layout's field.")
