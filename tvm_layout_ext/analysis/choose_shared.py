@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..errors import LayoutError
 from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, NUM_BANKS
 from ..layout.linear import is_power_of_two
@@ -18,7 +20,16 @@ from ..layout.placement import Placement, dense, hardware_swizzle, padded, xor_r
 from .bank_conflict import Requests, count
 from .pointers import shape_of
 
-__all__ = ["Choice", "choose", "cost", "derived_xor", "hardware_widths", "widest_vector"]
+__all__ = [
+    "Choice",
+    "choose",
+    "choose_xor",
+    "cost",
+    "derived_xor",
+    "hardware_widths",
+    "reads_along_k",
+    "widest_vector",
+]
 
 _LINE_BYTES = BANK_BYTES * NUM_BANKS
 
@@ -81,6 +92,44 @@ def choose(
         raise LayoutError(
             f"A buffer of shape {list(shape)} has no rows to pad; it needs two dims or more."
         )
+    return _cheapest(ways, accesses)
+
+
+def choose_xor(shape: Sequence[int], element_bits: int, accesses: Sequence[Requests]) -> Choice:
+    """Choose an XOR swizzle: Triton's for the order in which a tile is read, if that is enough.
+
+    Triton copies by vectors as narrow as its swizzle asks. Here the copy is there already: where
+    its vectors are wider, or the loads and stores conflict for other reasons, the cheapest XOR
+    swizzle that keeps the vectors whole is taken.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Of the buffer.
+    element_bits : int
+    accesses : sequence of Requests
+        All of its accesses; none at all stand for an operand whose rows lie along K.
+
+    Raises
+    ------
+    LayoutError
+        If rows are no power of two elements, or too short for any swizzle.
+    """
+    params = derived_xor(shape, element_bits, reads_along_k(accesses))
+    vector = widest_vector(accesses, element_bits)
+    ways = list(_swizzles(shape, element_bits, vector))
+    if not ways or (params[0] >= vector and params[0] * params[2] <= shape[-1]):
+        rule = Choice(f"xor{params}", xor_rows(shape, *params))
+        direct = [each for each in accesses if each.access.kind != "cp.async"]
+        counted = cost(rule, direct)
+        if not ways or counted.total == counted.least:
+            return cost(rule, accesses)
+        ways.insert(0, (rule.name, rule.placement))
+    return _cheapest(ways, accesses)
+
+
+def _cheapest(ways: Sequence[tuple[str, Placement]], accesses: Sequence[Requests]) -> Choice:
+    """The first of the cheapest; nothing is counted after one that has no conflicts."""
     best: Choice | None = None
     for name, placement in ways:
         found = cost(Choice(name, placement), accesses)
@@ -134,24 +183,76 @@ def widest_vector(accesses: Sequence[Requests], element_bits: int) -> int:
     return widest
 
 
-def derived_xor(shape: Sequence[int], element_bits: int) -> tuple[int, int, int]:
-    """Derive (vec, per_phase, max_phase) as Triton does for an operand along K.
+def derived_xor(
+    shape: Sequence[int], element_bits: int, along_k: bool = True
+) -> tuple[int, int, int]:
+    """Derive (vec, per_phase, max_phase) as Triton does for an operand of a matrix product.
 
-    Chunks are 16 bytes (for 8-bit elements and up), as many rows share a permutation as fit in 128
-    bytes, and the permutations are as many as 8 rows of chunks need.
+    Where rows lie along K, vectors are 16 bytes (of 8-bit elements and up) and 8 rows differ. Where
+    rows lie along M or N, vectors are 8 elements, as many as a fragment has there, and as many rows
+    differ as it has along K. As many rows as fit in 128 bytes share a permutation.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Of the buffer.
+    element_bits : int
+    along_k : bool
+        Rows lie along K; see :func:`reads_along_k`.
+
+    Raises
+    ------
+    LayoutError
+        If rows are no power of two elements.
 
     Examples
     --------
     >>> derived_xor([128, 32], 16), derived_xor([128, 64], 16), derived_xor([64, 32], 32)
     ((8, 2, 4), (8, 1, 8), (4, 1, 8))
+    >>> derived_xor([32, 64], 32, along_k=False), derived_xor([32, 128], 8, along_k=False)
+    ((8, 1, 4), (8, 1, 16))
     """
     if len(shape) < 2 or not is_power_of_two(shape[-1]):
         raise LayoutError(
             f"A swizzle needs rows of a power of two elements; the shape is {list(shape)}."
         )
     k_width = max(32 // element_bits, 1)
-    layout = shared_for_mma_sync(0, [8, shape[-1]], [1, 0], element_bits, k_width)
+    operand = 0 if along_k else 1
+    layout = shared_for_mma_sync(operand, [8, shape[-1]], [1, 0], element_bits, k_width)
     return layout.vec, layout.per_phase, layout.max_phase
+
+
+def reads_along_k(accesses: Sequence[Requests]) -> bool:
+    """Tell whether the rows of a tile lie along K, by how warps read it.
+
+    A fragment takes 8 rows of 4 lanes where rows lie along K, and 4 rows of 8 lanes where they do
+    not, unless ``ldmatrix`` reads it, which takes 8 rows of 16 bytes either way.
+
+    Parameters
+    ----------
+    accesses : sequence of Requests
+        All of the buffer.
+
+    Returns
+    -------
+    bool
+        Also True where no warp reads patches of several rows.
+    """
+    reads = [requests for requests in accesses if not requests.access.is_write]
+    if any(requests.access.kind == "ldmatrix" for requests in reads):
+        return True
+    return not any(map(_is_across, reads))
+
+
+def _is_across(requests: Requests) -> bool:
+    """Whether more lanes of a request lie side by side than above each other."""
+    busy = np.flatnonzero(requests.active.all(axis=1))
+    if not len(busy):
+        return False
+    first = [index[busy[0], :, 0] for index in requests.indices]
+    rows = len({tuple(map(int, row)) for row in zip(*first[:-1], strict=True)})
+    columns = len(set(map(int, first[-1])))
+    return 1 < rows < columns
 
 
 def hardware_widths(shape: Sequence[int], element_bits: int) -> list[int]:
@@ -172,15 +273,21 @@ def hardware_widths(shape: Sequence[int], element_bits: int) -> list[int]:
 
 def _plain(shape: Sequence[int], element_bits: int, vector: int) -> Iterator[tuple[str, Placement]]:
     yield "none", dense(shape)
+    yield from _swizzles(shape, element_bits, vector)
+    if 8 * MAX_ACCESS_BYTES // element_bits >= vector:
+        for width in hardware_widths(shape, element_bits):
+            yield f"{width}B", hardware_swizzle(shape, width, element_bits)
+
+
+def _swizzles(
+    shape: Sequence[int], element_bits: int, vector: int
+) -> Iterator[tuple[str, Placement]]:
     for params in _xor_params(shape, element_bits, vector):
         try:
             placement = xor_rows(shape, *params)
         except LayoutError:
             return
         yield f"xor{params}", placement
-    if 8 * MAX_ACCESS_BYTES // element_bits >= vector:
-        for width in hardware_widths(shape, element_bits):
-            yield f"{width}B", hardware_swizzle(shape, width, element_bits)
 
 
 def _xor_params(shape: Sequence[int], element_bits: int, vector: int) -> list[tuple[int, int, int]]:

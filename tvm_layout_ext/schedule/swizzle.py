@@ -61,11 +61,13 @@ def swizzle(
         * ``"auto"`` counts every access, writes and reads, and takes the cheapest of plain rows,
           XOR swizzles, byte swizzles and padding, the first of equals;
         * ``"xor"`` permutes vectors of ``vec`` elements by the row number divided by ``per_phase``,
-          modulo ``max_phase``; the numbers are derived from the row as Triton does for an operand
-          whose rows lie along K (what else reads it is not looked at, so ``"auto"`` may do better),
-          or given: ``(vec, per_phase, max_phase)`` does, too;
-        * ``"pad"`` makes rows longer by as little as has the fewest conflicts, by steps that keep
-          the widest vector aligned; ``"pad(factor, offset)"`` as ``storage_align`` does;
+          modulo ``max_phase``; the numbers are given, also as ``(vec, per_phase, max_phase)``, or
+          derived as Triton does for an operand whose rows lie along K, or, where lanes read patches
+          wider than high without ``ldmatrix``, along M or N. If those conflict with loads or
+          stores, or are for narrower copies, the cheapest numbers by count are taken;
+        * ``"pad"`` makes rows longer by as little as has the fewest wavefronts in all, by steps
+          that keep the widest vector aligned (the loads may conflict where that saves ``cp.async``
+          more); ``"pad(factor, offset)"`` as ``storage_align`` does;
         * 32, 64 or 128 are the byte swizzles of TMA and ``wgmma``, with their alignment;
         * ``"none"`` keeps plain rows;
         * a :class:`.SwizzledSharedLayout`, :class:`.NVMMASharedLayout`, or a linear layout from

@@ -5,7 +5,8 @@ and texts in turn. A text is one of
 
 * ``auto``: the cheapest of plain rows, XOR swizzles, byte swizzles and padding, by count;
 * ``none``: plain rows;
-* ``xor``, ``xor(vec, per_phase, max_phase)``: Triton's swizzle, derived from the row or given;
+* ``xor``, ``xor(vec, per_phase, max_phase)``: Triton's swizzle, derived from row and reads, or
+  given;
 * ``pad``, ``pad(factor, offset)``: rows whose stride is ``offset`` modulo ``factor`` elements;
 * ``32B``, ``64B``, ``128B``: the swizzles of TMA and ``wgmma``;
 * a layout's text, such as ``SwizzledShared(8, 2, 4, [1, 0])`` or ``Linear({offset: ...}, ...)``;
@@ -20,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..analysis.bank_conflict import Requests
-from ..analysis.choose_shared import Choice, choose, derived_xor
+from ..analysis.choose_shared import Choice, choose, choose_xor
 from ..errors import LayoutError
 from ..layout.base import Layout
 from ..layout.linear import LinearLayout
@@ -157,8 +158,8 @@ def place(
     Returns
     -------
     Choice
-        Named as a mode that would give the same placement; for ``auto`` and ``pad`` with the
-        counts that decided.
+        Named as a mode that would give the same placement; for ``auto``, ``pad`` and ``xor`` with
+        the counts that decided.
 
     Raises
     ------
@@ -174,15 +175,16 @@ def place(
     """
     if text in ("auto", "pad"):
         return choose(shape, element_bits, accesses(), text)
+    if text == "xor":
+        return choose_xor(shape, element_bits, accesses())
     return _given(text, shape, element_bits)
 
 
 def _given(text: str, shape: Sequence[int], element_bits: int) -> Choice:
     if text == "none":
         return Choice(text, dense(shape))
-    xor = _XOR.fullmatch(text)
-    if text == "xor" or xor is not None:
-        params = derived_xor(shape, element_bits) if xor is None else _three(xor)
+    if (xor := _XOR.fullmatch(text)) is not None:
+        params = _three(xor)
         return Choice(f"xor{params}", xor_rows(shape, *params))
     if (pad := _PAD.fullmatch(text)) is not None:
         return Choice(text, _padded(shape, *map(int, pad.groups())))

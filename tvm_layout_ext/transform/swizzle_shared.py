@@ -32,7 +32,7 @@ __all__ = ["SWIZZLE", "SwizzleSharedMemory", "swizzle_text", "swizzles_of"]
 #: Annotation of a block that fills a shared buffer; :mod:`.swizzle_modes` says what it may hold.
 SWIZZLE = ANNOTATION_PREFIX + "swizzle"
 _NAME = "SwizzleSharedMemory"
-#: Requests of each access by which ``auto`` and ``pad`` choose.
+#: Requests of each access by which ``auto``, ``pad`` and ``xor`` choose.
 _SAMPLE = 256
 
 
@@ -113,7 +113,12 @@ def _swizzled(
     mine = [access for access in accesses if access.buffer.same_as(buffer)]
 
     def counted() -> list[Requests]:
-        return [_counted(_as_executed(access, has_async)) for access in mine]
+        executed = [_as_executed(access, has_async) for access in mine]
+        if text == "xor":
+            # It has numbers of its own for what cannot be counted.
+            known = [read_requests(access, _SAMPLE) for access in executed]
+            return [requests for requests in known if requests is not None]
+        return [_counted(access) for access in executed]
 
     try:
         choice = place(text, shape, 8 * element_bytes(buffer), counted)
@@ -172,7 +177,7 @@ def _note(buffer: Any, text: str, choice: Choice) -> None:
     counts = (
         f", {choice.writes} wavefronts a block to write and {choice.reads} to read, "
         f"{choice.least} without conflicts"
-        if text in ("auto", "pad")
+        if text in ("auto", "pad", "xor")
         else ""
     )
     decisions.note(_NAME, str(buffer.name), f"{chosen}{counts}")
@@ -223,9 +228,9 @@ def SwizzleSharedMemory() -> Any:
     """Create the pass that lays out annotated shared buffers anew.
 
     Block annotation ``layout_ext.swizzle`` says how the buffer lies that the block writes:
-    :mod:`tvm_layout_ext.transform.swizzle_modes` lists the modes. ``auto`` and ``pad`` are decided
-    here, where all accesses are known with their threads, vectors and matrix instructions; copies
-    of pipelines count as the ``cp.async`` that they become, by where they read, too. Every
+    :mod:`tvm_layout_ext.transform.swizzle_modes` lists the modes. ``auto``, ``pad`` and ``xor`` are
+    decided here, where all accesses are known with their threads, vectors and matrix instructions;
+    copies of pipelines count as the ``cp.async`` that they become, by where they read, too. Every
     access of the buffer follows: loads and stores, single or in vectors, which stay one access;
     ``cp.async``, ``ldmatrix`` and ``stmatrix``, through ``address_of`` or ``tvm_access_ptr``;
     ``match_buffer`` views, which are gone by now. Later passes may give the buffer versions.
