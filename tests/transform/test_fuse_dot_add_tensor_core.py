@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import ml_dtypes
@@ -38,6 +38,11 @@ class Sum:
     tile: tuple[int, int, int] = (32, 32, 32)
     stages: int = 1
     prefetch: int = 0
+
+    def __str__(self) -> str:
+        # The name of a function, for its address differs from process to process.
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return "-".join(str(value) for value in (values | {"end": self.end.__name__}).values())
 
     def schedule(self) -> s_tir.Schedule:
         m, n, depth = self.shape
