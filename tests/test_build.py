@@ -190,3 +190,30 @@ def test_a_kernel_that_is_too_large_names_its_buffers_after_merging() -> None:
         tlx.build(func, target="cuda")
     assert "S 196,608" in str(said.value)
     assert "R 65,536" in str(said.value)
+    assert str(said.value).endswith("may have 232,448; num_stages=5 is the largest that fits.")
+    with tlx.decisions.collect() as made, pytest.raises(tlx.TargetError):
+        tlx.build(func, target="cuda")
+    assert [d.text[:17] for d in made if d.record is not None] == ["6 buffer versions"]
+    with pytest.raises(tlx.TargetError, match=r"may have 232,448\.$"):
+        tlx.build(tlx.lower(func, target="cuda"), target="cuda")
+
+
+def test_where_no_number_of_stages_fits_none_is_named() -> None:
+    """60,000 and 4 x 8,192 floats."""
+    fill = loop("for i in range(256)", copy("S", "A[k, i * 32 + t]", 4, at="i * 32 + t"))
+    other = copy("R", "A[0, t]", 0, at="i * 32 + t")
+    use = block(
+        "use", "B[t], S[8191 - t], R[59999 - t]", "B[t]", "B[t] = S[8191 - t] * R[59999 - t]"
+    )
+    func = program(
+        "A: T.Buffer((4, 8192), 'float32'), B: T.Buffer((32,), 'float32')",
+        [
+            "S = T.sblock_alloc_buffer((8192,), scope='shared.dyn')",
+            "R = T.sblock_alloc_buffer((60000,), scope='shared.dyn')",
+            loop("for i in range(1875)", other),
+            loop("for k in range(4)", fill, use),
+        ],
+        (),
+    )
+    with pytest.raises(tlx.TargetError, match=r"may have 232,448\.$"):
+        tlx.build(func, target="cuda")

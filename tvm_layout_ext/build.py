@@ -13,10 +13,11 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-from . import hardware, pipeline
+from . import decisions, hardware, pipeline
 from ._compat import split_host_device, tvm_version
 from .errors import LayoutExtError, ScheduleError, TargetError
 from .target import resolve
+from .transform.pipeline_memory import most_stages
 
 __all__ = ["DeviceProgram", "build", "device_program", "lower", "to_module"]
 
@@ -245,15 +246,37 @@ def build(
     ------
     TargetError
         If a function for a GPU binds no thread or shares a shared buffer between kernels, or a
-        kernel needs more shared memory than a block of the target may have.
+        kernel needs more shared memory than a block of the target may have; where fewer stages of
+        its pipelines would do, the largest number is named.
     """
     mod = to_module(source, args, name)
     resolved = resolve(target)
     if resolved.kind.name == "cuda":
         # The check and the compilation both go on from here.
-        mod = lower(mod, target=resolved)
-        check_fits(mod, resolved)
+        mod = _lower_checked(mod, resolved)
     return compile_lowered(mod, resolved)
+
+
+def _lower_checked(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    """Lower, and say of a module that does not fit how many stages would."""
+    lowered = lower(mod, target=target)
+    try:
+        check_fits(lowered, target)
+    except TargetError as error:
+        if not (number := most_stages(mod, lambda fewer: _fits(fewer, target))):
+            raise
+        advice = f"num_stages={number} is the largest that fits"
+        raise TargetError(f"{str(error).rstrip('.')}; {advice}.") from error
+    return lowered
+
+
+def _fits(mod: tvm.IRModule, target: Target) -> bool:
+    with decisions.collect():  # Nobody asked for these.
+        try:
+            check_fits(lower(mod, target=target), target)
+        except (ScheduleError, TargetError):
+            return False
+    return True
 
 
 def compile_lowered(mod: tvm.IRModule, target: Target) -> Any:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlock
+
 from .. import hardware
 from ..errors import ScheduleError, TargetError
-from .pipeline_parts import Part
+from .pipeline_parts import NUM_STAGES, Part, blocks_in, requested
 from .pipeline_plan import plan_pipeline
 from .pipeline_record import PipelineRecord
+from .rebuild import block_with
 
-__all__ = ["check_fits"]
+__all__ = ["check_fits", "most_stages"]
 
 
 def check_fits(record: PipelineRecord, parts: Sequence[Part], loop: Any, target: Any) -> None:
@@ -21,7 +27,7 @@ def check_fits(record: PipelineRecord, parts: Sequence[Part], loop: Any, target:
 
     All versions of a loop's buffers are in use at once, so no later pass can let them share
     memory; what a kernel uses before or after may take their place, and is not counted here
-    (``build`` compares the sum that is left after merging).
+    (``build`` compares the sum that is left after merging, and asks :func:`most_stages`).
 
     Parameters
     ----------
@@ -94,3 +100,37 @@ def _bytes(parts: Sequence[Part], loop: Any, sizes: dict[int, int], number: int)
     fewer = [replace(p, num_stages=min(p.num_stages, number)) if p.num_stages else p for p in parts]
     plan = plan_pipeline(fewer, loop)
     return sum(size * (1 if plan is None else plan.versions[i]) for i, size in sizes.items())
+
+
+def most_stages(mod: tvm.IRModule, fits: Callable[[tvm.IRModule], bool]) -> int:
+    """Largest number of stages, below the one asked for, with which a module fits; 0 if none does.
+
+    Only lowering tells which buffers of a kernel can share memory, so each trial is a lowering;
+    bytes never fall with the number, so there are log2 of them.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Before lowering; a lowered one has no blocks to ask any more, and gives 0.
+    fits : callable
+        Whether a module with fewer stages fits.
+    """
+    bodies = [f.body for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
+    asked = max((requested(b) or 1 for body in bodies for b in blocks_in(body)), default=1)
+    return bisect_right(range(1, asked), 0, key=lambda n: int(not fits(_at_most(mod, n))))
+
+
+def _at_most(mod: tvm.IRModule, number: int) -> tvm.IRModule:
+    """A module whose copies have ``number`` stages at most."""
+
+    def look(block: SBlock) -> SBlock:
+        if (requested(block) or 1) <= number:
+            return block
+        return block_with(block, annotations={**block.annotations, NUM_STAGES: number})
+
+    def change(func: Any) -> Any:
+        if not isinstance(func, tirx.PrimFunc):
+            return func
+        return func.with_body(tvm_ffi.structural_map(func.body, [(SBlock, look)], order="post"))
+
+    return tvm.IRModule({gv: change(f) for gv, f in mod.functions.items()}, attrs=mod.attrs)
