@@ -84,3 +84,38 @@ def test_a_tile_that_tvm_never_finds_is_refused_by_name() -> None:
     with pytest.raises(ScheduleError, match="TVM finds no bound for the 1x1x64 tile of A"):
         sch.auto_coalesce("B", stage="shared", vector_bytes=4)
     assert sch.mod.script() == before
+
+
+@pytest.mark.parametrize("stage", ["auto", "shared", "none"])
+@pytest.mark.parametrize("order", ["copied", "turned"])
+def test_truth_values_go_one_by_one_as_cuda_has_no_vectors_of_them(order: str, stage: str) -> None:
+    """Lowering refused 16 of them beside 16 of int8, and TVM's code for CUDA 16 at all."""
+    a = te.placeholder((64, 32), "bool", "A")
+    shape = (64, 32) if order == "copied" else (32, 64)
+    b = te.compute(shape, lambda i, j: a[i, j] if order == "copied" else a[j, i], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    outcome = sch.auto_coalesce("B", stage=stage)
+    assert outcome.path in ("direct", "staged")
+    assert {traffic.vector_bytes for traffic in outcome.after} == {1}
+    values = np.random.default_rng(0).random((64, 32)) < 0.5
+    report = simulate(tlx.lower(sch), values, None)
+    np.testing.assert_array_equal(report.outputs["B"], values if order == "copied" else values.T)
+    assert "main_kernel" in tlx.build(sch, target="cuda").mod.imports[0].inspect_source()
+
+
+@T.prim_func(s_tir=True)
+def one_element(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (T.int64(1),), "int8", strides=(T.int64(3),))
+    B = T.match_buffer(b, (T.int64(1),), "int8")
+    for i in range(T.int64(1)):
+        with T.sblock("B"):
+            vi = T.axis.spatial(T.int64(1), i)
+            B[vi] = A[vi]
+
+
+def test_a_tile_of_one_element_is_not_swizzled() -> None:
+    """The text of a swizzle without bits was empty, and lowering refused it."""
+    sch = s_tir.Schedule(one_element)
+    assert sch.auto_coalesce("B", stage="shared", vector_bytes=4).path == "staged"
+    report = simulate(tlx.lower(sch), np.array([7, 1, 1], "int8")[::3], None)
+    np.testing.assert_array_equal(report.outputs["B"], [7])

@@ -125,8 +125,11 @@ class Access:
         Returns
         -------
         int
-            A power of two: every group of that many neighbours begins at a multiple of its bytes.
+            A power of two: every group of that many neighbours begins at a multiple of its bytes. 1
+            for bool, of which TVM 0.27 writes no vectors for CUDA.
         """
+        if str(self.buffer.dtype) == "bool":
+            return 1
         width = max(1, most_bytes // self.bytes)
         while width > 1 and not self._is_aligned(run, width):
             width //= 2

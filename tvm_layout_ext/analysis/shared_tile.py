@@ -135,11 +135,17 @@ class SharedTile:
 
     @property
     def swizzle(self) -> str | None:
-        """The annotation that lays the buffer out so; None for padded rows."""
+        """The annotation that lays the buffer out so; None for padded rows.
+
+        >>> SharedTile((0, 1), [[], [1, 2]]).swizzle, SharedTile((0, 1), [[], []]).swizzle
+        (';1,2', 'none')
+        """
         if self.modes is not None:
             return str(self.modes)
         if self.images is None:
             return None
+        if not any(self.images):
+            return "none"
         return ";".join(",".join(map(str, bits)) for bits in self.images)
 
     def elements(self, tile: Sequence[int]) -> int:
