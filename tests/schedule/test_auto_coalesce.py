@@ -312,7 +312,8 @@ def running_sum(A: T.Buffer((64,), "float32"), B: T.Buffer((65,), "float32")) ->
 def test_a_block_without_a_legal_mapping_is_refused() -> None:
     refused(
         s_tir.Schedule(running_sum),
-        "no legal mapping of block B: direct is not possible: TensorIR refuses it",
+        "no legal mapping of block B: it reads B, which it writes, and TensorIR then takes no "
+        "iterations of i for independent; give the result a buffer of its own",
     )
 
 
@@ -371,3 +372,52 @@ def test_an_unknown_function_in_an_index_is_refused() -> None:
     index: Callable[[Any], Any] = lambda i: tirx.call_extern("int32", "hash", i)  # noqa: E731
     sch = schedule_of(a, te.compute((64,), lambda i: a[index(i)], "B"))
     refused(sch, "indexes A by")
+
+
+@T.prim_func(s_tir=True)
+def twice_in_place(A: T.Buffer((4096,), "float32")) -> None:
+    for i in range(4096):
+        with T.sblock("B"):
+            vi = T.axis.spatial(4096, i)
+            A[vi] = A[vi] * T.float32(2) + T.float32(1)
+
+
+@T.prim_func(s_tir=True)
+def from_sixteen(A: T.Buffer((4096,), "float32"), B: T.Buffer((4096,), "float32")) -> None:
+    for i in range(16, 4096):
+        with T.sblock("B"):
+            vi = T.axis.spatial(4096, i)
+            B[vi] = A[vi]
+
+
+def test_an_elementwise_block_in_place_is_refused_by_buffer_and_loop() -> None:
+    refused(
+        s_tir.Schedule(twice_in_place),
+        "block B: it reads A, which it writes, .* iterations of i .*; give the result a buffer",
+    )
+
+
+def test_a_loop_that_does_not_start_at_0_is_refused_by_name() -> None:
+    refused(
+        s_tir.Schedule(from_sixteen),
+        "loop i starts at 16, .*; let i run over its 4080 values from 0, and add 16 where B uses",
+    )
+
+
+@pytest.mark.parametrize("stage", ["none", "shared"])
+def test_a_second_call_says_that_the_block_is_mapped_already(stage: str) -> None:
+    sch = copy((64, 64))
+    path = sch.auto_coalesce("B", stage=stage).path
+    refused(sch, f"Block B is mapped already: auto_coalesce made it {path}; call it once")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 16, 31])
+def test_copies_of_a_few_elements_are_staged_too(count: int, dtype: str) -> None:
+    a = te.placeholder((count,), dtype, "A")
+    sch = s_tir.Schedule(te.create_prim_func([a, te.compute((count,), lambda i: a[i], "B")]))
+    assert sch.auto_coalesce("B", stage="shared").path == "staged"
+    x = np.arange(1, count + 1).astype(dtype)
+    report = simulate(sch, x, None)
+    np.testing.assert_array_equal(report.outputs["B"], x)
+    assert (report.bank_conflicts, report.hazards) == (0, [])

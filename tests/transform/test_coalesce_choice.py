@@ -119,6 +119,7 @@ def test_a_block_that_only_gets_worse_is_left_alone_and_the_reason_told(
     assert outcome.path == "alone"
     assert outcome.text.startswith("left as it was, because turned moves more for ")
     assert "load of A (32 sectors for 32 iterations, 4 before)" in outcome.text
+    assert "its loops stay unbound: bind them, or call auto_coalesce with another" in outcome.text
     assert outcome.after == outcome.before
     assert str(sch.mod) == before
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..errors import ScheduleError
 from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, SECTOR_BYTES
 from .access import Access, Nest
 from .mapping import own_order
@@ -134,7 +133,7 @@ def _box(
     """
     store = store_of(nest)
     orders = [dims_of(access, nest) for access in staged]
-    vector = min(store_vector(nest, staged, vector_bytes), tile[-1])
+    vector = _up_to(nest.loops[-1].size, min(store_vector(nest, staged, vector_bytes), tile[-1]))
     sides = list(zip(staged, orders, strict=True))
     vectors = [_load_vector(access, order[-1], nest, tile, vector_bytes) for access, order in sides]
     puts = [
@@ -145,7 +144,7 @@ def _box(
     vectors = vectors if is_wide else puts
     lead = _leading(orders, tile, store.bytes)
     along = orders[lead][-1]
-    group = min(_group(staged[lead]), tile[along])
+    group = min(_group(staged[lead]), tile[along]) if along != len(tile) - 1 else 1
     shares = [prod(tile) // (vector * group)]
     shares += [prod(tile[d] for d in o) // v for o, v in zip(orders, vectors, strict=True)]
     threads = shared_out(shares, most)
@@ -207,14 +206,7 @@ def shared_out(shares: Sequence[int], most: int) -> int:
     """Threads that share out the tile without a rest, on its way in as on its way out.
 
     TVM allots shared memory for the rest, too, although nothing is ever there.
-
-    Raises
-    ------
-    ScheduleError
-        If a single thread would take more at once than the tile has.
     """
-    if min(shares) == 0:
-        raise ScheduleError("A thread would take more elements at once than the tile has")
     return 1 << (min(most, *shares).bit_length() - 1)
 
 
@@ -229,7 +221,13 @@ def _load_vector(
     """Elements that a thread can load at once."""
     if access.steps[inner] != 1:
         return 1
-    return min(access.vector([nest.loops[inner]], vector_bytes), tile[inner])
+    width = min(access.vector([nest.loops[inner]], vector_bytes), tile[inner])
+    return _up_to(nest.loops[inner].size, width)
+
+
+def _up_to(size: int | None, width: int) -> int:
+    """Cut a vector to a power of two that the dim has: TVM would make one of 7 lanes of 8."""
+    return width if size is None or size >= width else 1 << (size.bit_length() - 1)
 
 
 def _put(

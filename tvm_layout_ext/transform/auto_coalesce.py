@@ -17,7 +17,7 @@ from ..analysis.sectors import Traffic, count_traffic
 from .coalesce_checks import check, enclosing_threads, free_loops, threads_of
 from .coalesce_choice import Outcome, Way, choose
 from .coalesce_direct import schedule_copy, schedule_direct
-from .coalesce_request import NAME, Request, request_of
+from .coalesce_request import DONE, NAME, Request, request_of
 from .coalesce_ways import as_it_is, list_ways
 from .mark_annotated import ANNOTATION_PREFIX
 from .part_reads import part_reads
@@ -26,8 +26,6 @@ __all__ = ["COALESCE", "AutoCoalesce", "Outcome", "Request", "coalesce"]
 
 #: Block annotation that asks the pass: ``[num_threads or 0, vector_bytes, stage]``.
 COALESCE = ANNOTATION_PREFIX + "auto_coalesce"
-#: Block annotation that tells what was done.
-DONE = ANNOTATION_PREFIX + "coalesced"
 
 
 def coalesce(sch: Any, block: Any, request: Request) -> Outcome:

@@ -14,9 +14,9 @@ from .._compat import CHOICE, LIKELY
 from ..analysis.access import Access, Loop, Nest, loop_kind
 from ..analysis.atomics import atomic_of
 from ..errors import ScheduleError
-from .coalesce_request import NAME, Request
+from .coalesce_request import DONE, NAME, Request
 
-__all__ = ["check", "enclosing_threads", "free_loops", "threads_of"]
+__all__ = ["check", "enclosing_threads", "free_loops", "threads_of", "why_none"]
 
 #: Bit operations are nodes of their own, not calls.
 _KNOWN_CALLS = (CHOICE, LIKELY)
@@ -90,13 +90,18 @@ def enclosing_threads(sch: Any, block: Any, nest: Nest) -> dict[str, int] | None
     Raises
     ------
     ScheduleError
-        If loops of the block itself are bound.
+        If loops of the block itself are bound, by an earlier call or otherwise.
     """
     bound = [loop for loop in nest.loops if "Idx" in loop.kind]
     if not bound:
         return None
     name = nest.block.name_hint
     mine = [loop for loop in bound if loop.kind.startswith("threadIdx") or loop.is_perfect]
+    if mine and DONE in nest.block.annotations:
+        raise ScheduleError(
+            f"Block {name} is mapped already: {NAME} made it {nest.block.annotations[DONE]}; "
+            "call it once for a block, with the arguments that are to hold."
+        )
     if mine:
         raise ScheduleError(
             f"Loop {mine[0].var.name} of block {name} is already bound to {mine[0].kind}; "
@@ -158,3 +163,28 @@ def free_loops(nest: Nest, *, inside: bool) -> list[Loop]:
     if not loops:
         raise ScheduleError(f"Block {name} has no loop of its own for {NAME} to map.")
     return list(loops)
+
+
+def why_none(sch: Any, block: Any, nest: Nest) -> str | None:
+    """Say in the block's names why TensorIR binds none of its loops, where that is known.
+
+    TVM's own sentences name loops by the order in which it prints them.
+    """
+    name = nest.block.name_hint
+    for ref in map(sch.get, sch.get_loops(block)):
+        if not (isinstance(ref.min, tirx.IntImm) and int(ref.min) == 0):
+            loop = ref.loop_var.name
+            return (
+                f"loop {loop} starts at {ref.min}, and TensorIR maps only loops from 0; let {loop} "
+                f"run over its {ref.extent} values from 0, and add {ref.min} where {name} uses it"
+            )
+    read = {access.name for access in nest.accesses if access.kind == "load"}
+    written = {access.name for access in nest.accesses if access.kind == "store"}
+    if read & written and not any(loop.is_reduction for loop in nest.loops):
+        buffer = min(read & written)
+        loops = " and ".join(loop.var.name for loop in nest.loops)
+        return (
+            f"it reads {buffer}, which it writes, and TensorIR then takes no iterations of {loops} "
+            "for independent; give the result a buffer of its own"
+        )
+    return None

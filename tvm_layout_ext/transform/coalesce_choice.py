@@ -16,6 +16,7 @@ from ..analysis.comparison import (
 )
 from ..analysis.sectors import Traffic, stand_in
 from ..errors import ScheduleError
+from .coalesce_checks import why_none
 from .coalesce_request import NAME
 from .part_reads import PartedReads
 
@@ -23,6 +24,11 @@ __all__ = ["Outcome", "Way", "choose"]
 
 #: How many times fewer sectors in all are worth an access that moves more.
 _WORTH_A_LOSS = 2
+#: What a block without threads needs before a kernel is made of it.
+_UNBOUND = (
+    f"; its loops stay unbound: bind them, or call {NAME} with another stage or vector_bytes, "
+    "before the program is built for a GPU"
+)
 
 
 @dataclass(frozen=True)
@@ -126,13 +132,16 @@ def choose(
     trials, refusals = _try(sch, block, nest, before, ways)
     if not trials:
         raise ScheduleError(
-            f"{NAME} finds no legal mapping of block {nest.block.name_hint}: {refusals[0]}."
+            f"{NAME} finds no legal mapping of block {nest.block.name_hint}: "
+            f"{why_none(sch, block, nest) or refusals[0]}."
         )
     good = [trial for trial in trials if not trial.worse]
     good += [t for t in trials if t.worse and t.is_worth_its_losses(good, before)]
     best = _fewest(good or trials)
     if not good:
         text = f"left as it was, because {best.text} moves more for {best.losses}"
+        if not any("Idx" in loop.kind for loop in nest.loops):
+            text += _UNBOUND
         return Outcome("alone", _sentence(text, before, best.after), before, before), None
     text = "; ".join([best.text, *_remarks(trials, best), *refusals])
     return Outcome(best.way.path, _sentence(text, before, best.after), before, best.after), best.way

@@ -7,10 +7,13 @@ from typing import Any
 
 from ..errors import ScheduleError
 from ..hardware import LAUNCH_LIMITS, MAX_ACCESS_BYTES, WARP_SIZE
+from .mark_annotated import ANNOTATION_PREFIX
 
-__all__ = ["NAME", "Request", "request_of"]
+__all__ = ["DONE", "NAME", "Request", "request_of"]
 
 NAME = "auto_coalesce"
+#: Block annotation that tells what was done.
+DONE = ANNOTATION_PREFIX + "coalesced"
 _STAGES = ("auto", "shared", "none")
 _MAX_THREADS = LAUNCH_LIMITS["threadIdx.x"]
 
