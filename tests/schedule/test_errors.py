@@ -166,11 +166,11 @@ _AT_THE_CALL: dict[str, tuple[Callable[[_Case], Any], str]] = {
     ),
     "align factor": (
         lambda c: c.cache.storage_align(c.AA.op.axis[0], 0, 0),
-        "0 <= offset < factor, not factor 0 and offset 0",
+        "factor >= 1 and an offset between -2147483647 and 2147483647, not factor 0 and offset 0",
     ),
     "align offset": (
-        lambda c: c.cache.storage_align(c.AA.op.axis[0], 32, 32),
-        "not factor 32 and offset 32",
+        lambda c: c.cache.storage_align(c.AA.op.axis[0], 32, 2**31),
+        "not factor 32 and offset 2147483648",
     ),
     "align type": (
         lambda c: c.cache.storage_align(c.AA.op.axis[0], 32, "auto"),

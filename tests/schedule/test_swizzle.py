@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
+import tvm_ffi
 from tvm import s_tir, te
 
 import tvm_layout_ext as tlx
@@ -164,6 +166,47 @@ def test_the_last_call_of_storage_align_counts() -> None:
     s[cache].storage_align(cache.op.axis[0], 32, 1)
     assert SWIZZLE not in str(s.sch.mod.script())
     assert simulate(tlx.lower(s, args), data((64, 64), "float32"), None).bank_conflicts == 0
+
+
+@pytest.mark.parametrize(
+    ("factor", "offset", "stride"),
+    [
+        (32, 1, 33),
+        (32, 33, 33),
+        (32, 100, 36),
+        (32, -1, 63),
+        (32, -65, 63),
+        (7, 20, 34),
+        (1, 5, 32),
+    ],
+)
+def test_offsets_beyond_the_factor_are_those_of_stock(
+    factor: int, offset: int, stride: int
+) -> None:
+    s, _, cache = staged()
+    stock = s.sch.copy()
+    stock.storage_align("A_shared", 0, 0, factor, offset)
+    s[cache].storage_align(cache.op.axis[0], factor, offset)
+    assert compacted_strides(s.sch.mod) == compacted_strides(stock.mod) == [(stride, 1)]
+
+
+def compacted_strides(mod: tvm.IRModule) -> list[tuple[int, ...]]:
+    """Strides of shared buffers as stock TVM lowers a module."""
+    passes = s_tir.transform
+    for lowering in (
+        passes.LowerInitBlock(),
+        passes.PlanAndUpdateBufferAllocationLocation(),
+        passes.ConvertBlocksToOpaque(),
+        passes.CompactBufferAllocation(),
+    ):
+        mod = lowering(mod)
+    found: list[tuple[int, ...]] = []
+
+    def look(block: Any) -> None:
+        found.extend(tuple(map(int, b.ty.strides)) for b in block.alloc_buffers)
+
+    tvm_ffi.structural_walk(mod["main"].body, [(s_tir.SBlock, look)])
+    return found
 
 
 def test_storage_align_refuses_both_and_other_dims() -> None:

@@ -142,6 +142,45 @@ def test_what_is_asked_for_the_copy_in_a_stmatrix_tile_is_not_lost(
     assert [x.bank_conflicts for x in report.accesses if x.kind == "stmatrix"] == [conflicts]
 
 
+@pytest.mark.parametrize(
+    ("outer", "inner", "told"),
+    [
+        (
+            lambda sch, tile: sch.swizzle(tile, 0, "xor"),
+            lambda sch, held: sch.swizzle(held, 0, "pad"),
+            r"layout_ext.swizzle \S*xor\S* and its statement \S+ \S*pad\S*, for the one buffer",
+        ),
+        (
+            lambda sch, tile: sch.storage_align(tile, 0, -2, 64, 8),
+            lambda sch, held: sch.storage_align(held, 0, -2, 64, 16),
+            "buffer_dim_align .*8.* and its statement .*16.*, for the one buffer",
+        ),
+    ],
+)
+def test_a_tile_and_its_statement_that_disagree_are_refused(
+    outer: Any, inner: Any, told: str
+) -> None:
+    product = Product(out="float16", shape=(32, 64, 32), epilogue=True, b_transposed=True)
+
+    def both(sch: s_tir.Schedule, held: Any) -> None:
+        outer(sch, sch.get_sblock(f"{sch.get(held).name_hint}_o"))
+        inner(sch, held)
+
+    with pytest.raises(ScheduleError, match=told):
+        tlx.lower(staged_by_stmatrix(product, both).mod, target=tlx.cuda_target("sm_90a"))
+
+
+def test_a_tile_and_its_statement_may_ask_for_the_same() -> None:
+    product = Product(out="float16", shape=(32, 64, 32), epilogue=True, b_transposed=True)
+
+    def both(sch: s_tir.Schedule, held: Any) -> None:
+        sch.swizzle(f"{sch.get(held).name_hint}_o", 0, "auto")
+        sch.swizzle(held, 0, "auto")
+
+    report = simulated(product, staged_by_stmatrix(product, both))
+    assert [x.bank_conflicts for x in report.accesses if x.kind == "stmatrix"] == [0]
+
+
 def test_barriers_stand_between_copies_and_ldmatrix() -> None:
     source = _source(scheduled(Product(shape=(128, 128, 256)), (128, 128, 32)))
     loop = source[source.index("for (int k") :]

@@ -234,10 +234,10 @@ def check_align(stage: Stage, axis: Any, factor: Any, offset: Any) -> StorageAli
         if whole(value) is None:
             raise ScheduleError(f"storage_align needs an int {name}, not {value!r}.")
     stride, rest = int(factor), int(offset)
-    if not 0 <= rest < stride <= _LARGEST:
+    if not (1 <= stride <= _LARGEST and -_LARGEST <= rest <= _LARGEST):
         raise ScheduleError(
-            f"storage_align needs {_LARGEST} >= factor >= 1 and 0 <= offset < factor, "
-            f"not factor {stride} and offset {rest}."
+            f"storage_align needs {_LARGEST} >= factor >= 1 and an offset between {-_LARGEST} and "
+            f"{_LARGEST}, not factor {stride} and offset {rest}."
         )
     dim = next(dim for dim, mine in enumerate(data) if axis.same_as(mine))
     return StorageAlign(dim, stride, rest)

@@ -291,7 +291,9 @@ class Stage:
         axis : IterVar
             The dimension, from ``op.axis``; for a swizzle that of the rows, the last but one.
         factor, offset : int
-            The least stride ``s`` with ``s % factor == offset`` is taken.
+            The least stride ``s`` that holds a row and has ``(s - offset) % factor == 0`` is taken,
+            by TVM's own formula: ``-1`` and ``factor - 1`` are the same offset. ``factor`` is 1 or
+            more, and both have 32 bits, to which TVM would cut them.
         swizzle : str, int, tuple of int, Layout or LinearLayout
             A mode of :func:`tvm_layout_ext.schedule.swizzle.swizzle`: ``"auto"``, ``"xor"``,
             ``"pad"``, 32, 64, 128, ...

@@ -18,6 +18,7 @@ from ..intrin import fragment_index, register
 from .fragment_nest import substitute
 from .mark_annotated import ANNOTATION_PREFIX, MARK
 from .rebuild import block_with
+from .swizzle_shared import SWIZZLE
 
 __all__ = ["START", "TENSOR_CORE", "LowerTensorCore"]
 
@@ -110,9 +111,16 @@ def _lift(sch: Any, block: Any) -> None:
     ``sch.get_sblock`` of a block's name finds the statement once ``blockize`` made the tile, so
     ``sch.swizzle`` and ``sch.storage_align`` land there; both write the same buffer.
     """
+    tile = sch.get(block)
     for inner in sch.get_child_blocks(block):
         for key, value in sch.get(inner).annotations.items():
-            if key in sch.get(block).annotations:
+            if key in tile.annotations:
+                if key in (SWIZZLE, _PADDING) and str(tile.annotations[key]) != str(value):
+                    raise ScheduleError(
+                        f"Tile {tile.name_hint} has {key} {tile.annotations[key]} and its "
+                        f"statement {sch.get(inner).name_hint} {value}, for the one buffer that "
+                        "both write; ask for one of them."
+                    )
                 continue
             if key == _PADDING:
                 for entry in value:
