@@ -63,7 +63,8 @@ def operator_of(
         What your schedule leaves open.
     check : callable, optional
         ``check(config, architecture)`` gives the :class:`Refusal` of an illegal configuration of
-        your schedule, or None.
+        your schedule, or None; what it lets through is held against the GPU's limits once it is
+        scheduled.
     name : str, optional
         By default its last block's; a digest of the function is added to it.
 
@@ -111,6 +112,7 @@ def operator_of(
         prune=plan.prune,
         fit=plan.fit,
         function=lambda shape, dtype: func,
+        judged_late=schedule is not None,
     )
 
 

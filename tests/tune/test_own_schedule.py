@@ -10,8 +10,8 @@ import pytest
 import tvm
 
 from tvm_layout_ext import te
-from tvm_layout_ext.errors import ScheduleError, TargetError
-from tvm_layout_ext.tune import apply_best, tune, tune_module
+from tvm_layout_ext.errors import LayoutError, ScheduleError, TargetError
+from tvm_layout_ext.tune import Log, Result, apply_best, tune, tune_module
 from tvm_layout_ext.tune.knobs import Config, knob
 
 
@@ -79,26 +79,91 @@ def in_shared(sch: tvm.s_tir.Schedule, config: Config) -> None:
         sch.bind(lane, "threadIdx.x")
 
 
-@pytest.mark.parametrize(
-    ("scope", "tile", "refusal"),
-    [
-        ("shared", 8192, None),
-        ("shared", 16384, "needs 65,536 bytes of static shared memory"),
-        ("shared.dyn", 16384, None),
-        ("shared.dyn", 65536, "needs 262,144 bytes of shared memory"),
-    ],
-)
-def test_kernel_that_no_gpu_holds_is_a_failed_trial_of_the_simulator(
-    scope: str, tile: int, refusal: str | None
-) -> None:
-    """It won, and ``tlx.build`` then refused it."""
+def staged(scope: str, tiles: tuple[int, ...], **options: Any) -> Result:
+    """Tune a copy through tiles of so many floats."""
     source = te.placeholder((65536,), "float32", name="A")
     func = te.create_prim_func([source, te.compute((65536,), lambda i: source[i] * 2.0, name="B")])
-    knobs = [knob("scope", (scope,)), knob("tile", (tile,))]
-    (record,) = tune(func, schedule=in_shared, knobs=knobs, runner="simulate").trials
-    assert record.status == ("ok" if refusal is None else "error")
-    assert (refusal or "") in (record.error_text or "")
-    assert record.error_class == (None if refusal is None else "TargetError")
+    knobs = [knob("scope", (scope,)), knob("tile", tiles)]
+    return tune(func, schedule=in_shared, knobs=knobs, runner="simulate", **options)
+
+
+@pytest.mark.parametrize(
+    ("scope", "fits", "refusal"),
+    [
+        ("shared", 8192, "needs 65,536 bytes of static shared memory"),
+        ("shared.dyn", 16384, "needs 262,144 bytes of shared memory"),
+    ],
+)
+def test_kernel_that_no_gpu_holds_is_pruned_and_counted(
+    scope: str, fits: int, refusal: str, tmp_path: Path
+) -> None:
+    """It won on the simulated GPU, and ``tlx.build`` then refused it."""
+    tiles = {8192: 16384, 16384: 65536}
+    result = staged(scope, (fits, tiles[fits]), log=tmp_path)
+    assert [(r.config["tile"], r.status) for r in result.trials] == [(fits, "ok")]
+    assert result.task.space.refused == {"shared memory": 1}
+    assert [config["tile"] for config in result.task.space.legal] == [fits]
+    # Neither records nor a resumed run know of it.
+    assert len(Log(tmp_path).read().records) == 1
+    again = staged(scope, (fits, tiles[fits]), log=tmp_path)
+    assert (again.resumed, len(again.trials)) == (1, 1)
+    only = rf"has no legal configuration .*: shared memory \(1\); the first: Kernel .* {refusal}"
+    with pytest.raises(ScheduleError, match=only):
+        staged(scope, (tiles[fits],))
+
+
+def test_buffers_that_share_their_place_are_not_pruned() -> None:
+    """Tiles of 128 KiB each, one after the other, are 128 KiB of dynamic memory."""
+
+    def in_turns(sch: tvm.s_tir.Schedule, config: Config) -> None:
+        first = sch.cache_read(sch.get_sblock("B"), 0, "shared.dyn")
+        second = sch.cache_read(sch.get_sblock("C"), 0, "shared.dyn")
+        for name, tile in (("B", first), ("C", second)):
+            block = sch.get_sblock(name)
+            outer, inner = sch.split(sch.get_loops(block)[0], [None, config["tile"]])
+            sch.bind(outer, "blockIdx.x")
+            sch.compute_at(tile, outer)
+            for loop in (inner, sch.get_loops(tile)[-1]):
+                sch.bind(sch.split(loop, [None, 256])[1], "threadIdx.x")
+
+    source = te.placeholder((65536,), "float32", name="A")
+    middle = te.compute((65536,), lambda i: source[i] * 2.0, name="B")
+    func = te.create_prim_func([source, te.compute((65536,), lambda i: middle[i] + 1.0, name="C")])
+    knobs = [knob("tile", (32768,))]
+    result = tune(func, schedule=in_turns, knobs=knobs, runner="simulate")
+    assert [record.status for record in result.trials] == ["ok"]
+    assert not result.task.space.refused
+
+
+def wide(sch: tvm.s_tir.Schedule, config: Config) -> None:
+    if config["threads"] == 16:
+        raise LayoutError("16 threads are too few.")
+    outer, inner = sch.split(sch.get_loops(sch.get_sblock("B"))[0], [None, config["threads"]])
+    if config["grid"]:
+        sch.bind(outer, "blockIdx.x")
+    sch.bind(inner, "threadIdx.x")
+
+
+@pytest.mark.parametrize("strategy", ["evolutionary", "replay"])
+def test_threads_and_what_the_schedule_refuses_are_pruned_and_counted(strategy: str) -> None:
+    source = te.placeholder((4096,), "float32", name="A")
+    func = te.create_prim_func([source, te.compute((4096,), lambda i: source[i] * 2.0, name="B")])
+    knobs = [knob("threads", (16, 64, 1024, 2048, 4096), 2048), knob("grid", (0, 1), 1)]
+    told: list[tuple[int, int]] = []
+    result = tune(
+        func,
+        schedule=wide,
+        knobs=knobs,
+        runner="simulate",
+        strategy=strategy,
+        progress=lambda _, done, total: told.append((done, total)),
+    )
+    assert result.task.space.refused == {"threads and blocks": 4, "refused by the schedule": 2}
+    # The default is not legal: its neighbour by one step is trial 0.
+    assert result.default.config == {"threads": 1024, "grid": 1}
+    assert {record.status for record in result.trials} == {"ok"}
+    assert len(result.trials) == len(result.task.space.legal) == 4
+    assert told[-1] == (4, 4)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ __all__ = ["Facts", "GuidedModel"]
 
 #: Measured trials below which trees have nothing to go by, and the closed form decides alone.
 WARM_UP = 8
+#: Seconds in place of the infinite latency of a kernel without blocks: trees take finite numbers.
+SLOWEST = 1e6
 
 
 class Facts:
@@ -36,7 +38,7 @@ class Facts:
         if key not in self._known:
             task = self.candidates.task
             values: Mapping[str, float] = features(task, config, sch.mod)
-            seconds = latency(task, config, sch.mod)
+            seconds = min(latency(task, config, sch.mod), SLOWEST)
             row = [values[name] for name in FEATURES] + [float(np.log(seconds))]
             self._known[key] = np.array(row, "float32"), seconds
         return self._known[key]

@@ -10,8 +10,10 @@ from tvm import s_tir
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
+from ..errors import LayoutExtError
 from .candidate import config_of, traced
-from .knobs import Config
+from .knobs import Config, Refusal
+from .limits import SCHEDULE, over_limits
 from .task import Task
 
 __all__ = ["Candidates", "KnobMutator", "openers", "space_generator"]
@@ -48,16 +50,33 @@ class Candidates:
         return self.key(config) in self._legal
 
     def schedule(self, config: Config) -> s_tir.Schedule | None:
-        """The candidate's traced schedule; None if it cannot be scheduled (see ``failed``)."""
+        """The candidate's traced schedule.
+
+        None if it cannot be scheduled (see ``failed``), or is not legal as it was scheduled: then
+        the space has it no longer, and counts it by its rule.
+        """
         key = self.key(config)
         if key not in self._scheduled:
-            try:
-                self._scheduled[key] = traced(self.task, config)
-            except Exception as error:
-                # A user's schedule may raise anything, e.g. TVM's own ScheduleError.
-                self.failed[key] = error
-                self._scheduled[key] = None
+            self._scheduled[key] = self._judged(config, key)
         return self._scheduled[key]
+
+    def _judged(self, config: Config, key: tuple[Any, ...]) -> s_tir.Schedule | None:
+        late = self.task.operator.judged_late
+        try:
+            sch = traced(self.task, config)
+            refusal = over_limits(sch.mod, self.task.architecture) if late else None
+        except Exception as error:
+            # A user's schedule may raise anything, e.g. TVM's own ScheduleError.
+            if not (late and isinstance(error, LayoutExtError)):
+                self.failed[key] = error
+                return None
+            refusal = Refusal(SCHEDULE, str(error))
+        if refusal is None:
+            return sch
+        if key in self._legal:
+            self._legal.remove(key)
+            self.task.space.refuse(config, refusal)
+        return None
 
     def neighbour(self, config: Config, rng: random.Random) -> dict[str, Any] | None:
         """Another legal configuration that differs in one knob, or in two."""
@@ -119,7 +138,8 @@ def openers(
     """
     rng = random.Random(seed)
     legal = candidates.task.space.legal
-    sample = legal if len(legal) <= ranked else rng.sample(legal, ranked)
+    # A copy: what turns out not to be legal leaves the space meanwhile.
+    sample = list(legal) if len(legal) <= ranked else rng.sample(legal, ranked)
     scheduled = [(config, candidates.schedule(config)) for config in sample]
     order = sorted(
         ((score(config, sch), index, sch) for index, (config, sch) in enumerate(scheduled) if sch),

@@ -72,6 +72,10 @@ class Operator:
     function : callable, optional
         ``function(shape, dtype)`` gives the computation as a PrimFunc, where it does not come from
         tensors; ``compute`` then gives its buffers, and ``schedule`` starts from it.
+    judged_late : bool
+        Whether a candidate is held against the GPU's limits once it is scheduled, as where
+        ``check`` does not know them from the configuration; one that its schedule refuses by a
+        ``LayoutExtError`` is then not legal, either.
     """
 
     name: str
@@ -90,6 +94,7 @@ class Operator:
     prune: Callable[[Shape, str, Config, Architecture], Refusal | None] | None = None
     function: Callable[[Shape, str], Any] | None = None
     fit: Callable[[Shape, str, Config, Architecture], Config] | None = None
+    judged_late: bool = False
 
     def unscheduled(self, shape: Shape, dtype: str) -> tvm.IRModule:
         """The computation before any schedule, as function ``main`` of a module.

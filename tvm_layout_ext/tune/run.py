@@ -53,8 +53,8 @@ class Run:
     log : Log or None
     reading : Reading
         What the log holds.
-    total : int
-        How many candidates to try, at most as many as are legal.
+    trials : int
+        How many candidates to try; fewer if fewer are legal (:attr:`total`).
     progress : callable or None
         Called with each trial's record, how many are done, and ``total``.
     """
@@ -65,10 +65,10 @@ class Run:
         backend: Backend,
         log: Log | None,
         reading: Reading,
-        total: int,
+        trials: int,
         progress: Callable[[Record, int, int], None] | None,
     ) -> None:
-        self.task, self.backend, self.total = task, backend, total
+        self.task, self.backend, self._trials = task, backend, trials
         self._progress = progress
         self.interrupt = Interrupt()
         self._log = log
@@ -79,6 +79,11 @@ class Run:
         configs: dict[str, dict[str, Any]] = {}
         self._builder = RememberingBuilder(self.ledger, configs)
         self._runner = RememberingRunner(self.ledger, configs)
+
+    @property
+    def total(self) -> int:
+        """How many candidates will have been tried, by what is known of the space by now."""
+        return min(self._trials, len(self.task.space.legal))
 
     def _told(self, record: Record) -> None:
         if self._progress is not None:
@@ -101,7 +106,7 @@ class Run:
         """
         try:
             with self.interrupt:
-                self._try([self.task.space.default()])
+                self._try([self._default()])
                 if self._left():
                     self._guided() if strategy == "evolutionary" else self._drawn()
                 self._fill()
@@ -110,6 +115,14 @@ class Run:
             ranked = best_first(self.ledger.trials)
             return next((r for r in ranked if r.score is not None), None), True
 
+    def _default(self) -> Config:
+        """The configuration of trial 0, which is only known to be legal once it is scheduled."""
+        while True:
+            config = self.task.space.default()
+            self.candidates.schedule(config)
+            if self.candidates.is_legal(config):
+                return config
+
     def _left(self) -> int:
         return self.total - len(self.ledger.trials)
 
@@ -117,7 +130,9 @@ class Run:
         """Build and run some candidates as TVM's tuner would."""
         scheduled = [(config, self.candidates.schedule(config)) for config in configs]
         for config, sch in scheduled:
-            if sch is None and self.ledger.known(config) is None:
+            if sch is not None or not self.candidates.is_legal(config):
+                continue
+            if self.ledger.known(config) is None:
                 error = self.candidates.failed[self.candidates.key(config)]
                 self.ledger.failed(config, failure_text(error))
         target = cuda_target(self.task.architecture.name)
@@ -154,7 +169,7 @@ class Run:
         self._tune(start, ms.search_strategy.ReplayTrace(), ms.cost_model.RandomModel())
 
     def _tune(self, start: list[s_tir.Schedule], strategy: Any, model: Any) -> None:
-        if not start:
+        if not start or not self._left():
             return
         with without_tensor_intrinsics():
             context = ms.TuneContext(

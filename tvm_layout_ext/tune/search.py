@@ -216,7 +216,7 @@ def tune(
     Raises
     ------
     ScheduleError, TargetError, RecordError
-        If an argument cannot be, or the log cannot be written.
+        If an argument cannot be, no configuration is legal, or the log cannot be written.
     """
     trials = whole_number("The number of trials", trials, 1, ScheduleError)
     seed = whole_number("The seed", seed, 0, ScheduleError)
@@ -228,7 +228,7 @@ def tune(
     try:
         folder = None if log is None else Log(log)
         reading = Reading([]) if folder is None else _opened(folder)
-        run = Run(task, backend, folder, reading, min(trials, len(task.space.legal)), progress)
+        run = Run(task, backend, folder, reading, trials, progress)
         best, interrupted = run.search(strategy)
     finally:
         backend.close()

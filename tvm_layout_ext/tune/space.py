@@ -80,6 +80,16 @@ class Space:
         """How many combinations each rule refused."""
         return self._judged[1]
 
+    @cached_property
+    def _reasons(self) -> dict[str, str]:
+        return {}
+
+    def refuse(self, config: Config, refusal: Refusal) -> None:
+        """Count a configuration that turned out not to be legal once it was scheduled."""
+        self.legal.remove(dict(config))
+        self.refused[refusal.rule] += 1
+        self._reasons.setdefault(refusal.rule, refusal.text)
+
     def default(self) -> dict[str, Any]:
         """The configuration of trial 0: the operator's default, else its nearest legal neighbour.
 
@@ -89,14 +99,17 @@ class Space:
         Raises
         ------
         ScheduleError
-            If no combination is legal; the sentence says which rules refused how many.
+            If no combination is legal; the sentence says which rules refused how many, and what
+            the first scheduled one broke.
         """
         wanted = self.operator.default_config()
         if not self.legal:
             why = ", ".join(f"{rule} ({count})" for rule, count in self.refused.most_common())
+            first = next(iter(self._reasons.values()), "").rstrip(".")
             raise ScheduleError(
                 f"{self.operator.name} has no legal configuration for shape "
-                f"{'x'.join(map(str, self.shape))} {self.dtype} on {self.architecture.name}: {why}."
+                f"{'x'.join(map(str, self.shape))} {self.dtype} on {self.architecture.name}: {why}"
+                f"{f'; the first: {first}' if first else ''}."
             )
         found = min(self.legal, key=lambda config: self._distance(config, wanted))
         if self.operator.fit is None:

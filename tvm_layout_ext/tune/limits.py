@@ -1,0 +1,92 @@
+"""What no GPU of the task can launch, found once a candidate is scheduled and before it is built.
+
+Ready schedules know from the knobs alone which combinations are legal. A user's own schedule does
+not say; what it makes of them does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from .. import decisions
+from ..build import check_fits, lower
+from ..errors import LayoutExtError, TargetError
+from ..hardware import STATIC_SHARED_BYTES, Architecture, launch_problem
+from ..target import cuda_target
+from .features import kernels_of
+from .knobs import Refusal
+
+__all__ = ["LAUNCH", "LOWERING", "SCHEDULE", "SHARED", "over_limits"]
+
+#: Rules, as reports count them.
+LAUNCH, SHARED = "threads and blocks", "shared memory"
+SCHEDULE, LOWERING = "refused by the schedule", "refused by lowering"
+
+
+def over_limits(module: tvm.IRModule, architecture: Architecture) -> Refusal | None:
+    """Say which limit of the GPU a scheduled module breaks, or None if it seems to break none.
+
+    Thread extents and tiles are read off the schedule, which takes some ten milliseconds and may
+    count too much: buffers that are not in use together share their place. Only what these put
+    under suspicion is lowered, a second for a large kernel on tensor cores, and then judged as
+    ``tlx.build`` would.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        As the schedule left it.
+    architecture : Architecture
+
+    Examples
+    --------
+    >>> over_limits(sch.mod, architecture("sm_90a"))  # doctest: +SKIP
+    Refusal(rule='shared memory', text='Kernel main_kernel needs 65,536 bytes of static ...')
+    """
+    target, rule = cuda_target(architecture.name), None
+    with decisions.collect():
+        try:
+            rule = _suspicion(module, architecture)
+            if rule is not None:
+                check_fits(lower(module, target=target), target)
+        except TargetError as error:
+            return Refusal(rule or LOWERING, str(error))
+        except LayoutExtError as error:
+            return Refusal(LOWERING, str(error))
+    return None
+
+
+def _suspicion(module: tvm.IRModule, architecture: Architecture) -> str | None:
+    """The rule that a module may break."""
+    for _, function in module.functions_items():
+        extents = _extents(function)
+        if launch_problem(extents, architecture.threads_per_block):
+            return LAUNCH
+    for kernel in kernels_of(module):
+        shared = [
+            (site.scope, kernel.tiles[key].bytes)
+            for key, site in {s.buffer.__chandle__(): s for s in kernel.sites}.items()
+            if site.scope.startswith("shared")
+        ]
+        static = sum(size for scope, size in shared if scope == "shared")
+        every = sum(size for _, size in shared)
+        if static > STATIC_SHARED_BYTES or every > architecture.shared_per_block:
+            return SHARED
+    return None
+
+
+def _extents(function: Any) -> dict[str, int]:
+    """The largest constant extent bound to each thread tag, in all kernels of a function."""
+    extents: dict[str, int] = {}
+
+    def look(loop: tirx.For) -> None:
+        if loop.thread_binding is not None and isinstance(loop.extent, tirx.IntImm):
+            tag = str(loop.thread_binding.thread_tag)
+            extents[tag] = max(extents.get(tag, 1), int(loop.extent))
+
+    if isinstance(function, tirx.PrimFunc):
+        tvm_ffi.structural_walk(function.body, [(tirx.For, look)])
+    return extents
