@@ -40,6 +40,8 @@ class Pattern:
         Which input holds row numbers.
     index_type : str
         Its type.
+    more : tuple of callable
+        As ``source``, of the inputs after the first.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Pattern:
     to: str | None = None
     index: int | None = None
     index_type: str = "int32"
+    more: tuple[Callable[[Sequence[np.ndarray]], np.ndarray], ...] = ()
 
     def tensors(self) -> list[Any]:
         """Placeholders, and the output B."""
@@ -70,7 +73,7 @@ class Pattern:
             for i, shape in enumerate(self.inputs)
         ]
 
-    def least_sectors(self, *, store: bool, in_order: bool = False) -> int:
+    def least_sectors(self, *, store: bool, in_order: bool = False, of: int = 0) -> int:
         """Fewest sectors that a side needs in any order of loops and any width of vectors.
 
         Lanes take neighbouring iterations. A vector must lie in one piece at a multiple of its
@@ -79,15 +82,20 @@ class Pattern:
         Parameters
         ----------
         store : bool
-            Of the output, else of input 0.
+            Of the output, else of an input.
         in_order : bool
             Only the order of the output counts.
+        of : int
+            Which input.
         """
-        size = np.dtype(self.to or self.dtype if store else self.dtype).itemsize
+        held = self.index_type if of == self.index else self.dtype
+        size = np.dtype(self.to or self.dtype if store else held).itemsize
         if store:
             flat = np.arange(prod(self.shape))
         else:
-            flat = self.source(list(np.indices(self.shape).reshape(len(self.shape), -1)))
+            flat = (self.source, *self.more)[of](
+                list(np.indices(self.shape).reshape(len(self.shape), -1))
+            )
         flat = flat.reshape(self.shape)
         dims = range(len(self.shape))
         return min(
@@ -175,6 +183,7 @@ def broadcast(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> Patt
         lambda t, i: t[0][tuple(pick(i))] + t[1][tuple(i)],
         numpy,
         lambda i: _flat(small, pick(i)),
+        more=(lambda i: _flat(shape, i),),
     )
 
 
@@ -263,6 +272,7 @@ def gathered(
         lambda a, r: a[r],
         lambda i: np.full_like(i[0], -1),
         index=1,
+        more=(lambda i: i[0],),
         index_type=index_type,
     )
 
@@ -278,6 +288,7 @@ def gathered_elements(size: int, picked: int, dtype: str, index_type: str) -> Pa
         lambda a, r: a[r],
         lambda i: np.full_like(i[0], -1),
         index=1,
+        more=(lambda i: i[0],),
         index_type=index_type,
     )
 
@@ -296,6 +307,7 @@ def stacked(top: int, bottom: int, columns: int, dtype: str) -> Pattern:
         body,
         lambda a, b: np.concatenate([a, b], 0),
         lambda i: np.where(i[0] < top, np.minimum(i[0], top - 1) * columns + i[1], -1),
+        more=(lambda i: np.where(i[0] >= top, np.maximum(i[0] - top, 0) * columns + i[1], -1),),
     )
 
 
@@ -313,6 +325,7 @@ def concatenated(rows: int, left: int, right: int, dtype: str) -> Pattern:
         body,
         lambda a, b: np.concatenate([a, b], 1),
         lambda i: np.where(i[1] < left, i[0] * left + np.minimum(i[1], left - 1), -1),
+        more=(lambda i: np.where(i[1] >= left, i[0] * right + np.maximum(i[1] - left, 0), -1),),
     )
 
 

@@ -86,6 +86,11 @@ def sectors_of_walk(walk: Walk, tile: list[int], nest: Any, kind: str) -> int:
     return found
 
 
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
+def test_every_input_of_a_pattern_has_a_count(pattern: Pattern) -> None:
+    assert len(pattern.more) == len(pattern.inputs) - 1
+
+
 def left_direct(pattern: Pattern, stored: int, loaded: int) -> None:
     """A permutation stays direct at its minimum, or where staging would not halve its sectors."""
     if loaded == pattern.least_sectors(store=False):
@@ -102,6 +107,11 @@ def test_pattern(pattern: Pattern, plans: list[tuple[Any, Plan]]) -> None:
     path, report = run(pattern)
     assert not report.hazards
     assert report.bank_conflicts == 0
+    others = range(1, len(pattern.inputs))
+    if path == "direct":
+        for of in others:
+            least = pattern.least_sectors(store=False, in_order=True, of=of)
+            assert 0 < sectors(report, f"A{of}") <= least
     if pattern.index is not None:
         return
     stored, loaded = sectors(report, "B"), sectors(report, "A0")
@@ -112,6 +122,7 @@ def test_pattern(pattern: Pattern, plans: list[tuple[Any, Plan]]) -> None:
         else:
             assert loaded <= pattern.least_sectors(store=False, in_order=True)
         return
+    assert not others
     nest, plan = plans[-1]
     assert stored == sectors_of_walk(plan.out, plan.tile, nest, "store")
     assert loaded == sectors_of_walk(plan.tiles[0].walk, plan.tile, nest, "load")
