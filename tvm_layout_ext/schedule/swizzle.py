@@ -29,9 +29,9 @@ def swizzle(
 
     Called ``swizzled_shared`` and ``nvmma_shared`` in Triton, ``Swizzle<B, M, S>`` in CUTLASS. The
     annotation is traced; pass ``SwizzleSharedMemory`` rewrites every access of the buffer when the
-    program is lowered, or refuses with the access. Call it after ``sch.tensorize`` and
-    ``sch.blockize`` of the block, which drop its annotations; ``storage_align(axis, swizzle=...)``
-    of a stage may come in any order.
+    program is lowered, or refuses with the access. Call it after ``sch.tensorize`` of
+    the block or around it, which drops the annotation without a word; ``storage_align(axis,
+    swizzle=...)`` of a stage may come in any order.
 
     The pictures show 8 rows of 32 halves (64 bytes), each number the bank at which a vector of 8
     begins. 8 lanes that read a column of vectors, as ``ldmatrix`` does, should find 8 different
