@@ -250,11 +250,15 @@ def test_a_sliding_window_has_one_version(stages: int) -> None:
     np.testing.assert_array_equal(found, (a[1:] * a[:-1]).sum(0)[::-1])
 
 
-def test_a_copy_of_growing_rows_is_pipelined() -> None:
-    """Each iteration fills other elements, and reads these alone."""
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+def test_a_copy_of_growing_rows_is_pipelined(stages: int) -> None:
+    """Each iteration fills other elements, and reads these alone.
+
+    With two stages the prologue has a loop of one iteration, which was taken to run again.
+    """
     fill = loop(
         "for i in range(k + 1)",
-        copy("S", "A[i, t]", 3, at="i, t"),
+        copy("S", "A[i, t]", stages, at="i, t"),
     )
     use = "B[t] = B[t] + S[i, 31 - t]"
     sums = loop("for i in range(k + 1)", block("use", "B[t], S[i, 31 - t]", "B[t]", use))

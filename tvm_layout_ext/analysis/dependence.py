@@ -190,6 +190,8 @@ class _Walk:
 
     def later(self, pending: _Pending, loop: Loop) -> _Pending | None:
         """What is pending, one iteration later; None if that iteration cannot be."""
+        if loop.trips is not None and loop.trips <= 1:
+            return None
         at = dict(pending.relation.at)
         distance = at.get(loop)
         if distance is None:
