@@ -26,6 +26,7 @@ from tvm_layout_ext.tune.builder import CubinBuilder
 from tvm_layout_ext.tune.measure import Measured, Timing
 from tvm_layout_ext.tune.rpc_server import main as serve
 from tvm_layout_ext.tune.run_rpc import RpcRunner
+from tvm_layout_ext.tune.search import tune
 from tvm_layout_ext.tune.tracker import NoServerError, Tracker
 
 #: Another run of these tests on this machine has another key.
@@ -204,6 +205,18 @@ def test_winner_is_verified_and_finalists_take_turns_on_one_server(
     measured = runner.in_turn(artifacts * 2, "cpu")
     assert [one.verified for one in measured] == [True] * 4
     assert len({one.server for one in measured}) == 1
+
+
+@pytest.mark.skipif(tvm.cuda(0).exist, reason="needs a machine without a CUDA GPU")
+def test_server_without_a_gpu_is_refused_at_the_start(farm: Farm, runner: RpcRunner) -> None:
+    for seat in runner._seats:
+        seat._drop()
+    with pytest.raises(TargetError) as error:
+        tune("transpose", shape=(8, 8), trials=2, runner=f"rpc:{HOST}:{farm.port}:{KEY}")
+    assert str(error.value) == (
+        f"The server with the key {KEY} at the RPC tracker {HOST}:{farm.port} has no CUDA GPU, "
+        "and the tuner makes CUDA kernels; start it on a machine with a GPU and its driver."
+    )
 
 
 def test_tracker_without_servers_says_how_to_start_one(

@@ -33,6 +33,7 @@ from .run_rpc import RpcRunner
 from .selection import current_versions
 from .simulated import SimulatedRunner
 from .task import Task
+from .trials import device_kind
 
 __all__ = ["RUNNERS", "Progress", "Result", "make_backend", "make_task", "tune"]
 
@@ -287,7 +288,8 @@ def make_backend(runner: str | Runner, task: Task) -> Backend:
     Raises
     ------
     TargetError
-        If the name is unknown, or is ``"cuda"`` where there is no GPU.
+        If the name is unknown, is ``"cuda"`` where there is no GPU, or means a server that has
+        none.
     """
     if not isinstance(runner, str):
         if not callable(getattr(runner, "run", None)):
@@ -308,7 +310,13 @@ def _remote(runner: str, task: Task) -> Backend:
     _, host, port, key = parts
     remote = RpcRunner(task, host, int(port), key)
     try:
-        return MeasuringBackend(task, remote, RPC, remote.device_name())
+        device = remote.device_name()
+        if device == "cpu" and device_kind("cuda") != device:
+            raise TargetError(
+                f"The server with the key {key} at the RPC tracker {host}:{port} has no CUDA GPU, "
+                "and the tuner makes CUDA kernels; start it on a machine with a GPU and its driver."
+            )
+        return MeasuringBackend(task, remote, RPC, device)
     except BaseException:
         remote.close()
         raise

@@ -16,11 +16,16 @@ from .measure import Measured, Timing
 from .problem import Problem
 from .task import Task
 
-__all__ = ["FRESH", "TRIALS", "Inputs", "Job", "MeasuredFuture"]
+__all__ = ["FRESH", "TRIALS", "Inputs", "Job", "MeasuredFuture", "device_kind"]
 
 #: Streams of a task's random inputs: of the trials, and of a winner's verification.
 TRIALS, FRESH = 0, 1
 _CPU_TARGETS = ("llvm", "c")
+
+
+def device_kind(kind: str) -> str:
+    """The kind of device that runs what was built for a target's or a device's kind."""
+    return "cpu" if kind in _CPU_TARGETS else kind
 
 
 @dataclass(frozen=True)
@@ -89,5 +94,4 @@ class Inputs:
 
     def job(self, artifact: str, kind: str, timing: Timing, stream: int = TRIALS) -> Job:
         """A trial of an artifact; ``kind`` is a target's or a device's."""
-        device = "cpu" if kind in _CPU_TARGETS else kind
-        return Job(artifact, self.path(stream), device, timing)
+        return Job(artifact, self.path(stream), device_kind(kind), timing)
