@@ -102,6 +102,30 @@ def test_static_shared_memory_has_its_own_limit() -> None:
         tlx.build(_whole_input_shared(385))
 
 
+@pytest.mark.parametrize(
+    ("scope", "fits", "more"),
+    [
+        (
+            "shared",
+            384,
+            r"49,280 bytes of static .* may have 49,152; scope shared.dyn may have 101,",
+        ),
+        ("shared.dyn", 792, r"101,504 bytes .*A_shared.dyn 101,504.* sm_86 may have 101,376"),
+    ],
+)
+def test_the_simulated_gpu_has_the_targets_shared_memory(scope: str, fits: int, more: str) -> None:
+    target = tlx.cuda_target("sm_86")
+    data = np.arange(fits * 32, dtype="float32").reshape(fits, 32)
+    report = tlx.simulate(_whole_input_shared(fits, scope), data, target=target)
+    np.testing.assert_array_equal(report.outputs["B"], data * 3)
+    assert report.shared_bytes == data.nbytes
+    data = np.zeros((fits + 1, 32), "float32")
+    program = tlx.device_program(_whole_input_shared(fits + 1, scope), target=target)
+    for source in (_whole_input_shared(fits + 1, scope), program):
+        with pytest.raises(tlx.TargetError, match=more):
+            tlx.simulate(source, data, target=target)
+
+
 def test_a_failed_check_inside_tvm_is_one_sentence() -> None:
     from tvm.script import tirx as T
 

@@ -293,26 +293,35 @@ def check_fits(mod: tvm.IRModule, target: Target) -> int:
     int
         Bytes of shared memory of a block of the hungriest kernel.
     """
-    arch = str(target.attrs["arch"])
-    facts = hardware.architecture(arch)
-    limit, most = facts.shared_per_block, 0
+    facts, most = hardware.architecture(str(target.attrs["arch"])), 0
     for name, kernel in device_program(mod, target=target).kernels.items():
         if problem := hardware.launch_problem(_launch(kernel), facts.threads_per_block):
             raise TargetError(f"Kernel {name} {problem}.")
-        static, every = shared_buffers(kernel, ("shared",)), shared_buffers(kernel)
-        needs = (
-            f"Kernel {name} needs {{:,}} bytes of {{}}shared memory ({{}}) and a block on {arch}"
-        )
-        if (total := sum(every.values())) > limit:
-            inside = _listed(_merged_buffers(kernel) or every)
-            raise TargetError(f"{needs.format(total, '', inside)} may have {limit:,}.")
-        if (total := sum(static.values())) > hardware.STATIC_SHARED_BYTES:
-            raise TargetError(
-                f"{needs.format(total, 'static ', _listed(static))} may have "
-                f"{hardware.STATIC_SHARED_BYTES:,}; scope shared.dyn may have {limit:,}."
-            )
-        most = max(most, sum(every.values()))
+        most = max(most, check_shared(name, kernel))
     return most
+
+
+def check_shared(name: str, kernel: tirx.PrimFunc) -> int:
+    """Raise TargetError unless a block of a device function's own target has its shared memory.
+
+    Returns
+    -------
+    int
+        Bytes of shared memory of a block.
+    """
+    arch = str(kernel.attrs["target"].attrs["arch"])
+    limit = hardware.architecture(arch).shared_per_block
+    static, every = shared_buffers(kernel, ("shared",)), shared_buffers(kernel)
+    needs = f"Kernel {name} needs {{:,}} bytes of {{}}shared memory ({{}}) and a block on {arch}"
+    if (total := sum(every.values())) > limit:
+        inside = _listed(_merged_buffers(kernel) or every)
+        raise TargetError(f"{needs.format(total, '', inside)} may have {limit:,}.")
+    if (total := sum(static.values())) > hardware.STATIC_SHARED_BYTES:
+        raise TargetError(
+            f"{needs.format(total, 'static ', _listed(static))} may have "
+            f"{hardware.STATIC_SHARED_BYTES:,}; scope shared.dyn may have {limit:,}."
+        )
+    return sum(every.values())
 
 
 def _launch(kernel: tirx.PrimFunc) -> dict[str, int]:

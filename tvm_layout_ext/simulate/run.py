@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from .. import hardware
-from ..build import DeviceProgram, device_program, to_module
+from ..build import DeviceProgram, check_shared, device_program, to_module
 from ..checks import whole_number
 from ..errors import SimulationError
 from .findings import Findings
@@ -72,7 +72,8 @@ def simulate(
     NotModelled
         If the program has anything that the simulator does not know.
     TargetError
-        If the program has no kernel.
+        If the program has no kernel, or one needs more shared memory than a block of its target
+        may have.
 
     Examples
     --------
@@ -128,6 +129,7 @@ class _Simulation:
 
     def _all_kernels(self) -> dict[str, Kernel]:
         for name, function in self._program.kernels.items():
+            check_shared(name, function)
             self._kernels[name] = compile_kernel(
                 name, function, self._findings, self._script, self._blocks
             )

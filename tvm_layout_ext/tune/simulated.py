@@ -11,8 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ..build import check_fits, lower
-from ..hardware import SECTOR_BYTES, STATIC_SHARED_BYTES
+from ..hardware import SECTOR_BYTES
 from ..simulate import simulate
 from ..simulate.report import Report
 from ..target import cuda_target
@@ -63,7 +62,7 @@ def count(task: Task, config: Config) -> tuple[int, dict[str, Any]]:
     Raises
     ------
     TargetError
-        If the GPU cannot hold a kernel: the simulated one has room for any.
+        If the GPU cannot hold a kernel.
     """
     shape = task.sub_shape(COUNTED_EXTENT, task.operator.parallel)
     # No operator's addresses depend on values.
@@ -72,8 +71,6 @@ def count(task: Task, config: Config) -> tuple[int, dict[str, Any]]:
     target = cuda_target(task.architecture.name)
     scheduled = task.module(config, shape)
     report = simulate(scheduled, *arrays, target=target, grid_sample=GRID_SAMPLE, progress=False)
-    if report.shared_bytes > STATIC_SHARED_BYTES:
-        check_fits(lower(scheduled, target=target), target)
     module = task.module(config)
     counters = replace(scale_up(report, grid_blocks(module)), **closed_form(task, module))
     cost = modelled_terms(counters, task.operator.flops(task.shape)).cost
