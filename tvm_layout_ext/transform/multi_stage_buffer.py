@@ -15,6 +15,7 @@ from .mark_annotated import MARK
 from .pipeline_expand import expand
 from .pipeline_memory import check_fits
 from .pipeline_parts import NUM_STAGES, Part, blocks_in, parts_of, requested, without_request
+from .pipeline_places import check_places
 from .pipeline_plan import Plan, plan_pipeline
 from .pipeline_record import PipelineRecord
 from .pipeline_single import in_one_version, single_copies
@@ -54,6 +55,7 @@ class _Pipelines:
         _tell_single([parts[i] for i in single], loop, plan)
         if plan is None:
             return in_one_version(loop, parts, single) if single else loop
+        check_places(plan, loop, self.threads)
         self._check_extent(loop)
         written, record = expand(loop, plan, self._fits_async, single)
         check_fits(record, parts, loop, self.target)
@@ -214,7 +216,8 @@ def InjectMultiStageBuffer() -> Any:
     * a copy that reads what the same loop writes before it, or a buffer with a second writer,
     * a buffer that is read before the copy, or outside the loop,
     * a copy that whole iterations leave out and whose readers do not,
-    * a copy that fills other elements in each iteration, where more than these are read,
+    * a copy that fills other elements in each iteration, where more than these are read, also
+      where its region says the whole buffer (:mod:`.pipeline_places`),
     * a copy that uses a value which the loop binds,
     * a loop that threads of one block run differently often, or only some of them run,
     * a buffer used by its bare address,
