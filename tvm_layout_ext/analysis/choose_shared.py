@@ -92,7 +92,7 @@ def choose(
         raise LayoutError(
             f"A buffer of shape {list(shape)} has no rows to pad; it needs two dims or more."
         )
-    return _cheapest(ways, accesses)
+    return _cheapest(ways, accesses) if kind == "auto" else _best_padding(ways, accesses)
 
 
 def choose_xor(shape: Sequence[int], element_bits: int, accesses: Sequence[Requests]) -> Choice:
@@ -139,6 +139,21 @@ def _cheapest(ways: Sequence[tuple[str, Placement]], accesses: Sequence[Requests
             break
     assert best is not None
     return best
+
+
+def _best_padding(ways: Sequence[tuple[str, Placement]], accesses: Sequence[Requests]) -> Choice:
+    """The padding with which loads and stores conflict least, and of such the cheapest.
+
+    ``cp.async`` takes more wavefronts into padded rows than into plain ones, by how much depends on
+    the padding; that is not worth conflicts of the loads.
+    """
+    direct = [each for each in accesses if each.access.kind != "cp.async"]
+
+    def price(way: tuple[str, Placement]) -> tuple[int, int]:
+        met = cost(Choice(*way), direct)
+        return met.total - met.least, cost(Choice(*way), accesses).total
+
+    return cost(Choice(*min(ways, key=price)), accesses)
 
 
 def cost(choice: Choice, accesses: Sequence[Requests]) -> Choice:

@@ -67,9 +67,9 @@ def swizzle(
           derived as Triton does for an operand whose rows lie along K, or, where lanes read patches
           wider than high without ``ldmatrix``, along M or N. If those conflict with loads or
           stores, or are for narrower copies, the cheapest numbers by count are taken;
-        * ``"pad"`` makes rows longer by as little as has the fewest wavefronts in all, by steps
-          that keep the widest vector aligned (the loads may conflict where that saves ``cp.async``
-          more); ``"pad(factor, offset)"`` as ``storage_align`` does;
+        * ``"pad"`` makes rows longer by as little as leaves loads and stores the fewest conflicts,
+          and ``cp.async`` the fewest wavefronts then, by steps that keep the widest vector
+          aligned; ``"pad(factor, offset)"`` as ``storage_align`` does;
         * 32, 64 or 128 are the byte swizzles of TMA and ``wgmma``, with their alignment;
         * ``"none"`` keeps plain rows;
         * a :class:`.SwizzledSharedLayout`, :class:`.NVMMASharedLayout`, or a linear layout from
