@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tvm import s_tir, te
+from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext.target import cuda_target
 
 
 def turned(first: int, last: int) -> Any:
@@ -119,3 +120,22 @@ def test_a_tile_of_one_element_is_not_swizzled() -> None:
     assert sch.auto_coalesce("B", stage="shared", vector_bytes=4).path == "staged"
     report = simulate(tlx.lower(sch), np.array([7, 1, 1], "int8")[::3], None)
     np.testing.assert_array_equal(report.outputs["B"], [7])
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
+def test_compared_values_take_vectors_that_can_be_compiled(dtype: str, transposed: bool) -> None:
+    """TVM writes no vectors of 8 or 16 truth values: "Cannot convert type T.boolx8"."""
+    a = te.placeholder((64, 64), dtype, "A")
+
+    def positive(i: Any, j: Any) -> Any:
+        value = a[j, i] if transposed else a[i, j]
+        return tirx.Select(value > tirx.const(0, dtype), value, tirx.const(1, dtype))
+
+    sch = s_tir.Schedule(te.create_prim_func([a, te.compute((64, 64), positive, "B")]))
+    sch.auto_coalesce("B")
+    assert tlx.build(sch, target=cuda_target("sm_90"))
+    values = np.random.default_rng(0).integers(-9, 9, (64, 64)).astype(dtype)
+    report = simulate(sch, values, None)
+    read = values.T if transposed else values
+    np.testing.assert_array_equal(report.outputs["B"], np.where(read > 0, read, 1))

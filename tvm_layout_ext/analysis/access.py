@@ -21,9 +21,13 @@ from ..hardware import MAX_ACCESS_BYTES
 from .assumptions import NO_ASSUMPTIONS, Assumptions, Prover, read_assumptions
 from .atomics import atomic_of
 from .axis_info import power_of_two_in
+from .conditions import compares_values
 from .index_info import IndexAnalyzer
 
 __all__ = ["Access", "Loop", "Nest", "element_bytes", "read_nest", "substitute"]
+
+#: TVM 0.27 writes no longer vectors of truth values for CUDA than these.
+_TRUTH_LANES = 4
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,8 @@ class Access:
         everywhere.
     assumptions : Assumptions
         What the function promises about its arguments.
+    most_lanes : int
+        Elements of the longest vector that can be compiled.
     """
 
     buffer: Any
@@ -80,6 +86,7 @@ class Access:
     offset: Any
     steps: tuple[Any, ...]
     assumptions: Assumptions = NO_ASSUMPTIONS
+    most_lanes: int = MAX_ACCESS_BYTES
 
     @property
     def name(self) -> str:
@@ -130,7 +137,7 @@ class Access:
         """
         if str(self.buffer.dtype) == "bool":
             return 1
-        width = max(1, most_bytes // self.bytes)
+        width = max(1, min(self.most_lanes, most_bytes // self.bytes))
         while width > 1 and not self._is_aligned(run, width):
             width //= 2
         return width
@@ -216,8 +223,10 @@ def read_nest(sch: Any, block: Any) -> Nest:
     values = {it.var: value for it, value in pairs}
     variables = [loop.var for loop in loops]
     assumptions = _assumptions(sch, block)
+    lanes = _TRUTH_LANES if compares_values(stmt.body) else MAX_ACCESS_BYTES
+    facts: dict[str, Any] = {"assumptions": assumptions, "most_lanes": lanes}
     accesses = tuple(
-        replace(_access(buffer, kind, indices, values, variables), assumptions=assumptions)
+        replace(_access(buffer, kind, indices, values, variables), **facts)
         for buffer, kind, indices in _raw_accesses(stmt.body)
     )
     return Nest(stmt, loops, accesses, realize.predicate, assumptions)

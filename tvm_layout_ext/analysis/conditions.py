@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 
 from .._compat import LIKELY
 
-__all__ = ["conjuncts", "is_zero"]
+__all__ = ["compares_values", "conjuncts", "is_zero"]
+
+_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
 def conjuncts(condition: Any) -> list[Any]:
@@ -30,3 +33,19 @@ def is_zero(value: Any) -> bool:
     while isinstance(value, tirx.Cast | tirx.Broadcast):
         value = value.value
     return isinstance(value, tirx.IntImm | tirx.FloatImm) and bool(value.value == 0)
+
+
+def compares_values(body: Any) -> bool:
+    """Whether a statement selects, or compares what it loads: vectors of truth values, if any.
+
+    The condition of an ``if_then_else`` on indices alone stays a scalar.
+    """
+    found: list[Any] = []
+
+    def look(comparison: Any) -> None:
+        tvm_ffi.structural_walk(comparison, [(tvm.ir.TensorLoad, found.append)])
+
+    tvm_ffi.structural_walk(
+        body, [(tirx.Select, found.append), *((kind, look) for kind in _COMPARISONS)]
+    )
+    return bool(found)
