@@ -1,4 +1,4 @@
-"""How much of a large matrix a plain run does: at least a twelfth, chosen by a fixed seed."""
+"""How much of a large matrix a plain run does: at least a thirtieth, chosen by a fixed seed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ whole = False
 
 
 def sample_size(cases: int) -> int:
-    """Cases of a matrix that run: all of a small one, else a twelfth and at least three."""
-    return cases if whole or cases <= 3 else max(3, math.ceil(cases / 12))
+    """Cases of a matrix that run: all of a small one, else a thirtieth and at least two."""
+    return cases if whole or cases <= 2 else max(2, math.ceil(cases / 30))
 
 
 def matrix_examples(count: int) -> int:
     """Hypothesis examples to draw where a whole run draws ``count``."""
-    return count if whole else max(10, math.ceil(count / 10))
+    return count if whole else max(10, math.ceil(count / 20))
