@@ -33,7 +33,7 @@ from benchmarks.memory_rows import ROWS, Row, copied, schedule
 from tvm_layout_ext import _compat
 
 #: Runs before timing, timed runs, and timed runs of a limit before the best are chosen.
-WARM_UP, REPEATS, TRIALS = 3, 21, 5
+WARM_UP, REPEATS, TRIALS = 3, 101, 15
 #: Limits that take part in the timing of a row.
 BEST = 3
 #: Bytes read before each timed run: many times the 50 MiB of an H200's second-level cache.
