@@ -193,23 +193,28 @@ def test_refuses_arguments_for_a_program_that_has_its_own() -> None:
         tlx.lower(_scale(), [te.placeholder((1,))])
 
 
-def test_a_kernel_that_is_too_large_names_its_buffers_after_merging() -> None:
-    """Dynamic shared memory is one buffer then, whose name says nothing."""
-    fill = loop("for i in range(256)", copy("S", "A[k, i * 32 + t]", 6, at="i * 32 + t"))
-    other = copy("R", "A[i // 256, i % 256 * 32 + t]", 0, at="i * 32 + t")
-    use = block(
-        "use", "B[t], S[8191 - t], R[16383 - t]", "B[t]", "B[t] = S[8191 - t] * R[16383 - t]"
-    )
-    func = program(
+def _with_versions(stages: int, resident: int) -> tvm.tirx.PrimFunc:
+    """A kernel of ``stages`` versions of 8,192 floats, S, beside as many floats in R as told."""
+    last = resident - 1
+    fill = loop("for i in range(256)", copy("S", "A[k, i * 32 + t]", stages, at="i * 32 + t"))
+    other = copy("R", "A[0, t]", 0, at="i * 32 + t")
+    reads = f"B[t], S[8191 - t], R[{last} - t]"
+    use = block("use", reads, "B[t]", f"B[t] = S[8191 - t] * R[{last} - t]")
+    return program(
         "A: T.Buffer((4, 8192), 'float32'), B: T.Buffer((32,), 'float32')",
         [
             "S = T.sblock_alloc_buffer((8192,), scope='shared.dyn')",
-            "R = T.sblock_alloc_buffer((16384,), scope='shared.dyn')",
-            loop("for i in range(512)", other),
+            f"R = T.sblock_alloc_buffer(({resident},), scope='shared.dyn')",
+            loop(f"for i in range({resident // 32})", other),
             loop("for k in range(4)", fill, use),
         ],
         (),
     )
+
+
+def test_a_kernel_that_is_too_large_names_its_buffers_after_merging() -> None:
+    """Dynamic shared memory is one buffer then, whose name says nothing."""
+    func = _with_versions(6, 16384)
     with pytest.raises(tlx.TargetError, match="needs 262,144 bytes") as said:
         tlx.build(func, target="cuda")
     assert "S 196,608" in str(said.value)
@@ -224,20 +229,6 @@ def test_a_kernel_that_is_too_large_names_its_buffers_after_merging() -> None:
 
 def test_where_no_number_of_stages_fits_none_is_named() -> None:
     """60,000 and 4 x 8,192 floats."""
-    fill = loop("for i in range(256)", copy("S", "A[k, i * 32 + t]", 4, at="i * 32 + t"))
-    other = copy("R", "A[0, t]", 0, at="i * 32 + t")
-    use = block(
-        "use", "B[t], S[8191 - t], R[59999 - t]", "B[t]", "B[t] = S[8191 - t] * R[59999 - t]"
-    )
-    func = program(
-        "A: T.Buffer((4, 8192), 'float32'), B: T.Buffer((32,), 'float32')",
-        [
-            "S = T.sblock_alloc_buffer((8192,), scope='shared.dyn')",
-            "R = T.sblock_alloc_buffer((60000,), scope='shared.dyn')",
-            loop("for i in range(1875)", other),
-            loop("for k in range(4)", fill, use),
-        ],
-        (),
-    )
+    func = _with_versions(4, 60000)
     with pytest.raises(tlx.TargetError, match=r"may have 232,448\.$"):
         tlx.build(func, target="cuda")

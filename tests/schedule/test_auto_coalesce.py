@@ -11,6 +11,7 @@ from tvm.script import tirx as T
 from tvm_ffi import structural_equal
 
 import tvm_layout_ext as tlx
+from tests.schedule.tiles import upside_down
 from tvm_layout_ext import decisions
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.schedules import gather_rows
@@ -63,16 +64,7 @@ def test_symbolic_sizes() -> None:
 
 
 def test_a_copy_in_a_kernel_uses_the_threads_of_the_kernel() -> None:
-    a = te.placeholder((64, 64), "float16", "A")
-    sch = schedule_of(a, te.compute((64, 64), lambda i, j: a[63 - i, j], "B"))
-    block = sch.get_sblock("B")
-    i, j = sch.get_loops(block)
-    outer, inner = sch.split(i, [None, 16])
-    sch.bind(outer, "blockIdx.x")
-    sch.bind(inner, "threadIdx.y")
-    sch.bind(sch.split(j, [None, 32])[1], "threadIdx.x")
-    tile = sch.cache_read(block, 0, "shared")
-    sch.compute_at(tile, outer)
+    sch, tile = upside_down("float16")
     assert sch.auto_coalesce(tile).path == "copy"
     value = random((64, 64), "float16")
     report = simulate(sch, value, None)

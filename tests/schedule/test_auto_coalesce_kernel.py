@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tvm import s_tir, te
 
+from tests.schedule.tiles import transposed, upside_down
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.transform.coalesce_blocked import spread
 
@@ -17,30 +18,10 @@ def numbers(*shape: int, dtype: str = "float16") -> Any:
     return np.random.default_rng(0).integers(-100, 100, shape).astype(dtype)
 
 
-def tiled(cached: str, dtype: str = "float16", rows: int = 64, columns: int = 64) -> Any:
-    """Rows upside down, 16 a block, through a tile; the schedule and the block of the tile."""
-    a = te.placeholder((rows, columns), dtype, "A")
-    b = te.compute((rows, columns), lambda i, j: a[rows - 1 - i, j], "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
-    block = sch.get_sblock("B")
-    tile = sch.cache_write(block, 0, "shared") if cached == "write" else None
-    i, j = sch.get_loops(block)
-    outer, inner = sch.split(i, [None, 16])
-    sch.bind(outer, "blockIdx.x")
-    sch.bind(inner, "threadIdx.y")
-    sch.bind(sch.split(j, [None, 32])[1], "threadIdx.x")
-    if tile is None:
-        tile = sch.cache_read(block, 0, "shared")
-        sch.compute_at(tile, outer)
-    else:
-        sch.reverse_compute_at(tile, outer)
-    return sch, tile
-
-
 @pytest.mark.parametrize(("cached", "buffer"), [("read", "A"), ("write", "B")])
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
 def test_a_copy_tells_what_it_moved_and_what_it_moves(cached: str, buffer: str, dtype: str) -> None:
-    sch, tile = tiled(cached, dtype)
+    sch, tile = upside_down(dtype, cached=cached)
     outcome = sch.auto_coalesce(tile)
     assert outcome.path == "copy"
     size = np.dtype(dtype).itemsize
@@ -59,7 +40,7 @@ def test_a_copy_tells_what_it_moved_and_what_it_moves(cached: str, buffer: str, 
 
 
 def test_a_copy_of_ragged_rows_starts_every_row_with_a_fresh_lane() -> None:
-    sch, tile = tiled("read", "float32", 64, 100)
+    sch, tile = upside_down("float32", 64, 100)
     outcome = sch.auto_coalesce(tile)
     assert outcome.path == "copy"
     a = numbers(64, 100, dtype="float32")
@@ -71,18 +52,7 @@ def test_a_copy_of_ragged_rows_starts_every_row_with_a_fresh_lane() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("vector_bytes", [4, 16])
 def test_a_copy_leaves_the_layout_of_its_tile_to_swizzle(dtype: str, vector_bytes: int) -> None:
-    a = te.placeholder((64, 64), dtype, "A")
-    sch = s_tir.Schedule(te.create_prim_func([a, te.compute((64, 64), lambda i, j: a[j, i], "B")]))
-    block = sch.get_sblock("B")
-    i, j = sch.get_loops(block)
-    (io, ii), (jo, ji) = (sch.split(loop, [None, 32]) for loop in (i, j))
-    sch.reorder(io, jo, ii, ji)
-    sch.bind(io, "blockIdx.y")
-    sch.bind(jo, "blockIdx.x")
-    sch.bind(sch.split(ii, [None, 4])[1], "threadIdx.y")
-    sch.bind(ji, "threadIdx.x")
-    tile = sch.cache_read(block, 0, "shared")
-    sch.compute_at(tile, jo)
+    sch, tile = transposed(dtype, 64, 64)
     assert sch.auto_coalesce(tile, vector_bytes=vector_bytes).path == "copy"
     value = numbers(64, 64, dtype=dtype)
     before = simulate(sch, value, None)

@@ -9,27 +9,10 @@ import numpy as np
 import pytest
 from tvm import s_tir, te
 
+from tests.schedule.tiles import transposed, upside_down
 from tvm_layout_ext import decisions
 from tvm_layout_ext.schedule.copy_conflicts import tile_conflicts
 from tvm_layout_ext.simulate import simulate
-
-
-def transposed(dtype: str, rows: Any, columns: Any) -> tuple[Any, Any]:
-    """A transpose through tiles of 32x32 read by columns; the schedule and the tile's block."""
-    a = te.placeholder((rows, columns), dtype, "A")
-    b = te.compute((columns, rows), lambda i, j: a[j, i], "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
-    block = sch.get_sblock("B")
-    i, j = sch.get_loops(block)
-    (io, ii), (jo, ji) = (sch.split(loop, [None, 32]) for loop in (i, j))
-    sch.reorder(io, jo, ii, ji)
-    sch.bind(io, "blockIdx.y")
-    sch.bind(jo, "blockIdx.x")
-    sch.bind(sch.split(ii, [None, 4])[1], "threadIdx.y")
-    sch.bind(ji, "threadIdx.x")
-    tile = sch.cache_read(block, 0, "shared")
-    sch.compute_at(tile, jo)
-    return sch, tile
 
 
 def numbers(rows: int, columns: int, dtype: str) -> np.ndarray:
@@ -72,17 +55,7 @@ def test_conflicts_are_told_as_they_are_before_and_after_a_swizzle(
 
 
 def test_rows_that_meet_no_bank_twice_are_no_matter() -> None:
-    a = te.placeholder((64, 64), "float32", "A")
-    b = te.compute((64, 64), lambda i, j: a[63 - i, j], "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
-    block = sch.get_sblock("B")
-    i, j = sch.get_loops(block)
-    outer, inner = sch.split(i, [None, 16])
-    sch.bind(outer, "blockIdx.x")
-    sch.bind(inner, "threadIdx.y")
-    sch.bind(sch.split(j, [None, 32])[1], "threadIdx.x")
-    tile = sch.cache_read(block, 0, "shared")
-    sch.compute_at(tile, outer)
+    sch, tile = upside_down("float32")
     outcome = sch.auto_coalesce(tile)
     assert "sch.swizzle" not in outcome.text
     (found,) = tile_conflicts(sch, tile)
