@@ -18,6 +18,7 @@ from .fragment_elementwise import lower_elementwise
 from .fragment_nest import Nest, read_nest, tile_of, uses
 from .mark_annotated import MARK
 from .rebuild import block_with, loop_with
+from .thread_conditions import ThreadConditions
 
 __all__ = ["LowerFragment"]
 
@@ -26,21 +27,15 @@ _THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 _OPAQUE = ("tirx.address_of", "tirx.tvm_access_ptr", "tirx.buffer_data", "tirx.ptr_byte_offset")
 
 
-class _Kernel:
+class _Kernel(ThreadConditions):
     """Rewrites the statements of one kernel."""
 
     def __init__(self, fragments: Fragments) -> None:
+        super().__init__()
         self._fragments = fragments
-        self._conditions: list[Any] = []
-        self._bound: dict[str, tuple[Any, int]] = {}
         #: Whether we bind the threads, so that no statement but ours may count on them.
         self._is_ours = False
-        self._rules = [
-            (tirx.For, self._for),
-            (SBlockRealize, self._realize),
-            (tirx.IfThenElse, self._if),
-            (tirx.BufferStore, self._store),
-        ]
+        self.rules.append((tirx.BufferStore, self._store))
 
     def lower(self, loop: Any) -> Any:
         """Rewrite a kernel, given from its outermost bound loop, or whole if nothing is bound."""
@@ -50,31 +45,17 @@ class _Kernel:
         if not _binds_threads(loop):
             self._is_ours = True
             loop = _bind_threads(loop, _common_threads(touched))
-        return tvm_ffi.structural_mutate(loop, self._rules)
+        return tvm_ffi.structural_mutate(loop, self.rules)
 
-    def _for(self, loop: Any, mutator: Any) -> Any:
-        if loop.thread_binding is None:
-            lowered = self._nest(loop)
-            return self._inside(loop.extent, loop, mutator) if lowered is None else lowered
-        tag = str(loop.thread_binding.thread_tag)
-        before = dict(self._bound)
-        self._bound[tag] = loop.loop_var, int(loop.extent)
-        result = mutator.default_mutate(loop)
-        self._bound = before
-        return result
+    def loop(self, loop: Any, mutator: Any) -> Any:
+        """Rewrite a loop, which may begin a nest over a tile."""
+        lowered = self._nest(loop)
+        return super().loop(loop, mutator) if lowered is None else lowered
 
-    def _realize(self, realize: Any, mutator: Any) -> Any:
+    def realize(self, realize: Any, mutator: Any) -> Any:
+        """Rewrite a block, which may be a nest over a tile."""
         lowered = self._nest(realize)
-        return self._inside(realize.predicate, realize, mutator) if lowered is None else lowered
-
-    def _if(self, branch: Any, mutator: Any) -> Any:
-        return self._inside(branch.condition, branch, mutator)
-
-    def _inside(self, condition: Any, stmt: Any, mutator: Any) -> Any:
-        self._conditions.append(condition)
-        result = mutator.default_mutate(stmt)
-        self._conditions.pop()
-        return result
+        return super().realize(realize, mutator) if lowered is None else lowered
 
     def _store(self, store: Any, _mutator: Any) -> Any:
         lowered = self._nest(store)
@@ -112,11 +93,10 @@ class _Kernel:
         """Number of the thread in its block."""
         number: Any = 0
         threads = 1
-        for tag in _THREADS:
-            if tag in self._bound:
-                var, extent = self._bound[tag]
-                number = var * threads + number
-                threads *= extent
+        bound = self.threads
+        for loop in (bound[tag] for tag in _THREADS if tag in bound):
+            number = loop.loop_var * threads + number
+            threads *= int(loop.extent)
         for fragment in touched:
             if fragment.threads != threads:
                 raise ScheduleError(
@@ -126,9 +106,9 @@ class _Kernel:
         return number
 
     def _check_convergent(self, block: str, extents: list[Any]) -> None:
-        threads = [var for tag, (var, _) in self._bound.items() if tag in _THREADS]
-        for condition in [*self._conditions, *extents]:
-            if any(uses(condition, thread) for thread in threads):
+        threads = self.threads.values()
+        for condition in [*self.conditions, *extents]:
+            if any(uses(condition, thread.loop_var) for thread in threads):
                 raise ScheduleError(
                     f"Block {block} converts a fragment under {condition}, which differs "
                     "between threads; all threads of a block must convert it together."

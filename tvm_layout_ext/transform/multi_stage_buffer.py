@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlock, SBlockRealize
+from tvm.ir import Range
+from tvm.s_tir import SBlock
 
 from .. import decisions
 from ..errors import ScheduleError
@@ -19,6 +19,7 @@ from .pipeline_places import check_places
 from .pipeline_plan import Plan, plan_pipeline
 from .pipeline_record import PipelineRecord
 from .pipeline_single import in_one_version, single_copies
+from .thread_conditions import ThreadConditions
 
 __all__ = ["NUM_STAGES", "InjectMultiStageBuffer", "has_async_copies"]
 
@@ -31,58 +32,34 @@ def _is_serial(loop: Any) -> bool:
     return loop.kind in (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
 
 
-class _Pipelines:
+class _Pipelines(ThreadConditions):
     """Rewrites the loops of a function, the inner first."""
 
     def __init__(self, target: Any) -> None:
-        self.threads: dict[Any, Any] = {}
+        super().__init__()
         self.housed: list[Any] = []
-        self.conditions: list[Any] = []
         self.target = target
         self.has_async = has_async_copies(target)
 
     def loop(self, loop: Any, mutator: Any) -> Any:
-        """Visit a loop."""
-        if loop.kind == tirx.ForKind.THREAD_BINDING:
-            return self._bound(loop, mutator)
-        loop = self._under(loop.extent, loop, mutator)
+        """Rewrite a loop, which may become a pipeline."""
+        loop = super().loop(loop, mutator)
         if not _is_serial(loop):
             return loop
-        parts = parts_of(loop, self.threads)
+        threads = {own.loop_var: Range.from_min_extent(own.min, own.extent) for own in self.bound}
+        parts = parts_of(loop, threads)
         self.housed += [b for p in parts if _is_housed(p, parts) for b in blocks_in(p.stmt)]
         plan = plan_pipeline(parts, loop)
         single = [i for i in single_copies(parts, loop) if self._fits_async(parts[i])]
         _tell_single([parts[i] for i in single], loop, plan)
         if plan is None:
             return in_one_version(loop, parts, single) if single else loop
-        check_places(plan, loop, self.threads)
+        check_places(plan, loop, threads)
         self._check_extent(loop)
         written, record = expand(loop, plan, self._fits_async, single)
         check_fits(record, parts, loop, self.target)
         _tell(plan, record)
         return written
-
-    def branch(self, stmt: Any, mutator: Any) -> Any:
-        """Visit an ``if``."""
-        return self._under(stmt.condition, stmt, mutator)
-
-    def block(self, realize: Any, mutator: Any) -> Any:
-        """Visit a block, which may have a predicate."""
-        return self._under(realize.predicate, realize, mutator)
-
-    def _under(self, condition: Any, stmt: Any, mutator: Any) -> Any:
-        self.conditions.append(condition)
-        try:
-            return mutator.default_mutate(stmt)
-        finally:
-            self.conditions.pop()
-
-    def _bound(self, loop: Any, mutator: Any) -> Any:
-        self.threads[loop.loop_var] = tvm.ir.Range.from_min_extent(loop.min, loop.extent)
-        try:
-            return mutator.default_mutate(loop)
-        finally:
-            del self.threads[loop.loop_var]
 
     def _fits_async(self, part: Part) -> bool:
         """Whether a copy may be asynchronous, as far as its buffers tell."""
@@ -121,8 +98,9 @@ class _Pipelines:
 
     def _thread_in(self, expr: Any) -> Any | None:
         """A thread of a block that an expression depends on."""
+        axes = [loop.loop_var for loop in self.bound]
         for var in tirx.analysis.undefined_vars(expr):
-            if any(var.same_as(axis) and "thread" in axis.name for axis in self.threads):
+            if any(var.same_as(axis) and "thread" in axis.name for axis in axes):
                 return var
         return None
 
@@ -187,12 +165,7 @@ def _inject_multi_stage_buffer(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tir
     if not any(requested(block) is not None for block in blocks_in(func.body)):
         return func
     pipelines = _Pipelines(func.attrs.get("target", None))
-    visit = [
-        (tirx.For, pipelines.loop),
-        (tirx.IfThenElse, pipelines.branch),
-        (SBlockRealize, pipelines.block),
-    ]
-    body = tvm_ffi.structural_mutate(func.body, visit)
+    body = tvm_ffi.structural_mutate(func.body, pipelines.rules)
     _check_housed(func.body, pipelines.housed)
     return func.with_body(tvm_ffi.structural_map(body, [(SBlock, without_request)], order="post"))
 

@@ -18,50 +18,32 @@ from ..hardware import WARP_SIZE
 from .fragment_nest import uses
 from .mark_annotated import MARK
 from .shifted_nest import SHIFTED, ShiftedNest
+from .thread_conditions import ThreadConditions
 
 __all__ = ["SHIFTED", "ShiftVectors"]
 
 _NAME = "ShiftVectors"
 
 
-class _Rewriter:
+class _Rewriter(ThreadConditions):
     """Finds the loops around marked blocks, and the threads that run them."""
 
     def __init__(self, params: Any) -> None:
+        super().__init__()
         self._params = params
-        self._threads: dict[str, Any] = {}
-        self._conditions: list[Any] = []
-        self.rules = [
-            (tirx.For, self._loop),
-            (SBlockRealize, self._realize),
-            (tirx.IfThenElse, self._if),
-        ]
 
-    def _loop(self, loop: Any, mutator: Any) -> Any:
-        if loop.thread_binding is not None:
-            before = dict(self._threads)
-            self._threads[str(loop.thread_binding.thread_tag)] = loop
-            result = mutator.default_mutate(loop)
-            self._threads = before
-            return result
+    def loop(self, loop: Any, mutator: Any) -> Any:
+        """Rewrite a loop, which may be the vector of a marked block."""
         realize = loop.body
         if isinstance(realize, SBlockRealize) and SHIFTED in realize.block.annotations:
             return self._nest(loop, realize).lowered()
-        return self._inside(loop.extent, loop, mutator)
+        return super().loop(loop, mutator)
 
-    def _realize(self, realize: Any, mutator: Any) -> Any:
+    def realize(self, realize: Any, mutator: Any) -> Any:
+        """Rewrite a block, which is not marked."""
         if SHIFTED in realize.block.annotations:
             raise _refused(realize.block, "it is not alone in a vector loop")
-        return self._inside(realize.predicate, realize, mutator)
-
-    def _if(self, branch: Any, mutator: Any) -> Any:
-        return self._inside(branch.condition, branch, mutator)
-
-    def _inside(self, condition: Any, stmt: Any, mutator: Any) -> Any:
-        self._conditions.append(condition)
-        result = mutator.default_mutate(stmt)
-        self._conditions.pop()
-        return result
+        return super().realize(realize, mutator)
 
     def _nest(self, loop: Any, realize: Any) -> ShiftedNest:
         block = realize.block
@@ -77,7 +59,7 @@ class _Rewriter:
         for buffer in (move.source, move.target):
             if not any(buffer.same_as(param) for param in self._params):
                 raise _refused(block, f"{buffer.name} is no parameter of the function")
-        thread = self._threads["threadIdx.x"].loop_var
+        thread = self.threads["threadIdx.x"].loop_var
         element = _element(loop, realize, move, thread)
         decisions.note(_NAME, str(block.name_hint), f"vectors of {vector} by shuffles and shifts")
         return ShiftedNest(loop, realize, move, thread, element)
@@ -86,11 +68,11 @@ class _Rewriter:
         """Say why the lanes of a warp do not all come here together, or nothing."""
         if loop.kind != tirx.ForKind.VECTORIZED or not _is(loop.extent, vector):
             return f"its innermost loop is not a vector of {vector}"
-        threads = {tag: own for tag, own in self._threads.items() if tag.startswith("thread")}
+        threads = self.threads
         if list(threads) != ["threadIdx.x"] or int(threads["threadIdx.x"].extent) % WARP_SIZE:
             return "its threads are not threadIdx.x alone, in whole warps"
         thread = threads["threadIdx.x"].loop_var
-        for condition in self._conditions:
+        for condition in self.conditions:
             if uses(condition, thread):
                 return f"not all lanes of a warp come to it, by {condition}"
         return ""
