@@ -5,7 +5,8 @@ parallel, in an order drawn by a fixed seed, so that a sweep which is cut off is
 is checked and timed on GPU 0 as soon as it is built (:mod:`benchmarks.sweep_measure`). Several
 workloads, ``WORKLOAD=FILE ...`` with a workload written ``gemm:4096x4096x4096:float16``, share one
 run of ``many``: while the last candidates of one are measured, those of the next are built. Lines
-are written as they come; :mod:`tvm_layout_ext.tune.sweep` reads them.
+are written as they come; :mod:`tvm_layout_ext.tune.sweep` reads them. A file that holds a part of
+its sweep is continued.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -27,6 +28,7 @@ import typer
 
 from benchmarks.sweep_build import Built, Candidate, Workers
 from benchmarks.sweep_measure import PROTOCOL, Job, measure, prepare
+from tvm_layout_ext.errors import RecordError
 from tvm_layout_ext.tune import environment
 from tvm_layout_ext.tune.builder import INFO
 from tvm_layout_ext.tune.knobs import describe
@@ -98,17 +100,36 @@ class Plan:
         Where its lines go.
     entries : list of Entry
         What was measured so far.
+    header : Header, optional
+        Of the file, if it holds a part of this sweep.
     """
 
     task: Task
     path: Path
     entries: list[Entry] = field(default_factory=list)
+    header: Header | None = None
 
     @classmethod
     def read(cls, workload: str, path: Path) -> Plan:
-        """Parse ``gemm:4096x4096x4096:float16``."""
+        """Parse ``gemm:4096x4096x4096:float16``; take up what the file has of that sweep.
+
+        Raises
+        ------
+        RecordError
+            If the file holds something else.
+        """
         operator, shape, dtype = workload.split(":")
-        return cls(make_task(operator, [int(n) for n in shape.split("x")], dtype), path)
+        task = make_task(operator, [int(n) for n in shape.split("x")], dtype)
+        if not path.exists():
+            return cls(task, path)
+        known = Sweep.read(path)
+        header, legal = known.header, len(task.space.legal)
+        if header.workload != task.workload or header.legal != legal:
+            raise RecordError(
+                f"{path} is a sweep of {header.legal} candidates of {header.workload}, not of "
+                f"{legal} of {task.workload}; name another file."
+            )
+        return cls(task, path, known.entries, header)
 
     @property
     def job(self) -> Job:
@@ -116,15 +137,28 @@ class Plan:
         return self.task.operator.name, self.task.shape, self.task.dtype
 
     def candidates(self, number: int, limit: int | None) -> list[Candidate]:
-        """All legal candidates: the default first, the others in a drawn order."""
+        """Legal candidates not yet measured: the default first, the others in a drawn order."""
         legal = self.task.space.legal
         order = list(range(len(legal)))
         random.Random(SEED).shuffle(order)
         order.sort(key=lambda index: legal[index] != self.task.space.default())
-        return [Candidate(number, *self.job, i, legal[i]) for i in order[:limit]]
+        known = {entry.index for entry in self.entries}
+        return [Candidate(number, *self.job, i, legal[i]) for i in order[:limit] if i not in known]
 
     def begin(self, device: str) -> None:
-        """Write the header."""
+        """Write the header, or when the sweep went on.
+
+        Raises
+        ------
+        RecordError
+            If it was begun on another kind of GPU.
+        """
+        if self.header is not None:
+            if device != self.header.device:
+                raise RecordError(f"{self.path} was begun on {self.header.device}, not {device}.")
+            again = [*self.header.continued, environment.now()]
+            Sweep(replace(self.header, continued=again), self.entries).write_compact(self.path)
+            return
         clock, temperature = environment.clock_and_temperature(0)
         space = self.task.space
         header = Header(

@@ -9,6 +9,7 @@ import pytest
 from benchmarks.search_quality import drawn
 from benchmarks.sweep import Plan, run
 from benchmarks.sweep_measure import Job
+from tvm_layout_ext.errors import RecordError
 from tvm_layout_ext.tune.builder import LIBRARY
 from tvm_layout_ext.tune.sweep import Sweep
 
@@ -76,3 +77,28 @@ def test_order_is_drawn_once_and_begins_with_the_default(tmp_path: Path) -> None
     assert first[0].config == plan.task.space.default()
     assert sorted(c.index for c in first) == list(range(len(plan.task.space.legal)))
     assert [c.index for c in first[1:9]] != sorted(c.index for c in first[1:9])
+
+
+@pytest.mark.nvcc
+def test_a_sweep_that_was_cut_off_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "half.jsonl"
+    work = "transpose:256x256:float32"
+    run([Plan.read(work, path)], workers=2, meter=StandIn(), seconds=300, limit=2)
+    before = Sweep.read(path)
+    plan = Plan.read(work, path)
+    assert not {c.index for c in plan.candidates(0, None)} & {e.index for e in before.entries}
+    run([plan], workers=2, meter=StandIn(), seconds=300, limit=4)
+    after = Sweep.read(path)
+    assert len(before.entries) == 2
+    assert len(after.by_config) == len(after.entries) == 4
+    assert after.entries[:2] == before.entries
+    assert before.header.continued == []
+    assert len(after.header.continued) == 1
+    assert after.header.time == before.header.time
+
+
+def test_a_file_of_another_sweep_is_not_continued(tmp_path: Path) -> None:
+    swept = Path("benchmarks/results/h200_sweep_transpose_8192.jsonl")
+    (tmp_path / "other.jsonl").write_bytes(swept.read_bytes())
+    with pytest.raises(RecordError, match=r"957 candidates of transpose 8192.*name another file"):
+        Plan.read("transpose:256x256:float32", tmp_path / "other.jsonl")

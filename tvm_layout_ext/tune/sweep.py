@@ -60,6 +60,8 @@ class Header:
         Of the GPU as it began.
     git_id : str, optional
         The source tree.
+    continued : list of str
+        When it was taken up again, each time.
     """
 
     workload: Workload
@@ -74,6 +76,7 @@ class Header:
     clock_mhz: int | None = None
     temperature: int | None = None
     git_id: str | None = None
+    continued: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, the version first."""
@@ -84,7 +87,9 @@ class Header:
         """Read :meth:`to_json`'s form; KeyError, TypeError or ValueError if it is not that."""
         if data["sweep"] != SWEEP_VERSION:
             raise ValueError(f"version {data['sweep']}")
-        values = {f.name: data[f.name] for f in fields(cls)}
+        # Older files have not been continued.
+        values = {f.name: data[f.name] for f in fields(cls) if f.name != "continued"}
+        values["continued"] = list(data.get("continued", []))
         return cls(**(values | {"workload": Workload.from_json(data["workload"])}))
 
 
