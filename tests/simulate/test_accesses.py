@@ -82,6 +82,25 @@ def test_32_byte_vectors_are_two_instructions() -> None:
     assert access.ideal_sectors == 32
 
 
+@pytest.mark.parametrize(
+    ("dtype", "lanes", "width", "sectors"),
+    # Each instruction of a warp touches every sector of the 32 vectors.
+    [("uint8", 3, 1, 3), ("float16", 6, 4, 12), ("float32", 3, 4, 12), ("float32", 6, 8, 24)],
+)
+def test_vectors_of_3_or_6_are_three_instructions(
+    dtype: str, lanes: int, width: int, sectors: int
+) -> None:
+    """As nvcc compiles them for sm_90a: ``uchar3``, ``uint3``, ``float3`` and ``ulonglong3``."""
+    schedule = kernels.elementwise(lambda x: x, [dtype], 32 * lanes, lanes)
+    value = np.arange(32 * lanes).astype(dtype)
+    report = simulate(schedule, value)
+    for access in report.accesses:
+        assert (access.requests, access.vector_bytes, access.sectors) == (3, width, 3 * sectors)
+        assert access.bytes == value.nbytes
+    (out,) = report.outputs.values()
+    np.testing.assert_array_equal(out, value)
+
+
 def test_matmul_reads() -> None:
     A, B = kernels.random((64, 64)), kernels.random((64, 64), seed=1)
     report = simulate(kernels.matmul(), A, B)

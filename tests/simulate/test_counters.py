@@ -80,6 +80,13 @@ def test_wide_access_is_several_instructions() -> None:
     assert instructions(32) == [(0, 16), (16, 16)]
 
 
+@pytest.mark.parametrize(
+    ("width", "piece"), [(3, 1), (6, 2), (12, 4), (24, 8), (48, 16), (1, 1), (2, 2), (8, 8)]
+)
+def test_vectors_go_in_pieces_as_wide_as_they_are_aligned(width: int, piece: int) -> None:
+    assert instructions(width) == [(at, piece) for at in range(0, width, piece)]
+
+
 def _waves(lanes: list[int], addresses: list[int], width: int) -> int:
     """Most distinct words in one bank, for some threads together."""
     banks: dict[int, set[int]] = {}

@@ -111,8 +111,8 @@ class Access:
     @property
     def width(self) -> int:
         """Bytes a thread moves in one instruction."""
-        whole = self.lanes * self.place.dtype.itemsize if self.together else 0
-        return min(whole or self.place.dtype.itemsize, hardware.MAX_ACCESS_BYTES)
+        size = self.place.dtype.itemsize
+        return instructions(self.lanes * size)[0][1] if self.together else size
 
     # Addresses.
 
@@ -197,7 +197,7 @@ class Access:
     def _check_alignment(self, gang: Any, flat: Any, mask: Any) -> None:
         if not self.together or self.lanes == 1:
             return
-        unit = min(self.lanes & -self.lanes, self.width // self.place.dtype.itemsize)
+        unit = self.width // self.place.dtype.itemsize
         size, base = self.place.dtype.itemsize, self._low_address(gang)
         crooked = (flat + base // size) % unit != 0
         if not crooked.any():

@@ -2,7 +2,7 @@
 
 Pure functions of addresses. A request is one instruction of one warp: a row of 32 byte addresses,
 one a thread, of which only the active ones count. Every thread moves ``width`` bytes, at most 16;
-a wider access is several instructions (:func:`instructions`).
+a wider access, or of 3 or 6 elements, is several instructions (:func:`instructions`).
 
 The rules, for the 32 banks of 4 bytes:
 
@@ -95,9 +95,23 @@ class Count:
 
 
 def instructions(width: int) -> list[tuple[int, int]]:
-    """Split a thread's access into instructions, as ``(offset, bytes)``: 32 gives two of 16."""
-    widest = hardware.MAX_ACCESS_BYTES
-    return [(start, min(widest, width - start)) for start in range(0, width, widest)]
+    """Split a thread's access into instructions, as ``(offset, bytes)``.
+
+    TVM writes a vector as one access of a CUDA vector type, which is as aligned as the largest power
+    of two in its size: ``float3`` to 4 bytes, ``uint3`` of six halves to 4, ``uchar3`` to 1,
+    ``ulonglong3`` to 8. ``ptxas`` (CUDA 13.0, sm_90a) makes it instructions of that width, 16 bytes
+    at most. That holds for loads and stores of 1 to 32 bytes, plain or under a condition: a choice
+    whose condition is one for the vector loads it at once, as a predicated instruction or behind a
+    branch. Where the condition differs among the elements TVM writes a loop over them, and each is
+    an instruction of its own, as the program says.
+
+    Examples
+    --------
+    >>> instructions(32), instructions(12)
+    ([(0, 16), (16, 16)], [(0, 4), (4, 4), (8, 4)])
+    """
+    widest = min(hardware.MAX_ACCESS_BYTES, width & -width)
+    return [(start, widest) for start in range(0, width, widest)]
 
 
 def _patterns(addresses: Any, active: Any, modulo: int) -> tuple[Any, Any, Any]:
