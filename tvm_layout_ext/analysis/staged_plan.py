@@ -31,11 +31,15 @@ _LARGE_TILE = 1 << 14
 #: The same for 1,024 threads, of elements of 2 bytes: on an H200 (driver 580.159.04) 128x128 of f16
 #: went at 4.12 TB/s so, and at 4.08 with 512; f32 and i8 stay at 512.
 _LARGEST_TILE, _LARGEST_OF = 1 << 15, 2
-#: Threads of a block that holds a whole tensor.
-_MOST_THREADS = 512
 
 
-def plan_tile(nest: Nest, names: set[str], most: int | None, vector_bytes: int) -> Plan:
+def plan_tile(
+    nest: Nest,
+    names: set[str],
+    most: int | None,
+    vector_bytes: int,
+    limit: int = STATIC_SHARED_BYTES,
+) -> Plan:
     """Plan how a block of threads moves a tile.
 
     Parameters
@@ -49,6 +53,9 @@ def plan_tile(nest: Nest, names: set[str], most: int | None, vector_bytes: int) 
         elements, and 256 for a small one.
     vector_bytes : int
         Bytes of the widest access of a thread.
+    limit : int
+        Bytes of shared memory that a block may have; more than the static ones are for tensors
+        that one block holds.
     """
     staged = _one_each(nest, names)
     if (together := _together(nest, staged, most, vector_bytes)) is not None:
@@ -57,8 +64,7 @@ def plan_tile(nest: Nest, names: set[str], most: int | None, vector_bytes: int) 
     accesses = [store_of(nest), *staged]
     orders = [dims_of(access, nest) for access in accesses]
     tile = box(extents, orders, [access.bytes for access in accesses])
-    most_of_all = most or _MOST_THREADS
-    most = most or _usual_threads(prod(tile) * accesses[0].bytes, accesses[0].bytes)
+    asked, most = most, most or _usual_threads(prod(tile) * accesses[0].bytes, accesses[0].bytes)
     plan = plan_boxes(nest, staged, tile, most, vector_bytes)
     known = [extent for extent in extents if extent is not None]
     if len(staged) > 1 or len(known) < len(extents) or len(orders[0]) < len(extents):
@@ -68,13 +74,13 @@ def plan_tile(nest: Nest, names: set[str], most: int | None, vector_bytes: int) 
     if not any(row % SECTOR_BYTES for row in rows) or not all(s.is_dense(known) for s in sides):
         return plan
     # Where only one side is ragged, blocks of whole rows may do as well.
-    held = _held(nest, plan, known, most_of_all) if all(r % SECTOR_BYTES for r in rows) else None
+    held = _held(nest, plan, known, asked, limit) if all(r % SECTOR_BYTES for r in rows) else None
     if held is not None:
         return held
     plan = _ragged(nest, plan, known, most, vector_bytes)
-    if _moves_each_once(nest, plan, known):
+    if _moves_each_once(nest, plan, known, limit):
         return plan
-    return _held(nest, plan, known, most_of_all) or plan
+    return _held(nest, plan, known, asked, limit) or plan
 
 
 def _together(
@@ -152,19 +158,19 @@ def _whole_rows(
     return None
 
 
-def _held(nest: Nest, plan: Plan, extents: list[int], most: int) -> Plan | None:
+def _held(nest: Nest, plan: Plan, extents: list[int], most: int | None, limit: int) -> Plan | None:
     """Plan a tensor that one block can hold as one tile; None if none is found."""
     load, order = plan.tiles[0].access, plan.tiles[0].dims
-    found = one_block(tuple(extents), order, load.bytes, store_of(nest).bytes, most)
+    found = one_block(tuple(extents), order, load.bytes, store_of(nest).bytes, most, limit)
     if found is None:
         return None
     return Plan(extents, [StagedLoad(load, found.into, found.place)], found.out, found.threads)
 
 
-def _moves_each_once(nest: Nest, plan: Plan, extents: list[int]) -> bool:
+def _moves_each_once(nest: Nest, plan: Plan, extents: list[int], limit: int) -> bool:
     """Whether a plan of a tensor that one block could hold moves no sector twice."""
     load, store = plan.tiles[0], store_of(nest)
-    if prod(extents) * load.access.bytes > STATIC_SHARED_BYTES:
+    if prod(extents) * load.access.bytes > limit:
         return False
     ways = [
         (load.walk, load.dims, load.access.bytes),

@@ -25,12 +25,16 @@ from ..analysis.staged_plan import Plan, StagedLoad, dims_of, plan_tile
 from ..analysis.staging import Walk
 from ..errors import ScheduleError
 from ..hardware import STATIC_SHARED_BYTES, WARP_SIZE
+from ..target import shared_limit
 from .coalesce_direct import fuse
 from .coalesce_policy import keep_stores
 from .swizzle_shared import SWIZZLE
 from .tile_bounds import longer_than
 
 __all__ = ["UnboundedTileError", "schedule_staged"]
+
+#: Steps of a thread that are unrolled; more only tensors have that one block holds.
+_MOST_UNROLLED = 128
 
 
 class UnboundedTileError(ScheduleError):
@@ -87,9 +91,11 @@ def schedule_staged(
     _merge(sch, block, nest, mapping)
     names = {access.name for access in mapping.disagreeing}
     merged = read_nest(sch, block)
-    plan = plan_tile(merged, names, num_threads, vector_bytes)
-    _check_shared(plan)
-    caches = [_stage(sch, block, one) for one in plan.tiles]
+    own = sch.func_working_on
+    limit = shared_limit(None if own is None else sch.mod[own])
+    plan = plan_tile(merged, names, num_threads, vector_bytes, limit)
+    _check_shared(plan, limit)
+    caches = [_stage(sch, block, one, plan) for one in plan.tiles]
     held = [_hold(sch, cache, one) for cache, one in zip(caches, plan.tiles, strict=True)]
     stored, direct = _write_out(sch, block, caches, plan)
     for cache, one, vector in zip(caches, plan.tiles, held, strict=True):
@@ -147,11 +153,13 @@ def _map_of(function: Any, nest: Nest) -> Any:
     return tirx.IndexMap.from_func(function, ndim=len(nest.loops), index_dtype=index_dtype)
 
 
-def _check_shared(plan: Plan) -> None:
-    if plan.shared_bytes > STATIC_SHARED_BYTES:
+def _check_shared(plan: Plan, limit: int) -> None:
+    """Refuse more than a block may have; of several loads, more than leaves room for others."""
+    limit = limit if len(plan.tiles) == 1 else STATIC_SHARED_BYTES
+    if plan.shared_bytes > limit:
         raise ScheduleError(
             f"Staging {len(plan.tiles)} loads needs {plan.shared_bytes:,} bytes of shared memory "
-            f"of 49,152."
+            f"of {limit:,}."
         )
 
 
@@ -172,9 +180,13 @@ def _check_bounds(sch: Any, nest: Nest, caches: Sequence[Any], plan: Plan) -> No
             )
 
 
-def _stage(sch: Any, block: Any, one: StagedLoad) -> Any:
-    """Put a shared buffer, in the order of the load, between the load and the block."""
-    return _cache(sch, block, one.access.name, one.dims, "shared")
+def _stage(sch: Any, block: Any, one: StagedLoad, plan: Plan) -> Any:
+    """Put a shared buffer, in the order of the load, between the load and the block.
+
+    Only dynamic shared memory may be more than 48 KB.
+    """
+    scope = "shared" if plan.shared_bytes <= STATIC_SHARED_BYTES else "shared.dyn"
+    return _cache(sch, block, one.access.name, one.dims, scope)
 
 
 def _hold(sch: Any, cache: Any, one: StagedLoad) -> Any | None:
@@ -233,7 +245,7 @@ def _write_out(
     sch.bind(grid, "blockIdx.x")
     step, thread = _deal(sch, fused, walk, plan.threads)
     sch.bind(thread, "threadIdx.x")
-    sch.unroll(step)
+    _unroll_few(sch, step)
     for unit in units[:-1]:
         sch.unroll(unit)
     sch.vectorize(units[-1])
@@ -279,6 +291,12 @@ def _deal(sch: Any, fused: Any, walk: Walk, threads: int) -> tuple[Any, Any]:
         return step, thread
     step, warp, part = sch.split(fused, [None, threads // WARP_SIZE, walk.lanes])
     return step, fuse(sch, [warp, *sch.split(part, [None, WARP_SIZE])])
+
+
+def _unroll_few(sch: Any, step: Any) -> None:
+    """Unroll the steps of a walk, unless there are so many that the code would be thousands."""
+    if int(sch.get(step).extent) <= _MOST_UNROLLED:
+        sch.unroll(step)
 
 
 def _vector_loads(sch: Any, block: Any) -> list[Any]:
@@ -329,7 +347,7 @@ def _read_in(sch: Any, cache: Any, one: StagedLoad, plan: Plan, held: Any | None
     _, fused, units = _walk_loops(sch, loop_of, one.walk, plan.tile, one.dims)
     step, thread = _deal(sch, fused, one.walk, plan.threads)
     sch.bind(thread, "threadIdx.x")
-    sch.unroll(step)
+    _unroll_few(sch, step)
     if held is None:
         sch.vectorize(units[-1])
     else:
