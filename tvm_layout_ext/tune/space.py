@@ -47,16 +47,18 @@ class Space:
     architecture: Architecture
 
     @cached_property
-    def _judged(self) -> tuple[list[dict[str, Any]], Counter[str]]:
+    def _judged(self) -> tuple[list[dict[str, Any]], Counter[str], dict[str, str]]:
         first = [knob for knob in self.operator.knobs if knob.before is None]
         newer = [knob for knob in self.operator.knobs if knob.before is not None]
         plain = {knob.name: knob.before for knob in newer}
         changes = list(_products(newer))
         legal: list[dict[str, Any]] = []
         refused: Counter[str] = Counter()
+        reasons: dict[str, str] = {}
         for base in _products(first):
             if refusal := self._refuse(base | plain):
                 refused[refusal.rule] += len(changes)
+                reasons.setdefault(*refusal)
                 continue
             for change in changes:
                 config = base | change
@@ -65,7 +67,8 @@ class Space:
                     legal.append(config)
                 else:
                     refused[refusal.rule] += 1
-        return legal, refused
+                    reasons.setdefault(*refusal)
+        return legal, refused, reasons
 
     def _refuse(self, config: Config) -> Refusal | None:
         return self.operator.refuse(self.shape, self.dtype, config, self.architecture)
@@ -80,15 +83,16 @@ class Space:
         """How many combinations each rule refused."""
         return self._judged[1]
 
-    @cached_property
-    def _reasons(self) -> dict[str, str]:
-        return {}
+    @property
+    def reasons(self) -> dict[str, str]:
+        """The sentence of the first combination that each rule refused."""
+        return self._judged[2]
 
     def refuse(self, config: Config, refusal: Refusal) -> None:
         """Count a configuration that turned out not to be legal once it was scheduled."""
         self.legal.remove(dict(config))
         self.refused[refusal.rule] += 1
-        self._reasons.setdefault(refusal.rule, refusal.text)
+        self.reasons.setdefault(*refusal)
 
     def default(self) -> dict[str, Any]:
         """The configuration of trial 0: the operator's default, else its nearest legal neighbour.
@@ -100,12 +104,12 @@ class Space:
         ------
         ScheduleError
             If no combination is legal; the sentence says which rules refused how many, and what
-            the first scheduled one broke.
+            the first one broke.
         """
         wanted = self.operator.default_config()
         if not self.legal:
             why = ", ".join(f"{rule} ({count})" for rule, count in self.refused.most_common())
-            first = next(iter(self._reasons.values()), "").rstrip(".")
+            first = next(iter(self.reasons.values()), "").rstrip(".")
             raise ScheduleError(
                 f"{self.operator.name} has no legal configuration for shape "
                 f"{'x'.join(map(str, self.shape))} {self.dtype} on {self.architecture.name}: {why}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,11 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of three workloads, one of them with a kernel explained and drawn."""
     out = tmp_path_factory.mktemp("page") / "report.html"
     explained = make_record(config=DEFAULT)
-    measured = workloads([*transposes(), modelled(0, 5.0), modelled(1, 4.0)], kernels=False)
-    out.write_text(render_page("a/long/path/of/a/log", [*workloads([explained]), *measured]))
+    late = replace(
+        modelled(2, 3.0), status="error", error_class="PtxasError", error_text="Too many registers."
+    )
+    shown = workloads([*transposes(), modelled(0, 5.0), modelled(1, 4.0), late], kernels=False)
+    out.write_text(render_page("a/long/path/of/a/log", [*workloads([explained]), *shown]))
     return out
 
 
@@ -173,3 +177,11 @@ def test_model_and_measurement_are_told_apart(show: Show) -> None:
         "measured",
         "modelled: scores are a model's, not times",
     ]
+
+
+def test_refusals_say_when_and_why(show: Show) -> None:
+    rules = show(1280).get_by_role("region", name="refusals of gemm 128x128x128 float16")
+    heads = rules.locator("th").all_inner_texts()
+    assert heads == ["rule", "combinations", "when", "the first"]
+    last = rules.locator("tbody tr").last.locator("td").all_inner_texts()
+    assert last == ["PtxasError", "1", "refused while building", "Too many registers."]

@@ -53,8 +53,26 @@ def test_a_workload_tells_gain_space_conditions_and_failures() -> None:
     assert view.failures == [("WrongResultError: It is <b>wrong</b> at (0, 0).", 1)]
     legal = re.match(r"([\d,]+) configurations are legal and worth trying; ([\d,]+) ", view.space)
     assert legal is not None
-    left_out = sum(int(count.replace(",", "")) for _, count in view.pruned)
+    left_out = sum(int(count.replace(",", "")) for _, count, _, _ in view.refused)
     assert int(legal[2].replace(",", "")) == left_out > 0
+    assert {when for _, _, when, _ in view.refused} == {"before building"}
+    assert all(first.endswith(".") for *_, first in view.refused)
+
+
+def test_what_lowering_and_ptxas_refuse_is_in_the_table_of_refusals() -> None:
+    register = "Function main_kernel needs 300 registers. 255 are there.\nptxas fatal"
+    late = [
+        measured(6, None, error_class="LayoutError", error_text="Rows of A are torn. Pad by 8."),
+        measured(7, None, error_class="PtxasError", error_text=register),
+        measured(8, None, error_class="LayoutError", error_text="Rows of B are torn."),
+    ]
+    (view,) = workloads([*transposes(), *late], kernels=False)
+    assert view.refused[-2:] == [
+        ["LayoutError", "2", "refused while building", "Rows of A are torn."],
+        ["PtxasError", "1", "refused while building", "Function main_kernel needs 300 registers."],
+    ]
+    assert view.failures == [("WrongResultError: It is <b>wrong</b> at (0, 0).", 1)]
+    assert "<td>refused while building</td>" in render_page("log", [view])
 
 
 def test_workloads_devices_and_runners_are_kept_apart() -> None:

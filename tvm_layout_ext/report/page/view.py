@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ...errors import LayoutExtError
+from ...errors import LayoutError, LayoutExtError, ScheduleError, TargetError
 from ...target import cuda_target
 from ...tune.cost import FORMULA
+from ...tune.cubin import CompileError, PtxasError
 from ...tune.operator import find_operator
 from ...tune.ranking import best_first
 from ...tune.records import Record
@@ -21,7 +23,12 @@ from .kernel import Kernel, kernel_of
 from .roofline import Roofline, roofline
 from .table import Table, trial_table
 
-__all__ = ["Workload", "workloads"]
+__all__ = ["BUILDING", "Workload", "workloads"]
+
+#: Errors of scheduling, lowering and compiling, by the names that records have.
+BUILDING = frozenset(
+    one.__name__ for one in (LayoutError, ScheduleError, TargetError, CompileError, PtxasError)
+)
 
 
 @dataclass(frozen=True)
@@ -45,12 +52,13 @@ class Workload:
         Device, clock, protocol, versions.
     counters : list of list of str
         Counter, default, winner, ratio.
-    pruned : list of (str, str)
-        How many combinations each rule left out, the most first.
+    refused : list of list of str
+        Rule, how many combinations it refused, when, and the first sentence; those left out before
+        building come first, the most first.
     space : str
         One sentence on the legal space, or why it is not known.
     failures : list of (str, int)
-        Each reason, with how many trials failed for it.
+        Each reason why what was built failed, with how many trials did.
     before, after : Kernel or None
         The default's and the winner's kernels.
     formula : str
@@ -69,7 +77,7 @@ class Workload:
     facts: list[tuple[str, str]]
     conditions: list[tuple[str, str]]
     counters: list[list[str]]
-    pruned: list[tuple[str, str]]
+    refused: list[list[str]]
     space: str
     failures: list[tuple[str, int]]
     before: Kernel | None
@@ -111,7 +119,8 @@ def _workload(index: int, group: list[Record], kernels: bool) -> Workload:
     default = next((record for record in group if record.trial == 0), None)
     named = [("default", default), ("winner", winner)]
     points = [(name, record) for name, record in named if record is not None]
-    space, pruned = _space(group[0])
+    space, left_out = _space(group[0])
+    built, unbuilt = _failures(group)
     first = group[0]
     title = " ".join(str(first.workload).split())
     return Workload(
@@ -127,11 +136,9 @@ def _workload(index: int, group: list[Record], kernels: bool) -> Workload:
         facts=_facts(group, winner, default),
         conditions=_conditions(group, winner or first),
         counters=_counters(default, winner),
-        pruned=pruned,
+        refused=left_out + unbuilt,
         space=space,
-        failures=Counter(
-            f"{r.error_class}: {r.error_text}" for r in group if r.score is None
-        ).most_common(),
+        failures=built,
         before=_kernel(default, kernels, pictures=False),
         after=_kernel(winner, kernels, pictures=True),
         formula="" if first.measured else FORMULA,
@@ -155,7 +162,7 @@ def _work(group: Sequence[Record]) -> tuple[float, float]:
     return operator.flops(workload.shape), operator.traffic(workload.shape, workload.dtype)
 
 
-def _space(record: Record) -> tuple[str, list[tuple[str, str]]]:
+def _space(record: Record) -> tuple[str, list[list[str]]]:
     """A sentence on the legal space, and what each rule left out of it."""
     workload = record.workload
     try:
@@ -163,12 +170,38 @@ def _space(record: Record) -> tuple[str, list[tuple[str, str]]]:
         task = make_task(workload.operator, workload.shape, workload.dtype, record.seed, target)
     except LayoutExtError as error:
         return f"Not known: {error}", []
-    refused = task.space.refused
+    space = task.space
     text = (
-        f"{len(task.space.legal):,} configurations are legal and worth trying; "
-        f"{refused.total():,} combinations of the knobs were left out before building."
+        f"{len(space.legal):,} configurations are legal and worth trying; "
+        f"{space.refused.total():,} combinations of the knobs were left out before building."
     )
-    return text, [(rule, f"{count:,}") for rule, count in refused.most_common()]
+    return text, [
+        [rule, f"{count:,}", "before building", space.reasons.get(rule, "")]
+        for rule, count in space.refused.most_common()
+    ]
+
+
+def _failures(group: Sequence[Record]) -> tuple[list[tuple[str, int]], list[list[str]]]:
+    """Why trials failed that were built, and rows of what was refused while building."""
+    built: Counter[str] = Counter()
+    refused: dict[str, list[str]] = {}
+    for record in sorted(group, key=lambda record: record.trial):
+        if record.score is not None:
+            continue
+        kind, text = str(record.error_class), str(record.error_text)
+        if kind in BUILDING:
+            refused.setdefault(kind, []).append(text)
+        else:
+            built[f"{kind}: {text}"] += 1
+    rows = [
+        [kind, f"{len(texts):,}", "refused while building", _first_sentence(texts[0])]
+        for kind, texts in sorted(refused.items(), key=lambda item: -len(item[1]))
+    ]
+    return built.most_common(), rows
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.!?])\s", text.strip().partition("\n")[0], maxsplit=1)[0]
 
 
 def _facts(
