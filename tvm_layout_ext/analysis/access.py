@@ -24,7 +24,7 @@ from .axis_info import power_of_two_in
 from .conditions import compares_values
 from .index_info import IndexAnalyzer
 
-__all__ = ["Access", "Loop", "Nest", "element_bytes", "read_nest", "substitute"]
+__all__ = ["Access", "Loop", "Nest", "element_bytes", "read_nest", "steps_of", "substitute"]
 
 #: TVM 0.27 writes no longer vectors of truth values for CUDA than these.
 _TRUTH_LANES = 4
@@ -79,6 +79,8 @@ class Access:
         What the function promises about its arguments.
     most_lanes : int
         Elements of the longest vector that can be compiled.
+    indices : tuple of PrimExpr
+        One for each dim of the buffer, in the variables of the loops.
     """
 
     buffer: Any
@@ -87,6 +89,7 @@ class Access:
     steps: tuple[Any, ...]
     assumptions: Assumptions = NO_ASSUMPTIONS
     most_lanes: int = MAX_ACCESS_BYTES
+    indices: tuple[Any, ...] = ()
 
     @property
     def name(self) -> str:
@@ -311,11 +314,11 @@ def _raw_accesses(body: Any) -> Iterator[tuple[Any, str, Sequence[Any]]]:
 def _access(
     buffer: Any, kind: str, indices: Sequence[Any], values: dict[Any, Any], variables: list[Any]
 ) -> Access:
-    offset = _flat(buffer, [substitute(index, values) for index in indices])
+    at = tuple(substitute(index, values) for index in indices)
     analyzer = tvm.sym.Analyzer()
-    offset = analyzer.simplify(offset)
-    steps = tuple(_step(offset, var, variables, analyzer) for var in variables)
-    return Access(buffer, kind, offset, steps)
+    offset = analyzer.simplify(_flat(buffer, at))
+    steps = steps_of(offset, variables)
+    return Access(buffer, kind, offset, steps, indices=at)
 
 
 def _flat(buffer: Any, indices: Sequence[Any]) -> Any:
@@ -335,6 +338,12 @@ def _dense(shape: list[Any]) -> list[Any]:
     for extent in reversed(shape[1:]):
         strides.insert(0, strides[0] * extent)
     return strides
+
+
+def steps_of(value: Any, variables: list[Any]) -> tuple[Any, ...]:
+    """By how much one step of each loop moves a value, None where that differs."""
+    analyzer = tvm.sym.Analyzer()
+    return tuple(_step(value, var, variables, analyzer) for var in variables)
 
 
 def _step(offset: Any, var: Any, variables: list[Any], analyzer: Any) -> Any:

@@ -10,7 +10,7 @@ from tvm import s_tir
 from .. import decisions
 from ..errors import ScheduleError
 from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES
-from ..transform.auto_coalesce import Outcome, Request, coalesce
+from ..transform.auto_coalesce import COALESCE, Outcome, Request, coalesce
 from ..transform.coalesce_request import NAME
 from ..transform.swizzle_shared import SWIZZLE
 from .copy_conflicts import TileConflicts, tile_conflicts
@@ -89,6 +89,10 @@ def auto_coalesce(
     block is only marked then (``text`` begins with "when the program is lowered"), and pass
     ``AutoCoalesce`` parts the reads and maps it: its loops are as they were until then.
 
+    A block that updates a buffer in place (``a[i] = a[i] * 2 + b[i]``) is only marked likewise, for
+    TensorIR binds no loop of it. Each iteration must have an element of its own: the block reads of
+    the buffer what it writes there, and no two iterations write at one place.
+
     A load that only a condition keeps inside of its buffer (the rows of a pad) has no tile.
 
     Loads and stores of a direct mapping are equally wide. Where the rows of a copy, cast, pad or
@@ -119,7 +123,8 @@ def auto_coalesce(
     found = _find(sch, block)
     before = sch.copy()
     outcome = coalesce(sch, found, request)
-    if outcome.path != "copy" or SWIZZLE in sch.get(found).annotations:
+    notes = sch.get(found).annotations
+    if outcome.path != "copy" or SWIZZLE in notes or COALESCE in notes:
         return outcome
     left = [_remark(before, found, one, request) for one in tile_conflicts(sch, found) if one.now]
     if not left:

@@ -19,6 +19,7 @@ from .coalesce_choice import Outcome, Way, choose
 from .coalesce_direct import schedule_copy, schedule_direct
 from .coalesce_request import DONE, NAME, Request, request_of
 from .coalesce_ways import as_it_is, list_ways
+from .lent_buffers import lend_for_update
 from .mark_annotated import ANNOTATION_PREFIX
 from .part_reads import part_reads
 
@@ -31,8 +32,9 @@ COALESCE = ANNOTATION_PREFIX + "auto_coalesce"
 def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
     """Re-map a block of a schedule; everything done to it is traced.
 
-    Where reads of one buffer have to be parted first, which no traced primitive does, the block is
-    only marked, and the pass maps it when the program is lowered.
+    Where no traced primitive does what is needed, the block is only marked, and the pass maps it
+    when the program is lowered: where reads of one buffer have to be parted first, and where the
+    block updates a buffer in place.
 
     Parameters
     ----------
@@ -48,7 +50,7 @@ def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
     outcome, way = _decide(sch, block, request)
     if COALESCE in sch.get(block).annotations:
         sch.unannotate(block, COALESCE)
-    if way is not None and way.parted is not None:
+    if way is not None and way.is_late:
         sch.annotate(block, COALESCE, request.as_annotation())
         return replace(outcome, text=f"when the program is lowered, {outcome.text}")
     if way is not None:
@@ -60,9 +62,22 @@ def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
 def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Way | None]:
     nest = read_nest(sch, block)
     check(nest)
+    lent = lend_for_update(sch, block, nest)
+    if lent is None:
+        return _decide_apart(sch, block, nest, request, ())
+    nest = read_nest(lent.sch, lent.block)
+    # A lane of a shifted vector loads a neighbour's elements, too, which may be stored by then.
+    outcome, way = _decide_apart(lent.sch, lent.block, nest, request, ("shifted",))
+    return outcome, way and replace(way, lent=lent)
+
+
+def _decide_apart(
+    sch: Any, block: Any, nest: Nest, request: Request, illegal: Sequence[str]
+) -> tuple[Outcome, Way | None]:
+    """Decide on a block that reads no buffer which it writes, by paths that are legal."""
     kernel = enclosing_threads(sch, block, nest)
     free = free_loops(nest, inside=kernel is not None)
-    ways = list_ways(nest, free, kernel, request)
+    ways = [way for way in list_ways(nest, free, kernel, request) if way.path not in illegal]
     before = _count_before(sch, block, nest, free, kernel, request)
     ways = [_in_parted_reads(sch, block, nest, way, request) for way in ways]
     outcome, way = choose(sch, block, nest, before, ways)
@@ -72,8 +87,9 @@ def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Way | None
 
 def _in_parted_reads(sch: Any, block: Any, nest: Nest, way: Way, request: Request) -> Way:
     """Stage a block that reads a buffer at several places as if these were several buffers."""
-    written = {access.name for access in nest.accesses if access.kind != "load"}
-    if way.path != "staged" or any(a.kind == "load" and a.name in written for a in nest.accesses):
+    written = [access.buffer for access in nest.accesses if access.kind != "load"]
+    read = [access.buffer for access in nest.accesses if access.kind == "load"]
+    if way.path != "staged" or any(a.same_as(b) for a in read for b in written):
         return way
     parted = part_reads(sch, block, nest, store_mapping(nest, nest.loops, 1).disagreeing)
     if parted is None:

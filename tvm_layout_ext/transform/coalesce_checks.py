@@ -178,13 +178,4 @@ def why_none(sch: Any, block: Any, nest: Nest) -> str | None:
                 f"loop {loop} starts at {ref.min}, and TensorIR maps only loops from 0; let {loop} "
                 f"run over its {ref.extent} values from 0, and add {ref.min} where {name} uses it"
             )
-    read = {access.name for access in nest.accesses if access.kind == "load"}
-    written = {access.name for access in nest.accesses if access.kind == "store"}
-    if read & written and not any(loop.is_reduction for loop in nest.loops):
-        buffer = min(read & written)
-        loops = " and ".join(loop.var.name for loop in nest.loops)
-        return (
-            f"it reads {buffer}, which it writes, and TensorIR then takes no iterations of {loops} "
-            "for independent; give the result a buffer of its own"
-        )
     return None

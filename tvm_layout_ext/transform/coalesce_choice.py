@@ -18,6 +18,7 @@ from ..analysis.sectors import Traffic, stand_in
 from ..errors import ScheduleError
 from .coalesce_checks import why_none
 from .coalesce_request import NAME
+from .lent_buffers import LentBuffers
 from .part_reads import PartedReads
 
 __all__ = ["Outcome", "Way", "choose"]
@@ -70,6 +71,8 @@ class Way:
         Of this program, by the names of its buffers.
     counted : tuple of Traffic, optional
         What it moves, where a pass makes other accesses of it than the blocks show.
+    lent : LentBuffers, optional
+        The program in which the block has buffers of its own, where it has not in the schedule's.
     """
 
     path: str
@@ -77,14 +80,24 @@ class Way:
     parted: PartedReads | None = None
     before: tuple[Traffic, ...] = ()
     counted: tuple[Traffic, ...] | None = None
+    lent: LentBuffers | None = None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether no traced primitives do it, so that it waits for the pass."""
+        return self.parted is not None or self.lent is not None
 
     def run(self, sch: Any, block: Any) -> tuple[Any, Any]:
         """Map the block for good; return the schedule and the block in it."""
+        if self.lent is not None:
+            sch, block = self.lent.sch, self.lent.block
         if self.parted is not None:
             sch, block = self.parted.sch, self.parted.block
         self.apply(sch, block)
         if self.parted is not None:
             self.parted.inline(sch)
+        if self.lent is not None:
+            sch, block = self.lent.give_back(sch, block)
         return sch, block
 
 

@@ -146,9 +146,12 @@ def _staged(nest: Nest, free: Sequence[Loop], request: Request) -> Way | None:
     if not mapping.disagreeing:
         return None
 
-    written = {access.name for access in nest.accesses if access.kind != "load"}
-    in_place = sorted({access.name for access in mapping.disagreeing} & written)
-
+    written = [access.buffer for access in nest.accesses if access.kind != "load"]
+    in_place = [
+        access.name
+        for access in mapping.disagreeing
+        if any(access.buffer.same_as(buffer) for buffer in written)
+    ]
     outside = guarded_outside(nest)
 
     def staged(sch: Any, block: Any) -> tuple[str, list[Any]]:

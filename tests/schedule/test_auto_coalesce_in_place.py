@@ -1,0 +1,420 @@
+"""Blocks that update a buffer in place: mapped where no iteration touches another's element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import s_tir
+from tvm.ir import assert_structural_equal
+from tvm.s_tir.schedule.testing import verify_trace_roundtrip
+from tvm.script import tirx as T
+
+import tvm_layout_ext as tlx
+from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext.simulate.report import Report
+from tvm_layout_ext.transform import AutoCoalesce
+
+H200 = tlx.cuda_target("sm_90a")
+
+
+def numbers(*shape: int, dtype: str = "float32") -> np.ndarray:
+    return np.random.default_rng(len(shape)).integers(-20, 20, shape).astype(dtype)
+
+
+def run(func: Any, *arrays: np.ndarray, **request: Any) -> tuple[Any, Report]:
+    """Map block A, replay the trace on a fresh schedule, and run what was replayed."""
+    sch = s_tir.Schedule(func, debug_mask="all")
+    outcome = sch.auto_coalesce("A", **request)
+    assert outcome.text.startswith("when the program is lowered, ")
+    verify_trace_roundtrip(sch, func)
+    report = simulate(sch, *arrays)
+    assert not report.hazards
+    return outcome, report
+
+
+def widths(report: Report, buffer: str = "A") -> set[tuple[str, int]]:
+    return {(a.kind, a.vector_bytes) for a in report.accesses if a.buffer == buffer}
+
+
+def sectors(report: Report, kind: str, buffer: str = "A") -> int:
+    return sum(a.sectors for a in report.accesses if (a.buffer, a.kind) == (buffer, kind))
+
+
+def updated(length: int, dtype: str, other: str) -> Any:
+    @T.prim_func(s_tir=True)
+    def func(A: T.Buffer((length,), dtype), B: T.Buffer((length,), other)) -> None:
+        for i in T.serial(length):
+            with T.sblock("A"):
+                vi = T.axis.spatial(length, i)
+                A[vi] = A[vi] * T.Cast(dtype, 2) + T.Cast(dtype, B[vi])
+
+    return func
+
+
+@pytest.mark.parametrize("length", [1, 7, 33, 1000, 1001, 4096, 70001])
+@pytest.mark.parametrize(
+    ("dtype", "other"),
+    [("float16", "float32"), ("float32", "float16"), ("int8", "int8"), ("float64", "int32")],
+)
+def test_an_elementwise_update_moves_each_sector_once(length: int, dtype: str, other: str) -> None:
+    a, b = numbers(length, dtype=dtype), numbers(length, dtype=other)
+    _, report = run(updated(length, dtype, other), a, b)
+    np.testing.assert_array_equal(report.outputs["A"], a * a.dtype.type(2) + b.astype(dtype))
+    least = -(-length * a.itemsize // 32)
+    # A rest that fills no vector has requests of its own.
+    spare = 2 if length == 70001 else 0
+    assert least <= sectors(report, "load") <= least + spare
+    assert least <= sectors(report, "store") <= least + spare
+
+
+def test_whole_vectors_are_loaded_and_stored() -> None:
+    a, b = numbers(4096, dtype="float16"), numbers(4096, dtype="float16")
+    outcome, report = run(updated(4096, "float16", "float16"), a, b)
+    assert widths(report) == {("load", 16), ("store", 16)}
+    assert [(t.buffer, t.kind) for t in outcome.after] == [
+        ("A", "load"), ("B", "load"), ("A", "store")
+    ]  # fmt: skip
+
+
+@T.prim_func(s_tir=True)
+def symbolic(a: T.handle, b: T.handle) -> None:
+    n, m = T.int64(), T.int64()
+    A = T.match_buffer(a, (n, m), "float32")
+    B = T.match_buffer(b, (m,), "float32")
+    for i, j in T.grid(n, m):
+        with T.sblock("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = A[vi, vj] * T.float32(3) + B[vj]
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (33, 7), (5, 64), (130, 100)])
+def test_two_symbolic_extents_of_64_bits_and_a_broadcast(shape: tuple[int, int]) -> None:
+    a, b = numbers(*shape), numbers(shape[1])
+    _, report = run(symbolic, a, b)
+    np.testing.assert_array_equal(report.outputs["A"], a * 3 + b)
+
+
+@T.prim_func(s_tir=True)
+def strided(a: T.handle, b: T.handle) -> None:
+    n, m, s = T.int64(), T.int64(), T.int64()
+    A = T.match_buffer(a, (n, m), "float32", strides=(s, T.int64(1)))
+    B = T.match_buffer(b, (n, m), "float32")
+    for i, j in T.grid(n, m):
+        with T.sblock("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = A[vi, vj] + B[vi, vj]
+
+
+def test_a_view_with_strides_is_updated_and_nothing_beside_it() -> None:
+    whole, b = numbers(33, 70), numbers(33, 64)
+    before = whole.copy()
+    _, report = run(strided, whole[:, 3:67], b)
+    np.testing.assert_array_equal(report.outputs["A"], before[:, 3:67] + b)
+    np.testing.assert_array_equal(whole, before)
+
+
+@T.prim_func(s_tir=True)
+def from_offset(a: T.handle) -> None:
+    offset = T.int64()
+    A = T.match_buffer(a, (1000,), "float16", elem_offset=offset, offset_factor=4)
+    for i in T.serial(500):
+        with T.sblock("A"):
+            vi = T.axis.spatial(500, i)
+            A[vi + 4] = A[vi + 4] * T.float16(3)
+
+
+def test_a_slice_behind_an_element_offset_is_updated() -> None:
+    a = numbers(1100, dtype="float16")[8:1008]
+    expected = np.concatenate([a[:4], a[4:504] * np.float16(3), a[504:]])
+    _, report = run(from_offset, a)
+    np.testing.assert_array_equal(report.outputs["A"], expected)
+    assert widths(report) == {("load", 8), ("store", 8)}
+
+
+def turned(size: Any) -> Any:
+    @T.prim_func(s_tir=True)
+    def func(a: T.handle, b: T.handle) -> None:
+        n = T.int64()
+        A = T.match_buffer(a, (n if size is None else size, 96), "float32")
+        B = T.match_buffer(b, (96, n if size is None else size), "float32")
+        for i, j in T.grid(n if size is None else size, 96):
+            with T.sblock("A"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                A[vi, vj] = A[vi, vj] * T.float32(3) + B[vj, vi]
+
+    return func
+
+
+@pytest.mark.parametrize("size", [None, 128])
+def test_another_operand_in_another_order_is_staged(size: int | None) -> None:
+    a, b = numbers(128, 96), numbers(96, 128)
+    outcome, report = run(turned(size), a, b)
+    np.testing.assert_array_equal(report.outputs["A"], a * 3 + b.T)
+    assert outcome.path == "staged"
+    assert report.bank_conflicts == 0
+    assert sectors(report, "load", "B") == sectors(report, "store") == 128 * 96 * 4 // 32
+
+
+@T.prim_func(s_tir=True)
+def symmetrised(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
+    for i, j in T.grid(64, 64):
+        with T.sblock("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = A[vi, vj] + B[vi, vj] + B[vj, vi]
+
+
+def test_another_operand_in_two_orders_is_parted_and_staged() -> None:
+    a, b = numbers(64, 64), numbers(64, 64)
+    outcome, report = run(symmetrised, a, b)
+    np.testing.assert_array_equal(report.outputs["A"], a + b + b.T)
+    assert outcome.path == "staged"
+    assert sectors(report, "load", "B") == 2 * 64 * 64 * 4 // 32
+
+
+def test_the_updated_buffer_can_be_staged_itself() -> None:
+    """A block of threads loads its whole tile before it stores any of it."""
+    a, b = numbers(4096, dtype="float16"), numbers(4096, dtype="float16")
+    outcome, report = run(updated(4096, "float16", "float16"), a, b, stage="shared")
+    np.testing.assert_array_equal(report.outputs["A"], a * np.float16(2) + b)
+    assert outcome.path == "staged"
+    assert "A_shared" in {access.buffer for access in report.accesses}
+
+
+@T.prim_func(s_tir=True)
+def chosen(A: T.Buffer((40, 48), "float32"), C: T.Buffer((40, 48), "float32")) -> None:
+    for i, j in T.grid(40, 48):
+        with T.sblock("A"):
+            T.where(j < 45)
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = T.if_then_else(vj < 7, A[vi, vj] * T.float32(3), C[vi, vj])
+
+
+def test_an_update_under_two_conditions_leaves_the_rest_alone() -> None:
+    a, c = numbers(40, 48), numbers(40, 48)
+    expected = np.concatenate([a[:, :7] * 3, c[:, 7:45], a[:, 45:]], axis=1)
+    _, report = run(chosen, a, c)
+    np.testing.assert_array_equal(report.outputs["A"], expected)
+
+
+@T.prim_func(s_tir=True)
+def flat(A: T.Buffer((40, 48), "float32")) -> None:
+    for i in T.serial(1920):
+        with T.sblock("A"):
+            vi = T.axis.spatial(1920, i)
+            A[vi // 48, vi % 48] = A[vi // 48, vi % 48] * T.float32(3)
+
+
+@T.prim_func(s_tir=True)
+def every_other(A: T.Buffer((40, 48), "float32")) -> None:
+    for i, j in T.grid(40, 24):
+        with T.sblock("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj * 2 + 1] = A[vi, vj * 2 + 1] * T.float32(3)
+
+
+@pytest.mark.parametrize(("func", "step"), [(flat, 1), (every_other, 2)])
+def test_elements_that_only_their_offsets_tell_apart(func: Any, step: int) -> None:
+    a = numbers(40, 48)
+    expected = a.copy()
+    expected[:, step - 1 :: step] *= 3
+    _, report = run(func, a)
+    np.testing.assert_array_equal(report.outputs["A"], expected)
+
+
+@T.prim_func(s_tir=True)
+def masked(A: T.Buffer((63, 65), "float16")) -> None:
+    for i, j in T.grid(63, 65):
+        with T.sblock("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = T.if_then_else(vj < 40, A[vi, vj], T.float16(0))
+
+
+def test_a_mask_in_place_is_not_made_of_shifted_vectors() -> None:
+    """A lane would load a neighbour's elements, which other warps may have stored by then."""
+    a = numbers(63, 65, dtype="float16")
+    outcome, report = run(masked, a)
+    np.testing.assert_array_equal(report.outputs["A"], np.where(np.arange(65) < 40, a, 0))
+    assert outcome.path == "direct"
+
+
+@T.prim_func(s_tir=True)
+def twice(A: T.Buffer((4096,), "float32"), B: T.Buffer((4096,), "float32")) -> None:
+    for i in T.serial(4096):
+        with T.sblock("A"):
+            vi = T.axis.spatial(4096, i)
+            A[vi] = A[vi] * T.float32(2)
+    for i in T.serial(4096):
+        with T.sblock("A1"):
+            vi = T.axis.spatial(4096, i)
+            A[vi] = A[vi] + B[vi]
+
+
+def test_two_updates_of_one_buffer_are_two_kernels() -> None:
+    sch = s_tir.Schedule(twice)
+    for block in ("A", "A1"):
+        assert sch.auto_coalesce(block).path == "direct"
+    a, b = numbers(4096), numbers(4096)
+    report = simulate(sch, a, b)
+    np.testing.assert_array_equal(report.outputs["A"], a * 2 + b)
+    assert not report.hazards
+    assert widths(report) == {("load", 16), ("store", 16)}
+
+
+@T.prim_func(s_tir=True)
+def in_a_kernel(A: T.Buffer((32, 256), "float32"), B: T.Buffer((32, 256), "float32")) -> None:
+    S = T.sblock_alloc_buffer((32, 256), "float32", scope="shared")
+    for i in T.thread_binding(32, "blockIdx.x"):
+        for t in T.thread_binding(64, "threadIdx.x"):
+            for v in T.vectorized(4):
+                with T.sblock("load"):
+                    vi = T.axis.spatial(32, i)
+                    vj = T.axis.spatial(256, t * 4 + v)
+                    S[vi, vj] = A[vi, vj]
+        for j in T.serial(256):
+            with T.sblock("A"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                S[vi, vj] = S[vi, vj] * T.float32(2)
+        for t in T.thread_binding(64, "threadIdx.x"):
+            for v in T.vectorized(4):
+                with T.sblock("B"):
+                    vi = T.axis.spatial(32, i)
+                    vj = T.axis.spatial(256, t * 4 + v)
+                    B[vi, vj] = S[vi, vj]
+
+
+def test_a_tile_is_updated_by_the_threads_of_its_kernel() -> None:
+    a = numbers(32, 256)
+    outcome, report = run(in_a_kernel, a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a * 2)
+    assert outcome.path == "copy"
+    assert widths(report, "S") == {("load", 16), ("store", 16)}
+
+
+def test_the_pass_binds_the_loops_and_leaves_no_other_buffer() -> None:
+    sch = s_tir.Schedule(updated(4096, "float32", "float32"))
+    sch.auto_coalesce("A")
+
+    @T.prim_func(s_tir=True)
+    def expected(A: T.Buffer((4096,), "float32"), B: T.Buffer((4096,), "float32")) -> None:
+        T.func_attr({"global_symbol": "func"})
+        for block in T.thread_binding(8, "blockIdx.x"):
+            for step in T.unroll(1):
+                for thread in T.thread_binding(128, "threadIdx.x"):
+                    for v in T.vectorized(4):
+                        with T.sblock("A"):
+                            vi = T.axis.spatial(4096, block * 512 + step * 512 + thread * 4 + v)
+                            T.reads(A[vi], B[vi])
+                            T.writes(A[vi])
+                            T.sblock_attr({"layout_ext.coalesced": "direct"})
+                            A[vi] = A[vi] * T.Cast("float32", 2) + T.Cast("float32", B[vi])
+
+    assert_structural_equal(AutoCoalesce()(sch.mod)["main"], expected)
+
+
+def test_a_policy_for_l2_reaches_the_stores() -> None:
+    sch = s_tir.Schedule(updated(4096, "float32", "float32"))
+    sch.eviction_policy("A", "evict_first")
+    sch.auto_coalesce("A")
+    (kernel,) = tlx.device_program(sch, target=H200).kernels.values()
+    assert "evict_first" in str(kernel.body)
+    a, b = numbers(4096), numbers(4096)
+    report = simulate(sch, a, b, target=H200)
+    np.testing.assert_array_equal(report.outputs["A"], a * 2 + b)
+
+
+def test_explain_tells_what_was_done() -> None:
+    sch = s_tir.Schedule(updated(4096, "float32", "float32"))
+    sch.auto_coalesce("A")
+    assert "direct, vectors of 4; load of A: 16 bytes a lane" in str(tlx.explain(sch))
+
+
+@T.prim_func(s_tir=True)
+def shifted(A: T.Buffer((41,), "float32")) -> None:
+    for i in T.serial(40):
+        with T.sblock("A"):
+            vi = T.axis.spatial(40, i)
+            A[vi] = A[vi] + A[vi + 1]
+
+
+@T.prim_func(s_tir=True)
+def picked(A: T.Buffer((40, 48), "float32"), R: T.Buffer((40,), "int32")) -> None:
+    for i, j in T.grid(40, 48):
+        with T.sblock("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[R[vi], vj] = A[R[vi], vj] * T.float32(3)
+
+
+@T.prim_func(s_tir=True)
+def halved(A: T.Buffer((40, 24), "float32")) -> None:
+    for i, j in T.grid(40, 48):
+        with T.sblock("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj // 2] = A[vi, vj // 2] * T.float32(3)
+
+
+@T.prim_func(s_tir=True)
+def overlapping(A: T.Buffer((140,), "float32")) -> None:
+    for i, j in T.grid(10, 12):
+        with T.sblock("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi * 10 + vj] = A[vi * 10 + vj] + T.float32(1)
+
+
+@T.prim_func(s_tir=True)
+def along_a_diagonal(A: T.Buffer((40, 40), "float32")) -> None:
+    for i, j in T.grid(20, 20):
+        with T.sblock("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi + vj, vi + vj] = A[vi + vj, vi + vj] + T.float32(1)
+
+
+@T.prim_func(s_tir=True)
+def summed(A: T.Buffer((40,), "float32"), B: T.Buffer((40, 48), "float32")) -> None:
+    for i, j in T.grid(40, 48):
+        with T.sblock("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi] = A[vi] + B[vi, vj]
+
+
+@pytest.mark.parametrize(
+    ("func", "words"),
+    [
+        (shifted, r"it reads A at \[i \+ 1\] and writes it at \[i\], which are elements of two"),
+        (picked, r"several iterations may update one element of A, .* at \[R.*\[i\], j\]; give"),
+        (halved, r"several iterations may update one element of A, .* at \[i, j // 2\]"),
+        (overlapping, r"several iterations may update one element of A, .* at \[i \* 10 \+ j\]"),
+        (along_a_diagonal, r"several iterations may update one element of A"),
+        (summed, r"each iteration of j updates A at \[i\] once more; make that a reduction"),
+    ],
+)
+@pytest.mark.parametrize("stage", ["auto", "shared", "none"])
+def test_iterations_that_depend_on_each_other_are_refused(
+    func: Any, words: str, stage: str
+) -> None:
+    sch = s_tir.Schedule(func)
+    before = str(sch.mod)
+    with pytest.raises(ScheduleError, match=f"no legal mapping of block A: {words}"):
+        sch.auto_coalesce("A", stage=stage)
+    assert str(sch.mod) == before
+
+
+@T.prim_func(s_tir=True)
+def alike(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")) -> None:
+    for i in T.serial(64):
+        with T.sblock("A"):
+            vi = T.axis.spatial(64, i)
+            A[vi] = A[vi] * T.float32(2)
+    for i in T.serial(64):
+        with T.sblock("A"):
+            vi = T.axis.spatial(64, i)
+            B[vi] = B[vi] * T.float32(2)
+
+
+def test_a_block_that_shares_its_name_is_not_mapped_in_place() -> None:
+    sch = s_tir.Schedule(alike)
+    block, _ = sch.get_child_blocks(sch.get_sblock("root"))
+    with pytest.raises(ScheduleError, match=r"block A .* its name, which other blocks have"):
+        sch.auto_coalesce(block)

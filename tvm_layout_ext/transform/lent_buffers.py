@@ -1,0 +1,236 @@
+"""Lend a block buffers of its own, so that TensorIR takes its iterations for independent.
+
+TVM's ``bind`` and ``vectorize`` take no block that reads a buffer which it writes, and
+``reindex_cache_write`` none whose buffer another block writes, too; no traced primitive changes
+that. So the block is mapped in a program in which it reads one buffer and writes another, and what
+comes of it gets the buffer back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from ..analysis.access import Nest
+from ..analysis.own_elements import updated_in_place, why_dependent
+from ..errors import ScheduleError
+from .coalesce_request import NAME
+from .rebuild import block_with
+
+__all__ = ["LentBuffers", "lend_for_update", "lend_for_writers"]
+
+
+@dataclass(frozen=True)
+class LentBuffers:
+    """A program in which a block has buffers of its own.
+
+    Attributes
+    ----------
+    sch : tvm.s_tir.Schedule
+        A schedule of it; it has no part in the trace of the program's own.
+    block : SBlockRV
+        The block in this schedule.
+    func : str
+        The function that the block is in.
+    owners : tuple of (Buffer, Buffer)
+        Each buffer that was lent, and the one that it stands for. Both have one name.
+    """
+
+    sch: Any
+    block: Any
+    func: str
+    owners: tuple[tuple[Any, Any], ...]
+
+    def give_back(self, sch: Any, block: Any) -> tuple[Any, Any]:
+        """Put the buffers back into a schedule of this program; return a new one and its block."""
+        name = str(sch.get(block).name_hint)
+        functions = {
+            gv: self._own(func) if gv.name_hint == self.func else func
+            for gv, func in sch.mod.functions.items()
+        }
+        return _schedule(tvm.IRModule(functions, attrs=sch.mod.attrs), self.func, name)
+
+    def _own(self, func: Any) -> Any:
+        lent = [buffer for buffer, _ in self.owners]
+
+        def swap(var: Any) -> Any:
+            return next((own for buffer, own in self.owners if var.same_as(buffer)), var)
+
+        root = func.body.block
+        kept = [b for b in root.alloc_buffers if not any(b.same_as(other) for other in lent)]
+        root = block_with(root, alloc_buffers=kept)
+        body = s_tir.SBlockRealize([], func.body.predicate, root)
+        return func.with_body(tvm_ffi.structural_map(body, [(tirx.Var, swap)], order="post"))
+
+
+def lend_for_update(sch: Any, block: Any, nest: Nest) -> LentBuffers | None:
+    """Lend buffers to a block that updates some in place, if it does.
+
+    ::
+
+        for i in range(N):                   for i in range(N):
+            A[i] = A[i] * 2 + B[i]               A_out[i] = A_in[i] * 2 + B[i]
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        Left as it is.
+    block : SBlockRV
+    nest : Nest
+        The block.
+
+    Raises
+    ------
+    ScheduleError
+        If its iterations depend on each other.
+    """
+    updated = updated_in_place(nest)
+    for buffer in updated:
+        reason = why_dependent(nest, buffer)
+        if reason is not None:
+            raise ScheduleError(
+                f"{NAME} finds no legal mapping of block {nest.block.name_hint}: {reason}."
+            )
+    return _lend(sch, nest, updated, updated) if updated else None
+
+
+def lend_for_writers(sch: Any, block: Any, nest: Nest) -> LentBuffers | None:
+    """Lend buffers to a block where another block writes what it writes.
+
+    ::
+
+        for i, j in T.grid(N, 16):           for i, j in T.grid(N, 16):
+            B[i, j] = A[j, i]                    B_out[i, j] = A[j, i]
+        for i, j in T.grid(N, 16):           for i, j in T.grid(N, 16):
+            B[i, j + 16] = C[j, i]               B[i, j + 16] = C[j, i]
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        Left as it is.
+    block : SBlockRV
+    nest : Nest
+        The block.
+    """
+    place = _function_of(sch, nest.block)
+    if place is None:
+        return None
+    shared = [a.buffer for a in nest.accesses if a.kind == "store"]
+    shared = [buffer for buffer in shared if _writers(place[1], buffer) > 1]
+    return _lend(sch, nest, [], shared) if shared else None
+
+
+def _lend(sch: Any, nest: Nest, read: Sequence[Any], written: Sequence[Any]) -> LentBuffers:
+    """Let a block read and write copies of the declarations of some buffers."""
+    block = nest.block
+    place = _function_of(sch, block)
+    if place is None:
+        raise ScheduleError(
+            f"{NAME} maps block {block.name_hint} when the program is lowered, by its name, which "
+            "other blocks have, too; give it a name of its own."
+        )
+    name, func = place
+    sources = [(buffer, _declared(buffer)) for buffer in read]
+    targets = [(buffer, _declared(buffer)) for buffer in written]
+    own = _borrowing(block, sources, targets)
+    root = func.body.block
+    swap = (s_tir.SBlock, lambda node: own if node.same_as(block) else node)
+    inner = tvm_ffi.structural_map(root.body, [swap], order="post")
+    fresh = [buffer for _, buffer in (*sources, *targets)]
+    root = block_with(root, body=inner, alloc_buffers=[*root.alloc_buffers, *fresh])
+    func = func.with_body(s_tir.SBlockRealize([], func.body.predicate, root))
+    functions = {gv: func if gv.name_hint == name else f for gv, f in sch.mod.functions.items()}
+    lent = _schedule(tvm.IRModule(functions, attrs=sch.mod.attrs), name, str(block.name_hint))
+    owners = tuple((buffer, owner) for owner, buffer in (*sources, *targets))
+    return LentBuffers(*lent, name, owners)
+
+
+def _schedule(mod: tvm.IRModule, func: str, block: str) -> tuple[Any, Any]:
+    sch = s_tir.Schedule(mod, debug_mask="none")
+    sch.work_on(func)
+    return sch, sch.get_sblock(block, func)
+
+
+def _function_of(sch: Any, block: Any) -> tuple[str, Any] | None:
+    """Find the function that holds a block, if no other block of it has its name."""
+    for gv, func in sch.mod.functions.items():
+        body = getattr(func, "body", None)
+        if not isinstance(body, s_tir.SBlockRealize):
+            continue
+        found: list[Any] = []
+        tvm_ffi.structural_walk(body, [(s_tir.SBlock, found.append)])
+        if any(own.same_as(block) for own in found):
+            alike = [own for own in found if own.name_hint == block.name_hint]
+            return (gv.name_hint, func) if len(alike) == 1 else None
+    return None
+
+
+def _writers(func: Any, buffer: Any) -> int:
+    """Count the blocks that store to a buffer by themselves."""
+    found = 0
+
+    def look(block: Any) -> None:
+        nonlocal found
+        held: list[Any] = []
+        tvm_ffi.structural_walk(block.body, [(s_tir.SBlock, held.append)])
+        found += not held and any(r.source.same_as(buffer) for r in block.writes)
+
+    tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, look)])
+    return found
+
+
+def _declared(buffer: Any) -> Any:
+    """Declare a buffer as another one is, with its name: whatever is counted has the same names."""
+    return tirx.decl_buffer(
+        list(buffer.shape),
+        buffer.dtype,
+        str(buffer.name),
+        strides=list(buffer.ty.strides) or None,
+        elem_offset=buffer.ty.elem_offset,
+        data_alignment=int(buffer.ty.data_alignment),
+        offset_factor=int(buffer.ty.offset_factor),
+        scope=str(buffer.scope()),
+        layout=None,
+    )
+
+
+def _borrowing(
+    block: Any, sources: Sequence[tuple[Any, Any]], targets: Sequence[tuple[Any, Any]]
+) -> Any:
+    """Let a block read some buffers in the place of others, and write some in the place of others.
+
+    A reduction reads what it writes, so it reads what it is lent for that.
+    """
+    reading = [*sources, *(pair for pair in targets if not _has(sources, pair[0]))]
+    load = (
+        tvm.ir.TensorLoad,
+        lambda node: tirx.BufferLoad(_find(reading, node.source), node.indices),
+    )
+    store = (
+        tirx.BufferStore,
+        lambda node: tirx.BufferStore(_find(targets, node.buffer), node.value, node.indices),
+    )
+    body = tvm_ffi.structural_map(block.body, [load, store], order="post")
+    init = block.init
+    if init is not None:
+        init = tvm_ffi.structural_map(init, [load, store], order="post")
+    return block_with(
+        block,
+        body=body,
+        init=init,
+        reads=[tirx.BufferRegion(_find(reading, r.source), r.region) for r in block.reads],
+        writes=[tirx.BufferRegion(_find(targets, r.source), r.region) for r in block.writes],
+    )
+
+
+def _has(pairs: Sequence[tuple[Any, Any]], buffer: Any) -> bool:
+    return any(owner.same_as(buffer) for owner, _ in pairs)
+
+
+def _find(pairs: Sequence[tuple[Any, Any]], buffer: Any) -> Any:
+    return next((fresh for owner, fresh in pairs if owner.same_as(buffer)), buffer)
