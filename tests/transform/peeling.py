@@ -20,7 +20,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.script import tirx as T
 
-from tvm_layout_ext.transform.fragment_nest import substitute
+from tvm_layout_ext.analysis.tir import substitute
 
 _COMMIT, _WAIT = "tirx.ptx.cp_async_commit_group", "tirx.ptx.cp_async_wait_group"
 

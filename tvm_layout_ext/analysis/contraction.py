@@ -11,6 +11,7 @@ from tvm import tirx
 
 from ..errors import ScheduleError
 from .conditions import is_zero
+from .tir import is_load_of
 
 __all__ = ["Contraction", "Operand", "read_contraction"]
 
@@ -136,7 +137,7 @@ class _Reader:
         if not isinstance(value, tirx.Add):
             raise ScheduleError(f"{self.name} is no sum C = C + A * B, but {value}.")
         sides = [value.a, value.b]
-        rest = [one for one in sides if not _loads(one, store.buffer)]
+        rest = [one for one in sides if not is_load_of(one, store.buffer)]
         if len(rest) != 1 or not isinstance(rest[0], tirx.Mul):
             raise ScheduleError(f"{self.name} is no sum C = C + A * B, but {value}.")
         factors = [self._load(one, store.buffer.dtype) for one in (rest[0].a, rest[0].b)]
@@ -218,7 +219,3 @@ class _Reader:
                 f"{self.name} multiplies {types[0]} by {types[1]}; both must agree."
             )
         return types[0]
-
-
-def _loads(value: Any, buffer: Any) -> bool:
-    return isinstance(value, tvm.ir.TensorLoad) and bool(value.source.same_as(buffer))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import tvm_ffi
-from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-__all__ = ["guard", "iter_values", "uses", "variables"]
+__all__ = ["guard", "iter_values"]
 
 
 def iter_values(sch: Any, block: Any) -> list[Any]:
@@ -42,15 +41,3 @@ def _realize(sch: Any, block: Any) -> SBlockRealize:
     for root in roots:
         tvm_ffi.structural_walk(root, [(SBlockRealize, look)])
     return found[0]
-
-
-def variables(expr: Any) -> list[Any]:
-    """List the variables of an expression, repeats included."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, [(tirx.Var, found.append)])
-    return found
-
-
-def uses(expr: Any, variable: Any) -> bool:
-    """Whether a variable occurs in an expression."""
-    return any(one.same_as(variable) for one in variables(expr))

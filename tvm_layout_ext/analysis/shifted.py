@@ -21,8 +21,9 @@ from tvm import tirx
 
 from .._compat import CHOICE
 from ..errors import ScheduleError
-from .access import element_bytes, substitute
+from .access import element_bytes
 from .conditions import conjuncts
+from .tir import depends_on, substitute
 
 __all__ = ["Move", "pieces", "read_move", "vector_of", "why_not"]
 
@@ -87,10 +88,6 @@ class Move:
     def source_size(self) -> int:
         """Elements of the source."""
         return prod(int(n) for n in self.source.shape)
-
-    def row_of(self, offset: Any) -> Any:
-        """What an expression is in column 0 of a row."""
-        return substitute(offset, {self.iterators[-1]: self.iterators[-1] * 0})
 
 
 def read_move(block: Any) -> Move | None:
@@ -223,7 +220,7 @@ def _bounds(
     for part in condition:
         if not _is_of(part, iterators):
             raise ScheduleError(f"the condition {part} of block {name} is not of its indices alone")
-        if not any(v.same_as(column) for v in tirx.analysis.undefined_vars(part)):
+        if not depends_on(part, column):
             rows.append(part)
             continue
         at_least = _AT_LEAST.get(type(part))

@@ -464,11 +464,6 @@ class LinearLayout:
         check_permutation(names, self.out_names, "output")
         return self.sublayout(self.in_dims, names)
 
-    def rename_ins(self, names: Mapping[str, str]) -> LinearLayout:
-        """Give some input dims other names."""
-        bases = tuple((names.get(name, name), vectors) for name, vectors in self.bases)
-        return LinearLayout(bases, self.out_dims)
-
     def rename_outs(self, names: Mapping[str, str]) -> LinearLayout:
         """Give some output dims other names."""
         outs = tuple((names.get(name, name), size) for name, size in self.out_dims)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from ..tune.check import Checked
+from ..tune.knobs import describe
 from ..tune.measurement import Measurement
 from ..tune.records import Record
 from ..tune.replay import Replay
-from .tuning import config_text, make_table, score_text
+from .tuning import make_table, score_text
 
 __all__ = ["bench_table", "checked_table"]
 
@@ -54,7 +55,7 @@ def bench_table(replays: Sequence[Replay]) -> Table:
             _now(one.measurement),
             _ratio(one),
             "" if spread is None else f"{spread * 1e6:,.2f} us",
-            config_text(one.record.config),
+            describe(one.record.config),
         )
     return table
 

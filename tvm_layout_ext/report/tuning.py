@@ -7,14 +7,13 @@ from statistics import median
 
 from rich.table import Table
 
-from ..tune.knobs import Config
+from ..tune.knobs import describe
 from ..tune.records import Record
 from ..tune.replay import Replay
 from ..tune.search import Result
 
 __all__ = [
     "best_table",
-    "config_text",
     "failures",
     "make_table",
     "phase_line",
@@ -145,20 +144,15 @@ def best_table(records: Sequence[Record]) -> Table:
             score_text(record) if record.measured else f"cost {score_text(record)}",
             *_counter_cells(record),
             "yes" if record.verified_on else "no",
-            config_text(record.config),
+            describe(record.config),
         )
     return table
-
-
-def config_text(config: Config) -> str:
-    """A configuration on one line."""
-    return " ".join(f"{name}={value}" for name, value in config.items())
 
 
 def replay_lines(again: Replay) -> list[str]:
     """What a replay gave, beside what was recorded."""
     record, now = again.record, again.measurement
-    lines = [f"config: {config_text(record.config)}", f"right on {again.verified_on}"]
+    lines = [f"config: {describe(record.config)}", f"right on {again.verified_on}"]
     if now.median is not None:
         before = "" if record.median is None else f", recorded {record.median * 1e6:,.2f} us"
         lines.append(f"median {now.median * 1e6:,.2f} us{before}")

@@ -8,7 +8,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ..analysis.placement import iter_values, variables
+from ..analysis.placement import iter_values
+from ..analysis.tir import variables
 from ..errors import ScheduleError
 
 __all__ = ["spread_sums"]

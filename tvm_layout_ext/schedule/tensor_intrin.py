@@ -18,6 +18,7 @@ import tvm_ffi
 from tvm import s_tir, te, tirx
 
 from ..errors import ScheduleError
+from ..transform.rebuild import whole_region
 
 __all__ = ["TensorIntrin", "check_fits", "decl_tensor_intrin"]
 
@@ -232,14 +233,11 @@ def _function(
     buffers: list[tirx.Buffer], reads: list[tirx.Buffer], body: tirx.Stmt
 ) -> tirx.PrimFunc:
     """Function whose root block declares that it touches its buffers whole."""
-    block = s_tir.SBlock([], [_whole(b) for b in reads], [_whole(buffers[-1])], "root", body)
+    read, written = [whole_region(b) for b in reads], [whole_region(buffers[-1])]
+    block = s_tir.SBlock([], read, written, "root", body)
     return tirx.PrimFunc(
         buffers, s_tir.SBlockRealize([], True, block), attrs=tvm.ir.make_node("ir.DictAttrs")
     )
-
-
-def _whole(buffer: tirx.Buffer) -> Any:
-    return tirx.BufferRegion(buffer, [tvm.ir.Range(0, extent) for extent in buffer.shape])
 
 
 def describe(op: te.ComputeOp, part: str, buffers: list[tirx.Buffer]) -> tirx.PrimFunc:

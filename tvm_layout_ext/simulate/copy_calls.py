@@ -15,11 +15,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.prim.expr import Cast, IntImm, Select
 
 from .. import hardware
+from ..analysis.tir import loads_in
 from ..errors import NotModelled
 from . import async_copy
 from .access import Access
@@ -80,7 +80,7 @@ def _table(c: StatementCompiler, call: Any) -> Run:
     target, source, size, *tail = operands
     width = int(size.value)
     from_place, from_at = c.pointee(source)
-    if not tail or not _loads(from_at):
+    if not tail or not loads_in(from_at):
         return _table_at(c, call, (from_place, from_at), target, width, tail)
     from_at, keep = _kept(c, from_at)
     copied = _table_at(c, call, (from_place, from_at), target, width, tail)
@@ -90,12 +90,6 @@ def _table(c: StatementCompiler, call: Any) -> Run:
         copied(s, m)
 
     return run
-
-
-def _loads(index: Any) -> bool:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(index, [(ir.TensorLoad, found.append)])
-    return bool(found)
 
 
 def _kept(c: StatementCompiler, index: Any) -> tuple[Any, Run]:

@@ -11,6 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import DataType, tirx
 
+from ..analysis.tir import loads_in
 from ..layout import DistributedLinearLayout, LinearLayout
 from .fragment import FRAGMENT
 from .fragment_nest import Nest, Tile, read_nest
@@ -22,7 +23,6 @@ __all__ = [
     "buffer_swapped",
     "copied",
     "is_definition",
-    "loads_in",
     "memory_loads",
 ]
 
@@ -307,13 +307,6 @@ def copied(op: Op) -> Copy | None:
     order = tuple(d for d in dims if d is not None)
     sizes = tuple(op.target.shape[d] for d in order)
     return Copy(source, op.target, order) if sizes == source.shape else None
-
-
-def loads_in(node: Any) -> list[Any]:
-    """List the loads of an expression or statement."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(node, [(tvm.ir.TensorLoad, found.append)])
-    return found
 
 
 def memory_loads(op: Op) -> list[Any]:

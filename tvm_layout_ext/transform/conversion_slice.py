@@ -7,16 +7,17 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
-import tvm
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
+from ..analysis.tir import loads_in, substitute
 from ..layout import LinearLayout
 from ..layout.f2 import Columns
 from ..layout.per_thread import per_thread, same_thread
 from .conversion_cost import is_expensive_load, recompute_cost
-from .conversion_graph import Graph, Op, Value, buffer_swapped, copied, loads_in
-from .fragment_nest import Nest, Tile, read_nest, substitute
+from .conversion_graph import Graph, Op, Value, buffer_swapped, copied
+from .fragment_nest import Nest, Tile, read_nest
+from .rebuild import whole_region
 
 __all__ = [
     "Slice",
@@ -26,7 +27,6 @@ __all__ = [
     "holds",
     "rebuilt",
     "source_layout",
-    "whole",
 ]
 
 Dims = tuple[int | None, ...]
@@ -310,7 +310,7 @@ def _nest(
     for load in loads_in(value):
         if not any(load.source.same_as(other) for other in loaded):
             loaded.append(load.source)
-    reads, writes = [whole(buffer) for buffer in loaded], [whole(target)]
+    reads, writes = [whole_region(buffer) for buffer in loaded], [whole_region(target)]
     block = SBlock([], reads, writes, str(target.name), store, None, [], [], {})
     conditions = [substitute(predicate, at) for predicate in predicates]
     stmt: Any = SBlockRealize([], reduce(tirx.And, conditions) if conditions else True, block)
@@ -319,8 +319,3 @@ def _nest(
     nest = read_nest(stmt)
     assert nest is not None  # as it has just been written
     return stmt, nest
-
-
-def whole(buffer: Any) -> Any:
-    """Write all of a buffer as a region."""
-    return tirx.BufferRegion(buffer, [tvm.ir.Range(0, extent) for extent in buffer.shape])

@@ -12,9 +12,8 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 from .conversion_graph import Graph, Op, Value
-from .conversion_slice import whole
 from .fragment import FRAGMENT
-from .rebuild import block_with, without_annotations
+from .rebuild import block_with, whole_region, without_annotations
 
 __all__ = ["write_graph"]
 
@@ -93,7 +92,8 @@ class _Writer:
         """What a block touches: as it was where it still is, whole where it was not."""
         known = [region.source for region in listed]
         new = [b for b in accessed if b.scope() != "global" and not _among(b, [*known, *own])]
-        return [r for r in listed if not _among(r.source, self.gone)] + [whole(b) for b in new]
+        kept = [region for region in listed if not _among(region.source, self.gone)]
+        return kept + [whole_region(buffer) for buffer in new]
 
 
 def _pair(value: Value) -> list[str]:

@@ -10,7 +10,7 @@ from tvm import tirx
 
 from .._compat import CHOICE
 from ..analysis.conditions import conjuncts, is_zero
-from .fragment_nest import substitute
+from ..analysis.tir import substitute
 
 __all__ = ["Copy", "UnfitError", "differs", "read_copy"]
 

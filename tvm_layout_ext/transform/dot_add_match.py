@@ -13,9 +13,8 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.script import tirx as T
 
 from ..analysis.conditions import is_zero
-from .conversion_graph import loads_in
+from ..analysis.tir import is_load_of, loads_in, substitute, uses
 from .fragment import FRAGMENT
-from .fragment_nest import substitute, uses
 from .lower_tensor_core import TENSOR_CORE
 from .mark_annotated import ANNOTATION_PREFIX
 
@@ -146,7 +145,7 @@ class _Function:
 
     def _matched(self, sums: Any, update: Any, add: Any, addition: Any) -> Fusion:
         own, load = (addition.a, addition.b)
-        if not _loads(own, sums):
+        if not is_load_of(own, sums):
             own, load = load, own
         self._check_addend(sums, load)
         tile = self._tile_of(update.block)
@@ -218,16 +217,12 @@ def _reads(block: Any, buffer: Any) -> bool:
     return any(load.source.same_as(buffer) for load in loads_in(block.body.value))
 
 
-def _loads(value: Any, buffer: Any) -> bool:
-    return isinstance(value, tvm.ir.TensorLoad) and bool(value.source.same_as(buffer))
-
-
 def _additions(block: Any, sums: Any) -> list[Any]:
     """Additions of a block to an element of some sums."""
     found: list[Any] = []
 
     def look(one: Any) -> None:
-        if _loads(one.a, sums) != _loads(one.b, sums):
+        if is_load_of(one.a, sums) != is_load_of(one.b, sums):
             found.append(one)
 
     tvm_ffi.structural_walk(block.body.value, [(tirx.Add, look)])
@@ -240,7 +235,7 @@ def _is_product(block: Any) -> bool:
     if not isinstance(store.value, tirx.Add):
         return False
     sides = [store.value.a, store.value.b]
-    rest = [one for one in sides if not _loads(one, store.buffer)]
+    rest = [one for one in sides if not is_load_of(one, store.buffer)]
     clear = init is None or (isinstance(init, tirx.BufferStore) and is_zero(init.value))
     summed = any(one.iter_type == tirx.IterVar.CommReduce for one in block.iter_vars)
     return len(rest) == 1 and isinstance(rest[0], tirx.Mul) and clear and summed

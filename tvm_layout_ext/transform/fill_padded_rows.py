@@ -11,19 +11,11 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
 from ..analysis.conditions import conjuncts
+from ..analysis.tir import depends_on, substitute
 from .mark_annotated import MARK
 from .rebuild import loop_with
 
 __all__ = ["FillPaddedRows"]
-
-
-def _replace(expr: Any, var: Any, value: Any) -> Any:
-    swap = (tirx.Var, lambda v: value if v.same_as(var) else v)
-    return tvm_ffi.structural_map(expr, [swap], order="post")
-
-
-def _uses(expr: Any, var: Any) -> bool:
-    return any(used.same_as(var) for used in tirx.analysis.undefined_vars(expr))
 
 
 def _ranges(func: tirx.PrimFunc) -> Any:
@@ -74,20 +66,20 @@ def _filled(loop: Any, analyzer: Any) -> Any:
     if not isinstance(store, tirx.BufferStore) or not isinstance(loop.extent, tirx.IntImm):
         return loop
     lanes, room, column = int(loop.extent), _room(store.buffer), store.indices[-1]
-    if not room or any(_uses(index, loop.loop_var) for index in store.indices[:-1]):
+    if not room or any(depends_on(index, loop.loop_var) for index in store.indices[:-1]):
         return loop
     columns = int(store.buffer.shape[-1])
-    first = _replace(column, loop.loop_var, loop.extent * 0)
+    first = substitute(column, {loop.loop_var: loop.extent * 0})
     start = analyzer.modular_set(first)
     # Vectors that begin inside the row and at multiples of their lanes end before this.
     if -(-columns // lanes) * lanes > room or start.coeff % lanes or start.base % lanes:
         return loop
-    ends = [part for part in conjuncts(realize.predicate) if _uses(part, loop.loop_var)]
+    ends = [part for part in conjuncts(realize.predicate) if depends_on(part, loop.loop_var)]
     if len(ends) != 1 or not _is_end(ends[0], column, columns, loop.loop_var, analyzer):
         return loop
     if not _stays_inside(store.value, analyzer):
         return loop
-    rest = [part for part in conjuncts(realize.predicate) if not _uses(part, loop.loop_var)]
+    rest = [part for part in conjuncts(realize.predicate) if not depends_on(part, loop.loop_var)]
     predicate = reduce(tirx.And, [*rest, analyzer.simplify(first < columns)])
     return loop_with(loop, body=SBlockRealize(realize.iter_values, predicate, realize.block))
 
@@ -96,7 +88,7 @@ def _is_end(condition: Any, column: Any, columns: int, var: Any, analyzer: Any) 
     """Whether a condition says that the column is inside the row, and columns follow lanes."""
     if not isinstance(condition, tirx.LT):
         return False
-    step = analyzer.simplify(_replace(column, var, var + 1) - column)
+    step = analyzer.simplify(substitute(column, {var: var + 1}) - column)
     same = analyzer.can_prove_equal(condition.a - condition.b, column - columns)
     return bool(same and isinstance(step, tirx.IntImm) and int(step) == 1)
 

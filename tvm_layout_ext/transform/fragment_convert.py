@@ -18,6 +18,7 @@ from .fragment import Fragment, Fragments
 from .fragment_elementwise import only_one_copy
 from .fragment_index import coordinates
 from .fragment_nest import Tile
+from .rebuild import sequence
 
 __all__ = ["conversion_source", "lower_conversion"]
 
@@ -73,7 +74,7 @@ def lower_conversion(source: Fragment, src: LinearLayout, target: Fragment, thre
     if way is Movement.SHUFFLES and shuffles is not None:
         return _shuffles(source, target, shuffles, thread)
     trip = plan_round_trip(src, dst, _bits(target.buffer))
-    return _round_trip(source, src, target, trip, thread)
+    return _round_trip(source, target, trip, thread)
 
 
 def _can_shuffle(target: Fragment) -> bool:
@@ -83,7 +84,7 @@ def _can_shuffle(target: Fragment) -> bool:
 def _moves(source: Fragment, src: LinearLayout, target: Fragment) -> Any:
     registers = target.layout.invert_and_compose(src).sublayout(["register"], ["register"])
     decisions.note(_NAME, target.name, f"register moves from {source.name}")
-    return _sequence(
+    return sequence(
         _store(
             target.registers, r, _load(source.registers, registers.apply(register=r)["register"])
         )
@@ -104,7 +105,7 @@ def _shuffles(source: Fragment, target: Fragment, plan: ShufflePlan, thread: Any
         [count], target.buffer.dtype, f"{target.name}_received", scope="local"
     )
     exchanges = _exchanges(source.registers, received, plan, lane)
-    places = _sequence(
+    places = sequence(
         _store(target.registers, r, _selected(received, plan.place, r, lane)) for r in range(count)
     )
     return _block(tirx.SeqStmt([exchanges, places]), f"{target.name}_shuffles", [received])
@@ -112,7 +113,7 @@ def _shuffles(source: Fragment, target: Fragment, plan: ShufflePlan, thread: Any
 
 def _exchanges(source: Any, received: Any, plan: ShufflePlan, lane: Any) -> Any:
     count = plan.source.in_sizes["register"]
-    return _sequence(_store(received, k, _exchanged(source, plan, k, lane)) for k in range(count))
+    return sequence(_store(received, k, _exchanged(source, plan, k, lane)) for k in range(count))
 
 
 def _exchanged(registers: Any, plan: ShufflePlan, exchange: int, lane: Any) -> Any:
@@ -146,9 +147,7 @@ def _selected(registers: Any, layout: LinearLayout, register: int, lane: Any) ->
 # Through shared memory
 
 
-def _round_trip(
-    source: Fragment, src: LinearLayout, target: Fragment, trip: RoundTrip, thread: Any
-) -> Any:
+def _round_trip(source: Fragment, target: Fragment, trip: RoundTrip, thread: Any) -> Any:
     dtype = target.buffer.dtype
     size = trip.elements * _bits(target.buffer) // 8
     scope = "shared" if size <= STATIC_SHARED_BYTES else "shared.dyn"
@@ -167,7 +166,7 @@ def _round_trip(
         target.name,
         f"{trip.rounds} round trips from {source.name} through {size:,} bytes of shared memory",
     )
-    return _block(_sequence(rounds), f"{target.name}_round_trip", [scratch])
+    return _block(sequence(rounds), f"{target.name}_round_trip", [scratch])
 
 
 def _transfers(
@@ -185,7 +184,7 @@ def _transfers(
             at = coordinates(parts, {"vector": 0, "rest": rest, "thread": thread})["offset"]
             held = [names.apply(vector=v, rest=rest)["register"] for v in range(1 << len(bits))]
             moves += _transfer(registers, scratch, at, held, into=into)
-    return _sequence(moves)
+    return sequence(moves)
 
 
 def _transfer(registers: Any, scratch: Any, at: Any, held: list[int], *, into: bool) -> list[Any]:
@@ -226,11 +225,6 @@ def _store(buffer: Any, index: Any, value: Any) -> Any:
 
 def _bits(buffer: Any) -> int:
     return int(DataType(str(buffer.dtype)).bits)
-
-
-def _sequence(statements: Any) -> Any:
-    listed = list(statements)
-    return listed[0] if len(listed) == 1 else tirx.SeqStmt(listed)
 
 
 def _block(body: Any, name: str, buffers: list[Any]) -> Any:

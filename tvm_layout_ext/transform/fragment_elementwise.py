@@ -9,12 +9,13 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ..analysis.tir import substitute
 from ..errors import ScheduleError
 from ..layout import LinearLayout
 from ..layout.per_thread import same_thread, split_input
 from .fragment import Fragment, Fragments
 from .fragment_index import coordinates
-from .fragment_nest import Tile, substitute
+from .fragment_nest import Tile
 from .fragment_vectors import vector_bits
 
 __all__ = ["lower_elementwise", "registers_of"]

@@ -13,6 +13,7 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize
 from tvm.sym.iter_affine_map import IterMapLevel
 
+from ..analysis.tir import are_equal, is_number, substitute, uses
 from ..errors import ScheduleError
 from .fragment import Fragment, Fragments
 
@@ -77,7 +78,7 @@ class Tile:
         found: list[int | None] = []
         for index in indices:
             own = [d for d, var in enumerate(self.coordinates) if var.same_as(index)]
-            if not own and not _is(index, 0):
+            if not own and not is_number(index, 0):
                 return None
             found.append(own[0] if own else None)
         return found
@@ -101,7 +102,7 @@ def read_nest(stmt: Any) -> Nest | None:
             stmt = stmt.body
         elif isinstance(stmt, SBlockRealize) and _is_plain(stmt):
             block = stmt.block
-            if not _is(stmt.predicate, 1):
+            if not is_number(stmt.predicate, 1):
                 predicates.append(stmt.predicate)
             stmt = stmt.block.body
         else:
@@ -112,13 +113,6 @@ def read_nest(stmt: Any) -> Nest | None:
 def _is_plain(realize: Any) -> bool:
     block = realize.block
     return not (block.iter_vars or block.alloc_buffers or block.match_buffers) and not block.init
-
-
-def substitute(node: Any, values: Mapping[Any, Any]) -> Any:
-    """Replace variables."""
-    by_handle = {var.__chandle__(): value for var, value in values.items()}
-    swap = (tirx.Var, lambda v: by_handle.get(v.__chandle__(), v))
-    return tvm_ffi.structural_map(node, [swap], order="post")
 
 
 def tile_of(nest: Nest, fragments: Fragments) -> Tile:
@@ -155,7 +149,7 @@ def _check_independent(tile: Tile, block: str) -> None:
     store = tile.store
 
     def look(load: Any) -> None:
-        if load.source.same_as(store.buffer) and not _same(load.indices, store.indices):
+        if load.source.same_as(store.buffer) and not are_equal(load.indices, store.indices):
             raise ScheduleError(
                 f"Block {block} reads {store.buffer.name} at {list(load.indices)} and writes it at "
                 f"{list(store.indices)}; the elements of a tile are handled in no order."
@@ -169,10 +163,6 @@ def _check_independent(tile: Tile, block: str) -> None:
             f"Block {block} writes {store.buffer.name} at {list(store.indices)}; each element of "
             f"fragment {tile.fragment.name} must go to a place of its own."
         )
-
-
-def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    return all(tvm_ffi.structural_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def _leader(nest: Nest, fragments: Fragments) -> tuple[Fragment, Any]:
@@ -207,7 +197,7 @@ def _fills(
     loops: list[Any], indices: list[Any], ranges: Mapping[Any, Any], sizes: list[int]
 ) -> bool:
     """Whether there are as many iterations as elements, and the indices just reach the ends."""
-    if not all(_is(loop.min, 0) and isinstance(loop.extent, tirx.IntImm) for loop in loops):
+    if not all(is_number(loop.min, 0) and isinstance(loop.extent, tirx.IntImm) for loop in loops):
         return False
     analyzer = tvm.sym.Analyzer()
     for var, own in ranges.items():
@@ -229,19 +219,3 @@ def _simplified(tile: Tile) -> Any:
     store = tvm_ffi.structural_map(tile.store, [(tvm.ir.TensorLoad, load)], order="post")
     indices = [analyzer.simplify(i) for i in store.indices]
     return tirx.BufferStore(store.buffer, store.value, indices)
-
-
-def uses(node: Any, var: Any) -> bool:
-    """Whether a variable, or a buffer, occurs in an expression or statement."""
-    found = False
-
-    def look(other: Any) -> None:
-        nonlocal found
-        found = found or bool(other.same_as(var))
-
-    tvm_ffi.structural_walk(node, [(tirx.Var, look)])
-    return found
-
-
-def _is(expr: Any, value: int) -> bool:
-    return isinstance(expr, tirx.IntImm) and int(expr) == value

@@ -10,11 +10,12 @@ import tvm
 import tvm_ffi
 from tvm import DataType, tirx
 
+from ..analysis.tir import substitute
 from ..hardware import MAX_ACCESS_BYTES
 from ..layout import LinearLayout
 from ..layout.per_thread import contiguous_bits
 from .fragment import Fragments
-from .fragment_nest import Tile, substitute
+from .fragment_nest import Tile
 
 __all__ = ["strided", "vector_bits"]
 

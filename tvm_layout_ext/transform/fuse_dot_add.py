@@ -11,10 +11,11 @@ from tvm import tirx
 from tvm.s_tir import SBlock
 
 from .. import decisions
+from ..analysis.tir import loads_in
 from .dot_add_match import Fusion, Unfused, match_function
 from .lower_tensor_core import START, TENSOR_CORE
 from .mark_annotated import MARK
-from .rebuild import block_with
+from .rebuild import block_with, whole_region
 
 __all__ = ["FuseDotAdd"]
 
@@ -31,7 +32,7 @@ class _Writer:
         """Visit a block."""
         for one in self.fusions:
             if one.tile is not None and block.same_as(one.tile):
-                return _started(mutator.default_mutate(block), one)
+                return _started(mutator.default_mutate(block))
             if block.same_as(one.clear):
                 return _cleared(block, one)
             if block.same_as(one.add):
@@ -39,7 +40,7 @@ class _Writer:
         return mutator.default_mutate(block)
 
 
-def _started(block: Any, one: Fusion) -> Any:
+def _started(block: Any) -> Any:
     """Ask for sums that start at an addend, in the place of an intrinsic that clears them.
 
     The tile's reads stay those of its instruction: the inside of ``init`` says what that reads.
@@ -54,7 +55,7 @@ def _cleared(block: Any, one: Fusion) -> Any:
     point = [tvm.ir.Range.from_min_extent(index, 1) for index in one.addend.indices]
     read = tirx.BufferRegion(one.addend.source, point)
     if one.start is not one.addend:
-        read = _whole(one.addend.source)
+        read = whole_region(one.addend.source)
     reads = [*block.reads, read]
     if block.init is None:
         store = tirx.BufferStore(block.body.buffer, one.start, block.body.indices)
@@ -70,15 +71,9 @@ def _without_addition(block: Any, one: Fusion) -> Any:
         return one.load if node.same_as(one.addition) else node
 
     body = tvm_ffi.structural_map(block.body, [(tirx.Add, taken)], order="pre")
-    loaded: list[Any] = []
-    tvm_ffi.structural_walk(body, [(tvm.ir.TensorLoad, lambda load: loaded.append(load.source))])
+    loaded = [load.source for load in loads_in(body)]
     reads = [r for r in block.reads if any(r.source.same_as(buffer) for buffer in loaded)]
     return block_with(block, reads=reads, body=body)
-
-
-def _whole(buffer: Any) -> Any:
-    ranges = [tvm.ir.Range.from_min_extent(0, extent) for extent in buffer.shape]
-    return tirx.BufferRegion(buffer, ranges)
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.FuseDotAdd")

@@ -11,6 +11,7 @@ from tvm import tirx
 
 from ..analysis.assumptions import Assumptions, Prover, read_assumptions
 from ..analysis.conditions import conjuncts
+from ..analysis.tir import depends_on, substitute
 from .mark_annotated import MARK
 from .rebuild import loop_with
 
@@ -20,26 +21,22 @@ __all__ = ["GuardVectors"]
 _FAILS_WHEN_LARGE = {tirx.LT: True, tirx.LE: True, tirx.GT: False, tirx.GE: False}
 
 
-def _replace(expr: Any, var: Any, value: Any) -> Any:
-    swap = (tirx.Var, lambda v: value if v.same_as(var) else v)
-    return tvm_ffi.structural_map(expr, [swap], order="post")
-
-
 def _at_worst(condition: Any, loop: Any) -> Any | None:
     """Condition of the lane that fails first, or None where that is not one end of the vector."""
     var = loop.loop_var
-    if not any(v.same_as(var) for v in tirx.analysis.undefined_vars(condition)):
+    if not depends_on(condition, var):
         return condition
     large = _FAILS_WHEN_LARGE.get(type(condition))
     if large is None:
         return None
     analyzer = tvm.sym.Analyzer()
     difference = condition.a - condition.b
-    step = analyzer.simplify(_replace(difference, var, var + 1) - difference)
+    step = analyzer.simplify(substitute(difference, {var: var + 1}) - difference)
     if not isinstance(step, tirx.IntImm):
         return None
     last = (int(step) > 0) == large
-    return analyzer.simplify(_replace(condition, var, loop.extent - 1 if last else loop.extent * 0))
+    lane = loop.extent - 1 if last else loop.extent * 0
+    return analyzer.simplify(substitute(condition, {var: lane}))
 
 
 def _is_aligned(loop: Any) -> bool:
@@ -54,8 +51,8 @@ def _is_aligned(loop: Any) -> bool:
     def look(access: Any) -> None:
         nonlocal aligned
         for index in access.indices:
-            if any(v.same_as(loop.loop_var) for v in tirx.analysis.undefined_vars(index)):
-                start = analyzer.modular_set(_replace(index, loop.loop_var, loop.extent * 0))
+            if depends_on(index, loop.loop_var):
+                start = analyzer.modular_set(substitute(index, {loop.loop_var: loop.extent * 0}))
                 aligned &= start.coeff % max(lanes, 1) == 0 and start.base % max(lanes, 1) == 0
 
     tvm_ffi.structural_walk(loop.body, [(tvm.ir.TensorLoad, look), (tirx.BufferStore, look)])
@@ -78,13 +75,13 @@ def _steadied(loop: Any, assumptions: Assumptions) -> Any:
     analyzer, prover = tvm.sym.Analyzer(), Prover(assumptions.conditions)
 
     def steady(node: Any) -> Any:
-        first = _replace(node.a - node.b, var, loop.extent * 0)
-        step = analyzer.simplify(_replace(node.a - node.b, var, var + 1) - (node.a - node.b))
+        first = substitute(node.a - node.b, {var: loop.extent * 0})
+        step = analyzer.simplify(substitute(node.a - node.b, {var: var + 1}) - (node.a - node.b))
         if not isinstance(step, tirx.IntImm) or int(step) != _STEADY[type(node)]:
             return node
         if not prover.is_multiple(first, lanes):
             return node
-        return analyzer.simplify(_replace(node, var, loop.extent * 0))
+        return analyzer.simplify(substitute(node, {var: loop.extent * 0}))
 
     body = tvm_ffi.structural_map(loop.body, [(kind, steady) for kind in _STEADY], order="post")
     return loop_with(loop, body=body)
@@ -102,7 +99,7 @@ def _guard(loop: Any) -> Any:
     whole = loop_with(loop, body=branch.then_case)
     var = tirx.Var(f"{loop.loop_var.name}_tail", loop.loop_var.ty)
     tail = tirx.For(
-        var, loop.min, loop.extent, tirx.ForKind.SERIAL, _replace(branch, loop.loop_var, var)
+        var, loop.min, loop.extent, tirx.ForKind.SERIAL, substitute(branch, {loop.loop_var: var})
     )
     return tirx.IfThenElse(reduce(tirx.And, worst), whole, tail)
 

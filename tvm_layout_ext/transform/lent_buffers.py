@@ -22,7 +22,14 @@ from ..errors import ScheduleError
 from .coalesce_request import NAME
 from .rebuild import block_with
 
-__all__ = ["LentBuffers", "lend_for_update", "lend_for_writers"]
+__all__ = [
+    "LentBuffers",
+    "borrowed",
+    "lend_for_update",
+    "lend_for_writers",
+    "returned",
+    "writers",
+]
 
 
 @dataclass(frozen=True)
@@ -50,25 +57,14 @@ class LentBuffers:
         """Put the buffers back into a schedule of this program; return a new one and its block."""
         name = str(sch.get(block).name_hint)
         functions = {
-            gv: self._own(func) if gv.name_hint == self.func else func
+            gv: returned(func, self.owners) if gv.name_hint == self.func else func
             for gv, func in sch.mod.functions.items()
         }
         return _schedule(tvm.IRModule(functions, attrs=sch.mod.attrs), self.func, name)
 
-    def _own(self, func: Any) -> Any:
-        lent = [buffer for buffer, _ in self.owners]
-
-        def swap(var: Any) -> Any:
-            return next((own for buffer, own in self.owners if var.same_as(buffer)), var)
-
-        root = func.body.block
-        kept = [b for b in root.alloc_buffers if not any(b.same_as(other) for other in lent)]
-        root = block_with(root, alloc_buffers=kept)
-        body = s_tir.SBlockRealize([], func.body.predicate, root)
-        return func.with_body(tvm_ffi.structural_map(body, [(tirx.Var, swap)], order="post"))
 
 
-def lend_for_update(sch: Any, block: Any, nest: Nest) -> LentBuffers | None:
+def lend_for_update(sch: Any, nest: Nest) -> LentBuffers | None:
     """Lend buffers to a block that updates some in place, if it does.
 
     ::
@@ -80,7 +76,6 @@ def lend_for_update(sch: Any, block: Any, nest: Nest) -> LentBuffers | None:
     ----------
     sch : tvm.s_tir.Schedule
         Left as it is.
-    block : SBlockRV
     nest : Nest
         The block.
 
@@ -99,7 +94,7 @@ def lend_for_update(sch: Any, block: Any, nest: Nest) -> LentBuffers | None:
     return _lend(sch, nest, updated, updated) if updated else None
 
 
-def lend_for_writers(sch: Any, block: Any, nest: Nest) -> LentBuffers | None:
+def lend_for_writers(sch: Any, nest: Nest) -> LentBuffers | None:
     """Lend buffers to a block where another block writes what it writes.
 
     ::
@@ -113,19 +108,20 @@ def lend_for_writers(sch: Any, block: Any, nest: Nest) -> LentBuffers | None:
     ----------
     sch : tvm.s_tir.Schedule
         Left as it is.
-    block : SBlockRV
     nest : Nest
         The block.
     """
     place = _function_of(sch, nest.block)
     if place is None:
         return None
-    shared = [a.buffer for a in nest.accesses if a.kind == "store"]
-    shared = [buffer for buffer in shared if _writers(place[1], buffer) > 1]
+    stored = [access.buffer for access in nest.accesses if access.kind == "store"]
+    shared = [buffer for buffer in stored if len(writers(place[1], buffer)) > 1]
     return _lend(sch, nest, [], shared) if shared else None
 
 
-def _lend(sch: Any, nest: Nest, read: Sequence[Any], written: Sequence[Any]) -> LentBuffers:
+def _lend(
+    sch: Any, nest: Nest, read: Sequence[Any], written: Sequence[Any]
+) -> LentBuffers:
     """Let a block read and write copies of the declarations of some buffers."""
     block = nest.block
     place = _function_of(sch, block)
@@ -135,19 +131,45 @@ def _lend(sch: Any, nest: Nest, read: Sequence[Any], written: Sequence[Any]) -> 
             "other blocks have, too; give it a name of its own."
         )
     name, func = place
+    func, owners = borrowed(func, block, read, written)
+    functions = {gv: func if gv.name_hint == name else f for gv, f in sch.mod.functions.items()}
+    lent = _schedule(tvm.IRModule(functions, attrs=sch.mod.attrs), name, str(block.name_hint))
+    return LentBuffers(*lent, name, owners)
+
+
+def borrowed(
+    func: Any, block: Any, read: Sequence[Any], written: Sequence[Any]
+) -> tuple[Any, tuple[tuple[Any, Any], ...]]:
+    """Let a block of a function read and write buffers of its own in the place of some.
+
+    Returns
+    -------
+    tuple
+        The function, and each new buffer with the one that it stands for.
+    """
     sources = [(buffer, _declared(buffer)) for buffer in read]
     targets = [(buffer, _declared(buffer)) for buffer in written]
     own = _borrowing(block, sources, targets)
     root = func.body.block
     swap = (s_tir.SBlock, lambda node: own if node.same_as(block) else node)
     inner = tvm_ffi.structural_map(root.body, [swap], order="post")
-    fresh = [buffer for _, buffer in (*sources, *targets)]
-    root = block_with(root, body=inner, alloc_buffers=[*root.alloc_buffers, *fresh])
-    func = func.with_body(s_tir.SBlockRealize([], func.body.predicate, root))
-    functions = {gv: func if gv.name_hint == name else f for gv, f in sch.mod.functions.items()}
-    lent = _schedule(tvm.IRModule(functions, attrs=sch.mod.attrs), name, str(block.name_hint))
     owners = tuple((buffer, owner) for owner, buffer in (*sources, *targets))
-    return LentBuffers(*lent, name, owners)
+    fresh = [buffer for buffer, _ in owners]
+    root = block_with(root, body=inner, alloc_buffers=[*root.alloc_buffers, *fresh])
+    return func.with_body(s_tir.SBlockRealize([], func.body.predicate, root)), owners
+
+
+def returned(func: Any, owners: Sequence[tuple[Any, Any]]) -> Any:
+    """Put the buffers that were lent back into a function."""
+
+    def swap(var: Any) -> Any:
+        return next((owner for buffer, owner in owners if var.same_as(buffer)), var)
+
+    root = func.body.block
+    lent = [buffer for buffer, _ in owners]
+    kept = [b for b in root.alloc_buffers if not any(b.same_as(other) for other in lent)]
+    body = s_tir.SBlockRealize([], func.body.predicate, block_with(root, alloc_buffers=kept))
+    return func.with_body(tvm_ffi.structural_map(body, [(tirx.Var, swap)], order="post"))
 
 
 def _schedule(mod: tvm.IRModule, func: str, block: str) -> tuple[Any, Any]:
@@ -170,15 +192,15 @@ def _function_of(sch: Any, block: Any) -> tuple[str, Any] | None:
     return None
 
 
-def _writers(func: Any, buffer: Any) -> int:
-    """Count the blocks that store to a buffer by themselves."""
-    found = 0
+def writers(func: Any, buffer: Any) -> list[Any]:
+    """List the blocks of a function that store to a buffer and hold no other block."""
+    found: list[Any] = []
 
     def look(block: Any) -> None:
-        nonlocal found
         held: list[Any] = []
         tvm_ffi.structural_walk(block.body, [(s_tir.SBlock, held.append)])
-        found += not held and any(r.source.same_as(buffer) for r in block.writes)
+        if not held and any(region.source.same_as(buffer) for region in block.writes):
+            found.append(block)
 
     tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, look)])
     return found

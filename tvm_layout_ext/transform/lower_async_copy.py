@@ -13,9 +13,9 @@ from tvm.script import tirx as T
 
 from .. import decisions
 from ..analysis.assumptions import Prover, read_assumptions
+from ..analysis.tir import loads_in, substitute
 from ..errors import ScheduleError
 from .copy_parts import Copy, UnfitError, differs, read_copy
-from .fragment_nest import substitute
 from .mark_annotated import MARK
 from .pipeline_parts import ASYNC_SCOPE
 
@@ -68,7 +68,7 @@ def _source_bytes(copy: Copy) -> Any | None:
     counts: list[Any] = []
     for condition in copy.conditions:
         count = _count(condition, copy)
-        if count is not None and len(copy.conditions) > 1 and _loads(condition):
+        if count is not None and len(copy.conditions) > 1 and loads_in(condition):
             # All counts are computed, and this one may be out of range where another one fails.
             raise UnfitError(f"its condition {condition} is loaded under another one")
         (whole if count is None else counts).append(condition if count is None else count)
@@ -119,17 +119,11 @@ def _source(copy: Copy) -> Any:
     """
     first = _at_first(copy, copy.load.source, copy.load.indices)
     (index,) = first.indices
-    if not copy.conditions or not _loads(index):
+    if not copy.conditions or not loads_in(index):
         return first
     in_range = reduce(tirx.And, [copy.first(condition) for condition in copy.conditions])
     guarded = tirx.if_then_else(in_range, index, tirx.const(0, str(index.ty)))
     return tirx.BufferLoad(copy.load.source, [guarded])
-
-
-def _loads(expr: Any) -> bool:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, [(tvm.ir.TensorLoad, found.append)])
-    return bool(found)
 
 
 def _at_first(copy: Copy, buffer: Any, indices: Sequence[Any]) -> Any:

@@ -10,14 +10,15 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
+from ..analysis.tir import uses
 from ..errors import ScheduleError
 from ..layout import Movement, movement
 from .fragment import FRAGMENT, Fragment, Fragments, collect_fragments
 from .fragment_convert import conversion_source, lower_conversion
 from .fragment_elementwise import lower_elementwise
-from .fragment_nest import Nest, read_nest, tile_of, uses
+from .fragment_nest import Nest, read_nest, tile_of
 from .mark_annotated import MARK
-from .rebuild import block_with, loop_with
+from .rebuild import block_with, loop_with, whole_region
 from .thread_conditions import ThreadConditions
 
 __all__ = ["LowerFragment"]
@@ -144,7 +145,7 @@ def _as_block(body: Any, nest: Nest) -> Any:
 
 
 def _whole(buffers: list[Any]) -> list[Any]:
-    return [tirx.BufferRegion(b, [tvm.ir.Range(0, extent) for extent in b.shape]) for b in buffers]
+    return [whole_region(buffer) for buffer in buffers]
 
 
 # Threads
@@ -228,7 +229,7 @@ def _with_registers(block: SBlock, fragments: Fragments) -> SBlock:
 
     def regions(listed: Any) -> list[Any]:
         tiles = [(region, fragments.of(region.source)) for region in listed]
-        return [r if f is None else _whole([f.registers])[0] for r, f in tiles]
+        return [r if f is None else whole_region(f.registers) for r, f in tiles]
 
     buffers = [b if (f := fragments.of(b)) is None else f.registers for b in block.alloc_buffers]
     return block_with(

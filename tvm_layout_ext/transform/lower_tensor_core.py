@@ -12,10 +12,10 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import IndexMap
 
 from .. import decisions
-from ..analysis.placement import iter_values, uses
+from ..analysis.placement import iter_values
+from ..analysis.tir import substitute, thread_tag, uses
 from ..errors import ScheduleError
 from ..intrin import fragment_index, register
-from .fragment_nest import substitute
 from .mark_annotated import ANNOTATION_PREFIX, MARK
 from .rebuild import block_with
 from .swizzle_shared import SWIZZLE
@@ -184,7 +184,7 @@ def _lay_out(sch: Any, block: Any, name: str) -> None:
 def _check_threads(sch: Any, block: Any, name: str) -> None:
     for rv in sch.get_loops(block):
         loop = sch.get(rv)
-        if loop.thread_binding is not None and loop.thread_binding.thread_tag == "threadIdx.x":
+        if thread_tag(loop) == "threadIdx.x":
             raise ScheduleError(
                 f"Block {name} is under loop {loop.loop_var.name}, which is bound to threadIdx.x; "
                 "these are the lanes of the instruction's warp, so bind warps to threadIdx.y or z."

@@ -18,6 +18,7 @@ from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
 from ..analysis.access import Access, Nest
+from ..analysis.tir import are_equal, loads_in
 from .rebuild import block_with
 
 __all__ = ["PartedReads", "part_reads"]
@@ -58,7 +59,7 @@ class _Read:
     indices: tuple[Any, ...]
 
     def is_of(self, buffer: Any, indices: Sequence[Any]) -> bool:
-        return bool(self.access.buffer.same_as(buffer)) and _equal(self.indices, indices)
+        return bool(self.access.buffer.same_as(buffer)) and are_equal(self.indices, indices)
 
 
 def part_reads(sch: Any, block: Any, nest: Nest, apart: Sequence[Access]) -> PartedReads | None:
@@ -128,8 +129,7 @@ def _moved(nest: Nest, apart: Sequence[Access]) -> list[_Read]:
 
 def _reads(nest: Nest) -> list[_Read]:
     """List the places at which a block reads global buffers, each once."""
-    loads: list[Any] = []
-    tvm_ffi.structural_walk(nest.block.body, [(tvm.ir.TensorLoad, loads.append)])
+    loads = loads_in(nest.block.body)
     accesses = [access for access in nest.accesses if access.kind != "store"]
     found: list[_Read] = []
     for load, access in zip(loads, accesses, strict=True):
@@ -202,8 +202,7 @@ def _with_copies(block: Any, moved: Sequence[_Read], copies: Sequence[Any]) -> A
         return load
 
     body = tvm_ffi.structural_map(block.body, [(tvm.ir.TensorLoad, swap)], order="post")
-    loads: list[Any] = []
-    tvm_ffi.structural_walk(body, [(tvm.ir.TensorLoad, loads.append)])
+    loads = loads_in(body)
     changed = [read.access.buffer for read in moved]
     reads: list[Any] = []
     for region in block.reads:
@@ -212,14 +211,10 @@ def _with_copies(block: Any, moved: Sequence[_Read], copies: Sequence[Any]) -> A
             continue
         own = [load for load in loads if load.source.same_as(region.source)]
         parted = any(region.source.same_as(buffer) for buffer in changed)
-        alike = parted and all(_equal(load.indices, own[0].indices) for load in own)
+        alike = parted and all(are_equal(load.indices, own[0].indices) for load in own)
         reads.append(_point(region.source, own[0].indices) if alike else region)
     reads += [_point(copy, read.indices) for read, copy in zip(moved, copies, strict=True)]
     return block_with(block, body=body, reads=reads)
-
-
-def _equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    return all(tvm_ffi.structural_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def _point(buffer: Any, indices: Sequence[Any]) -> Any:

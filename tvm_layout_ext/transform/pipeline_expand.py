@@ -44,22 +44,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.script import tirx as T
 
+from ..analysis.tir import substitute
 from ..errors import ScheduleError
-from .fragment_nest import substitute
 from .pipeline_parts import ASYNC_SCOPE, Part
 from .pipeline_plan import Plan
 from .pipeline_record import PipelineRecord, PipelineStep
 from .pipeline_single import with_waits
 from .pipeline_versions import Versioned, use_version, with_versions
-from .rebuild import block_with, loop_with, realize_with
+from .rebuild import block_with, loop_with, realize_with, sequence, whole_region
 
-__all__ = ["expand", "renewed", "sequence"]
+__all__ = ["expand", "renewed"]
 
 
 def expand(
@@ -124,14 +123,9 @@ def _outer_regions(loop: Any, held: Sequence[Versioned]) -> tuple[list[Any], lis
     inside = own | {b.__chandle__() for b in block.alloc_buffers}
 
     def whole(regions: Any) -> list[Any]:
-        return [_whole(r.source) for r in regions if r.source.__chandle__() not in inside]
+        return [whole_region(r.source) for r in regions if r.source.__chandle__() not in inside]
 
     return whole(block.reads), whole(block.writes)
-
-
-def _whole(buffer: Any) -> Any:
-    ranges = [tvm.ir.Range.from_min_extent(0, extent) for extent in buffer.shape]
-    return tirx.BufferRegion(buffer, ranges)
 
 
 @dataclass(frozen=True)
@@ -182,7 +176,7 @@ class _Writer:
         """Regions of a body that computes and copies: whole buffers are safe to say."""
         by_old = {one.old.__chandle__(): one.new for one in self.held}
         found = [(region, by_old.get(region.source.__chandle__())) for region in regions]
-        return [region if new is None else _whole(new) for region, new in found]
+        return [region if new is None else whole_region(new) for region, new in found]
 
     def _arrive(self, copies: Sequence[int]) -> list[Any]:
         """Wait for the copies that this body reads, and let all threads see them."""
@@ -287,8 +281,3 @@ def _barrier(one: Versioned) -> Any:
 
 def _evaluate(call: Any) -> Any:
     return tirx.Evaluate(call)
-
-
-def sequence(statements: Sequence[Any]) -> Any:
-    """One statement that does these."""
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))

@@ -11,6 +11,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
+from ..analysis.tir import loads_in
 from .rebuild import without_annotations
 
 __all__ = [
@@ -182,10 +183,8 @@ def _undeclared(
 
 def _ends(index: Any, ranges: dict[Any, Any], bound: list[Any]) -> tuple[Any, Any] | None:
     """First and last value of an index; None where it is loaded, or of a variable bound inside."""
-    loads: list[Any] = []
-    tvm_ffi.structural_walk(index, [(tvm.ir.TensorLoad, loads.append)])
     variables = tirx.analysis.undefined_vars(index)
-    if loads or any(var.same_as(inside) for var in variables for inside in bound):
+    if loads_in(index) or any(var.same_as(inside) for var in variables for inside in bound):
         return None
     analyzer = tvm.sym.Analyzer()
     low = _bound(analyzer, index, ranges, upper=False)

@@ -12,6 +12,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
+from ..analysis.tir import depends_on, loads_in
 from ..errors import ScheduleError
 from .pipeline_parts import Part, Region
 from .pipeline_plan import Plan
@@ -98,9 +99,7 @@ def _stores(
 
 
 def _moves(index: Any, var: Any) -> bool:
-    loads: list[Any] = []
-    tvm_ffi.structural_walk(index, [(tvm.ir.TensorLoad, loads.append)])
-    return bool(loads) or any(v.same_as(var) for v in tirx.analysis.undefined_vars(index))
+    return bool(loads_in(index)) or depends_on(index, var)
 
 
 def _same_place(store: Any, moving: Sequence[int], ranges: Mapping[Any, Any], reader: Part) -> bool:
@@ -109,9 +108,7 @@ def _same_place(store: Any, moving: Sequence[int], ranges: Mapping[Any, Any], re
         used = tirx.analysis.undefined_vars(store.indices[d])
         if any(v.same_as(inner) for v in used for inner in ranges):
             return False
-    loads: list[Any] = []
-    tvm_ffi.structural_walk(reader.stmt, [(tvm.ir.TensorLoad, loads.append)])
-    own = [load for load in loads if load.source.same_as(store.buffer)]
+    own = [load for load in loads_in(reader.stmt) if load.source.same_as(store.buffer)]
     return bool(own) and all(
         tvm_ffi.structural_equal(load.indices[d], store.indices[d]) for load in own for d in moving
     )

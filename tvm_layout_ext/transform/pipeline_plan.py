@@ -42,8 +42,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
+from ..analysis.tir import depends_on, substitute
 from ..errors import ScheduleError
-from .fragment_nest import substitute
 from .pipeline_parts import Part, Region
 
 __all__ = ["Plan", "plan_pipeline"]
@@ -175,7 +175,7 @@ def _check_filled(plan: Plan, i: int, loop: Any) -> None:
     """
     part, var = plan.parts[i], loop.loop_var
     for condition in _conditions(part.stmt, (*part.threads,)):
-        if not any(used.same_as(var) for used in tirx.analysis.undefined_vars(condition)):
+        if not depends_on(condition, var):
             continue
         for j in plan.readers(i):
             others = _conditions(plan.parts[j].stmt, ())

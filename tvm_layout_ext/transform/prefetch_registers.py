@@ -30,13 +30,12 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 from .. import decisions
+from ..analysis.tir import depends_on, substitute
 from ..errors import ScheduleError
-from .fragment_nest import substitute
 from .mark_annotated import MARK
-from .pipeline_expand import sequence
 from .pipeline_parts import Part, Region, blocks_in, parts_of
 from .prefetch_steps import PREFETCH, Steps, steps_of
-from .rebuild import block_with, loop_with, realize_with, without_annotations
+from .rebuild import block_with, loop_with, realize_with, sequence, without_annotations
 from .spread_copies import shares
 
 __all__ = ["PREFETCH", "PrefetchSharedToRegister"]
@@ -107,7 +106,7 @@ def _is_anywhere(stmt: Any, var: Any, versions: set[int]) -> bool:
         return tirx.IntImm(str(node.ty), 0) if is_version else node
 
     folded = tvm_ffi.structural_map(stmt, [(tirx.FloorMod, fold)], order="post")
-    return not any(used.same_as(var) for used in tirx.analysis.undefined_vars(folded))
+    return not depends_on(folded, var)
 
 
 def _meet(loop: Any, part: Part, step: Part) -> bool:

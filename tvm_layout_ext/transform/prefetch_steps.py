@@ -9,11 +9,12 @@ from typing import Any
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
+from ..analysis.tir import substitute
 from ..errors import ScheduleError
-from .fragment_nest import substitute
-from .pipeline_expand import renewed, sequence
+from .pipeline_expand import renewed
 from .pipeline_parts import Part, blocks_in, parts_of
 from .pipeline_versions import Versioned, use_version, with_versions
+from .rebuild import sequence
 
 __all__ = ["PREFETCH", "Steps", "steps_of"]
 

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import tirx
 
 from .. import decisions
-from .fragment_nest import substitute
+from ..analysis.tir import substitute, thread_tag
 from .mark_annotated import MARK
 from .rebuild import loop_with, without_annotations
 
@@ -49,7 +49,7 @@ def _grid_axis(body: Any, tag: str) -> Any | None:
     found: list[Any] = []
 
     def look(loop: Any) -> None:
-        if loop.thread_binding is not None and loop.thread_binding.thread_tag == tag:
+        if thread_tag(loop) == tag:
             found.append(loop)
 
     tvm_ffi.structural_walk(body, [(tirx.For, look)])
@@ -58,7 +58,7 @@ def _grid_axis(body: Any, tag: str) -> Any | None:
 
 def _rasterized(outer: Any, inner: Any, group: int) -> Any:
     """The outer of the two loops, in which the inner one's body works on other tiles."""
-    rows, columns = (outer, inner) if _tag(outer) == "blockIdx.y" else (inner, outer)
+    rows, columns = (outer, inner) if thread_tag(outer) == "blockIdx.y" else (inner, outer)
     row, column = (tirx.Var(f"{v.name}_tile", v.ty) for v in (rows.loop_var, columns.loop_var))
     values = grouped(rows.loop_var, columns.loop_var, rows.extent, columns.extent, group)
     moved = substitute(inner.body, {rows.loop_var: row, columns.loop_var: column})
@@ -67,10 +67,6 @@ def _rasterized(outer: Any, inner: Any, group: int) -> Any:
     swap = (tirx.For, lambda loop: body if loop.loop_var.same_as(inner.loop_var) else loop)
     changed = tvm_ffi.structural_map(outer.body, [swap], order="post")
     return loop_with(outer, body=changed)
-
-
-def _tag(loop: Any) -> str:
-    return str(loop.thread_binding.thread_tag)
 
 
 def _rasterize(loop: Any) -> Any:

@@ -1,13 +1,22 @@
-"""Copies of TVM's statements with some fields changed, which TVM's Python classes do not offer."""
+"""Statements made of others: copies with some fields changed, which TVM does not offer; regions."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import tvm
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-__all__ = ["block_with", "loop_with", "realize_with", "without_annotations"]
+__all__ = [
+    "block_with",
+    "loop_with",
+    "realize_with",
+    "sequence",
+    "whole_region",
+    "without_annotations",
+]
 
 _BLOCK_FIELDS = (
     "iter_vars",
@@ -54,3 +63,14 @@ def without_annotations(node: Any, *keys: str) -> Any:
         return node
     changed = block_with if isinstance(node, SBlock) else loop_with
     return changed(node, annotations=kept)
+
+
+def whole_region(buffer: Any) -> Any:
+    """All of a buffer, as a region that a block reads or writes."""
+    return tirx.BufferRegion(buffer, [tvm.ir.Range(0, extent) for extent in buffer.shape])
+
+
+def sequence(statements: Iterable[Any]) -> Any:
+    """One statement that does some, one after the other."""
+    listed = list(statements)
+    return listed[0] if len(listed) == 1 else tirx.SeqStmt(listed)

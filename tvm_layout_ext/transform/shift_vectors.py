@@ -10,12 +10,11 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 from .. import decisions
-from ..analysis.access import substitute
 from ..analysis.conditions import conjuncts
 from ..analysis.shifted import Move, read_move, why_not
+from ..analysis.tir import is_number, substitute, uses
 from ..errors import ScheduleError
 from ..hardware import WARP_SIZE
-from .fragment_nest import uses
 from .mark_annotated import MARK
 from .shifted_nest import SHIFTED, ShiftedNest
 from .thread_conditions import ThreadConditions
@@ -66,7 +65,7 @@ class _Rewriter(ThreadConditions):
 
     def _problem(self, loop: Any, vector: int) -> str:
         """Say why the lanes of a warp do not all come here together, or nothing."""
-        if loop.kind != tirx.ForKind.VECTORIZED or not _is(loop.extent, vector):
+        if loop.kind != tirx.ForKind.VECTORIZED or not is_number(loop.extent, vector):
             return f"its innermost loop is not a vector of {vector}"
         threads = self.threads
         if list(threads) != ["threadIdx.x"] or int(threads["threadIdx.x"].extent) % WARP_SIZE:
@@ -98,7 +97,7 @@ def _element(loop: Any, realize: Any, move: Move, thread: Any) -> Any:
     run = analyzer.modular_set(element)
     if run.coeff % vector or run.base % vector:
         raise _refused(realize.block, f"its vectors begin at {element}, no multiple of {vector}")
-    if not _is(_step(element, thread), vector):
+    if not is_number(_step(element, thread), vector):
         raise _refused(realize.block, f"lanes that begin at {element} do not follow each other")
     for part in conjuncts(realize.predicate):
         if not _is_end(substitute(part, first), element, move.total, thread):
@@ -113,7 +112,7 @@ def _step(expr: Any, thread: Any) -> Any:
 
 def _is_end(condition: Any, element: Any, total: int, thread: Any) -> bool:
     """Whether a condition says that an element is one of the result, perhaps in larger units."""
-    if _is(condition, 1):
+    if is_number(condition, 1):
         return True
     if not isinstance(condition, tirx.LT):
         return False
@@ -131,10 +130,6 @@ def _refused(block: Any, reason: str) -> ScheduleError:
         f"Block {block.name_hint} is marked {SHIFTED}, but {reason}; leave its loops as "
         "auto_coalesce made them."
     )
-
-
-def _is(expr: Any, value: int) -> bool:
-    return isinstance(expr, tirx.IntImm) and int(expr) == value
 
 
 def _has_marks(func: Any) -> bool:

@@ -13,6 +13,7 @@ from ..analysis.access import element_bytes
 from ..analysis.shifted import Move, pieces
 from ..hardware import WARP_SIZE
 from .mark_annotated import ANNOTATION_PREFIX
+from .rebuild import sequence, whole_region
 from .shifted_window import (
     Window,
     both,
@@ -21,7 +22,6 @@ from .shifted_window import (
     local,
     pick,
     places,
-    sequence,
     shuffled,
     when,
     window,
@@ -120,8 +120,8 @@ class ShiftedNest:
     def _as_block(self, body: Any) -> Any:
         block = SBlock(
             [],
-            [_whole(self.move.source)],
-            [_whole(self.move.target)],
+            [whole_region(self.move.source)],
+            [whole_region(self.move.target)],
             str(self._block.name_hint),
             body,
             None,
@@ -198,7 +198,3 @@ class ShiftedNest:
         end = self.move.total - rest
         parts = [copied(out, first, target, end + first, count) for first, count in pieces(rest)]
         return tirx.IfThenElse(self.element < end, whole, sequence(parts))
-
-
-def _whole(buffer: Any) -> Any:
-    return tirx.BufferRegion(buffer, [tvm.ir.Range(0, n) for n in buffer.shape])

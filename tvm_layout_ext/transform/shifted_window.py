@@ -9,9 +9,11 @@ from typing import Any
 
 from tvm import tirx
 
-from ..analysis.access import element_bytes, substitute
+from ..analysis.access import element_bytes
 from ..analysis.shifted import Move, pieces
+from ..analysis.tir import substitute
 from ..hardware import WARP_SIZE
+from .rebuild import sequence
 
 __all__ = [
     "Window",
@@ -20,7 +22,6 @@ __all__ = [
     "fill",
     "local",
     "pick",
-    "sequence",
     "shuffled",
     "when",
     "window",
@@ -188,11 +189,6 @@ def both(conditions: Sequence[Any]) -> Any:
 def when(condition: Any, statement: Any) -> Any:
     """Make a statement that runs on a condition."""
     return tirx.IfThenElse(condition, statement, None)
-
-
-def sequence(statements: Sequence[Any]) -> Any:
-    """Some statements, one after the other."""
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
 
 
 def local(name: str, size: int, dtype: str = "uint32") -> Any:

@@ -6,9 +6,9 @@ from typing import Any
 
 from tvm import tirx
 
-from .fragment_nest import substitute
-from .pipeline_expand import renewed, sequence
-from .rebuild import loop_with
+from ..analysis.tir import substitute
+from .pipeline_expand import renewed
+from .rebuild import loop_with, sequence
 
 __all__ = ["shares"]
 

@@ -15,6 +15,7 @@ from ..analysis.access import element_bytes
 from ..analysis.index_info import IndexAnalyzer
 from ..analysis.pointers import OPAQUE, POINTER_OPS, PointerOp, pointer_of
 from ..analysis.shared_access import SharedAccess
+from ..analysis.tir import uses
 from ..errors import LayoutError
 from ..layout.placement import Placement, Strided
 from .rebuild import block_with
@@ -84,7 +85,7 @@ def refuse_unknown(body: Any, buffer: Any, mode: str, block: str) -> None:
         op = POINTER_OPS.get(name)
         if op is not None:
             argument = call.args[op.pointer(call.args)]
-            if _mentions(argument, buffer):
+            if uses(argument, buffer):
                 pointer = pointer_of(call, op)
                 if pointer is None or not pointer[0].same_as(buffer) or not op.bytes(call.args):
                     refuse(call)
@@ -93,7 +94,7 @@ def refuse_unknown(body: Any, buffer: Any, mode: str, block: str) -> None:
             refuse(call)
 
     def view(node: Any) -> None:
-        if not node.buffer.same_as(buffer) and _mentions(node.data, buffer):
+        if not node.buffer.same_as(buffer) and uses(node.data, buffer):
             refuse(f"the view {node.buffer.name}")
 
     rules = [(tvm.ir.Call, look), (tirx.DeclBuffer, view)]
@@ -117,13 +118,7 @@ def _names(call: Any, buffer: Any) -> bool:
     first = call.args[1] if call.op.name == "tirx.tvm_access_ptr" else call.args[0]
     if isinstance(first, tvm.ir.TensorLoad):
         return bool(first.source.same_as(buffer))
-    return _mentions(first, buffer)
-
-
-def _mentions(expr: Any, buffer: Any) -> bool:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, [(tirx.Var, found.append)])
-    return any(var.same_as(buffer) for var in found)
+    return uses(first, buffer)
 
 
 class Rewriter:
@@ -172,7 +167,7 @@ class Rewriter:
         tvm_ffi.structural_walk(body, [(tvm.ir.Call, self._check_pointer)])
         changed = tvm_ffi.structural_map(body, rules, order="post")
         for one, _ in self._swizzled:
-            if _mentions(changed, one.buffer):
+            if uses(changed, one.buffer):
                 raise LayoutError(
                     f"Buffer {one.buffer.name}, swizzled by block {one.block} ({one.name}), is "
                     "used in a way that the swizzle cannot follow."

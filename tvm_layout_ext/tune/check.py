@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .backend import Backend, ReportedError, try_one
+from .backend import Backend, ReportedError, failure_text, try_one
 from .knobs import Config
 from .measurement import Measurement
 from .operator import Operator, find_operator
@@ -89,17 +89,11 @@ def check(record: Record, runner: str = "auto", operator: Operator | None = None
         _, winner = try_one(backend, task, record.config)
         backend.verify(record.config)
     except Exception as error:
-        return Checked(record, backend.name, None, None, _failure(error))
+        return Checked(record, backend.name, None, None, failure_text(error))
     else:
         return _against_default(record, backend, task, winner)
     finally:
         backend.close()
-
-
-def _failure(error: Exception) -> str:
-    if isinstance(error, ReportedError):
-        return str(error)
-    return f"{type(error).__name__}: {str(error).strip() or 'no text'}"
 
 
 def _against_default(record: Record, backend: Backend, task: Task, winner: Measurement) -> Checked:

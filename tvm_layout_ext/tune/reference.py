@@ -7,7 +7,7 @@ than any kernel that adds up in another order.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir import SBlock
 
 from ..analysis.contraction import read_contraction
+from ..analysis.tir import loads_in
 from ..errors import ScheduleError
 from .operator import Tolerance
 
@@ -102,7 +103,7 @@ def _index_limits(func: tirx.PrimFunc) -> dict[str, int]:
 
     def look(indices: Sequence[Any], shape: Sequence[Any]) -> None:
         for index, extent in zip(indices, shape, strict=True):
-            for load in _loads(index):
+            for load in loads_in(index):
                 name, most = load.source.name, int(extent)
                 limits[name] = min(limits.get(name, most), most)
 
@@ -114,12 +115,6 @@ def _index_limits(func: tirx.PrimFunc) -> dict[str, int]:
         ],
     )
     return limits
-
-
-def _loads(expression: Any) -> Iterator[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expression, [(tvm.ir.TensorLoad, found.append)])
-    return iter(found)
 
 
 def _has_call(func: tirx.PrimFunc, names: frozenset[str]) -> bool:

@@ -20,8 +20,6 @@ from .stored import Stored
 
 __all__ = ["Selection", "bare", "current_versions", "same_function", "select"]
 
-_MOST_EXTENT = 2**31 - 1
-
 
 def current_versions() -> tuple[str, str]:
     """Of TVM and of this package, as records name them."""

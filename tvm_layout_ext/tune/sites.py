@@ -12,12 +12,11 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 
 from ..analysis.access import element_bytes
 from ..analysis.sectors import evaluate
+from ..analysis.tir import loads_in
 from ..hardware import WARP_SIZE
 
 __all__ = ["Loop", "Site", "read_sites"]
@@ -206,9 +205,7 @@ class _Reader:
         yield from self.visit(block.body, inside)
 
     def _store(self, stmt: Any, around: _Around) -> Iterator[Site]:
-        loads: list[Any] = []
-        tvm_ffi.structural_walk(stmt.value, [(tvm.ir.TensorLoad, loads.append)])
-        for load in loads:
+        for load in loads_in(stmt.value):
             if not (around.reduces and load.source.same_as(stmt.buffer)):
                 yield self._site(load.source, "load", load.indices, around)
         yield self._site(stmt.buffer, "store", stmt.indices, around)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...tune.knobs import describe
 from ...tune.records import Record
-from ..tuning import config_text, score_text
+from ..tuning import score_text
 from .drawing import Frame, Scale, mark, sheet
 
 __all__ = ["Convergence", "Step", "convergence", "convergence_svg"]
@@ -79,7 +80,7 @@ def _detail(record: Record) -> str:
     if record.score is None:
         return f"trial {record.trial} failed, {record.error_class}: {record.error_text}"
     kind = "" if record.measured else "modelled cost "
-    return f"trial {record.trial}: {kind}{score_text(record)}; {config_text(record.config)}"
+    return f"trial {record.trial}: {kind}{score_text(record)}; {describe(record.config)}"
 
 
 def convergence_svg(curve: Convergence) -> str:

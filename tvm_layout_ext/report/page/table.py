@@ -133,25 +133,25 @@ def _score_columns(measured: bool, best: float | None) -> list[_Source]:
         return [trial, cost, ratio]
     return [
         trial,
-        _Source("median us", "median of the repeats", _scaled("median", 1e6), _figures),
+        _Source("median us", "median of the repeats", _microseconds("median"), _figures),
         ratio,
-        _Source("spread us", "distance of the quartiles", _scaled("spread", 1e6), _figures),
+        _Source("spread us", "distance of the quartiles", _microseconds("spread"), _figures),
         _Source("GB/s", "least traffic over the median", lambda r: r.gbps or None, _figures),
         _Source("TFLOPS", "work over the median", lambda r: r.tflops or None, _figures),
         _Source("MHz", "clock of the multiprocessors", lambda r: r.clock_mhz, _figures),
         _Source(
             "modelled us",
             "forecast of the closed-form model, no measurement",
-            _scaled("modelled_seconds", 1e6),
+            _microseconds("modelled_seconds"),
             _figures,
         ),
     ]
 
 
-def _scaled(name: str, factor: float) -> Callable[[Record], float | None]:
+def _microseconds(name: str) -> Callable[[Record], float | None]:
     def read(record: Record) -> float | None:
         value = getattr(record, name) if record.score is not None else None
-        return None if value is None else value * factor
+        return None if value is None else value * 1e6
 
     return read
 

@@ -11,12 +11,13 @@ from ...errors import LayoutError, LayoutExtError, ScheduleError, TargetError
 from ...target import cuda_target
 from ...tune.cost import FORMULA
 from ...tune.cubin import CompileError, PtxasError
+from ...tune.knobs import describe
 from ...tune.operator import find_operator
 from ...tune.ranking import best_first
 from ...tune.records import Record
 from ...tune.search import make_task
 from ..comparison import COUNTERS
-from ..tuning import config_text, score_text
+from ..tuning import score_text
 from .convergence import Convergence, convergence
 from .drawing import number
 from .kernel import Kernel, kernel_of
@@ -224,7 +225,7 @@ def _facts(
     if winner.tflops:
         facts.append(("arithmetic", f"{number(winner.tflops)} TFLOPS"))
     checked = winner.verified_on or "not verified"
-    return [*facts, ("verified on", checked), trials, ("configuration", config_text(winner.config))]
+    return [*facts, ("verified on", checked), trials, ("configuration", describe(winner.config))]
 
 
 def _conditions(group: Sequence[Record], shown: Record) -> list[tuple[str, str]]:
