@@ -21,8 +21,8 @@ from tvm_layout_ext import decisions
 from tvm_layout_ext.analysis.contraction import Contraction, read_contraction
 from tvm_layout_ext.errors import LayoutExtError, ScheduleError
 from tvm_layout_ext.hardware import Architecture
-from tvm_layout_ext.intrin.instructions import choose
 from tvm_layout_ext.schedules import gemm
+from tvm_layout_ext.schedules._gemm_types import check_instruction
 from tvm_layout_ext.tune.generic import digest_of
 from tvm_layout_ext.tune.knobs import Config, Knob, Refusal, knob
 from tvm_layout_ext.tune.operator import Operator, Shape
@@ -244,17 +244,10 @@ def _products(sch: s_tir.Schedule, products: dict[str, Contraction]) -> _Plan:
 def _check_product(
     product: Contraction, config: Config, architecture: Architecture
 ) -> Refusal | None:
-    try:
-        instruction = choose("auto", product.operand, product.sums, architecture)
-    except ScheduleError as error:
-        return Refusal("no instruction", str(error))
-    if int(config["tile_k"]) % instruction.k:
-        return Refusal(
-            "tile of instruction",
-            f"tile_k {config['tile_k']} is no multiple of the {instruction.k} of "
-            f"{instruction.name}.",
-        )
-    return gemm.check(_sizes(product), product.operand, config, architecture)
+    types = product.operand, product.sums
+    return check_instruction("auto", *types, int(config["tile_k"]), architecture) or gemm.check(
+        _sizes(product), product.operand, config, architecture
+    )
 
 
 def _sizes(product: Contraction) -> Shape:

@@ -1,4 +1,11 @@
-"""Matrix product ``C = A @ B`` on tensor cores, by ``mma.sync``.
+"""Matrix product ``C = A @ B`` on tensor cores, by ``mma.sync``, of every type that they take.
+
+Products of ``float32`` are computed as tf32, as Triton's ``tl.dot`` does by default
+(``input_precision="tf32"``): operands keep 10 of their 23 bits of mantissa. They are a computation
+of their own, marked by annotation :data:`._gemm_types.PRECISION`; :mod:`.matmul` is the exact one.
+8-bit integers are added up exactly in ``int32``, which is also C's type; C of 8-bit floats is
+``float16``, of all others the operands' type. B is stored K x N for every type; ``ldmatrix`` cannot
+transpose one of 8 or 32 bits, whose elements are loaded one by one.
 
 A block computes a tile of C, in steps along K: its threads copy a tile of A and one of B into
 shared memory, each warp loads fragments of both into registers (``ldmatrix``, or plain loads of
@@ -6,7 +13,7 @@ operands that it cannot transpose) and multiplies them into its own part of C, w
 registers. The results leave through shared memory, in rows of 16 bytes a thread.
 
 Tiles are copied ``stages - 1`` steps ahead, and lie swizzled or padded so that every access is free
-of bank conflicts; :class:`Copy` says what padding asks of the copies. Blocks run in groups of rows,
+of bank conflicts; :mod:`._gemm_copies` says what padding asks of the copies. Blocks run in groups of rows,
 which share tiles in the L2 cache. :func:`multiply` takes any layout of the operands, batches,
 ragged sizes and whatever is computed from the product element by element.
 
@@ -19,25 +26,34 @@ only moves blocks that read the same tiles near to each other.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from tvm import s_tir
 
 from tvm_layout_ext import te
 from tvm_layout_ext.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE, Architecture
 from tvm_layout_ext.intrin import INSTRUCTIONS
+from tvm_layout_ext.schedules import _split_k
+from tvm_layout_ext.schedules._gemm_copies import copy_of, dealt
 from tvm_layout_ext.schedules._gemm_space import check_grid, prune
-from tvm_layout_ext.schedules._split_k import SLICES, add_up, fit
-from tvm_layout_ext.schedules.matmul import compute, inputs
+from tvm_layout_ext.schedules._gemm_types import (
+    DTYPES,
+    check_instruction,
+    compute,
+    inputs,
+    numbers,
+    reference,
+    tolerance,
+    traffic,
+)
+from tvm_layout_ext.schedules._split_k import SLICES, add_up
 from tvm_layout_ext.transform.launch_bounds import MIN_BLOCKS
 from tvm_layout_ext.tune.knobs import Config, Refusal, knob
-from tvm_layout_ext.tune.operator import Operator, Tolerance
+from tvm_layout_ext.tune.operator import Operator
 
 # The defaults do 434 TFLOPS at 4096^3 in float16 on an H200 (benchmarks/results/
 # h200_gemm_sweep_best.json), and the best, 256x128x64 and 128x256x64 by eight warps, 449 and 448.
@@ -59,60 +75,11 @@ KNOBS = (
 #: Registers that a thread can have, and those that addresses and counters take of them: nvcc
 #: compiles 192 sums, 40 of fragments and 20 of these into 253 without a spill.
 REGISTERS, ADDRESSES = 255, 20
+#: Types whose spaces stay as they are, for sweeps of them are recorded by index: blocks of 16 warps
+#: are not held to the 128 registers that a thread of them can have.
+SWEPT = ("float16", "bfloat16")
 #: Bytes along K of a row of a fragment: two rows of a matrix of ``ldmatrix``, of any type.
 STEP_BYTES = 32
-
-
-@dataclass(frozen=True)
-class Copy:
-    """How threads copy a tile to shared memory.
-
-    Under a swizzle, and where rows are multiples of 128 bytes, neighbouring lanes copy neighbouring
-    vectors. Other padded rows need more: a quarter of a warp (a half, for 8-byte accesses) must
-    meet each bank once, whether it writes the tile or reads fragments from it, so it has to write
-    as many rows as it reads.
-
-    * ``ldmatrix`` reads 8 rows of 16 bytes: a pad of 16 bytes, and phases of 8 rows.
-    * Plain loads of 32-bit elements read 4 rows of 8: a pad of 32 bytes, and phases of 4 rows by
-      2 neighbouring vectors.
-    * Plain loads of 8-bit elements read every fourth of 16 rows: a pad of 8 bytes, which leaves
-      vectors of 8 bytes, and phases of 16 rows.
-
-    An asynchronous copy takes a wavefront for each pair of a global line and a shared row of 128
-    bytes, and more where sectors are torn (:mod:`tvm_layout_ext.simulate.counters`). So it moves
-    whole rows of a tile, and costs least under a swizzle where these have 128 bytes: no map of the
-    lanes spares rows of 64 bytes, or padded ones, their further wavefronts.
-
-    Attributes
-    ----------
-    vector : int
-        Elements of an access.
-    pad : int
-        Elements that padding adds to a row.
-    rows, neighbours : int
-        Rows of a phase, and vectors side by side in one.
-    """
-
-    vector: int
-    pad: int = 0
-    rows: int = 1
-    neighbours: int = 1
-
-
-def copy_of(bits: int, k_major: bool, row: int, swizzle: str) -> Copy:
-    """Choose the copy of an operand whose rows in global memory have ``row`` elements."""
-    width, pad, rows, neighbours = 16, 0, 1, 1
-    if swizzle == "pad":
-        if k_major or bits == 16:
-            pad, rows = 16, 8
-        elif bits == 32:
-            pad, rows, neighbours = 32, 4, 2
-        else:
-            width, pad, rows = 8, 8, 16
-    vector = width * 8 // bits
-    while row % vector:
-        vector //= 2
-    return Copy(vector, pad * 8 // bits, rows, neighbours)
 
 
 def multiply(sch: s_tir.Schedule, block: str, config: Config, instruction: str = "auto") -> None:
@@ -162,15 +129,32 @@ def _warp_tile(config: Config) -> tuple[int, int]:
     return m, n
 
 
-def registers(config: Config) -> int:
+def registers(config: Config, widened: bool = False) -> int:
     """Estimate the registers of a thread: sums, fragments of a step, addresses.
 
-    Prefetched fragments are there twice.
+    Prefetched fragments are there twice; those that ptxas widens to halves four times, as nvcc
+    then takes 181 registers for a warp's tile of 64x32, and spills some of 64x64.
     """
     m, n = _warp_tile(config)
     depth = STEP_BYTES // BANK_BYTES
-    fragments = (m + n) * depth // WARP_SIZE * (1 + int(config["prefetch"]))
+    fragments = (m + n) * depth // WARP_SIZE * (4 if widened else 1 + int(config["prefetch"]))
     return m * n // WARP_SIZE + fragments + ADDRESSES
+
+
+def _check_registers(dtype: str, config: Config, architecture: Architecture) -> Refusal | None:
+    # Hopper's mma.sync has no fp8; ptxas makes products of halves of it.
+    wanted = registers(config, "float8" in dtype and architecture.capability == (9, 0))
+    most = REGISTERS
+    if dtype not in SWEPT:
+        threads = WARP_SIZE * int(config["warps_m"]) * int(config["warps_n"])
+        most = min(most, architecture.registers_per_sm // threads)
+    if wanted <= most:
+        return None
+    sums = prod(_warp_tile(config)) // WARP_SIZE
+    return Refusal(
+        "registers",
+        f"A thread would need about {wanted} registers, {sums} of them for sums; {most} are there.",
+    )
 
 
 def fetch(
@@ -238,42 +222,10 @@ def store(
         sch.unroll(loop)
 
 
-def dealt(vectors: int, size: int, gap: int) -> tuple[int, int, int]:
-    """Deal rows to lanes that read them, so that no phase of a request meets a bank twice.
-
-    Phases that lie in one row meet none. Where rows are shorter, as many as fill a phase are taken
-    so far apart that they lie side by side in the banks; some lanes of a ragged row stay idle.
-
-    Parameters
-    ----------
-    vectors, size : int
-        Of a row, and bytes of one.
-    gap : int
-        Bytes by which each row is shifted against the banks; 16 or 32.
-
-    Returns
-    -------
-    tuple of int
-        Lanes for a row, rows of a phase, and how many rows lie from one of these to the next.
-
-    Examples
-    --------
-    Rows of 16 vectors; of 25 vectors of 4 bytes; of 3 vectors of 16 bytes:
-
-    >>> dealt(16, 16, 16), dealt(25, 4, 16), dealt(3, 16, 32)
-    ((16, 1, 1), (32, 1, 1), (4, 2, 2))
-    """
-    phase = WARP_SIZE * BANK_BYTES // max(size, BANK_BYTES)
-    if vectors > phase // 2:
-        return -(-vectors // phase) * phase, 1, 1
-    across = max(1 << (vectors - 1).bit_length(), gap // max(size, BANK_BYTES))
-    return across, phase // across, max(1, across * size // gap)
-
-
 def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
     """How: :func:`multiply`."""
     sch = s_tir.Schedule(te.create_prim_func(list(tensors)).with_attr("global_symbol", "main"))
-    multiply(sch, "product", config)
+    multiply(sch, "product", config, numbers(str(tensors[0].dtype)).instruction)
     return sch
 
 
@@ -284,13 +236,13 @@ def shared_bytes(dtype: str, config: Config) -> int:
     which have 32 bits and wider padding, that of both.
     """
     m, n, k = (int(config[f"tile_{dim}"]) for dim in "mnk")
-    size = np.dtype(dtype).itemsize
+    size, result = (np.dtype(name).itemsize for name in (dtype, numbers(dtype).result))
     mode = str(config["swizzle"])
     a, b = (copy_of(8 * size, k_major, m * n * k, mode) for k_major in (True, False))
     operands = [int(config["stages"]) * x * size for x in (m * (k + a.pad), k * (n + b.pad))]
     if int(config.get("split_k", 1)) > 1:
         return max(sum(operands), m * (n * 4 + 32))
-    return sum(operands) + max(0, m * (n * size + 16) - max(operands))
+    return sum(operands) + max(0, m * (n * result + (16 if result == 2 else 32)) - max(operands))
 
 
 def check(
@@ -298,18 +250,16 @@ def check(
 ) -> Refusal | None:
     """Why a configuration is not legal, or None."""
     v = {name: int(value) for name, value in config.items() if name != "swizzle"}
-    if (wanted := registers(config)) > REGISTERS:
-        sums = prod(_warp_tile(config)) // WARP_SIZE
-        return Refusal(
-            "registers",
-            f"A thread would need about {wanted} registers, {sums} of them for sums; "
-            f"{REGISTERS} are there.",
-        )
+    if found := _check_registers(dtype, config, architecture):
+        return found
     for name, length in zip(("tile_m", "tile_n", "tile_k"), shape, strict=True):
         if v[name] > max(64, 2 * length):
             return Refusal(
                 "tile too large", f"{name} {v[name]} is over twice the {length} there are."
             )
+    of = numbers(dtype)
+    if found := check_instruction(of.instruction, dtype, of.sums, v["tile_k"], architecture):
+        return found
     size = shared_bytes(dtype, config)
     if size > architecture.shared_per_block:
         return Refusal(
@@ -318,30 +268,26 @@ def check(
     return check_grid(shape, v, architecture)
 
 
-def reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Multiply in float64."""
-    product = a.astype(np.float64) @ b.astype(np.float64)
-    return product.astype(a.dtype)
+def fit(
+    shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
+) -> dict[str, int]:
+    """Choose the defaults that depend on type and shape: eight warps for fp8, and slices of K.
 
-
-def tolerance(shape: tuple[int, ...], dtype: str) -> Tolerance:
-    """Allow for float32 sums of K terms, and for one rounding to the output type.
-
-    Tensor cores cut sums off rather than round them, once for each 16 terms, and sums of products
-    of normally distributed numbers are of the size of the root of K.
+    Eight warps of 64x32 without prefetch are what did best for fp8 at 8192^3 on an H200 (305
+    TFLOPS, ``benchmarks/results/h200_gemm.json``); four would spill.
     """
-    depth = shape[2]
-    return Tolerance(
-        rtol=2 * float(ml_dtypes.finfo(dtype).eps),
-        atol=float(math.ceil(depth / 16) * math.sqrt(depth) * 2.0**-23 + depth * 2.0**-24 + 1e-6),
-    )
+    wide = {"tile_m": 128, "tile_n": 128, "warps_m": 2, "warps_n": 4, "prefetch": 0}
+    taken = wide if "float8" in dtype and min(shape[:2]) >= 128 else {}
+    slices = _split_k.fit(shape, dtype, dict(config) | taken, architecture)
+    # Slices are tried with prefetch only.
+    return slices if slices["split_k"] > 1 else taken | slices
 
 
 OPERATOR = Operator(
     name="gemm",
     dims=("M", "N", "K"),
     parallel=("M", "N"),
-    dtypes=("float16", "bfloat16"),
+    dtypes=DTYPES,
     knobs=KNOBS,
     compute=compute,
     schedule=schedule,
@@ -349,9 +295,7 @@ OPERATOR = Operator(
     inputs=inputs,
     reference=reference,
     flops=lambda shape: 2 * shape[0] * shape[1] * shape[2],
-    traffic=lambda shape, dtype: (
-        np.dtype(dtype).itemsize * (shape[0] * shape[2] + shape[2] * shape[1] + shape[0] * shape[1])
-    ),
+    traffic=traffic,
     tolerance=tolerance,
     prune=prune,
     fit=fit,
