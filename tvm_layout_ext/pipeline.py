@@ -36,7 +36,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.CheckAssumptions,
     ),
     # Reductions over threads still say what they sum.
-    "s_tir.LowerCrossThreadReduction": (transform.GuardReductions,),
+    "s_tir.LowerCrossThreadReduction": (transform.GuardReductions, transform.LowerSharedResults),
     # Block iterators have become loops; nothing has taken the indices apart yet.
     "s_tir.StmtSimplify": (transform.StraightenIndices,),
     # Paddings are in the strides by now, indices count from the tile's corner.

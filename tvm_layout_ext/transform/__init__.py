@@ -17,6 +17,7 @@ from .launch_bounds import SetLaunchBounds
 from .launch_clusters import LaunchClusters
 from .lower_async_copy import LowerAsyncCopy
 from .lower_fragment import LowerFragment
+from .lower_shared_results import LowerSharedResults
 from .lower_tensor_core import LowerTensorCore
 from .lower_warp_memory import LowerWarpMemoryFully
 from .mark_annotated import MarkAnnotated
@@ -48,6 +49,7 @@ __all__ = [
     "LowerAsyncCopy",
     "LowerEvictionPolicy",
     "LowerFragment",
+    "LowerSharedResults",
     "LowerTensorCore",
     "LowerWarpMemoryFully",
     "MarkAnnotated",

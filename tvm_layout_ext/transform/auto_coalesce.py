@@ -19,7 +19,7 @@ from .coalesce_choice import Outcome, Way, choose
 from .coalesce_direct import schedule_copy, schedule_direct
 from .coalesce_request import DONE, NAME, Request, request_of
 from .coalesce_ways import as_it_is, list_ways
-from .lent_buffers import lend_for_update
+from .lent_buffers import lend_for_update, lend_for_writers
 from .mark_annotated import ANNOTATION_PREFIX
 from .part_reads import part_reads
 
@@ -33,8 +33,9 @@ def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
     """Re-map a block of a schedule; everything done to it is traced.
 
     Where no traced primitive does what is needed, the block is only marked, and the pass maps it
-    when the program is lowered: where reads of one buffer have to be parted first, and where the
-    block updates a buffer in place.
+    when the program is lowered: where reads of one buffer have to be parted first, where the block
+    updates a buffer in place, and where it is a reduction into, or to be staged before, a buffer
+    that other blocks write, too.
 
     Parameters
     ----------
@@ -62,7 +63,7 @@ def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
 def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Way | None]:
     nest = read_nest(sch, block)
     check(nest)
-    lent = lend_for_update(sch, block, nest)
+    lent = lend_for_update(sch, nest)
     if lent is None:
         return _decide_apart(sch, block, nest, request, ())
     nest = read_nest(lent.sch, lent.block)
@@ -79,10 +80,26 @@ def _decide_apart(
     free = free_loops(nest, inside=kernel is not None)
     ways = [way for way in list_ways(nest, free, kernel, request) if way.path not in illegal]
     before = _count_before(sch, block, nest, free, kernel, request)
-    ways = [_in_parted_reads(sch, block, nest, way, request) for way in ways]
+    ways = [_in_own_program(sch, block, nest, way, request) for way in ways]
     outcome, way = choose(sch, block, nest, before, ways)
     decisions.note(NAME, str(nest.block.name_hint), outcome.text, refused=way is None)
     return outcome, way
+
+
+def _in_own_program(sch: Any, block: Any, nest: Nest, way: Way, request: Request) -> Way:
+    """Take a way to a program that TensorIR takes it in, where it does not in the schedule's."""
+    lent = lend_for_writers(sch, nest) if way.path in ("staged", "reduction") else None
+    if lent is None:
+        return _in_parted_reads(sch, block, nest, way, request)
+    own = read_nest(lent.sch, lent.block)
+    way = replace(_ways_of(own, way.path, request)[0], lent=lent)
+    return _in_parted_reads(lent.sch, lent.block, own, way, request)
+
+
+def _ways_of(nest: Nest, path: str, request: Request) -> list[Way]:
+    """List the ways of one path for a block that is in no kernel."""
+    free = free_loops(nest, inside=False)
+    return [way for way in list_ways(nest, free, None, request) if way.path == path]
 
 
 def _in_parted_reads(sch: Any, block: Any, nest: Nest, way: Way, request: Request) -> Way:
@@ -95,10 +112,10 @@ def _in_parted_reads(sch: Any, block: Any, nest: Nest, way: Way, request: Reques
     if parted is None:
         return way
     own = read_nest(parted.sch, parted.block)
+    found = _ways_of(own, "staged", request)
     free = free_loops(own, inside=False)
-    found = [way for way in list_ways(own, free, None, request) if way.path == "staged"]
     before = _count_before(parted.sch, parted.block, own, free, None, request)
-    return replace(found[0], parted=parted, before=before) if found else way
+    return replace(found[0], parted=parted, before=before, lent=way.lent) if found else way
 
 
 def _count_before(

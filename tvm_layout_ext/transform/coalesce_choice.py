@@ -179,9 +179,11 @@ def _try(
     iterations = prod(stand_in(loop.extent) for loop in nest.loops)
     for way in ways:
         parted = way.parted
-        start, own, names = (
-            (parted.sch, parted.block, parted.originals) if parted else (sch, block, {})
-        )
+        start, own, names = sch, block, {}
+        if way.lent is not None:
+            start, own = way.lent.sch, way.lent.block
+        if parted is not None:
+            start, own, names = parted.sch, parted.block, parted.originals
         trial = start.copy()
         try:
             text, touching = way.apply(trial, own)

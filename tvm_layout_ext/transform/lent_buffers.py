@@ -63,7 +63,6 @@ class LentBuffers:
         return _schedule(tvm.IRModule(functions, attrs=sch.mod.attrs), self.func, name)
 
 
-
 def lend_for_update(sch: Any, nest: Nest) -> LentBuffers | None:
     """Lend buffers to a block that updates some in place, if it does.
 
@@ -119,9 +118,7 @@ def lend_for_writers(sch: Any, nest: Nest) -> LentBuffers | None:
     return _lend(sch, nest, [], shared) if shared else None
 
 
-def _lend(
-    sch: Any, nest: Nest, read: Sequence[Any], written: Sequence[Any]
-) -> LentBuffers:
+def _lend(sch: Any, nest: Nest, read: Sequence[Any], written: Sequence[Any]) -> LentBuffers:
     """Let a block read and write copies of the declarations of some buffers."""
     block = nest.block
     place = _function_of(sch, block)
