@@ -68,7 +68,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.GuardVectors,
     ),
     # After it, threadIdx.x hides behind let variables.
-    "tirx.CommonSubexprElim": (transform.LowerWarpMemoryFully,),
+    "tirx.CommonSubexprElim": (transform.LowerWarpMemoryFully, transform.PackBytes),
     # Shared buffers have their final places, reductions over threads their own barriers. Whatever
     # looks at stores has done so after PlanSync.
     "tirx.SplitHostDevice": (transform.PlanSync, transform.LowerEvictionPolicy),

@@ -139,3 +139,17 @@ def test_compared_values_take_vectors_that_can_be_compiled(dtype: str, transpose
     report = simulate(sch, values, None)
     read = values.T if transposed else values
     np.testing.assert_array_equal(report.outputs["B"], np.where(read > 0, read, 1))
+
+
+@pytest.mark.parametrize(("dtype", "vector_bytes"), [("int8", 4), ("uint8", 16)])
+def test_quotients_take_vectors_that_can_be_compiled(dtype: str, vector_bytes: int) -> None:
+    """TVM compares to round signed quotients down, and unsigned ones need no rounding."""
+    a = te.placeholder((64, 64), dtype, "A")
+    third = te.compute((64, 64), lambda i, j: a[i, j] // tirx.const(3, dtype), "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, third]))
+    sch.auto_coalesce("B")
+    assert tlx.build(sch, target=cuda_target("sm_90"))
+    values = np.random.default_rng(0).integers(-99, 99, (64, 64)).astype(dtype)
+    report = simulate(sch, values, None)
+    np.testing.assert_array_equal(report.outputs["B"], values // np.array(3, dtype))
+    assert {access.vector_bytes for access in report.accesses} == {vector_bytes}

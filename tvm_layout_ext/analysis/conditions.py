@@ -13,6 +13,8 @@ from .._compat import LIKELY
 __all__ = ["compares_values", "conjuncts", "is_zero"]
 
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+#: TVM rounds signed quotients down by a comparison.
+_ROUNDED = (tirx.FloorDiv, tirx.FloorMod)
 
 
 def conjuncts(condition: Any) -> list[Any]:
@@ -36,7 +38,7 @@ def is_zero(value: Any) -> bool:
 
 
 def compares_values(body: Any) -> bool:
-    """Whether a statement selects, or compares what it loads: vectors of truth values, if any.
+    """Whether a statement selects, or compares or rounds what it loads: vectors of truth values.
 
     The condition of an ``if_then_else`` on indices alone stays a scalar.
     """
@@ -45,7 +47,10 @@ def compares_values(body: Any) -> bool:
     def look(comparison: Any) -> None:
         tvm_ffi.structural_walk(comparison, [(tvm.ir.TensorLoad, found.append)])
 
-    tvm_ffi.structural_walk(
-        body, [(tirx.Select, found.append), *((kind, look) for kind in _COMPARISONS)]
-    )
+    def rounded(quotient: Any) -> None:
+        if not str(quotient.ty).startswith("uint"):
+            look(quotient)
+
+    rules = [(tirx.Select, found.append), *((kind, look) for kind in _COMPARISONS)]
+    tvm_ffi.structural_walk(body, [*rules, *((kind, rounded) for kind in _ROUNDED)])
     return bool(found)

@@ -97,7 +97,7 @@ class Count:
 def instructions(width: int) -> list[tuple[int, int]]:
     """Split a thread's access into instructions, as ``(offset, bytes)``.
 
-    TVM writes a vector as one access of a CUDA vector type, which is as aligned as the largest power
+    TVM writes a vector as one access of a CUDA vector type, which is aligned to the largest power
     of two in its size: ``float3`` to 4 bytes, ``uint3`` of six halves to 4, ``uchar3`` to 1,
     ``ulonglong3`` to 8. ``ptxas`` (CUDA 13.0, sm_90a) makes it instructions of that width, 16 bytes
     at most. That holds for loads and stores of 1 to 32 bytes, plain or under a condition: a choice

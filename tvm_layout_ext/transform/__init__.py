@@ -23,6 +23,7 @@ from .lower_warp_memory import LowerWarpMemoryFully
 from .mark_annotated import MarkAnnotated
 from .multi_stage_buffer import InjectMultiStageBuffer
 from .overlap_launches import OverlapLaunches
+from .pack_bytes import PackBytes
 from .plan_sync import PlanSync
 from .prefetch_registers import PrefetchSharedToRegister
 from .rasterize_blocks import RasterizeBlocks
@@ -54,6 +55,7 @@ __all__ = [
     "LowerWarpMemoryFully",
     "MarkAnnotated",
     "OverlapLaunches",
+    "PackBytes",
     "PlanSync",
     "PrefetchSharedToRegister",
     "RasterizeBlocks",

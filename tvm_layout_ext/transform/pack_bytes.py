@@ -1,0 +1,73 @@
+"""Write vectors of more than four equal bytes or shorts as vectors of words, which TVM can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from .mark_annotated import MARK
+
+__all__ = ["PackBytes"]
+
+_WORD_BYTES = 4
+#: Times an element of so many bytes, a word full of it.
+_REPEATED = {1: 0x01010101, 2: 0x00010001}
+#: TVM has CUDA types of one element a lane up to here; longer ones are ``int2``, ``uint4``, ...
+_OWN_LANES = 4
+_KINDS = ("int8", "uint8", "int16", "uint16", "float8_e4m3fn", "float8_e5m2")
+
+
+def _packed(spread: Any) -> Any:
+    kind = str(spread.value.ty)
+    if kind not in _KINDS or not isinstance(spread.lanes, int | tirx.IntImm):
+        return spread
+    lanes, size = int(spread.lanes), tvm.DataType(kind).bits // 8
+    words, rest = divmod(lanes * size, _WORD_BYTES)
+    if lanes <= _OWN_LANES or rest:
+        return spread
+    return tirx.reinterpret(f"{kind}x{lanes}", tirx.Broadcast(_word(spread.value, size), words))
+
+
+def _word(value: Any, size: int) -> Any:
+    """Fill a word with an element; the sign of one is none of its neighbour's business."""
+    bits = f"uint{8 * size}"
+    if isinstance(value, tirx.IntImm):
+        return tirx.const((int(value.value) & (1 << 8 * size) - 1) * _REPEATED[size], "uint32")
+    if str(value.ty).startswith("float8"):
+        element = tirx.reinterpret(bits, value)
+    else:
+        element = tirx.Cast(bits, value)
+    return tirx.Cast("uint32", element) * tirx.const(_REPEATED[size], "uint32")
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.PackBytes")
+def _pack_bytes(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+    return func.with_body(
+        tvm_ffi.structural_map(func.body, [(tirx.Broadcast, _packed)], order="post")
+    )
+
+
+def PackBytes() -> Any:
+    """Create the pass that spreads an element of 1 or 2 bytes over a long vector by words.
+
+    ::
+
+        T.Broadcast(T.int8(3), 16)
+
+        # becomes
+        T.reinterpret("int8x16", T.Broadcast(T.uint32(0x03030303), 4))
+
+    TVM 0.27 writes the first as ``make_int4`` of 16 arguments, which no compiler takes: neither
+    ``A[i] + 1`` nor a pad of ``int8`` or ``int16`` would compile in vectors of 16 bytes; of FP8 its
+    code generator has no such vectors. An element that is not constant is multiplied by
+    ``0x01010101`` or ``0x00010001``.
+
+    Leaves alone: other types, which TVM writes well; vectors of up to 4 elements, and those that
+    fill no whole words; and functions without an annotation of this package.
+    """
+    return _pack_bytes
