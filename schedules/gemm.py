@@ -13,9 +13,9 @@ operands that it cannot transpose) and multiplies them into its own part of C, w
 registers. The results leave through shared memory, in rows of 16 bytes a thread.
 
 Tiles are copied ``stages - 1`` steps ahead, and lie swizzled or padded so that every access is free
-of bank conflicts; :mod:`._gemm_copies` says what padding asks of the copies. Blocks run in groups of rows,
-which share tiles in the L2 cache. :func:`multiply` takes any layout of the operands, batches,
-ragged sizes and whatever is computed from the product element by element.
+of bank conflicts; :mod:`._gemm_copies` says what padding asks of the copies. Blocks run in groups
+of rows, which share tiles in the L2 cache. :func:`multiply` takes any layout of the operands,
+batches, ragged sizes and whatever is computed from the product element by element.
 
 Knob ``split_k`` cuts K into slices, blocks of their own each, whose partial sums take ``split_k * M
 * N * 4`` bytes of workspace and are added up by a second kernel, which also computes what follows
