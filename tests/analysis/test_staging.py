@@ -11,9 +11,9 @@ from tvm_layout_ext.analysis.shared_tile import (
     conflicts,
     padded,
     place_tile,
-    swizzled,
 )
 from tvm_layout_ext.analysis.staging import Walk, box, load_walk, store_walk, widest_load
+from tvm_layout_ext.analysis.tile_swizzles import swizzled
 
 
 @pytest.mark.matrix

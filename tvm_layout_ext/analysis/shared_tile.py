@@ -9,107 +9,24 @@ Other tiles lie in rows, padded so that few rows meet in a bank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..hardware import BANK_BYTES, WARP_SIZE
-from ..layout import LinearLayout, optimal_swizzle
-from ..layout.linear import log2
+from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
 from ..layout.modes import Modes
 from ..layout.requests import request_wavefronts
-from .staging import LINE_BYTES, Walk, ceil_power
+from .staging import LINE_BYTES, Walk
+from .tile_swizzles import swizzles
 
-__all__ = ["SharedTile", "conflicts", "end_conflicts", "padded", "place_tile", "swizzled"]
+__all__ = ["SharedTile", "conflicts", "end_conflicts", "padded", "place_tile"]
 
 #: More conflicts than any tile has.
 _ANY = 1 << 30
-
-
-def swizzled(
-    tile: Sequence[int],
-    order: Sequence[int],
-    into: Walk,
-    out: Walk,
-    size: int,
-    put: int | None = None,
-) -> list[list[int]]:
-    """Find the shared layout between two walks over a tile.
-
-    Parameters
-    ----------
-    tile : sequence of int
-        Powers of two, in the order of the store.
-    order : sequence of int
-        Dims of the load, the innermost last.
-    into, out : Walk
-        How the tile is filled and read.
-    size : int
-        Bytes of an element.
-    put : int, optional
-        Elements that a thread puts down at once, if not all that it brings at once.
-
-    Returns
-    -------
-    list of list of int
-        Where each bit of each index goes, the dims in the order of the load: the offset of an
-        element is the XOR of these.
-
-    Examples
-    --------
-    >>> from tvm_layout_ext.analysis.staging import load_walk, store_walk
-    >>> into = load_walk([8, 64], [1, 0], 4, 64)
-    >>> out = store_walk([8, 64], 0, vector=4, group=1, size=4, threads=64)
-    >>> swizzled([8, 64], [1, 0], into, out, 4)
-    [[68, 136, 4, 8, 272, 32], [1, 2, 16]]
-    """
-    inner = order[-1]
-    vector = max(put or into.unit[inner], out.unit[inner])
-    kept = vector.bit_length() - 1
-    src, dst = (_vectors(walk, tile, order, kept) for walk in (into, out))
-    place = optimal_swizzle(src, dst, 8 * size * vector).flatten_ins("offset").invert()
-    images = []
-    for dim in order:
-        low = kept if dim == inner else 0
-        bits = range(tile[dim].bit_length() - 1 - low)
-        found = [_offset(place, f"dim{dim}", 1 << bit) << kept for bit in bits]
-        images.append([1 << bit for bit in range(low)] + found)
-    return images
-
-
-def _offset(place: LinearLayout, name: str, index: int) -> int:
-    at = {own: index if own == name else 0 for own in place.in_dims}
-    return place.apply(**at)["offset"]
-
-
-def _vectors(walk: Walk, tile: Sequence[int], order: Sequence[int], kept: int) -> LinearLayout:
-    """Which vectors of the tile the lanes of a warp take, and which come after.
-
-    Registers count with the warps: the swizzle would keep those of both sides together.
-    """
-
-    def vector_of(dim: int, index: int) -> tuple[int, ...]:
-        place = {dim: index >> kept if dim == order[-1] else index}
-        return tuple(place.get(own, 0) for own in order)
-
-    reached = list(walk.unit)
-    found = []
-    for dim, count in walk.pieces:
-        found += [vector_of(dim, reached[dim] << bit) for bit in range(count.bit_length() - 1)]
-        reached[dim] *= count
-    held = [
-        vector_of(dim, 1 << bit)
-        for dim, size in enumerate(walk.unit)
-        for bit in range(size.bit_length() - 1)
-    ]
-    lanes, rest = found[: log2(WARP_SIZE)], found[log2(WARP_SIZE) :] + held
-    sizes = {f"dim{dim}": tile[dim] >> (kept if dim == order[-1] else 0) for dim in order}
-    bases = {"register": [], "lane": list(filter(any, lanes)), "warp": list(filter(any, rest))}
-    return LinearLayout.from_bases({**bases, "block": []}, sizes)
 
 
 @dataclass(frozen=True)
@@ -195,7 +112,7 @@ def place_tile(
     out: Walk,
     size: int,
     *,
-    ragged: bool = False,
+    cut: Collection[int] = (),
     put: int | None = None,
 ) -> tuple[SharedTile, int]:
     """Find the shared layout with the fewest bank conflicts, and count those that remain.
@@ -213,69 +130,62 @@ def place_tile(
         How the tile is filled and read.
     size : int
         Bytes of an element.
-    ragged : bool
-        Some tiles are not full; :func:`_for_part_warps` says when that matters.
+    cut : collection of int
+        Dims along which some tiles are not full; :mod:`.tile_swizzles` says when that matters.
     put : int, optional
         Elements that a thread puts down at once, if not all that it brings at once.
     """
     best, least = None, _ANY
-    if all(extent == ceil_power(extent) for extent in tile):
-        best = SharedTile(tuple(order), swizzled(tile, order, into, out, size, put))
-        least = conflicts((into, out), tile, best, size, put=put)
-        if ragged and least == 0 and size > BANK_BYTES:
-            best = _for_part_warps(tile, best, into, out, size)
+
+    def count(place: SharedTile, most: int) -> int:
+        found = conflicts((into, out), tile, place, size, most=most, put=put)
+        return found or _part_warp_conflicts(tile, place, out, size, cut)
+
+    for images in swizzles(tile, order, into, out, size, cut, put):
+        place = SharedTile(tuple(order), images)
+        found = count(place, least)
+        if found < least:
+            best, least = place, found
+        if least == 0:
+            break
     inner = order[-1]
     width = max(into.unit[inner], out.unit[inner], BANK_BYTES // size)
+    width = min(width, MAX_ACCESS_BYTES // size)
     first = -tile[inner] % width
     for padding in range(first, first + max(width, LINE_BYTES // size) + 1, width):
         if least == 0:
             break
         place = padded(tile, order, padding)
-        found = conflicts((into, out), tile, place, size, most=least, put=put)
+        found = count(place, least)
         if found < least:
             best, least = place, found
     assert best is not None
     return best, least
 
 
-def _for_part_warps(
-    tile: Sequence[int], place: SharedTile, into: Walk, out: Walk, size: int
-) -> SharedTile:
-    """Swap two bits of an index, where lanes at the end of a ragged row would meet a bank twice.
+def _part_warp_conflicts(
+    tile: Sequence[int], place: SharedTile, out: Walk, size: int, cut: Collection[int]
+) -> int:
+    """Count conflicts of a warp that reads a tile, over all ends that the tile may have.
 
-    Of 8-byte elements 16 lanes are a phase, and two phases of a read join where all partners of
-    active lanes sleep: the hardware then wants one wavefront of both. Where 8 lanes lie along the
-    store by 4 along the load, and 2 of the 8 are left, these are 8 lanes of two phases; the swizzle
-    saw to each phase alone. That the second bit along the load goes to the banks of the second bit
-    along the store, not of the first, is as good for whole warps.
+    Other warps read the same pattern, all its offsets changed by one XOR. In padded rows they do
+    not; there it tells of the first.
     """
-    if not _part_warp_conflicts(tile, place, out, size):
-        return place
-    assert place.images is not None
-    for position, bits in enumerate(place.images[:-1]):
-        for one, other in combinations(range(len(bits)), 2):
-            swapped = list(bits)
-            swapped[one], swapped[other] = bits[other], bits[one]
-            images = [*place.images[:position], swapped, *place.images[position + 1 :]]
-            found = SharedTile(place.order, images)
-            if not _part_warp_conflicts(tile, found, out, size) and not conflicts(
-                (into, out), tile, found, size
-            ):
-                return found
-    return place
-
-
-def _part_warp_conflicts(tile: Sequence[int], place: SharedTile, out: Walk, size: int) -> int:
-    """Count conflicts of a warp that reads a swizzled tile, over all ends that the tile may have.
-
-    Other warps read the same pattern, all its offsets changed by one XOR.
-    """
+    inner = place.order[-1]
+    width = min(out.unit[inner] * size, MAX_ACCESS_BYTES)
+    if width <= BANK_BYTES:
+        return 0
     lanes = out.places(len(tile))[:WARP_SIZE]
-    ends = product(*(np.unique(lanes[:, dim]) for dim in range(len(tile))))
+    ends = product(
+        *(
+            np.unique(lanes[:, dim]) if dim in cut else [int(lanes[:, dim].max())]
+            for dim in range(len(tile))
+        )
+    )
     active = np.array([(lanes <= np.array(end)).all(axis=1) for end in ends])
     active = np.pad(active, ((0, 0), (0, WARP_SIZE - len(lanes))))
     starts = np.pad(place.offsets(lanes) * size, (0, WARP_SIZE - len(lanes)))
-    waves, least = request_wavefronts(np.broadcast_to(starts, active.shape), active, size)
+    waves, least = request_wavefronts(np.broadcast_to(starts, active.shape), active, width)
     return int((waves - least).sum())
 
 
@@ -291,15 +201,16 @@ def end_conflicts(
     place : SharedTile
         Without conflicts for whole warps.
     size : int
-        Bytes of an element. Up to 4 a warp is one phase, and part of it meets no bank more often.
+        Bytes of an element. Of requests of up to 4 a lane a warp is one phase, and part of it meets
+        no bank more often.
     extents : sequence of int
         Of the tensor, in the order of the store.
     """
-    if size <= BANK_BYTES:
+    if min(out.unit[place.order[-1]] * size, MAX_ACCESS_BYTES) <= BANK_BYTES:
         return 0
     found = 0
     for end in product(*({t, n % t or t} for n, t in zip(extents, tile, strict=True))):
-        for starts, active, width in _requests([out], tile, place, WARP_SIZE, end):
+        for starts, active, width in _requests([out], tile, place, size, WARP_SIZE, end):
             live = active.any(axis=1)
             waves, least = request_wavefronts(starts[live] * size, active[live], width * size)
             found += int((waves - least).sum())
@@ -336,7 +247,7 @@ def conflicts(
         Most elements of a request, along the load's innermost dim.
     """
     found = 0
-    for starts, active, width in _requests(walks, tile, place, lanes, put=put):
+    for starts, active, width in _requests(walks, tile, place, size, lanes, put=put):
         waves, least = request_wavefronts(starts * size, active, width * size, joins=False)
         found += int((waves - least)[active.any(axis=1)].sum())
         if most is not None and found >= most:
@@ -348,6 +259,7 @@ def _requests(
     walks: Sequence[Walk],
     tile: Sequence[int],
     place: SharedTile,
+    size: int,
     lanes: int,
     end: Sequence[int] | None = None,
     put: int | None = None,
@@ -360,7 +272,7 @@ def _requests(
     for walk in walks:
         places = walk.places(rank)
         active = _by_request((places < np.array(end or tile)).all(axis=1), lanes)
-        width = min(walk.unit[inner], put or walk.unit[inner])
+        width = min(walk.unit[inner], put or walk.unit[inner], MAX_ACCESS_BYTES // size)
         shape = [n // width if dim == inner else n for dim, n in enumerate(walk.unit)]
         step = np.array([width if dim == inner else 1 for dim in range(rank)])
         for element in np.indices(shape).reshape(rank, -1).T:

@@ -102,14 +102,14 @@ def plan_boxes(
     """Plan the ways through a tile that is a power of two along each dim."""
     store = store_of(nest)
     sizes = [loop.size for loop in nest.loops]
-    ragged = any(n is None or n % part for n, part in zip(sizes, tile, strict=True))
+    cut = [d for d, n in enumerate(sizes) if n is None or n % tile[d]]
     vector = min(store_vector(nest, staged, vector_bytes), tile[-1])
     full = vector * store.bytes == MAX_ACCESS_BYTES and tile[-1] * store.bytes >= WIDE_ROW_BYTES
-    if full and store.bytes in _WIDE_ELEMENTS and not ragged:
+    if full and store.bytes in _WIDE_ELEMENTS and not cut:
         wide = _box(nest, staged, tile, most, vector_bytes, WIDE_ROW_BYTES)
         if wide is not None:
             return wide
-    plan = _box(nest, staged, tile, most, vector_bytes, LINE_BYTES, ragged=ragged)
+    plan = _box(nest, staged, tile, most, vector_bytes, LINE_BYTES, cut=cut)
     assert plan is not None
     return plan
 
@@ -122,7 +122,7 @@ def _box(
     vector_bytes: int,
     row_bytes: int,
     *,
-    ragged: bool = False,
+    cut: Sequence[int] = (),
 ) -> Plan | None:
     """Plan a tile of which a warp stores so many bytes of a row.
 
@@ -160,7 +160,7 @@ def _box(
     tiles = []
     for (access, order), width, put in zip(sides, vectors, puts, strict=True):
         into = load_walk(tile, order, width, threads)
-        one, left = _placed(access, tile, order, into, out, put, ragged=ragged)
+        one, left = _placed(access, tile, order, into, out, put, cut=cut)
         if is_wide and (left or one.place.images is None):
             return None
         tiles.append(one)
@@ -187,14 +187,14 @@ def _placed(
     out: Walk,
     put: int,
     *,
-    ragged: bool,
+    cut: Sequence[int],
 ) -> tuple[StagedLoad, int]:
     """Place a load's tile, put down in the widest parts up to ``put`` that meet no bank twice."""
     inner = order[-1]
     found: list[tuple[StagedLoad, int]] = []
     while put >= max(1, out.unit[inner] if found else 1):
         part = put if put < into.unit[inner] else None
-        place, left = place_tile(tile, order, into, out, access.bytes, ragged=ragged, put=part)
+        place, left = place_tile(tile, order, into, out, access.bytes, cut=cut, put=part)
         found.append((StagedLoad(access, into, place, part), left))
         if left == 0:
             break

@@ -24,7 +24,7 @@ from ..analysis.mapping import Mapping, merged_run
 from ..analysis.staged_plan import Plan, StagedLoad, dims_of, plan_tile
 from ..analysis.staging import Walk
 from ..errors import ScheduleError
-from ..hardware import STATIC_SHARED_BYTES, WARP_SIZE
+from ..hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES, WARP_SIZE
 from ..target import shared_limit
 from .coalesce_direct import fuse
 from .coalesce_policy import keep_stores
@@ -230,8 +230,11 @@ def _write_out(
     """
     walk = plan.out
     direct = _vector_loads(sch, block) if walk.unit[-1] > 1 else []
-    words = direct + [
-        sch.cache_read(block, _read_index(sch, block, cache), "local")
+    words = [(one, MAX_ACCESS_BYTES) for one in direct] + [
+        (
+            sch.cache_read(block, _read_index(sch, block, cache), "local"),
+            MAX_ACCESS_BYTES // one.access.bytes,
+        )
         for cache, one in zip(caches, plan.tiles, strict=True)
         if walk.unit[one.dims[-1]] > 1
     ]
@@ -251,8 +254,8 @@ def _write_out(
     sch.vectorize(units[-1])
     if out is not block:
         _compute_in(sch, block, thread, along=None)
-    for word in words:
-        _compute_in(sch, word, thread, along=-1)
+    for word, most in words:
+        _compute_in(sch, word, thread, along=-1, most=most)
     for cache in caches:
         sch.compute_at(cache, grid, preserve_unit_loops=True)
     return out, direct
@@ -309,8 +312,10 @@ def _vector_loads(sch: Any, block: Any) -> list[Any]:
     ]
 
 
-def _compute_in(sch: Any, block: Any, thread: Any, *, along: int | None) -> None:
-    """Compute a block inside a thread, its loops unrolled, or one of them vectorized."""
+def _compute_in(
+    sch: Any, block: Any, thread: Any, *, along: int | None, most: int = MAX_ACCESS_BYTES
+) -> None:
+    """Compute a block inside a thread, its loops unrolled, or one of them in vectors."""
     sch.compute_at(block, thread, preserve_unit_loops=True)
     around = len(sch.get_loops(block)) - _own_loops(sch, block, thread)
     own = sch.get_loops(block)[around:]
@@ -318,6 +323,9 @@ def _compute_in(sch: Any, block: Any, thread: Any, *, along: int | None) -> None
         vector = own.pop(along)
         if along not in (-1, len(own)):
             sch.reorder(*own, vector)
+        if int(sch.get(vector).extent) > most:
+            part, vector = sch.split(vector, [None, most])
+            own.append(part)
         sch.vectorize(vector)
     for loop in own:
         sch.unroll(loop)
