@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from math import prod
+from math import gcd, lcm, prod
 
 import numpy as np
 
@@ -32,22 +32,27 @@ __all__ = ["OneBlock", "moved_sectors", "one_block"]
 _THREADS, _MOST_THREADS = 512, 1024
 #: Draws of layouts for the narrowest requests, and for those that have more lanes than these.
 _DRAWS, _FIRST_DRAWS = 160, 2
+#: Bytes and warps that a slab should have.
+_SLAB_BYTES, _MANY_WARPS = 16 << 10, 8
 #: Steps of a thread: 1,024 threads take 227 sectors each of the most that a block may have.
 _MOST_STEPS = 256
 
 
 @dataclass(frozen=True)
 class OneBlock:
-    """How one block moves a whole tensor.
+    """How one block moves a whole tensor, or one of the slabs that it falls into.
 
     Attributes
     ----------
+    tile : tuple of int
+        The tensor's extents, or fewer along its first dim.
     into, out : Walk
-        Over the tensor, an element a lane.
+        Over the tile, an element a lane.
     place : SharedTile
     threads : int
     """
 
+    tile: tuple[int, ...]
     into: Walk
     out: Walk
     place: SharedTile
@@ -63,7 +68,7 @@ def one_block(
     most: int | None = None,
     limit: int = STATIC_SHARED_BYTES,
 ) -> OneBlock | None:
-    """Plan a tensor as one tile; None if none is found without conflicts.
+    """Plan a tensor as one tile, or as slabs of one; None if none is found without conflicts.
 
     Parameters
     ----------
@@ -85,23 +90,79 @@ def one_block(
     >>> plan.into.lanes, plan.out.lanes, plan.threads, str(plan.place.modes)
     (16, 16, 512, '33:101;100:1')
     """
-    bytes_of_all = prod(extents) * size
-    if bytes_of_all > limit or len(order) < 2:
+    if len(order) < 2:
         return None
-    most = most or (_THREADS if bytes_of_all <= STATIC_SHARED_BYTES else _MOST_THREADS)
-    into = box_walk(extents, order, 1)
-    out = box_walk(extents, range(len(extents)), 1)
-    pairs = _lanes(size, stored)
+    tiles = [*_slabs(extents, order, size, stored, limit), extents]
+    fitting = (tile for tile in tiles if prod(tile) * size <= limit)
+    found = (_plan(tile, extents, order, (size, stored), most, limit) for tile in fitting)
+    return next((plan for plan in found if plan is not None), None)
+
+
+def _plan(
+    tile: tuple[int, ...],
+    extents: tuple[int, ...],
+    order: tuple[int, ...],
+    sizes: tuple[int, int],
+    most: int | None,
+    limit: int,
+) -> OneBlock | None:
+    """Plan one tile, its requests as wide as a layout without conflicts is found for."""
+    size = sizes[0]
+    usual = _THREADS if prod(tile) * size <= STATIC_SHARED_BYTES else _MOST_THREADS
+    into = box_walk(tile, order, 1)
+    out = box_walk(tile, range(len(tile)), 1)
+    pairs = _lanes(*sizes)
     for lanes in pairs:
-        threads = WARP_SIZE * min(most // WARP_SIZE, ceil_power(-(-into.units // min(lanes))))
-        if into.units * WARP_SIZE > _MOST_STEPS * threads * min(lanes):
+        warps, more = (
+            _warps(into.units, lanes, (most or n) // WARP_SIZE, whole=tile == extents)
+            for n in (usual, _MOST_THREADS)
+        )
+        warps = warps if warps >= _MANY_WARPS else more
+        if into.units > _MOST_STEPS * warps * min(lanes):
             continue
         walks = [replace(w, lanes=n) for w, n in zip((into, out), lanes, strict=True)]
         draws = _DRAWS if lanes == pairs[-1] else _FIRST_DRAWS
-        place = find_layout(extents, order, walks, size, limit, draws)
+        place = find_layout(tile, order, walks, size, limit, draws)
         if place is not None:
-            return OneBlock(walks[0], walks[1], place, threads)
+            return OneBlock(tile, walks[0], walks[1], place, warps * WARP_SIZE)
     return None
+
+
+def _warps(units: int, lanes: tuple[int, int], most: int, *, whole: bool) -> int:
+    """Warps that share out a tile; 0 if none can.
+
+    Of a slab they must leave no rest: it would reach into the next slab, and TVM would load it.
+    """
+    if whole:
+        return min(most, ceil_power(-(-units // min(lanes))))
+    if any(units % n for n in lanes):
+        return 0
+    requests = gcd(*(units // n for n in lanes))
+    return max((n for n in range(1, most + 1) if requests % n == 0), default=0)
+
+
+def _slabs(
+    extents: tuple[int, ...], order: Sequence[int], size: int, stored: int, limit: int
+) -> list[tuple[int, ...]]:
+    """Cut the dim that is the outermost of both sides where both are at the end of a sector.
+
+    The best first: those that eight warps can share out, and of these one of about 16 KB.
+
+    >>> _slabs((64, 33, 7), (0, 2, 1), 4, 4, 49152)[0], _slabs((33, 7), (1, 0), 4, 4, 49152)
+    ((16, 33, 7), [])
+    """
+    if order[0] != 0:
+        return []
+    row = prod(extents[1:])
+    least = lcm(*(SECTOR_BYTES // gcd(SECTOR_BYTES, row * n) for n in (size, stored)))
+    lanes = (SECTOR_BYTES // size, SECTOR_BYTES // stored)
+    found = []
+    for rows in (least << shift for shift in range(6)):
+        taken = rows * row * size
+        if rows < extents[0] and taken <= max(min(STATIC_SHARED_BYTES, limit), least * row * size):
+            warps = min(_MANY_WARPS, _warps(rows * row, lanes, _MANY_WARPS, whole=False))
+            found.append((-warps, abs(taken - _SLAB_BYTES), (rows, *extents[1:])))
+    return [tile for _, _, tile in sorted(found)][:2]
 
 
 def _lanes(size: int, stored: int) -> list[tuple[int, int]]:

@@ -78,7 +78,7 @@ def plan_tile(
     if held is not None:
         return held
     plan = _ragged(nest, plan, known, most, vector_bytes)
-    if _moves_each_once(nest, plan, known, limit):
+    if prod(known) * sides[0].size > limit or _moves_each_once(nest, plan, known):
         return plan
     return _held(nest, plan, known, asked, limit) or plan
 
@@ -159,19 +159,18 @@ def _whole_rows(
 
 
 def _held(nest: Nest, plan: Plan, extents: list[int], most: int | None, limit: int) -> Plan | None:
-    """Plan a tensor that one block can hold as one tile; None if none is found."""
+    """Plan a tensor or slabs of it that one block can hold as one tile; None if none is found."""
     load, order = plan.tiles[0].access, plan.tiles[0].dims
     found = one_block(tuple(extents), order, load.bytes, store_of(nest).bytes, most, limit)
     if found is None:
         return None
-    return Plan(extents, [StagedLoad(load, found.into, found.place)], found.out, found.threads)
+    tile = list(found.tile)
+    return Plan(tile, [StagedLoad(load, found.into, found.place)], found.out, found.threads)
 
 
-def _moves_each_once(nest: Nest, plan: Plan, extents: list[int], limit: int) -> bool:
+def _moves_each_once(nest: Nest, plan: Plan, extents: list[int]) -> bool:
     """Whether a plan of a tensor that one block could hold moves no sector twice."""
     load, store = plan.tiles[0], store_of(nest)
-    if prod(extents) * load.access.bytes > limit:
-        return False
     ways = [
         (load.walk, load.dims, load.access.bytes),
         (plan.out, range(len(extents)), store.bytes),

@@ -246,8 +246,10 @@ def _write_out(
     grid_loops, fused, units = _walk_loops(sch, loops, walk, plan.tile, list(loops))
     grid = fuse(sch, grid_loops)  # Neighbouring blocks go along the store.
     sch.bind(grid, "blockIdx.x")
-    step, thread = _deal(sch, fused, walk, plan.threads)
-    sch.bind(thread, "threadIdx.x")
+    if out is block and not words:
+        # Before lanes are left idle, which compute_at would take for some that go on.
+        _compute_tiles(sch, caches, grid)
+    step, thread = _deal(sch, fused, walk, plan)
     _unroll_few(sch, step)
     for unit in units[:-1]:
         sch.unroll(unit)
@@ -256,9 +258,14 @@ def _write_out(
         _compute_in(sch, block, thread, along=None)
     for word, most in words:
         _compute_in(sch, word, thread, along=-1, most=most)
+    if out is not block or words:
+        _compute_tiles(sch, caches, grid)
+    return out, direct
+
+
+def _compute_tiles(sch: Any, caches: Sequence[Any], grid: Any) -> None:
     for cache in caches:
         sch.compute_at(cache, grid, preserve_unit_loops=True)
-    return out, direct
 
 
 def _walk_loops(
@@ -287,13 +294,21 @@ def _walk_loops(
     return outer, fused, held
 
 
-def _deal(sch: Any, fused: Any, walk: Walk, threads: int) -> tuple[Any, Any]:
-    """Split a walk's loop into steps and threads; of each warp only the walk's lanes take part."""
-    if walk.lanes == WARP_SIZE or threads < WARP_SIZE:
-        step, thread = sch.split(fused, [None, threads])
-        return step, thread
-    step, warp, part = sch.split(fused, [None, threads // WARP_SIZE, walk.lanes])
-    return step, fuse(sch, [warp, *sch.split(part, [None, WARP_SIZE])])
+def _deal(sch: Any, fused: Any, walk: Walk, plan: Plan) -> tuple[Any, Any]:
+    """Bind a walk's loop to threads, in steps; of each warp only the walk's lanes take part.
+
+    Where any walk leaves lanes idle, warps are ``threadIdx.y``: from ``threadIdx.x < 16`` TVM finds
+    the bounds of a tile, and from ``threadIdx.x % 32 < 16`` it does not.
+    """
+    walks = [plan.out, *(one.walk for one in plan.tiles)]
+    if plan.threads < WARP_SIZE or all(one.lanes == WARP_SIZE for one in walks):
+        step, thread = sch.split(fused, [None, plan.threads])
+    else:
+        step, warp, part = sch.split(fused, [None, plan.threads // WARP_SIZE, walk.lanes])
+        sch.bind(warp, "threadIdx.y")
+        _, thread = sch.split(part, [None, WARP_SIZE])
+    sch.bind(thread, "threadIdx.x")
+    return step, thread
 
 
 def _unroll_few(sch: Any, step: Any) -> None:
@@ -353,8 +368,7 @@ def _read_in(sch: Any, cache: Any, one: StagedLoad, plan: Plan, held: Any | None
     used = sorted(one.dims)
     loop_of = dict(zip(used, loops[len(loops) - len(used) :], strict=True))
     _, fused, units = _walk_loops(sch, loop_of, one.walk, plan.tile, one.dims)
-    step, thread = _deal(sch, fused, one.walk, plan.threads)
-    sch.bind(thread, "threadIdx.x")
+    step, thread = _deal(sch, fused, one.walk, plan)
     _unroll_few(sch, step)
     if held is None:
         sch.vectorize(units[-1])
