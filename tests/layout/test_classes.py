@@ -37,6 +37,7 @@ def threads(layout: L.Layout, shape: list[int], block: int = 0) -> np.ndarray:
     [
         "f2",
         "linear",
+        "linear_map",
         "base",
         "distributed",
         "shared",
