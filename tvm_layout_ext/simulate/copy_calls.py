@@ -29,12 +29,12 @@ from .places import handle
 from .values import split_type
 
 if TYPE_CHECKING:
-    from .statements import StatementCompiler
+    from .plain_statements import PlainCompiler
 
 __all__ = ["COPY_CALLS"]
 
 
-def _legacy(c: StatementCompiler, call: Any) -> Run:
+def _legacy(c: PlainCompiler, call: Any) -> Run:
     target, target_at, source, source_at, size, *predicate = call.args
     width = int(size.value)
     name = c.places.pointed(source).name
@@ -47,7 +47,7 @@ def _legacy(c: StatementCompiler, call: Any) -> Run:
 
 
 def _legacy_side(
-    c: StatementCompiler, pointer: Any, at: Any, width: int, kind: str, source: str = ""
+    c: PlainCompiler, pointer: Any, at: Any, width: int, kind: str, source: str = ""
 ) -> Access:
     place = c.places.pointed(pointer)
     # The emitted helper scales offsets by the size of the pointer's own element type.
@@ -57,9 +57,7 @@ def _legacy_side(
     return _side(c, place, at, width, kind, source)
 
 
-def _side(
-    c: StatementCompiler, place: Any, at: Any, width: int, kind: str, source: str = ""
-) -> Access:
+def _side(c: PlainCompiler, place: Any, at: Any, width: int, kind: str, source: str = "") -> Access:
     name = c.names.of(place, at, width)
     if kind == "cp.async":
         c.enter_block(name, source)
@@ -70,7 +68,7 @@ def _is_minus_one(expr: Any) -> bool:
     return isinstance(expr, IntImm) and expr.value == -1
 
 
-def _table(c: StatementCompiler, call: Any) -> Run:
+def _table(c: PlainCompiler, call: Any) -> Run:
     operands = [a for a in call.args if not isinstance(a, ir.StringImm)]
     *modifiers, flags = (str(a.value) for a in call.args if isinstance(a, ir.StringImm))
     if "pred" in flags.split(","):
@@ -92,7 +90,7 @@ def _table(c: StatementCompiler, call: Any) -> Run:
     return run
 
 
-def _kept(c: StatementCompiler, index: Any) -> tuple[Any, Run]:
+def _kept(c: PlainCompiler, index: Any) -> tuple[Any, Run]:
     """A variable for an index, and what gives it its value for all active threads."""
     code, slot = c.expr(index), c.new_slot()
     var = tirx.Var("address", index.ty)
@@ -105,7 +103,7 @@ def _kept(c: StatementCompiler, index: Any) -> tuple[Any, Run]:
 
 
 def _table_at(
-    c: StatementCompiler, call: Any, source: tuple[Any, Any], target: Any, width: int, tail: Any
+    c: PlainCompiler, call: Any, source: tuple[Any, Any], target: Any, width: int, tail: Any
 ) -> Run:
     from_place, from_at = source
     to_place, to_at = c.pointee(target)
@@ -124,7 +122,7 @@ def _table_at(
 
 
 def _of_size(
-    c: StatementCompiler, load: Callable[[int], Access], store: Access, size: Any, way: Way
+    c: PlainCompiler, load: Callable[[int], Access], store: Access, size: Any, way: Way
 ) -> Run:
     """Compile a copy that reads so many bytes and fills up with zeros."""
     width = way.width
@@ -178,16 +176,16 @@ def _compared(code: Code, test: Callable[[Any, Any], Any]) -> Code:
     return Code(run, VARYING, True)
 
 
-def _commit(c: StatementCompiler, call: Any) -> Run:
+def _commit(c: PlainCompiler, call: Any) -> Run:
     return async_copy.commit()
 
 
-def _wait(c: StatementCompiler, call: Any) -> Run:
+def _wait(c: PlainCompiler, call: Any) -> Run:
     groups = [a for a in call.args if isinstance(a, IntImm)]
     return async_copy.wait(constant(np.int64(groups[0].value)))
 
 
-def _wait_all(c: StatementCompiler, call: Any) -> Run:
+def _wait_all(c: PlainCompiler, call: Any) -> Run:
     # Copies that are in no group yet count, too: one more group than there are.
     return async_copy.wait(constant(np.int64(-1)))
 

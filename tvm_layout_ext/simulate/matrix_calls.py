@@ -27,7 +27,7 @@ from .places import handle
 from .values import numpy_type
 
 if TYPE_CHECKING:
-    from .statements import StatementCompiler
+    from .plain_statements import PlainCompiler
 
 __all__ = ["MATRIX_CALLS"]
 
@@ -38,7 +38,7 @@ _LEGACY_MMA_ARGUMENTS = 13
 # Operands.
 
 
-def _local_pointer(c: StatementCompiler, pointer: Any, offset: Any, size: int) -> LocalBits:
+def _local_pointer(c: PlainCompiler, pointer: Any, offset: Any, size: int) -> LocalBits:
     """``size`` bytes at an element offset from a pointer into a local array."""
     place, index = c.pointee(pointer, local=True)
     if place.storage.scope != "local":
@@ -49,7 +49,7 @@ def _local_pointer(c: StatementCompiler, pointer: Any, offset: Any, size: int) -
     return LocalBits(place, c.site(place.name), c.local_index(index + offset, place), size)
 
 
-def _shared_rows(c: StatementCompiler, pointer: Any, offset: Any, kind: str) -> Access:
+def _shared_rows(c: PlainCompiler, pointer: Any, offset: Any, kind: str) -> Access:
     """The access of 16 bytes at an element offset from a pointer into shared memory."""
     place, index = c.pointee(pointer)
     if not place.storage.scope.startswith("shared"):
@@ -59,7 +59,7 @@ def _shared_rows(c: StatementCompiler, pointer: Any, offset: Any, kind: str) -> 
     return c.access(place, at, MATRIX_ROW_BYTES // place.dtype.itemsize, True, kind, name)
 
 
-def _element(c: StatementCompiler, expr: Any) -> Any:
+def _element(c: PlainCompiler, expr: Any) -> Any:
     """Place and constant index (or None) of a local array's element, if the expression is one."""
     if type(expr).__name__ != "TensorLoad":
         return None
@@ -69,7 +69,7 @@ def _element(c: StatementCompiler, expr: Any) -> Any:
     return place, expr.indices[0]
 
 
-def _registers(c: StatementCompiler, operands: list[Any]) -> list[Registers]:
+def _registers(c: PlainCompiler, operands: list[Any]) -> list[Registers]:
     """Operands of a table op, one register each; neighbours of one array go together."""
     parts: list[Registers] = []
     last: tuple[int, int] | None = None
@@ -106,7 +106,7 @@ def _table(call: Any) -> tuple[list[Any], list[str]]:
 # ldmatrix and stmatrix.
 
 
-def _legacy_ldmatrix(c: StatementCompiler, call: Any) -> Run | None:
+def _legacy_ldmatrix(c: PlainCompiler, call: Any) -> Run | None:
     transpose, number, kind, local, local_at, shared, shared_at = call.args
     if str(kind.value) != ".b16":
         raise NotModelled(f"The simulated GPU does not model ldmatrix of {kind.value} elements.")
@@ -118,14 +118,14 @@ def _legacy_ldmatrix(c: StatementCompiler, call: Any) -> Run | None:
     return load_matrices(access, [to], matrices, trans)
 
 
-def _table_ldmatrix(c: StatementCompiler, call: Any) -> Run:
+def _table_ldmatrix(c: PlainCompiler, call: Any) -> Run:
     (*destination, pointer), tokens = _table(call)
     access = _shared_rows(c, pointer, None, "ldmatrix")
     matrices = int(tokens[3][1:])
     return load_matrices(access, _registers(c, destination), matrices, "trans" in tokens)
 
 
-def _table_stmatrix(c: StatementCompiler, call: Any) -> Run:
+def _table_stmatrix(c: PlainCompiler, call: Any) -> Run:
     (pointer, *source), tokens = _table(call)
     access = _shared_rows(c, pointer, None, "stmatrix")
     matrices = int(tokens[3][1:])
@@ -136,7 +136,7 @@ def _table_stmatrix(c: StatementCompiler, call: Any) -> Run:
 
 
 def _product(
-    c: StatementCompiler,
+    c: PlainCompiler,
     product: Product,
     a: list[Registers],
     b: list[Registers],
@@ -157,7 +157,7 @@ def _product(
     return run
 
 
-def _legacy_mma(c: StatementCompiler, call: Any) -> Run:
+def _legacy_mma(c: PlainCompiler, call: Any) -> Run:
     if len(call.args) != _LEGACY_MMA_ARGUMENTS:
         raise NotModelled("The simulated GPU does not model mma of single bits.")
     shape, rows, columns, *operands, total_type = (str(name.value) for name in call.args[:6])
@@ -171,7 +171,7 @@ def _legacy_mma(c: StatementCompiler, call: Any) -> Run:
     return _product(c, product, [left], [right], [total], [total])
 
 
-def _table_mma(c: StatementCompiler, call: Any) -> Run:
+def _table_mma(c: PlainCompiler, call: Any) -> Run:
     operands, tokens = _table(call)
     shape, rows, columns = tokens[2:5]
     saturate = "satfinite" in tokens

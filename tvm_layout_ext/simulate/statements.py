@@ -9,14 +9,8 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 
-from .. import hardware
 from ..errors import NotModelled
-from ..intrin.policy_stores import is_policy_store, plain_store
-from . import async_copy
-from .code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run, constant, lift
-from .copy_calls import COPY_CALLS
-from .device import DeviceCompiler
-from .gang import CLUSTER_AXIS
+from .code import LAUNCH, UNIFORM, VARYING, Code, constant, lift
 from .machine import (
     Barrier,
     Branch,
@@ -25,27 +19,16 @@ from .machine import (
     Jump,
     RunInstruction,
     SetSlot,
-    check_predicate,
 )
-from .matrix_calls import MATRIX_CALLS
-from .names import BufferNames
 from .places import handle
+from .plain_statements import STORAGE_SYNC, PlainCompiler, op_name, step_of
 from .report import Site
 from .values import numpy_type
 
 __all__ = ["StatementCompiler"]
 
 _BLOCK_BARRIERS = ("tirx.cuda.cta_sync",)
-_WARP_BARRIER = "tirx.cuda.warp_sync"
 _LEAVES = ("tirx.break_loop", "tirx.continue_loop", "tirx.thread_return")
-_STORAGE_SYNC = "tirx.tvm_storage_sync"
-_NOTHING = ("tirx.assume", "tirx.ptx.fence_proxy", "tirx.cuda.thread_fence")
-#: Does nothing where kernels run one after another; :mod:`.overlap` checks that it is there.
-_DEPENDENCY = "tirx.ptx.griddepcontrol"
-
-
-def _op_name(call: Any) -> str:
-    return str(getattr(call.op, "name", ""))
 
 
 def _needs_program(statement: Any) -> bool:
@@ -53,7 +36,7 @@ def _needs_program(statement: Any) -> bool:
     found: list[Any] = []
 
     def look(call: Any) -> None:
-        name = _op_name(call)
+        name = op_name(call)
         if name in _LEAVES or name in _BLOCK_BARRIERS or _syncs(call):
             found.append(call)
 
@@ -63,14 +46,13 @@ def _needs_program(statement: Any) -> bool:
 
 
 def _syncs(call: Any) -> bool:
-    return _op_name(call) == _STORAGE_SYNC and str(call.args[0].value).startswith("shared")
+    return op_name(call) == STORAGE_SYNC and str(call.args[0].value).startswith("shared")
 
 
-class StatementCompiler(DeviceCompiler):
-    """Compiles a device function; ``names`` resolves bare pointers into shared memory."""
+class StatementCompiler(PlainCompiler):
+    """Compiles a device function to instructions that strands of warps step through."""
 
     program: list[Instruction]
-    names: BufferNames
 
     def compile(self, kernel: Any) -> list[Instruction]:
         """Compile the body of a device function; the scope must hold its scalar parameters."""
@@ -83,8 +65,6 @@ class StatementCompiler(DeviceCompiler):
         self._land(self._returns)
         self._add(End())
         return self.program
-
-    # Programs.
 
     def _add(self, instruction: Any) -> Any:
         instruction.live = self._live
@@ -119,7 +99,7 @@ class StatementCompiler(DeviceCompiler):
         emitter(self, statement)
 
     def _emit_attribute(self, statement: Any) -> None:
-        before, after = self._attribute(statement)
+        before, after = self.attribute(statement)
         if before is not None:
             self._add(RunInstruction(before))
         self.emit(statement.body)
@@ -141,7 +121,7 @@ class StatementCompiler(DeviceCompiler):
         slot = self.new_slot()
         dtype, _ = numpy_type(statement.loop_var)
         first, extent = self.expr(statement.min), self.expr(statement.extent)
-        step = constant(dtype.type(_step(statement)))
+        step = constant(dtype.type(step_of(statement)))
         rank = UNIFORM if first.rank in (LAUNCH, UNIFORM) and not first.taint else VARYING
         var = Code(lambda s, m: s.slots[slot], rank, first.taint)
         self.scope[handle(statement.loop_var)] = var
@@ -174,8 +154,8 @@ class StatementCompiler(DeviceCompiler):
         self._close_loop(start, leave, leave.site)
 
     def _emit_evaluate(self, statement: Any) -> None:
-        name = _op_name(statement.value)
-        if name in _BLOCK_BARRIERS or name == _STORAGE_SYNC:
+        name = op_name(statement.value)
+        if name in _BLOCK_BARRIERS or name == STORAGE_SYNC:
             self._add(Barrier(self.site("barrier")))
         elif name == "tirx.break_loop":
             self._emit_break(statement)
@@ -193,251 +173,6 @@ class StatementCompiler(DeviceCompiler):
     def _emit_return(self, statement: Any) -> None:
         self._returns.append(self._add(Jump()))
 
-    # Statements that run as one.
-
-    def plain(self, statement: Any) -> Run | None:
-        """Compile a statement without synchronisation; None if there is nothing to do."""
-        handler = _PLAIN.get(type(statement).__name__)
-        if handler is None:
-            raise NotModelled(
-                f"The simulated GPU does not model the statement {type(statement).__name__}."
-            )
-        if not isinstance(statement, tirx.SeqStmt):
-            self.enter(statement)
-        return handler(self, statement)
-
-    def _plain_sequence(self, statement: Any) -> Run | None:
-        return _in_turn([self.plain(part) for part in statement.seq])
-
-    def _plain_nothing(self, statement: Any) -> None:
-        return None
-
-    def _plain_attribute(self, statement: Any) -> Run | None:
-        before, after = self._attribute(statement)
-        return _in_turn([before, self.plain(statement.body), after])
-
-    def _attribute(self, statement: Any) -> tuple[Run | None, Run | None]:
-        """What an attribute does before and after its body."""
-        key = str(statement.attr_key)
-        if key in ("thread_extent", "virtual_thread"):
-            self._bind_thread(statement)
-        elif key == "async_commit_queue_scope":
-            return None, async_copy.commit()
-        elif key == "async_wait_queue_scope":
-            # The attribute right inside says how many groups may stay under way.
-            return async_copy.wait(self.expr(statement.body.value)), None
-        return None, None
-
-    def _bind_thread(self, statement: Any) -> None:
-        tag = str(statement.node.thread_tag)
-        if tag.startswith(CLUSTER_AXIS):
-            self._bind_rank(statement, f"blockIdx.{tag.removeprefix(CLUSTER_AXIS)}")
-            return
-        if not tag.startswith(("threadIdx.", "blockIdx.")):
-            raise NotModelled(f"The simulated GPU does not model the thread axis {tag}.")
-        dtype, _ = numpy_type(statement.node.var)
-        code = Code(lambda s, m: s.gang.index[tag].astype(dtype), FIXED)
-        self.scope[handle(statement.node.var)] = self.cached(code)
-
-    def _bind_rank(self, statement: Any, axis: str) -> None:
-        """Place of a block in its cluster: clusters are neighbours that begin at a multiple."""
-        dtype, _ = numpy_type(statement.node.var)
-        size = int(statement.value)
-        code = Code(lambda s, m: (s.gang.index[axis] % size).astype(dtype), FIXED)
-        self.scope[handle(statement.node.var)] = self.cached(code)
-
-    def _plain_bind(self, statement: Any) -> Run | None:
-        code = self.narrowed(statement.value)
-        slot = self.bind(statement.var, code)
-        if slot is None:
-            return None
-        run = code.run
-
-        def keep(s: Any, m: Any) -> None:
-            s.slots[slot] = _own(run(s, m))
-
-        return keep
-
-    def _plain_store(self, statement: Any) -> Run:
-        run: Run = self.store(statement)
-        return run
-
-    def _plain_if(self, statement: Any) -> Run:
-        condition = self.cached(self.expr(statement.condition))
-        key = self.new_cache()
-        yes = self.plain(statement.then_case) or _nothing
-        no = self.plain(statement.else_case) if statement.else_case is not None else None
-        self.enter(statement)
-        site = self.site("if")
-        test, fixed = condition.pair, condition.rank in (LAUNCH, FIXED)
-
-        def run(s: Any, m: Any) -> None:
-            c, p = test(s, m)
-            if p is not None:
-                c = check_predicate(site, s.gang, m, c, p)
-            if np.ndim(c) == 0:
-                if c:
-                    yes(s, m)
-                elif no is not None:
-                    no(s, m)
-                return
-            inside, outside = _split(s.gang, m, c, key if fixed else None)
-            if inside is not _EMPTY:
-                yes(s, inside)
-            if no is not None and outside is not _EMPTY:
-                no(s, outside)
-
-        return run
-
-    def _plain_for(self, statement: Any) -> Run | None:
-        slot = self.new_slot()
-        dtype, _ = numpy_type(statement.loop_var)
-        first, extent = self.expr(statement.min), self.expr(statement.extent)
-        even = first.rank in (LAUNCH, UNIFORM) and not first.taint
-        self.scope[handle(statement.loop_var)] = Code(
-            lambda s, m: s.slots[slot], UNIFORM if even else VARYING
-        )
-        step = _step(statement)
-        site = self.site("for")
-        self.loops.append((str(statement.loop_var.name), slot))
-        body = self.plain(statement.body)
-        self.loops.pop()
-        if body is None:
-            return None
-        even = even and extent.rank in (LAUNCH, UNIFORM) and not extent.taint
-        maker = _even_loop if even else _ragged_loop
-        return maker(slot, dtype, first, extent, step, body, site)
-
-    def _plain_evaluate(self, statement: Any) -> Run | None:
-        call = statement.value
-        if not isinstance(call, ir.Call):
-            return None
-        name = _op_name(call)
-        if name in (_WARP_BARRIER, _STORAGE_SYNC):
-            return self._warp_barrier(call)
-        if name in _NOTHING or name == _DEPENDENCY:
-            return None
-        if name in MATRIX_CALLS:
-            return MATRIX_CALLS[name](self, call)
-        if name in COPY_CALLS:
-            return COPY_CALLS[name](self, call)
-        if is_policy_store(call):
-            store = plain_store(call)
-            self.enter(store)
-            return self._plain_store(store)
-        run = self.expr(call).run
-
-        def evaluate(s: Any, m: Any) -> None:
-            run(s, m)
-
-        return evaluate
-
-    def _warp_barrier(self, call: Any) -> Run:
-        """Compile ``__syncwarp`` or ``tvm_storage_sync("warp")``: order the warps of the threads.
-
-        For the latter, TVM's CUDA code generator emits nothing: its all-reduce relies on volatile
-        accesses and on threads of a warp that stay together, as threads of a gang do here.
-        """
-        if _op_name(call) == _STORAGE_SYNC and str(call.args[0].value) != "warp":
-            raise NotModelled(f"The simulated GPU does not model {call}.")
-        return _join_warps
-
-
-_EMPTY = object()
-
-
-def _nothing(s: Any, m: Any) -> None:
-    """Do nothing."""
-
-
-def _join_warps(s: Any, m: Any) -> None:
-    mask = s.gang.active(m if m is not None else s.gang.full)
-    s.gang.clocks.join_warps(mask.reshape(-1, hardware.WARP_SIZE).any(axis=1))
-
-
-def _own(value: Any) -> Any:
-    """Copy of a value that is a view of a local array, which may change."""
-    if isinstance(value, tuple):
-        return _own(value[0]), value[1]
-    if isinstance(value, np.ndarray) and value.base is not None:
-        return value.copy()
-    return value
-
-
-def _in_turn(runs: list[Run | None]) -> Run | None:
-    """One function that runs several."""
-    some = [run for run in runs if run is not None]
-    if len(some) <= 1:
-        return some[0] if some else None
-
-    def run_all(s: Any, m: Any) -> None:
-        for run in some:
-            run(s, m)
-
-    return run_all
-
-
-def _step(statement: Any) -> int:
-    step = getattr(statement, "step", None)
-    return 1 if step is None else int(step.value)
-
-
-def _split(gang: Any, mask: Any, c: Any, key: int | None) -> tuple[Any, Any]:
-    """Threads inside and outside a condition; `_EMPTY` if there are none."""
-    if key is not None:
-        known = gang.masks.get((key, id(mask)))
-        if known is not None and known[0] is mask:
-            return known[1], known[2]
-    whole = gang.active(mask)
-    inside = whole & c
-    outside = whole & ~inside
-    parts = (
-        mask if not outside.any() else inside if inside.any() else _EMPTY,
-        mask if not inside.any() else outside if outside.any() else _EMPTY,
-    )
-    if key is not None:
-        gang.masks[key, id(mask)] = mask, *parts
-    return parts
-
-
-def _even_loop(
-    slot: int, dtype: Any, first: Code, extent: Code, step: int, body: Run, site: Any
-) -> Run:
-    """Loop with the same bounds for all threads."""
-
-    def run(s: Any, m: Any) -> None:
-        start = int(first.run(s, m))
-        slots, make = s.slots, dtype.type
-        for i in range(start, start + int(extent.run(s, m)), step):
-            slots[slot] = make(i)
-            body(s, m)
-
-    return run
-
-
-def _ragged_loop(
-    slot: int, dtype: Any, first: Code, extent: Code, step: int, body: Run, site: Any
-) -> Run:
-    """Loop whose bounds differ among threads."""
-    low, size = first.pair, extent.pair
-
-    def run(s: Any, m: Any) -> None:
-        gang = s.gang
-        start, p = low(s, m)
-        length, q = size(s, m)
-        mask = gang.active(m if m is not None else gang.full)
-        for codes in (p, q):
-            if codes is not None:
-                mask = mask & check_predicate(site, gang, mask, np.True_, codes)
-        turns = np.broadcast_to(length, (gang.size,))
-        most = int(turns[mask].max(initial=0))
-        for i in range(0, most, step):
-            inside = mask & (turns > i)
-            s.slots[slot] = (start + np.asarray(i)).astype(dtype)
-            body(s, m if inside.all() else inside)
-
-    return run
-
 
 _EMITTERS: dict[str, Callable[[StatementCompiler, Any], None]] = {
     "IfThenElse": StatementCompiler._emit_if,
@@ -447,16 +182,4 @@ _EMITTERS: dict[str, Callable[[StatementCompiler, Any], None]] = {
     "Break": StatementCompiler._emit_break,
     "Continue": StatementCompiler._emit_continue,
     "Return": StatementCompiler._emit_return,
-}
-_PLAIN: dict[str, Callable[[StatementCompiler, Any], Run | None]] = {
-    "SeqStmt": StatementCompiler._plain_sequence,
-    "AttrStmt": StatementCompiler._plain_attribute,
-    "AllocBuffer": StatementCompiler._plain_nothing,
-    "DeclBuffer": StatementCompiler._plain_nothing,
-    "Bind": StatementCompiler._plain_bind,
-    "BufferStore": StatementCompiler._plain_store,
-    "IfThenElse": StatementCompiler._plain_if,
-    "For": StatementCompiler._plain_for,
-    "AssertStmt": StatementCompiler._plain_nothing,
-    "Evaluate": StatementCompiler._plain_evaluate,
 }
