@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,11 +14,21 @@ from tvm.target import Target
 
 from . import decisions, hardware, pipeline
 from ._compat import split_host_device, tvm_version
+from .analysis.device_needs import check_shared, launch_extents, shared_buffers
 from .errors import LayoutExtError, ScheduleError, TargetError
 from .target import resolve
 from .transform.pipeline_memory import most_stages
 
-__all__ = ["DeviceProgram", "build", "device_program", "lower", "to_module"]
+__all__ = [
+    "DeviceProgram",
+    "build",
+    "check_fits",
+    "compile_lowered",
+    "device_program",
+    "lower",
+    "shared_buffers",
+    "to_module",
+]
 
 _SPLIT_PASS = "tirx.SplitHostDevice"
 #: ``calling_conv`` of a function that is launched on the device.
@@ -295,77 +304,7 @@ def check_fits(mod: tvm.IRModule, target: Target) -> int:
     """
     facts, most = hardware.architecture(str(target.attrs["arch"])), 0
     for name, kernel in device_program(mod, target=target).kernels.items():
-        if problem := hardware.launch_problem(_launch(kernel), facts.threads_per_block):
+        if problem := hardware.launch_problem(launch_extents(kernel), facts.threads_per_block):
             raise TargetError(f"Kernel {name} {problem}.")
         most = max(most, check_shared(name, kernel))
     return most
-
-
-def check_shared(name: str, kernel: tirx.PrimFunc) -> int:
-    """Raise TargetError unless a block of a device function's own target has its shared memory.
-
-    Returns
-    -------
-    int
-        Bytes of shared memory of a block.
-    """
-    arch = str(kernel.attrs["target"].attrs["arch"])
-    limit = hardware.architecture(arch).shared_per_block
-    static, every = shared_buffers(kernel, ("shared",)), shared_buffers(kernel)
-    needs = f"Kernel {name} needs {{:,}} bytes of {{}}shared memory ({{}}) and a block on {arch}"
-    if (total := sum(every.values())) > limit:
-        inside = _listed(_merged_buffers(kernel) or every)
-        raise TargetError(f"{needs.format(total, '', inside)} may have {limit:,}.")
-    if (total := sum(static.values())) > hardware.STATIC_SHARED_BYTES:
-        raise TargetError(
-            f"{needs.format(total, 'static ', _listed(static))} may have "
-            f"{hardware.STATIC_SHARED_BYTES:,}; scope shared.dyn may have {limit:,}."
-        )
-    return sum(every.values())
-
-
-def _launch(kernel: tirx.PrimFunc) -> dict[str, int]:
-    """Constant launch extents of a device function, by thread tag."""
-    extents: dict[str, int] = {}
-
-    def look(node: tirx.AttrStmt) -> None:
-        if node.attr_key == "thread_extent" and isinstance(node.value, tirx.IntImm):
-            extents[str(node.node.thread_tag)] = int(node.value)
-
-    tvm_ffi.structural_walk(kernel.body, [(tirx.AttrStmt, look)])
-    return extents
-
-
-def _merged_buffers(kernel: tirx.PrimFunc) -> dict[str, int]:
-    """Bytes of each buffer of a kernel's shared memory, by the names from before the merging."""
-    sizes: dict[str, int] = {}
-
-    def look(node: tirx.DeclBuffer) -> None:
-        buffer = node.buffer
-        if buffer.scope() in ("shared", "shared.dyn"):
-            count = math.prod(int(extent) for extent in buffer.shape)
-            sizes[buffer.name] = count * tvm.DataType(buffer.dtype).itemsize
-
-    tvm_ffi.structural_walk(kernel.body, [(tirx.DeclBuffer, look)])
-    return sizes
-
-
-def _listed(sizes: dict[str, int]) -> str:
-    return ", ".join(f"{name} {size:,}" for name, size in sizes.items())
-
-
-def shared_buffers(
-    func: tirx.PrimFunc, scopes: Sequence[str] = ("shared", "shared.dyn")
-) -> dict[str, int]:
-    """Bytes of each shared-memory allocation of a flat function, by name."""
-    sizes: dict[str, int] = {}
-
-    def look(node: tirx.AllocBuffer) -> None:
-        buffer = node.buffer
-        if buffer.scope() in scopes:
-            count = math.prod(int(extent) for extent in buffer.shape)
-            size = count * tvm.DataType(buffer.dtype).itemsize
-            sizes[buffer.name] = sizes.get(buffer.name, 0) + size
-
-    tvm_ffi.structural_walk(func.body, [(tirx.AllocBuffer, look)])
-    return sizes

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from tvm import tirx
 
-from tvm_layout_ext.analysis.bank_conflict import Requests, count
+from tvm_layout_ext.analysis.bank_conflict import count
+from tvm_layout_ext.analysis.bank_requests import Requests
 from tvm_layout_ext.analysis.choose_shared import (
     choose,
     choose_xor,

@@ -17,7 +17,8 @@ from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, NUM_BANKS
 from ..layout.linear import is_power_of_two
 from ..layout.operands import shared_for_mma_sync
 from ..layout.placement import Placement, dense, hardware_swizzle, padded, xor_rows
-from .bank_conflict import Requests, count
+from .bank_conflict import count
+from .bank_requests import Requests
 from .pointers import shape_of
 
 __all__ = [

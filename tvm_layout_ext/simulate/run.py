@@ -11,7 +11,8 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from .. import hardware
-from ..build import DeviceProgram, check_shared, device_program, to_module
+from ..analysis.device_needs import check_shared
+from ..build import DeviceProgram, device_program, to_module
 from ..checks import whole_number
 from ..errors import SimulationError
 from .findings import Findings

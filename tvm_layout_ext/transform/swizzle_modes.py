@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..analysis.bank_conflict import Requests
+from ..analysis.bank_requests import Requests
 from ..analysis.choose_shared import Choice, choose, choose_xor
 from ..errors import LayoutError
 from ..layout.base import Layout

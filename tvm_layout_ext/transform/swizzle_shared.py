@@ -14,7 +14,8 @@ from tvm.tirx import IterVar
 
 from .. import decisions
 from ..analysis.access import element_bytes
-from ..analysis.bank_conflict import Requests, count, read_requests
+from ..analysis.bank_conflict import count
+from ..analysis.bank_requests import Requests, read_requests
 from ..analysis.choose_shared import Choice
 from ..analysis.pointers import constant, shape_of
 from ..analysis.shared_access import SharedAccess, read_shared_accesses

@@ -1,0 +1,225 @@
+"""What the lanes of a warp touch together at each shared-memory access of a function.
+
+Warps and loop iterations are enumerated, lane by lane, where they are few, else drawn at random;
+for index expressions made of sums and XORs all requests of an access are mostly alike. Where a copy
+reads global memory counts, too: buffers there begin with a line, and loops and blocks that move
+nothing but the source stand at their first iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from ..hardware import WARP_SIZE
+from .access import element_bytes
+from .pointers import strides_of
+from .sectors import evaluate, stand_in
+from .shared_access import LoopVar, SharedAccess, loops_in_use
+
+__all__ = ["MOST_REQUESTS", "Requests", "read_requests"]
+
+_THREAD_TAGS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+#: Elements of at least a byte that are whole lines of 128 bytes.
+_WHOLE_LINES = 128
+#: Requests up to which an access is enumerated whole; a square tile of 256 KiB has fewer.
+MOST_REQUESTS = 4096
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Requests of one access: which elements each lane touches.
+
+    Attributes
+    ----------
+    access : SharedAccess
+    indices : tuple of array of int, [requests, 32, elements]
+        One for each dim of the buffer.
+    active : array of bool, [requests, 32]
+        Lanes that take part.
+    sources : array of int, [requests, 32, elements], or None
+        Byte address, in its buffer, of the global element that goes to each; None where the access
+        copies nothing, or the addresses are not arithmetic.
+    total : int
+        Requests that the kernel's block makes in all; more than are here, if they are a sample.
+    is_exact : bool
+        Nothing was drawn or left out, and no condition was unknown.
+    """
+
+    access: SharedAccess
+    indices: tuple[np.ndarray, ...]
+    active: np.ndarray
+    total: int
+    is_exact: bool
+    sources: np.ndarray | None = None
+
+
+def read_requests(access: SharedAccess, most: int = MOST_REQUESTS) -> Requests | None:
+    """Evaluate the indices of an access for all warps and iterations, or a sample of them.
+
+    Parameters
+    ----------
+    access : SharedAccess
+    most : int
+        Requests beyond which a sample is drawn, by a fixed seed.
+
+    Returns
+    -------
+    Requests or None
+        None where an index holds something that is not arithmetic, such as a load.
+    """
+    loops = list(loops_in_use(access))
+    free = [loop for loop in loops if loop.kind not in _THREAD_TAGS and loop.kind != "vectorized"]
+    threads = prod(access.context.threads.values())
+    counts = [-(-threads // WARP_SIZE), *(max(1, stand_in(loop.extent)) for loop in free)]
+    total = prod(counts)
+    numbers = _numbers(total, most)
+    warps, *values = np.unravel_index(numbers, counts)
+    lanes = warps[:, None] * WARP_SIZE + np.arange(WARP_SIZE)
+    chosen = dict(zip(map(id, free), values, strict=True))
+    env = _values(access, loops, lanes, chosen)
+    unknown = _bind(env, access.context.lets)
+    try:
+        indices = tuple(_known(index, env, unknown) for index in access.indices)
+    except KeyError:
+        return None
+    active, known = _active(access, env, unknown, lanes < threads)
+    shape = np.broadcast_shapes((len(lanes), WARP_SIZE, 1), *(i.shape for i in indices))
+    return Requests(
+        access,
+        tuple(np.broadcast_to(index, shape) for index in indices),
+        active,
+        total * _repeats(access, loops),
+        known and len(numbers) == total and _is_closed(access, env),
+        _source_addresses(
+            access, loops, lanes, dict(zip(map(id, free), values, strict=True)), shape
+        ),
+    )
+
+
+def _source_addresses(
+    access: SharedAccess,
+    used: Sequence[LoopVar],
+    lanes: np.ndarray,
+    free: dict[int, Any],
+    shape: Sequence[int],
+) -> np.ndarray | None:
+    """Where a copy reads; loops that move nothing but the source are at their start."""
+    source = access.source
+    if source is None:
+        return None
+    others = [
+        loop
+        for loop in access.context.loops
+        if loop.kind != "vectorized" and not any(loop is other for other in used)
+    ]
+    still = {id(loop): np.zeros(len(lanes), np.int64) for loop in others}
+    env = _values(access, [*others, *used], lanes, free | still)
+    unknown = _bind(env, access.context.lets)
+    try:
+        indices = [_known(index, env, unknown) for index in source.indices]
+    except KeyError:
+        return None
+    steps = map(_step, strides_of(source.buffer))
+    flat = sum(index * step for index, step in zip(indices, steps, strict=True))
+    return np.broadcast_to(flat * element_bytes(source.buffer), shape)
+
+
+def _step(stride: Any) -> int:
+    """Elements between rows; of a length that is not known, they begin with a line."""
+    if _is_constant(stride):
+        return int(stride)
+    return -(-stand_in(stride) // _WHOLE_LINES) * _WHOLE_LINES
+
+
+def _numbers(total: int, most: int) -> np.ndarray:
+    if total <= most:
+        return np.arange(total)
+    drawn = np.random.default_rng(_SEED).integers(0, total, most)
+    drawn[0] = 0
+    return drawn
+
+
+def _repeats(access: SharedAccess, used: Sequence[LoopVar]) -> int:
+    """How often loops repeat the access that its indices do not mention."""
+    repeats = 1
+    for loop in access.context.loops:
+        mentioned = any(loop is other for other in used)
+        if not mentioned and not loop.kind.startswith(("threadIdx", "blockIdx", "vectorized")):
+            repeats *= max(1, stand_in(loop.extent)) if _is_constant(loop.extent) else 1
+    return repeats
+
+
+def _is_constant(extent: Any) -> bool:
+    return isinstance(extent, int) or hasattr(extent, "value")
+
+
+def _values(
+    access: SharedAccess, loops: Sequence[LoopVar], lanes: np.ndarray, free: dict[int, Any]
+) -> dict[Any, np.ndarray]:
+    """Values of the loop variables: arrays of (request, lane, element)."""
+    rest, thread = lanes, {}
+    for tag in _THREAD_TAGS:
+        extent = access.context.threads.get(tag, 1)
+        thread[tag] = rest % extent
+        rest = rest // extent
+    env: dict[Any, np.ndarray] = {}
+    for loop in loops:
+        if loop.kind == "vectorized":
+            value = np.arange(stand_in(loop.extent))[None, None, :]
+        elif loop.kind in thread:
+            value = thread[loop.kind][:, :, None]
+        else:
+            value = free[id(loop)][:, None, None]
+        env[loop.var] = value + evaluate(loop.start, env)
+    return env
+
+
+def _bind(env: dict[Any, np.ndarray], lets: Sequence[tuple[Any, Any]]) -> list[Any]:
+    """Add let variables; gives those whose values are not arithmetic."""
+    unknown: list[Any] = []
+    for var, value in lets:
+        try:
+            env[var] = _known(value, env, unknown)
+        except KeyError:
+            unknown.append(var)
+    return unknown
+
+
+def _known(expr: Any, env: dict[Any, np.ndarray], unknown: Sequence[Any]) -> np.ndarray:
+    """Evaluate an expression of known variables; raises KeyError for others."""
+    if unknown:
+        for var in tirx.analysis.undefined_vars(expr):
+            if any(var.same_as(other) for other in unknown):
+                raise KeyError(var.name)
+    return evaluate(expr, env)
+
+
+def _is_closed(access: SharedAccess, env: dict[Any, np.ndarray]) -> bool:
+    """Whether every variable has a value of its own, not that of a symbolic size."""
+    used = [var for index in access.indices for var in tirx.analysis.undefined_vars(index)]
+    return all(any(var.same_as(known) for known in env) for var in used)
+
+
+def _active(
+    access: SharedAccess,
+    env: dict[Any, np.ndarray],
+    unknown: Sequence[Any],
+    exists: np.ndarray,
+) -> tuple[np.ndarray, bool]:
+    active, known = exists, True
+    for condition in access.context.conditions:
+        try:
+            holds = _known(condition, env, unknown) != 0
+        except KeyError:
+            known = False
+            continue
+        holds = holds.any(axis=2) if holds.ndim == 3 else holds
+        active = active & np.broadcast_to(holds, exists.shape)
+    return active, known
