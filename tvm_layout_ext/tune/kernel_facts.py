@@ -35,7 +35,7 @@ from .access_cost import (
 )
 from .sites import Loop, Site, warps_of
 
-__all__ = ["Kernel"]
+__all__ = ["OWN", "Kernel", "common_loops", "moves"]
 
 #: Random iterations by which the extent of a tile is found, beside the first and the last.
 SAMPLES = 2048
@@ -47,7 +47,7 @@ MOST_IN_FLIGHT = 256
 _SCATTERED = np.arange(WARP_SIZE)[:, None] * 1021
 _TAGS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 #: Thread axes that each have a buffer of their own, by its scope.
-_OWN = {"local": _TAGS, "warp": _TAGS[1:]}
+OWN = {"local": _TAGS, "warp": _TAGS[1:]}
 _STAGES, _SWIZZLE = "layout_ext.num_stages", "layout_ext.swizzle"
 _ALIGN, _PREFETCH = "buffer_dim_align", "layout_ext.prefetch"
 
@@ -92,8 +92,8 @@ class Kernel:
 
     def _tile(self, buffer: Any) -> Tile:
         sites = self.of_buffer(buffer)
-        around = _common([site.loops for site in sites])
-        extents = [self._spans(site, around, _OWN.get(str(buffer.scope()), ())) for site in sites]
+        around = common_loops([site.loops for site in sites])
+        extents = [self._spans(site, around, OWN.get(str(buffer.scope()), ())) for site in sites]
         spans = tuple(int(n) for n in np.max(extents, axis=0))
         writer = next((site for site in sites if site.kind == "store"), sites[0])
         row = spans[-1]
@@ -160,7 +160,7 @@ class Kernel:
         repeats = site.repeats
         if site.is_result:
             index = [loop for loop in site.loops if loop.repeats]
-            repeats = prod(loop.extent for loop in index if _moves(site, site.loops.index(loop)))
+            repeats = prod(loop.extent for loop in index if moves(site, site.loops.index(loop)))
         return repeats * self.warps
 
     def _global(self, site: Site) -> Use:
@@ -302,7 +302,7 @@ class Kernel:
             return 1 if sites else 0
         loads = [s for s in sites if s.instruction]
         uses = [s for s in self.sites if "mma" in s.instruction]
-        around = _common([s.loops for s in (*loads, *uses)])
+        around = common_loops([s.loops for s in (*loads, *uses)])
         return prod(loop.extent for loop in around if loop.kind == "unrolled")
 
     @cached_property
@@ -316,7 +316,7 @@ class Kernel:
         return max(1, blocks_per_sm(architecture, self.threads, registers, self.shared_bytes))
 
 
-def _common(chains: Sequence[Sequence[Loop]]) -> list[Loop]:
+def common_loops(chains: Sequence[Sequence[Loop]]) -> list[Loop]:
     """Loops around all accesses."""
     found = []
     for level in zip(*chains, strict=False):
@@ -326,7 +326,7 @@ def _common(chains: Sequence[Sequence[Loop]]) -> list[Loop]:
     return found
 
 
-def _moves(site: Site, number: int) -> bool:
+def moves(site: Site, number: int) -> bool:
     """Whether an access moves with a loop."""
     here, there = site.at({}), site.at({number: np.int64(1)})
     return any(a is None or int(a) != int(b) for a, b in zip(here, there, strict=True))

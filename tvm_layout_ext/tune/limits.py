@@ -11,29 +11,42 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.target import Target
 
 from .. import decisions
-from ..build import check_fits, lower
+from ..build import check_fits, device_program, lower
 from ..errors import LayoutExtError, TargetError
 from ..hardware import STATIC_SHARED_BYTES, Architecture, launch_problem
 from ..target import cuda_target
+from .alignment import misaligned, seems_misaligned
 from .features import kernels_of
 from .knobs import Refusal
+from .live_registers import too_many_sums
 
-__all__ = ["LAUNCH", "LOWERING", "SCHEDULE", "SHARED", "over_limits"]
+__all__ = [
+    "ALIGNMENT",
+    "LAUNCH",
+    "LOWERING",
+    "REGISTERS",
+    "SCHEDULE",
+    "SHARED",
+    "over_limits",
+]
 
 #: Rules, as reports count them.
 LAUNCH, SHARED = "threads and blocks", "shared memory"
+REGISTERS, ALIGNMENT = "registers", "alignment"
 SCHEDULE, LOWERING = "refused by the schedule", "refused by lowering"
 
 
 def over_limits(module: tvm.IRModule, architecture: Architecture) -> Refusal | None:
     """Say which limit of the GPU a scheduled module breaks, or None if it seems to break none.
 
-    Thread extents and tiles are read off the schedule, which takes some ten milliseconds and may
-    count too much: buffers that are not in use together share their place. Only what these put
-    under suspicion is lowered, a second for a large kernel on tensor cores, and then judged as
-    ``tlx.build`` would.
+    Thread extents, tiles and vectors are read off the schedule, which takes some ten milliseconds
+    and may count too much: buffers that are not in use together share their place. Only what these
+    put under suspicion is lowered, a second for a large kernel on tensor cores, and then judged as
+    ``tlx.build`` would, and by the addresses of its vectors. Sums that surely find no room in
+    registers are counted without lowering.
 
     Parameters
     ----------
@@ -50,12 +63,26 @@ def over_limits(module: tvm.IRModule, architecture: Architecture) -> Refusal | N
     with decisions.collect():
         try:
             rule = _suspicion(module, architecture)
+            for kernel in kernels_of(module):
+                if text := too_many_sums(kernel, architecture):
+                    return Refusal(REGISTERS, text)
+            if rule is None and any(map(seems_misaligned, kernels_of(module))):
+                rule = ALIGNMENT
             if rule is not None:
-                check_fits(lower(module, target=target), target)
+                lowered = lower(module, target=target)
+                check_fits(lowered, target)
+                return _misaligned(lowered, target)
         except TargetError as error:
             return Refusal(rule or LOWERING, str(error))
         except LayoutExtError as error:
-            return Refusal(LOWERING, str(error))
+            return Refusal(rule if rule == ALIGNMENT else LOWERING, str(error))
+    return None
+
+
+def _misaligned(lowered: tvm.IRModule, target: Target) -> Refusal | None:
+    for name, kernel in device_program(lowered, target=target).kernels.items():
+        if text := misaligned(name, kernel):
+            return Refusal(ALIGNMENT, text)
     return None
 
 
