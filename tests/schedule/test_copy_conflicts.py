@@ -8,11 +8,29 @@ from typing import Any
 import numpy as np
 import pytest
 from tvm import s_tir, te
+from tvm.script import tirx as T
 
 from tests.schedule.tiles import transposed, upside_down
 from tvm_layout_ext import decisions
-from tvm_layout_ext.schedule.copy_conflicts import tile_conflicts
+from tvm_layout_ext.schedule.copy_conflicts import UncountedTile, tile_conflicts
 from tvm_layout_ext.simulate import simulate
+
+
+@T.prim_func(s_tir=True)
+def gathered(
+    A: T.Buffer((32, 32), "float32"), P: T.Buffer((32,), "int32"), B: T.Buffer((32, 32), "float32")
+) -> None:
+    A_shared = T.sblock_alloc_buffer((32, 32), scope="shared")
+    for _ in T.thread_binding(1, "blockIdx.x"):
+        for i, j in T.grid(32, 32):
+            with T.sblock("A_shared"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                A_shared[vi, vj] = A[vi, vj]
+        for j in T.thread_binding(32, "threadIdx.x"):
+            for i in range(32):
+                with T.sblock("B"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    B[vi, vj] = A_shared[P[vj], vi]
 
 
 def numbers(rows: int, columns: int, dtype: str) -> np.ndarray:
@@ -72,11 +90,32 @@ def test_a_tile_that_a_swizzle_lays_out_already_is_left_to_it() -> None:
     assert conflicts(sch, numbers(64, 64, "float32")) == 0
 
 
-def test_of_tiles_without_a_bound_nothing_is_told() -> None:
+def test_a_tile_without_a_bound_is_said_not_to_be_counted() -> None:
     """Before it is compacted, a tile of an array of unknown size has as many rows as the array."""
     sch, tile = transposed("float32", te.var("n"), 64)
-    assert tile_conflicts(sch, tile) == []
-    assert "sch.swizzle" not in sch.auto_coalesce(tile, vector_bytes=4).text
+    (found,) = tile_conflicts(sch, tile)
+    assert isinstance(found, UncountedTile)
+    with decisions.collect() as made:
+        text = sch.auto_coalesce(tile, vector_bytes=4).text
+    told = "bank conflicts of A_shared are not counted: TVM knows no bound of its extent in dim 0"
+    assert told in text
+    assert any(told in one.text for one in made)
+    assert "sch.swizzle" not in text
+
+
+def test_a_tile_with_an_index_that_is_loaded_is_said_not_to_be_counted() -> None:
+    sch = s_tir.Schedule(gathered)
+    tile = sch.get_sblock("A_shared")
+    (found,) = tile_conflicts(sch, tile)
+    assert isinstance(found, UncountedTile)
+    assert "not all of its indices are known" in sch.auto_coalesce(tile, vector_bytes=4).text
+
+
+def test_a_tile_with_rows_of_a_symbolic_size_is_said_not_to_be_counted() -> None:
+    """Its rows have ``min(n, 32)`` elements, so that nobody knows the bank of the next row."""
+    sch, tile = transposed("float32", 64, te.var("n"))
+    text = sch.auto_coalesce(tile, vector_bytes=4).text
+    assert "A_shared are not counted: its extents (32, T.min(n, 32)) depend on a symbolic" in text
 
 
 def test_a_program_that_cannot_be_lowered_yet_has_no_count() -> None:

@@ -16,6 +16,7 @@ __all__ = [
     "POINTER_OPS",
     "PointerOp",
     "constant",
+    "is_unbounded",
     "pointer_of",
     "shape_of",
     "source_of",
@@ -92,9 +93,18 @@ def shape_of(buffer: Any) -> list[int] | None:
     list of int or None
         None where an extent has no bound.
     """
-    bounds = [int(tvm.sym.Analyzer().const_int_bound(n).max_value) for n in buffer.shape]
-    # The largest int32 is what TVM knows of a symbol, and what it allots for lack of a bound.
-    return bounds if all(bound < (1 << 31) - 1 for bound in bounds) else None
+    if any(is_unbounded(extent) for extent in buffer.shape):
+        return None
+    return [_most(extent) for extent in buffer.shape]
+
+
+def is_unbounded(extent: Any) -> bool:
+    """Whether TVM knows of no bound: the largest int32 is what it knows of a symbol, and allots."""
+    return _most(extent) >= (1 << 31) - 1
+
+
+def _most(extent: Any) -> int:
+    return int(tvm.sym.Analyzer().const_int_bound(extent).max_value)
 
 
 def strides_of(buffer: Any) -> list[Any]:

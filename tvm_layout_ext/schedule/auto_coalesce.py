@@ -13,7 +13,7 @@ from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES
 from ..transform.auto_coalesce import COALESCE, Outcome, Request, coalesce
 from ..transform.coalesce_request import NAME
 from ..transform.swizzle_shared import SWIZZLE
-from .copy_conflicts import TileConflicts, tile_conflicts
+from .copy_conflicts import TileConflicts, UncountedTile, tile_conflicts
 
 __all__ = ["auto_coalesce"]
 
@@ -82,6 +82,7 @@ def auto_coalesce(
     it meets no bank twice if the copy is ``vector_bytes=4`` wide: wider vectors stay together.
     Where accesses of the tile meet banks again as it lies, ``text`` says how often in the whole
     launch, and how often once ``swizzle`` has laid it out; the program is lowered to count that.
+    Where that cannot be counted, as of a tile whose size TVM does not bound, ``text`` says why.
 
     Of a buffer that is read at several places (``a[i, j] + a[j, i]``, ``a[j, i] + a[j + 1, i]``)
     each read that disagrees with the store has a tile of its own, and those that agree have none.
@@ -126,11 +127,22 @@ def auto_coalesce(
     notes = sch.get(found).annotations
     if outcome.path != "copy" or SWIZZLE in notes or COALESCE in notes:
         return outcome
-    left = [_remark(before, found, one, request) for one in tile_conflicts(sch, found) if one.now]
+    left = _remarks(before, sch, found, request)
     if not left:
         return outcome
     decisions.note(NAME, str(sch.get(found).name_hint), "; ".join(left))
     return replace(outcome, text=f"{outcome.text.rstrip('.')}; {'; '.join(left)}.")
+
+
+def _remarks(before: Any, sch: Any, block: Any, request: Request) -> list[str]:
+    """Tell of each tile of a copy what bank conflicts it has, if any, or why nobody knows."""
+    said: list[str] = []
+    for one in tile_conflicts(sch, block):
+        if isinstance(one, UncountedTile):
+            said.append(str(one))
+        elif one.now:
+            said.append(_remark(before, block, one, request))
+    return said
 
 
 def _remark(before: Any, block: Any, left: TileConflicts, request: Request) -> str:
@@ -140,7 +152,8 @@ def _remark(before: Any, block: Any, left: TileConflicts, request: Request) -> s
     narrow = before.copy()
     with decisions.collect():
         coalesce(narrow, block, replace(request, vector_bytes=BANK_BYTES))
-    words = [one for one in tile_conflicts(narrow, block) if one.buffer == left.buffer]
+    tiles = [one for one in tile_conflicts(narrow, block) if one.buffer == left.buffer]
+    words = [one for one in tiles if isinstance(one, TileConflicts)]
     if not words or words[0].swizzled >= left.swizzled:
         return str(left)
     spared = "none" if words[0].swizzled == 0 else "fewer"

@@ -14,13 +14,14 @@ from tvm import s_tir, tirx
 from .. import decisions, pipeline
 from .._compat import pass_name
 from ..analysis.access import element_bytes
-from ..analysis.bank_conflict import Requests, placement_of, read_requests
+from ..analysis.bank_conflict import placement_of
+from ..analysis.bank_requests import Requests, read_requests
 from ..analysis.choose_shared import Choice, choose, cost
-from ..analysis.pointers import shape_of
+from ..analysis.pointers import is_unbounded, shape_of
 from ..analysis.shared_access import loops_in_use, read_shared_accesses
 from ..errors import LayoutExtError
 
-__all__ = ["TileConflicts", "tile_conflicts"]
+__all__ = ["TileConflicts", "UncountedTile", "tile_conflicts"]
 
 _SWIZZLE_PASS = "tvm_layout_ext.SwizzleSharedMemory"
 
@@ -68,11 +69,30 @@ class TileConflicts:
         return f"{1 + over / max(1, self.least):.3g}"
 
 
-def tile_conflicts(sch: Any, block: Any) -> list[TileConflicts]:
+@dataclass(frozen=True)
+class UncountedTile:
+    """A shared tile whose bank conflicts cannot be counted.
+
+    Attributes
+    ----------
+    buffer : str
+        The tile.
+    why : str
+        What is not known of it.
+    """
+
+    buffer: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"bank conflicts of {self.buffer} are not counted: {self.why}"
+
+
+def tile_conflicts(sch: Any, block: Any) -> list[TileConflicts | UncountedTile]:
     """Count the bank conflicts of the shared tiles that a block reads or writes.
 
     All accesses of a tile are counted, those of other blocks, too, as the program would be lowered
-    now. Tiles whose accesses are not known beforehand are left out.
+    now.
 
     Parameters
     ----------
@@ -82,7 +102,7 @@ def tile_conflicts(sch: Any, block: Any) -> list[TileConflicts]:
 
     Returns
     -------
-    list of TileConflicts
+    list of TileConflicts or UncountedTile
         Empty where the program cannot be lowered yet.
     """
     site = sch.get(block)
@@ -90,13 +110,7 @@ def tile_conflicts(sch: Any, block: Any) -> list[TileConflicts]:
     func = _lowered(sch, site) if names else None
     if func is None:
         return []
-    found: list[TileConflicts] = []
-    for name in dict.fromkeys(names):
-        requests = _requests(func, name)
-        one = _counted(name, requests) if requests else None
-        if one is not None:
-            found.append(one)
-    return found
+    return [_counted(name, _requests(func, name)) for name in dict.fromkeys(names)]
 
 
 def _is_shared(buffer: Any) -> bool:
@@ -151,11 +165,16 @@ def _of_launch(requests: Requests) -> Requests:
     return replace(requests, total=requests.total * times, is_exact=requests.is_exact and known)
 
 
-def _counted(name: str, requests: Sequence[Requests]) -> TileConflicts | None:
+def _counted(name: str, requests: Sequence[Requests]) -> TileConflicts | UncountedTile:
+    if not requests:
+        return UncountedTile(name, "not all of its indices are known before the kernel runs")
     buffer = requests[0].access.buffer
     shape, now = shape_of(buffer), placement_of(buffer)
-    if shape is None or now is None:
-        return None
+    if shape is None:
+        return UncountedTile(name, _unbounded(buffer))
+    if now is None:
+        extents = ", ".join(str(extent) for extent in buffer.shape)
+        return UncountedTile(name, f"its extents ({extents}) depend on a symbolic size")
     plain = cost(Choice("none", now), requests)
     try:
         best = choose(shape, 8 * element_bytes(buffer), requests)
@@ -168,4 +187,13 @@ def _counted(name: str, requests: Sequence[Requests]) -> TileConflicts | None:
         best.name,
         plain.least,
         all(one.is_exact for one in requests),
+    )
+
+
+def _unbounded(buffer: Any) -> str:
+    """Say which extents have no bound."""
+    dims = [str(dim) for dim, extent in enumerate(buffer.shape) if is_unbounded(extent)]
+    return (
+        f"TVM knows no bound of its extent in dim {' and '.join(dims)}, which depends on a "
+        "symbolic size, and allots it as if it had no end"
     )
