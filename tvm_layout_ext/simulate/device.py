@@ -10,13 +10,14 @@ from tvm.ir.prim.expr import IntImm, Ramp
 
 from ..analysis.conditions import is_zero
 from ..errors import NotModelled
-from .access import Access, AddressCode
+from .access import Access
 from .atomics import NAMES, atomic
 from .code import FIXED, LAUNCH, UNIFORM, VARYING, Code, lift
 from .expressions import ExpressionCompiler, added
 from .findings import Findings
 from .intrinsics import extern, popcount
 from .local import LocalAccess
+from .located_access import AddressCode
 from .matrix_registers import LocalBits
 from .places import Place, Places, handle
 from .report import Site

@@ -269,7 +269,7 @@ class Shadow:
         """Tags of accesses made now."""
         return clocks.now << _TIME | site << _SITE | lanes
 
-    def mark_copies(self, conflict: Conflict, site: int, clocks: Clocks) -> None:
+    def mark_copies(self, conflict: Conflict, clocks: Clocks) -> None:
         """Note lanes that wrote the value that was there: all of them count as writers."""
         other = conflict.other_lane()
         self._copies = [c for c in self._copies if self.across_blocks or c[0] >= clocks.low]
