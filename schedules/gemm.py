@@ -232,17 +232,20 @@ def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
 def shared_bytes(dtype: str, config: Config) -> int:
     """Bytes of all versions of the tiles of A (M x K) and B (K x N), and of C.
 
-    TVM gives C the place of the larger of the other two, or as much more as it needs; partial sums,
-    which have 32 bits and wider padding, that of both.
+    TVM gives C, or the partial sums of a slice, the place of the larger of the other two, or as
+    much more as it needs, where they have one type; else that of both.
     """
     m, n, k = (int(config[f"tile_{dim}"]) for dim in "mnk")
-    size, result = (np.dtype(name).itemsize for name in (dtype, numbers(dtype).result))
+    of, size = numbers(dtype), np.dtype(dtype).itemsize
     mode = str(config["swizzle"])
     a, b = (copy_of(8 * size, k_major, m * n * k, mode) for k_major in (True, False))
     operands = [int(config["stages"]) * x * size for x in (m * (k + a.pad), k * (n + b.pad))]
-    if int(config.get("split_k", 1)) > 1:
-        return max(sum(operands), m * (n * 4 + 32))
-    return sum(operands) + max(0, m * (n * result + (16 if result == 2 else 32)) - max(operands))
+    kept = of.sums if int(config.get("split_k", 1)) > 1 else of.result
+    wide = np.dtype(kept).itemsize
+    sums = m * (n * wide + (16 if wide == 2 else 32))
+    if kept != dtype:
+        return max(sum(operands), sums)
+    return sum(operands) + max(0, sums - max(operands))
 
 
 def check(
