@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401 (gives NumPy bfloat16)
 import numpy as np
 import pytest
+import tvm
 
 from tests.schedules.test_generic import linear, softmax, task_of
 from tests.tune.helpers import make_record, transpose_schedule
@@ -148,6 +149,8 @@ def test_header_is_c_and_cpp_and_loader_checks_its_tensors(tmp_path: Path) -> No
     assert (pointer, device, dtype, shape) == (a.ctypes.data, 1, "float32", (64, 64))
     assert strides in (None, (64, 1))
     assert module.describe(a[3:].T)[0] == a[3:].ctypes.data
+    for name in ("float8_e4m3fn", "float8_e5m2", "int8", "bool"):
+        assert module.describe(tvm.runtime.tensor(np.zeros(4, name)))[2] == name
     with pytest.raises(ValueError, match="A must be on a CUDA device, not on device type 1"):
         module.turn(a, a)
     with pytest.raises(ValueError, match=r"A must be float32 \(64, 64\), not int32 \(64, 64\)"):

@@ -110,7 +110,9 @@ _LIBRARY = ctypes.CDLL(str(pathlib.Path(__file__).with_suffix(".so")))
 _LIBRARY.{name}.argtypes = [ctypes.c_void_p] * {count}
 _LIBRARY.{name}_error.restype = ctypes.c_char_p
 _CUDA = 2
-_CODES = {{0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}}
+_CODES = {{0: "int", 1: "uint", 2: "float", 4: "bfloat"}}
+# Types that no number of bits is added to (dlpack.h 1.1).
+_WHOLE = {{6: "bool", 10: "float8_e4m3fn", 12: "float8_e5m2"}}
 
 
 class _Tensor(ctypes.Structure):
@@ -133,7 +135,7 @@ def describe(tensor):
     shape = tuple(one.shape[i] for i in range(one.ndim))
     strides = tuple(one.strides[i] for i in range(one.ndim)) if one.strides else None
     kind = _CODES.get(one.code, "type%d_" % one.code)
-    dtype = kind if kind == "bool" else "%s%d" % (kind, one.bits)
+    dtype = _WHOLE.get(one.code, "%s%d" % (kind, one.bits))
     return (one.data or 0) + one.byte_offset, one.device_type, dtype, shape, strides
 
 
