@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from tvm import s_tir, te
 
+from tests.schedule.hanging import distinct_sectors
 from tests.schedule.patterns import Pattern, all_patterns, permuted
-from tvm_layout_ext.analysis.access import read_nest
-from tvm_layout_ext.analysis.mapping import store_mapping
 from tvm_layout_ext.analysis.staged_plan import Plan
-from tvm_layout_ext.analysis.staging import Walk
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
+from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.transform import coalesce_staged
-from tvm_layout_ext.transform.coalesce_staged import schedule_staged
 
 PATTERNS = all_patterns()
 
@@ -31,17 +27,6 @@ def run(pattern: Pattern) -> tuple[str, Report]:
     report = simulate(sch, *arrays, None)
     np.testing.assert_array_equal(report.outputs["B"], pattern.numpy(*arrays))
     return path, report
-
-
-def staged(pattern: Pattern) -> Report:
-    """Stage the pattern, whatever it costs, and run it."""
-    sch = s_tir.Schedule(te.create_prim_func(pattern.tensors()))
-    block = sch.get_sblock("B")
-    nest = read_nest(sch, block)
-    mapping = store_mapping(nest, nest.loops, 16)
-    loads = tuple(access for access in nest.accesses if access.kind == "load")
-    schedule_staged(sch, block, nest, replace(mapping, disagreeing=loads), None, 16)
-    return simulate(sch, *pattern.arrays(np.random.default_rng(0)), None)
 
 
 def sectors(report: Report, buffer: str) -> int:
@@ -66,71 +51,66 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Plan]]:
     return made
 
 
-def sectors_of_walk(walk: Walk, tile: list[int], nest: Any, kind: str) -> int:
-    """Sectors of all requests of a side: 32 units each, whichever rows they belong to."""
-    access = next(access for access in nest.accesses if access.kind == kind)
-    extents = [loop.size for loop in nest.loops]
-    (along,) = [dim for dim, step in enumerate(access.steps) if step == 1] or [0]
-    places = walk.places(len(tile))
-    others = [n if dim != along else 1 for dim, n in enumerate(walk.unit)]
-    found = 0
-    for corner in product(*(range(0, n, t) for n, t in zip(extents, tile, strict=True))):
-        for element in np.indices(others).reshape(len(tile), -1).T:
-            at = places + element
-            inside = ((at < tile) & (at + corner < extents)).all(axis=1)
-            first = (at + corner) @ np.array(access.steps) * access.bytes
-            last = first + walk.unit[along] * access.bytes - 1
-            for start in range(0, len(at), 32):
-                lanes = [i for i in range(start, min(start + 32, len(at))) if inside[i]]
-                found += len({s for i in lanes for s in range(first[i] // 32, last[i] // 32 + 1)})
-    return found
-
-
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
 def test_every_input_of_a_pattern_has_a_count(pattern: Pattern) -> None:
     assert len(pattern.more) == len(pattern.inputs) - 1
 
 
-def left_direct(pattern: Pattern, stored: int, loaded: int) -> None:
-    """A permutation stays direct at its minimum, or where staging would not halve its sectors."""
-    if loaded == pattern.least_sectors(store=False):
-        return
-    report = staged(pattern)
-    now = {"A0": sectors(report, "A0"), "B": sectors(report, "B")}
-    assert 2 * sum(now.values()) > stored + loaded
-    assert now["B"] > stored
+def distinct(pattern: Pattern) -> dict[str, int]:
+    """Sectors of each buffer in which elements lie that must be touched, by their addresses."""
+    at = list(np.indices(pattern.shape).reshape(len(pattern.shape), -1))
+    size, stored = (np.dtype(t).itemsize for t in (pattern.dtype, pattern.to or pattern.dtype))
+    found = {"B": distinct_sectors(np.arange(len(at[0])), stored)}
+    for number, source in enumerate((pattern.source, *pattern.more)):
+        found[f"A{number}"] = distinct_sectors(source(at), size)
+    return found
+
+
+_AGAIN = "every warp that needs a repeated element asks for its sector again"
+_ASKEW = "rows begin inside of sectors, and two warps ask for the sector in which they part"
+#: Inputs of which more than the distinct sectors are asked for, and why.
+EXCEPTIONS = {
+    "broadcast-64x96-0-float32": _AGAIN,
+    "broadcast-64x96-1-float32": _AGAIN,
+    "broadcast-33x7-0-float64": _AGAIN,
+    "broadcast-5x33x8-1-float16": _AGAIN,
+    "broadcast-4x6x64-01-float32": _AGAIN,
+    "slice-33x7-of-50x50-float32": _ASKEW,
+    "pad-62x60-1x4-float32": _ASKEW,
+    "pad-33x7-1x1-float32": _ASKEW,
+    "concat-20x7+9-float32": _ASKEW,
+    "rows-20x7-3-float32": _ASKEW,
+}
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
-def test_pattern(pattern: Pattern, plans: list[tuple[Any, Plan]]) -> None:
-    path, report = run(pattern)
+def test_pattern(pattern: Pattern) -> None:
+    with cuda_target("sm_90"):
+        path, report = run(pattern)
     assert not report.hazards
     assert report.bank_conflicts == 0
-    others = range(1, len(pattern.inputs))
-    if path == "direct":
-        for of in others:
+    if pattern.index is not None:
+        for of in range(1, len(pattern.inputs)):
             least = pattern.least_sectors(store=False, in_order=True, of=of)
             assert 0 < sectors(report, f"A{of}") <= least
-    if pattern.index is not None:
         return
-    stored, loaded = sectors(report, "B"), sectors(report, "A0")
-    if path == "direct":
-        assert stored <= pattern.least_sectors(store=True)
-        if pattern.name.startswith("permute"):
-            left_direct(pattern, stored, loaded)
-        else:
-            assert loaded <= pattern.least_sectors(store=False, in_order=True)
+    fewest = distinct(pattern)
+    moved = {name: sectors(report, name) for name in fewest}
+    if pattern.name not in EXCEPTIONS:
+        assert moved == fewest
         return
-    assert not others
-    nest, plan = plans[-1]
-    assert stored == sectors_of_walk(plan.out, plan.tile, nest, "store")
-    assert loaded == sectors_of_walk(plan.tiles[0].walk, plan.tile, nest, "load")
-    # Where rows begin at sectors, no sector is moved twice.
-    for store, shape, got in ((True, pattern.shape, stored), (False, pattern.inputs[0], loaded)):
-        row = shape[-1] * np.dtype(pattern.dtype).itemsize
-        if row % 32 == 0:
-            assert got == pattern.least_sectors(store=store)
+    assert path == "direct"
+    assert moved["B"] == fewest["B"]
+    inputs = [f"A{of}" for of in range(len(pattern.inputs))]
+    assert any(moved[name] > fewest[name] for name in inputs)
+    for of, name in enumerate(inputs):
+        least = pattern.least_sectors(store=False, in_order=True, of=of)
+        assert fewest[name] <= moved[name] <= least
+
+
+def test_every_exception_is_a_pattern() -> None:
+    assert set(EXCEPTIONS) < {pattern.name for pattern in PATTERNS}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from tvm import s_tir, te
 
 import tvm_layout_ext as tlx
 from tests.schedule.patterns import Pattern, permuted
-from tvm_layout_ext.hardware import STATIC_SHARED_BYTES
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 
@@ -152,68 +151,3 @@ def test_fewer_threads_are_taken_where_asked_for_while_the_steps_suffice() -> No
         texts.append(sch.auto_coalesce("B", num_threads=threads).text)
     assert "128 threads, one block" in texts[0]
     assert "one block" not in texts[1]
-
-
-def held_together(shape: tuple[int, int], size: int) -> int:
-    """Bytes of the largest part of a transpose that one block must hold to move no sector twice.
-
-    Sectors of A and of B that have an element in common must belong to one block.
-    """
-    flat = np.arange(shape[0] * shape[1]).reshape(shape)
-    read, written = flat.T.reshape(-1) * size // 32, flat.reshape(-1) * size // 32
-    block = np.arange(written.max() + 1)
-    while True:
-        lowest = np.full(read.max() + 1, len(block))
-        np.minimum.at(lowest, read, block[written])
-        joined = block.copy()
-        np.minimum.at(joined, written, lowest[read])
-        if (joined == block).all():
-            return int(np.bincount(block[written]).max()) * size
-        block = joined[joined]
-
-
-LARGER = [
-    ((300, 300), "int8"),
-    ((300, 300), "float16"),
-    ((300, 300), "float32"),
-    ((127, 129), "float32"),
-    ((127, 129), "float64"),
-    ((1000, 33), "float16"),
-    ((33, 1000), "float16"),
-    ((4097, 7), "float16"),
-    ((4097, 7), "float32"),
-    ((4097, 7), "float64"),
-    ((7, 4097), "float16"),
-    ((7, 4097), "float32"),
-    ((7, 4097), "float64"),
-]
-
-
-@pytest.mark.parametrize(("shape", "dtype"), LARGER)
-def test_no_blocks_of_48_kb_can_share_out_a_larger_matrix_ragged_on_both_sides(
-    shape: tuple[int, int], dtype: str
-) -> None:
-    """All of its sectors hang together: any cut between blocks leaves some to be moved twice.
-
-    That holds for every assignment of elements to blocks of one kernel, and rests on what a block
-    may hold: 48 KB of static shared memory. Up to 227 KB of dynamic shared memory could hold some
-    of these; then a single multiprocessor would move them.
-    """
-    size = np.dtype(dtype).itemsize
-    assert held_together(shape, size) == shape[0] * shape[1] * size > STATIC_SHARED_BYTES
-    pattern = permuted(shape, (1, 0), dtype)
-    moved, fewest = sectors(staged(pattern)), least(pattern)
-    assert all(moved[name] >= fewest[name] for name in fewest)
-    assert sum(moved.values()) > sum(fewest.values())
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [((1000, 33), "float32"), ((33, 1000), "float64"), ((20, 1000), "float64")],
-)
-def test_a_matrix_ragged_on_one_side_falls_into_strips(shape: tuple[int, int], dtype: str) -> None:
-    """So blocks share it out, however large it is, and still move no sector twice."""
-    size = np.dtype(dtype).itemsize
-    assert held_together(shape, size) < shape[0] * shape[1] * size
-    pattern = permuted(shape, (1, 0), dtype)
-    assert sectors(staged(pattern)) == least(pattern)
