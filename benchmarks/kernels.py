@@ -55,10 +55,10 @@ def transpose(dtype: str, pad: int, size: int = 512, tile: int = 32, rows: int =
     return Kernel(s, [A, B], [a], np.ascontiguousarray(a.T))
 
 
-def staged_copy(dtype: str, vector: int, stride: int = 0, size: int = 1 << 18) -> Kernel:
-    """Copy through shared memory with ``vector`` elements an access; rows ``stride`` apart."""
+def staged_copy(dtype: str, vector: int) -> Kernel:
+    """Copy 2^18 elements through shared memory with ``vector`` of them an access."""
     row = 32 * vector
-    A = te.placeholder((size // row, row), dtype, "A")
+    A = te.placeholder(((1 << 18) // row, row), dtype, "A")
     B = te.compute(A.shape, lambda i, j: A[i, j], name="B")
     s = te.create_schedule(B.op)
     AA = s.cache_read(A, "shared", [B])
@@ -70,9 +70,7 @@ def staged_copy(dtype: str, vector: int, stride: int = 0, size: int = 1 << 18) -
         stage.bind(y, _thread("threadIdx.y"))
         stage.bind(xo, _thread("threadIdx.x"))
         stage.vectorize(xi)
-    if stride:
-        s[AA].storage_align(AA.op.axis[0], stride, 0)
-    a = _random((size // row, row), dtype)
+    a = _random(((1 << 18) // row, row), dtype)
     return Kernel(s, [A, B], [a], a)
 
 

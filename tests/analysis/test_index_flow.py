@@ -190,9 +190,9 @@ def compare_with_runs(body: Any, found: Any, sites: dict[int, int], n: int) -> N
         check(found[key[0]].indices[0], values, active)
 
 
-def found_in(func: tirx.PrimFunc, extent: int = 64) -> dict[str, AxisInfo]:
+def found_in(func: tirx.PrimFunc) -> dict[str, AxisInfo]:
     """First index of every access, by kind and buffer, along the first parameter."""
-    axis = (func.params[-1], tvm.ir.Range(0, extent))
+    axis = (func.params[-1], tvm.ir.Range(0, 64))
     found = follow(func.body, IndexAnalyzer([axis]))
     return {f"{access.kind} {access.buffer.name}": access.indices[0] for access in found}
 

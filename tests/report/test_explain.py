@@ -17,10 +17,10 @@ from tvm_layout_ext.report.load import load_file
 from tvm_layout_ext.report.text import columns
 
 
-def make_transpose(factor: int, offset: int, size: int = 64) -> tuple[te.Schedule, list[Any]]:
+def make_transpose(offset: int) -> tuple[te.Schedule, list[Any]]:
     """A 32x32 tile a block of 32 by 8 threads, stored row by row, read column by column."""
-    A = te.placeholder((size, size), "float32", name="A")
-    B = te.compute((size, size), lambda j, i: A[i, j], name="B")
+    A = te.placeholder((64, 64), "float32", name="A")
+    B = te.compute((64, 64), lambda j, i: A[i, j], name="B")
     s = te.create_schedule(B.op)
     tile = s.cache_read(A, "shared", [B])
     jo, io, ji, ii = s[B].tile(*B.op.axis, 32, 32)
@@ -29,7 +29,7 @@ def make_transpose(factor: int, offset: int, size: int = 64) -> tuple[te.Schedul
     bind_tile(s[B], ji, ii)
     s[tile].compute_at(s[B], io)
     bind_tile(s[tile], *tile.op.axis)
-    s[tile].storage_align(tile.op.axis[0], factor, offset)
+    s[tile].storage_align(tile.op.axis[0], 32, offset)
     return s, [A, B]
 
 
@@ -48,7 +48,7 @@ def find(found: Explanation, scope: str, kind: str) -> Access:
 def test_column_read_of_a_tile_conflicts_by_its_row_stride(
     offset: int, degree: int, stride: int
 ) -> None:
-    found = explain(*make_transpose(32, offset))
+    found = explain(*make_transpose(offset))
     assert find(found, "shared", "load").conflict_degree == degree
     assert find(found, "shared", "store").conflict_degree == 1
     (buffer,) = found.shared
@@ -59,7 +59,7 @@ def test_column_read_of_a_tile_conflicts_by_its_row_stride(
 
 
 def test_global_rows_of_a_tile_are_coalesced() -> None:
-    found = explain(*make_transpose(32, 1))
+    found = explain(*make_transpose(1))
     for kind, buffer in (("load", "A"), ("store", "B")):
         row = find(found, "global", kind)
         assert (row.buffer, row.vector_bytes) == (buffer, 4)
@@ -69,20 +69,20 @@ def test_global_rows_of_a_tile_are_coalesced() -> None:
 
 
 def test_all_blocks_and_a_sample_agree_per_request() -> None:
-    some, every = (explain(*make_transpose(32, 2), grid_sample=n) for n in (1, None))
+    some, every = (explain(*make_transpose(2), grid_sample=n) for n in (1, None))
     assert [row.conflict_degree for row in some.rows] == [r.conflict_degree for r in every.rows]
     assert sum(r.requests for r in every.rows) == 4 * sum(r.requests for r in some.rows)
 
 
 def test_lowered_module_is_explained_without_strides() -> None:
-    s, args = make_transpose(32, 1)
+    s, args = make_transpose(1)
     found = explain(tlx.lower(s, args))
     assert find(found, "shared", "load").conflict_degree == 1
     assert [(b.stride, b.bytes) for b in found.shared] == [(None, 33 * 32 * 4)]
 
 
 def test_text_has_a_line_a_site_and_the_totals() -> None:
-    found = explain(*make_transpose(32, 0))
+    found = explain(*make_transpose(0))
     lines = str(found).splitlines()
     assert lines[0].split()[:3] == ["buffer", "scope", "kind"]
     assert sum("32-way" in line for line in lines) == 1
@@ -158,7 +158,7 @@ def test_file_with_a_te_schedule_and_its_args(tmp_path: Path) -> None:
 
 
 def test_file_of_printed_script(tmp_path: Path) -> None:
-    s, args = make_transpose(32, 1)
+    s, args = make_transpose(1)
     (tmp_path / "kernel.py").write_text(s.to_module(args).script())
     source, none = load_file(tmp_path / "kernel.py")
     assert none is None

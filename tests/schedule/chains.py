@@ -149,7 +149,7 @@ class Chain:
         elif self.flag():
             self.note("cache_write")
             worker = self.s.cache_write(output, "local")
-        self._stage(output, root=True)
+        self._stage(output)
         if worker is not output:
             self._attach(worker, output)
             self._inside(worker)
@@ -184,13 +184,13 @@ class Chain:
         if where == "inline":
             self.s[tensor].compute_inline()
         elif where == "root":
-            self._stage(tensor, root=True)
+            self._stage(tensor)
         elif where == "at":
             self._attach(tensor, reader)
             self._inside(tensor)
         else:
             self._cache(tensor, reader)
-            self._stage(tensor, root=True)
+            self._stage(tensor)
 
     def _cache(self, tensor: Any, reader: Any) -> None:
         scope = self.draw(st.sampled_from([None, "shared", "local", "shared.dyn"]))
@@ -265,7 +265,7 @@ class Chain:
     def _data(self, stage: Any) -> list[IterVar]:
         return [a for a in stage.leaf if a.iter_type == IterVar.DataPar and a not in stage.marks]
 
-    def _stage(self, tensor: Any, root: bool) -> None:
+    def _stage(self, tensor: Any) -> None:
         """A stage with a kernel of its own."""
         stage = self._loops(tensor)
         data = self._data(stage)

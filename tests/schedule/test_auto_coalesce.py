@@ -11,6 +11,7 @@ from tvm.script import tirx as T
 from tvm_ffi import structural_equal
 
 import tvm_layout_ext as tlx
+from tests.schedule.coalesced import numbers
 from tests.schedule.tiles import upside_down
 from tvm_layout_ext import decisions
 from tvm_layout_ext.errors import ScheduleError
@@ -27,15 +28,11 @@ def copy(shape: tuple[int, ...], dtype: str = "float32") -> s_tir.Schedule:
     return schedule_of(a, te.compute(shape, lambda *i: a[i], "B"))
 
 
-def random(shape: tuple[int, ...], dtype: str = "float32") -> np.ndarray:
-    return np.random.default_rng(0).integers(-100, 100, shape).astype(dtype)
-
-
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])
 def test_a_copy_moves_16_bytes_a_lane_and_no_sector_twice(dtype: str) -> None:
     sch = copy((64, 64), dtype)
     assert sch.auto_coalesce("B").path == "direct"
-    a = random((64, 64), dtype)
+    a = numbers((64, 64), dtype)
     report = simulate(sch, a, None)
     np.testing.assert_array_equal(report.outputs["B"], a)
     assert {access.vector_bytes for access in report.accesses} == {16}
@@ -45,7 +42,7 @@ def test_a_copy_moves_16_bytes_a_lane_and_no_sector_twice(dtype: str) -> None:
 def test_a_ragged_copy_keeps_its_vectors_inside() -> None:
     sch = copy((257, 257))
     sch.auto_coalesce("B")
-    a = random((257, 257))
+    a = numbers((257, 257))
     report = simulate(sch, a, None)
     np.testing.assert_array_equal(report.outputs["B"], a)
     assert [access.vector_bytes for access in report.accesses] == [16, 16, 4, 4]
@@ -57,7 +54,7 @@ def test_symbolic_sizes() -> None:
     sch = schedule_of(a, te.compute((n, m), lambda i, j: a[i, j], "B"))
     sch.auto_coalesce("B")
     for shape in [(33, 65), (1, 1), (64, 64)]:
-        value = random(shape, "float16")
+        value = numbers(shape, "float16")
         report = simulate(sch, value, None)
         np.testing.assert_array_equal(report.outputs["B"], value)
         assert not report.hazards
@@ -66,7 +63,7 @@ def test_symbolic_sizes() -> None:
 def test_a_copy_in_a_kernel_uses_the_threads_of_the_kernel() -> None:
     sch, tile = upside_down("float16")
     assert sch.auto_coalesce(tile).path == "copy"
-    value = random((64, 64), "float16")
+    value = numbers((64, 64), "float16")
     report = simulate(sch, value, None)
     np.testing.assert_array_equal(report.outputs["B"], value[::-1])
     load = next(access for access in report.accesses if access.buffer == "A")
@@ -169,7 +166,7 @@ def test_too_many_elements_for_32_bit_indices_are_refused() -> None:
 def test_loads_of_a_copy_go_through_shared_memory_only_on_request(stage: str, shared: bool) -> None:
     sch = copy((64, 64))
     sch.auto_coalesce("B", stage=stage)
-    value = random((64, 64))
+    value = numbers((64, 64))
     report = simulate(sch, value, None)
     np.testing.assert_array_equal(report.outputs["B"], value)
     assert any(access.scope == "shared" for access in report.accesses) == shared
@@ -188,7 +185,7 @@ def test_a_staged_tile_suits_any_number_of_threads(threads: int, dtype: str) -> 
     a = te.placeholder((128, 72), dtype, "A")
     sch = schedule_of(a, te.compute((72, 128), lambda j, i: a[i, j], "B"))
     assert sch.auto_coalesce("B", num_threads=threads).path == "staged"
-    value = random((128, 72), dtype)
+    value = numbers((128, 72), dtype)
     report = simulate(sch, value, None)
     np.testing.assert_array_equal(report.outputs["B"], value.T)
     assert report.bank_conflicts == 0
@@ -200,7 +197,7 @@ def test_loads_in_two_orders_meet_in_one_kernel() -> None:
     b = te.placeholder((96, 64), "float16", "C")
     sch = schedule_of(a, b, te.compute((96, 64), lambda j, i: a[i, j] + b[j, i], "B"))
     assert sch.auto_coalesce("B").path == "staged"
-    values = random((64, 96), "float16"), random((96, 64), "float16")
+    values = numbers((64, 96), "float16"), numbers((96, 64), "float16")
     report = simulate(sch, *values, None)
     np.testing.assert_array_equal(report.outputs["B"], values[0].T + values[1])
     assert report.bank_conflicts == 0
@@ -353,7 +350,7 @@ def test_indices_of_choices_and_bits_are_counted(index: Any, where: Any) -> None
     sch = schedule_of(a, te.compute((100,), lambda i: a[index(i)], "B"))
     outcome = sch.auto_coalesce("B")
     assert [(t.buffer, t.kind) for t in outcome.after] == [("A", "load"), ("B", "store")]
-    value = random((100,))
+    value = numbers((100,))
     report = simulate(sch, value, None)
     np.testing.assert_array_equal(report.outputs["B"], value[where(np.arange(100))])
     assert not report.hazards

@@ -9,6 +9,7 @@ import pytest
 from tvm import s_tir, te
 from tvm.script import tirx as T
 
+from tests.schedule.coalesced import numbers
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
@@ -30,10 +31,6 @@ def widths(report: Report, buffer: str) -> set[int]:
     return {access.vector_bytes for access in report.accesses if access.buffer == buffer}
 
 
-def numbers(*shape: int, dtype: str = "float32") -> Any:
-    return np.random.default_rng(0).integers(-100, 100, shape).astype(dtype)
-
-
 @T.prim_func(s_tir=True)
 def static_strides(a: T.handle, b: T.handle) -> None:
     A = T.match_buffer(a, (64, 30), "float32", strides=(36, 1))
@@ -45,7 +42,7 @@ def static_strides(a: T.handle, b: T.handle) -> None:
 
 
 def test_rows_with_static_strides() -> None:
-    whole = numbers(64, 36)
+    whole = numbers((64, 36))
     _, report = run(static_strides, whole[:, :30], np.zeros((64, 32), "float32")[:, :30])
     np.testing.assert_array_equal(report.outputs["B"], whole[:, :30])
     # 30 elements are no multiple of 4: the last vector of a row is guarded element by element.
@@ -75,7 +72,7 @@ def symbolic_strides(a: T.handle, b: T.handle) -> None:
     ids=["whole", "box", "steps", "turned", "one"],
 )
 def test_a_view_with_strides_that_only_the_call_knows(view: Any) -> None:
-    a = view(numbers(64, 70))
+    a = view(numbers((64, 70)))
     _, report = run(symbolic_strides, a, None)
     np.testing.assert_array_equal(report.outputs["B"], a)
 
@@ -98,7 +95,7 @@ def from_offset(factor: int) -> Any:
 def test_an_element_offset_gets_the_vectors_that_its_factor_allows(
     factor: int, bytes_a_lane: int
 ) -> None:
-    a = numbers(1200, dtype="float16")[factor : factor + 1000]
+    a = numbers((1200,), "float16")[factor : factor + 1000]
     _, report = run(from_offset(factor), a, None)
     np.testing.assert_array_equal(report.outputs["B"], a)
     assert widths(report, "A") == {bytes_a_lane}
@@ -115,7 +112,7 @@ def fixed_offset(a: T.handle, b: T.handle) -> None:
 
 
 def test_a_fixed_element_offset() -> None:
-    a = numbers(1040, dtype="float16")[12:1036]
+    a = numbers((1040,), "float16")[12:1036]
     _, report = run(fixed_offset, a, None)
     np.testing.assert_array_equal(report.outputs["B"], a)
     assert widths(report, "A") == {8}
@@ -137,7 +134,7 @@ def misaligned(align: int) -> Any:
 @pytest.mark.parametrize("align", [2, 4, 8])
 def test_a_base_pointer_less_aligned_gets_narrower_vectors(align: int) -> None:
     """The simulated memory begins as badly as it may: wider vectors would be found misaligned."""
-    whole = numbers(1024, dtype="float16")
+    whole = numbers((1024,), "float16")
     first = (align - whole.__array_interface__["data"][0]) % 16 // 2
     a = whole[first : first + 1000]
     _, report = run(misaligned(align), a, None)
@@ -165,7 +162,7 @@ def rows_far_apart(stride: int) -> Any:
 
 def test_elements_beyond_two_to_the_31_are_loaded_and_stored() -> None:
     a = rows_far_apart(FAR)
-    a[...] = numbers(3, 256, dtype="int8")
+    a[...] = numbers((3, 256), "int8")
     _, report = run(far_apart, a, rows_far_apart(FAR + 16))
     np.testing.assert_array_equal(report.outputs["B"], a)
     assert widths(report, "A") == widths(report, "B") == {16}
@@ -190,7 +187,7 @@ def far_picked(dtype: str) -> Any:
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_rows_picked_beyond_two_to_the_31_elements(dtype: str) -> None:
     table = rows_far_apart(FAR)
-    table[...] = numbers(3, 256, dtype="int8")
+    table[...] = numbers((3, 256), "int8")
     picked = np.array([0, 2, 1, 2, 0, 1, 2, 2]).astype(dtype)
     _, report = run(far_picked(dtype), table, picked, None)
     np.testing.assert_array_equal(report.outputs["B"], table[picked])
@@ -230,7 +227,7 @@ def turned_into_strides(size: Any) -> Any:
 @pytest.mark.parametrize("size", [None, 16])
 def test_loops_that_merge_in_a_store_with_strides_are_staged_one_by_one(size: Any) -> None:
     """TVM gave the store's three strides to registers of two dims."""
-    a = numbers(16, 33, 3)
+    a = numbers((16, 33, 3))
     text, report = run(turned_into_strides(size), a, np.zeros((33, 3, 20), "float32")[..., :16])
     np.testing.assert_array_equal(report.outputs["B"], a.transpose(1, 2, 0))
     assert "tile" in text
@@ -271,9 +268,9 @@ def guarded_sum(A: T.Buffer((64, 4096), "float32"), B: T.Buffer((64,), "float32"
 def test_a_block_that_runs_only_where_a_condition_holds_keeps_it(case: str, stage: str) -> None:
     """``transform_block_layout`` of TVM 0.27 leaves variables of loops that are gone in it."""
     func, a, limit = {
-        "transpose": (guarded_transpose, numbers(100, 60), 77),
-        "shift": (guarded_shift, numbers(50, 301, dtype="float16"), 217),
-        "sum": (guarded_sum, numbers(64, 4096), 4000),
+        "transpose": (guarded_transpose, numbers((100, 60)), 77),
+        "shift": (guarded_shift, numbers((50, 301), "float16"), 217),
+        "sum": (guarded_sum, numbers((64, 4096)), 4000),
     }[case]
     every = {"transpose": a.T, "shift": a[:, 1:], "sum": a}[case]
     inside = np.arange(every.shape[1]) < limit

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 from tvm import s_tir, te
 
+from tests.schedule.coalesced import numbers, sectors
 from tests.schedule.tiles import transposed, upside_down
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.transform.coalesce_blocked import spread
-
-
-def numbers(*shape: int, dtype: str = "float16") -> Any:
-    return np.random.default_rng(0).integers(-100, 100, shape).astype(dtype)
 
 
 @pytest.mark.parametrize(("cached", "buffer"), [("read", "A"), ("write", "B")])
@@ -30,7 +27,7 @@ def test_a_copy_tells_what_it_moved_and_what_it_moves(cached: str, buffer: str, 
     # The tile of int8 has 64 vectors of 16 bytes for 512 threads.
     assert (after.buffer, after.vector_bytes, after.sectors) == (buffer, 16, 16)
     assert "before load" in outcome.text or "before store" in outcome.text
-    a = numbers(64, 64, dtype=dtype)
+    a = numbers((64, 64), dtype)
     report = simulate(sch, a, None)
     np.testing.assert_array_equal(report.outputs["B"], a[::-1])
     assert not report.hazards
@@ -40,10 +37,10 @@ def test_a_copy_tells_what_it_moved_and_what_it_moves(cached: str, buffer: str, 
 
 
 def test_a_copy_of_ragged_rows_starts_every_row_with_a_fresh_lane() -> None:
-    sch, tile = upside_down("float32", 64, 100)
+    sch, tile = upside_down("float32", 100)
     outcome = sch.auto_coalesce(tile)
     assert outcome.path == "copy"
-    a = numbers(64, 100, dtype="float32")
+    a = numbers((64, 100), "float32")
     report = simulate(sch, a, None)
     np.testing.assert_array_equal(report.outputs["B"], a[::-1])
     assert not report.hazards
@@ -54,7 +51,7 @@ def test_a_copy_of_ragged_rows_starts_every_row_with_a_fresh_lane() -> None:
 def test_a_copy_leaves_the_layout_of_its_tile_to_swizzle(dtype: str, vector_bytes: int) -> None:
     sch, tile = transposed(dtype, 64, 64)
     assert sch.auto_coalesce(tile, vector_bytes=vector_bytes).path == "copy"
-    value = numbers(64, 64, dtype=dtype)
+    value = numbers((64, 64), dtype)
     before = simulate(sch, value, None)
     sch.swizzle(tile)
     report = simulate(sch, value, None)
@@ -72,15 +69,11 @@ def box(dtype: str, shape: tuple[int, int], start: int, size: tuple[int, int]) -
     return s_tir.Schedule(te.create_prim_func([a, b]))
 
 
-def sectors(report: Any, buffer: str) -> int:
-    return sum(access.sectors for access in report.accesses if access.buffer == buffer)
-
-
 def test_short_rows_of_a_box_get_lanes_of_their_own() -> None:
     sch = box("float16", (64, 64), 4, (64, 20))
     outcome = sch.auto_coalesce("B")
     assert "4x8 lanes and 4x1 warps" in outcome.text
-    a = numbers(64, 64)
+    a = numbers((64, 64), "float16")
     report = simulate(sch, a, None)
     np.testing.assert_array_equal(report.outputs["B"], 2 * a[:, 4:24])
     assert not report.hazards

@@ -10,6 +10,7 @@ import pytest
 from tvm import s_tir, te, tirx
 
 import tvm_layout_ext as tlx
+from tests.schedule.coalesced import numbers
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 
@@ -33,10 +34,6 @@ def checked(lowered: Any, value: np.ndarray, order: Sequence[int]) -> Report:
     return report
 
 
-def random(shape: Sequence[int], dtype: str) -> np.ndarray:
-    return np.random.default_rng(0).integers(-100, 100, shape).astype(dtype)
-
-
 def pieces(rows: int, columns: int, lanes: int, size: int) -> int:
     """Sectors of a dense matrix whose rows are read in pieces of ``lanes`` elements."""
     starts = np.arange(0, columns, lanes)
@@ -51,7 +48,7 @@ def test_one_function_transposes_every_size(dtype: str) -> None:
     size = np.dtype(dtype).itemsize
     shapes = [(1, 1), (7, 33), (33, 7), (1000, 7)]
     for rows, columns in [*shapes, (1, 1000), (1000, 33)] if size == 4 else shapes:
-        report = checked(lowered, random((rows, columns), dtype), (1, 0))
+        report = checked(lowered, numbers((rows, columns), dtype), (1, 0))
         # A warp takes 32 elements of a row, as far as it goes.
         least = pieces(rows, columns, 32, size) + pieces(columns, rows, 32, size)
         assert report.sectors == least
@@ -60,7 +57,7 @@ def test_one_function_transposes_every_size(dtype: str) -> None:
 @pytest.mark.parametrize("batch", [1, 7])
 def test_a_symbolic_batch_costs_no_width(batch: int) -> None:
     lowered = permuting(["n", 64, 128], (0, 2, 1), "float16")
-    value = random((batch, 64, 128), "float16")
+    value = numbers((batch, 64, 128), "float16")
     report = checked(lowered, value, (0, 2, 1))
     assert {a.vector_bytes for a in report.accesses if a.scope == "global"} == {16}
     assert report.sectors == 2 * value.nbytes // 32
@@ -69,12 +66,12 @@ def test_a_symbolic_batch_costs_no_width(batch: int) -> None:
 def test_rows_of_known_size_keep_their_vectors() -> None:
     lowered = permuting(["n", "m", 64], (2, 0, 1), "float32")
     for shape in ((1, 7, 64), (33, 7, 64), (3, 1, 64)):
-        checked(lowered, random(shape, "float32"), (2, 0, 1))
+        checked(lowered, numbers(shape, "float32"), (2, 0, 1))
 
 
 def check(shape: Sequence[int], inputs: Sequence[Any], body: Any, expected: Any) -> Report:
     """Stage a block of several operands, and compare it with NumPy."""
-    values = [random(a, dtype) for a, dtype in inputs]
+    values = [numbers(a, dtype) for a, dtype in inputs]
     held = [te.placeholder(a, dtype, f"A{i}") for i, (a, dtype) in enumerate(inputs)]
     sch = s_tir.Schedule(te.create_prim_func([*held, te.compute(shape, body(held), "B")]))
     assert sch.auto_coalesce("B").path == "staged"
@@ -123,7 +120,7 @@ def test_a_buffer_read_in_two_orders_is_staged_as_two_buffers_are(twice: bool) -
     sch = s_tir.Schedule(te.create_prim_func([*inputs, b]))
     outcome = sch.auto_coalesce("B")
     assert outcome.path == "staged"
-    value = random((64, 64), "float32")
+    value = numbers((64, 64), "float32")
     report = simulate(sch, *[value for _ in inputs], None)
     np.testing.assert_array_equal(report.outputs["B"], value + value.T)
     assert report.bank_conflicts == 0
@@ -138,7 +135,7 @@ def test_what_only_a_condition_keeps_inside_its_buffer_is_not_staged() -> None:
     outcome = sch.auto_coalesce("B")
     assert outcome.path == "direct"
     assert "Block B reads A only where a condition holds" in outcome.text
-    value = random((64, 64), "float32")
+    value = numbers((64, 64), "float32")
     report = simulate(sch, value, None)
     np.testing.assert_array_equal(report.outputs["B"], np.pad(value, ((0, 0), (1, 0)))[:, :64].T)
 

@@ -16,11 +16,11 @@ from tvm import s_tir, te
 from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
-from tests.schedule.test_auto_coalesce_matrix import sectors_of_walk
+from tests.schedule.coalesced import sectors, sectors_of_walk
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
-from tvm_layout_ext.transform import AutoCoalesce, coalesce_staged
+from tvm_layout_ext.transform import AutoCoalesce
 from tvm_layout_ext.transform.auto_coalesce import COALESCE
 
 SYMMETRISED = [(0, (0, 1)), (0, (1, 0))]
@@ -87,10 +87,6 @@ def run(sch: Any, case: Sum) -> Report:
     return report
 
 
-def sectors(report: Report, buffer: str) -> int:
-    return sum(access.sectors for access in report.accesses if access.buffer == buffer)
-
-
 def least(case: Sum) -> int:
     """Sectors of all accesses, each moving each of its sectors once."""
     size = int(np.prod(case.shape)) * np.dtype(case.dtype).itemsize
@@ -128,20 +124,6 @@ def test_each_read_of_whole_rows_moves_every_sector_once(case: Sum) -> None:
     # What was counted beforehand is what is moved.
     assert all(traffic.waste == 1 for traffic in outcome.after)
     assert len(outcome.after) == len(outcome.before)
-
-
-@pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
-    """The nests that are staged from now on, and how."""
-    made: list[tuple[Any, Any]] = []
-    plan_tile = coalesce_staged.plan_tile
-
-    def spy(nest: Any, *arguments: Any) -> Any:
-        made.append((nest, plan_tile(nest, *arguments)))
-        return made[-1][1]
-
-    monkeypatch.setattr(coalesce_staged, "plan_tile", spy)
-    return made
 
 
 RAGGED = [

@@ -13,6 +13,7 @@ from tvm import s_tir, te
 from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
 import tvm_layout_ext as tlx
+from tests.schedule.coalesced import numbers
 from tvm_layout_ext.analysis import staged_boxes
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
@@ -28,7 +29,7 @@ def permuting(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> s_ti
 
 
 def ran(sch: s_tir.Schedule, shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> Report:
-    value = np.random.default_rng(0).integers(-100, 100, shape).astype(dtype)
+    value = numbers(shape, dtype)
     report = simulate(sch, value, None)
     np.testing.assert_array_equal(report.outputs["B"], value.transpose(axes))
     assert (report.bank_conflicts, report.hazards) == (0, [])
@@ -100,7 +101,7 @@ def test_other_tiles_are_put_down_as_they_come(
 ) -> None:
     sch = permuting(shape, axes, dtype)
     sch.auto_coalesce("B")
-    value = np.random.default_rng(0).integers(-100, 100, shape).astype(dtype)
+    value = numbers(shape, dtype)
     report = simulate(sch, value, None)
     np.testing.assert_array_equal(report.outputs["B"], value.transpose(axes))
     assert (report.bank_conflicts, report.hazards) == (0, [])

@@ -37,11 +37,11 @@ def copy(shape: tuple[int, ...], dtype: str, axes: tuple[int, ...] | None = None
     return s_tir.Schedule(te.create_prim_func([a, b]))
 
 
-def by_threads(dtype: str, vector: int, threads: int = 64) -> s_tir.Schedule:
-    """A copy of 2 x 3 rows of vectors, each by a thread."""
-    sch = copy((2, 3, threads * vector), dtype)
+def by_threads(dtype: str, vector: int) -> s_tir.Schedule:
+    """A copy of 2 x 3 rows of 64 vectors, each by a thread."""
+    sch = copy((2, 3, 64 * vector), dtype)
     rows, steps, column = sch.get_loops("B")
-    thread, lane = sch.split(column, [threads, vector])
+    thread, lane = sch.split(column, [64, vector])
     sch.bind(rows, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     sch.unroll(steps)

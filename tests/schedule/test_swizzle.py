@@ -26,8 +26,8 @@ IDENTITY = LinearLayout.from_bases(
 )
 
 
-def mode_of(sch: s_tir.Schedule, block: str = "S") -> Any:
-    return sch.get(sch.get_sblock(block)).annotations[SWIZZLE]
+def mode_of(sch: s_tir.Schedule) -> Any:
+    return sch.get(sch.get_sblock("S")).annotations[SWIZZLE]
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def test_no_register_spills(
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in ran.stderr
 
 
-def _matmul(a: Any, b: Any, sums: str = "float32", initial: float = 0.0) -> s_tir.Schedule:
+def _matmul(a: Any, b: Any, initial: float = 0.0) -> s_tir.Schedule:
     """A product whose factors are given as functions of (i, j, k)."""
     A = te.placeholder((64, 64), "float16", name="A")
     B = te.placeholder((64, 64), "float16", name="B")

@@ -25,15 +25,13 @@ def transposed(dtype: str, rows: Any, columns: Any) -> tuple[Any, Any]:
     return sch, tile
 
 
-def upside_down(
-    dtype: str, rows: int = 64, columns: int = 64, cached: str = "read"
-) -> tuple[Any, Any]:
-    """Rows in reverse, 16 a block, through a tile; the schedule and the tile's block.
+def upside_down(dtype: str, columns: int = 64, cached: str = "read") -> tuple[Any, Any]:
+    """64 rows in reverse, 16 a block, through a tile; the schedule and the tile's block.
 
     The tile holds what a block reads, or, with ``cached="write"``, what it writes.
     """
-    a = te.placeholder((rows, columns), dtype, "A")
-    b = te.compute((rows, columns), lambda i, j: a[rows - 1 - i, j], "B")
+    a = te.placeholder((64, columns), dtype, "A")
+    b = te.compute((64, columns), lambda i, j: a[63 - i, j], "B")
     sch = s_tir.Schedule(te.create_prim_func([a, b]))
     block = sch.get_sblock("B")
     tile = sch.cache_write(block, 0, "shared") if cached == "write" else None

@@ -30,9 +30,7 @@ def random(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> Any
     return rng.standard_normal(shape).astype(numpy_dtype(dtype))
 
 
-def transpose(
-    size: int = 64, dtype: str = "float32", pad: int = 0, rows: int = 8, vector: int = 1
-) -> Schedule:
+def transpose(size: int = 64, dtype: str = "float32", pad: int = 0, rows: int = 8) -> Schedule:
     """Transpose through a 32 x 32 tile of shared memory, rows padded by ``pad`` elements."""
     A = te.placeholder((size, size), dtype, name="A")
     B = te.compute((size, size), lambda i, j: A[j, i], name="B")
@@ -110,10 +108,10 @@ def matmul(
 _AXES = ("blockIdx.y", "blockIdx.x", "threadIdx.y", "threadIdx.x")
 
 
-def async_matmul_program(stages: int = 3) -> DeviceProgram:
-    """The pipelined product with ``cp.async``, as TVM lowers it."""
+def async_matmul_program() -> DeviceProgram:
+    """The product in 3 stages with ``cp.async``, as TVM lowers it."""
     with tvm.transform.PassContext(config={"tirx.use_async_copy": True}):
-        return device_program(matmul(64, "float16", "float32", stages, "shared.dyn"))
+        return device_program(matmul(64, "float16", "float32", 3, "shared.dyn"))
 
 
 def row_sum(rows: int = 64, columns: int = 128, threads: int = 64, dtype: str = "float32") -> Any:

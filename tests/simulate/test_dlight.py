@@ -38,8 +38,8 @@ def matmul(n: int, m: int, depth: int, dtype: str = "float32", total: str = "flo
     return [A, B, C]
 
 
-def gemv(n: int, depth: int, dtype: str = "float32") -> list[Any]:
-    x, W = tensor((1, depth), "x", dtype), tensor((n, depth), "W", dtype)
+def gemv(n: int, depth: int) -> list[Any]:
+    x, W = tensor((1, depth), "x"), tensor((n, depth), "W")
     k = te.reduce_axis((0, depth), "k")
     return [x, W, te.compute((1, n), lambda i, j: te.sum(x[i, k] * W[j, k], axis=k), name="C")]
 

@@ -13,7 +13,7 @@ ROWS, COLS, TILE = 6, 256, 32
 
 
 def _copy_schedule(
-    stages: int | None, cols: int = COLS, tile: int = TILE
+    stages: int | None, cols: int = COLS
 ) -> tuple[s_tir.Schedule, s_tir.schedule.SBlockRV]:
     """Rows doubled tile by tile through shared memory, one warp a row."""
     a = te.placeholder((ROWS, cols), "float32", "A")
@@ -21,7 +21,7 @@ def _copy_schedule(
     sch = s_tir.Schedule(te.create_prim_func([a, b]))
     block = sch.get_sblock("B")
     i, j = sch.get_loops(block)
-    jo, ji = sch.split(j, [None, tile])
+    jo, ji = sch.split(j, [None, TILE])
     sch.bind(i, "blockIdx.x")
     sch.bind(ji, "threadIdx.x")
     copy = sch.cache_read(block, 0, "shared")

@@ -56,7 +56,7 @@ int32_t __tvm_ffi_main(void* self, const TVMFFIAny* args, int32_t count, TVMFFIA
 """
 
 
-def doubling_task(seed: int = 0) -> Task:
+def doubling_task() -> Task:
     """A task whose output is twice its input of 1024 float32."""
     operator: Operator = dataclasses.replace(
         find_operator("transpose"),
@@ -66,7 +66,7 @@ def doubling_task(seed: int = 0) -> Task:
         reference=lambda a: 2 * a,
         tolerance=lambda shape, dtype: Tolerance(),
     )
-    return Task(operator, (COUNT,), "float32", hardware.architecture("sm_90a"), seed)
+    return Task(operator, (COUNT,), "float32", hardware.architecture("sm_90a"), seed=0)
 
 
 def _compute(shape: Any, dtype: str) -> list[Any]:

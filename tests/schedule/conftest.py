@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tvm_layout_ext.analysis.staged_plan import Plan
+from tvm_layout_ext.transform import coalesce_staged
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Plan]]:
+    """The nests that are staged from now on, and how."""
+    made: list[tuple[Any, Plan]] = []
+    plan_tile = coalesce_staged.plan_tile
+
+    def spy(nest: Any, *arguments: Any) -> Plan:
+        made.append((nest, plan_tile(nest, *arguments)))
+        return made[-1][1]
+
+    monkeypatch.setattr(coalesce_staged, "plan_tile", spy)
+    return made
