@@ -224,12 +224,11 @@ def read_nest(sch: Any, block: Any) -> Nest:
     loops = tuple(_loop(ref, reductions) for ref in refs)
     pairs = zip(stmt.iter_vars, realize.iter_values, strict=True)
     values = {it.var: value for it, value in pairs}
-    variables = [loop.var for loop in loops]
     assumptions = _assumptions(sch, block)
     lanes = _TRUTH_LANES if compares_values(stmt.body) else MAX_ACCESS_BYTES
     facts: dict[str, Any] = {"assumptions": assumptions, "most_lanes": lanes}
     accesses = tuple(
-        replace(_access(buffer, kind, indices, values, variables), **facts)
+        replace(_access(buffer, kind, indices, values, loops), **facts)
         for buffer, kind, indices in _raw_accesses(stmt.body)
     )
     return Nest(stmt, loops, accesses, realize.predicate, assumptions)
@@ -312,12 +311,16 @@ def _raw_accesses(body: Any) -> Iterator[tuple[Any, str, Sequence[Any]]]:
 
 
 def _access(
-    buffer: Any, kind: str, indices: Sequence[Any], values: dict[Any, Any], variables: list[Any]
+    buffer: Any, kind: str, indices: Sequence[Any], values: dict[Any, Any], loops: Sequence[Loop]
 ) -> Access:
     at = tuple(substitute(index, values) for index in indices)
     analyzer = tvm.sym.Analyzer()
+    for loop in loops:
+        # A loop of one iteration keeps its step: it goes on where the next one ends.
+        if loop.size is not None and loop.size > 1:
+            analyzer.bind(loop.var, tvm.ir.Range.from_min_extent(0, loop.extent))
     offset = analyzer.simplify(_flat(buffer, at))
-    steps = steps_of(offset, variables)
+    steps = steps_of(offset, [loop.var for loop in loops])
     return Access(buffer, kind, offset, steps, indices=at)
 
 

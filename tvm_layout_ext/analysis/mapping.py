@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
 import tvm
+from tvm import tirx
 
 from ..hardware import WARP_SIZE
 from .access import Access, Loop, Nest
-from .sectors import estimate, stand_in
+from .sectors import estimate, evaluate, stand_in
 
 __all__ = [
     "Mapping",
@@ -35,6 +37,8 @@ _WASTEFUL = 1.3
 _FEW = 1024
 #: Iterations below which a kernel's launch takes longer than its loads, however narrow.
 _SHORT_RUN = 1 << 16
+#: Values of a guard that are looked at.
+_MOST_GUARDS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -90,13 +94,51 @@ def store_mapping(nest: Nest, loops: Sequence[Loop], most_bytes: int) -> Mapping
 def _mapping(nest: Nest, loops: Sequence[Loop], order: list[Loop], most_bytes: int) -> Mapping:
     accesses = nest.of_scope("global")
     run = merged_run(nest.accesses, nest.loops, order)
+    if nest.is_guarded:
+        run = _unguarded_run(nest.predicate, order[len(order) - run :])
     inner = order[len(order) - run :]
     vector = min(widest_vector(nest, inner, most_bytes), _iterations(loops) // WARP_SIZE)
     vector = _power_of_two_up_to(vector)
+    while vector > 1 and not _one_guard(nest, inner, vector):
+        vector //= 2
     if run == len(order):
         vector = _without_rest(vector, inner)
     bad = [a for a in accesses if a.kind == "load" and _disagrees(a, nest, loops, order)]
     return Mapping(tuple(order), run, vector, tuple(bad))
+
+
+def _unguarded_run(guard: Any, run: Sequence[Loop]) -> int:
+    """Count the innermost loops of a run that a block's guard names none of, but at least one."""
+    named = tirx.analysis.undefined_vars(guard)
+    free = 0
+    for loop in reversed(run):
+        if any(loop.var.same_as(var) for var in named):
+            break
+        free += 1
+    return max(1, free)
+
+
+def _one_guard(nest: Nest, run: Sequence[Loop], vector: int) -> bool:
+    """Whether a block's guard holds for all elements of a vector or for none.
+
+    A vector that it cuts goes element by element, with gaps between the lanes.
+    """
+    named = tirx.analysis.undefined_vars(nest.predicate)
+    last = run[-1]
+    if not any(last.var.same_as(var) for var in named):
+        return True
+    loops = [loop for loop in nest.loops if any(loop.var.same_as(var) for var in named)]
+    sizes = [loop.size or 0 for loop in loops]
+    if not 0 < prod(sizes) <= _MOST_GUARDS or (last.size or 0) % vector:
+        return False
+    values = dict(zip((loop.var for loop in loops), np.indices(sizes), strict=True))
+    try:
+        holds = np.broadcast_to(evaluate(nest.predicate, values), sizes)
+    except KeyError:
+        return False
+    along = next(i for i, loop in enumerate(loops) if loop is last)
+    vectors = np.moveaxis(holds, along, -1).reshape(-1, vector)
+    return bool((vectors == vectors[:, :1]).all())
 
 
 def _without_rest(vector: int, run: Sequence[Loop]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import tvm
@@ -17,6 +18,7 @@ from ..analysis.sectors import Traffic, count_traffic
 from .coalesce_checks import check, enclosing_threads, free_loops, threads_of
 from .coalesce_choice import Outcome, Way, choose
 from .coalesce_direct import schedule_copy, schedule_direct
+from .coalesce_loops import a_loop_a_dim
 from .coalesce_request import DONE, NAME, Request, request_of
 from .coalesce_ways import as_it_is, list_ways
 from .lent_buffers import lend_for_update, lend_for_writers
@@ -81,9 +83,33 @@ def _decide_apart(
     ways = [way for way in list_ways(nest, free, kernel, request) if way.path not in illegal]
     before = _count_before(sch, block, nest, free, kernel, request)
     ways = [_in_own_program(sch, block, nest, way, request) for way in ways]
+    more = [] if kernel is not None else _a_dim_a_loop(sch, block, nest, request)
+    if more:
+        ways = [way for way in ways if way.path != "staged"]
+        ways += [way for way in more if way.path not in illegal]
     outcome, way = choose(sch, block, nest, before, ways)
     decisions.note(NAME, str(nest.block.name_hint), outcome.text, refused=way is None)
     return outcome, way
+
+
+def _a_dim_a_loop(sch: Any, block: Any, nest: Nest, request: Request) -> list[Way]:
+    """List the ways that a block has once each of its loops is a dim, if they are not yet."""
+    if nest.is_guarded or any(loop.is_reduction or loop.size is None for loop in nest.loops):
+        return []
+    trial = sch.copy()
+    try:
+        if not a_loop_a_dim(trial, block):
+            return []
+    except RuntimeError:
+        return []
+    own = read_nest(trial, block)
+    ways = list_ways(own, free_loops(own, inside=False), None, request)
+    return [replace(way, apply=partial(_apply_to_dims, way)) for way in ways]
+
+
+def _apply_to_dims(way: Way, sch: Any, block: Any) -> tuple[str, list[Any]]:
+    a_loop_a_dim(sch, block)
+    return way.apply(sch, block)
 
 
 def _in_own_program(sch: Any, block: Any, nest: Nest, way: Way, request: Request) -> Way:
@@ -92,7 +118,8 @@ def _in_own_program(sch: Any, block: Any, nest: Nest, way: Way, request: Request
     if lent is None:
         return _in_parted_reads(sch, block, nest, way, request)
     own = read_nest(lent.sch, lent.block)
-    way = replace(_ways_of(own, way.path, request)[0], lent=lent)
+    found = _ways_of(own, way.path, request)
+    way = replace(next(one for one in found if one.is_last == way.is_last), lent=lent)
     return _in_parted_reads(lent.sch, lent.block, own, way, request)
 
 

@@ -73,6 +73,8 @@ class Way:
         What it moves, where a pass makes other accesses of it than the blocks show.
     lent : LentBuffers, optional
         The program in which the block has buffers of its own, where it has not in the schedule's.
+    is_last : bool
+        Whether it is only taken where no other is good, however few sectors it moves.
     """
 
     path: str
@@ -81,6 +83,7 @@ class Way:
     before: tuple[Traffic, ...] = ()
     counted: tuple[Traffic, ...] | None = None
     lent: LentBuffers | None = None
+    is_last: bool = False
 
     @property
     def is_late(self) -> bool:
@@ -150,7 +153,7 @@ def choose(
         )
     good = [trial for trial in trials if not trial.worse]
     good += [t for t in trials if t.worse and t.is_worth_its_losses(good, before)]
-    best = _fewest(good or trials)
+    best = _fewest([trial for trial in good if not trial.way.is_last] or good or trials)
     if not good:
         text = f"left as it was, because {best.text} moves more for {best.losses}"
         if not any("Idx" in loop.kind for loop in nest.loops):
@@ -164,7 +167,7 @@ def _remarks(trials: Sequence[_Trial], best: _Trial) -> list[str]:
     """What the best way loses, and what a way that was passed over would have gained."""
     if best.worse:
         return [f"moves half or less in all, but more for {best.losses}"]
-    first = _fewest(trials)
+    first = _fewest([trial for trial in trials if not trial.way.is_last] or trials)
     if first is best or not first.worse or first.cost * SAME >= best.cost:
         return []
     return [f"{first.text} would move fewer in all, but more for {first.losses}"]

@@ -8,6 +8,7 @@ the reduction is first cut into slabs (:mod:`.coalesce_slabs`), and a second ker
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -15,6 +16,7 @@ from tvm import tirx
 
 from ..analysis.access import Nest, read_nest
 from ..analysis.sectors import stand_in
+from ..errors import ScheduleError
 from ..hardware import WARP_SIZE
 from .coalesce_columns import a_column_each, along_columns
 from .coalesce_direct import DEFAULT_THREADS, fuse
@@ -32,7 +34,7 @@ from .coalesce_reduction_plan import (
 )
 from .coalesce_slabs import choose_slabs, cut
 
-__all__ = ["schedule_reduction"]
+__all__ = ["schedule_a_result_each", "schedule_reduction"]
 
 #: Threads of a block that sums rows, vectors of 16 bytes that each of them loads at once, and the
 #: most threads of a row. Rows of 4096 halves take 128 threads: hand-written so, 32768 of them take
@@ -80,6 +82,20 @@ def schedule_reduction(
     return f"{texts[0]}, in {slabs} slabs that a second kernel adds up", caches[:1]
 
 
+def schedule_a_result_each(
+    sch: Any, block: Any, nest: Nest, num_threads: int | None, vector_bytes: int
+) -> tuple[str, list[Any]]:
+    """Let each thread sum a result by itself, as a reduction is counted before it is mapped.
+
+    So no load moves more sectors than before, however short or ragged rows and columns are.
+    """
+    plan = replace(Plan.of(nest, vector_bytes), vector=1)
+    if not plan.data:
+        raise ScheduleError("there is one result, which one thread alone would sum")
+    _, touching = a_column_each(sch, block, nest, plan, num_threads)
+    return "reduction, a thread for each result", touching
+
+
 def _one_kernel(
     sch: Any, block: Any, nest: Nest, plan: Plan, num_threads: int | None
 ) -> tuple[str, list[Any]]:
@@ -107,6 +123,9 @@ def _along_rows(
     if len(plan.reduced) > 1:
         lanes = divisor(groups, lanes)
     rows_at_once = max(1, (num_threads or _row_threads(rows * lanes)) // lanes)
+    if rows == 1 and num_threads is None:
+        # A loop of one iteration has no guard: all rows of threads would load the one there is.
+        rows_at_once = 1
     batched = _shares_out(nest, plan, lanes)
     split = _split_iterators if batched else _split_loops
     outer, (steps, step, lane, part) = split(sch, block, nest, plan, lanes)

@@ -16,7 +16,7 @@ from .coalesce_checks import threads_of
 from .coalesce_choice import Way
 from .coalesce_direct import schedule_copy, schedule_direct, threads_for
 from .coalesce_policy import keeping
-from .coalesce_reduction import schedule_reduction
+from .coalesce_reduction import schedule_a_result_each, schedule_reduction
 from .coalesce_request import Request
 from .coalesce_shifted import shifted_way
 from .coalesce_staged import UnboundedTileError, schedule_staged
@@ -57,7 +57,11 @@ def list_ways(
         def reduction(sch: Any, block: Any) -> tuple[str, list[Any]]:
             return schedule_reduction(sch, block, nest, request.num_threads, request.vector_bytes)
 
-        return [Way("reduction", reduction)]
+        def alone(sch: Any, block: Any) -> tuple[str, list[Any]]:
+            threads, width = request.num_threads, request.vector_bytes
+            return schedule_a_result_each(sch, block, nest, threads, width)
+
+        return [Way("reduction", reduction), Way("reduction", alone, is_last=True)]
     direct = _direct(nest, free, mapping, request.num_threads)
     shifted = shifted_way(nest, free, mapping, request.vector_bytes, request.num_threads)
     if shifted is not None:
