@@ -132,12 +132,19 @@ def test_a_load_in_the_order_of_the_store_meets_no_bank_twice_at_ends(
     plain = SharedTile((0, 1), swizzled(tile, [0, 1], into, out, 8))
     extents = [rows, 64 + width]
     assert end_conflicts(out, tile, plain, 8, extents) > 0
-    place, left = place_tile(tile, [0, 1], into, out, 8, cut=[1])
+    place, left = place_tile(tile, [0, 1], into, out, 8, cut={1: width})
     assert left == 0
     assert end_conflicts(out, tile, place, 8, extents) == 0
     assert conflicts((into, out), tile, place, 8) == 0
-    # Where no tile is cut, the simple swizzle stays.
-    assert place_tile(tile, [0, 1], into, out, 8)[0] == plain
+    # Of a size that is not known any part may be left.
+    place, left = place_tile(tile, [0, 1], into, out, 8, cut={1: None})
+    assert left == 0
+    assert not any(
+        end_conflicts(out, tile, place, 8, [rows, 64 + rest]) for rest in range(width, 64, width)
+    )
+    # Where no tile is cut, or whole warps are left, the simple swizzle stays.
+    for cut in ({}, {0: 1}, {1: 32}):
+        assert place_tile(tile, [0, 1], into, out, 8, cut=cut)[0] == plain
 
 
 def blocks() -> Iterator[Block]:

@@ -9,7 +9,7 @@ Other tiles lie in rows, padded so that few rows meet in a bank.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -112,7 +112,7 @@ def place_tile(
     out: Walk,
     size: int,
     *,
-    cut: Collection[int] = (),
+    cut: Mapping[int, int | None] | None = None,
     put: int | None = None,
 ) -> tuple[SharedTile, int]:
     """Find the shared layout with the fewest bank conflicts, and count those that remain.
@@ -130,12 +130,14 @@ def place_tile(
         How the tile is filled and read.
     size : int
         Bytes of an element.
-    cut : collection of int
-        Dims along which some tiles are not full; :mod:`.tile_swizzles` says when that matters.
+    cut : mapping of int to int or None, optional
+        Dims along which some tiles are not full, and the elements that these have; None where that
+        is not known. :mod:`.tile_swizzles` says when it matters.
     put : int, optional
         Elements that a thread puts down at once, if not all that it brings at once.
     """
     best, least = None, _ANY
+    cut = cut or {}
 
     def count(place: SharedTile, most: int) -> int:
         found = conflicts((into, out), tile, place, size, most=most, put=put)
@@ -164,9 +166,9 @@ def place_tile(
 
 
 def _part_warp_conflicts(
-    tile: Sequence[int], place: SharedTile, out: Walk, size: int, cut: Collection[int]
+    tile: Sequence[int], place: SharedTile, out: Walk, size: int, cut: Mapping[int, int | None]
 ) -> int:
-    """Count conflicts of a warp that reads a tile, over all ends that the tile may have.
+    """Count conflicts of a warp that reads a tile, over the ends that the tile may have.
 
     Other warps read the same pattern, all its offsets changed by one XOR. In padded rows they do
     not; there it tells of the first.
@@ -176,17 +178,21 @@ def _part_warp_conflicts(
     if width <= BANK_BYTES:
         return 0
     lanes = out.places(len(tile))[:WARP_SIZE]
-    ends = product(
-        *(
-            np.unique(lanes[:, dim]) if dim in cut else [int(lanes[:, dim].max())]
-            for dim in range(len(tile))
-        )
-    )
+    ends = product(*(_ends(lanes[:, d], n, cut.get(d, 0)) for d, n in enumerate(out.unit)))
     active = np.array([(lanes <= np.array(end)).all(axis=1) for end in ends])
     active = np.pad(active, ((0, 0), (0, WARP_SIZE - len(lanes))))
     starts = np.pad(place.offsets(lanes) * size, (0, WARP_SIZE - len(lanes)))
     waves, least = request_wavefronts(np.broadcast_to(starts, active.shape), active, width)
     return int((waves - least).sum())
+
+
+def _ends(places: np.ndarray, unit: int, rest: int | None) -> np.ndarray:
+    """Last units along a dim that lanes of a warp may have: all, or what is left of a rest."""
+    found = np.unique(places)
+    if rest is None:
+        return found
+    left = rest % (int(found[-1]) + unit)
+    return found[[-1, np.count_nonzero(found < left) - 1]] if left else found[-1:]
 
 
 def end_conflicts(

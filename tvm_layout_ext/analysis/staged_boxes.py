@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -102,7 +102,8 @@ def plan_boxes(
     """Plan the ways through a tile that is a power of two along each dim."""
     store = store_of(nest)
     sizes = [loop.size for loop in nest.loops]
-    cut = [d for d, n in enumerate(sizes) if n is None or n % tile[d]]
+    rests = {d: None if n is None else n % tile[d] for d, n in enumerate(sizes)}
+    cut = {d: rest for d, rest in rests.items() if rest != 0}
     vector = min(store_vector(nest, staged, vector_bytes), tile[-1])
     full = vector * store.bytes == MAX_ACCESS_BYTES and tile[-1] * store.bytes >= WIDE_ROW_BYTES
     if full and store.bytes in _WIDE_ELEMENTS and not cut:
@@ -122,7 +123,7 @@ def _box(
     vector_bytes: int,
     row_bytes: int,
     *,
-    cut: Sequence[int] = (),
+    cut: Mapping[int, int | None] | None = None,
 ) -> Plan | None:
     """Plan a tile of which a warp stores so many bytes of a row.
 
@@ -187,7 +188,7 @@ def _placed(
     out: Walk,
     put: int,
     *,
-    cut: Sequence[int],
+    cut: Mapping[int, int | None] | None,
 ) -> tuple[StagedLoad, int]:
     """Place a load's tile, put down in the widest parts up to ``put`` that meet no bank twice."""
     inner = order[-1]
