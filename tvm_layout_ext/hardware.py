@@ -76,6 +76,10 @@ class Architecture:
         Bytes of shared memory of one multiprocessor.
     threads_per_sm : int
         Resident threads of one multiprocessor.
+    threads_per_block : int
+        Threads of one block, over all dims.
+    registers_per_sm, registers_per_thread : int
+        Registers of 32 bits, of one multiprocessor and the most of one thread.
     """
 
     name: str

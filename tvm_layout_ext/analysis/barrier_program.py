@@ -130,6 +130,8 @@ class Node:
         Of a leaf.
     before, after : Sync or None
         What happens before and after the children and accesses.
+    parent : Node or None
+        The statement that it is in.
     """
 
     stmt: Any

@@ -135,10 +135,13 @@ def _widened(tile: Sequence[int], extents: Sequence[int], side: Side) -> list[in
 
 
 def sectors(side: Side, extents: Sequence[int], tile: Sequence[int], *, whole: bool) -> int:
-    """Count the sectors that a side of all tiles moves.
+    """Count the sectors of 32 bytes that a side of all tiles moves.
 
     Parameters
     ----------
+    side : Side
+    extents, tile : sequence of int
+        Elements of each dim, of the tensor and of one tile.
     whole : bool
         Warps walk over rows as over one range. Otherwise each row is cut where the tile ends, and
         there into pieces.

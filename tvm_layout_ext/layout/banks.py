@@ -129,6 +129,11 @@ def wavefronts(addresses: Any, access_bytes: int) -> int:
     access_bytes : int
         Bytes that each lane moves: 1, 2, 4, 8 or 16.
 
+    Raises
+    ------
+    LayoutError
+        If an access has other than these bytes.
+
     Examples
     --------
     >>> wavefronts(np.arange(32) * 4, 4), wavefronts(np.arange(32) * 128, 4)

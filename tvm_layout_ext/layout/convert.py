@@ -59,7 +59,12 @@ def movement(src: LinearLayout, dst: LinearLayout) -> Movement:
 
 
 def scratch_bytes(src: LinearLayout, dst: LinearLayout, element_bits: int) -> int:
-    """Compute the shared memory that a conversion needs, moved by plain loads and stores.
+    """Compute the bytes of shared memory that a conversion needs, moved by plain loads and stores.
+
+    Raises
+    ------
+    LayoutError
+        If elements move between blocks of a cluster, or are too wide to be moved at once.
 
     Examples
     --------

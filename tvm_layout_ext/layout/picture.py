@@ -118,7 +118,13 @@ def hardware_grids(layout: Layout, shape: Sequence[int], element_bits: int) -> l
 
 
 def bank_grids(layout: Layout, shape: Sequence[int], element_bits: int) -> list[Grid]:
-    """Show shared memory, 128 bytes a row, the elements as they lie in its banks."""
+    """Show shared memory, 128 bytes a row, the elements as they lie in its banks.
+
+    Raises
+    ------
+    LayoutError
+        If the layout is one of registers.
+    """
     linear = layout.to_linear(shape)
     if not is_shared(linear):
         raise LayoutError(f"{layout} lies in registers, which have no banks; view its hardware.")

@@ -44,6 +44,12 @@ def optimal_swizzle(src: LinearLayout, dst: LinearLayout, element_bits: int) -> 
         segment put together, the vector lowest. Rounds ``reps`` are done one after the other in
         the same memory.
 
+    Raises
+    ------
+    LayoutError
+        If an element has another number of bits, or the layouts are not of one tensor laid out in
+        the same blocks.
+
     Examples
     --------
     A transpose of 32x32 words, a row a warp access on one side, a column on the other. The

@@ -51,6 +51,8 @@ class Kernel:
         Sizes of a strand's and of a gang's storage.
     early : Early
         What it does before it waits for the kernels before it.
+    time : int
+        First time that no launch has used: the clocks of warps go on from launch to launch.
     """
 
     name: str
@@ -60,7 +62,6 @@ class Kernel:
     scalars: list[Any]
     slots: int
     caches: int
-    axes: list[str]
     early: Early
     time: int = 1
 
@@ -113,7 +114,6 @@ def compile_kernel(
     note_versions(function, places, compiler.names)
     compiler.bind_parameters(function, scalars)
     program = compiler.compile(function)
-    axes = [str(axis) for axis in function.attrs["tirx.kernel_launch_params"]]
     return Kernel(
         name,
         places,
@@ -122,7 +122,6 @@ def compile_kernel(
         scalars,
         compiler.slots,
         compiler.caches,
-        axes,
         find_early(function, places),
     )
 
@@ -141,6 +140,8 @@ class Launch:
         Global memory of each pointer parameter, in order.
     findings : Findings
         Where hazards go.
+    barriers : int
+        Barriers of blocks that were passed so far, summed over blocks.
     """
 
     kernel: Kernel

@@ -94,6 +94,8 @@ class LocatedAccess:
     together : bool
         True if these lie one after the other and move in as few instructions as possible; false
         if each is an instruction of its own.
+    count : Count
+        Requests, sectors and wavefronts so far.
     """
 
     number: int

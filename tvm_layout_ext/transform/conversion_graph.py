@@ -99,6 +99,9 @@ class Op:
         Whether it runs in a loop whose copies have several versions.
     origin : Stmt or None
         The statement of the program that it was; None for one that a rule made.
+    reads : list of (Value, tuple or None)
+        Fragments that it loads, and for each of their dims the dim of the tile that runs along it,
+        None for one that stands still; None instead of all where that is not understood.
     """
 
     path: Path

@@ -83,6 +83,8 @@ class Record:
     phases : dict of str to float, optional
         Seconds that the trial took: ``build``, and those of
         :attr:`tvm_layout_ext.tune.measure.Measured.phases`.
+    id : str
+        12 hexadecimal digits made of :attr:`group` and the configuration; nobody gives it.
     """
 
     time: str
