@@ -1,21 +1,24 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import tvm
 from tvm import s_tir, te, tirx
+from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
 from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext.transform import GuardVectors
 
 
-def _guarded_copy(
-    rows: int, columns: int, lanes: int = 4
-) -> tuple[tlx.te.Schedule, list[te.Tensor]]:
-    """Rows copied in vectors, the last of each row over its end; annotated, so that we lower it."""
+def _guarded_copy(rows: int, columns: int) -> tuple[tlx.te.Schedule, list[te.Tensor]]:
+    """Rows copied in vectors of 4, the last over its row's end; annotated, so that we lower it."""
     a = te.placeholder((rows, columns), "float32", "A")
     b = te.compute((rows, columns), lambda i, j: a[i, j], name="B")
     s = tlx.create_schedule(b.op)
-    outer, vector = s[b].split(b.op.axis[1], factor=lanes)
+    outer, vector = s[b].split(b.op.axis[1], factor=4)
     s[b].bind(b.op.axis[0], te.thread_axis("blockIdx.x"))
     s[b].bind(outer, te.thread_axis("threadIdx.x"))
     s[b].vectorize(vector)
@@ -68,3 +71,112 @@ def test_a_condition_that_all_lanes_share_does_not_break_the_vector() -> None:
     report = simulate(sch, value, None)
     np.testing.assert_array_equal(report.outputs["B"], np.pad(value, ((0, 0), (4, 0))))
     assert {access.vector_bytes for access in report.accesses} == {16}
+
+
+@T.prim_func(s_tir=True)
+def chosen(A: T.Buffer((1024,), "int8"), B: T.Buffer((1024,), "int8")) -> None:
+    T.func_attr({"layout_ext.annotated": 1})
+    for i in range(128):
+        for v in T.vectorized(8):
+            B[i * 8 + v] = T.if_then_else(
+                i * 8 + v < 1001 and i * 8 + v >= 3, A[i * 8 + v], T.int8(1)
+            )
+
+
+@T.prim_func(s_tir=True)
+def chosen_by_whole_vectors(A: T.Buffer((1024,), "int8"), B: T.Buffer((1024,), "int8")) -> None:
+    T.func_attr({"layout_ext.annotated": 1})
+    for i in range(128):
+        if i * 8 + 7 < 1001 and i * 8 >= 3:
+            for v in T.vectorized(8):
+                B[i * 8 + v] = A[i * 8 + v]
+        elif i * 8 < 1001 and i * 8 + 7 >= 3:
+            for v_cut in range(8):
+                B[i * 8 + v_cut] = T.if_then_else(
+                    i * 8 + v_cut < 1001 and i * 8 + v_cut >= 3, A[i * 8 + v_cut], T.int8(1)
+                )
+        else:
+            for v in T.vectorized(8):
+                B[i * 8 + v] = T.int8(1)
+
+
+def _simplified(func: Any) -> Any:
+    return tirx.transform.StmtSimplify()(tvm.IRModule({"main": func}))["main"]
+
+
+def test_a_choice_is_made_for_whole_vectors_where_it_is_one() -> None:
+    got = GuardVectors()(tvm.IRModule({"main": chosen}))["main"]
+    want = _simplified(chosen_by_whole_vectors).with_attr("global_symbol", "chosen")
+    tvm.ir.assert_structural_equal(_simplified(got), want)
+
+
+def _with_choice(first: str, second: str) -> Any:
+    source = f"""
+@T.prim_func(s_tir=True)
+def main(A: T.Buffer((1024,), "int32"), B: T.Buffer((1024,), "int32")) -> None:
+    T.func_attr({{"layout_ext.annotated": 1}})
+    for i in range(128):
+        for v in T.vectorized(8):
+            B[i * 8 + v] = (
+                T.if_then_else({first}, A[i * 8 + v], 0) + T.if_then_else({second}, 1, 2)
+            )
+"""
+    return tvm.script.from_source(source)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("i * 8 + v < 1001", "i * 8 + v < 9"),
+        ("(i * 8 + v) % 2 < 1", "(i * 8 + v) % 2 < 1"),
+        ("A[v] < 3", "A[v] < 3"),
+        ("i < 8", "i < 3"),
+    ],
+    ids=["two", "not linear", "loaded", "one for all lanes"],
+)
+def test_other_choices_are_left_to_tvm(first: str, second: str) -> None:
+    func = _with_choice(first, second)
+    got = GuardVectors()(tvm.IRModule({"main": func}))["main"]
+    tvm.ir.assert_structural_equal(_simplified(got), _simplified(func))
+
+
+def test_one_choice_at_two_places_is_made_once() -> None:
+    func = _with_choice("i * 8 + v < 1001", "i * 8 + v < 1001")
+    got = str(GuardVectors()(tvm.IRModule({"main": func}))["main"])
+    assert got.count("T.vectorized") == got.count("if_then_else") == 2
+
+
+@pytest.mark.parametrize(("dtype", "lanes"), [("int8", 8), ("float16", 8), ("float32", 4)])
+@pytest.mark.parametrize(("front", "back"), [(0, 8), (8, 8), (16, 0)])
+def test_a_pad_that_ends_inside_a_vector_asks_again_for_the_cut_one_alone(
+    dtype: str, lanes: int, front: int, back: int
+) -> None:
+    """Each row has whole vectors of A and of zeros, and one at each end that is both."""
+    rows, read = 4, 512 - 3
+    a = te.placeholder((rows, 512), dtype, "A")
+    zero = tirx.const(0, dtype)
+    columns = front + 512 + back
+
+    def inside(i: Any, j: Any) -> Any:
+        held = tirx.all(j >= front + 3, j < front + read)
+        return tirx.if_then_else(held, a[i, j - front], zero)
+
+    sch = s_tir.Schedule(te.create_prim_func([a, te.compute((rows, columns), inside, "B")]))
+    outer, column = sch.get_loops("B")
+    thread, vector = sch.split(column, [None, lanes])
+    sch.bind(outer, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    sch.vectorize(vector)
+    sch.annotate(sch.get_sblock("B"), "layout_ext.test", 1)
+    value = np.random.default_rng(0).integers(-99, 99, (rows, 512)).astype(dtype)
+    report = simulate(sch, value, None)
+    wanted = np.zeros((rows, columns), dtype)
+    wanted[:, front + 3 : front + read] = value[:, 3:read]
+    np.testing.assert_array_equal(report.outputs["B"], wanted)
+    assert not report.hazards
+    size = value.itemsize
+    alone = sum(a.bytes for a in report.accesses if a.vector_bytes == size and a.kind == "store")
+    assert alone == rows * 2 * lanes * size
+    cut = sum(a.bytes for a in report.accesses if a.vector_bytes == size and a.kind == "load")
+    assert cut == rows * 2 * (lanes - 3) * size
+    assert sum(a.bytes for a in report.accesses if a.kind == "store") == wanted.nbytes

@@ -9,6 +9,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from .._compat import CHOICE
 from ..analysis.assumptions import Assumptions, Prover, read_assumptions
 from ..analysis.conditions import conjuncts
 from ..analysis.tir import depends_on, substitute
@@ -21,8 +22,11 @@ __all__ = ["GuardVectors"]
 _FAILS_WHEN_LARGE = {tirx.LT: True, tirx.LE: True, tirx.GT: False, tirx.GE: False}
 
 
-def _at_worst(condition: Any, loop: Any) -> Any | None:
-    """Condition of the lane that fails first, or None where that is not one end of the vector."""
+def _at_end(condition: Any, loop: Any, *, worst: bool = True) -> Any | None:
+    """Condition of the lane that fails first, or of the one that fails last.
+
+    None where that is not one end of the vector.
+    """
     var = loop.loop_var
     if not depends_on(condition, var):
         return condition
@@ -34,7 +38,7 @@ def _at_worst(condition: Any, loop: Any) -> Any | None:
     step = analyzer.simplify(substitute(difference, {var: var + 1}) - difference)
     if not isinstance(step, tirx.IntImm):
         return None
-    last = (int(step) > 0) == large
+    last = (int(step) > 0) == (large == worst)
     lane = loop.extent - 1 if last else loop.extent * 0
     return analyzer.simplify(substitute(condition, {var: lane}))
 
@@ -93,15 +97,57 @@ def _guard(loop: Any) -> Any:
         return loop
     if branch.else_case is not None or not tvm.sym.Analyzer().can_prove(loop.min == 0):
         return loop
-    worst = [_at_worst(part, loop) for part in conjuncts(branch.condition)]
+    worst = [_at_end(part, loop) for part in conjuncts(branch.condition)]
     if any(part is None for part in worst) or not _is_aligned(loop):
         return loop
     whole = loop_with(loop, body=branch.then_case)
-    var = tirx.Var(f"{loop.loop_var.name}_tail", loop.loop_var.ty)
-    tail = tirx.For(
-        var, loop.min, loop.extent, tirx.ForKind.SERIAL, substitute(branch, {loop.loop_var: var})
-    )
+    tail = _again(loop, "tail", tirx.ForKind.SERIAL, branch)
     return tirx.IfThenElse(reduce(tirx.And, worst), whole, tail)
+
+
+def _choice_of(loop: Any) -> Any | None:
+    """The one condition that differs among the lanes and by which they choose what they store."""
+    found: list[Any] = []
+
+    def look(call: Any) -> None:
+        if getattr(call.op, "name", "") == CHOICE:
+            found.extend([call.args[0]] * depends_on(call.args[0], loop.loop_var))
+
+    tvm_ffi.structural_walk(loop.body.value, [(tvm.ir.Call, look)])
+    same = (tvm_ffi.structural_equal(found[0], one) for one in found)
+    return found[0] if found and all(same) else None
+
+
+def _choose(loop: Any) -> Any:
+    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, tirx.BufferStore):
+        return loop
+    condition = _choice_of(loop)
+    if condition is None or not tvm.sym.Analyzer().can_prove(loop.min == 0):
+        return loop
+    parts = conjuncts(condition)
+    worst = [_at_end(part, loop) for part in parts]
+    best = [_at_end(part, loop, worst=False) for part in parts]
+    if any(part is None for part in (*worst, *best)) or not _is_aligned(loop):
+        return loop
+
+    def taken(branch: int) -> Any:
+        def chosen(call: Any) -> Any:
+            ours = getattr(call.op, "name", "") == CHOICE
+            ours = ours and tvm_ffi.structural_equal(call.args[0], condition)
+            return call.args[branch] if ours else call
+
+        return tvm_ffi.structural_map(loop.body, [(tvm.ir.Call, chosen)], order="post")
+
+    past = _again(loop, "past", loop.kind, taken(2))
+    cut = _again(loop, "cut", tirx.ForKind.SERIAL, loop.body)
+    rest = tirx.IfThenElse(reduce(tirx.And, best), cut, past)
+    return tirx.IfThenElse(reduce(tirx.And, worst), loop_with(loop, body=taken(1)), rest)
+
+
+def _again(loop: Any, name: str, kind: Any, body: Any) -> Any:
+    """Repeat a vector loop with a variable of its own."""
+    var = tirx.Var(f"{loop.loop_var.name}_{name}", loop.loop_var.ty)
+    return tirx.For(var, loop.min, loop.extent, kind, substitute(body, {loop.loop_var: var}))
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.GuardVectors")
@@ -110,7 +156,7 @@ def _guard_vectors(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
         return func
     body = func.body
     assumptions = read_assumptions(func)
-    for rule in (partial(_steadied, assumptions=assumptions), _guard):
+    for rule in (partial(_steadied, assumptions=assumptions), _guard, _choose):
         body = tvm_ffi.structural_map(body, [(tirx.For, rule)], order="post")
     return func.with_body(body)
 
@@ -130,11 +176,26 @@ def GuardVectors() -> Any:
                                                       for v in range(4):
                                                           if i * 4 + v < 1001: ...
 
+    So it is with a choice of what is stored, the end of a pad inside a vector, which has a third
+    form for vectors past the end::
+
+        # before                                  # after
+        for v in T.vectorized(4):                 if i * 4 + 3 < 1001:
+            B[i * 4 + v] = T.if_then_else(            for v in T.vectorized(4):
+                i * 4 + v < 1001,                         B[i * 4 + v] = A[i * 4 + v]
+                A[i * 4 + v], 0)                  elif i * 4 < 1001:
+                                                      for v in range(4):
+                                                          B[i * 4 + v] = T.if_then_else(...)
+                                                  else:
+                                                      for v in T.vectorized(4):
+                                                          B[i * 4 + v] = 0
+
     Conditions that are the same in all lanes lose the vector's variable; so does ``i * 4 + v < n``
     where the function promises that n is a multiple of 4.
 
     Leaves alone: vectors that do not start at multiples of their length (TVM goes on doing those
     element by element), conditions that are not comparisons of expressions linear in the vector's
-    variable, conditions with an ``else``, and functions without an annotation of this package.
+    variable, conditions with an ``else``, choices by several different conditions, and functions
+    without an annotation of this package.
     """
     return _guard_vectors
