@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from tvm import s_tir, te
 
+from tests.schedule.coalesced import sectors
 from tests.schedule.hanging import distinct_sectors
 from tests.schedule.patterns import Pattern, all_patterns, permuted
 from tvm_layout_ext.analysis.staged_plan import Plan
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 from tvm_layout_ext.target import cuda_target
-from tvm_layout_ext.transform import coalesce_staged
 
 PATTERNS = all_patterns()
 
@@ -29,26 +29,8 @@ def run(pattern: Pattern) -> tuple[str, Report]:
     return path, report
 
 
-def sectors(report: Report, buffer: str) -> int:
-    return sum(access.sectors for access in report.accesses if access.buffer == buffer)
-
-
 def test_there_are_more_than_sixty_patterns_with_names_of_their_own() -> None:
     assert len({pattern.name for pattern in PATTERNS}) == len(PATTERNS) > 60
-
-
-@pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Plan]]:
-    """The nests that are staged from now on, and how."""
-    made: list[tuple[Any, Plan]] = []
-    plan_tile = coalesce_staged.plan_tile
-
-    def spy(nest: Any, *arguments: Any) -> Plan:
-        made.append((nest, plan_tile(nest, *arguments)))
-        return made[-1][1]
-
-    monkeypatch.setattr(coalesce_staged, "plan_tile", spy)
-    return made
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
