@@ -165,7 +165,7 @@ def blocks() -> Iterator[Block]:
         yield Block(shape, tuple(loads), rng.choice((F64, I64)))
 
 
-BLOCKS = [block for block, _ in zip(blocks(), range(240), strict=False)]
+BLOCKS = [block for block, _ in zip(blocks(), range(120), strict=False)]
 
 
 @pytest.mark.matrix
@@ -174,7 +174,7 @@ BLOCKS = [block for block, _ in zip(blocks(), range(240), strict=False)]
 def test_random_blocks_of_two_loads_of_doubles_meet_no_bank_twice(block: Block, stage: str) -> None:
     path, report = run(block, stage)
     if report is None:
-        # Staging would move more: nothing is mapped.
-        assert (path, stage) == ("alone", "shared")
+        # Every way that was asked for would move more: nothing is mapped.
+        assert path == "alone"
         return
     assert (report.bank_conflicts, report.hazards) == (0, [])
