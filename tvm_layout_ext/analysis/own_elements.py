@@ -24,7 +24,7 @@ _ADVICE = "give the result a buffer of its own"
 
 
 def updated_in_place(nest: Nest) -> list[Any]:
-    """List the buffers that a block both loads and stores; none of a reduction's.
+    """List the buffers that a block stores and loads, or stores twice; none of a reduction's.
 
     Examples
     --------
@@ -33,11 +33,13 @@ def updated_in_place(nest: Nest) -> list[Any]:
     """
     if any(loop.is_reduction for loop in nest.loops) or nest.block.init is not None:
         return []
-    read = [access.buffer for access in nest.accesses if access.kind == "load"]
     found: list[Any] = []
     for access in nest.accesses:
         known = any(access.buffer.same_as(buffer) for buffer in found)
-        if access.kind == "store" and not known and _among(access.buffer, read):
+        if access.kind != "store" or known:
+            continue
+        uses = [a for a in nest.accesses if a.buffer.same_as(access.buffer) and a.kind != "atomic"]
+        if len(uses) > 1:
             found.append(access.buffer)
     return found
 
@@ -82,10 +84,6 @@ def why_dependent(nest: Nest, buffer: Any) -> str | None:
         f"several iterations may update one element of {buffer.name}, which it writes at "
         f"{_text(store)}; {_ADVICE}"
     )
-
-
-def _among(buffer: Any, others: Sequence[Any]) -> bool:
-    return any(buffer.same_as(other) for other in others)
 
 
 def _text(access: Access) -> str:

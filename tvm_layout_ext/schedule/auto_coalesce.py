@@ -45,9 +45,10 @@ def auto_coalesce(
         The schedule; this function is also its method ``auto_coalesce``.
     block : SBlockRV or str
         A block whose loops are not bound; or a copy inside a kernel, which is then spread over the
-        threads that the kernel has. Its body is one store, or one atomic on a buffer element
-        (``atomicAdd`` and its like, ``T.cuda.atomic_add``, ``T.cuda.atomic_cas``), of which a lane
-        takes one element at a time.
+        threads that the kernel has. Its body is stores (one where it reduces or is to be staged,
+        and of a buffer at one place), or one atomic on a buffer element (``atomicAdd`` and its
+        like, ``T.cuda.atomic_add``, ``T.cuda.atomic_cas``), of which a lane takes one element at a
+        time.
     num_threads : int, optional
         Threads of a block, a multiple of 32 up to 1,024; a staged block takes the power of two
         below that its tile can occupy.

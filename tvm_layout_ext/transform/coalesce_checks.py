@@ -50,11 +50,23 @@ def check(nest: Nest) -> None:
 
 def _check_body(block: Any) -> None:
     body = block.body
-    if block.iter_vars and (isinstance(body, tirx.BufferStore) or atomic_of(body) is not None):
+    single = isinstance(body, tirx.BufferStore) or atomic_of(body) is not None
+    if block.iter_vars and (single or _is_stores(block)):
         return
     raise ScheduleError(
-        f"Block {block.name_hint} is opaque; {NAME} re-maps only blocks whose body is one store or "
-        "one atomic on a buffer element."
+        f"Block {block.name_hint} is opaque; {NAME} re-maps only blocks whose body is stores, one "
+        "where it reduces, or one atomic on a buffer element."
+    )
+
+
+def _is_stores(block: Any) -> bool:
+    """Whether a block that reduces nothing is some stores, one after the other."""
+    kinds = {int(axis.iter_type) for axis in block.iter_vars}
+    body = block.body
+    return (
+        isinstance(body, tirx.SeqStmt)
+        and all(isinstance(part, tirx.BufferStore) for part in body.seq)
+        and kinds == {tirx.IterVar.DataPar}
     )
 
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from tvm import tirx
+
 from ..analysis.access import Loop, Nest
 from ..analysis.guarded_loads import guarded_outside
 from ..analysis.mapping import Mapping, choose_mapping, merged_groups, store_mapping
@@ -159,6 +161,11 @@ def _staged(nest: Nest, free: Sequence[Loop], request: Request) -> Way | None:
     outside = guarded_outside(nest)
 
     def staged(sch: Any, block: Any) -> tuple[str, list[Any]]:
+        if isinstance(nest.block.body, tirx.SeqStmt):
+            raise ScheduleError(
+                f"Block {nest.block.name_hint} has {len(nest.block.body.seq)} stores, and one goes "
+                "through registers"
+            )
         if outside is not None:
             raise ScheduleError(
                 f"Block {nest.block.name_hint} reads {outside} only where a condition holds, and "
