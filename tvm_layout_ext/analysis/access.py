@@ -23,8 +23,9 @@ from .atomics import atomic_of
 from .axis_info import power_of_two_in
 from .conditions import compares_values
 from .index_info import IndexAnalyzer
+from .tir import depends_on, loads_in, substitute
 
-__all__ = ["Access", "Loop", "Nest", "element_bytes", "read_nest", "steps_of", "substitute"]
+__all__ = ["Access", "Loop", "Nest", "element_bytes", "read_nest", "steps_of"]
 
 #: TVM 0.27 writes no longer vectors of truth values for CUDA than these.
 _TRUTH_LANES = 4
@@ -188,6 +189,14 @@ class Nest:
         guard = self.predicate
         return not (isinstance(guard, tirx.IntImm) and bool(guard.value))
 
+    def position(self, loop: Loop) -> int:
+        """Where a loop stands among those of the nest, the outermost 0."""
+        return next(at for at, own in enumerate(self.loops) if own is loop)
+
+    def step(self, access: Access, loop: Loop) -> Any:
+        """By how many elements one step of a loop moves an access; None where that differs."""
+        return access.steps[self.position(loop)]
+
     def of_scope(self, scope: str) -> list[Access]:
         """Accesses of one kind of memory."""
         return [access for access in self.accesses if access.scope == scope]
@@ -196,17 +205,6 @@ class Nest:
 def element_bytes(buffer: Any) -> int:
     """Bytes of an element; sub-byte types count as one."""
     return max(1, int(tvm.DataType(str(buffer.dtype)).itemsize))
-
-
-def substitute(expr: Any, values: dict[Any, Any]) -> Any:
-    """Replace variables of an expression."""
-    if not values or not isinstance(expr, tvm.ir.Expr):
-        return expr
-
-    def swap(var: Any) -> Any:
-        return next((new for old, new in values.items() if old.same_as(var)), var)
-
-    return tvm_ffi.structural_map(expr, [(tirx.Var, swap)], order="post")
 
 
 def read_nest(sch: Any, block: Any) -> Nest:
@@ -268,10 +266,7 @@ def _reduction_values(block: Any, realize: Any) -> list[Any]:
 
 
 def _loop(ref: Any, reductions: list[Any]) -> Loop:
-    uses = (
-        any(ref.loop_var.same_as(v) for v in tirx.analysis.undefined_vars(value))
-        for value in reductions
-    )
+    uses = (depends_on(value, ref.loop_var) for value in reductions)
     return Loop(ref.loop_var, ref.extent, loop_kind(ref), any(uses), _holds_one(ref))
 
 
@@ -354,16 +349,10 @@ def _step(offset: Any, var: Any, variables: list[Any], analyzer: Any) -> Any:
     step = analyzer.simplify(substitute(offset, {var: var + 1}) - offset)
     if isinstance(step, tirx.IntImm):
         return int(step)
-    if _has_load(step):
+    if loads_in(step):
         return None
     used = tirx.analysis.undefined_vars(step)
     return None if any(v.same_as(w) for v in used for w in variables) else step
-
-
-def _has_load(expr: Any) -> bool:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, [(tvm.ir.TensorLoad, found.append)])
-    return bool(found)
 
 
 def _same(a: Any, b: Any) -> bool:

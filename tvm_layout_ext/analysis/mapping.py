@@ -161,15 +161,11 @@ def own_order(access: Access, nest: Nest, loops: Sequence[Loop]) -> list[Loop]:
     """Loops by falling step; those along which the access stays or jumps about come first."""
 
     def key(loop: Loop) -> tuple[int, int]:
-        step = _step(access, nest, loop)
+        step = nest.step(access, loop)
         size = 0 if step is None else abs(stand_in(step))
         return (0, 0) if size == 0 or loop.size == 1 else (1, -size)
 
     return sorted(loops, key=key)
-
-
-def _step(access: Access, nest: Nest, loop: Loop) -> Any:
-    return access.steps[next(i for i, other in enumerate(nest.loops) if other is loop)]
 
 
 def _candidates(nest: Nest, accesses: list[Access], loops: Sequence[Loop]) -> list[list[Loop]]:
@@ -181,7 +177,7 @@ def _candidates(nest: Nest, accesses: list[Access], loops: Sequence[Loop]) -> li
 
 def _walks(access: Access, nest: Nest, loops: Sequence[Loop]) -> bool:
     """Whether some loop walks the access contiguously."""
-    return any(_step(access, nest, loop) == 1 and loop.size != 1 for loop in loops)
+    return any(nest.step(access, loop) == 1 and loop.size != 1 for loop in loops)
 
 
 def _cost(accesses: list[Access], order: list[Loop]) -> float:
@@ -255,7 +251,7 @@ def widest_vector(nest: Nest, run: Sequence[Loop], most_bytes: int) -> int:
     for access in nest.accesses:
         if access.kind == "atomic":
             return 1
-        step = _step(access, nest, run[-1])
+        step = nest.step(access, run[-1])
         if step == 1:
             widths.append(access.vector(run, most_bytes))
         elif step != 0:

@@ -261,7 +261,7 @@ def store_of(nest: Nest) -> Access:
 def dims_of(access: Access, nest: Nest) -> list[int]:
     """Dims that an access depends on, in its own order."""
     order = own_order(access, nest, nest.loops)
-    where = [next(i for i, own in enumerate(nest.loops) if own is loop) for loop in order]
+    where = [nest.position(loop) for loop in order]
     return [i for i in where if access.steps[i] != 0]
 
 

@@ -31,7 +31,7 @@ _MANY_BLOCKS = 512
 def in_order(sch: Any, block: Any, nest: Nest, order: Sequence[Loop]) -> list[Any]:
     """Reorder the loops of a block and return their random variables, outermost first."""
     refs = sch.get_loops(block)
-    chosen = [refs[next(i for i, own in enumerate(nest.loops) if own is loop)] for loop in order]
+    chosen = [refs[nest.position(loop)] for loop in order]
     if len(chosen) > 1:
         sch.reorder(*chosen)
     return chosen

@@ -82,5 +82,5 @@ def _is_permuted(nest: Nest, load: Access, store: Access) -> bool:
 
 
 def _moves(nest: Nest, access: Access, loop: Loop) -> bool:
-    step = access.steps[next(i for i, own in enumerate(nest.loops) if own is loop)]
+    step = nest.step(access, loop)
     return loop.size != 1 and step is not None and stand_in(step) != 0

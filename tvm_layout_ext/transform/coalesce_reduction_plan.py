@@ -69,10 +69,10 @@ class Plan:
         reduced = [loop for loop in own_order(load, nest, nest.loops) if loop.is_reduction]
         inner = max(
             (group for group in (data, reduced) if group),
-            key=lambda group: _is_one(_step(load, nest, group[-1])),
+            key=lambda group: _is_one(nest.step(load, group[-1])),
         )
         vector = 1
-        if _is_one(_step(load, nest, inner[-1])):
+        if _is_one(nest.step(load, inner[-1])):
             run = merged_run([load], nest.loops, inner)
             vector = load.vector(inner[len(inner) - run :], vector_bytes)
             while vector > 1 and stand_in(inner[-1].extent) % vector:
@@ -90,10 +90,6 @@ def _main_load(nest: Nest) -> Access:
     return max(loads, key=lambda a: sum(step != 0 for step in a.steps))
 
 
-def _step(access: Access, nest: Nest, loop: Loop) -> Any:
-    return access.steps[next(i for i, other in enumerate(nest.loops) if other is loop)]
-
-
 def _is_one(step: Any) -> bool:
     """Whether a step is the number 1; a symbolic one, as of the rows of ``a[j, k]``, is not."""
     return isinstance(step, int | IntImm) and int(step) == 1
@@ -107,7 +103,7 @@ def total(loops: Sequence[Loop]) -> int:
 def refs_of(sch: Any, block: Any, nest: Nest, loops: Sequence[Loop]) -> list[Any]:
     """Find the random variables of some loops of a nest."""
     refs = sch.get_loops(block)
-    return [refs[next(i for i, own in enumerate(nest.loops) if own is loop)] for loop in loops]
+    return [refs[nest.position(loop)] for loop in loops]
 
 
 def inside(sch: Any, block: Any, loop: Any) -> list[Any]:

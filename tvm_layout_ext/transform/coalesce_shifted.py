@@ -103,8 +103,7 @@ def _order(nest: Nest, free: Sequence[Loop], move: Move) -> list[Loop] | None:
     for dim, size in enumerate(move.shape):
         stride = prod(move.shape[dim + 1 :])
         for loop in left:
-            at = next(i for i, other in enumerate(nest.loops) if other is loop)
-            if loop.size == size and (size == 1 or store.steps[at] == stride):
+            if loop.size == size and (size == 1 or nest.step(store, loop) == stride):
                 order.append(loop)
                 left.remove(loop)
                 break

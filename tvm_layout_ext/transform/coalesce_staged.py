@@ -127,16 +127,12 @@ def _merge(sch: Any, block: Any, nest: Nest, mapping: Mapping) -> None:
             run -= 1
         groups.insert(0, rest[len(rest) - run :])
         rest = rest[: len(rest) - run]
-    where = [[_position(nest, loop) for loop in group] for group in groups]
+    where = [[nest.position(loop) for loop in group] for group in groups]
 
     def index_map(*iters: Any) -> list[Any]:
         return [_flat([(iters[i], nest.loops[i].extent) for i in group]) for group in where]
 
     sch.transform_block_layout(block, _map_of(index_map, nest))
-
-
-def _position(nest: Nest, loop: Loop) -> int:
-    return next(i for i, own in enumerate(nest.loops) if own is loop)
 
 
 def _flat(parts: Sequence[tuple[Any, Any]]) -> Any:
