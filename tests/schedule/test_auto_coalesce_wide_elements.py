@@ -136,6 +136,8 @@ def test_a_load_in_the_order_of_the_store_meets_no_bank_twice_at_ends(
     assert left == 0
     assert end_conflicts(out, tile, place, 8, extents) == 0
     assert conflicts((into, out), tile, place, 8) == 0
+    # A swizzle does it: no memory is spent on padding.
+    assert place.elements(tile) == rows * 64
     # Of a size that is not known any part may be left.
     place, left = place_tile(tile, [0, 1], into, out, 8, cut={1: None})
     assert left == 0
