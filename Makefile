@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Three workers for two cores: with two, tests that wait for other processes left a quarter idle.
 JOBS ?= 3
+# Files in the order of tests/conftest.py, long ones first; xdist's own, by tests, has them last.
+DIST := --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all lint types contracts check clean
 
@@ -22,10 +24,10 @@ demo: $(STAMP)
 	$(BIN)/python -m tvm_layout_ext report demo_logs -o demo_logs/report.html
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -n $(JOBS) $(DIST)
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --whole
+	$(BIN)/python -m pytest -n $(JOBS) $(DIST) --whole
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

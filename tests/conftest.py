@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 import shutil
@@ -11,8 +12,24 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests import sampling
+from tests import frames, sampling
 
+#: Files of few tests that take long, mostly waiting for processes: the first to be handed out.
+_LONG = (
+    "tune/test_run_rpc.py",
+    "tune/test_run_local.py",
+    "tune/test_killed.py",
+    "test_cli_rpc.py",
+    "simulate/test_matrix_gemm.py",
+    "benchmarks/test_stock_tvm.py",
+    "schedules/test_gemm.py",
+    "transform/test_swizzle_access.py",
+    "tune/test_search.py",
+    "tune/test_builder.py",
+    "benchmarks/test_sweep.py",
+    "tune/test_candidate.py",
+    "test_cli.py",
+)
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -24,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "matrix: one case of a large matrix; sampled by default")
     sampling.whole = config.getoption("--whole")
+    inspect.getouterframes = frames.outer_frames
     profile = hypothesis.settings(deadline=None, derandomize=not sampling.whole, print_blob=True)
     hypothesis.settings.register_profile(
         "sample", profile, max_examples=sampling.matrix_examples(300)
@@ -35,6 +53,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _skip_what_is_missing(items)
     if not config.getoption("--whole"):
         _sample(config, items)
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """Where the tests of an item's file come: long files first, all others as they were."""
+    file = item.nodeid.split("::")[0].removeprefix("tests/")
+    return _LONG.index(file) if file in _LONG else len(_LONG)
 
 
 def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
