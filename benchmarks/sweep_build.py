@@ -67,12 +67,6 @@ def _task(operator: str, shape: tuple[int, ...], dtype: str) -> Task:
     return make_task(operator, shape, dtype)
 
 
-def _start(driver: str) -> None:
-    # Whoever measures must never wait for a core.
-    os.nice(10)
-    builder.start_worker(driver)
-
-
 def _build(job: tuple[Candidate, str, HostObjects]) -> tuple[str | None, str | None, float]:
     """Schedule and build in a worker."""
     candidate, parent, objects = job
@@ -83,8 +77,9 @@ def _build(job: tuple[Candidate, str, HostObjects]) -> tuple[str | None, str | N
     except Exception as error:
         return None, builder.describe_error(error), 0.0
     target = cuda_target(task.architecture.name)
-    folder, problem = builder.build_one((module, target, parent, objects))
-    return folder, problem, time.perf_counter() - start
+    folder = tempfile.mkdtemp(dir=parent)
+    problem = builder.build_one((module, target, folder, objects))
+    return None if problem else folder, problem, time.perf_counter() - start
 
 
 class Workers:
@@ -164,7 +159,7 @@ class _Process:
             # Else each worker's linear algebra would start a thread a core.
             os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
             self._worker = PopenWorker(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            self._worker.send(_start, (self._driver,))
+            self._worker.send(builder.start_worker, (self._driver,))
             self._worker.recv()
         self._uses += 1
         try:

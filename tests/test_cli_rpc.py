@@ -20,18 +20,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tvm
-from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
 from tests.test_cli import invoke
 from tvm_layout_ext.tune import Database, Log, Record, measured, run_rpc, trials
-from tvm_layout_ext.tune.builder import INFO, CubinBuilder
+from tvm_layout_ext.tune.builder import INFO, Building, CubinBuilder
 from tvm_layout_ext.tune.search import make_task
 from tvm_layout_ext.tune.tracker import NoServerError, Tracker
 
@@ -40,12 +40,10 @@ SHAPE = (96, 64)
 KEY = f"cli{os.getpid()}"
 
 
-@derived_object
-class CpuBuilder(ms.builder.PyBuilder):
+class CpuBuilder:
     """Builds the unscheduled operator for the CPU, once, and copies it for each candidate."""
 
     def __init__(self, architecture: str, workers: int | None = None) -> None:
-        super().__init__()
         self.folder = Path(tempfile.mkdtemp())
         builder = CubinBuilder(architecture, 1, folder=self.folder)
         module = make_task("transpose", SHAPE, "float32").unscheduled
@@ -56,12 +54,14 @@ class CpuBuilder(ms.builder.PyBuilder):
         info = json.loads((self.artifact / INFO).read_text()) | {"smem_bytes": 4224}
         (self.artifact / INFO).write_text(json.dumps(info))
 
-    def build(self, build_inputs: Sequence[Any]) -> list[Any]:
+    def begin(self, build_inputs: Sequence[Any]) -> list[Building]:
         """A copy for each."""
         folders = [Path(tempfile.mkdtemp(dir=self.folder)) for _ in build_inputs]
         for folder in folders:
             shutil.copytree(self.artifact, folder, dirs_exist_ok=True)
-        return [ms.builder.BuilderResult(str(folder), None) for folder in folders]
+        built: Future[str | None] = Future()
+        built.set_result(None)
+        return [Building(str(folder), built) for folder in folders]
 
     def close(self) -> None:
         """Remove all."""

@@ -24,6 +24,7 @@ from tvm_layout_ext.errors import TargetError
 from tvm_layout_ext.tune import rpc_client
 from tvm_layout_ext.tune.builder import CubinBuilder
 from tvm_layout_ext.tune.measure import Measured, Timing
+from tvm_layout_ext.tune.rpc_fit import Gpu
 from tvm_layout_ext.tune.rpc_server import main as serve
 from tvm_layout_ext.tune.run_rpc import RpcRunner
 from tvm_layout_ext.tune.search import tune
@@ -106,6 +107,61 @@ def llvm_inputs(folder: Path, count: int) -> list[RunnerInput]:
     builder.close()
     assert [result.error_msg for result in built] == [None] * count
     return [RunnerInput(result.artifact_path, "llvm", []) for result in built]
+
+
+def pretend(runner: RpcRunner, monkeypatch: pytest.MonkeyPatch, old: list[str]) -> None:
+    """Let servers have GPUs: some an older one."""
+    accepts = runner._fit.accepts
+
+    def with_gpu(server: str, _gpu: Gpu, _kind: str) -> bool:
+        gpu = Gpu("NVIDIA A100", "8.0") if server in old else Gpu("NVIDIA H200", "9.0")
+        return accepts(server, gpu, "cuda")
+
+    monkeypatch.setattr(runner._fit, "accepts", with_gpu)
+
+
+def test_server_with_another_gpu_is_dropped_once_and_no_trial_is_lost(
+    farm: Farm,
+    shelf: Shelf,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    unfit, left = farm.tracker.servers()
+    runner = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=10, timing=QUICK)
+    pretend(runner, monkeypatch, [unfit])
+    try:
+        for _ in range(2):
+            measured = results(runner, shelf.inputs(*["right"] * 4))
+            assert [one.verified for one in measured] == [True] * 4
+            assert {one.server for one in measured} == {left}
+        # It may be that no seat met it while the other was at work.
+        for seat in runner._seats:
+            seat._drop()
+        while unfit not in runner._fit.dropped:
+            assert runner.device_name() == "cpu"
+            runner._seats[0]._drop()
+    finally:
+        runner.close()
+    assert [record.message for record in caplog.records if "is not used" in record.message] == [
+        f"RPC server {unfit} is not used: it has the GPU NVIDIA A100 of compute capability 8.0, "
+        "and machine code for sm_90a runs on 9.0."
+    ]
+
+
+def test_trials_fail_in_a_sentence_where_no_server_fits(
+    farm: Farm, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = farm.tracker.servers()
+    runner = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=10, timing=QUICK)
+    pretend(runner, monkeypatch, both)
+    measured = results(runner, shelf.inputs("right", "right", "right"))
+    runner.close()
+    assert set(runner._fit.dropped) == set(both)
+    for one in measured:
+        assert (one.error or "").startswith(
+            f"UnfitServerError: No RPC server can run kernels for sm_90a: {both[0]} has the GPU "
+            "NVIDIA A100 of compute capability 8.0, "
+        )
 
 
 def test_two_servers_share_a_run_and_one_may_die(
@@ -193,7 +249,7 @@ def test_problem_is_sent_once_a_server(
     rpc_client.upload(job)
     assert rpc_client.run(job, 10)["measured"]["verified"]
     rpc_client.close_session()
-    assert sent == ["device_name", "holds", "prepare", "library", "measure"]
+    assert sent == ["device_name", "capability", "holds", "prepare", "library", "measure"]
 
 
 def test_winner_is_verified_and_finalists_take_turns_on_one_server(
@@ -213,9 +269,10 @@ def test_server_without_a_gpu_is_refused_at_the_start(farm: Farm, runner: RpcRun
         seat._drop()
     with pytest.raises(TargetError) as error:
         tune("transpose", shape=(8, 8), trials=2, runner=f"rpc:{HOST}:{farm.port}:{KEY}")
+    (server,) = farm.tracker.servers()
     assert str(error.value) == (
-        f"The server with the key {KEY} at the RPC tracker {HOST}:{farm.port} has no CUDA GPU, "
-        "and the tuner makes CUDA kernels; start it on a machine with a GPU and its driver."
+        f"No RPC server can run kernels for sm_90a: {server} has no CUDA GPU. Start one on a "
+        "machine with such a GPU and its driver."
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -81,3 +83,45 @@ def test_artifact_that_cannot_be_written_to_is_a_failed_trial(inputs: list[Runne
     gone = RunnerInput(str(inputs[0].artifact_path) + "/gone", "cpu", [])
     (future,) = share(["only"], [gone], lambda seat, one: Measured([1.0]))
     assert (future.result(10).error or "").startswith("FileNotFoundError: ")
+
+
+def test_trials_are_taken_as_they_are_built_and_what_is_not_fails(
+    inputs: list[RunnerInput],
+) -> None:
+    order: list[str] = []
+    builds: list[Future[str | None]] = [Future() for _ in inputs]
+    took = threading.Semaphore(0)
+
+    def trial(seat: str, one: Trial) -> Measured:
+        order.append(name(one))
+        took.release()
+        return Measured([1.0])
+
+    futures = share(["only"], inputs, trial, after=builds)
+    for index in (4, 0):
+        # Others are not built yet.
+        builds[index].set_result(None)
+        assert took.acquire(timeout=10)
+    shutil.rmtree(str(inputs[1].artifact_path))
+    builds[1].set_result("PtxasError: It has no opcode: bogus.")
+    for index in (2, 3, 5):
+        builds[index].set_result(None)
+    results = [future.result(10) for future in futures]
+    assert order == ["4", "0", "2", "3", "5"]
+    assert [one.error for one in results] == [
+        None, "PtxasError: It has no opcode: bogus.", None, None, None, None
+    ]  # fmt: skip
+
+
+def test_what_is_built_after_the_last_seat_has_left_fails_by_its_error(
+    inputs: list[RunnerInput],
+) -> None:
+    builds: list[Future[str | None]] = [Future() for _ in inputs]
+
+    def ready(seat: str, needed: Callable[[], bool]) -> bool:
+        raise ValueError("gone")
+
+    futures = share(["a", "b"], inputs, lambda seat, one: Measured([1.0]), ready, builds)
+    for build in builds:
+        build.set_result(None)
+    assert {future.result(10).error for future in futures} == {"ValueError: gone"}

@@ -44,14 +44,19 @@ class Backend(Protocol):
         The ``runner`` of its records.
     device : str
         Name of the GPU.
-    builder, runner : tvm.s_tir.meta_schedule.builder.PyBuilder, ...runner.PyRunner
-        What TVM's tuner calls. A failure's text is ``"<error class>: <sentence>"``.
     """
 
     name: str
     device: str
-    builder: Any
-    runner: Any
+
+    def build(self, inputs: Sequence[Any]) -> list[str]:
+        """Begin to build ``BuilderInput`` s, and give the paths that stand for the artifacts."""
+
+    def run(self, artifacts: Sequence[str]) -> list[Any]:
+        """Begin to run what was built, or is about to be; give futures as TVM's runners do.
+
+        A failure's text, to build or to run, is ``"<error class>: <sentence>"``.
+        """
 
     def read(self, artifact: str, config: Config) -> Measurement:
         """What was learnt about a candidate that ran, by the path that the builder gave it."""
@@ -76,11 +81,8 @@ def try_one(backend: Backend, task: Task, config: Config) -> tuple[str, Measurem
     """
     target = cuda_target(task.architecture.name)
     given = ms.builder.BuilderInput(traced(task, config).mod, target)
-    (built,) = backend.builder.build([given])
-    if built.error_msg is not None:
-        raise ReportedError(str(built.error_msg))
-    artifact = str(built.artifact_path)
-    (future,) = backend.runner.run([ms.runner.RunnerInput(artifact, "cuda", [])])
+    (artifact,) = backend.build([given])
+    (future,) = backend.run([artifact])
     result = future.result()
     if result.error_msg is not None:
         raise ReportedError(str(result.error_msg))
@@ -101,10 +103,16 @@ class InProcess:
         self._task, self._runner = task, runner
         self._configs: list[dict[str, Any]] = []
         self._measured: dict[str, Measurement] = {}
-        self.builder = _Keeper(self)
-        self.runner = _Caller(self)
 
-    def keep(self, module: tvm.IRModule) -> str:
+    def build(self, inputs: Sequence[Any]) -> list[str]:
+        """Build nothing: who runs a candidate does that."""
+        return [self._keep(given.mod) for given in inputs]
+
+    def run(self, artifacts: Sequence[str]) -> list[Any]:
+        """Hand candidates to the runner one by one, each when it is asked for."""
+        return [_Later(self, artifact) for artifact in artifacts]
+
+    def _keep(self, module: tvm.IRModule) -> str:
         """Put a candidate aside until it is run; return the path that stands for it."""
         self._configs.append(config_of(module, self._task.operator.knobs))
         return str(len(self._configs) - 1)
@@ -132,18 +140,6 @@ class InProcess:
 
 
 @derived_object
-class _Keeper(ms.builder.PyBuilder):
-    """Builds nothing: who runs the candidate does that."""
-
-    def __init__(self, owner: InProcess) -> None:
-        super().__init__()
-        self.owner = owner
-
-    def build(self, build_inputs: Sequence[Any]) -> list[Any]:
-        return [ms.builder.BuilderResult(self.owner.keep(i.mod), None) for i in build_inputs]
-
-
-@derived_object
 class _Later(ms.runner.PyRunnerFuture):
     """Runs a candidate when it is asked for: what is done before Ctrl-C is then kept."""
 
@@ -159,15 +155,3 @@ class _Later(ms.runner.PyRunnerFuture):
             return ms.runner.RunnerResult([self.owner.measure(self.artifact)], None)
         except Exception as error:
             return ms.runner.RunnerResult(None, failure_text(error))
-
-
-@derived_object
-class _Caller(ms.runner.PyRunner):
-    """Hands candidates to the runner one by one."""
-
-    def __init__(self, owner: InProcess) -> None:
-        super().__init__()
-        self.owner = owner
-
-    def run(self, runner_inputs: Sequence[Any]) -> list[Any]:
-        return [_Later(self.owner, str(i.artifact_path)) for i in runner_inputs]

@@ -14,13 +14,14 @@ import tempfile
 import time
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import tvm
 from tvm.ir.utils import derived_object
 from tvm.s_tir.meta_schedule.builder import BuilderInput, BuilderResult, PyBuilder
-from tvm.support.popen_pool import MapResult, PopenPoolExecutor, StatusKind
+from tvm.support.popen_pool import PopenPoolExecutor
 from tvm.target import Target
 
 from .._compat import load_cuda_runtime
@@ -28,15 +29,39 @@ from ..build import check_fits, compile_lowered, lower
 from ..errors import LayoutExtError, TargetError
 from ..target import cuda_target
 from .cubin import MachineCode, machine_code
+from .environment import cores
 from .host_objects import HostObjects, compile_objects
 from .worker import ignore_ctrl_c
 
-__all__ = ["INFO", "LIBRARY", "CubinBuilder", "build_one", "describe_error", "start_worker"]
+__all__ = [
+    "INFO",
+    "LIBRARY",
+    "Building",
+    "CubinBuilder",
+    "build_one",
+    "describe_error",
+    "start_worker",
+]
 
 #: Files of an artifact's folder.
 LIBRARY, INFO = "kernel.so", "info.json"
 #: TVM's worker processes grow a little with each build; after so many a fresh one takes over.
 USES = 200
+
+
+class Building(NamedTuple):
+    """A candidate that is being built.
+
+    Attributes
+    ----------
+    folder : str
+        Where the artifact will be.
+    error : Future
+        None when it is there, or ``<ErrorClass>: <sentence>``.
+    """
+
+    folder: str
+    error: Future[str | None]
 
 
 @derived_object
@@ -54,7 +79,7 @@ class CubinBuilder(PyBuilder):
         ptxas's name of the GPU's architecture, for inputs whose target is CUDA; inputs for a CPU
         are built for their own target.
     workers : int, optional
-        Processes; by default as many as there are cores.
+        Processes; by default as many as there are cores that this process may use.
     timeout : float
         Seconds that one candidate may take.
     folder : path, optional
@@ -76,7 +101,7 @@ class CubinBuilder(PyBuilder):
     ) -> None:
         super().__init__()
         self.target = cuda_target(architecture)
-        self.workers = workers or os.cpu_count() or 1
+        self.workers = workers or cores()
         self.timeout = timeout
         self._scratch = Path(tempfile.mkdtemp(prefix="tvm_layout_ext_build_"))
         self._remove = weakref.finalize(self, shutil.rmtree, str(self._scratch), True)
@@ -84,17 +109,31 @@ class CubinBuilder(PyBuilder):
         self.folder.mkdir(parents=True, exist_ok=True)
         self._objects = compile_objects(self._scratch)
         self._pool: PopenPoolExecutor | None = None
+        self._waiting: list[Future[Any]] = []
 
     def build(self, build_inputs: Sequence[BuilderInput]) -> list[BuilderResult]:
         """Build all inputs; the results are in their order."""
-        jobs = [
-            (one.mod, self._target_of(one), str(self.folder), self._objects) for one in build_inputs
-        ]
-        results = self._workers().map_with_error_catching(build_one, jobs)
-        return [self._result(outcome) for outcome in results]
+        errors = [(folder, error.result()) for folder, error in self.begin(build_inputs)]
+        return [BuilderResult(None if text else folder, text) for folder, text in errors]
+
+    def begin(self, build_inputs: Sequence[BuilderInput]) -> list[Building]:
+        """Start to build all inputs, in their order, and do not wait."""
+        pool, started = self._workers(), []
+        for one in build_inputs:
+            building = Building(tempfile.mkdtemp(dir=self.folder), Future())
+            job = (one.mod, self._target_of(one), building.folder, self._objects)
+            running = pool.submit(build_one, job)
+            running.add_done_callback(lambda done, end=building.error: self._end(done, end))
+            started.append((building, running))
+        self._waiting = [one for one in self._waiting if not one.done()]
+        self._waiting += [running for _, running in started]
+        return [building for building, _ in started]
 
     def close(self) -> None:
         """End the workers and remove the temporary folder, and with it the artifacts there."""
+        for running in self._waiting:
+            # A thread of the pool would start another worker for it.
+            running.cancel()
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
@@ -119,16 +158,18 @@ class CubinBuilder(PyBuilder):
                 self._pool.submit(_nothing)
         return self._pool
 
-    def _result(self, outcome: MapResult) -> BuilderResult:
-        if outcome.status == StatusKind.COMPLETE:
-            return BuilderResult(*outcome.value)
-        if outcome.status == StatusKind.TIMEOUT:
-            text = f"BuildTimeoutError: The build was ended after {self.timeout:g} seconds."
-        elif isinstance(outcome.value, ChildProcessError):
-            text = "BuildCrashError: The process that built this candidate crashed."
-        else:
-            text = describe_error(outcome.value)
-        return BuilderResult(None, text)
+    def _end(self, done: Future[Any], error: Future[str | None]) -> None:
+        try:
+            error.set_result(done.result())
+        except CancelledError:
+            error.set_result("BuildCrashError: The builder was closed.")
+        except TimeoutError:
+            ended = f"BuildTimeoutError: The build was ended after {self.timeout:g} seconds."
+            error.set_result(ended)
+        except ChildProcessError:
+            error.set_result("BuildCrashError: The process that built this candidate crashed.")
+        except Exception as raised:
+            error.set_result(describe_error(raised))
 
 
 def _nothing() -> None:
@@ -176,36 +217,36 @@ def start_worker(driver: str) -> None:
         Path of the stand-in for the driver's library, :attr:`HostObjects.driver`.
     """
     ignore_ctrl_c()
+    # Others build while a candidate is measured, and whoever measures must never wait for a core.
+    os.nice(10)
     # Else each of 64 workers would hold a context, half a gigabyte of the GPU's memory.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     load_cuda_runtime(driver)
     tvm.register_global_func("tvm_callback_cuda_compile", _Compiler.compile, override=True)
 
 
-def build_one(
-    job: tuple[tvm.IRModule, Target, str, HostObjects],
-) -> tuple[str | None, str | None]:
+def build_one(job: tuple[tvm.IRModule, Target, str, HostObjects]) -> str | None:
     """Build a candidate in a worker process that :func:`start_worker` has prepared.
 
     Parameters
     ----------
     job : tuple
-        Scheduled module, target, folder under which the artifact's own is made, host objects.
+        Scheduled module, target, the artifact's folder, host objects.
 
     Returns
     -------
-    tuple
-        The artifact's folder and None, or None and ``<ErrorClass>: <sentence>``.
+    str or None
+        ``<ErrorClass>: <sentence>`` if it failed; the folder is removed then.
     """
-    mod, target, parent, objects = job
-    folder = Path(tempfile.mkdtemp(dir=parent))
+    mod, target, place, objects = job
+    folder = Path(place)
     try:
         info = _write(mod, target, folder, objects)
     except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)
-        return None, describe_error(_Compiler.error or error)
+        return describe_error(_Compiler.error or error)
     (folder / INFO).write_text(json.dumps(info))
-    return str(folder), None
+    return None
 
 
 def _write(mod: tvm.IRModule, target: Target, folder: Path, objects: HostObjects) -> dict[str, Any]:

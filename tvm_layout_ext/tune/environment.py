@@ -16,6 +16,7 @@ from .._version import __version__
 __all__ = [
     "SIMULATED_DEVICE",
     "clock_and_temperature",
+    "cores",
     "cuda_device",
     "git_id",
     "now",
@@ -25,11 +26,23 @@ __all__ = [
 SIMULATED_DEVICE = "simulated GPU"
 #: Names the commit where the source tree comes without its history, as in a container.
 GIT_VARIABLE = "TVM_LAYOUT_EXT_GIT_ID"
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def now() -> str:
     """The time in UTC, ISO 8601, to the millisecond."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def cores() -> int:
+    """Cores that this process may use, which in a container are fewer than the machine has."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    try:
+        quota, period = _QUOTA.read_text().split()
+        return max(1, min(allowed or 1, round(int(quota) / int(period))))
+    except (OSError, ValueError):
+        # No quota of control groups, or "max".
+        return allowed or 1
 
 
 def cuda_device() -> str:

@@ -59,6 +59,10 @@ class Ledger:
         self._logged = {record.id: record for record in self.reading.records}
         self._position: dict[str, int] = {}
 
+    def tried(self, config: Config) -> bool:
+        """Whether a candidate is a trial of this run already."""
+        return self._blank(config).id in self._position
+
     def known(self, config: Config) -> Record | None:
         """The record of a candidate that need not be run; a logged one becomes a trial now."""
         blank = self._blank(config)
@@ -155,14 +159,17 @@ _TWICE = ms.builder.BuilderResult(None, "This candidate is in the batch already.
 
 @derived_object
 class RememberingBuilder(ms.builder.PyBuilder):
-    """Builds the candidates of which nothing is known yet."""
+    """Begins to build the candidates of which nothing is known yet.
+
+    One that cannot be built is told of when it is run, so that others run meanwhile.
+    """
 
     def __init__(self, ledger: Ledger, configs: dict[str, dict[str, Any]]) -> None:
         super().__init__()
         self.ledger, self.configs = ledger, configs
 
     def build(self, build_inputs: Sequence[Any]) -> list[Any]:
-        """Build the unknown ones; results are in the order of the inputs."""
+        """Begin with the unknown ones; results are in the order of the inputs."""
         self.ledger.interrupt.check()
         knobs = self.ledger.task.operator.knobs
         configs = [config_of(given.mod, knobs) for given in build_inputs]
@@ -174,18 +181,15 @@ class RememberingBuilder(ms.builder.PyBuilder):
             for given, record, twice in zip(build_inputs, known, again, strict=True)
             if record is None and not twice
         ]
-        built = iter(self.ledger.backend.builder.build(fresh) if fresh else ())
+        built = iter(self.ledger.backend.build(fresh) if fresh else ())
         return [
             self._old(record) if record else _TWICE if twice else self._fresh(next(built), config)
             for config, record, twice in zip(configs, known, again, strict=True)
         ]
 
-    def _fresh(self, result: Any, config: dict[str, Any]) -> Any:
-        if result.error_msg is not None:
-            self.ledger.failed(config, str(result.error_msg))
-        else:
-            self.configs[str(result.artifact_path)] = config
-        return result
+    def _fresh(self, artifact: str, config: dict[str, Any]) -> Any:
+        self.configs[artifact] = config
+        return ms.builder.BuilderResult(artifact, None)
 
     def _old(self, record: Record) -> Any:
         if record.score is None:
@@ -203,8 +207,8 @@ class RememberingRunner(ms.runner.PyRunner):
 
     def run(self, runner_inputs: Sequence[Any]) -> list[Any]:
         """Start the unknown ones; futures are in the order of the inputs."""
-        fresh = [given for given in runner_inputs if _score(given) is None]
-        futures = iter(self.ledger.backend.runner.run(fresh) if fresh else ())
+        fresh = [str(given.artifact_path) for given in runner_inputs if _score(given) is None]
+        futures = iter(self.ledger.backend.run(fresh) if fresh else ())
         return [
             self._noted(next(futures), given) if score is None else _Answer(score)
             for given, score in ((given, _score(given)) for given in runner_inputs)

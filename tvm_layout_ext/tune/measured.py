@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from tvm.s_tir.meta_schedule.runner import RunnerInput
 
 from ..errors import NotModelled
 from .backend import ReportedError, config_key, try_one
@@ -46,6 +49,19 @@ class MeasuringBackend:
         self.builder = CubinBuilder(task.architecture.name, workers)
         self._task = task
         self._artifacts: dict[tuple[Any, ...], str] = {}
+        self._building: dict[str, Future[str | None]] = {}
+
+    def build(self, inputs: Sequence[Any]) -> list[str]:
+        """Begin to build, in as many processes as there are cores."""
+        begun = self.builder.begin(inputs)
+        self._building.update(begun)
+        return [folder for folder, _ in begun]
+
+    def run(self, artifacts: Sequence[str]) -> list[Any]:
+        """Measure each candidate as soon as it is built, while others are."""
+        inputs = [RunnerInput(artifact, "cuda", []) for artifact in artifacts]
+        futures: list[Any] = self.runner.begin(inputs, [self._building.pop(a) for a in artifacts])
+        return futures
 
     def read(self, artifact: str, config: Config) -> Measurement:
         """What compiler and device said of a candidate; the best so far goes to the runner."""

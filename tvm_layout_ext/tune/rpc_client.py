@@ -69,8 +69,8 @@ def digest(folder: str) -> str:
     return sums.hexdigest()
 
 
-def open_session(host: str, port: int, match: str) -> str:
-    """Open a session with a server that the tracker gave; the name of its GPU.
+def open_session(host: str, port: int, match: str) -> tuple[str, str]:
+    """Open a session with a server that the tracker gave; its GPU's name and capability.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def open_session(host: str, port: int, match: str) -> str:
             "by: python -m tvm_layout_ext.tune.rpc_server"
         ) from None
     _There.session, _There.functions = session, found
-    return str(_There.call("device_name"))
+    return str(_There.call("device_name")), str(_There.call("capability"))
 
 
 def close_session() -> None:

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 from .measure import Measured, failed
 from .rpc_client import ServerLostError, close_session, open_session, prepare, run, upload
+from .rpc_fit import Fit, Gpu
 from .rpc_session import IDLE, PREPARE
 from .run_local import GROWTH
 from .tracker import Free, Tracker
 from .trial_queue import TryAgainError
-from .trials import Job
+from .trials import Job, device_kind
 from .worker import GRACE, TrialCrashError, TrialTimeoutError, Worker
 
 __all__ = ["ATTEMPTS", "Loss", "Seat"]
@@ -57,6 +58,8 @@ class Seat:
     ----------
     log : Path
         Of the client process.
+    fit : Fit
+        Which servers are used; the runner's seats share it.
 
     Attributes
     ----------
@@ -70,7 +73,8 @@ class Seat:
         Held while the client process is used.
     """
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, fit: Fit) -> None:
+        self.fit = fit
         self.server = self.device = ""
         self.used = 0.0
         self.lock = threading.RLock()
@@ -91,10 +95,14 @@ class Seat:
     ) -> bool:
         """Have a session that holds a trial's problem; False if it is needed no longer.
 
+        A server that does not fit is let go before it has seen a trial, and the next one is asked.
+
         Raises
         ------
         NoServerError
             If there is no server.
+        UnfitServerError
+            If none of them fits.
         ServerLostError
             If no session could be opened in several attempts.
         """
@@ -106,10 +114,9 @@ class Seat:
                 try:
                     # First: a server is kept for a client for a few seconds only.
                     self._worker.start()
-                    if not self.server:
-                        if (free := tracker.next_free(needed)) is None:
-                            return False
-                        self._open(free)
+                    kind = device_kind("cuda") if job is None else job.kind
+                    if not (self.server or self._seated(tracker, kind, needed)):
+                        return False
                     if job is not None:
                         self._prepare(job)
                     return True
@@ -214,13 +221,29 @@ class Seat:
             # A client process that does not survive it is replaced.
             self._worker.call(close_session, timeout=GRACE)
 
-    def _open(self, free: Free) -> None:
+    def _seated(self, tracker: Tracker, kind: str, needed: Callable[[], bool]) -> bool:
+        """Open a session with a server that fits; False if none is needed any longer."""
+        while (free := tracker.next_free(needed)) is not None:
+            if str(free) not in self.fit.dropped and self._open(free, kind):
+                return True
+            self.fit.left(tracker.servers())
+            # The tracker hands the server out again as soon as it is back.
+            time.sleep(NOTICE)
+        return False
+
+    def _open(self, free: Free, kind: str) -> bool:
+        """Open a session; False if the server does not fit, and has been let go."""
         start = time.monotonic()
-        self.device = self._worker.call(open_session, *free, timeout=PREPARE)
+        gpu = Gpu(*self._worker.call(open_session, *free, timeout=PREPARE))
+        if not self.fit.accepts(str(free), gpu, kind):
+            self._drop()
+            return False
+        self.device = gpu.name
         self.server, self._opened = str(free), time.monotonic()
         self.used = self._opened
         self._opening = self._opened - start
         self._trials = self._memory = 0
+        return True
 
     def _prepare(self, job: Job) -> None:
         """Bring the problem to the server, unless the session has it."""

@@ -9,6 +9,7 @@ The functions that a client calls, ``tvm_layout_ext.rpc.<name>``:
 
 ================  =================================================================================
 ``device_name``   name of the GPU, or ``cpu`` without one
+``capability``    its compute capability, as ``9.0``, or nothing
 ``holds``         whether a problem, by its digest, is there
 ``put``           append bytes to a file of a problem
 ``keep``          a problem is complete
@@ -50,7 +51,7 @@ __all__ = ["IDLE", "NAMES", "PREFIX", "main"]
 
 _log = logging.getLogger("tvm_layout_ext")
 PREFIX = "tvm_layout_ext.rpc."
-NAMES = ("device_name", "holds", "put", "keep", "library", "prepare", "measure")
+NAMES = ("device_name", "capability", "holds", "put", "keep", "library", "prepare", "measure")
 #: Seconds after which a session without a call ends, so that others get its server.
 IDLE = 60.0
 #: Seconds for inputs and reference to get to the device.
@@ -82,6 +83,10 @@ class _Session:
         # A process that has not used its GPU yet cannot tell its name.
         tvm.runtime.empty((1,), "int8", gpu)
         return device_name(gpu)
+
+    def capability(self) -> str:
+        gpu = tvm.cuda(0)
+        return str(gpu.compute_version) if gpu.exist else ""
 
     def holds(self, digest: str) -> bool:
         return self._place(digest).is_dir()

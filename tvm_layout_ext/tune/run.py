@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from tvm import s_tir
@@ -79,6 +80,8 @@ class Run:
         configs: dict[str, dict[str, Any]] = {}
         self._builder = RememberingBuilder(self.ledger, configs)
         self._runner = RememberingRunner(self.ledger, configs)
+        #: Trials under way, the first begun first.
+        self._begun: list[Any] = []
 
     @property
     def total(self) -> int:
@@ -106,9 +109,10 @@ class Run:
         """
         try:
             with self.interrupt:
-                self._try([self._default()])
+                self._begin([self._default()])
                 if self._left():
                     self._guided() if strategy == "evolutionary" else self._drawn()
+                self._settle()
                 self._fill()
                 return self._winner(), False
         except KeyboardInterrupt:
@@ -124,10 +128,10 @@ class Run:
                 return config
 
     def _left(self) -> int:
-        return self.total - len(self.ledger.trials)
+        return self.total - len(self.ledger.trials) - len(self._begun)
 
-    def _try(self, configs: Iterable[Config]) -> None:
-        """Build and run some candidates as TVM's tuner would."""
+    def _begin(self, configs: Iterable[Config]) -> None:
+        """Begin to build and run some candidates as TVM's tuner would."""
         scheduled = [(config, self.candidates.schedule(config)) for config in configs]
         for config, sch in scheduled:
             if sch is not None or not self.candidates.is_legal(config):
@@ -139,19 +143,29 @@ class Run:
         given = [ms.builder.BuilderInput(sch.mod, target) for _, sch in scheduled if sch]
         built = [result for result in self._builder.build(given) if result.error_msg is None]
         inputs = [ms.runner.RunnerInput(r.artifact_path, "cuda", []) for r in built]
-        for future in self._runner.run(inputs):
-            future.result()
+        self._begun.extend(self._runner.run(inputs))
+
+    def _settle(self, *, wait: bool = True) -> None:
+        """Write down the trials that were begun; without waiting, those that have ended."""
+        while self._begun and (wait or self._begun[0].done()):
+            self._begun.pop(0).result()
+
+    def _ranked(self, config: Config, sch: s_tir.Schedule) -> float:
+        """A candidate's modelled latency; the first trial is built and run meanwhile."""
+        self._settle(wait=False)
+        return self._facts.of(config, sch)[1]
 
     def _guided(self) -> None:
         """Let TVM's evolutionary search choose, by modelled latency and then by boosted trees."""
         population = min(POPULATION, self.total)
         start = openers(
             self.candidates,
-            lambda config, sch: self._facts.of(config, sch)[1],
+            self._ranked,
             self.task.seed,
             min(RANKED, 4 * self.total),
             population,
         )
+        self._settle()
         strategy = ms.search_strategy.EvolutionarySearch(
             population_size=population,
             init_measured_ratio=0.3,
@@ -164,6 +178,7 @@ class Run:
 
     def _drawn(self) -> None:
         """Let TVM's replay draw candidates at random."""
+        self._settle()
         sample = list(self.task.space.sample(self.task.seed))[: self.total]
         start = [sch for config in sample if (sch := self.candidates.schedule(config))]
         self._tune(start, ms.search_strategy.ReplayTrace(), ms.cost_model.RandomModel())
@@ -200,10 +215,10 @@ class Run:
 
     def _fill(self) -> None:
         """Try what is left of a small space, or of a search that came back to known candidates."""
-        for config in self.task.space.sample(self.task.seed):
-            if not self._left():
-                return
-            self._try([config])
+        fresh = (c for c in self.task.space.sample(self.task.seed) if not self.ledger.tried(c))
+        while batch := list(islice(fresh, min(BATCH, self._left()))):
+            self._begin(batch)
+            self._settle()
 
     def _winner(self) -> Record | None:
         """Time the best few again in turns, and verify from the best on."""

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -92,6 +93,19 @@ class LocalRunner(PyRunner):
 
     def run(self, runner_inputs: Sequence[RunnerInput]) -> list[MeasuredFuture]:
         """Start all trials; the futures are in the inputs' order."""
+        return self.begin(runner_inputs)
+
+    def begin(
+        self, runner_inputs: Sequence[RunnerInput], after: Sequence[Future[str | None]] = ()
+    ) -> list[MeasuredFuture]:
+        """Start all trials, each once it is built; the futures are in the inputs' order.
+
+        Parameters
+        ----------
+        runner_inputs : sequence of RunnerInput
+        after : sequence of Future, optional
+            The end of each input's build, as :class:`.builder.Building` has it.
+        """
         self._inputs.path()
         clocks = _Clocks()
 
@@ -104,7 +118,9 @@ class LocalRunner(PyRunner):
                     measured = clocks.added(seat.device, measured)
             return measured
 
-        return [MeasuredFuture(one) for one in share(self._seats, runner_inputs, trial)]
+        return [
+            MeasuredFuture(one) for one in share(self._seats, runner_inputs, trial, after=after)
+        ]
 
     def in_turn(self, artifacts: Sequence[str], kind: str = "cuda") -> list[Measured]:
         """Measure on the first device, one after the other, without the early stop."""

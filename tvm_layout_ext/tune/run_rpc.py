@@ -14,15 +14,18 @@ for a minute, or when others wait for the server and it has lasted half a minute
 
 TVM's own server (``python -m tvm.exec.rpc_server``) does not do. It forks its sessions: TVM 0.27
 initialises CUDA when it is imported where there is a GPU, and a forked process cannot use it then;
-that server also ends when a candidate crashes its session. All servers of one key should have the
-same GPU, as their times are compared. Kernels are built where the tuner runs, so the servers need
-no nvcc, but the same processor architecture, TVM and this package. RPC is neither encrypted nor
-authenticated: use it in a network that you trust.
+that server also ends when a candidate crashes its session. Kernels are built where the tuner runs,
+so the servers need no nvcc, but the same processor architecture, TVM and this package. All servers
+of one key should have the same GPU, as their times are compared: each session says which it has,
+and a server that cannot run the kernels, or has another GPU than the first one, is dropped with a
+warning before it gets a trial. RPC is neither encrypted nor authenticated: use it in a network that
+you trust.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
 from tvm.ir.utils import derived_object
@@ -30,6 +33,7 @@ from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerInput
 
 from .measure import Measured, Timing, failed
 from .rpc_client import ServerLostError
+from .rpc_fit import Fit
 from .rpc_seat import ATTEMPTS, Loss, Seat
 from .task import Task
 from .tracker import Tracker
@@ -67,6 +71,10 @@ class RpcRunner(PyRunner):
     ------
     NoServerError
         If the tracker is not there, or has no server with the key.
+
+    Notes
+    -----
+    Trials for which no server fits fail with an :class:`~.rpc_fit.UnfitServerError`.
     """
 
     def __init__(
@@ -84,12 +92,26 @@ class RpcRunner(PyRunner):
         self.timeout, self.timing = timeout, timing or Timing()
         self.best_so_far: float | None = None
         self._inputs = Inputs(task)
+        self._fit = Fit(task.architecture)
         self._seats: list[Seat] = []
         self._closed = False
         self._grow(servers)
 
     def run(self, runner_inputs: Sequence[RunnerInput]) -> list[MeasuredFuture]:
         """Start all trials; the futures are in the inputs' order."""
+        return self.begin(runner_inputs)
+
+    def begin(
+        self, runner_inputs: Sequence[RunnerInput], after: Sequence[Future[str | None]] = ()
+    ) -> list[MeasuredFuture]:
+        """Start all trials, each once it is built; the futures are in the inputs' order.
+
+        Parameters
+        ----------
+        runner_inputs : sequence of RunnerInput
+        after : sequence of Future, optional
+            The end of each input's build, as :class:`.builder.Building` has it.
+        """
         if not runner_inputs:
             return []
         # All of a task have the same inputs on the same kind of device.
@@ -104,8 +126,10 @@ class RpcRunner(PyRunner):
             job = replace(any_job, artifact=str(one.given.artifact_path), best=self.best_so_far)
             return seat.attempt(self.tracker, job, self.timeout, one.lost)
 
-        seats = self._grow(self.tracker.servers())
-        return [MeasuredFuture(one) for one in share(seats, runner_inputs, trial, ready)]
+        servers = self.tracker.servers()
+        seats = self._grow([one for one in servers if one not in self._fit.dropped])
+        shared = share(seats, runner_inputs, trial, ready, after)
+        return [MeasuredFuture(one) for one in shared]
 
     def in_turn(self, artifacts: Sequence[str], kind: str = "cuda") -> list[Measured]:
         """Measure on one server, one after the other, without the early stop.
@@ -130,12 +154,12 @@ class RpcRunner(PyRunner):
         return self._on_one([self._inputs.job(artifact, kind, timing, FRESH)])[0]
 
     def device_name(self) -> str:
-        """Name of the next free server's GPU; ``cpu`` if it has none.
+        """Name of the GPU of the next free server that fits.
 
         Raises
         ------
         TargetError
-            If there is no server.
+            If there is no server, or none that fits.
         ServerLostError
             If no session can be opened with any.
         """
@@ -160,7 +184,9 @@ class RpcRunner(PyRunner):
         """
         count = max(1, len(servers))
         while len(self._seats) < count:
-            self._seats.append(Seat(self._inputs.folder / f"client{len(self._seats)}.log"))
+            self._seats.append(
+                Seat(self._inputs.folder / f"client{len(self._seats)}.log", self._fit)
+            )
         return sorted(self._seats, key=lambda seat: seat.server not in servers)[:count]
 
     def _seat(self) -> Seat:

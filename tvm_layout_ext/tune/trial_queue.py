@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from tvm.s_tir.meta_schedule.runner import RunnerInput
@@ -33,7 +34,7 @@ class Trial:
     future : Future
         Of its measurement.
     entered : float
-        When it was put in.
+        When it could be taken.
     lost : list
         What became of earlier attempts, as whoever makes them writes it down.
     """
@@ -57,14 +58,35 @@ class _Queue:
 
     Parameters
     ----------
-    trials : sequence of Trial
+    trials : int
+        How many will :meth:`enter`.
     seats : int
         How many take from it.
     """
 
-    def __init__(self, trials: Sequence[Trial], seats: int) -> None:
-        self._waiting, self._open, self._seats = deque(trials), len(trials), seats
+    def __init__(self, trials: int, seats: int) -> None:
+        self._open, self._seats = trials, seats
+        self._waiting: deque[Trial] = deque()
+        #: Why the last seat left.
+        self._gone: Exception | None = None
         self._changed = threading.Condition()
+
+    def enter(self, trial: Trial, error: str | None = None) -> None:
+        """Let a trial wait that can be taken now; one that could not be built has ended."""
+        trial.entered = time.monotonic()
+        if error is not None:
+            kind, _, text = error.partition(": ")
+            # There is no folder to write it to.
+            trial.future.set_result(Measured(error_class=kind, error_text=text))
+            self._closed()
+            return
+        with self._changed:
+            gone = self._gone
+            if gone is None:
+                self._waiting.append(trial)
+                self._changed.notify_all()
+        if gone is not None:
+            self.ended(trial, failed(gone))
 
     def some(self) -> bool:
         """Wait until a trial waits; False when all have ended."""
@@ -90,6 +112,9 @@ class _Queue:
     def ended(self, trial: Trial, measured: Measured) -> None:
         """Give a trial its result."""
         trial.end(measured)
+        self._closed()
+
+    def _closed(self) -> None:
         with self._changed:
             self._open -= 1
             self._changed.notify_all()
@@ -99,7 +124,8 @@ class _Queue:
         with self._changed:
             self._seats -= 1
             left = [] if self._seats else list(self._waiting)
-            if left:
+            if not self._seats:
+                self._gone = error
                 self._waiting.clear()
         for trial in left:
             self.ended(trial, failed(error))
@@ -110,6 +136,7 @@ def share(
     inputs: Sequence[RunnerInput],
     trial: Callable[[Seat, Trial], Measured],
     ready: Callable[[Seat, Callable[[], bool]], bool] = lambda seat, needed: True,
+    after: Sequence[Future[str | None]] = (),
 ) -> list[Future[Measured]]:
     """Let seats take trials from one queue, each in a thread, until all have ended.
 
@@ -127,6 +154,9 @@ def share(
     ready : callable, optional
         ``ready(seat, needed)``: prepares a seat while ``needed()``; whether it is ready. A seat for
         which this raises leaves; when the last one does, the trials left fail by its error.
+    after : sequence of Future, optional
+        For each input, what it has to wait for: None, or why there is nothing to try. Seats take
+        trials in the order in which these are done.
 
     Returns
     -------
@@ -135,7 +165,7 @@ def share(
     """
     trials = [Trial(one) for one in inputs]
     used = seats[: len(trials)]
-    queue = _Queue(trials, len(used))
+    queue = _Queue(len(trials), len(used))
 
     def attempt(seat: Seat, one: Trial) -> None:
         taken = time.monotonic()
@@ -158,6 +188,15 @@ def share(
         except Exception as error:
             queue.leave(error)
 
+    def built(one: Trial, done: Future[str | None]) -> None:
+        queue.enter(one, done.result())
+
+    if after:
+        for one, build in zip(trials, after, strict=True):
+            build.add_done_callback(partial(built, one))
+    else:
+        for one in trials:
+            queue.enter(one)
     for seat in used:
         threading.Thread(target=work, args=(seat,), daemon=True).start()
     return [one.future for one in trials]
