@@ -9,7 +9,7 @@ import numpy as np
 from tvm_layout_ext.hardware import CLUSTERS_SINCE, WARP_SIZE, Architecture
 from tvm_layout_ext.tune.knobs import Config, Refusal
 
-__all__ = ["MULTIPROCESSORS", "check_grid", "prune"]
+__all__ = ["LINE_BYTES", "MULTIPROCESSORS", "check_grid", "prune"]
 
 #: One warp leaves three of a multiprocessor's four schedulers to other blocks.
 LEAST_WARPS = 2

@@ -77,23 +77,30 @@ def numbers(dtype: str) -> Numbers:
     return _NUMBERS[dtype]
 
 
-def compute(shape: tuple[int, ...], dtype: str) -> list[Any]:
+def compute(shape: tuple[int, ...], dtype: str, b_transposed: bool = False) -> list[Any]:
     """What is computed; both operands are widened to the type of the sums first.
 
-    A product of float32 carries annotation :data:`PRECISION`, so that no exact one is taken for it.
+    Where C has the type of the sums it is they, as in a Relax ``matmul`` of that ``out_dtype``. A
+    product of float32 carries annotation :data:`PRECISION`, so that no exact one is taken for it.
     """
     (M, N, K), of = shape, numbers(dtype)
     A = te.placeholder((M, K), dtype, name="A")
-    B = te.placeholder((K, N), dtype, name="B")
+    B = te.placeholder((N, K) if b_transposed else (K, N), dtype, name="B")
     k = te.reduce_axis((0, K), name="k")
+
+    def term(i: Any, j: Any) -> Any:
+        b = B[j, k] if b_transposed else B[k, j]
+        return A[i, k].astype(of.sums) * b.astype(of.sums)
+
     product = te.compute(
         (M, N),
-        lambda i, j: te.sum(A[i, k].astype(of.sums) * B[k, j].astype(of.sums), axis=k),
+        lambda i, j: te.sum(term(i, j), axis=k),
         name="product",
         attrs={PRECISION: TF32} if dtype == "float32" else None,
     )
-    C = te.compute((M, N), lambda i, j: product[i, j].astype(of.result), name="C")
-    return [A, B, C]
+    if of.result == of.sums:
+        return [A, B, product]
+    return [A, B, te.compute((M, N), lambda i, j: product[i, j].astype(of.result), name="C")]
 
 
 def check_instruction(
@@ -130,14 +137,16 @@ def traffic(shape: tuple[int, ...], dtype: str) -> int:
     return size * (M * K + K * N) + result * M * N
 
 
-def inputs(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
+def inputs(
+    shape: tuple[int, ...], dtype: str, rng: np.random.Generator, b_transposed: bool = False
+) -> list[np.ndarray]:
     """Operands: all values of an integer type, or normally distributed ones.
 
     Those of float32 are ones that tf32 has, so that it does not matter whether the others are
     rounded or cut off, which the PTX ISA leaves open.
     """
     M, N, K = shape
-    return [_drawn(size, dtype, rng) for size in ((M, K), (K, N))]
+    return [_drawn(size, dtype, rng) for size in ((M, K), (N, K) if b_transposed else (K, N))]
 
 
 def _drawn(size: tuple[int, int], dtype: str, rng: np.random.Generator) -> np.ndarray:
@@ -150,9 +159,9 @@ def _drawn(size: tuple[int, int], dtype: str, rng: np.random.Generator) -> np.nd
     return values.astype(dtype)
 
 
-def reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def reference(a: np.ndarray, b: np.ndarray, b_transposed: bool = False) -> np.ndarray:
     """Multiply in float64, which holds every sum of integers; those wrap into 32 bits."""
-    product = a.astype(np.float64) @ b.astype(np.float64)
+    product = a.astype(np.float64) @ (b.T if b_transposed else b).astype(np.float64)
     of = numbers(str(a.dtype))
     if of.exact:
         product = product.astype(np.int64)

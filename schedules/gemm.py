@@ -5,7 +5,8 @@ Products of ``float32`` are computed as tf32, as Triton's ``tl.dot`` does by def
 of their own, marked by annotation :data:`._gemm_types.PRECISION`; :mod:`.matmul` is the exact one.
 8-bit integers are added up exactly in ``int32``, which is also C's type; C of 8-bit floats is
 ``float16``, of all others the operands' type. B is stored K x N for every type; ``ldmatrix`` cannot
-transpose one of 8 or 32 bits, whose elements are loaded one by one.
+transpose one of 8 or 32 bits, whose elements are loaded one by one. :mod:`.gemm_nt` is the same
+with B stored N x K, by argument ``b_transposed`` of what depends on it.
 
 A block computes a tile of C, in steps along K: its threads copy a tile of A and one of B into
 shared memory, each warp loads fragments of both into registers (``ldmatrix``, or plain loads of
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -37,8 +39,8 @@ from tvm import s_tir
 from tvm_layout_ext import te
 from tvm_layout_ext.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE, Architecture
 from tvm_layout_ext.intrin import INSTRUCTIONS
-from tvm_layout_ext.schedules import _split_k
 from tvm_layout_ext.schedules._gemm_copies import copy_of, dealt
+from tvm_layout_ext.schedules._gemm_defaults import fit
 from tvm_layout_ext.schedules._gemm_space import check_grid, prune
 from tvm_layout_ext.schedules._gemm_types import (
     DTYPES,
@@ -229,8 +231,8 @@ def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
     return sch
 
 
-def shared_bytes(dtype: str, config: Config) -> int:
-    """Bytes of all versions of the tiles of A (M x K) and B (K x N), and of C.
+def shared_bytes(dtype: str, config: Config, b_transposed: bool = False) -> int:
+    """Bytes of all versions of the tiles of A (M x K) and B (K x N, or N x K), and of C.
 
     TVM gives C, or the partial sums of a slice, the place of the larger of the other two, or as
     much more as it needs, where they have one type; else that of both.
@@ -238,8 +240,10 @@ def shared_bytes(dtype: str, config: Config) -> int:
     m, n, k = (int(config[f"tile_{dim}"]) for dim in "mnk")
     of, size = numbers(dtype), np.dtype(dtype).itemsize
     mode = str(config["swizzle"])
-    a, b = (copy_of(8 * size, k_major, m * n * k, mode) for k_major in (True, False))
-    operands = [int(config["stages"]) * x * size for x in (m * (k + a.pad), k * (n + b.pad))]
+    operands = []
+    for rows, row, k_major in ((m, k, True), (n, k, True) if b_transposed else (k, n, False)):
+        pad = copy_of(8 * size, k_major, m * n * k, mode).pad
+        operands.append(int(config["stages"]) * rows * (row + pad) * size)
     kept = of.sums if int(config.get("split_k", 1)) > 1 else of.result
     wide = np.dtype(kept).itemsize
     sums = m * (n * wide + (16 if wide == 2 else 32))
@@ -249,7 +253,11 @@ def shared_bytes(dtype: str, config: Config) -> int:
 
 
 def check(
-    shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
+    shape: tuple[int, ...],
+    dtype: str,
+    config: Config,
+    architecture: Architecture,
+    b_transposed: bool = False,
 ) -> Refusal | None:
     """Why a configuration is not legal, or None."""
     v = {name: int(value) for name, value in config.items() if name != "swizzle"}
@@ -263,7 +271,7 @@ def check(
     of = numbers(dtype)
     if found := check_instruction(of.instruction, dtype, of.sums, v["tile_k"], architecture):
         return found
-    size = shared_bytes(dtype, config)
+    size = shared_bytes(dtype, config, b_transposed)
     if size > architecture.shared_per_block:
         return Refusal(
             "shared memory", f"The tiles need {size:,} bytes of {architecture.shared_per_block:,}."
@@ -271,35 +279,25 @@ def check(
     return check_grid(shape, v, architecture)
 
 
-def fit(
-    shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
-) -> dict[str, int]:
-    """Choose the defaults that depend on type and shape: eight warps for fp8, and slices of K.
+def operator(name: str, b_transposed: bool) -> Operator:
+    """Make the operator of a layout: B is stored N x K, or K x N."""
+    return Operator(
+        name=name,
+        dims=("M", "N", "K"),
+        parallel=("M", "N"),
+        dtypes=DTYPES,
+        knobs=KNOBS,
+        compute=partial(compute, b_transposed=b_transposed),
+        schedule=schedule,
+        check=partial(check, b_transposed=b_transposed),
+        inputs=partial(inputs, b_transposed=b_transposed),
+        reference=partial(reference, b_transposed=b_transposed),
+        flops=lambda shape: 2 * shape[0] * shape[1] * shape[2],
+        traffic=traffic,
+        tolerance=tolerance,
+        prune=prune,
+        fit=partial(fit, b_transposed=b_transposed),
+    )
 
-    Eight warps of 64x32 without prefetch are what did best for fp8 at 8192^3 on an H200 (305
-    TFLOPS, ``benchmarks/results/h200_gemm.json``); four would spill.
-    """
-    wide = {"tile_m": 128, "tile_n": 128, "warps_m": 2, "warps_n": 4, "prefetch": 0}
-    taken = wide if "float8" in dtype and min(shape[:2]) >= 128 else {}
-    slices = _split_k.fit(shape, dtype, dict(config) | taken, architecture)
-    # Slices are tried with prefetch only.
-    return slices if slices["split_k"] > 1 else taken | slices
 
-
-OPERATOR = Operator(
-    name="gemm",
-    dims=("M", "N", "K"),
-    parallel=("M", "N"),
-    dtypes=DTYPES,
-    knobs=KNOBS,
-    compute=compute,
-    schedule=schedule,
-    check=check,
-    inputs=inputs,
-    reference=reference,
-    flops=lambda shape: 2 * shape[0] * shape[1] * shape[2],
-    traffic=traffic,
-    tolerance=tolerance,
-    prune=prune,
-    fit=fit,
-)
+OPERATOR = operator("gemm", b_transposed=False)
