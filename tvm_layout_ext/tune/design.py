@@ -140,11 +140,12 @@ def openers(
     legal = candidates.task.space.legal
     # A copy: what turns out not to be legal leaves the space meanwhile.
     sample = list(legal) if len(legal) <= ranked else rng.sample(legal, ranked)
-    scheduled = [(config, candidates.schedule(config)) for config in sample]
-    order = sorted(
-        ((score(config, sch), index, sch) for index, (config, sch) in enumerate(scheduled) if sch),
-        key=lambda entry: entry[:2],
+    scored = (
+        (score(config, sch), index, sch)
+        for index, config in enumerate(sample)
+        if (sch := candidates.schedule(config))
     )
+    order = sorted(scored, key=lambda entry: entry[:2])
     first = round(count * BEST)
     best, rest = order[:first], order[first:]
     return [sch for _, _, sch in [*best, *rng.sample(rest, min(count - first, len(rest)))]]
