@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks.gemm_kernels import device_source
 from benchmarks.stock_tvm import CANDIDATES, PREFIX, StockCase, copies_asynchronously
-from tests import sampling
 from tests.pipeline.corpus import cuda_source
 from tvm_layout_ext.simulate import simulate
 
@@ -35,9 +34,6 @@ def run(config: str) -> Any:
     return report
 
 
-@pytest.mark.skipif(
-    not sampling.whole, reason="TVM takes 50 s to import its intrinsics; make test-all runs it"
-)
 @pytest.mark.matrix
 @pytest.mark.parametrize("config", CANDIDATES)
 def test_every_candidate_is_right_and_free_of_races(config: str) -> None:

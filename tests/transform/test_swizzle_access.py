@@ -15,7 +15,6 @@ from tvm import s_tir
 from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
-from tests import sampling
 from tests.transform.swizzle_programs import by_address, data, gemm, operand, transpose
 from tvm_layout_ext.analysis.bank_conflict import bank_conflicts
 from tvm_layout_ext.build import device_program
@@ -75,9 +74,6 @@ def test_every_type_keeps_its_result(dtype: str, vector: int, mode: Any) -> None
     assert not report.hazards
 
 
-@pytest.mark.skipif(
-    not sampling.whole, reason="TVM takes 50 s to import its intrinsics; make test-all runs it"
-)
 @pytest.mark.matrix
 @pytest.mark.parametrize("scope", ["shared", "shared.dyn"])
 @pytest.mark.parametrize("tile_k", [32, 64])
