@@ -12,7 +12,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tests.schedules.test_generic import gather, linear
 from tests.tune.test_apply import relax_module, unscheduled
-from tvm_layout_ext import ScheduleError, apply_best, cuda_target, te, tune_module
+from tvm_layout_ext import ScheduleError, apply_best, cuda_target, decisions, te, tune_module
 from tvm_layout_ext.tune import Database, Log
 from tvm_layout_ext.tune.apply import fused
 from tvm_layout_ext.tune.module import module_tasks
@@ -96,3 +96,51 @@ def test_records_of_a_function_are_found_by_its_digest_from_lines_alone(tmp_path
     assert applied["main"].attrs["tirx.is_scheduled"]
     from_database = apply_best(func, tmp_path / "log")
     assert tvm_ffi.structural_equal(applied["main"].params, from_database["main"].params, True)
+
+
+def relax_linear(dtype: str, sums: str) -> tvm.IRModule:
+    """``x @ w.T``, added up in another type and cast back, as a half-precision Linear is."""
+    m, n, k = 96, 64, 128
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((m, k), dtype))
+    w = relax.Var("w", relax.TensorType((n, k), dtype))
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            turned = builder.emit(relax.op.permute_dims(w))
+            out = builder.emit(relax.op.matmul(x, turned, out_dtype=sums))
+            if sums == "float32":
+                out = builder.emit(relax.op.astype(out, dtype))
+            out = builder.emit_output(out)
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sums", "name"),
+    [("float16", "float32", "fused_NT_matmul_cast"), ("int8", "int32", "NT_matmul")],
+)
+def test_a_linear_is_the_product_by_transposed_weights(
+    dtype: str, sums: str, name: str, tmp_path: Path
+) -> None:
+    mod = relax_linear(dtype, sums)
+    (task,), skipped = module_tasks(mod, TARGET)
+    assert (task.name, task.operator.name, task.shape) == (name, "gemm_nt", (96, 64, 128))
+    assert not skipped
+    tune_module(mod, TARGET, trials=1, log=tmp_path, runner="simulate")
+    applied = apply_best(mod, tmp_path, TARGET)
+    assert scheduled_names(applied) == {name: True}
+    assert isinstance(tvm.compile(applied, target=TARGET), tvm.runtime.Executable)
+
+
+def test_transposes_that_tvm_cannot_fuse_stay() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((64, 64), "float16"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            turned = builder.emit(relax.op.permute_dims(x))
+            out = builder.emit_output(relax.op.matmul(x, turned, out_dtype="float32"))
+        builder.emit_func_output(out)
+    with decisions.collect() as made:
+        tasks, _ = module_tasks(builder.get(), TARGET)
+    assert sorted(task.name for task in tasks) == ["matmul", "transpose"]
+    assert any("Transposes stay functions of their own" in one.text for one in made)

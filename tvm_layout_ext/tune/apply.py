@@ -192,8 +192,8 @@ def apply_best(
     """Give each function of a module its best recorded schedule.
 
     Operators of a Relax module are first lowered to TensorIR and fused, as TVM's own pipeline does
-    and as :func:`tune_module` tuned them. The result compiles as any other module does:
-    ``tvm.compile(apply_best(mod, "log"), target="cuda")``.
+    after ``FuseTransposeMatmul``, and as :func:`tune_module` tuned them. The result compiles as any
+    other module does: ``tvm.compile(apply_best(mod, "log"), target="cuda")``.
 
     A record stands for a function if both compute the same, whatever their names, on this
     architecture, by these versions of TVM and of this package; others are skipped with a count.
@@ -239,7 +239,10 @@ def as_module(mod: Any) -> tvm.IRModule:
 
 
 def fused(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
-    """Lower a Relax module's operators to functions and fuse them; others pass through."""
+    """Lower a Relax module's operators to functions and fuse them; others pass through.
+
+    A product by transposed weights, as ``nn.Linear`` is, becomes one function.
+    """
     if not any(isinstance(one, relax.Function) for one in mod.functions.values()):
         return mod
     passes = [
@@ -251,4 +254,18 @@ def fused(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
         relax.transform.FuseTIR(),
     ]
     with target:
-        return tvm.transform.Sequential(passes)(mod)
+        return tvm.transform.Sequential(passes)(_linear(mod))
+
+
+def _linear(mod: tvm.IRModule) -> tvm.IRModule:
+    """Make one function of each transpose and the product that reads it, where TVM's pass can.
+
+    It fails on a product of a matrix by its own transpose, and on a transpose with other readers.
+    """
+    try:
+        return relax.transform.FuseTransposeMatmul()(mod)
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        text = f"Transposes stay functions of their own; FuseTransposeMatmul fails: {reason}"
+        decisions.note("fused", "FuseTransposeMatmul", text, refused=True)
+        return mod

@@ -86,7 +86,9 @@ def module_tasks(
 ) -> tuple[list[ModuleTask], dict[str, str]]:
     """List the computations of a module, and the functions that cannot be tuned, with the reason.
 
-    Operators of a Relax module are first lowered and fused as TVM's own pipeline does.
+    Operators of a Relax module are first lowered and fused as TVM's own pipeline does after
+    ``relax.transform.FuseTransposeMatmul``: a product by transposed weights is one function.
+    Context ``ApplyBest`` finds it so where that pass ran before ``tvm.compile``.
 
     Parameters
     ----------
