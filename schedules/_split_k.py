@@ -11,7 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from tvm_layout_ext.hardware import MAX_ACCESS_BYTES, SECTOR_BYTES, Architecture
+from tvm_layout_ext.hardware import (
+    MAX_ACCESS_BYTES,
+    SECTOR_BYTES,
+    Architecture,
+    mma_sync_rate,
+)
 from tvm_layout_ext.schedules._gemm_space import MULTIPROCESSORS
 from tvm_layout_ext.tune.cost import L2_SECTORS_PER_CYCLE
 from tvm_layout_ext.tune.knobs import Config
@@ -87,12 +92,12 @@ def workspace_bytes(shape: tuple[int, ...], slices: int) -> int:
     return slices * shape[0] * shape[1] * 4 if slices > 1 else 0
 
 
-def cycles(shape: tuple[int, ...], config: Config, slices: int) -> float:
+def cycles(shape: tuple[int, ...], config: Config, slices: int, dtype: str = "float16") -> float:
     """Modelled cycles of the multiprocessor with the most blocks, by which slices are chosen.
 
     It has ``n = ceil(tiles * slices / 132)`` blocks of ``ceil(steps / slices)`` steps. A step takes
-    its products at the rate of the tensor cores for each block, and no less than the share of the
-    memory's latency that the copies ahead leave. More than one slice costs a launch, and the
+    its products at the tensor cores' rate of the type for each block, and no less than the share of
+    the memory's latency that the copies ahead leave. More than one slice costs a launch, and the
     workspace, which goes to the L2 cache and comes back. A model, not measured.
 
     Parameters
@@ -102,11 +107,14 @@ def cycles(shape: tuple[int, ...], config: Config, slices: int) -> float:
     config : dict
         Tiles and stages.
     slices : int
+    dtype : str
+        Of the operands.
     """
     tile_m, tile_n, tile_k = (int(config[f"tile_{dim}"]) for dim in "mnk")
     tiles = ceil(shape[0] / tile_m) * ceil(shape[1] / tile_n)
     steps = ceil(ceil(shape[2] / tile_k) / slices)
-    products = ceil(tiles * slices / MULTIPROCESSORS) * 2 * tile_m * tile_n * tile_k / H200.tensor
+    each = 2 * tile_m * tile_n * tile_k / (H200.tensor * mma_sync_rate(dtype))
+    products = ceil(tiles * slices / MULTIPROCESSORS) * each
     waiting = H200.memory_latency / max(1, int(config["stages"]) - 1)
     found = steps * max(products, waiting) + H200.memory_latency
     if slices > 1:
@@ -115,7 +123,9 @@ def cycles(shape: tuple[int, ...], config: Config, slices: int) -> float:
     return found
 
 
-def best_slices(shape: tuple[int, ...], config: Config, values: tuple[int, ...]) -> int:
+def best_slices(
+    shape: tuple[int, ...], config: Config, values: tuple[int, ...], dtype: str = "float16"
+) -> int:
     """The slices of the fewest modelled :func:`cycles`, if they save a tenth of them; else 1.
 
     Examples
@@ -128,14 +138,15 @@ def best_slices(shape: tuple[int, ...], config: Config, values: tuple[int, ...])
     >>> best_slices((4096, 4096, 4096), tile, (1, 2, 4, 8))
     1
     """
-    best = min(values, key=lambda slices: (cycles(shape, config, slices), slices))
-    return best if cycles(shape, config, best) <= SAVED * cycles(shape, config, 1) else 1
+    found = {slices: cycles(shape, config, slices, dtype) for slices in (1, *values)}
+    best = min(values, key=lambda slices: (found[slices], slices))
+    return best if found[best] <= SAVED * found[1] else 1
 
 
 def fit(
     shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
 ) -> dict[str, int]:
     """Split K by default where that is modelled to pay: :func:`best_slices` of those with steps."""
-    del dtype, architecture
+    del architecture
     steps = ceil(shape[2] / int(config["tile_k"]))
-    return {"split_k": best_slices(shape, config, tuple(s for s in SLICES if s <= steps))}
+    return {"split_k": best_slices(shape, config, tuple(s for s in SLICES if s <= steps), dtype)}

@@ -23,11 +23,13 @@ __all__ = [
     "NUM_BANKS",
     "SECTOR_BYTES",
     "STATIC_SHARED_BYTES",
+    "TENSOR_TFLOPS",
     "WARP_SIZE",
     "Architecture",
     "architecture",
     "blocks_per_sm",
     "launch_problem",
+    "mma_sync_rate",
 ]
 
 WARP_SIZE = 32
@@ -58,6 +60,17 @@ LAUNCH_LIMITS = {
 #: that has them (CUDA C++ Programming Guide, "Thread Block Clusters").
 CLUSTER_BLOCKS = 8
 CLUSTERS_SINCE = (9, 0)
+#: Dense peaks of an H200's tensor cores by the operands' type, in TFLOPS, of integers in TOPS
+#: (NVIDIA H200 data sheet); float32 as tf32.
+TENSOR_TFLOPS = {
+    "float16": 989,
+    "bfloat16": 989,
+    "float32": 494,
+    "int8": 1979,
+    "uint8": 1979,
+    "float8_e4m3fn": 1979,
+    "float8_e5m2": 1979,
+}
 #: What ``target="cuda"`` means on a machine without a GPU.
 DEFAULT_ARCH = "sm_90a"
 
@@ -133,6 +146,23 @@ def architecture(name: str) -> Architecture:
         raise TargetError(f"Unknown CUDA architecture {name!r}; known are {known}.")
     block, multiprocessor, threads = _LIMITS[digits]
     return Architecture(name, block, multiprocessor, threads)
+
+
+def mma_sync_rate(operand: str) -> float:
+    """Rate of ``mma.sync`` on an H200, as a multiple of that of half precision.
+
+    It is that of the peaks, :data:`TENSOR_TFLOPS`: the best GEMMs of 16-bit types, int8 and tf32 in
+    ``benchmarks/results/h200_gemm.json`` (469, 923 and 237) do 0.74, 0.73 and 0.75 of 630 TFLOPS by
+    it. ``sm_90`` has no ``mma.sync`` of 8-bit floats; ptxas widens them to half precision. A type
+    that tensor cores do not multiply counts as half precision.
+
+    Examples
+    --------
+    >>> [round(mma_sync_rate(t), 2) for t in ("bfloat16", "float32", "int8", "float8_e5m2")]
+    [1.0, 0.5, 2.0, 1.0]
+    """
+    half = TENSOR_TFLOPS["float16"]
+    return 1.0 if operand.startswith("float8") else TENSOR_TFLOPS.get(operand, half) / half
 
 
 #: Blocks that a multiprocessor holds at most; registers that a warp's threads are given at a time;

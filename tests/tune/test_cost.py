@@ -59,6 +59,13 @@ def test_products_of_tensor_cores_are_no_multiply_adds() -> None:
     assert modelled_terms(COPY, flops).arithmetic == pytest.approx(200 * 2800 / 256)
 
 
+def test_products_count_by_the_time_that_their_type_takes() -> None:
+    flops = 256 * 2800 * 100
+    known = replace(COPY, products=flops)
+    assert modelled_terms(replace(known, halves=flops // 2), flops).arithmetic == pytest.approx(100)
+    assert Counters.from_json(known.to_json()) == known
+
+
 def test_blocks_are_handed_out_one_by_one() -> None:
     # What bounds the transposes of 16 x 16 elements in h200_sweep_transpose_8192.jsonl.
     assert modelled_terms(replace(COPY, blocks=262144), 0).latency == pytest.approx(1.13 * 262144)

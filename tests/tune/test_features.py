@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from tvm import s_tir, te
 from benchmarks.kernels import KERNELS
 from tvm_layout_ext.tune.features import FEATURES, features, kernels_of
 from tvm_layout_ext.tune.kernel_facts import Kernel
-from tvm_layout_ext.tune.latency import Gpu, Terms, latency, terms
+from tvm_layout_ext.tune.latency import H200, Gpu, Terms, chain, latency, terms
 from tvm_layout_ext.tune.search import make_task
 from tvm_layout_ext.tune.simulated import closed_form, count
 from tvm_layout_ext.tune.task import Task
@@ -119,6 +120,28 @@ def test_facts_of_a_gemm() -> None:
     assert kernel.product_flops == 2 * 128 * 128 * 1024
     # 128 sums, two versions of 16 + 16 registers of fragments, and addresses.
     assert kernel.registers == 128 + 2 * 32 + 20
+
+
+@pytest.mark.parametrize(
+    ("dtype", "halves"),
+    [
+        ("float16", 1),
+        ("bfloat16", 1),
+        ("float32", 989 / 494),
+        ("int8", 989 / 1979),
+        # sm_90 widens them to half precision.
+        ("float8_e4m3fn", 1),
+    ],
+)
+def test_products_take_tensor_cores_as_long_as_their_type_asks(dtype: str, halves: float) -> None:
+    kernel = kernel_of("gemm", (256, 256, 256), dtype, tile_k=64, stages=2, split_k=1)
+    assert kernel.half_flops == pytest.approx(halves * kernel.product_flops)
+    one = terms(kernel, 0.0, 3)
+    assert one.tensor == pytest.approx(3 * halves * kernel.product_flops / H200.tensor)
+    near = replace(H200, memory_latency=0)
+    saved = chain(kernel, near) - chain(kernel, replace(near, tensor=2 * near.tensor))
+    # Four warps, one a scheduler, each with a quarter of the products.
+    assert saved == pytest.approx(halves * kernel.product_flops / H200.tensor / 2)
 
 
 def test_fragments_conflict_without_a_swizzle() -> None:

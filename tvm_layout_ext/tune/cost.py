@@ -27,7 +27,8 @@ CYCLES_PER_BLOCK = 1.13
 TAIL = 0.5
 #: A multiprocessor finishes 128 single-precision multiply-adds a cycle.
 FLOPS_PER_CYCLE = 256
-#: By ``mma.sync``: 630 TFLOPS of 132 multiprocessors at 1.7 GHz (``h200_gemm.json``).
+#: By ``mma.sync`` in half precision: 630 TFLOPS of 132 multiprocessors at 1.7 GHz
+#: (``h200_gemm.json``).
 TENSOR_FLOPS_PER_CYCLE = 2800
 #: Of a ``__syncthreads``, during which the other resident blocks go on.
 CYCLES_PER_BARRIER = 30
@@ -40,8 +41,9 @@ FORMULA = (
     "cost = max(g, l, f, w) + 0.1 * (g, l and f, but for the largest) + 30 * barriers / resident "
     "blocks, in modelled cycles of the busiest multiprocessor, which runs ceil(blocks / 132) "
     "blocks. Over these, l = shared wavefronts + global requests, f = flops / 256 + tensor-core "
-    "flops / 2800. g = max(sectors / 2, (sectors of all blocks + t) / 165, (sectors of memory + "
-    "t) / 82 * (1 + 0.5 / max(1, waves * steps))), where t = 0.3 of the sectors loaded from torn "
+    "flops / 2800, those of tf32 counting twice and of 8-bit integers half. g = max(sectors / 2, "
+    "(sectors of all blocks + t) / 165, (sectors of memory + t) / 82 * (1 + 0.5 / max(1, waves * "
+    "steps))), where t = 0.3 of the sectors loaded from torn "
     "lines. w = max(1.13 * all blocks, waves * latency of a block's steps). A model, not a time."
 )
 
@@ -74,6 +76,8 @@ class Counters:
         Iterations of the loop along which a block streams.
     products : int
         Arithmetic operations of tensor cores.
+    halves : int
+        Those in half precision that would take as long; 0 if they are :attr:`products`.
     chain : int
         Cycles of a block that is alone, by the latency of what each step waits for.
     """
@@ -92,6 +96,7 @@ class Counters:
     steps: int = 0
     products: int = 0
     chain: int = 0
+    halves: int = 0
 
     @property
     def sectors_per_request(self) -> float:
@@ -153,8 +158,9 @@ def modelled_terms(counters: Counters, flops: int) -> Terms:
     ``cost = max(g, l, f, w) + 0.1 * (g, l and f, but for the largest) + 30 * barriers / resident
     blocks`` of the multiprocessor that runs the most blocks, ``ceil(blocks / 132)``. Over these,
     ``l = shared wavefronts + global requests`` (the load-store unit takes one a cycle), ``f = flops
-    / 256`` (float32 multiply-adds) ``+ tensor-core flops / 2800``, and ``w`` is the latency of a
-    block that is alone, once for each wave of blocks, or 1.13 for each block of the grid.
+    / 256`` (float32 multiply-adds) ``+ tensor-core flops / 2800`` (those of tf32 count twice, of
+    8-bit integers half: :attr:`Counters.halves`), and ``w`` is the latency of a block that is
+    alone, once for each wave of blocks, or 1.13 for each block of the grid.
 
     ``g`` is the largest of ``sectors / 2`` (what one multiprocessor can take), ``(sectors of all
     blocks + t) / 165`` (what the L2 cache gives to all) and ``(sectors of memory + t) / 82`` (what
@@ -178,10 +184,11 @@ def modelled_terms(counters: Counters, flops: int) -> Terms:
     resident = counters.resident or USUAL_RESIDENT
     waves = blocks / (MULTIPROCESSORS * resident)
     plain = max(0, flops - counters.products) / FLOPS_PER_CYCLE
+    tensor = counters.halves or counters.products
     return Terms(
         memory=_memory(counters, share, waves),
         pipe=share * (counters.wavefronts + counters.requests),
-        arithmetic=share * (plain + counters.products / TENSOR_FLOPS_PER_CYCLE),
+        arithmetic=share * (plain + tensor / TENSOR_FLOPS_PER_CYCLE),
         barriers=share * CYCLES_PER_BARRIER * counters.barriers / resident,
         latency=max(math.ceil(waves) * counters.chain, CYCLES_PER_BLOCK * counters.blocks),
     )

@@ -21,6 +21,7 @@ from ..hardware import (
     WARP_SIZE,
     Architecture,
     blocks_per_sm,
+    mma_sync_rate,
 )
 from .access_cost import (
     LINE_BYTES,
@@ -288,11 +289,24 @@ class Kernel:
     @cached_property
     def product_flops(self) -> int:
         """Arithmetic operations of all :attr:`products`."""
-        return sum(
-            2 * site.repeats * self.warps * prod(x.extent for x in site.loops if x.kind == "tensor")
-            for site in self.sites
-            if "mma" in site.instruction and site.kind == "store"
-        )
+        return sum(flops for _, flops in self._multiplied)
+
+    @cached_property
+    def half_flops(self) -> float:
+        """Operations in half precision that take tensor cores as long as :attr:`product_flops`."""
+        return sum(flops / mma_sync_rate(operand) for operand, flops in self._multiplied)
+
+    @cached_property
+    def _multiplied(self) -> list[tuple[str, int]]:
+        """Type of the operands, and operations, of each tensorised product."""
+        uses = [site for site in self.sites if "mma" in site.instruction]
+        operands = {s.order: str(s.buffer.dtype) for s in uses if s.kind == "load"}
+        found = []
+        for site in uses:
+            if site.kind == "store":
+                one = 2 * prod(loop.extent for loop in site.loops if loop.kind == "tensor")
+                found.append((operands[site.order], one * site.repeats * self.warps))
+        return found
 
     @cached_property
     def inner_steps(self) -> int:

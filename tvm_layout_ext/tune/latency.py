@@ -39,7 +39,8 @@ class Gpu:
     wavefronts : float
         Of shared memory, 128 bytes each.
     tensor : float
-        Arithmetic operations of tensor cores by ``mma.sync``.
+        Arithmetic operations of tensor cores by ``mma.sync`` in half precision; other types are
+        by :func:`tvm_layout_ext.hardware.mma_sync_rate` faster or slower.
     fma : float
         Arithmetic operations of float32.
     memory_latency, shared_latency, product_latency, barrier : float
@@ -118,7 +119,7 @@ def terms(kernel: Kernel, flops: float, blocks: int, gpu: Gpu = H200) -> Terms:
     lines = sum(use.total for use in kernel.uses if use.site.scope == "global") / 4
     memory = traffic(kernel) / gpu.l2
     pipe = (shared + lines) / gpu.wavefronts
-    tensor = kernel.product_flops / gpu.tensor
+    tensor = kernel.half_flops / gpu.tensor
     issue = flops / gpu.fma + requests / 4
     # Without a second version of its tiles, a block copies and computes in turns.
     alone = memory + pipe + tensor + issue if kernel.stages == 1 else 0.0
@@ -136,7 +137,7 @@ def chain(kernel: Kernel, gpu: Gpu = H200) -> float:
     steps = kernel.steps
     inner = kernel.inner_steps
     load = gpu.shared_latency * (0.3 if kernel.is_prefetched else 1.0)
-    per_warp = kernel.product_flops / max(kernel.warps * steps, 1)
+    per_warp = kernel.half_flops / max(kernel.warps * steps, 1)
     # A scheduler issues the products of a quarter of the warps.
     issue = per_warp * max(1, kernel.warps / 4) / (gpu.tensor / 4) if per_warp else 0.0
     compute = inner * load + (gpu.product_latency + issue if per_warp else 0.0)

@@ -132,6 +132,7 @@ def closed_form(task: Task, module: tvm.IRModule) -> dict[str, int]:
         "steps": heaviest.steps,
         "products": sum(kernel.grid * kernel.product_flops for kernel in kernels),
         "chain": round(chain(heaviest)),
+        "halves": round(sum(kernel.grid * kernel.half_flops for kernel in kernels)),
     }
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from tvm_layout_ext.report.page.convergence import convergence, convergence_svg
 from tvm_layout_ext.report.page.drawing import Scale, number
 from tvm_layout_ext.report.page.roofline import roofline, roofline_svg, roofs_of
 from tvm_layout_ext.tune.cost import FLOPS_PER_CYCLE, MULTIPROCESSORS, SECTORS_PER_CYCLE
+from tvm_layout_ext.tune.workload import Workload
 
 
 def test_the_best_so_far_never_rises_and_passes_over_failures() -> None:
@@ -123,3 +125,27 @@ def test_ticks_are_round(low: float, high: float, logarithmic: bool, ticks: list
 )
 def test_numbers_have_four_digits(value: float, text: str) -> None:
     assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("dtype", "unit", "rate", "words"),
+    [
+        ("float16", "TFLOPS", 1.0, "1.7 GHz mma.sync in half precision that of arithmetic."),
+        ("float32", "TFLOPS", 494 / 989, "half precision, by 494 of 989 peak TFLOPS for tf32 that"),
+        ("int8", "TOPS", 1979 / 989, "half precision, by 1979 of 989 peak TOPS for int8 that"),
+        ("float8_e5m2", "TFLOPS", 1.0, "mma.sync in fp8 as half precision that"),
+    ],
+)
+def test_the_roof_of_tensor_cores_is_the_types(
+    dtype: str, unit: str, rate: float, words: str
+) -> None:
+    work = Workload("gemm_nt", (256, 256, 256), dtype)
+    roofs = roofs_of(replace(transposes()[4], workload=work))
+    model = roofs_of(replace(modelled(0, 1.0), workload=work))
+    assert roofs is not None
+    assert model is not None
+    assert roofs.work == unit
+    # 2,800 operations a cycle of 132 multiprocessors at 1.7 GHz.
+    assert roofs.peaks[0][1] == pytest.approx(rate * 628.32)
+    assert words in roofs.source
+    assert model.peaks[0][1] == pytest.approx(rate * 132 * 2800)

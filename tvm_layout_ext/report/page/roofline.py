@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...hardware import SECTOR_BYTES
+from ...hardware import SECTOR_BYTES, TENSOR_TFLOPS, mma_sync_rate
 from ...tune.cost import FLOPS_PER_CYCLE, MULTIPROCESSORS, SECTORS_PER_CYCLE
 from ...tune.latency import H200
 from ...tune.records import Record
@@ -43,28 +43,50 @@ class Roofs:
     source: str
 
 
-#: Of the closed-form model, ``tune/latency.py``, which names the measurements.
-_H200 = Roofs(
-    "TFLOPS",
-    "TB/s",
-    H200.memory / 1e12,
-    (
-        ("mma.sync", H200.tensor * H200.clock * MULTIPROCESSORS / 1e12),
-        ("float32 units", H200.fma * H200.clock * MULTIPROCESSORS / 1e12),
-    ),
-    "Roofs of an H200 as this package's benchmarks reach them: copies the memory's, and at "
-    f"{H200.clock / 1e9:g} GHz mma.sync in half precision that of arithmetic.",
+#: What ``mma.sync`` multiplies, in words; others have the roof of half precision.
+_NAMES = {"float32": "tf32", "int8": "int8", "uint8": "uint8"} | dict.fromkeys(
+    ("float8_e4m3fn", "float8_e5m2"), "fp8 as half precision"
 )
-_MODEL = Roofs(
-    "flops a modelled cycle",
-    "bytes a modelled cycle",
-    float(SECTORS_PER_CYCLE * SECTOR_BYTES),
-    (
-        ("tensor cores", MULTIPROCESSORS * H200.tensor),
-        ("float32 units", float(MULTIPROCESSORS * FLOPS_PER_CYCLE)),
-    ),
-    "Points and roofs are those of the modelled cost: a model, not a measurement.",
-)
+_HALF = "half precision"
+
+
+def _h200(dtype: str) -> Roofs:
+    """Those of the closed-form model, ``tune/latency.py``, which names the measurements."""
+    rate, name, unit = mma_sync_rate(dtype), _NAMES.get(dtype, _HALF), _unit(dtype)
+    by = (
+        f", by {TENSOR_TFLOPS[dtype]} of {TENSOR_TFLOPS['float16']} peak {unit} for {name}"
+        if rate != 1
+        else ""
+    )
+    told = _HALF if by else name
+    return Roofs(
+        unit,
+        "TB/s",
+        H200.memory / 1e12,
+        (
+            ("mma.sync", rate * H200.tensor * H200.clock * MULTIPROCESSORS / 1e12),
+            ("float32 units", H200.fma * H200.clock * MULTIPROCESSORS / 1e12),
+        ),
+        "Roofs of an H200 as this package's benchmarks reach them: copies the memory's, and at "
+        f"{H200.clock / 1e9:g} GHz mma.sync in {told}{by} that of arithmetic.",
+    )
+
+
+def _unit(dtype: str) -> str:
+    return "TOPS" if dtype in ("int8", "uint8") else "TFLOPS"
+
+
+def _model(dtype: str) -> Roofs:
+    return Roofs(
+        "flops a modelled cycle",
+        "bytes a modelled cycle",
+        float(SECTORS_PER_CYCLE * SECTOR_BYTES),
+        (
+            ("tensor cores", mma_sync_rate(dtype) * MULTIPROCESSORS * H200.tensor),
+            ("float32 units", float(MULTIPROCESSORS * FLOPS_PER_CYCLE)),
+        ),
+        "Points and roofs are those of the modelled cost: a model, not a measurement.",
+    )
 
 
 @dataclass(frozen=True)
@@ -116,10 +138,14 @@ class Roofline:
 
 
 def roofs_of(record: Record) -> Roofs | None:
-    """The roofs for a record: the model's if it is modelled, an H200's, or none that is known."""
+    """The roofs for a record: the model's if it is modelled, an H200's, or none that is known.
+
+    That of tensor cores is the one of the workload's type.
+    """
+    dtype = record.workload.dtype
     if not record.measured:
-        return _MODEL
-    return _H200 if record.device == "NVIDIA H200" else None
+        return _model(dtype)
+    return _h200(dtype) if record.device == "NVIDIA H200" else None
 
 
 def roofline(
