@@ -48,6 +48,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     ),
     # The last point at which loops, blocks and 2-D indices are all still there.
     "s_tir.InjectSoftwarePipeline": (
+        transform.CheckTileBounds,
         transform.InjectMultiStageBuffer,
         transform.PrefetchSharedToRegister,
         transform.RasterizeBlocks,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .align_offsets import AlignOffsets
 from .auto_coalesce import AutoCoalesce
 from .check_assumptions import CheckAssumptions
+from .check_tile_bounds import CheckTileBounds
 from .combine_conversions import CombineLayoutConversions
 from .eviction_policy import KeepEvictionPolicy, LowerEvictionPolicy
 from .expose_pointers import ExposePointers
@@ -36,6 +37,7 @@ __all__ = [
     "AlignOffsets",
     "AutoCoalesce",
     "CheckAssumptions",
+    "CheckTileBounds",
     "CombineLayoutConversions",
     "ExposePointers",
     "FillPaddedRows",
