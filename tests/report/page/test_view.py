@@ -59,6 +59,16 @@ def test_a_workload_tells_gain_space_conditions_and_failures() -> None:
     assert all(first.endswith(".") for *_, first in view.refused)
 
 
+@pytest.mark.parametrize(("dtype", "told"), [("int8", "923 TOPS"), ("float16", "923 TFLOPS")])
+def test_arithmetic_of_integers_is_no_floating_point(dtype: str, told: str) -> None:
+    work = Workload("gemm_nt", (256, 256, 256), dtype)
+    config = make_task(work.operator, work.shape, dtype).space.default()
+    (view,) = workloads(
+        [measured(0, 8.0, workload=work, config=config, tflops=923.0)], kernels=False
+    )
+    assert dict(view.facts)["arithmetic"] == told
+
+
 def test_what_lowering_and_ptxas_refuse_is_in_the_table_of_refusals() -> None:
     register = "Function main_kernel needs 300 registers. 255 are there.\nptxas fatal"
     late = [

@@ -11,7 +11,7 @@ from ...tune.latency import H200
 from ...tune.records import Record
 from .drawing import GREY, INK, Frame, Scale, mark, number, sheet, text
 
-__all__ = ["Point", "Roofline", "Roofs", "roofline", "roofline_svg", "roofs_of"]
+__all__ = ["Point", "Roofline", "Roofs", "roofline", "roofline_svg", "roofs_of", "work_unit"]
 
 _WIDTH, _HEIGHT = 480, 290
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 22, 34, 48
@@ -52,7 +52,7 @@ _HALF = "half precision"
 
 def _h200(dtype: str) -> Roofs:
     """Those of the closed-form model, ``tune/latency.py``, which names the measurements."""
-    rate, name, unit = mma_sync_rate(dtype), _NAMES.get(dtype, _HALF), _unit(dtype)
+    rate, name, unit = mma_sync_rate(dtype), _NAMES.get(dtype, _HALF), work_unit(dtype)
     by = (
         f", by {TENSOR_TFLOPS[dtype]} of {TENSOR_TFLOPS['float16']} peak {unit} for {name}"
         if rate != 1
@@ -72,7 +72,8 @@ def _h200(dtype: str) -> Roofs:
     )
 
 
-def _unit(dtype: str) -> str:
+def work_unit(dtype: str) -> str:
+    """Unit of a measured kernel's arithmetic on operands of a type."""
     return "TOPS" if dtype in ("int8", "uint8") else "TFLOPS"
 
 

@@ -21,7 +21,7 @@ from ..tuning import score_text
 from .convergence import Convergence, convergence
 from .drawing import number
 from .kernel import Kernel, kernel_of
-from .roofline import Roofline, roofline
+from .roofline import Roofline, roofline, work_unit
 from .table import Table, trial_table
 
 __all__ = ["BUILDING", "Workload", "workloads"]
@@ -223,7 +223,7 @@ def _facts(
     if winner.gbps:
         facts.append(("least traffic", f"{number(winner.gbps)} GB/s"))
     if winner.tflops:
-        facts.append(("arithmetic", f"{number(winner.tflops)} TFLOPS"))
+        facts.append(("arithmetic", f"{number(winner.tflops)} {work_unit(winner.workload.dtype)}"))
     checked = winner.verified_on or "not verified"
     return [*facts, ("verified on", checked), trials, ("configuration", describe(winner.config))]
 
