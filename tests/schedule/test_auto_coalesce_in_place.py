@@ -224,6 +224,39 @@ def test_elements_that_only_their_offsets_tell_apart(func: Any, step: int) -> No
     np.testing.assert_array_equal(report.outputs["A"], expected)
 
 
+def fused_inside(columns: int) -> Any:
+    """A box of a matrix, gone through by one loop of 40 rows of so many columns."""
+
+    @T.prim_func(s_tir=True)
+    def func(A: T.Buffer((43, 48), "float32")) -> None:
+        for f in T.serial(40 * columns):
+            with T.sblock("A"):
+                vi = T.axis.spatial(40, f // columns)
+                vj = T.axis.spatial(columns, f % columns)
+                A[vi + 3, vj + 1] = A[vi + 3, vj + 1] * T.float32(3)
+
+    return func
+
+
+@pytest.mark.parametrize("columns", [4, 24, 47])
+def test_one_loop_over_a_box_has_an_element_an_iteration(columns: int) -> None:
+    """Neither its offset is linear in the loop, nor does the loop move in one dim alone."""
+    a = numbers(43, 48)
+    expected = a.copy()
+    expected[3:, 1 : columns + 1] *= 3
+    _, report = run(fused_inside(columns), a)
+    np.testing.assert_array_equal(report.outputs["A"], expected)
+
+
+@T.prim_func(s_tir=True)
+def folded(A: T.Buffer((40, 48), "float32")) -> None:
+    for f in T.serial(1920):
+        with T.sblock("A"):
+            vi = T.axis.spatial(40, f // 48)
+            vj = T.axis.spatial(24, f % 24)
+            A[vi, vj + 1] = A[vi, vj + 1] * T.float32(3)
+
+
 @T.prim_func(s_tir=True)
 def masked(A: T.Buffer((63, 65), "float16")) -> None:
     for i, j in T.grid(63, 65):
@@ -387,6 +420,7 @@ def summed(A: T.Buffer((40,), "float32"), B: T.Buffer((40, 48), "float32")) -> N
         (halved, r"several iterations may update one element of A, .* at \[i, j // 2\]"),
         (overlapping, r"several iterations may update one element of A, .* at \[i \* 10 \+ j\]"),
         (along_a_diagonal, r"several iterations may update one element of A"),
+        (folded, r"several iterations may update one element of A, .* at \[f // 48, f % 24 \+ 1\]"),
         (summed, r"each iteration of j updates A at \[i\] once more; make that a reduction"),
     ],
 )

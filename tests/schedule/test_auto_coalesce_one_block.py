@@ -140,7 +140,10 @@ def test_slabs_of_whole_sectors_are_moved_by_a_block_each(
     sch, text = mapped(pattern, None)
     size = np.dtype(dtype).itemsize
     assert max(components(permuted_addresses(shape, order), size, size)) < bytes_of(shape, dtype)
-    assert not text.startswith(f"tile {shape[0]}x")
+    rows = int(text.removeprefix("tile ").partition("x")[0])
+    assert rows < shape[0]
+    assert f" threads, {-(-shape[0] // rows)} slabs, a block each, " in text
+    assert "one block" not in text
     assert moved(pattern, sch) == each_once(shape, order, dtype)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.sym.iter_affine_map import IterMapLevel
 
 from .access import Access, Loop, Nest, steps_of
 from .sectors import stand_in
@@ -109,10 +110,12 @@ def _steps(access: Access, nest: Nest) -> list[tuple[Any, ...]]:
 def _is_injective(access: Access, nest: Nest) -> bool:
     """Whether no two iterations are at one element.
 
-    Either the offset tells them apart, or each dim does those of the loops that move in it alone.
-    The strides of a buffer are taken to keep its elements apart, as TVM takes them.
+    Either the offset tells them apart, or the indices put the loops together in another way, as
+    ``[f // 4, f % 4 + 1]`` does with a fused one, or each dim tells those of the loops apart that
+    move in it alone. The strides of a buffer are taken to keep its elements apart, as TVM takes
+    them.
     """
-    if _apart(access.steps, nest.loops):
+    if _apart(access.steps, nest.loops) or _is_bijective(access, nest.loops):
         return True
     each = _steps(access, nest)
     movers = [[i for i, step in enumerate(steps) if not _is_zero(step)] for steps in each]
@@ -125,6 +128,15 @@ def _is_injective(access: Access, nest: Nest) -> bool:
         _apart([steps[i] for i in dim], [nest.loops[i] for i in dim])
         for steps, dim in zip(each, movers, strict=True)
     )
+
+
+def _is_bijective(access: Access, loops: Sequence[Loop]) -> bool:
+    """Whether TVM sees the loops, of known extents, as parts of the indices that lose nothing."""
+    if any(loop.size is None for loop in loops):
+        return False
+    ranges = {loop.var: tvm.ir.Range.from_min_extent(0, loop.extent) for loop in loops}
+    found = tvm.sym.detect_iter_map(access.indices, ranges, True, IterMapLevel.Bijective)
+    return len(found.indices) > 0
 
 
 def _is_zero(step: Any) -> bool:

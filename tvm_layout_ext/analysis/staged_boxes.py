@@ -67,12 +67,15 @@ class Plan:
         Its way out.
     threads : int
         A power of two.
+    slabs : int
+        Blocks that hold the tensor, of a plan of ``one_block``: 1 if one takes it whole.
     """
 
     tile: list[int]
     tiles: list[StagedLoad]
     out: Walk
     threads: int
+    slabs: int = 1
 
     @property
     def shared_bytes(self) -> int:
@@ -89,7 +92,8 @@ class Plan:
         rows = any(one.place.images is None for one in self.tiles)
         laid_out = "padded" if rows else "swizzled"
         if any(one.place.modes is not None for one in self.tiles):
-            laid_out = f"one block, {self.tiles[0].walk.lanes} lanes in and {self.out.lanes} out"
+            held = "one block" if self.slabs == 1 else f"{self.slabs} slabs, a block each"
+            laid_out = f"{held}, {self.tiles[0].walk.lanes} lanes in and {self.out.lanes} out"
         return (
             f"tile {'x'.join(map(str, self.tile))}, {self.threads} threads, "
             f"{laid_out}, stores of {vector} elements{turned}"

@@ -165,7 +165,9 @@ def _held(nest: Nest, plan: Plan, extents: list[int], most: int | None, limit: i
     if found is None:
         return None
     tile = list(found.tile)
-    return Plan(tile, [StagedLoad(load, found.into, found.place)], found.out, found.threads)
+    slabs = -(-extents[0] // tile[0])
+    into = StagedLoad(load, found.into, found.place)
+    return Plan(tile, [into], found.out, found.threads, slabs)
 
 
 def _moves_each_once(nest: Nest, plan: Plan, extents: list[int]) -> bool:
