@@ -144,6 +144,8 @@ class Run:
         built = [result for result in self._builder.build(given) if result.error_msg is None]
         inputs = [ms.runner.RunnerInput(r.artifact_path, "cuda", []) for r in built]
         self._begun.extend(self._runner.run(inputs))
+        # What the log answers is a trial by now and must not be counted as begun, too.
+        self._settle(wait=False)
 
     def _settle(self, *, wait: bool = True) -> None:
         """Write down the trials that were begun; without waiting, those that have ended."""
