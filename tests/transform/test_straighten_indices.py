@@ -35,3 +35,30 @@ def test_functions_without_annotation_are_left_alone() -> None:
     a = np.zeros((2, 3, 4, 33), "float32")
     report = simulate(fused_copy(a.shape, annotated=False), a, None)
     assert report.accesses[0].vector_bytes == 4
+
+
+@pytest.mark.parametrize(
+    ("shape", "order", "dtype", "width"),
+    [
+        ((16, 33, 2, 7), (3, 0, 1, 2), "int8", 4),
+        ((64, 4, 4, 33), (3, 0, 1, 2), "float16", 16),
+        ((16, 16, 2, 64), (3, 0, 1, 2), "float32", 16),
+        ((64, 8, 16, 2), (1, 2, 3, 0), "float32", 16),
+    ],
+)
+def test_vectors_across_some_of_the_dims_stay_vectors(
+    shape: tuple[int, ...], order: tuple[int, ...], dtype: str, width: int
+) -> None:
+    """Rows of 2 and 4 elements, which a staged permutation walks as one long row."""
+    a = np.random.default_rng(0).integers(-9, 9, shape).astype(dtype)
+    source = te.placeholder(shape, dtype, "A")
+    where = [order.index(d) for d in range(len(shape))]
+    turned = [shape[d] for d in order]
+    block = te.compute(turned, lambda *i: source[tuple(i[w] for w in where)], "B")
+    sch = s_tir.Schedule(te.create_prim_func([source, block]))
+    sch.auto_coalesce("B")
+    report = simulate(sch, a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a.transpose(order))
+    stores = [x for x in report.accesses if (x.buffer, x.kind) == ("B", "store") and x.requests]
+    assert {x.vector_bytes for x in stores} == {width}
+    assert not report.hazards

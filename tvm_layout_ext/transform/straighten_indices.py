@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -13,47 +14,63 @@ from .mark_annotated import MARK
 __all__ = ["StraightenIndices"]
 
 
-def _numerator(indices: Any) -> Any | None:
-    """The one expression whose quotients and remainders the indices are, or None."""
-    found: list[Any] = []
-    look = lambda node: found.append(node.a)  # noqa: E731
-    for index in indices:
-        tvm_ffi.structural_walk(index, [(tirx.FloorDiv, look), (tirx.FloorMod, look)])
-    # f % 12 // 4 has the numerators f % 12 and f.
-    plain = [a for a in found if not isinstance(a, tirx.FloorDiv | tirx.FloorMod)]
-    if not plain or any(not tvm_ffi.structural_equal(a, plain[0]) for a in plain):
-        return None
-    return plain[0]
+_QUOTIENTS = (tirx.FloorDiv, tirx.FloorMod)
 
 
-def _straight(buffer: Any, indices: Any) -> list[Any] | None:
-    """Indices that give the same offset without quotients, or None."""
-    if len(indices) < 2 or buffer.scope() != "global" or list(buffer.ty.strides):
-        return None
-    walked = _numerator(indices)
-    if walked is None:
-        return None
+def _numerators(index: Any) -> list[Any]:
+    """What an index, or a part of its sum, is a quotient or remainder of: of f % 12 // 4 both."""
+    if isinstance(index, tirx.Add | tirx.Sub | tirx.Mul):
+        return [*_numerators(index.a), *_numerators(index.b)]
+    if isinstance(index, tirx.Cast):
+        return _numerators(index.value)
+    if isinstance(index, _QUOTIENTS):
+        return [index.a, *_numerators(index.a)]
+    return []
+
+
+def _offset(walked: Any, extents: Sequence[Any], indices: Sequence[Any]) -> Any | None:
+    """Offset of some neighbouring indices, if it has no quotients of an expression; or None."""
     var = tirx.Var("walked", walked.ty)
 
     def swap(node: Any) -> Any:
-        if isinstance(node, tirx.FloorDiv | tirx.FloorMod) and tvm_ffi.structural_equal(
-            node.a, walked
-        ):
-            return type(node)(var, node.b)
-        return node
+        same = tvm_ffi.structural_equal(node.a, walked)
+        return type(node)(var, node.b) if same else node
 
-    rules = [(tirx.FloorDiv, swap), (tirx.FloorMod, swap)]
+    rules = [(kind, swap) for kind in _QUOTIENTS]
     offset: Any = indices[0] * 0
-    for index, extent in zip(indices, buffer.shape, strict=True):
+    for index, extent in zip(indices, extents, strict=True):
         offset = offset * extent + tvm_ffi.structural_map(index, rules, order="post")
     offset = tvm.sym.Analyzer().simplify(offset)
     left: list[Any] = []
-    tvm_ffi.structural_walk(offset, [(tirx.FloorDiv, left.append), (tirx.FloorMod, left.append)])
+    tvm_ffi.structural_walk(offset, [(kind, left.append) for kind in _QUOTIENTS])
     if left:
         return None
     back = (tirx.Var, lambda v: walked if v.same_as(var) else v)
-    offset = tvm_ffi.structural_map(offset, [back], order="post")
-    return [*(index * 0 for index in indices[:-1]), offset]
+    return tvm_ffi.structural_map(offset, [back], order="post")
+
+
+def _straight(buffer: Any, indices: Any) -> list[Any] | None:
+    """Indices that give the same offset with fewer quotients, or None."""
+    if len(indices) < 2 or buffer.scope() != "global" or list(buffer.ty.strides):
+        return None
+    made, first = list(indices), 0
+    while first < len(made) - 1:
+        end = _straighten_run(buffer.shape, made, first)
+        first = end or first + 1
+    same = all(one.same_as(other) for one, other in zip(made, indices, strict=True))
+    return None if same else made
+
+
+def _straighten_run(shape: Any, indices: list[Any], first: int) -> int | None:
+    """Straighten the longest run of indices from one on; return where it ends, if there is one."""
+    walked = _numerators(indices[first])
+    for end in range(len(indices), first + 1, -1):
+        for one in walked:
+            offset = _offset(one, shape[first:end], indices[first:end])
+            if offset is not None:
+                indices[first:end] = [*(i * 0 for i in indices[first : end - 1]), offset]
+                return end
+    return None
 
 
 def _load(node: Any) -> Any:
@@ -84,6 +101,10 @@ def StraightenIndices() -> Any:
     TVM sees that only before it splits f into block, thread and vector; afterwards it would take
     the vector for a gather. The last index then runs over the end of its dim, which flattening, the
     next thing to happen to it, does not mind.
+
+    So it is with some of the dims, where each side of a permutation has its own loops fused::
+
+        A[g % 8, f // 396, f % 396 // 2, f % 2]                 is      A[g % 8, 0, 0, f]
 
     Leaves alone: buffers with strides of their own or outside global memory, indices of different
     expressions, offsets that keep a quotient, and functions without an annotation of this package.
