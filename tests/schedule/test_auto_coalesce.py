@@ -276,6 +276,31 @@ def test_an_opaque_block_is_refused() -> None:
 
 
 @T.prim_func(s_tir=True)
+def in_order(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")) -> None:
+    for i in range(64):
+        with T.sblock("B"):
+            vi = T.axis.scan(64, i)
+            B[vi] = A[vi]
+
+
+@T.prim_func(s_tir=True)
+def without_loops(A: T.Buffer((1,), "float32"), B: T.Buffer((1,), "float32")) -> None:
+    with T.sblock("B"):
+        B[0] = A[0]
+
+
+def test_an_axis_whose_iterations_keep_their_order_is_refused() -> None:
+    refused(s_tir.Schedule(in_order), "Axis vi of block B is neither spatial nor one of a reduc")
+
+
+def test_the_outermost_block_of_a_function_is_refused() -> None:
+    """It was an IndexError, or a text of TVM's with the whole program."""
+    refused(s_tir.Schedule(without_loops), "Block B is the outermost of its function")
+    with pytest.raises(ScheduleError, match="Block root is the outermost of its function"):
+        s_tir.Schedule(in_order).auto_coalesce("root")
+
+
+@T.prim_func(s_tir=True)
 def nested(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")) -> None:
     for i in range(8):
         with T.sblock("B"):

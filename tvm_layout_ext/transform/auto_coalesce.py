@@ -15,7 +15,7 @@ from .. import decisions
 from ..analysis.access import Loop, Nest, read_nest
 from ..analysis.mapping import store_mapping
 from ..analysis.sectors import Traffic, count_traffic
-from .coalesce_checks import check, enclosing_threads, free_loops, threads_of
+from .coalesce_checks import check, check_place, enclosing_threads, free_loops, threads_of
 from .coalesce_choice import Outcome, Way, choose
 from .coalesce_direct import schedule_copy, schedule_direct
 from .coalesce_loops import a_loop_a_dim
@@ -63,6 +63,7 @@ def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
 
 
 def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Way | None]:
+    check_place(sch, block)
     nest = read_nest(sch, block)
     check(nest)
     lent = lend_for_update(sch, nest)

@@ -16,10 +16,26 @@ from ..analysis.atomics import atomic_of
 from ..errors import ScheduleError
 from .coalesce_request import DONE, NAME, Request
 
-__all__ = ["check", "enclosing_threads", "free_loops", "threads_of", "why_none"]
+__all__ = ["check", "check_place", "enclosing_threads", "free_loops", "threads_of", "why_none"]
 
 #: Bit operations are nodes of their own, not calls.
 _KNOWN_CALLS = (CHOICE, LIKELY)
+#: Axes whose iterations may run in any order.
+_FREE_AXES = (tirx.IterVar.DataPar, tirx.IterVar.CommReduce)
+
+
+def check_place(sch: Any, block: Any) -> None:
+    """Refuse the block around all others of a function, which is one, too, where it has no others.
+
+    Raises
+    ------
+    ScheduleError
+    """
+    if sch.get_sref(block).parent is None:
+        raise ScheduleError(
+            f"Block {sch.get(block).name_hint} is the outermost of its function, around which no "
+            f"loop stands; {NAME} needs a block in loops."
+        )
 
 
 def check(nest: Nest) -> None:
@@ -28,11 +44,12 @@ def check(nest: Nest) -> None:
     Raises
     ------
     ScheduleError
-        If it is opaque, has a loop of extent 0, reaches further than its indices can, or indexes
-        by a function whose values are not known.
+        If it is opaque or one of its axes is, has a loop of extent 0, reaches further than its
+        indices can, or indexes by a function whose values are not known.
     """
     name = nest.block.name_hint
     _check_body(nest.block)
+    _check_axes(nest.block)
     empty = [loop for loop in nest.loops if loop.size == 0]
     if empty:
         raise ScheduleError(
@@ -57,6 +74,15 @@ def _check_body(block: Any) -> None:
         f"Block {block.name_hint} is opaque; {NAME} re-maps only blocks whose body is stores, one "
         "where it reduces, or one atomic on a buffer element."
     )
+
+
+def _check_axes(block: Any) -> None:
+    for axis in block.iter_vars:
+        if int(axis.iter_type) not in _FREE_AXES:
+            raise ScheduleError(
+                f"Axis {axis.var.name} of block {block.name_hint} is neither spatial nor one of a "
+                f"reduction, so its iterations keep their order; {NAME} maps no such block."
+            )
 
 
 def _is_stores(block: Any) -> bool:
