@@ -129,6 +129,8 @@ class Plan:
                 f"{path} is a sweep of {header.legal} candidates of {header.workload}, not of "
                 f"{legal} of {task.workload}; name another file."
             )
+        if problem := _other(known, task):
+            raise RecordError(f"{path} cannot be continued: {problem}; name another file.")
         return cls(task, path, known.entries, header)
 
     @property
@@ -204,6 +206,18 @@ class Plan:
                 f"  default {_micro(default) if default else 'not measured'}",
             ]
         )
+
+
+def _other(known: Sweep, task: Task) -> str | None:
+    """What sets a sweep of the same workload apart from the one to be made, or None."""
+    header, legal = known.header, task.space.legal
+    if header.arch != task.architecture.name:
+        return f"it is of {header.arch}, not {task.architecture.name}"
+    if header.protocol != PROTOCOL:
+        return f"its times were taken by the protocol {header.protocol}, not {PROTOCOL}"
+    if moved := [e.index for e in known.entries if legal[e.index : e.index + 1] != [e.config]]:
+        return f"its candidate {moved[0]} is no longer that of the legal space"
+    return None
 
 
 def _micro(entry: Entry) -> str:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,3 +107,49 @@ def test_a_file_of_another_sweep_is_not_continued(tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_bytes(swept.read_bytes())
     with pytest.raises(RecordError, match=r"957 candidates of transpose 8192.*name another file"):
         Plan.read("transpose:256x256:float32", tmp_path / "other.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("arch", "sm_80", "it is of sm_80, not sm_90a"),
+        ("protocol", {"warm_up": 7}, "taken by the protocol {'warm_up': 7}, not"),
+        ("index", 1, "its candidate 1 is no longer that of the legal space"),
+        ("index", 957, "its candidate 957 is no longer that of the legal space"),
+    ],
+)
+def test_times_that_cannot_be_compared_are_not_put_into_one_sweep(
+    field: str, value: Any, message: str, tmp_path: Path
+) -> None:
+    """Only the number of candidates was asked for: indices would have named two spaces."""
+    found = Sweep.read("benchmarks/results/h200_sweep_transpose_8192.jsonl")
+    first = next(entry for entry in found.entries if entry.index == 0)
+    if field == "index":
+        other = Sweep(found.header, [replace(first, index=value)])
+    else:
+        other = Sweep(replace(found.header, **{field: value}), [first])
+    other.write_compact(tmp_path / "file.jsonl")
+    with pytest.raises(RecordError, match=re.escape(message)):
+        Plan.read("transpose:8192x8192:float32", tmp_path / "file.jsonl")
+
+
+def test_a_sweep_that_finds_no_room_to_go_on_is_kept_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its only copy was cut to nothing before it was written anew."""
+    path = tmp_path / "full.jsonl"
+    found = Sweep.read("benchmarks/results/h200_sweep_transpose_8192.jsonl")
+    Sweep(found.header, found.entries[:3]).write_compact(path)
+    before = path.read_bytes()
+    plan = Plan.read("transpose:8192x8192:float32", path)
+
+    def full(_handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(
+        RecordError, match=r"Cannot write a sweep to .*: No space left on device\.$"
+    ):
+        plan.begin(found.header.device)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]

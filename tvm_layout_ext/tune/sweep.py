@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 from ..errors import LayoutExtError, RecordError
+from .files import replace_file
 from .knobs import Config, describe
 from .measurement import Measurement
 from .operator import Operator, find_operator
@@ -208,11 +209,23 @@ class Sweep:
         return cls(header, entries, corrupt)
 
     def write_compact(self, path: str | os.PathLike[str]) -> None:
-        """Write a file that :meth:`read` reads, in as few bytes as stay readable."""
+        """Write a file that :meth:`read` reads, in as few bytes as stay readable.
+
+        One that is there, maybe the only copy of hours of measuring, is replaced at once.
+
+        Raises
+        ------
+        RecordError
+            If it cannot be written; what was there is as it was.
+        """
         knobs = list(self.header.knobs)
         lines = [self.header.to_json(), *(entry.to_compact(knobs) for entry in self.entries)]
         text = (json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-        Path(path).write_text("".join(text))
+        try:
+            replace_file(Path(path), "".join(text).encode())
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise RecordError(f"Cannot write a sweep to {path}: {reason}.") from None
 
     @cached_property
     def best(self) -> Entry:
