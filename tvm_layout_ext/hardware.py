@@ -20,6 +20,7 @@ __all__ = [
     "LAUNCH_LIMITS",
     "MATRIX_ROW_BYTES",
     "MAX_ACCESS_BYTES",
+    "MULTIPROCESSORS",
     "NUM_BANKS",
     "SECTOR_BYTES",
     "STATIC_SHARED_BYTES",
@@ -46,6 +47,9 @@ MAX_ACCESS_BYTES = 16
 #: Statically sized shared memory ends here on every architecture; only the dynamic kind may opt in
 #: to more (CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and later).
 STATIC_SHARED_BYTES = 48 * 1024
+#: Multiprocessors of an H200. A target does not say how many there are, and GPUs of one compute
+#: capability differ.
+MULTIPROCESSORS = 132
 #: Most threads of a block, and blocks of a grid, in each dimension; the same for all architectures
 #: in the table (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
 LAUNCH_LIMITS = {

@@ -8,7 +8,7 @@ from math import prod
 
 import pytest
 
-from tvm_layout_ext.analysis.one_block import OneBlock, one_block
+from tvm_layout_ext.analysis.one_block import OneBlock, costs_no_time, one_block
 from tvm_layout_ext.analysis.shared_tile import conflicts
 from tvm_layout_ext.hardware import STATIC_SHARED_BYTES
 
@@ -99,3 +99,18 @@ def test_slabs_end_at_sectors_of_both_sides_and_their_warps_leave_no_rest() -> N
     warps = plan.threads // 32
     for walk in (plan.into, plan.out):
         assert walk.units % (warps * walk.lanes) == 0
+
+
+@pytest.mark.parametrize(("blocks", "most"), [(1, 2), (131, 2), (132, 16), (1024, 16)])
+def test_what_costs_no_time_has_few_elements_a_thread(blocks: int, most: int) -> None:
+    assert costs_no_time(most * 512, 512, blocks)
+    assert not costs_no_time(most * 512 + 1, 512, blocks)
+
+
+@pytest.mark.parametrize(("batch", "found"), [(1024, True), (64, False)])
+def test_only_plans_that_cost_no_time_are_searched_for_where_no_others_are_wanted(
+    batch: int, found: bool
+) -> None:
+    extents, order = (batch, 100, 100), (0, 2, 1)
+    assert one_block(extents, order, 4, 4) is not None
+    assert (one_block(extents, order, 4, 4, free=True) is not None) == found

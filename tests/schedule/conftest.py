@@ -14,8 +14,8 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Plan]]:
     made: list[tuple[Any, Plan]] = []
     plan_tile = coalesce_staged.plan_tile
 
-    def spy(nest: Any, *arguments: Any) -> Plan:
-        made.append((nest, plan_tile(nest, *arguments)))
+    def spy(nest: Any, *arguments: Any, **more: Any) -> Plan:
+        made.append((nest, plan_tile(nest, *arguments, **more)))
         return made[-1][1]
 
     monkeypatch.setattr(coalesce_staged, "plan_tile", spy)

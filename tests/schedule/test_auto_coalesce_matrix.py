@@ -19,10 +19,10 @@ from tvm_layout_ext.target import cuda_target
 PATTERNS = all_patterns()
 
 
-def run(pattern: Pattern) -> tuple[str, Report]:
+def run(pattern: Pattern, stage: str = "auto") -> tuple[str, Report]:
     """Map the pattern, run it, compare it with NumPy; also the way it was mapped."""
     sch = s_tir.Schedule(te.create_prim_func(pattern.tensors()))
-    path = sch.auto_coalesce("B").path
+    path = sch.auto_coalesce("B", stage=stage).path
     arrays = pattern.arrays(np.random.default_rng(0))
     report = simulate(sch, *arrays, None)
     np.testing.assert_array_equal(report.outputs["B"], pattern.numpy(*arrays))
@@ -63,13 +63,22 @@ EXCEPTIONS = {
     "concat-20x7+9-float32": _ASKEW,
     "rows-20x7-3-float32": _ASKEW,
 }
+#: Ragged permutations that move each sector once only where one block holds the tensor, or each
+#: slab of it, and what they move in the tiles that are faster.
+TILES = {
+    "permute-4097x7-10-float16": 4360,
+    "permute-100x72-10-float32": 1944,
+    "permute-33x1000-10-int8": 4192,
+    "permute-300x7-10-int8": 192,
+    "permute-2x6x6x64-0312-float32": 1280,
+}
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
 def test_pattern(pattern: Pattern) -> None:
     with cuda_target("sm_90"):
-        path, report = run(pattern)
+        path, report = run(pattern, "whole" if pattern.name in TILES else "auto")
     assert not report.hazards
     assert report.bank_conflicts == 0
     if pattern.index is not None:
@@ -92,7 +101,16 @@ def test_pattern(pattern: Pattern) -> None:
 
 
 def test_every_exception_is_a_pattern() -> None:
-    assert set(EXCEPTIONS) < {pattern.name for pattern in PATTERNS}
+    assert set(EXCEPTIONS) | set(TILES) < {pattern.name for pattern in PATTERNS}
+
+
+@pytest.mark.parametrize("name", TILES)
+def test_patterns_that_one_block_would_move_slowly_are_moved_in_tiles(name: str) -> None:
+    (pattern,) = (one for one in PATTERNS if one.name == name)
+    with cuda_target("sm_90"):
+        path, report = run(pattern)
+    assert (path, report.bank_conflicts, report.hazards) == ("staged", 0, [])
+    assert sum(distinct(pattern).values()) < report.sectors <= TILES[name]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +163,7 @@ def test_ragged_tensors_of_some_thousand_elements_move_each_sector_once(
     shape: tuple[int, ...], order: tuple[int, ...], dtype: str, plans: list[tuple[Any, Plan]]
 ) -> None:
     pattern = permuted(shape, order, dtype)
-    path, report = run(pattern)
+    path, report = run(pattern, "whole")
     assert (path, report.bank_conflicts, report.hazards) == ("staged", 0, [])
     for buffer, store in (("A0", False), ("B", True)):
         assert sectors(report, buffer) == pattern.least_sectors(store=store)

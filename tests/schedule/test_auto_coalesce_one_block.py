@@ -11,7 +11,7 @@ from tvm import s_tir, te
 import tvm_layout_ext as tlx
 from tests.schedule.hanging import bound, components, distinct_sectors, permuted_addresses
 from tests.schedule.patterns import Pattern, permuted
-from tvm_layout_ext.errors import TargetError
+from tvm_layout_ext.errors import ScheduleError, TargetError
 from tvm_layout_ext.hardware import STATIC_SHARED_BYTES, architecture
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.target import cuda_target
@@ -19,14 +19,14 @@ from tvm_layout_ext.target import cuda_target
 Shape = tuple[int, ...]
 
 
-def mapped(pattern: Pattern, arch: str | None) -> tuple[s_tir.Schedule, str]:
+def mapped(pattern: Pattern, arch: str | None, stage: str = "auto") -> tuple[s_tir.Schedule, str]:
     """Stage a pattern for a target, or for none, and tell how."""
     sch = s_tir.Schedule(te.create_prim_func(pattern.tensors()))
     if arch is None:
-        outcome = sch.auto_coalesce("B")
+        outcome = sch.auto_coalesce("B", stage=stage)
     else:
         with cuda_target(arch):
-            outcome = sch.auto_coalesce("B")
+            outcome = sch.auto_coalesce("B", stage=stage)
     assert outcome.path == "staged"
     return sch, outcome.text
 
@@ -71,7 +71,7 @@ def test_dynamic_shared_memory_holds_more_where_the_target_is_known(
     size = bytes_of(shape, dtype)
     assert STATIC_SHARED_BYTES < size <= architecture(arch).shared_per_block
     pattern = permuted(shape, order, dtype)
-    sch, text = mapped(pattern, arch)
+    sch, text = mapped(pattern, arch, "whole")
     assert "1024 threads, one block" in text
     assert 'scope="shared.dyn"' in sch.mod.script()
     assert moved(pattern, sch) == each_once(shape, order, dtype)
@@ -80,20 +80,20 @@ def test_dynamic_shared_memory_holds_more_where_the_target_is_known(
 def test_a_function_says_its_target_itself() -> None:
     pattern = permuted((33, 1000), (1, 0), "float16")
     func = te.create_prim_func(pattern.tensors()).with_attr("target", cuda_target("sm_80"))
-    assert "one block" in s_tir.Schedule(func).auto_coalesce("B").text
+    assert "one block" in s_tir.Schedule(func).auto_coalesce("B", stage="whole").text
 
 
-@pytest.mark.parametrize("arch", [None, "sm_75"])
-def test_without_a_target_or_room_tiles_are_taken(arch: str | None) -> None:
+def test_without_a_target_a_block_has_48_kb() -> None:
     """A schedule does not depend on the machine that it is made on."""
-    _, text = mapped(permuted((4097, 7), (1, 0), "float16"), arch)
-    assert ("one block" in text) == (arch is not None)
-    _, text = mapped(permuted((300, 300), (1, 0), "int8"), arch)
-    assert "one block" not in text
+    pattern = permuted((4097, 7), (1, 0), "float16")
+    _, text = mapped(pattern, "sm_75", "whole")
+    assert "one block" in text
+    with pytest.raises(ScheduleError, match=r"57,358 bytes of shared memory .* a block has 49,152"):
+        mapped(pattern, None, "whole")
 
 
 def test_what_another_target_cannot_hold_is_refused_there() -> None:
-    sch, _ = mapped(permuted((300, 300), (1, 0), "float16"), "sm_90")
+    sch, _ = mapped(permuted((300, 300), (1, 0), "float16"), "sm_90", "whole")
     with pytest.raises(TargetError, match="a block on sm_89 may have 101,376"):
         tlx.build(sch, target=cuda_target("sm_89"))
 
@@ -102,7 +102,8 @@ def test_the_way_through_dynamic_shared_memory_replays_from_its_trace() -> None:
     func = te.create_prim_func(permuted((33, 1000), (1, 0), "float16").tensors())
     sch = s_tir.Schedule(func)
     with cuda_target("sm_90"):
-        sch.auto_coalesce("B")
+        sch.auto_coalesce("B", stage="whole")
+    assert 'scope="shared.dyn"' in sch.mod.script()
     again = s_tir.Schedule(func)
     s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
     assert sch.mod.script() == again.mod.script()
@@ -110,8 +111,8 @@ def test_the_way_through_dynamic_shared_memory_replays_from_its_trace() -> None:
 
 def test_many_steps_are_a_loop() -> None:
     """Unrolled, 225 steps on either side would be thousands of lines of index code."""
-    few, _ = mapped(permuted((33, 1000), (1, 0), "float16"), "sm_90")
-    many, text = mapped(permuted((300, 300), (1, 0), "float16"), "sm_90")
+    few, _ = mapped(permuted((33, 1000), (1, 0), "float16"), "sm_90", "whole")
+    many, text = mapped(permuted((300, 300), (1, 0), "float16"), "sm_90", "whole")
     assert "32 lanes in and 16 out" in text
     # The way in has 88 steps, the way out 176.
     assert few.mod.script().count("T.unroll(33)") == 1
@@ -137,7 +138,7 @@ def test_slabs_of_whole_sectors_are_moved_by_a_block_each(
     shape: Shape, order: Shape, dtype: str
 ) -> None:
     pattern = permuted(shape, order, dtype)
-    sch, text = mapped(pattern, None)
+    sch, text = mapped(pattern, None, "whole")
     size = np.dtype(dtype).itemsize
     assert max(components(permuted_addresses(shape, order), size, size)) < bytes_of(shape, dtype)
     rows = int(text.removeprefix("tile ").partition("x")[0])

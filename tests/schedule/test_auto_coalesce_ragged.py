@@ -8,14 +8,15 @@ from tvm import s_tir, te
 
 import tvm_layout_ext as tlx
 from tests.schedule.patterns import Pattern, permuted
+from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 
 
-def staged(pattern: Pattern) -> Report:
+def staged(pattern: Pattern, stage: str = "auto") -> Report:
     """Map a pattern, which must be staged, and compare it with NumPy."""
     sch = s_tir.Schedule(te.create_prim_func(pattern.tensors()))
-    assert sch.auto_coalesce("B").path == "staged"
+    assert sch.auto_coalesce("B", stage=stage).path == "staged"
     arrays = pattern.arrays(np.random.default_rng(0))
     report = simulate(sch, *arrays, None)
     np.testing.assert_array_equal(report.outputs["B"], pattern.numpy(*arrays))
@@ -103,7 +104,11 @@ HELD = [
 @pytest.mark.matrix
 @pytest.mark.parametrize("pattern", HELD)
 def test_what_a_block_can_hold_moves_each_sector_once_without_conflicts(pattern: Pattern) -> None:
-    assert sectors(staged(pattern)) == least(pattern)
+    """Some need one block for that, and tiles are faster; no tile moves less than the least."""
+    fewest = least(pattern)
+    assert sectors(staged(pattern, "whole")) == fewest
+    moved = sectors(staged(pattern))
+    assert all(moved[name] >= fewest[name] for name in fewest)
 
 
 def test_sides_of_different_width_move_each_sector_once() -> None:
@@ -111,7 +116,7 @@ def test_sides_of_different_width_move_each_sector_once() -> None:
     a = te.placeholder((63, 65), "float16", "A0")
     b = te.compute((65, 63), lambda j, i: a[i, j].astype("float32"), "B")
     sch = s_tir.Schedule(te.create_prim_func([a, b]))
-    assert sch.auto_coalesce("B").path == "staged"
+    assert sch.auto_coalesce("B", stage="whole").path == "staged"
     value = np.random.default_rng(0).random((63, 65)).astype("float16")
     report = simulate(sch, value, None)
     np.testing.assert_array_equal(report.outputs["B"], value.T.astype("float32"))
@@ -123,7 +128,7 @@ def test_a_second_operand_is_read_in_the_order_of_the_store() -> None:
     a, c = te.placeholder((33, 100), "float32", "A0"), te.placeholder((100, 33), "float32", "C")
     b = te.compute((100, 33), lambda j, i: a[i, j] + c[j, i], "B")
     sch = s_tir.Schedule(te.create_prim_func([a, c, b]))
-    assert sch.auto_coalesce("B").path == "staged"
+    assert sch.auto_coalesce("B", stage="whole").path == "staged"
     rng = np.random.default_rng(0)
     one, other = (rng.random(n).astype("float32") for n in ((33, 100), (100, 33)))
     report = simulate(sch, one, other, None)
@@ -136,7 +141,7 @@ def test_the_way_of_one_block_replays_from_its_trace() -> None:
     pattern = permuted((33, 100), (1, 0), "float32")
     func = te.create_prim_func(pattern.tensors())
     sch = s_tir.Schedule(func)
-    outcome = sch.auto_coalesce("B")
+    outcome = sch.auto_coalesce("B", stage="whole")
     assert "tile 100x33, 512 threads, one block, 16 lanes in and 16 out" in outcome.text
     again = s_tir.Schedule(func)
     s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
@@ -145,9 +150,9 @@ def test_the_way_of_one_block_replays_from_its_trace() -> None:
 
 def test_fewer_threads_are_taken_where_asked_for_while_the_steps_suffice() -> None:
     pattern = permuted((100, 100), (1, 0), "float32")
-    texts = []
-    for threads in (128, 32):
-        sch = s_tir.Schedule(te.create_prim_func(pattern.tensors()))
-        texts.append(sch.auto_coalesce("B", num_threads=threads).text)
-    assert "128 threads, one block" in texts[0]
-    assert "one block" not in texts[1]
+    sch = s_tir.Schedule(te.create_prim_func(pattern.tensors()))
+    outcome = sch.auto_coalesce("B", num_threads=128, stage="whole")
+    assert "128 threads, one block" in outcome.text
+    sch = s_tir.Schedule(te.create_prim_func(pattern.tensors()))
+    with pytest.raises(ScheduleError, match=r"for 100x100 elements of A0 .* with 32 threads"):
+        sch.auto_coalesce("B", num_threads=32, stage="whole")

@@ -8,6 +8,9 @@ next. There the banks must not meet either, and that is what :mod:`.digit_search
 for. Requests have fewer lanes than a warp, down to one sector, if nothing else helps: for 32
 elements of 4 bytes across two rows, for instance, rows and columns would have to be inverse to each
 other modulo 32; for 16 nearly any lengths do.
+
+The fewest sectors are mostly not the least time: a GPU whose other multiprocessors idle waits
+longer for one block than for some percent more sectors (:data:`_MOST_ELEMENTS` has the numbers).
 """
 
 from __future__ import annotations
@@ -20,13 +23,19 @@ from math import gcd, lcm, prod
 
 import numpy as np
 
-from ..hardware import BANK_BYTES, SECTOR_BYTES, STATIC_SHARED_BYTES, WARP_SIZE
+from ..hardware import (
+    BANK_BYTES,
+    MULTIPROCESSORS,
+    SECTOR_BYTES,
+    STATIC_SHARED_BYTES,
+    WARP_SIZE,
+)
 from .digit_search import find_layout
 from .shared_tile import SharedTile
 from .staging import Walk, ceil_power
 from .whole_rows import box_walk
 
-__all__ = ["OneBlock", "moved_sectors", "one_block"]
+__all__ = ["OneBlock", "costs_no_time", "moved_sectors", "one_block"]
 
 #: Threads of a block, where nobody asks for fewer: the more of a tensor that needs dynamic memory.
 _THREADS, _MOST_THREADS = 512, 1024
@@ -36,6 +45,15 @@ _DRAWS, _FIRST_DRAWS = 160, 2
 _SLAB_BYTES, _MANY_WARPS = 16 << 10, 8
 #: Steps of a thread: 1,024 threads take 227 sectors each of the most that a block may have.
 _MOST_STEPS = 256
+#: Elements of a thread up to which slabs take no longer than tiles if there are as many as
+#: multiprocessors. On an H200 (``benchmarks/results/h200_one_block.json``) 1,024 slabs of 100x100
+#: floats, 12.5 elements a thread, took 25.2 us, and 27.7 in tiles; but 64 of them 3.11 and 2.77,
+#: and 64 slabs of 16x33x65 halves, 71.5 elements a thread, 33.5 and 4.56.
+_MOST_ELEMENTS = 16
+#: The same for any number of blocks: tensors so small that a block does them at once. Of these none
+#: was timed. One block with 16 elements a thread and more took 2.3 to 16 times as long as tiles:
+#: 127x129 floats 4.87 and 2.10, 300x300 halves 41.0 and 2.53.
+_FEW_ELEMENTS = 2
 
 
 @dataclass(frozen=True)
@@ -59,6 +77,26 @@ class OneBlock:
     threads: int
 
 
+def costs_no_time(units: int, threads: int, blocks: int) -> bool:
+    """Whether blocks that hold a tensor take no longer than blocks of tiles, as far as measured.
+
+    Parameters
+    ----------
+    units : int
+        Elements of a block.
+    threads : int
+        Of a block.
+    blocks : int
+
+    Examples
+    --------
+    >>> costs_no_time(10000, 800, 1024), costs_no_time(10000, 800, 64), costs_no_time(231, 512, 1)
+    (True, False, True)
+    """
+    most = _MOST_ELEMENTS if blocks >= MULTIPROCESSORS else _FEW_ELEMENTS
+    return units <= most * threads
+
+
 @lru_cache(maxsize=256)
 def one_block(
     extents: tuple[int, ...],
@@ -67,6 +105,8 @@ def one_block(
     stored: int,
     most: int | None = None,
     limit: int = STATIC_SHARED_BYTES,
+    *,
+    free: bool = False,
 ) -> OneBlock | None:
     """Plan a tensor as one tile, or as slabs of one; None if none is found without conflicts.
 
@@ -83,6 +123,8 @@ def one_block(
         static shared memory of a block.
     limit : int
         Bytes of shared memory of a block.
+    free : bool
+        Whether only plans are wanted that cost no time (:func:`costs_no_time`).
 
     Examples
     --------
@@ -94,7 +136,7 @@ def one_block(
         return None
     tiles = [*_slabs(extents, order, size, stored, limit), extents]
     fitting = (tile for tile in tiles if prod(tile) * size <= limit)
-    found = (_plan(tile, extents, order, (size, stored), most, limit) for tile in fitting)
+    found = (_plan(tile, extents, order, (size, stored), most, limit, free) for tile in fitting)
     return next((plan for plan in found if plan is not None), None)
 
 
@@ -105,6 +147,7 @@ def _plan(
     sizes: tuple[int, int],
     most: int | None,
     limit: int,
+    free: bool,
 ) -> OneBlock | None:
     """Plan one tile, its requests as wide as a layout without conflicts is found for."""
     size = sizes[0]
@@ -112,6 +155,7 @@ def _plan(
     into = box_walk(tile, order, 1)
     out = box_walk(tile, range(len(tile)), 1)
     pairs = _lanes(*sizes)
+    blocks = -(-extents[0] // tile[0])
     for lanes in pairs:
         warps, more = (
             _warps(into.units, lanes, (most or n) // WARP_SIZE, whole=tile == extents)
@@ -119,6 +163,8 @@ def _plan(
         )
         warps = warps if warps >= _MANY_WARPS else more
         if into.units > _MOST_STEPS * warps * min(lanes):
+            continue
+        if free and not costs_no_time(into.units, warps * WARP_SIZE, blocks):
             continue
         walks = [replace(w, lanes=n) for w, n in zip((into, out), lanes, strict=True)]
         draws = _DRAWS if lanes == pairs[-1] else _FIRST_DRAWS
@@ -155,7 +201,7 @@ def _slabs(
         return []
     row = prod(extents[1:])
     least = lcm(*(SECTOR_BYTES // gcd(SECTOR_BYTES, row * n) for n in (size, stored)))
-    lanes = (SECTOR_BYTES // size, SECTOR_BYTES // stored)
+    lanes = (max(1, SECTOR_BYTES // size), max(1, SECTOR_BYTES // stored))
     found = []
     for rows in (least << shift for shift in range(6)):
         taken = rows * row * size

@@ -14,7 +14,7 @@ __all__ = ["DONE", "NAME", "Request", "request_of"]
 NAME = "auto_coalesce"
 #: Block annotation that tells what was done.
 DONE = ANNOTATION_PREFIX + "coalesced"
-_STAGES = ("auto", "shared", "none")
+_STAGES = ("auto", "shared", "none", "whole")
 _MAX_THREADS = LAUNCH_LIMITS["threadIdx.x"]
 
 
@@ -29,7 +29,8 @@ class Request:
     vector_bytes : int
         Bytes of the widest access of a thread.
     stage : str
-        ``auto``, ``shared`` (stage every load) or ``none`` (use no shared memory).
+        ``auto``, ``shared`` (stage every load), ``none`` (use no shared memory) or ``whole`` (one
+        block holds the tensor, or each slab of it).
     """
 
     num_threads: int | None = None

@@ -48,6 +48,8 @@ def schedule_staged(
     mapping: Mapping,
     num_threads: int | None,
     vector_bytes: int,
+    *,
+    whole: bool = False,
 ) -> tuple[str, list[Any]]:
     """Bind a whole nest, its disagreeing loads going through a shared tile.
 
@@ -69,6 +71,8 @@ def schedule_staged(
         Most threads of a block; a power of two of them shares out the tile.
     vector_bytes : int
         Bytes of the widest access of a thread.
+    whole : bool
+        Whether one block shall hold the tensor, or each slab of it.
 
     Returns
     -------
@@ -93,7 +97,7 @@ def schedule_staged(
     merged = read_nest(sch, block)
     own = sch.func_working_on
     limit = shared_limit(None if own is None else sch.mod[own])
-    plan = plan_tile(merged, names, num_threads, vector_bytes, limit)
+    plan = plan_tile(merged, names, num_threads, vector_bytes, limit, whole=whole)
     _check_shared(plan, limit)
     caches = [_stage(sch, block, one, plan) for one in plan.tiles]
     held = [_hold(sch, cache, one) for cache, one in zip(caches, plan.tiles, strict=True)]
