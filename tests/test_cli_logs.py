@@ -119,6 +119,9 @@ def test_best_explains_what_it_can(tmp_path: Path) -> None:
     ran = invoke("best", write(tmp_path, own, transpose()), "--explain")
     assert ran.code == 0, ran.err
     assert "sectors" in ran.out
+    # The log has no code for the other: a command that would be refused was printed.
+    assert own.id in ran.out
+    assert f"--id {own.id}" not in ran.out
 
 
 def test_winner_is_one_of_the_latest_versions(tmp_path: Path) -> None:

@@ -10,9 +10,12 @@ import pytest
 import tvm
 
 from tvm_layout_ext import te
+from tvm_layout_ext.cli import app
 from tvm_layout_ext.errors import LayoutError, ScheduleError, TargetError
+from tvm_layout_ext.report.page import render_page, workloads
 from tvm_layout_ext.tune import Log, Result, apply_best, tune, tune_module
 from tvm_layout_ext.tune.knobs import Config, knob
+from tvm_layout_ext.tune.pruned import PRUNED, read_pruned
 
 
 @pytest.mark.parametrize(
@@ -197,3 +200,70 @@ def test_integers_of_numpy_become_ints_that_json_and_tvm_take() -> None:
     values = knob("tile", np.array([16, 32])).values
     assert values == (16, 32)
     assert {type(value) for value in values} == {int}
+
+
+def test_what_was_pruned_is_in_the_log_for_its_report(tmp_path: Path) -> None:
+    """The page said that it knew no such operator."""
+    tiles = (8192, 16384)
+    first = staged("shared", tiles, log=tmp_path)
+    staged("shared", tiles, log=tmp_path)
+    (pruned,) = read_pruned(tmp_path)
+    (record,) = Log(tmp_path).read().records
+    assert pruned.is_of(record)
+    assert (pruned.legal, pruned.refused) == (1, {"shared memory": 1})
+    assert pruned.reasons == first.task.space.reasons
+    (view,) = workloads([record], kernels=False, pruned=[pruned])
+    assert view.space == (
+        "1 configurations are legal as far as they were scheduled; 1 were left out before building."
+    )
+    (row,) = view.refused
+    assert row[:3] == ["shared memory", "1", "before building"]
+    assert "needs 65,536 bytes of static shared memory" in row[3]
+    assert row[3] in render_page("log", [view])
+    page = tmp_path / "page.html"
+    app(["report", str(tmp_path), "-o", str(page), "--no-kernels"], standalone_mode=False)
+    assert row[3] in page.read_text()
+
+
+def test_lines_that_tell_of_no_pruning_are_skipped(tmp_path: Path) -> None:
+    staged("shared", (8192, 16384), log=tmp_path)
+    with (tmp_path / PRUNED).open("ab") as file:
+        file.write(b'null\n{"workload": 1}\n\xff\xfe\n[1\n{"refused": [1], "reasons": 2}\n')
+    assert len(read_pruned(tmp_path)) == 1
+    assert read_pruned(tmp_path / "trials.jsonl") == read_pruned(tmp_path / "none") == []
+
+
+def test_a_space_of_which_nothing_was_pruned_leaves_no_file(tmp_path: Path) -> None:
+    staged("shared", (8192,), log=tmp_path)
+    assert not (tmp_path / PRUNED).exists()
+
+
+def test_a_schedule_that_was_changed_is_not_taken_from_the_log(tmp_path: Path) -> None:
+    """Scores of the old one were given as the new one's, and what was mended stayed broken."""
+    source = te.placeholder((4096,), "float32", name="A")
+    func = te.create_prim_func([source, te.compute((4096,), lambda i: source[i] * 2.0, name="B")])
+
+    def by_vectors(width: int) -> Result:
+        def copy(sch: tvm.s_tir.Schedule, config: Config) -> None:
+            if config["threads"] == 64 and width == 1:
+                raise KeyError("not yet")
+            (i,) = sch.get_loops(sch.get_sblock("B"))
+            outer, inner, lanes = sch.split(i, [None, config["threads"], width])
+            sch.bind(outer, "blockIdx.x")
+            sch.bind(inner, "threadIdx.x")
+            sch.vectorize(lanes)
+
+        knobs = [knob("threads", (32, 64))]
+        return tune(func, schedule=copy, knobs=knobs, runner="simulate", log=tmp_path)
+
+    first, again, other = by_vectors(1), by_vectors(1), by_vectors(4)
+    assert [record.status for record in first.trials] == ["ok", "error"]
+    assert (again.resumed, again.warning) == (2, None)
+    assert [record.status for record in other.trials] == ["ok", "ok"]
+    assert other.resumed == 0
+    assert other.warning == (
+        "Ran 2 candidates again, which the log has of another schedule with these knobs."
+    )
+    before, after = (one.trials[0].conflict_model or {} for one in (first, other))
+    assert before["requests"] == 4 * after["requests"]
+    assert (by_vectors(4).resumed, len(Log(tmp_path).read().records)) == (2, 2)

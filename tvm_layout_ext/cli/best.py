@@ -31,10 +31,11 @@ def best(
         typer.echo(f"No trial in {log} worked.", err=True)
         raise typer.Exit(FAILED)
     make_console().print(best_table(records))
-    for record in records:
+    # A log has no code of schedules of one's own: those are run again by tlx.tune.
+    for record in (one for one in records if one.workload.operator in known_operators()):
         typer.echo("")
         print_command("replay", str(log), "--id", record.id)
-        if explain and record.workload.operator in known_operators():
+        if explain:
             _explain_record(record)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -59,6 +60,16 @@ class Candidates:
         if key not in self._scheduled:
             self._scheduled[key] = self._judged(config, key)
         return self._scheduled[key]
+
+    def program(self, config: Config) -> str | None:
+        """12 hexadecimal digits of what a user's schedule makes of a configuration.
+
+        None if it cannot be scheduled, and for ready schedules, which are as their version is.
+        """
+        sch = self.schedule(config) if self.task.operator.judged_late else None
+        if sch is None or sch.trace is None:
+            return None
+        return hashlib.sha256(str(sch.trace).encode()).hexdigest()[:12]
 
     def _judged(self, config: Config, key: tuple[Any, ...]) -> s_tir.Schedule | None:
         late = self.task.operator.judged_late

@@ -40,10 +40,14 @@ class Ledger:
     told : callable
         Called with each trial of this run, once.
     interrupt : Interrupt
+    program : callable
+        The :attr:`Record.program` of a configuration by now.
     trials : list of Record
         The trials of this run in order; 0 is the default schedule.
     resumed : int
         How many of them were in the log.
+    changed : set of str
+        Those that were, as another schedule made them; they are run again.
     """
 
     task: Task
@@ -52,8 +56,10 @@ class Ledger:
     reading: Reading
     told: Callable[[Record], None]
     interrupt: Interrupt
+    program: Callable[[Config], str | None]
     trials: list[Record] = field(default_factory=list)
     resumed: int = 0
+    changed: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._logged = {record.id: record for record in self.reading.records}
@@ -68,19 +74,23 @@ class Ledger:
         blank = self._blank(config)
         if blank.id in self._position:
             return self.trials[self._position[blank.id]]
-        if blank.id not in self._logged:
+        logged = self._logged.get(blank.id)
+        if logged is None:
+            return None
+        if logged.program != self.program(config):
+            self.changed.add(blank.id)
             return None
         self.resumed += 1
-        return self._enter(replace(self._logged[blank.id], trial=blank.trial))
+        return self._enter(replace(logged, trial=blank.trial))
 
     def succeeded(self, config: Config, measured: Measurement) -> Record:
         """Write down a trial that worked."""
-        return self._enter(self._keep(worked(self._blank(config), self.task, measured)))
+        return self._enter(self._keep(worked(self._planned(config), self.task, measured)))
 
     def failed(self, config: Config, text: str) -> Record:
         """Write down a trial that did not, with its reason."""
         self.interrupt.check()
-        return self._enter(self._keep(failed(self._blank(config), text)))
+        return self._enter(self._keep(failed(self._planned(config), text)))
 
     def correct(self, record: Record) -> Record:
         """Put a later record in the place of a trial's first one."""
@@ -96,6 +106,9 @@ class Ledger:
     def _keep(self, record: Record) -> Record:
         self.keep(record)
         return record
+
+    def _planned(self, config: Config) -> Record:
+        return replace(self._blank(config), program=self.program(config))
 
     def _blank(self, config: Config) -> Record:
         return Record(

@@ -83,6 +83,9 @@ class Record:
     phases : dict of str to float, optional
         Seconds that the trial took: ``build``, and those of
         :attr:`tvm_layout_ext.tune.measure.Measured.phases`.
+    program : str, optional
+        12 hexadecimal digits of a user's schedule as this configuration made it; None where it made
+        none, and for ready schedules, which :attr:`code_versions` tells.
     id : str
         12 hexadecimal digits made of :attr:`group` and the configuration; nobody gives it.
     """
@@ -117,6 +120,7 @@ class Record:
     modelled_seconds: float | None = None
     server: str | None = None
     phases: dict[str, float] | None = None
+    program: str | None = None
     id: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -185,7 +189,10 @@ def _check_model(model: Any) -> None:
 
 #: Not yet in the first logs.
 _LATER = frozenset(
-    ("kind", "l2", "protocol", "clock_mhz", "spill_bytes", "modelled_seconds", "server", "phases")
+    (
+        *("kind", "l2", "protocol", "clock_mhz", "spill_bytes", "modelled_seconds", "server"),
+        *("phases", "program"),
+    )
 )
 _CHOICES: dict[str, tuple[str | None, ...]] = {
     "status": ("ok", "error"),
@@ -207,4 +214,5 @@ _TYPES: dict[str, Any] = {
     "modelled_seconds": int | float | None,
     "server": str | None,
     "phases": dict | None,
+    "program": str | None,
 }

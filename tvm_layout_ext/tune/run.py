@@ -21,6 +21,7 @@ from .design import Candidates, openers, space_generator
 from .interrupt import Interrupt
 from .knobs import Config
 from .ledger import Ledger, RememberingBuilder, RememberingRunner, failed, worked
+from .pruned import Pruned, note
 from .ranking import best_first
 from .records import Log, Reading, Record
 from .task import Task
@@ -74,8 +75,11 @@ class Run:
         self.interrupt = Interrupt()
         self._log = log
         self._database = None if log is None else Database(log.folder)
-        self.ledger = Ledger(task, backend, self._keep, reading, self._told, self.interrupt)
         self.candidates = Candidates(task)
+        program = self.candidates.program
+        self.ledger = Ledger(
+            task, backend, self._keep, reading, self._told, self.interrupt, program
+        )
         self._facts = Facts(self.candidates)
         configs: dict[str, dict[str, Any]] = {}
         self._builder = RememberingBuilder(self.ledger, configs)
@@ -107,6 +111,21 @@ class Run:
 
         After Ctrl-C the winner is the best so far, verified or not.
         """
+        found = self._searched(strategy)
+        self._note_pruned()
+        return found
+
+    def _note_pruned(self) -> None:
+        """Write down what only this run can know: which candidates a user's schedule made."""
+        space = self.task.space
+        if self._log is None or not (self.task.operator.judged_late and space.refused):
+            return
+        place = (self.backend.name, self.backend.device, self.task.architecture.name)
+        refused, reasons = dict(space.refused.most_common()), dict(space.reasons)
+        found = Pruned(self.task.workload.hash, *place, len(space.legal), refused, reasons)
+        note(self._log.folder, found)
+
+    def _searched(self, strategy: str) -> tuple[Record | None, bool]:
         try:
             with self.interrupt:
                 self._begin([self._default()])

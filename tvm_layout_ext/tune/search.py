@@ -233,7 +233,8 @@ def tune(
     finally:
         backend.close()
     ledger = run.ledger
-    warnings = [one for one in (reading.warning, _of_other_versions(reading, ledger)) if one]
+    told = reading.warning, _of_other_versions(reading, ledger), _of_other_schedules(ledger)
+    warnings = [one for one in told if one]
     warning = " ".join(warnings) or None
     return Result(task, best, ledger.trials, ledger.resumed, interrupted, warning)
 
@@ -255,6 +256,16 @@ def _of_other_versions(reading: Reading, ledger: Ledger) -> str | None:
     return (
         f"Skipped {len(old)} {'record' if len(old) == 1 else 'records'} by other versions of TVM "
         f"and this package ({found}) than these, {now[0]} and {now[1]}."
+    )
+
+
+def _of_other_schedules(ledger: Ledger) -> str | None:
+    """A sentence that counts the candidates that a changed schedule made to be run again."""
+    if not (count := len(ledger.changed)):
+        return None
+    return (
+        f"Ran {count} {'candidate' if count == 1 else 'candidates'} again, which the log has of "
+        "another schedule with these knobs."
     )
 
 

@@ -110,9 +110,10 @@ class Space:
         if not self.legal:
             why = ", ".join(f"{rule} ({count})" for rule, count in self.refused.most_common())
             first = next(iter(self.reasons.values()), "").rstrip(".")
+            shape = f"shape {'x'.join(map(str, self.shape))} " if self.shape else ""
             raise ScheduleError(
-                f"{self.operator.name} has no legal configuration for shape "
-                f"{'x'.join(map(str, self.shape))} {self.dtype} on {self.architecture.name}: {why}"
+                f"{self.operator.name} has no legal configuration for {shape}{self.dtype} on "
+                f"{self.architecture.name}: {why}"
                 f"{f'; the first: {first}' if first else ''}."
             )
         found = min(self.legal, key=lambda config: self._distance(config, wanted))

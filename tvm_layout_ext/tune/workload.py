@@ -51,4 +51,6 @@ class Workload:
         return workload
 
     def __str__(self) -> str:
-        return f"{self.operator} {'x'.join(map(str, self.shape))} {self.dtype}"
+        # A function's own operator has no dimensions.
+        shape = "x".join(map(str, self.shape))
+        return " ".join(filter(None, (self.operator, shape, self.dtype)))

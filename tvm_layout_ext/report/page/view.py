@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...errors import LayoutError, LayoutExtError, ScheduleError, TargetError
@@ -13,6 +13,7 @@ from ...tune.cost import FORMULA
 from ...tune.cubin import CompileError, PtxasError
 from ...tune.knobs import describe
 from ...tune.operator import find_operator
+from ...tune.pruned import Pruned
 from ...tune.ranking import best_first
 from ...tune.records import Record
 from ...tune.search import make_task
@@ -91,6 +92,7 @@ def workloads(
     *,
     kernels: bool = True,
     told: Callable[[str], None] | None = None,
+    pruned: Sequence[Pruned] = (),
 ) -> list[Workload]:
     """Gather what the page shows, in the order in which workloads appear in the log.
 
@@ -101,6 +103,8 @@ def workloads(
         Whether to build the default's and the winner's kernels again and explain them.
     told : callable, optional
         Called with each workload's title before it is worked on: kernels take seconds.
+    pruned : sequence of Pruned
+        What the log has of the spaces of users' schedules, the latest last.
     """
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
@@ -110,17 +114,17 @@ def workloads(
     for index, group in enumerate(groups.values(), 1):
         if told is not None:
             told(f"{group[0].workload} on {group[0].device}")
-        views.append(_workload(index, group, kernels))
+        views.append(_workload(index, group, kernels, pruned))
     return views
 
 
-def _workload(index: int, group: list[Record], kernels: bool) -> Workload:
+def _workload(index: int, group: list[Record], kernels: bool, pruned: Sequence[Pruned]) -> Workload:
     ranked = best_first(group)
     winner = ranked[0] if ranked[0].score is not None else None
     default = next((record for record in group if record.trial == 0), None)
     named = [("default", default), ("winner", winner)]
     points = [(name, record) for name, record in named if record is not None]
-    space, left_out = _space(group[0])
+    space, left_out = _space(group[0], pruned)
     built, unbuilt = _failures(group)
     first = group[0]
     title = " ".join(str(first.workload).split())
@@ -163,9 +167,15 @@ def _work(group: Sequence[Record]) -> tuple[float, float]:
     return operator.flops(workload.shape), operator.traffic(workload.shape, workload.dtype)
 
 
-def _space(record: Record) -> tuple[str, list[list[str]]]:
+def _space(record: Record, pruned: Sequence[Pruned]) -> tuple[str, list[list[str]]]:
     """A sentence on the legal space, and what each rule left out of it."""
     workload = record.workload
+    if mine := next((one for one in reversed(pruned) if one.is_of(record)), None):
+        text = (
+            f"{mine.legal:,} configurations are legal as far as they were scheduled; "
+            f"{sum(mine.refused.values()):,} were left out before building."
+        )
+        return text, _left_out(mine.refused, mine.reasons)
     try:
         target = cuda_target(record.arch)
         task = make_task(workload.operator, workload.shape, workload.dtype, record.seed, target)
@@ -176,9 +186,13 @@ def _space(record: Record) -> tuple[str, list[list[str]]]:
         f"{len(space.legal):,} configurations are legal and worth trying; "
         f"{space.refused.total():,} combinations of the knobs were left out before building."
     )
-    return text, [
-        [rule, f"{count:,}", "before building", space.reasons.get(rule, "")]
-        for rule, count in space.refused.most_common()
+    return text, _left_out(space.refused, space.reasons)
+
+
+def _left_out(refused: Mapping[str, int], reasons: Mapping[str, str]) -> list[list[str]]:
+    return [
+        [rule, f"{count:,}", "before building", reasons.get(rule, "")]
+        for rule, count in sorted(refused.items(), key=lambda item: -item[1])
     ]
 
 
