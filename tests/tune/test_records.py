@@ -82,7 +82,7 @@ def test_line_has_the_fields_users_were_promised() -> None:
         "config", "status", "times", "median", "spread", "tflops", "gbps", "smem_bytes",
         "registers", "conflict_model", "verified_on", "error_class", "error_text", "seed", "git_id",
         "kind", "l2", "protocol", "clock_mhz", "spill_bytes", "modelled_seconds", "server",
-        "phases",
+        "phases", "program",
     }  # fmt: skip
     assert set(data["workload"]) == {"operator", "shape", "dtype", "hash"}
 
