@@ -30,7 +30,7 @@ class ApplyBest:
     operator takes the configuration of the nearest recorded shape that is legal for it, and logger
     ``tvm_layout_ext`` says so. What remains is compiled as it was. In a Relax module this is done
     after fusion, before TVM's default schedules; TVM's pipeline leaves a product by transposed
-    weights two functions there, which :func:`apply_best` makes one, as :func:`tune_module` tuned it.
+    weights two functions there, which :func:`apply_best` makes one, as :func:`tune_module` does.
 
     Holds for the thread, or the task, that entered it. Contexts may be nested; the innermost is
     asked first. ``tlx.build`` compiles what it is given.
