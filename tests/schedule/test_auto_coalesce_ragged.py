@@ -13,10 +13,10 @@ from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 
 
-def staged(pattern: Pattern, stage: str = "auto") -> Report:
-    """Map a pattern, which must be staged, and compare it with NumPy."""
+def staged(pattern: Pattern, stage: str = "auto", path: str = "staged") -> Report:
+    """Map a pattern, which must take this path, and compare it with NumPy."""
     sch = s_tir.Schedule(te.create_prim_func(pattern.tensors()))
-    assert sch.auto_coalesce("B", stage=stage).path == "staged"
+    assert sch.auto_coalesce("B", stage=stage).path == path
     arrays = pattern.arrays(np.random.default_rng(0))
     report = simulate(sch, *arrays, None)
     np.testing.assert_array_equal(report.outputs["B"], pattern.numpy(*arrays))
@@ -101,13 +101,23 @@ HELD = [
 ]
 
 
+#: Of these a tile's stores move more than the loops as they are, and both sides not half as much in
+#: all: without one block for the whole they stay in the order of the store.
+DIRECT = {
+    "permute-33x7x33-021-float32",
+    "permute-7x33x7-102-float32",
+    "permute-7x33x7-102-float64",
+    "permute-3x5x7x33-3102-float64",
+}
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("pattern", HELD)
 def test_what_a_block_can_hold_moves_each_sector_once_without_conflicts(pattern: Pattern) -> None:
     """Some need one block for that, and tiles are faster; no tile moves less than the least."""
     fewest = least(pattern)
     assert sectors(staged(pattern, "whole")) == fewest
-    moved = sectors(staged(pattern))
+    moved = sectors(staged(pattern, path="direct" if pattern.name in DIRECT else "staged"))
     assert all(moved[name] >= fewest[name] for name in fewest)
 
 
