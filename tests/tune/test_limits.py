@@ -302,3 +302,26 @@ def test_refused_are_exactly_those_that_fail_on_the_simulated_gpu(
     trials = run(func, strided, *knobs).trials
     assert pruned == {tuple(r.config.values()) for r in trials if r.score is not None}
     assert all("Misaligned" in str(r.error_text) for r in trials if r.score is None)
+
+
+@pytest.mark.parametrize(("size", "rule"), [(32, "registers"), (512, "shared memory")])
+def test_a_kernel_of_one_block_is_held_to_the_limits_too(size: int, rule: str) -> None:
+    """Without a loop over blocks nothing was looked at but the threads."""
+    sch = s_tir.Schedule(product(size))
+    block = sch.get_sblock("C")
+    if rule == "registers":
+        sums = sch.cache_write(block, 0, "local")
+        i, j, k = sch.get_loops(block)
+        outer, inner = sch.split(i, [2, None])
+        sch.reorder(outer, k, inner, j)
+        sch.bind(outer, "threadIdx.x")
+        sch.reverse_compute_at(sums, outer)
+    else:
+        shared = sch.cache_read(block, 1, "shared")
+        outer, inner = sch.split(sch.get_loops(block)[0], [2, None])
+        sch.bind(inner, "threadIdx.x")
+        sch.compute_at(shared, outer)
+        sch.bind(sch.get_loops(shared)[1], "threadIdx.x")
+    refusal = over_limits(sch.mod, SM90)
+    assert refusal is not None
+    assert refusal.rule == rule

@@ -89,7 +89,7 @@ def features(task: Task, config: Config, module: tvm.IRModule) -> dict[str, floa
     -------
     dict
         One number a name of :data:`FEATURES`; all 0, but for the knobs, if no loop is bound to
-        blocks.
+        blocks or threads.
     """
     values = dict.fromkeys(FEATURES, 0.0)
     kernels = kernels_of(module)

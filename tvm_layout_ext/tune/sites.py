@@ -223,13 +223,17 @@ _KINDS = ("serial", "parallel", "vectorized", "unrolled", "thread")
 def read_sites(function: Any) -> list[list[Site]]:
     """Every access of a scheduled function, by kernel, in the order of the program.
 
-    A kernel is what lies under one outermost loop.
+    A kernel is what lies under one outermost loop, if a loop of it is bound to blocks or threads.
     """
     kernels: dict[Any, list[Site]] = {}
     for site in _Reader().visit(function.body, _Around()):
         outermost = id(site.loops[0]) if site.loops else None
         kernels.setdefault(outermost, []).append(site)
-    return [sites for sites in kernels.values() if any(x.is_grid for s in sites for x in s.loops)]
+    return [
+        sites
+        for sites in kernels.values()
+        if any(loop.is_grid or loop.is_thread for site in sites for loop in site.loops)
+    ]
 
 
 def warps_of(threads: int) -> int:
