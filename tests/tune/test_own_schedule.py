@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
+from tvm import tirx
 
 from tvm_layout_ext import te
 from tvm_layout_ext.cli import app
@@ -267,3 +269,25 @@ def test_a_schedule_that_was_changed_is_not_taken_from_the_log(tmp_path: Path) -
     before, after = (one.trials[0].conflict_model or {} for one in (first, other))
     assert before["requests"] == 4 * after["requests"]
     assert (by_vectors(4).resumed, len(Log(tmp_path).read().records)) == (2, 2)
+
+
+def test_knobs_of_ones_own_are_not_given_to_the_schedule_that_fits(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those of the same names were, and others were warned of before the right one was taken."""
+    source = te.placeholder((4096,), "float32", name="A")
+    func = te.create_prim_func([source, te.compute((4096,), lambda i: source[i] * 2.0, name="B")])
+
+    def copy(sch: tvm.s_tir.Schedule, config: Config) -> None:
+        outer, inner = sch.split(sch.get_loops(sch.get_sblock("B"))[0], [None, config["threads"]])
+        sch.bind(outer, "blockIdx.x")
+        sch.bind(inner, "threadIdx.x")
+
+    knobs = [knob("threads", (64,)), knob("vector_bytes", (16,)), knob("stage", ("auto",))]
+    tune(func, schedule=copy, knobs=knobs, runner="simulate", log=tmp_path)
+    applied = apply_best(func, tmp_path)
+    ((_, found),) = applied.functions_items()
+    extents: list[int] = []
+    tvm_ffi.structural_walk(found.body, [(tirx.For, lambda loop: extents.append(int(loop.extent)))])
+    assert sorted(extents) == [64, 64]
+    assert not caplog.records

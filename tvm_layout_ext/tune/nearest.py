@@ -100,7 +100,8 @@ class Nearest:
         own = [one for one in records if one.arch == arch and one.code_versions == wanted]
         groups: dict[tuple[str, bool], list[Record]] = {}
         for one in own:
-            if one.score is not None:
+            # The knobs of a user's schedule say nothing without it; the database has its trace.
+            if one.score is not None and one.program is None:
                 groups.setdefault((one.workload.hash, one.measured), []).append(one)
         best = [best_first(group)[0] for group in groups.values()]
         best.sort(key=lambda one: not one.measured)
