@@ -15,6 +15,7 @@ from tvm import s_tir, te
 from tvm_layout_ext.analysis.shared_tile import SharedTile, conflicts, end_conflicts, place_tile
 from tvm_layout_ext.analysis.staging import load_walk, store_walk
 from tvm_layout_ext.analysis.tile_swizzles import swizzled
+from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 
@@ -174,7 +175,13 @@ BLOCKS = [block for block, _ in zip(blocks(), range(120), strict=False)]
 @pytest.mark.parametrize("stage", ["auto", "shared"])
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 def test_random_blocks_of_two_loads_of_doubles_meet_no_bank_twice(block: Block, stage: str) -> None:
-    path, report = run(block, stage)
+    try:
+        path, report = run(block, stage)
+    except ScheduleError as error:
+        # Two tiles may be too many; nobody asked for them under "auto".
+        assert stage == "shared"
+        assert "bytes of shared memory of 49,152" in str(error)  # noqa: PT017
+        return
     if report is None:
         # Every way that was asked for would move more: nothing is mapped.
         assert path == "alone"
