@@ -72,7 +72,8 @@ def auto_coalesce(
     element a lane: a mapping that would is passed over, and ``text`` says what it would have
     gained. The one exception is a mapping that moves at most half the sectors in all of the best
     without a loss, as staging does where rows begin inside sectors; ``text`` then names each access
-    that moves more, with its sectors before and after.
+    that moves more, with its sectors before and after. A vector counts as one request here; one
+    that a condition cuts runs element by element, and may so move more than is told.
 
     Loops that do not merge (rows of a slice, or with a stride) are fused, so that no lane idles, or
     spread over lanes and warps dimension by dimension as Triton's blocked layouts are, so that no
