@@ -63,7 +63,7 @@ def _place(item: pytest.Item) -> int:
 
 
 def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep a seeded thirtieth, at least two cases, of each marked function."""
+    """Keep a seeded sixtieth, at least two cases, of each marked function."""
     matrices: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("matrix"):

@@ -1,4 +1,4 @@
-"""How much of a large matrix a plain run does: at least a thirtieth, chosen by a fixed seed."""
+"""How much of a large matrix a plain run does: at least a sixtieth, chosen by a fixed seed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ whole = False
 
 
 def sample_size(cases: int) -> int:
-    """Cases of a matrix that run: all of a small one, else a thirtieth and at least two."""
-    return cases if whole or cases <= 2 else max(2, math.ceil(cases / 30))
+    """Cases of a matrix that run: all of a small one, else a sixtieth and at least two."""
+    return cases if whole or cases <= 2 else max(2, math.ceil(cases / 60))
 
 
 def matrix_examples(count: int) -> int:

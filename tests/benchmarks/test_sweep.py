@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from benchmarks.search_quality import drawn
 from benchmarks.sweep import Plan, run
+from benchmarks.sweep_build import Built, Candidate
 from benchmarks.sweep_measure import Job
 from tvm_layout_ext.errors import RecordError
 from tvm_layout_ext.tune.builder import LIBRARY
@@ -84,8 +86,24 @@ def test_order_is_drawn_once_and_begins_with_the_default(tmp_path: Path) -> None
     assert [c.index for c in first[1:9]] != sorted(c.index for c in first[1:9])
 
 
-@pytest.mark.nvcc
-def test_a_sweep_that_was_cut_off_goes_on_where_it_stopped(tmp_path: Path) -> None:
+class NoCompiler:
+    """Answers in the place of the processes that build: no candidate compiles."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def results(self, candidates: Sequence[Candidate], _deadline: float) -> Iterator[Built]:
+        for candidate in candidates:
+            yield Built(candidate, None, "BuildError: There is no compiler.", 0.0)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def test_a_sweep_that_was_cut_off_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.sweep.Workers", NoCompiler)
     path = tmp_path / "half.jsonl"
     work = "transpose:256x256:float32"
     run([Plan.read(work, path)], workers=2, meter=StandIn(), seconds=300, limit=2)

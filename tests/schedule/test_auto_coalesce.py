@@ -179,6 +179,7 @@ def test_a_transpose_without_staging_stays_direct() -> None:
     assert sch.auto_coalesce("B", stage="none").path == "direct"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("threads", [32, 96, 256, 1024])
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
 def test_a_staged_tile_suits_any_number_of_threads(threads: int, dtype: str) -> None:

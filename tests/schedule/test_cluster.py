@@ -92,6 +92,7 @@ def test_the_simulated_gpu_refuses_a_grid_that_is_no_multiple() -> None:
         _geometry({"blockIdx.x": 6, "clusterCtaIdx.x": 4, "threadIdx.x": 32})
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("slices", [1, 2])
 @pytest.mark.parametrize("group", [1, 4])
 @pytest.mark.parametrize("size", [2, 4])

@@ -31,6 +31,7 @@ TYPES = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("b_transposed", [False, True])
 @pytest.mark.parametrize("a_transposed", [False, True])
 @pytest.mark.parametrize("name", TYPES)

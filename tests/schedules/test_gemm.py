@@ -243,6 +243,7 @@ TILES = [
 ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("stages", [3, 4])
 @pytest.mark.parametrize("tile", TILES)
 def test_steady_state_has_one_barrier_and_wide_copies(tile: dict[str, int], stages: int) -> None:
@@ -304,6 +305,7 @@ def test_tiles_beyond_the_registers_are_refused(changes: dict[str, Any], why: st
     assert re.search(why, refusal.text)
 
 
+@pytest.mark.matrix
 @pytest.mark.nvcc
 @pytest.mark.parametrize("stages", [3, 4])
 @pytest.mark.parametrize("prefetch", [0, 1])

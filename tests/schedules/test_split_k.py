@@ -120,6 +120,7 @@ def test_no_slices_or_clusters_are_legal_where_whole_sums_are_not(
             assert gemm.OPERATOR.refuse(shape, "float16", config | plain, SM90) is None
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("slices", "changes"),
     [

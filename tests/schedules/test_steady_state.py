@@ -38,6 +38,7 @@ def loop_along_k(kernel: str) -> str:
     raise AssertionError("no end of the loop")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("stages", "prefetch"), [(2, 0), (3, 0), (4, 0), (6, 0), (3, 1), (4, 1)])
 def test_an_iteration_has_one_barrier_one_wait_and_copies_of_16_bytes(
     stages: int, prefetch: int

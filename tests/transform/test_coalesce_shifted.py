@@ -97,6 +97,7 @@ def test_slices_are_numpys_with_the_fewest_sectors(
         assert sectors <= plain[kind][1] * 1.02
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "move",
     [

@@ -53,6 +53,7 @@ def assert_multiplies(func: Any, dtype: str, transposed: bool) -> None:
     assert report.bank_conflicts == 0
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("a_first", [True, False])
 @pytest.mark.parametrize("transposed", [True, False])
 @pytest.mark.parametrize(("dtype", "sums"), [("float16", "float32"), ("int8", "int32")])
