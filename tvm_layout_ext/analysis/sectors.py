@@ -197,20 +197,15 @@ def _count(
     except KeyError:
         return None
     start = first * access.bytes + access.alignment % SECTOR_BYTES
-    sectors, least = 0, 0
-    for row, mask in zip(start, active, strict=True):
-        if not mask.any():
-            continue
-        begins = np.unique(row[mask])
-        size = width * access.bytes
-        ends = begins + size - 1
-        covered = (
-            np.arange(-(-size // SECTOR_BYTES) + 1)[None, :] + (begins // SECTOR_BYTES)[:, None]
-        )
-        sectors += len(np.unique(covered[covered <= (ends // SECTOR_BYTES)[:, None]]))
-        if access.kind == "atomic":
-            sectors += int(mask.sum()) - len(begins)
-        least += -(-len(begins) * size // SECTOR_BYTES)
+    size = width * access.bytes
+    spans = -(-size // SECTOR_BYTES) + 1
+    covered = (start // SECTOR_BYTES)[..., None] + np.arange(spans)
+    touched = active[..., None] & (covered <= ((start + size - 1) // SECTOR_BYTES)[..., None])
+    sectors = _distinct(covered.reshape(len(covered), -1), touched.reshape(len(covered), -1)).sum()
+    begins = _distinct(start, active)
+    if access.kind == "atomic":
+        sectors += (active.sum(axis=1) - begins).sum()
+    least = (-(-begins * size // SECTOR_BYTES)).sum()
     requests = int(active.any(axis=1).sum())
     if not requests:
         return None
@@ -219,9 +214,18 @@ def _count(
         access.kind,
         served * int(active.sum()) / requests,
         width * access.bytes,
-        sectors / requests,
-        least / requests,
+        float(sectors / requests),
+        float(least / requests),
     )
+
+
+def _distinct(values: np.ndarray, counted: np.ndarray) -> np.ndarray:
+    """How many different values each row has, of those that count."""
+    nothing = np.iinfo(np.int64).max
+    ordered = np.sort(np.where(counted, values, nothing), axis=1)
+    fresh = np.ones(ordered.shape, bool)
+    fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    return np.asarray((fresh & (ordered != nothing)).sum(axis=1))
 
 
 def _width(access: Access, loops: Sequence[Loop], env: dict[Any, np.ndarray]) -> tuple[int, int]:
