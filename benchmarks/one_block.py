@@ -81,6 +81,8 @@ CASES = [
     Case((64, 100, 100), "float32"),
     Case((1024, 100, 100), "float32", threads=512),
     Case((1024, 33, 65), "float16"),
+    Case((33, 7, 33), "float32"),
+    Case((4096, 7, 33), "float32"),
 ]
 
 
