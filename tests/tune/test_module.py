@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,15 @@ from tvm.s_tir import meta_schedule as ms
 
 from tests.schedules.test_generic import gather, linear
 from tests.tune.test_apply import relax_module, unscheduled
-from tvm_layout_ext import ScheduleError, apply_best, cuda_target, decisions, te, tune_module
+from tvm_layout_ext import (
+    ApplyBest,
+    ScheduleError,
+    apply_best,
+    cuda_target,
+    decisions,
+    te,
+    tune_module,
+)
 from tvm_layout_ext.tune import Database, Log
 from tvm_layout_ext.tune.apply import fused
 from tvm_layout_ext.tune.module import module_tasks
@@ -132,7 +141,48 @@ def test_a_linear_is_the_product_by_transposed_weights(
     assert isinstance(tvm.compile(applied, target=TARGET), tvm.runtime.Executable)
 
 
-def test_transposes_that_tvm_cannot_fuse_stay() -> None:
+@pytest.mark.parametrize("whole", [True, False], ids=["tvm.compile", "a pipeline of one's own"])
+def test_context_left_a_product_by_transposed_weights_two_functions(
+    whole: bool, tmp_path: Path
+) -> None:
+    mod = relax_linear("float16", "float32")
+    tune_module(mod, TARGET, trials=1, log=tmp_path, runner="simulate")
+    want = tvm.compile(apply_best(mod, tmp_path, TARGET), target=TARGET)
+    stock = relax.backend.cuda.legalize_passes
+    with ApplyBest(tmp_path, nearest=False) as best:
+        if whole:
+            got = tvm.compile(mod, target=TARGET)
+        else:
+            lower = relax.backend.cuda.pipeline
+            stages = (relax.pipeline.legalize_passes, lower.dataflow_lower_passes,
+                      lower.finalize_passes)  # fmt: skip
+            own = tvm.transform.Sequential([one for stage in stages for one in stage(TARGET)])
+            got = tvm.compile(mod, target=TARGET, relax_pipeline=own)
+    assert [(one.name, one.how) for one in best.applied] == [("fused_NT_matmul_cast", "recorded")]
+    assert device_source(got) == device_source(want)
+    assert "mma" in device_source(got)
+    assert relax.backend.cuda.legalize_passes is relax.backend.cuda.pipeline.legalize_passes
+    assert relax.backend.cuda.legalize_passes is stock
+
+
+def test_context_leaves_the_transposes_of_other_threads_alone(tmp_path: Path) -> None:
+    mod = relax_linear("float16", "float32")
+    want = device_source(tvm.compile(mod, target=TARGET))
+    tune_module(mod, TARGET, trials=1, log=tmp_path, runner="simulate")
+    with ApplyBest(tmp_path), ThreadPoolExecutor(1) as other:
+        got = other.submit(tvm.compile, mod, target=TARGET).result()
+    assert device_source(got) == want
+
+
+def device_source(executable: tvm.runtime.Executable) -> str:
+    """CUDA code of all kernels of a compiled Relax module."""
+    (library,) = executable.mod.imports
+    (device,) = library.imports
+    return str(device.inspect_source())
+
+
+def product_by_its_own_transpose() -> tvm.IRModule:
+    """``x @ x.T``, on which TVM's pass fails."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((64, 64), "float16"))
     with builder.function("main", [x]):
@@ -140,7 +190,22 @@ def test_transposes_that_tvm_cannot_fuse_stay() -> None:
             turned = builder.emit(relax.op.permute_dims(x))
             out = builder.emit_output(relax.op.matmul(x, turned, out_dtype="float32"))
         builder.emit_func_output(out)
+    return builder.get()
+
+
+def test_transposes_that_tvm_cannot_fuse_stay() -> None:
     with decisions.collect() as made:
-        tasks, _ = module_tasks(builder.get(), TARGET)
+        tasks, _ = module_tasks(product_by_its_own_transpose(), TARGET)
     assert sorted(task.name for task in tasks) == ["matmul", "transpose"]
     assert any("Transposes stay functions of their own" in one.text for one in made)
+
+
+def test_context_keeps_transposes_that_tvm_cannot_fuse(tmp_path: Path) -> None:
+    mod = product_by_its_own_transpose()
+    tune_module(mod, TARGET, trials=1, log=tmp_path, runner="simulate")
+    with ApplyBest(tmp_path) as best:
+        tvm.compile(mod, target=TARGET)
+    assert {one.name: one.how for one in best.applied} == {
+        "matmul": "recorded",
+        "transpose": "recorded",
+    }

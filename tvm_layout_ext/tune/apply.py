@@ -254,10 +254,10 @@ def fused(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
         relax.transform.FuseTIR(),
     ]
     with target:
-        return tvm.transform.Sequential(passes)(_linear(mod))
+        return tvm.transform.Sequential(passes)(fuse_transposes(mod))
 
 
-def _linear(mod: tvm.IRModule) -> tvm.IRModule:
+def fuse_transposes(mod: tvm.IRModule) -> tvm.IRModule:
     """Make one function of each transpose and the product that reads it, where TVM's pass can.
 
     It fails on a product of a matrix by its own transpose, and on a transpose with other readers.

@@ -9,11 +9,12 @@ from types import TracebackType
 from typing import Any
 
 import tvm
+from tvm import relax
 from tvm.s_tir import dlight
 from tvm.target import Target
 from tvm.tirx import compilation_pipeline
 
-from .apply import Applied, Best
+from .apply import Applied, Best, fuse_transposes
 from .sources import Source
 
 __all__ = ["ApplyBest"]
@@ -29,8 +30,8 @@ class ApplyBest:
     and of this package, is replaced by that record's schedule. One that has none but is a ready
     operator takes the configuration of the nearest recorded shape that is legal for it, and logger
     ``tvm_layout_ext`` says so. What remains is compiled as it was. In a Relax module this is done
-    after fusion, before TVM's default schedules; TVM's pipeline leaves a product by transposed
-    weights two functions there, which :func:`apply_best` makes one, as :func:`tune_module` does.
+    after fusion, before TVM's default schedules; a product by transposed weights is made one
+    function before operators are lowered, as :func:`apply_best` and :func:`tune_module` do.
 
     Holds for the thread, or the task, that entered it. Contexts may be nested; the innermost is
     asked first. ``tlx.build`` compiles what it is given.
@@ -85,16 +86,23 @@ def _apply(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
     return mod
 
 
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.FuseTransposes")
+def _fuse(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+    return fuse_transposes(mod) if _active.get() else mod
+
+
 class _Hooks:
-    """Our pass at the head of TVM's pipelines, while anybody wants it.
+    """Our passes in TVM's pipelines, while anybody wants them.
 
     TensorIR's pipeline is registered by name; Relax's calls ``dlight.ApplyDefaultSchedule`` by
-    name after it has fused, which is the one place between fusion and TVM's own schedules.
+    name after it has fused, which is the one place between fusion and TVM's own schedules. Its
+    list of passes that lower operators, which it calls by name, too, is headed by ours: dispatch
+    to libraries has been done then, and transposes are still operators.
     """
 
     _lock = threading.Lock()
     _users = 0
-    _stock: tuple[Callable[[], Any], Any] | None = None
+    _stock: tuple[Callable[[], Any], Any, Any] | None = None
 
     @classmethod
     def enter(cls) -> None:
@@ -102,24 +110,33 @@ class _Hooks:
             cls._users += 1
             if cls._users > 1:
                 return
-            pipeline, default = (
+            pipeline, default, legalize = (
                 compilation_pipeline.PIPELINE_MAP[_PIPELINE],
                 dlight.ApplyDefaultSchedule,
+                relax.backend.cuda.legalize_passes,
             )
-            cls._stock = pipeline, default
+            cls._stock = pipeline, default, legalize
             compilation_pipeline.register_tir_pipeline(_PIPELINE, _headed(pipeline))
             dlight.ApplyDefaultSchedule = lambda *rules: tvm.transform.Sequential(
                 [_apply, default(*rules)]
             )
+            _set_legalize(lambda target: [_fuse, *legalize(target)])
 
     @classmethod
     def leave(cls) -> None:
         with cls._lock:
             cls._users -= 1
             if cls._users == 0 and cls._stock is not None:
-                pipeline, dlight.ApplyDefaultSchedule = cls._stock
+                pipeline, dlight.ApplyDefaultSchedule, legalize = cls._stock
+                _set_legalize(legalize)
                 compilation_pipeline.register_tir_pipeline(_PIPELINE, pipeline)
                 cls._stock = None
+
+
+def _set_legalize(passes: Callable[[Target], list[Any]]) -> None:
+    # The default pipeline calls its own module's name, pipelines of one's own the package's.
+    relax.backend.cuda.legalize_passes = passes
+    relax.backend.cuda.pipeline.legalize_passes = passes
 
 
 def _headed(pipeline: Callable[[], Any]) -> Callable[[], Any]:

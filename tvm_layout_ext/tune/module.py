@@ -88,7 +88,6 @@ def module_tasks(
 
     Operators of a Relax module are first lowered and fused as TVM's own pipeline does after
     ``relax.transform.FuseTransposeMatmul``: a product by transposed weights is one function.
-    Context ``ApplyBest`` finds it so where that pass ran before ``tvm.compile``.
 
     Parameters
     ----------
