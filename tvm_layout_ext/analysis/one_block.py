@@ -47,12 +47,12 @@ _SLAB_BYTES, _MANY_WARPS = 16 << 10, 8
 _MOST_STEPS = 256
 #: Elements of a thread up to which slabs take no longer than tiles if there are as many as
 #: multiprocessors. On an H200 (``benchmarks/results/h200_one_block.json``) 1,024 slabs of 100x100
-#: floats, 12.5 elements a thread, took 25.2 us, and 27.7 in tiles; but 64 of them 3.11 and 2.77,
-#: and 64 slabs of 16x33x65 halves, 71.5 elements a thread, 33.5 and 4.56.
+#: floats, 12.5 elements a thread, took 25.4 us, and 28.0 in tiles; but 64 of them 3.15 and 2.86,
+#: and 64 slabs of 16x33x65 halves, 71.5 elements a thread, 33.7 and 4.59.
 _MOST_ELEMENTS = 16
 #: The same for any number of blocks: tensors so small that a block does them at once. Of these none
 #: was timed. One block with 16 elements a thread and more took 2.3 to 16 times as long as tiles:
-#: 127x129 floats 4.87 and 2.10, 300x300 halves 41.0 and 2.53.
+#: 127x129 floats 4.85 and 2.09, 300x300 halves 41.2 and 2.53.
 _FEW_ELEMENTS = 2
 
 

@@ -100,10 +100,10 @@ def auto_coalesce(
 
     Where rows of neither side of a permutation begin at sectors, tiles move some sectors twice, and
     only a block that holds all of the tensor moves each once. That mostly takes longer: on an H200
-    (``benchmarks/results/h200_one_block.json``) 33x1000 halves took 8.42 us by one block, and 1.77
+    (``benchmarks/results/h200_one_block.json``) 33x1000 halves took 8.37 us by one block, and 1.75
     in tiles. So ``auto`` does it only where it costs no time: in slabs of a batch, if there are as
-    many as multiprocessors and a thread has at most 16 elements (1024x100x100 floats took 25.2 us
-    in slabs, and 27.7 in tiles), or where a thread has at most 2.
+    many as multiprocessors and a thread has at most 16 elements (1024x100x100 floats took 25.4 us
+    in slabs, and 28.0 in tiles), or where a thread has at most 2.
 
     A load that only a condition keeps inside of its buffer (the rows of a pad) has no tile.
 
