@@ -132,8 +132,9 @@ def choose_xor(shape: Sequence[int], element_bits: int, accesses: Sequence[Reque
 def _cheapest(ways: Sequence[tuple[str, Placement]], accesses: Sequence[Requests]) -> Choice:
     """The first of the cheapest; nothing is counted after one that has no conflicts."""
     best: Choice | None = None
+    whole = _least_in_rows(accesses)
     for name, placement in ways:
-        found = cost(Choice(name, placement), accesses)
+        found = _cost(Choice(name, placement), accesses, whole)
         if best is None or found.total < best.total:
             best = found
         if best.total == best.least:
@@ -149,10 +150,11 @@ def _best_padding(ways: Sequence[tuple[str, Placement]], accesses: Sequence[Requ
     the padding; that is not worth conflicts of the loads.
     """
     direct = [each for each in accesses if each.access.kind != "cp.async"]
+    whole, whole_direct = _least_in_rows(accesses), _least_in_rows(direct)
 
     def price(way: tuple[str, Placement]) -> tuple[int, int]:
-        met = cost(Choice(*way), direct)
-        return met.total - met.least, cost(Choice(*way), accesses).total
+        met = _cost(Choice(*way), direct, whole_direct)
+        return met.total - met.least, _cost(Choice(*way), accesses, whole).total
 
     return cost(Choice(*min(ways, key=price)), accesses)
 
@@ -165,13 +167,21 @@ def cost(choice: Choice, accesses: Sequence[Requests]) -> Choice:
     choice : Choice
     accesses : sequence of Requests
     """
+    return _cost(choice, accesses, _least_in_rows(accesses))
+
+
+def _least_in_rows(accesses: Sequence[Requests]) -> list[int]:
+    """Wavefronts of each access in plain rows, if nothing conflicted."""
+    return [count(requests, dense_of(requests)).least for requests in accesses]
+
+
+def _cost(choice: Choice, accesses: Sequence[Requests], whole: Sequence[int]) -> Choice:
     writes, reads, least = 0.0, 0.0, 0.0
-    for requests in accesses:
+    for requests, in_rows in zip(accesses, whole, strict=True):
         conflict = count(requests, choice.placement)
-        # A torn vector is several instructions, which `least` must not hide.
-        whole = count(requests, dense_of(requests))
         share = requests.total / max(1, len(requests.active))
-        least += min(conflict.least, whole.least) * share
+        # A torn vector is several instructions, which `least` must not hide.
+        least += min(conflict.least, in_rows) * share
         if requests.access.is_write:
             writes += conflict.wavefronts * share
         else:

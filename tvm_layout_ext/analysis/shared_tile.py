@@ -288,5 +288,9 @@ def _requests(
 
 def _by_request(values: Any, lanes: int) -> np.ndarray:
     """Deal values out to the lanes of requests; lanes that are not there have zeros."""
-    full = np.pad(values, (0, -len(values) % lanes)).reshape(-1, lanes)
-    return np.pad(full, ((0, 0), (0, WARP_SIZE - lanes)))
+    rows = -(-len(values) // lanes)
+    full = np.zeros(rows * lanes, values.dtype)
+    full[: len(values)] = values
+    dealt = np.zeros((rows, WARP_SIZE), values.dtype)
+    dealt[:, :lanes] = full.reshape(rows, lanes)
+    return dealt

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -140,15 +141,22 @@ class Walk:
         return [*reversed(counts), self.unit[dim]]
 
     def places(self, rank: int) -> np.ndarray:
-        """First element of each unit, in the order of the walk: an array of (unit, dim)."""
-        found = np.zeros((1, rank), np.int64)
-        reached = list(self.unit)
-        for dim, count in self.pieces:
-            step = np.zeros((count, 1, rank), np.int64)
-            step[:, 0, dim] = np.arange(count) * reached[dim]
-            found = (step + found).reshape(-1, rank)
-            reached[dim] *= count
-        return found
+        """First element of each unit, in the order of the walk: a fixed array of (unit, dim)."""
+        return _places(self, rank)
+
+
+# A walk is held against dozens of layouts in a row.
+@lru_cache(maxsize=16)
+def _places(walk: Walk, rank: int) -> np.ndarray:
+    found = np.zeros((1, rank), np.int64)
+    reached = list(walk.unit)
+    for dim, count in walk.pieces:
+        step = np.zeros((count, 1, rank), np.int64)
+        step[:, 0, dim] = np.arange(count) * reached[dim]
+        found = (step + found).reshape(-1, rank)
+        reached[dim] *= count
+    found.setflags(write=False)
+    return found
 
 
 def load_walk(tile: Sequence[int], order: Sequence[int], vector: int, threads: int) -> Walk:

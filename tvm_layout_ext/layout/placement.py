@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -173,6 +174,12 @@ def xor_rows(shape: Sequence[int], vec: int, per_phase: int, max_phase: int) -> 
     LayoutError
         If a dim but the first is no power of two, or the numbers do not fit the shape.
     """
+    return _xor_rows(tuple(shape), vec, per_phase, max_phase)
+
+
+# Every buffer of a shape is offered the same dozens of swizzles.
+@lru_cache(maxsize=1 << 12, typed=True)
+def _xor_rows(shape: tuple[int, ...], vec: int, per_phase: int, max_phase: int) -> Xor:
     rows, columns = _rows(shape)
     if vec * max_phase > columns:
         raise LayoutError(
@@ -199,6 +206,11 @@ def hardware_swizzle(shape: Sequence[int], width: int, element_bits: int) -> Xor
     >>> hardware_swizzle([8, 32], 64, 16).images
     ((32, 72, 144), (1, 2, 4, 8, 16))
     """
+    return _hardware_swizzle(tuple(shape), width, element_bits)
+
+
+@lru_cache(maxsize=1 << 12, typed=True)
+def _hardware_swizzle(shape: tuple[int, ...], width: int, element_bits: int) -> Xor:
     rows, columns = _rows(shape)
     layout = NVMMASharedLayout(width, element_bits)
     images = of_linear(_panels(layout, rows, columns))
