@@ -108,10 +108,10 @@ def test_winners_of_own_schedules_are_named_and_the_others_still_run(
     ran = invoke(command, write(tmp_path / "both", own, transpose()))
     assert ran.code == 0, ran.err
     assert "transpose 64x64 float32" in ran.out
-    assert "Warning: The log has no code for B-d25a5806, only for schedules in sched" in ran.err
+    assert f"Warning: Record {own.id} is of function B-d25a5806, whose program is in" in ran.err
     alone = invoke(command, write(tmp_path / "alone", own))
     assert alone.code == 2
-    assert "Error: The log has no code for B-d25a5806" in alone.err
+    assert f"Error: Record {own.id} is of function B-d25a5806" in alone.err
 
 
 def test_best_explains_what_it_can(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_best_explains_what_it_can(tmp_path: Path) -> None:
     ran = invoke("best", write(tmp_path, own, transpose()), "--explain")
     assert ran.code == 0, ran.err
     assert "sectors" in ran.out
-    # The log has no code for the other: a command that would be refused was printed.
+    # The log has no program of the other: a command that would be refused was printed.
     assert own.id in ran.out
     assert f"--id {own.id}" not in ran.out
 

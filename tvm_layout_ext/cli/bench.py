@@ -13,6 +13,7 @@ from .codes import EPILOG, FAILED
 from .shared import Key, Log, RunnerName, Tracker, make_console, runner_text, winners_of
 
 if TYPE_CHECKING:
+    from ..tune.operator import Operator
     from ..tune.records import Record
     from ..tune.replay import Replay
 
@@ -43,7 +44,7 @@ def bench(
         _rank(log, candidates)
         return
     where = runner_text(runner, tracker, key)
-    again = [_replayed(record, where) for record in winners_of(log, "to run")]
+    again = [_replayed(*winner, where) for winner in winners_of(log, "to run")]
     make_console().print(bench_table([one for one in again if one is not None]))
     if None in again:
         raise typer.Exit(FAILED)
@@ -65,7 +66,7 @@ def _rank(path: Path, candidates: int) -> None:
         typer.echo(f"  {name}: {value} ({one['candidates']} random candidates)")
 
 
-def _replayed(record: Record, runner: str) -> Replay | None:
+def _replayed(record: Record, operator: Operator, runner: str) -> Replay | None:
     """A winner's replay; None, with the reason on stderr, if it fails."""
     from ..errors import RecordError
     from ..tune.backend import ReportedError
@@ -73,7 +74,7 @@ def _replayed(record: Record, runner: str) -> Replay | None:
     from ..tune.verify import WrongResultError
 
     try:
-        return replay(record, runner)
+        return replay(record, runner, operator)
     except (RecordError, ReportedError, WrongResultError) as error:
         typer.echo(f"{record.workload}, record {record.id}: {error}", err=True)
         return None

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import RecordError
 from .app import Command, app
 from .codes import EPILOG, FAILED
 from .shared import Log, make_console, print_command, read_log
 
 if TYPE_CHECKING:
+    from ..tune.operator import Operator
     from ..tune.records import Record
 
 __all__ = ["best"]
@@ -23,7 +25,7 @@ def best(
 ) -> None:
     """Print the best record of each workload."""
     from ..report.tuning import best_table
-    from ..tune.operator import known_operators
+    from ..tune.programs import Programs
     from ..tune.replay import best_records
 
     records = best_records(read_log(log))
@@ -31,15 +33,20 @@ def best(
         typer.echo(f"No trial in {log} worked.", err=True)
         raise typer.Exit(FAILED)
     make_console().print(best_table(records))
-    # A log has no code of schedules of one's own: those are run again by tlx.tune.
-    for record in (one for one in records if one.workload.operator in known_operators()):
+    programs = Programs(log)
+    for record in records:
+        try:
+            operator = programs.operator(record)
+        except RecordError as error:
+            typer.echo(f"\n{error}")
+            continue
         typer.echo("")
         print_command("replay", str(log), "--id", record.id)
         if explain:
-            _explain_record(record)
+            _explain_record(record, operator)
 
 
-def _explain_record(record: Record) -> None:
+def _explain_record(record: Record, operator: Operator) -> None:
     from ..report.winner import explain_record
 
-    typer.echo(f"\n{record.workload}, {record.id}:\n{explain_record(record)}")
+    typer.echo(f"\n{record.workload}, {record.id}:\n{explain_record(record, operator)}")

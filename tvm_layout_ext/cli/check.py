@@ -21,8 +21,11 @@ def check(log: Log, runner: RunnerName = "auto", tracker: Tracker = "", key: Key
     from ..tune.check import check as run
 
     where = runner_text(runner, tracker, key)
-    checked = [run(record, where) for record in winners_of(log, "to check")]
+    checked = [run(record, where, operator) for record, operator in winners_of(log, "to check")]
     make_console().print(checked_table(checked))
+    for one in checked:
+        if one.default_failure:
+            typer.echo(f"{one.record.workload}: no default to compare with: {one.default_failure}")
     warnings = [one.warning for one in checked if one.warning]
     for warning in warnings:
         typer.echo(f"Warning: {warning}", err=True)

@@ -33,6 +33,7 @@ def export(
     Needs nvcc, and no GPU.
     """
     from ..tune.export import export as run
+    from ..tune.programs import Programs
     from ..tune.replay import best_records, find_record
 
     records = read_log(log)
@@ -40,5 +41,5 @@ def export(
     if len(winners) != 1:
         names = ", ".join(f"{r.id} ({r.workload})" for r in winners) or "none"
         raise RecordError(f"{log} has {len(winners)} winners, {names}; choose one with --id.")
-    made = run(winners[0], out)
+    made = run(winners[0], out, operator=Programs(log).operator(winners[0]))
     typer.echo(f"Wrote {made.library}, {made.header}, {made.loader} and {made.source}.")

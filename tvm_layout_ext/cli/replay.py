@@ -11,6 +11,7 @@ from .codes import EPILOG, FAILED
 from .shared import Key, Log, RunnerName, Tracker, read_log, runner_text, winners_of
 
 if TYPE_CHECKING:
+    from ..tune.operator import Operator
     from ..tune.records import Record
 
 __all__ = ["replay"]
@@ -27,16 +28,21 @@ def replay(
     key: Key = "",
 ) -> None:
     """Run recorded configurations again, verify them, and compare with the record."""
+    from ..tune.programs import Programs
     from ..tune.replay import find_record
 
     where = runner_text(runner, tracker, key)
-    chosen = [find_record(read_log(log), record_id)] if record_id else winners_of(log, "to replay")
-    failed = [record for record in chosen if not _replay_one(record, where)]
+    if record_id:
+        record = find_record(read_log(log), record_id)
+        chosen = [(record, Programs(log).operator(record))]
+    else:
+        chosen = winners_of(log, "to replay")
+    failed = [record for record, operator in chosen if not _replay_one(record, operator, where)]
     if failed:
         raise typer.Exit(FAILED)
 
 
-def _replay_one(record: Record, runner: str) -> bool:
+def _replay_one(record: Record, operator: Operator, runner: str) -> bool:
     """Replay a record and print what it gave; whether it is right."""
     from ..report.tuning import replay_lines
     from ..tune.replay import replay as run
@@ -44,7 +50,7 @@ def _replay_one(record: Record, runner: str) -> bool:
 
     typer.echo(f"{record.id}  {record.workload} on {record.device} ({record.arch})")
     try:
-        again = run(record, runner)
+        again = run(record, runner, operator)
     except WrongResultError as error:
         typer.echo(f"  wrong: {error}", err=True)
         return False

@@ -33,6 +33,7 @@ def report(
 ) -> None:
     """Write a page on a log: curves, all trials, winners and their kernels; it needs no network."""
     from ..report.page import render_page, workloads, write_plots
+    from ..tune.programs import Programs
     from ..tune.pruned import read_pruned
 
     if out.suffix != ".html":
@@ -41,7 +42,9 @@ def report(
         raise LayoutError(f"Cannot write {out}: there is no folder {out.parent}.")
     reading = some_records(log)
     pruned = read_pruned(log)
-    shown = workloads(reading.records, kernels=kernels, told=_tell, pruned=pruned)
+    shown = workloads(
+        reading.records, kernels=kernels, told=_tell, pruned=pruned, programs=Programs(log)
+    )
     write_text(out, render_page(str(log), shown, reading.warning or ""))
     if png is not None:
         for path in write_plots(png, shown):

@@ -13,6 +13,7 @@ from rich.console import Console
 from ..errors import LayoutError, RecordError, ScheduleError, TargetError
 
 if TYPE_CHECKING:
+    from ..tune.operator import Operator
     from ..tune.records import Reading, Record
 
 __all__ = [
@@ -119,10 +120,10 @@ def some_records(log: Path) -> Reading:
     return reading
 
 
-def winners_of(log: Path, purpose: str) -> list[Record]:
-    """The best record of each workload whose schedule is in ``schedules/``.
+def winners_of(log: Path, purpose: str) -> list[tuple[Record, Operator]]:
+    """The best record of each workload, with what makes its program again.
 
-    A warning names those of schedules of one's own: a log has their knobs, not their code.
+    Those of which there is no program are left out, with a warning why.
 
     Parameters
     ----------
@@ -135,23 +136,25 @@ def winners_of(log: Path, purpose: str) -> list[Record]:
     RecordError
         If there is none.
     """
-    from ..tune.operator import known_operators
+    from ..tune.programs import Programs
     from ..tune.replay import best_records
 
     winners = best_records(read_log(log))
     if not winners:
         raise RecordError(f"No trial in {log} worked, so there is no winner {purpose}.")
-    known = known_operators()
-    ready = [record for record in winners if record.workload.operator in known]
-    if foreign := [record.workload.operator for record in winners if record not in ready]:
-        text = (
-            f"The log has no code for {', '.join(foreign)}, only for schedules in schedules/; "
-            "give the function and its schedule to tlx.tune, with this log, to run it again."
-        )
-        if not ready:
-            raise RecordError(text)
+    programs = Programs(log)
+    found: list[tuple[Record, Operator]] = []
+    missing: list[str] = []
+    for record in winners:
+        try:
+            found.append((record, programs.operator(record)))
+        except RecordError as error:
+            missing.append(str(error))
+    if not found:
+        raise RecordError(" ".join(missing))
+    for text in missing:
         typer.echo(f"Warning: {text}", err=True)
-    return ready
+    return found
 
 
 def _read(log: Path) -> Reading:

@@ -6,44 +6,56 @@ import numpy as np
 import tvm
 
 from ..target import cuda_target
+from ..tune.operator import Operator
 from ..tune.records import Record
 from ..tune.search import make_task
 from ..tune.simulated import COUNTED_EXTENT
+from ..tune.task import Task
 from .explain import Explanation, explain
 
 __all__ = ["explain_record", "record_module"]
 
 
-def explain_record(record: Record) -> Explanation:
+def explain_record(record: Record, operator: Operator | None = None) -> Explanation:
     """Build a record's kernel again and explain its memory accesses.
 
     Parameters
     ----------
     record : Record
-        Of an operator in ``schedules/``.
-    """
-    module, shapes = record_module(record)
-    # No operator's addresses depend on values.
-    arrays = [np.zeros(extents, record.workload.dtype) for extents in shapes[:-1]]
-    return explain(module, arrays=arrays, target=cuda_target(record.arch))
-
-
-def record_module(record: Record) -> tuple[tvm.IRModule, list[tuple[int, ...]]]:
-    """Schedule a record's kernel again, on a shape cut down as for counting.
-
-    Returns
-    -------
-    tuple of IRModule and list
-        The scheduled module, and the shapes of its arguments, the output last.
+    operator : Operator, optional
+        By default the one of that name in ``schedules/``; for a function or a schedule of one's own
+        :meth:`.Programs.operator` has it.
 
     Raises
     ------
     ScheduleError
         If the operator is unknown, or has other knobs now.
     """
+    task, shape = _counted(record, operator)
+    # No operator's addresses depend on values.
+    arguments = task.operator.compute(shape, task.dtype)[:-1]
+    arrays = [np.zeros([int(n) for n in one.shape], str(one.dtype)) for one in arguments]
+    module = task.module(record.config, shape)
+    return explain(module, arrays=arrays, target=cuda_target(record.arch))
+
+
+def record_module(record: Record, operator: Operator | None = None) -> tvm.IRModule:
+    """Schedule a record's kernel again, on a shape cut down as for counting.
+
+    Raises
+    ------
+    ScheduleError
+        If the operator is unknown, or has other knobs now.
+    """
+    task, shape = _counted(record, operator)
+    return task.module(record.config, shape)
+
+
+def _counted(record: Record, operator: Operator | None) -> tuple[Task, tuple[int, ...]]:
+    """A record's task, and the shape at which its kernel is counted."""
     workload = record.workload
+    chosen = operator or workload.operator
     target = cuda_target(record.arch)
-    task = make_task(workload.operator, workload.shape, workload.dtype, record.seed, target)
+    task = make_task(chosen, workload.shape, workload.dtype, record.seed, target)
     task.operator.check_config(record.config)
-    shape = task.sub_shape(COUNTED_EXTENT, task.operator.parallel)
-    return task.module(record.config, shape), task.argument_shapes(shape)
+    return task, task.sub_shape(COUNTED_EXTENT, task.operator.parallel)

@@ -10,6 +10,7 @@ what :mod:`tvm_layout_ext.tune.design` does when the search asks for a neighbour
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..transform.mark_annotated import KNOB_PREFIX
 from .knobs import Config, Knob
 from .task import Task
 
-__all__ = ["config_of", "traced"]
+__all__ = ["config_of", "program_of", "traced", "without_knobs"]
 
 _SAMPLE, _ANNOTATE = "SampleCategorical", "Annotate"
 
@@ -89,3 +90,25 @@ def _in_trace(trace: s_tir.Trace) -> dict[str, int]:
         elif inst.kind.name == _ANNOTATE and str(inst.attrs[0]).startswith(KNOB_PREFIX):
             noted[str(inst.attrs[0])] = drawn[inst.inputs[1]]
     return noted
+
+
+def program_of(trace: s_tir.Trace) -> str:
+    """12 hexadecimal digits that tell traces apart, also one that was stored and replayed."""
+    return hashlib.sha256(str(trace).encode()).hexdigest()[:12]
+
+
+def without_knobs(trace: s_tir.Trace) -> s_tir.Trace:
+    """Take out of a trace what :func:`traced` added to it: the samples of its knobs."""
+    noted = [
+        inst
+        for inst in trace.insts
+        if inst.kind.name == _ANNOTATE and str(inst.attrs[0]).startswith(KNOB_PREFIX)
+    ]
+    drawn = {inst.inputs[1] for inst in noted}
+    kept = [
+        inst
+        for inst in trace.insts
+        if inst not in noted and not (inst.kind.name == _SAMPLE and inst.outputs[0] in drawn)
+    ]
+    decisions = {inst: trace.decisions[inst] for inst in kept if inst in trace.decisions}
+    return s_tir.Trace(kept, decisions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..errors import RecordError
 from .backend import Backend, ReportedError, failure_text, try_one
 from .knobs import Config
 from .measurement import Measurement
@@ -31,6 +32,8 @@ class Checked:
         What they gave; None if it failed or was not run.
     failure : str or None
         Why the winner failed, as ``<ErrorClass>: <sentence>``.
+    default_failure : str or None
+        The same of the default; of a user's schedule also that the log has no program of it.
     """
 
     record: Record
@@ -38,6 +41,7 @@ class Checked:
     winner: Measurement | None
     default: Measurement | None
     failure: str | None = None
+    default_failure: str | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -71,7 +75,8 @@ def check(record: Record, runner: str = "auto", operator: Operator | None = None
         As of :func:`tune`; ``"auto"``: the simulator for a modelled record, else a GPU if there
         is one.
     operator : Operator, optional
-        By default the one of that name in ``schedules/``.
+        By default the one of that name in ``schedules/``; for a function or a schedule of one's own
+        :meth:`.Programs.operator` has it.
 
     Raises
     ------
@@ -102,7 +107,7 @@ def _against_default(record: Record, backend: Backend, task: Task, winner: Measu
         return Checked(record, backend.name, winner, winner)
     try:
         _, default = try_one(backend, task, config)
-    except ReportedError:
-        return Checked(record, backend.name, winner, None)
+    except (ReportedError, RecordError) as error:
+        return Checked(record, backend.name, winner, None, default_failure=failure_text(error))
     again = backend.remeasure([record.config, config])
     return Checked(record, backend.name, again[0] or winner, again[1] or default)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
 from ..errors import LayoutExtError
-from .candidate import config_of, traced
+from .candidate import config_of, program_of, traced
 from .knobs import Config, Refusal
 from .limits import SCHEDULE, over_limits
 from .task import Task
@@ -69,7 +68,7 @@ class Candidates:
         sch = self.schedule(config) if self.task.operator.judged_late else None
         if sch is None or sch.trace is None:
             return None
-        return hashlib.sha256(str(sch.trace).encode()).hexdigest()[:12]
+        return program_of(sch.trace)
 
     def _judged(self, config: Config, key: tuple[Any, ...]) -> s_tir.Schedule | None:
         late = self.task.operator.judged_late

@@ -86,7 +86,8 @@ def export(
     target : str or tvm.target.Target, optional
         By default a record's own architecture, else :func:`tvm_layout_ext.default_target`.
     operator : Operator, optional
-        Of a record whose operator is none of ``schedules/``.
+        Of a record whose operator is none of ``schedules/``; for a function or a schedule of one's
+        own :meth:`.Programs.operator` has it.
 
     Raises
     ------

@@ -101,7 +101,8 @@ def replay(record: Record, runner: str = "auto", operator: Operator | None = Non
     runner : str
         ``"auto"``: the record's own, or the simulator if that needs a GPU and there is none.
     operator : Operator, optional
-        By default the one of that name in ``schedules/``.
+        By default the one of that name in ``schedules/``; for a function or a schedule of one's own
+        :meth:`.Programs.operator` has it.
 
     Raises
     ------

@@ -112,7 +112,7 @@ def test_an_operator_of_ones_own_is_shown_without_its_kernel() -> None:
 def test_whatever_a_kernel_raises_is_a_sentence_on_the_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(_record: object) -> None:
+    def broken(_record: object, _operator: object) -> None:
         raise RuntimeError("Traceback\nCheck failed: <x> is not bound")
 
     monkeypatch.setattr("tvm_layout_ext.report.page.kernel.explain_record", broken)

@@ -6,9 +6,13 @@ import re
 from dataclasses import dataclass, field
 from math import prod
 
+import tvm
+from tvm.target import Target
+
 from ...errors import LayoutExtError
 from ...layout import SwizzledSharedLayout
 from ...target import cuda_target
+from ...tune.programs import Programs
 from ...tune.records import Record
 from ..banks import bank_picture
 from ..explain import (
@@ -72,17 +76,20 @@ class Kernel:
     shared_heads: tuple[str, ...] = SHARED_HEADS
 
 
-def kernel_of(record: Record, *, pictures: bool) -> Kernel:
+def kernel_of(record: Record, programs: Programs | None = None, *, pictures: bool) -> Kernel:
     """Build a record's kernel again and tell of it; what cannot be told has its reason.
 
     Parameters
     ----------
     record : Record
+    programs : Programs, optional
+        Of its log; by default records of ready schedules alone have a kernel.
     pictures : bool
         Whether to draw layouts, banks and pipeline, too.
     """
     try:
-        found = explain_record(record)
+        operator = programs.operator(record) if programs is not None else None
+        found = explain_record(record, operator)
         told = Kernel(
             accesses=access_table(found.rows),
             shared=[shared_cells(buffer) for buffer in found.shared],
@@ -91,7 +98,9 @@ def kernel_of(record: Record, *, pictures: bool) -> Kernel:
             hazards=found.hazards,
             decisions=[str(decision) for decision in found.decisions],
         )
-        return _drawn(told, found, record) if pictures else told
+        if not pictures:
+            return told
+        return _drawn(told, found, record_module(record, operator), cuda_target(record.arch))
     except LayoutExtError as error:
         return Kernel(problem=f"Its kernel cannot be explained: {error}")
     except Exception as error:
@@ -100,21 +109,16 @@ def kernel_of(record: Record, *, pictures: bool) -> Kernel:
         return Kernel(problem=f"Its kernel cannot be built: {type(error).__name__}: {lines[-1]}")
 
 
-def _drawn(told: Kernel, found: Explanation, record: Record) -> Kernel:
+def _drawn(told: Kernel, found: Explanation, module: tvm.IRModule, target: Target) -> Kernel:
+    charts = explain_pipeline(module, target=target)
     return Kernel(
         **{
             **vars(told),
             "layouts": _layouts(found),
             "banks": bank_picture(found.banks) if found.banks else "",
-            "pipeline": _pipeline(record),
+            "pipeline": charts.svg() if charts.charts else "",
         }
     )
-
-
-def _pipeline(record: Record) -> str:
-    module, _ = record_module(record)
-    charts = explain_pipeline(module, target=cuda_target(record.arch))
-    return charts.svg() if charts.charts else ""
 
 
 def _layouts(found: Explanation) -> list[Picture]:

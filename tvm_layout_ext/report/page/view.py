@@ -12,7 +12,8 @@ from ...target import cuda_target
 from ...tune.cost import FORMULA
 from ...tune.cubin import CompileError, PtxasError
 from ...tune.knobs import describe
-from ...tune.operator import find_operator
+from ...tune.operator import Operator, find_operator
+from ...tune.programs import Programs
 from ...tune.pruned import Pruned
 from ...tune.ranking import best_first
 from ...tune.records import Record
@@ -93,6 +94,7 @@ def workloads(
     kernels: bool = True,
     told: Callable[[str], None] | None = None,
     pruned: Sequence[Pruned] = (),
+    programs: Programs | None = None,
 ) -> list[Workload]:
     """Gather what the page shows, in the order in which workloads appear in the log.
 
@@ -105,6 +107,9 @@ def workloads(
         Called with each workload's title before it is worked on: kernels take seconds.
     pruned : sequence of Pruned
         What the log has of the spaces of users' schedules, the latest last.
+    programs : Programs, optional
+        Of the log, which also knows the kernels of users' functions and schedules; by default only
+        those of ready schedules are explained.
     """
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
@@ -114,19 +119,27 @@ def workloads(
     for index, group in enumerate(groups.values(), 1):
         if told is not None:
             told(f"{group[0].workload} on {group[0].device}")
-        views.append(_workload(index, group, kernels, pruned))
+        views.append(_workload(index, group, kernels, pruned, programs))
     return views
 
 
-def _workload(index: int, group: list[Record], kernels: bool, pruned: Sequence[Pruned]) -> Workload:
+def _workload(
+    index: int,
+    group: list[Record],
+    kernels: bool,
+    pruned: Sequence[Pruned],
+    programs: Programs | None,
+) -> Workload:
     ranked = best_first(group)
     winner = ranked[0] if ranked[0].score is not None else None
     default = next((record for record in group if record.trial == 0), None)
     named = [("default", default), ("winner", winner)]
     points = [(name, record) for name, record in named if record is not None]
-    space, left_out = _space(group[0], pruned)
     built, unbuilt = _failures(group)
     first = group[0]
+    # Of a trial that failed no program was kept.
+    operator = _Late(winner or first, programs)
+    space, left_out = _space(winner or first, pruned, operator)
     title = " ".join(str(first.workload).split())
     return Workload(
         slug="_".join([str(index), *title.split()[:-1]]),
@@ -135,7 +148,7 @@ def _workload(index: int, group: list[Record], kernels: bool, pruned: Sequence[P
         measured=first.measured,
         table=trial_table(ranked, winner),
         curve=convergence(group),
-        roof=roofline(points, *_work(group)),
+        roof=roofline(points, *_work(group, operator)),
         winner=winner,
         default=default,
         facts=_facts(group, winner, default),
@@ -144,30 +157,40 @@ def _workload(index: int, group: list[Record], kernels: bool, pruned: Sequence[P
         refused=left_out + unbuilt,
         space=space,
         failures=built,
-        before=_kernel(default, kernels, pictures=False),
-        after=_kernel(winner, kernels, pictures=True),
+        before=kernel_of(default, programs, pictures=False) if kernels and default else None,
+        after=kernel_of(winner, programs, pictures=True) if kernels and winner else None,
         formula="" if first.measured else FORMULA,
     )
 
 
-def _kernel(record: Record | None, kernels: bool, *, pictures: bool) -> Kernel | None:
-    return kernel_of(record, pictures=pictures) if record is not None and kernels else None
+@dataclass(frozen=True)
+class _Late:
+    """The operator of a record, which is looked up where it is needed."""
+
+    record: Record
+    programs: Programs | None
+
+    def find(self) -> Operator:
+        """Raise LayoutExtError if nobody knows it."""
+        if self.programs is not None:
+            return self.programs.operator(self.record)
+        return find_operator(self.record.workload.operator)
 
 
-def _work(group: Sequence[Record]) -> tuple[float, float]:
+def _work(group: Sequence[Record], late: _Late) -> tuple[float, float]:
     """Arithmetic operations and least traffic of a workload; zeros if nobody knows."""
     workload = group[0].workload
     for record in group:
         if record.median and record.gbps is not None and record.tflops is not None:
             return record.tflops * record.median * 1e12, record.gbps * record.median * 1e9
     try:
-        operator = find_operator(workload.operator)
+        operator = late.find()
     except LayoutExtError:
         return 0.0, 0.0
     return operator.flops(workload.shape), operator.traffic(workload.shape, workload.dtype)
 
 
-def _space(record: Record, pruned: Sequence[Pruned]) -> tuple[str, list[list[str]]]:
+def _space(record: Record, pruned: Sequence[Pruned], late: _Late) -> tuple[str, list[list[str]]]:
     """A sentence on the legal space, and what each rule left out of it."""
     workload = record.workload
     if mine := next((one for one in reversed(pruned) if one.is_of(record)), None):
@@ -176,9 +199,11 @@ def _space(record: Record, pruned: Sequence[Pruned]) -> tuple[str, list[list[str
             f"{sum(mine.refused.values()):,} were left out before building."
         )
         return text, _left_out(mine.refused, mine.reasons)
+    if record.program is not None:
+        return "Not known: a log has the programs of a user's trials, not the other candidates.", []
     try:
         target = cuda_target(record.arch)
-        task = make_task(workload.operator, workload.shape, workload.dtype, record.seed, target)
+        task = make_task(late.find(), workload.shape, workload.dtype, record.seed, target)
     except LayoutExtError as error:
         return f"Not known: {error}", []
     space = task.space
