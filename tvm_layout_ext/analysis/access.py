@@ -8,8 +8,9 @@ sums in them (quotients, loads, xor) keep their regular loops and are irregular 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any
 
 import tvm
@@ -19,8 +20,8 @@ from tvm.tirx import IterVar
 
 from ..hardware import MAX_ACCESS_BYTES
 from .assumptions import NO_ASSUMPTIONS, Assumptions, Prover, read_assumptions
-from .atomics import atomic_of
 from .axis_info import power_of_two_in
+from .block_body import Reference, read_body, without_lets
 from .conditions import compares_values
 from .index_info import IndexAnalyzer
 from .tir import depends_on, loads_in, substitute
@@ -82,6 +83,8 @@ class Access:
         Elements of the longest vector that can be compiled.
     indices : tuple of PrimExpr
         One for each dim of the buffer, in the variables of the loops.
+    conditions : tuple of PrimExpr
+        Of the ``if`` statements around it, each of which must hold, in the variables of the loops.
     """
 
     buffer: Any
@@ -91,23 +94,24 @@ class Access:
     assumptions: Assumptions = NO_ASSUMPTIONS
     most_lanes: int = MAX_ACCESS_BYTES
     indices: tuple[Any, ...] = ()
+    conditions: tuple[Any, ...] = ()
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Name of the buffer."""
         return str(self.buffer.name)
 
-    @property
+    @cached_property
     def scope(self) -> str:
         """Memory of the buffer: ``global``, ``shared``, ``local``, ..."""
         return str(self.buffer.scope())
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Bytes of an element."""
         return element_bytes(self.buffer)
 
-    @property
+    @cached_property
     def alignment(self) -> int:
         """Power of two, in bytes, that divides the base address."""
         declared = power_of_two_in(int(self.buffer.ty.data_alignment) or self.bytes)
@@ -189,6 +193,18 @@ class Nest:
         guard = self.predicate
         return not (isinstance(guard, tirx.IntImm) and bool(guard.value))
 
+    @property
+    def conditions(self) -> tuple[Any, ...]:
+        """Conditions of all ``if`` statements around accesses, each once."""
+        found: list[Any] = []
+        for access in self.accesses:
+            found += [
+                condition
+                for condition in access.conditions
+                if not any(tvm_ffi.structural_equal(condition, other) for other in found)
+            ]
+        return tuple(found)
+
     def position(self, loop: Loop) -> int:
         """Where a loop stands among those of the nest, the outermost 0."""
         return next(at for at, own in enumerate(self.loops) if own is loop)
@@ -204,7 +220,12 @@ class Nest:
 
 def element_bytes(buffer: Any) -> int:
     """Bytes of an element; sub-byte types count as one."""
-    return max(1, int(tvm.DataType(str(buffer.dtype)).itemsize))
+    return _type_bytes(str(buffer.dtype))
+
+
+@cache
+def _type_bytes(dtype: str) -> int:
+    return max(1, int(tvm.DataType(dtype).itemsize))
 
 
 def read_nest(sch: Any, block: Any) -> Nest:
@@ -223,11 +244,10 @@ def read_nest(sch: Any, block: Any) -> Nest:
     pairs = zip(stmt.iter_vars, realize.iter_values, strict=True)
     values = {it.var: value for it, value in pairs}
     assumptions = _assumptions(sch, block)
-    lanes = _TRUTH_LANES if compares_values(stmt.body) else MAX_ACCESS_BYTES
+    lanes = _TRUTH_LANES if compares_values(without_lets(stmt.body)) else MAX_ACCESS_BYTES
     facts: dict[str, Any] = {"assumptions": assumptions, "most_lanes": lanes}
     accesses = tuple(
-        replace(_access(buffer, kind, indices, values, loops), **facts)
-        for buffer, kind, indices in _raw_accesses(stmt.body)
+        replace(_access(reference, values, loops), **facts) for reference in read_body(stmt.body)
     )
     return Nest(stmt, loops, accesses, realize.predicate, assumptions)
 
@@ -284,31 +304,9 @@ def _holds_one(ref: Any) -> bool:
     return isinstance(body, s_tir.SBlockRealize)
 
 
-def _raw_accesses(body: Any) -> Iterator[tuple[Any, str, Sequence[Any]]]:
-    found: list[tuple[Any, str, Sequence[Any]]] = []
-    updated = atomic_of(body)
-
-    def look(load: Any) -> None:
-        kind = "atomic" if updated is not None and load.same_as(updated) else "load"
-        found.append((load.source, kind, load.indices))
-
-    tvm_ffi.structural_walk(
-        body,
-        [
-            (tvm.ir.TensorLoad, look),
-            (
-                tirx.BufferStore,
-                lambda store: found.append((store.buffer, "store", store.indices)),
-            ),
-        ],
-    )
-    return iter(found)
-
-
-def _access(
-    buffer: Any, kind: str, indices: Sequence[Any], values: dict[Any, Any], loops: Sequence[Loop]
-) -> Access:
-    at = tuple(substitute(index, values) for index in indices)
+def _access(reference: Reference, values: dict[Any, Any], loops: Sequence[Loop]) -> Access:
+    buffer, kind = reference.buffer, reference.kind
+    at = tuple(substitute(reference.indices, values))
     analyzer = tvm.sym.Analyzer()
     for loop in loops:
         # A loop of one iteration keeps its step: it goes on where the next one ends.
@@ -316,7 +314,8 @@ def _access(
             analyzer.bind(loop.var, tvm.ir.Range.from_min_extent(0, loop.extent))
     offset = analyzer.simplify(_flat(buffer, at))
     steps = steps_of(offset, [loop.var for loop in loops])
-    return Access(buffer, kind, offset, steps, indices=at)
+    holds = tuple(substitute(reference.conditions, values))
+    return Access(buffer, kind, offset, steps, indices=at, conditions=holds)
 
 
 def _flat(buffer: Any, indices: Sequence[Any]) -> Any:
@@ -341,12 +340,19 @@ def _dense(shape: list[Any]) -> list[Any]:
 def steps_of(value: Any, variables: list[Any]) -> tuple[Any, ...]:
     """By how much one step of each loop moves a value, None where that differs."""
     analyzer = tvm.sym.Analyzer()
-    return tuple(_step(value, var, variables, analyzer) for var in variables)
+    used = tirx.analysis.undefined_vars(value)
+    moving = [any(var.same_as(one) for one in used) for var in variables]
+    # One answer for all loops that do not occur in the value, of which there are many.
+    still = None if all(moving) else _step(value, value, variables, analyzer)
+    return tuple(
+        _step(substitute(value, {var: var + 1}), value, variables, analyzer) if moves else still
+        for var, moves in zip(variables, moving, strict=True)
+    )
 
 
-def _step(offset: Any, var: Any, variables: list[Any], analyzer: Any) -> Any:
+def _step(moved: Any, offset: Any, variables: list[Any], analyzer: Any) -> Any:
     """Difference of the offset over one step of a loop, if it is the same everywhere."""
-    step = analyzer.simplify(substitute(offset, {var: var + 1}) - offset)
+    step = analyzer.simplify(moved - offset)
     if isinstance(step, tirx.IntImm):
         return int(step)
     if loads_in(step):

@@ -38,6 +38,10 @@ def distinct_rows(rows: Any) -> tuple[Any, Any, Any]:
 def pieces(addresses: Any, active: Any, width: int, piece: int) -> Any:
     """Numbers of all ``piece``-byte units each row touches, with -1 for inactive threads."""
     first = addresses // piece
+    aligned = piece % width == 0 or width % piece == 0
+    if aligned and not (addresses % min(width, piece)).any():
+        units = first[:, :, None] + np.arange(max(1, width // piece))
+        return np.where(active[:, :, None], units, NOTHING).reshape(len(addresses), -1)
     last = (addresses + width - 1) // piece
     span = int((last - first)[active].max(initial=0)) + 1
     units = first[:, :, None] + np.arange(span)
@@ -81,12 +85,10 @@ def request_wavefronts(
 def _phase_wavefronts(words: Any) -> Any:
     """Most distinct words in one bank, for each row of word numbers."""
     ordered = np.sort(words, axis=1)
-    fresh = np.ones(ordered.shape, bool)
-    fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    fresh &= ordered != NOTHING
-    rows = np.broadcast_to(np.arange(len(words))[:, None], ordered.shape)
-    slots = rows[fresh] * NUM_BANKS + ordered[fresh] % NUM_BANKS
-    loads = np.bincount(slots, minlength=len(words) * NUM_BANKS)
+    fresh = ordered != NOTHING
+    fresh[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+    slots = np.arange(len(words))[:, None] * NUM_BANKS + ordered % NUM_BANKS
+    loads = np.bincount(slots[fresh], minlength=len(words) * NUM_BANKS)
     return loads.reshape(-1, NUM_BANKS).max(axis=1)
 
 

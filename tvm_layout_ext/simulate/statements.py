@@ -33,16 +33,24 @@ _LEAVES = ("tirx.break_loop", "tirx.continue_loop", "tirx.thread_return")
 
 def _needs_program(statement: Any) -> bool:
     """Whether threads may part company in a statement: it synchronises, has while, or is left."""
+    if isinstance(statement, tirx.BufferStore | tirx.Bind | tirx.AllocBuffer | tirx.DeclBuffer):
+        return False
+    if isinstance(statement, tirx.Evaluate):
+        return isinstance(statement.value, ir.Call) and _parts(statement.value)
     found: list[Any] = []
 
     def look(call: Any) -> None:
-        name = op_name(call)
-        if name in _LEAVES or name in _BLOCK_BARRIERS or _syncs(call):
+        if _parts(call):
             found.append(call)
 
     kinds = (tirx.While, tirx.Break, tirx.Continue, tirx.Return)
     tvm_ffi.structural_walk(statement, [(ir.Call, look), *[(kind, found.append) for kind in kinds]])
     return bool(found)
+
+
+def _parts(call: Any) -> bool:
+    name = op_name(call)
+    return name in _LEAVES or name in _BLOCK_BARRIERS or _syncs(call)
 
 
 def _syncs(call: Any) -> bool:

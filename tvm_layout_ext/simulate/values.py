@@ -64,9 +64,18 @@ def split_type(dtype: str) -> tuple[np.dtype[Any], int]:
     return _TYPES[match.group(1)], int(match.group(2) or 1)
 
 
+#: TVM's types by handle, with what they are here. TVM has each once; they are kept, so that no
+#: other gets the handle. To read the name of one takes longer than to compile its expression.
+_SEEN: dict[int, tuple[Any, tuple[np.dtype[Any], int]]] = {}
+
+
 def numpy_type(expr: Any) -> tuple[np.dtype[Any], int]:
     """NumPy type and vector lanes of a TIR expression."""
-    return split_type(str(expr.ty.dtype))
+    ty = expr.ty
+    seen = _SEEN.get(ty.__chandle__())
+    if seen is None:
+        seen = _SEEN[ty.__chandle__()] = ty, split_type(str(ty.dtype))
+    return seen[1]
 
 
 @cache

@@ -136,7 +136,7 @@ def _merge(sch: Any, block: Any, nest: Nest, mapping: Mapping) -> None:
     def index_map(*iters: Any) -> list[Any]:
         return [_flat([(iters[i], nest.loops[i].extent) for i in group]) for group in where]
 
-    sch.transform_block_layout(block, _map_of(index_map, nest))
+    sch.transform_block_layout(block, _map_of(index_map, [loop.var for loop in nest.loops]))
 
 
 def _flat(parts: Sequence[tuple[Any, Any]]) -> Any:
@@ -146,11 +146,15 @@ def _flat(parts: Sequence[tuple[Any, Any]]) -> Any:
     return value
 
 
-def _map_of(function: Any, nest: Nest) -> Any:
+def _map_of(function: Any, variables: Sequence[Any]) -> Any:
     """Make an index map in the loops' own type: TVM does not see through casts of symbols."""
-    wide = any(str(loop.var.ty) == "int64" for loop in nest.loops)
+    wide = any(str(var.ty) == "int64" for var in variables)
     index_dtype = "int64" if wide else "int32"
-    return tirx.IndexMap.from_func(function, ndim=len(nest.loops), index_dtype=index_dtype)
+    return tirx.IndexMap.from_func(function, ndim=len(variables), index_dtype=index_dtype)
+
+
+def _variables(sch: Any, block: Any) -> list[Any]:
+    return [sch.get(loop).loop_var for loop in sch.get_loops(block)]
 
 
 def _check_shared(plan: Plan, limit: int) -> None:
@@ -211,7 +215,7 @@ def _cache(sch: Any, block: Any, name: str, dims: Sequence[int], scope: str) -> 
     def index_map(*iters: Any) -> list[Any]:
         return [iters[dim] for dim in dims]
 
-    index_map_of = _map_of(index_map, read_nest(sch, block))
+    index_map_of = _map_of(index_map, _variables(sch, block))
     return sch.reindex_cache_read(block, reads.index(name), scope, index_map_of)
 
 
@@ -240,7 +244,7 @@ def _write_out(
     ]
     out = block
     if walk.lanes == WARP_SIZE:
-        same = _map_of(lambda *i: list(i), read_nest(sch, block))
+        same = _map_of(lambda *i: list(i), _variables(sch, block))
         out = sch.reindex_cache_write(block, 0, "local", same)
     loops = dict(enumerate(sch.get_loops(out)))
     grid_loops, fused, units = _walk_loops(sch, loops, walk, plan.tile, list(loops))
