@@ -146,6 +146,18 @@ for edge in own.edges():
 # one bank; one float more a row, and each lane has a bank of its own. The model takes the tile of
 # 16 all the same: its 64 blocks keep four times as many multiprocessors busy as the 16 blocks of
 # the other, and that saves more than its conflicts cost. Whether a GPU agrees, only a GPU can say.
+#
+# The log has neither the function nor the schedule as Python, but TVM's database in its folder has
+# the function and the trace of each trial. So the commands take such records as any others::
+#
+#     tvm-layout replay log --id ID
+#     tvm-layout check log
+#     tvm-layout export log --id ID -o turn
+#
+# What a kernel gives is compared with what the unscheduled function gives on the CPU, as when it
+# was tuned.
+
+app(["replay", str(LOG), "--id", own.best.id], standalone_mode=False)
 
 ######################################################################
 # The report

@@ -208,5 +208,8 @@ def test_tuning_finds_the_padding_and_applies_what_it_found(
     assert names["own"].best.conflict_model["blocks"] == 4 * tiles
     assert names["best"].applied[0].how == "recorded"
     assert "192x96 by the nearest shape: right" in printed
+    assert f"right on {names['own'].best.workload}" in printed
+    assert "counters: the same as recorded" in printed
     assert "2 workloads in " in printed
+    assert "cannot be explained" not in (tmp_path / "report.html").read_text()
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")

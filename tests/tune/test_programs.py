@@ -319,5 +319,25 @@ def test_of_two_schedules_with_the_same_knobs_each_has_its_own(tmp_path: Path) -
             tvm.ir.assert_structural_equal(rebuilt(tmp_path, record), want)
 
 
+def test_a_trace_of_another_function_is_refused(tmp_path: Path) -> None:
+    """A schedule may return one that does not start from the function it was given."""
+
+    def elsewhere(_: s_tir.Schedule, config: Config) -> s_tir.Schedule:
+        A = te.placeholder((64, 64), "float32", name="A")
+        D = te.compute((64, 64), lambda i, j: A[j, i] * 2.0, name="D")
+        plain = te.create_prim_func([A, D]).with_attr("global_symbol", "main")
+        sch = s_tir.Schedule(tvm.IRModule({"main": plain}))
+        sch.auto_coalesce("D", num_threads=config["threads"])
+        return sch
+
+    knobs = [knob("threads", (64,))]
+    result = tune(turned(), schedule=elsewhere, knobs=knobs, runner="simulate", log=tmp_path)
+    assert result.best is not None
+    with pytest.raises(
+        RecordError, match="none of the 1 trial, 1 of which TVM cannot replay, that"
+    ):
+        Programs(tmp_path).operator(result.best)
+
+
 def test_ready_schedules_need_no_database(tmp_path: Path) -> None:
     assert Programs(tmp_path / "none").operator(make_record()).name == "transpose"

@@ -11,6 +11,7 @@ from .generic import operator_of
 from .knobs import Knob, knob
 from .module import tune_module
 from .operator import Operator, find_operator, known_operators
+from .programs import Programs
 from .records import Log, Record
 from .search import Result, tune
 
@@ -20,6 +21,7 @@ __all__ = [
     "Knob",
     "Log",
     "Operator",
+    "Programs",
     "Record",
     "Result",
     "apply_best",

@@ -200,10 +200,12 @@ class Programs:
             if trace is not None and program_of(trace) == record.program:
                 return without_knobs(trace)
         trials = "trial" if len(entries) == 1 else "trials"
+        lost = sum(self._replay(one) is None for one in entries)
+        unread = f", {lost} of which TVM cannot replay," if lost else ""
         raise RecordError(
             f"Record {record.id} of {record.workload.operator} is of program {record.program}, and "
-            f"none of the {len(entries)} {trials} that the database in {self.folder} has of it is"
-            f"{self._corrupt()}."
+            f"none of the {len(entries)} {trials}{unread} that the database in {self.folder} has "
+            f"of it is{self._corrupt()}."
         )
 
     def _replay(self, one: Stored) -> s_tir.Trace | None:

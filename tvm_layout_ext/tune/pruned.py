@@ -1,8 +1,8 @@
 """What scheduling has told of a user's space: a line a run beside the records of a log.
 
-Spaces of ready schedules are told again from the knobs. A user's schedule is not in the log, so
-what its candidates were refused for is written down in ``pruned.json``, from where the report has
-it.
+Spaces of ready schedules are told again from the knobs. Of a user's schedule a log has the trials
+that worked (:mod:`.programs`) and not what makes the others, so what its candidates were refused
+for is written down in ``pruned.json``, from where the report has it.
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ class Record:
         :attr:`tvm_layout_ext.tune.measure.Measured.phases`.
     program : str, optional
         12 hexadecimal digits of a user's schedule as this configuration made it; None where it made
-        none, and for ready schedules, which :attr:`code_versions` tells.
+        none, and for ready schedules, which :attr:`code_versions` tells. By it
+        :class:`.programs.Programs` finds the trace in the database.
     id : str
         12 hexadecimal digits made of :attr:`group` and the configuration; nobody gives it.
     """

@@ -200,7 +200,8 @@ def tune(
         measures where there is a GPU.
     log : path, optional
         Folder to which each trial is appended at once, as a line of JSON and as a record of TVM's
-        database; trials already in it are not run again.
+        database; trials already in it are not run again. Of a function and a schedule of your own
+        the database has what ``replay``, ``check``, ``export`` and ``report`` need.
     seed : int
         Of the search and of the input values.
     strategy : str
