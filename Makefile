@@ -7,6 +7,9 @@ STAMP := $(VENV)/.installed
 JOBS ?= 3
 # Files in the order of tests/conftest.py, long ones first; xdist's own, by tests, has them last.
 DIST := --dist loadfile --no-loadscope-reorder
+# Workers take all cores. Hundreds of processes start: the package and the tests are compiled once.
+test test-all: export OMP_NUM_THREADS := 1
+test test-all: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-all lint types contracts check clean
 

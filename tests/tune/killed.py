@@ -1,12 +1,13 @@
-"""A run of the tuner to be killed: ``python -m tests.tune.killed FOLDER TRIALS``.
+"""A run of the tuner to be killed.
 
-Prints the id of each trial after it was written down. Candidates cost next to nothing.
+It tells the id of each trial after it was written down. Candidates cost next to nothing.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from multiprocessing.connection import Connection
 
 from tests.tune.helpers import make_model
 from tvm_layout_ext.tune import Record, tune
@@ -30,18 +31,14 @@ class Quick:
         return str(task.workload)
 
 
-def tell(record: Record, _done: int, _total: int) -> None:
-    print(record.id, flush=True)
-
-
-def main() -> None:
-    folder, trials = sys.argv[1], int(sys.argv[2])
+def main(folder: str, trials: int, there: Connection) -> None:
+    """Tune a transpose; send ``started``, the ids, and ``finished``."""
     steps = vars(sys.modules[Run.__module__])
     steps |= {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}
-    print("started", flush=True)
+
+    def tell(record: Record, _done: int, _total: int) -> None:
+        there.send_bytes(record.id.encode())
+
+    there.send_bytes(b"started")
     tune("transpose", shape=(64, 64), trials=trials, runner=Quick(), log=folder, progress=tell)
-    print("finished", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    there.send_bytes(b"finished")
