@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -136,15 +137,30 @@ def place_tile(
     put : int, optional
         Elements that a thread puts down at once, if not all that it brings at once.
     """
+    known = tuple(sorted((cut or {}).items()))
+    return _place_tile(tuple(tile), tuple(order), into, out, size, known, put)
+
+
+# A block is planned on trial, and again once the plan has won.
+@lru_cache(maxsize=1 << 10)
+def _place_tile(
+    tile: tuple[int, ...],
+    order: tuple[int, ...],
+    into: Walk,
+    out: Walk,
+    size: int,
+    ends: tuple[tuple[int, int | None], ...],
+    put: int | None,
+) -> tuple[SharedTile, int]:
     best, least = None, _ANY
-    cut = cut or {}
+    cut = dict(ends)
 
     def count(place: SharedTile, most: int) -> int:
         found = conflicts((into, out), tile, place, size, most=most, put=put)
         return found or _part_warp_conflicts(tile, place, out, size, cut)
 
     for images in swizzles(tile, order, into, out, size, cut, put):
-        place = SharedTile(tuple(order), images)
+        place = SharedTile(order, images)
         found = count(place, least)
         if found < least:
             best, least = place, found

@@ -8,6 +8,7 @@ from typing import Any
 from tvm import s_tir
 
 from .. import decisions
+from .._compat import quick_type_checks
 from ..errors import ScheduleError
 from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES
 from ..transform.auto_coalesce import COALESCE, Outcome, Request, coalesce
@@ -134,7 +135,8 @@ def auto_coalesce(
     request = Request(num_threads, vector_bytes, stage)
     found = _find(sch, block)
     before = sch.copy()
-    outcome = coalesce(sch, found, request)
+    with quick_type_checks():
+        outcome = coalesce(sch, found, request)
     notes = sch.get(found).annotations
     if outcome.path != "copy" or SWIZZLE in notes or COALESCE in notes:
         return outcome

@@ -71,10 +71,10 @@ def mask_and(mask: Any, condition: Any) -> Any:
 
 def lift(function: Callable[..., Any], *codes: Code) -> Code:
     """Apply a NumPy function to the values of codes; poison of any makes the result poison."""
-    rank = 0
+    rank, taint = 0, False
     for code in codes:
-        rank |= code.rank
-    if not any(code.taint for code in codes):
+        rank, taint = rank | code.rank, taint or code.taint
+    if not taint:
         return Code(_lift_clean(function, [c.run for c in codes]), rank)
     pairs = [c.pair for c in codes]
     if len(pairs) == 2:
