@@ -21,7 +21,7 @@ from tvm.tirx import IterVar
 from ..hardware import MAX_ACCESS_BYTES
 from .assumptions import NO_ASSUMPTIONS, Assumptions, Prover, read_assumptions
 from .axis_info import power_of_two_in
-from .block_body import Reference, read_body, without_lets
+from .block_body import Reference, binds_truth, read_body, without_lets
 from .conditions import compares_values
 from .index_info import IndexAnalyzer
 from .tir import depends_on, loads_in, substitute
@@ -85,6 +85,10 @@ class Access:
         One for each dim of the buffer, in the variables of the loops.
     conditions : tuple of PrimExpr
         Of the ``if`` statements around it, each of which must hold, in the variables of the loops.
+    own_conditions : tuple of PrimExpr
+        The same in the block's iterators.
+    axes : tuple of IterVar
+        These iterators.
     """
 
     buffer: Any
@@ -95,6 +99,8 @@ class Access:
     most_lanes: int = MAX_ACCESS_BYTES
     indices: tuple[Any, ...] = ()
     conditions: tuple[Any, ...] = ()
+    own_conditions: tuple[Any, ...] = ()
+    axes: tuple[Any, ...] = ()
 
     @cached_property
     def name(self) -> str:
@@ -244,12 +250,22 @@ def read_nest(sch: Any, block: Any) -> Nest:
     pairs = zip(stmt.iter_vars, realize.iter_values, strict=True)
     values = {it.var: value for it, value in pairs}
     assumptions = _assumptions(sch, block)
-    lanes = _TRUTH_LANES if compares_values(without_lets(stmt.body)) else MAX_ACCESS_BYTES
-    facts: dict[str, Any] = {"assumptions": assumptions, "most_lanes": lanes}
+    facts: dict[str, Any] = {
+        "assumptions": assumptions,
+        "most_lanes": _most_lanes(stmt.body),
+        "axes": tuple(stmt.iter_vars),
+    }
     accesses = tuple(
         replace(_access(reference, values, loops), **facts) for reference in read_body(stmt.body)
     )
     return Nest(stmt, loops, accesses, realize.predicate, assumptions)
+
+
+def _most_lanes(body: Any) -> int:
+    """Elements of the longest vector that TVM can write of a body, whatever its buffers are."""
+    if binds_truth(body):
+        return 1
+    return _TRUTH_LANES if compares_values(without_lets(body)) else MAX_ACCESS_BYTES
 
 
 def _assumptions(sch: Any, block: Any) -> Assumptions:
@@ -306,7 +322,7 @@ def _holds_one(ref: Any) -> bool:
 
 def _access(reference: Reference, values: dict[Any, Any], loops: Sequence[Loop]) -> Access:
     buffer, kind = reference.buffer, reference.kind
-    at = tuple(substitute(reference.indices, values))
+    at = tuple(substitute(index, values) for index in reference.indices)
     analyzer = tvm.sym.Analyzer()
     for loop in loops:
         # A loop of one iteration keeps its step: it goes on where the next one ends.
@@ -314,8 +330,9 @@ def _access(reference: Reference, values: dict[Any, Any], loops: Sequence[Loop])
             analyzer.bind(loop.var, tvm.ir.Range.from_min_extent(0, loop.extent))
     offset = analyzer.simplify(_flat(buffer, at))
     steps = steps_of(offset, [loop.var for loop in loops])
-    holds = tuple(substitute(reference.conditions, values))
-    return Access(buffer, kind, offset, steps, indices=at, conditions=holds)
+    holds = tuple(substitute(condition, values) for condition in reference.conditions)
+    own = reference.conditions
+    return Access(buffer, kind, offset, steps, indices=at, conditions=holds, own_conditions=own)
 
 
 def _flat(buffer: Any, indices: Sequence[Any]) -> Any:

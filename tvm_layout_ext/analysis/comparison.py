@@ -39,7 +39,7 @@ def served_traffic(part: Nest, iterations: int) -> list[Traffic]:
 
 def sectors_per_iteration(traffic: Sequence[Traffic]) -> float:
     """Sectors that one iteration costs, over all accesses; requests carry different numbers."""
-    return sum(t.sectors / t.iterations for t in traffic)
+    return sum(t.share * t.sectors / t.iterations for t in traffic)
 
 
 def worsened(

@@ -10,6 +10,7 @@ from tvm import tirx
 
 from .._compat import CHOICE
 from .access import Nest
+from .block_body import without_lets
 
 __all__ = ["guarded_outside"]
 
@@ -41,7 +42,7 @@ def guarded_outside(nest: Nest) -> str | None:
     analyzer = tvm.sym.Analyzer()
     for axis in nest.block.iter_vars:
         analyzer.bind(axis.var, axis.dom)
-    for load in _guarded(nest.block.body):
+    for load in _guarded(without_lets(nest.block.body)):
         if load.source.scope() not in ("", "global"):
             continue
         for index, extent in zip(load.indices, load.source.shape, strict=True):
@@ -51,7 +52,7 @@ def guarded_outside(nest: Nest) -> str | None:
 
 
 def _guarded(body: Any) -> list[Any]:
-    """Loads in the branches of choices."""
+    """Loads in the branches of choices and of ``if`` statements."""
     found: list[Any] = []
 
     def branches(parts: list[Any]) -> None:
@@ -65,5 +66,9 @@ def _guarded(body: Any) -> list[Any]:
     def select(node: Any) -> None:
         branches([node.true_value, node.false_value])
 
-    tvm_ffi.structural_walk(body, [(tvm.ir.Call, call), (tirx.Select, select)])
+    def chosen(node: Any) -> None:
+        branches([node.then_case, *([] if node.else_case is None else [node.else_case])])
+
+    rules = [(tvm.ir.Call, call), (tirx.Select, select), (tirx.IfThenElse, chosen)]
+    tvm_ffi.structural_walk(body, rules)
     return found

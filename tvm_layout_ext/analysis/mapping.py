@@ -94,12 +94,13 @@ def store_mapping(nest: Nest, loops: Sequence[Loop], most_bytes: int) -> Mapping
 def _mapping(nest: Nest, loops: Sequence[Loop], order: list[Loop], most_bytes: int) -> Mapping:
     accesses = nest.of_scope("global")
     run = merged_run(nest.accesses, nest.loops, order)
-    if nest.is_guarded:
-        run = _unguarded_run(nest.predicate, order[len(order) - run :])
+    guards = [*([nest.predicate] if nest.is_guarded else []), *nest.conditions]
+    for guard in guards:
+        run = _unguarded_run(guard, order[len(order) - run :])
     inner = order[len(order) - run :]
     vector = min(widest_vector(nest, inner, most_bytes), _iterations(loops) // WARP_SIZE)
     vector = _power_of_two_up_to(vector)
-    while vector > 1 and not _one_guard(nest, inner, vector):
+    while vector > 1 and not all(_one_guard(guard, nest, inner, vector) for guard in guards):
         vector //= 2
     if run == len(order):
         vector = _without_rest(vector, inner)
@@ -108,7 +109,7 @@ def _mapping(nest: Nest, loops: Sequence[Loop], order: list[Loop], most_bytes: i
 
 
 def _unguarded_run(guard: Any, run: Sequence[Loop]) -> int:
-    """Count the innermost loops of a run that a block's guard names none of, but at least one."""
+    """Count the innermost loops of a run that a guard names none of, but at least one."""
     named = tirx.analysis.undefined_vars(guard)
     free = 0
     for loop in reversed(run):
@@ -118,12 +119,12 @@ def _unguarded_run(guard: Any, run: Sequence[Loop]) -> int:
     return max(1, free)
 
 
-def _one_guard(nest: Nest, run: Sequence[Loop], vector: int) -> bool:
-    """Whether a block's guard holds for all elements of a vector or for none.
+def _one_guard(guard: Any, nest: Nest, run: Sequence[Loop], vector: int) -> bool:
+    """Whether a guard of a block, or in it, holds for all elements of a vector or for none.
 
     A vector that it cuts goes element by element, with gaps between the lanes.
     """
-    named = tirx.analysis.undefined_vars(nest.predicate)
+    named = tirx.analysis.undefined_vars(guard)
     last = run[-1]
     if not any(last.var.same_as(var) for var in named):
         return True
@@ -133,7 +134,7 @@ def _one_guard(nest: Nest, run: Sequence[Loop], vector: int) -> bool:
         return False
     values = dict(zip((loop.var for loop in loops), np.indices(sizes), strict=True))
     try:
-        holds = np.broadcast_to(evaluate(nest.predicate, values), sizes)
+        holds = np.broadcast_to(evaluate(guard, values), sizes)
     except KeyError:
         return False
     along = next(i for i, loop in enumerate(loops) if loop is last)
@@ -182,7 +183,7 @@ def _walks(access: Access, nest: Nest, loops: Sequence[Loop]) -> bool:
 
 def _cost(accesses: list[Access], order: list[Loop]) -> float:
     counts = (estimate(access, order, 1) for access in accesses)
-    return round(sum(count.sectors for count in counts if count is not None), 3)
+    return round(sum(count.share * count.sectors for count in counts if count is not None), 3)
 
 
 def _disagrees(access: Access, nest: Nest, loops: Sequence[Loop], order: Sequence[Loop]) -> bool:

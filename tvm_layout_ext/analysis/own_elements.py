@@ -40,9 +40,17 @@ def updated_in_place(nest: Nest) -> list[Any]:
         if access.kind != "store" or known:
             continue
         uses = [a for a in nest.accesses if a.buffer.same_as(access.buffer) and a.kind != "atomic"]
-        if len(uses) > 1:
+        if len(uses) > 1 and not _is_one_store(uses):
             found.append(access.buffer)
     return found
+
+
+def _is_one_store(uses: Sequence[Access]) -> bool:
+    """Whether branches of ``if`` statements store to one element, and nothing loads of the buffer.
+
+    TensorIR sees one write then, as of a block with one store.
+    """
+    return all(a.kind == "store" and bool(a.conditions) and _same_element(a, uses[0]) for a in uses)
 
 
 def why_dependent(nest: Nest, buffer: Any) -> str | None:

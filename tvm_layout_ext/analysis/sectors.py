@@ -2,7 +2,8 @@
 
 A block as it is scheduled says which elements the lanes of a warp touch together. A few warps
 spread over the launch and over the serial loops are enough: they are evaluated, lane by lane. Loads
-inside an index are not known: such an access has no count.
+inside an index are not known: such an access has no count. A condition on indices leaves lanes out;
+one on what was loaded is taken to hold in all, so that either branch counts at its widest.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ __all__ = ["Traffic", "count_traffic", "estimate", "evaluate", "stand_in"]
 #: What a symbolic size counts as; odd, so that nothing is aligned by chance.
 STAND_IN = 1021
 _SAMPLES = 64
+#: Iterations by which it is told how often a condition holds.
+_CHOICES = 1 << 16
 _SEED = 0
 
 
@@ -38,13 +41,17 @@ class Traffic:
     kind : str
         ``load``, ``store`` or ``atomic``.
     iterations : float
-        Iterations of the block that a request serves, on average.
+        Iterations of the block that a request serves, on average; of those alone in which the
+        conditions around the access hold.
     vector_bytes : int
         Bytes that a lane moves in one request.
     sectors : float
         Sectors of a request.
     least : float
         Sectors that the same bytes would fill.
+    share : float
+        Part of the block's iterations in which the conditions around the access hold; 1 where that
+        is not known.
     """
 
     buffer: str
@@ -53,6 +60,7 @@ class Traffic:
     vector_bytes: int
     sectors: float
     least: float
+    share: float = 1.0
 
     @property
     def waste(self) -> float:
@@ -84,7 +92,7 @@ def count_traffic(nest: Nest) -> list[Traffic]:
     env, lanes = _sample(nest.loops)
     active = (lanes >= 0) & _active(nest.predicate, env, lanes.shape)
     counted = (
-        _count(access, *_width(access, nest.loops, env), env, active)
+        _count(access, *_width(access, nest.loops, env), env, _holding(access, env, active))
         for access in nest.of_scope("global")
     )
     return [traffic for traffic in counted if traffic is not None]
@@ -115,6 +123,7 @@ def estimate(access: Access, order: Sequence[Loop], vector: int) -> Traffic | No
         env[loop.var] = flat % size
         flat = flat // size
     runs = bool(order) and _moves_by_one(access, order[-1].var, env)
+    active = _holding(access, env, active)
     return _count(access, vector if runs else 1, vector if runs else 1, env, active)
 
 
@@ -184,6 +193,31 @@ def _active(predicate: Any, env: dict[Any, np.ndarray], shape: tuple[int, ...]) 
         return np.ones(shape, bool)
 
 
+def _holding(access: Access, env: dict[Any, np.ndarray], lanes: np.ndarray) -> np.ndarray:
+    """Lanes, of some, in which the conditions around an access hold; those that are known."""
+    holds = np.array(lanes)
+    for condition in access.conditions:
+        holds &= _active(condition, env, lanes.shape)
+    return holds
+
+
+def _share(access: Access) -> float:
+    """Part of the iterations in which an access is done, the same however its block is mapped."""
+    if not access.own_conditions:
+        return 1.0
+    sizes = [max(1, stand_in(axis.dom.extent)) for axis in access.axes]
+    if prod(sizes) <= _CHOICES:
+        drawn = list(np.indices(sizes).reshape(len(sizes), -1))
+    else:
+        rng = np.random.default_rng(_SEED)
+        drawn = [rng.integers(0, size, _CHOICES) for size in sizes]
+    env = {axis.var: value for axis, value in zip(access.axes, drawn, strict=True)}
+    holds = np.ones(len(drawn[0]), bool)
+    for condition in access.own_conditions:
+        holds &= _active(condition, env, holds.shape)
+    return float(holds.mean())
+
+
 def _count(
     access: Access, width: int, served: int, env: dict[Any, np.ndarray], active: np.ndarray
 ) -> Traffic | None:
@@ -216,6 +250,7 @@ def _count(
         width * access.bytes,
         float(sectors / requests),
         float(least / requests),
+        _share(access),
     )
 
 

@@ -12,7 +12,7 @@ from tvm import tirx
 
 from .._compat import CHOICE, LIKELY
 from ..analysis.access import Access, Loop, Nest, loop_kind
-from ..analysis.atomics import atomic_of
+from ..analysis.block_body import is_mappable, is_reduction_step
 from ..errors import ScheduleError
 from .coalesce_request import DONE, NAME, Request
 
@@ -66,13 +66,14 @@ def check(nest: Nest) -> None:
 
 
 def _check_body(block: Any) -> None:
-    body = block.body
-    single = isinstance(body, tirx.BufferStore) or atomic_of(body) is not None
-    if block.iter_vars and (single or _is_stores(block)):
+    reduces = any(int(axis.iter_type) == tirx.IterVar.CommReduce for axis in block.iter_vars)
+    fits = is_reduction_step if reduces else is_mappable
+    if block.iter_vars and fits(block.body):
         return
     raise ScheduleError(
-        f"Block {block.name_hint} is opaque; {NAME} re-maps only blocks whose body is stores, one "
-        "where it reduces, or one atomic on a buffer element."
+        f"Block {block.name_hint} is opaque; {NAME} re-maps only blocks of stores to, and atomics "
+        "on, buffer elements, which may be under if statements and use let statements; reductions "
+        "of stores and let statements alone."
     )
 
 
@@ -83,17 +84,6 @@ def _check_axes(block: Any) -> None:
                 f"Axis {axis.var.name} of block {block.name_hint} is neither spatial nor one of a "
                 f"reduction, so its iterations keep their order; {NAME} maps no such block."
             )
-
-
-def _is_stores(block: Any) -> bool:
-    """Whether a block that reduces nothing is some stores, one after the other."""
-    kinds = {int(axis.iter_type) for axis in block.iter_vars}
-    body = block.body
-    return (
-        isinstance(body, tirx.SeqStmt)
-        and all(isinstance(part, tirx.BufferStore) for part in body.seq)
-        and kinds == {tirx.IterVar.DataPar}
-    )
 
 
 def _check_reach(access: Access, block: str) -> None:

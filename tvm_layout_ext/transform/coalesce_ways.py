@@ -7,11 +7,11 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from tvm import tirx
-
 from ..analysis.access import Loop, Nest
+from ..analysis.block_body import one_element
 from ..analysis.guarded_loads import guarded_outside
 from ..analysis.mapping import Mapping, choose_mapping, merged_groups, store_mapping
+from ..analysis.tir import loads_in
 from ..errors import ScheduleError
 from .coalesce_blocked import schedule_blocked, spread
 from .coalesce_checks import threads_of
@@ -178,17 +178,23 @@ def _staged(nest: Nest, free: Sequence[Loop], request: Request) -> Way | None:
         if any(access.buffer.same_as(buffer) for buffer in written)
     ]
     outside = guarded_outside(nest)
+    doubtful = [a.name for a in mapping.disagreeing if any(map(loads_in, a.own_conditions))]
 
     def staged(sch: Any, block: Any) -> tuple[str, list[Any]]:
-        if isinstance(nest.block.body, tirx.SeqStmt):
+        if not one_element(nest.block.body):
             raise ScheduleError(
-                f"Block {nest.block.name_hint} has {len(nest.block.body.seq)} stores, and one goes "
-                "through registers"
+                f"Block {nest.block.name_hint} {_stores(nest)}, and what goes through registers is "
+                "one element of each iteration"
             )
         if outside is not None:
             raise ScheduleError(
                 f"Block {nest.block.name_hint} reads {outside} only where a condition holds, and "
                 "a tile would be read outside of its shape without it"
+            )
+        if doubtful:
+            raise ScheduleError(
+                f"Block {nest.block.name_hint} reads {doubtful[0]} only where what it loads says "
+                "so, and a tile would be read whole"
             )
         if in_place:
             # TVM 0.27's reindex_cache_read takes the process down on such a block.
@@ -207,6 +213,14 @@ def _staged(nest: Nest, free: Sequence[Loop], request: Request) -> Way | None:
         return tried[0]
 
     return Way("staged", staged)
+
+
+def _stores(nest: Nest) -> str:
+    """Say how many stores a block has that cannot all be one, or when it has one."""
+    stores = [access for access in nest.accesses if access.kind == "store"]
+    if len(stores) > 1:
+        return f"has {len(stores)} stores"
+    return f"stores {stores[0].name} only where a condition holds"
 
 
 def _bounded_threads(

@@ -12,7 +12,7 @@ from tvm import tirx
 from .._compat import CHOICE
 from ..analysis.assumptions import Assumptions, Prover, read_assumptions
 from ..analysis.conditions import conjuncts
-from ..analysis.tir import depends_on, substitute
+from ..analysis.tir import depends_on, loads_in, substitute
 from .mark_annotated import MARK
 from .rebuild import loop_with
 
@@ -96,6 +96,9 @@ def _guard(loop: Any) -> Any:
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(branch, tirx.IfThenElse):
         return loop
     if branch.else_case is not None or not tvm.sym.Analyzer().can_prove(loop.min == 0):
+        return loop
+    if loads_in(branch.condition) and not depends_on(branch.condition, loop.loop_var):
+        # TVM keeps such a vector whole; a tail would load what the condition needs once more.
         return loop
     worst = [_at_end(part, loop) for part in conjuncts(branch.condition)]
     if any(part is None for part in worst) or not _is_aligned(loop):
