@@ -24,6 +24,7 @@ __all__ = [
     "check_versions",
     "compile_cuda",
     "has_gpu",
+    "initialise_search",
     "load_cuda_runtime",
     "pass_name",
     "ptxas_options",
@@ -282,6 +283,13 @@ def serve_session(connection: Any) -> None:
 
     # The loop closes the file itself.
     _ffi_api.ServerLoop(connection.detach())
+
+
+def initialise_search(context: Any) -> None:
+    """Give the parts of a ``TuneContext`` their seeds anew, as TVM's task scheduler does first."""
+    from tvm.s_tir.meta_schedule import _ffi_api
+
+    _ffi_api.TuneContextInitialize(context)
 
 
 @contextmanager

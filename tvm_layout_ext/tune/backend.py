@@ -146,11 +146,17 @@ class _Later(ms.runner.PyRunnerFuture):
     def __init__(self, owner: InProcess, artifact: str) -> None:
         super().__init__()
         self.owner, self.artifact = owner, artifact
+        self._result: Any = None
 
     def done(self) -> bool:
-        return True
+        return self._result is not None
 
     def result(self) -> Any:
+        if self._result is None:
+            self._result = self._run()
+        return self._result
+
+    def _run(self) -> Any:
         try:
             return ms.runner.RunnerResult([self.owner.measure(self.artifact)], None)
         except Exception as error:

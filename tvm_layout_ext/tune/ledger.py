@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
 from . import environment
-from .backend import Backend
+from .backend import Backend, config_key
 from .candidate import config_of
 from .interrupt import Interrupt
 from .knobs import Config
@@ -167,7 +168,7 @@ def worked(planned: Record, task: Task, measured: Measurement) -> Record:
     )
 
 
-_TWICE = ms.builder.BuilderResult(None, "This candidate is in the batch already.")
+_TWICE = ms.builder.BuilderResult(None, "This candidate is being tried already.")
 
 
 @derived_object
@@ -180,6 +181,7 @@ class RememberingBuilder(ms.builder.PyBuilder):
     def __init__(self, ledger: Ledger, configs: dict[str, dict[str, Any]]) -> None:
         super().__init__()
         self.ledger, self.configs = ledger, configs
+        self._begun: set[tuple[Any, ...]] = set()
 
     def build(self, build_inputs: Sequence[Any]) -> list[Any]:
         """Begin with the unknown ones; results are in the order of the inputs."""
@@ -187,8 +189,8 @@ class RememberingBuilder(ms.builder.PyBuilder):
         knobs = self.ledger.task.operator.knobs
         configs = [config_of(given.mod, knobs) for given in build_inputs]
         known = [self.ledger.known(config) for config in configs]
-        # TVM's replay may draw a candidate twice in one batch.
-        again = [config in configs[:index] for index, config in enumerate(configs)]
+        # TVM's replay may draw a candidate twice, in one batch or while an earlier one is tried.
+        again = [not record and self._is_begun(c) for c, record in zip(configs, known, strict=True)]
         fresh = [
             given
             for given, record, twice in zip(build_inputs, known, again, strict=True)
@@ -199,6 +201,13 @@ class RememberingBuilder(ms.builder.PyBuilder):
             self._old(record) if record else _TWICE if twice else self._fresh(next(built), config)
             for config, record, twice in zip(configs, known, again, strict=True)
         ]
+
+    def _is_begun(self, config: Config) -> bool:
+        """Whether a candidate was begun before; now it is."""
+        key = config_key(config)
+        begun = key in self._begun
+        self._begun.add(key)
+        return begun
 
     def _fresh(self, artifact: str, config: dict[str, Any]) -> Any:
         self.configs[artifact] = config
@@ -217,6 +226,7 @@ class RememberingRunner(ms.runner.PyRunner):
     def __init__(self, ledger: Ledger, configs: dict[str, dict[str, Any]]) -> None:
         super().__init__()
         self.ledger, self.configs = ledger, configs
+        self._begun: list[Any] = []
 
     def run(self, runner_inputs: Sequence[Any]) -> list[Any]:
         """Start the unknown ones; futures are in the order of the inputs."""
@@ -227,9 +237,17 @@ class RememberingRunner(ms.runner.PyRunner):
             for given, score in ((given, _score(given)) for given in runner_inputs)
         ]
 
+    def note_finished(self) -> None:
+        """Write down trials that have ended since, after Ctrl-C."""
+        for one in self._begun:
+            if not one.noted and one.done():
+                with suppress(KeyboardInterrupt):
+                    one.result()
+
     def _noted(self, future: Any, given: Any) -> Any:
         artifact = str(given.artifact_path)
-        return _Noted(self.ledger, self.configs[artifact], artifact, future)
+        self._begun.append(_Noted(self.ledger, self.configs[artifact], artifact, future))
+        return self._begun[-1]
 
 
 def _score(given: Any) -> float | None:
@@ -260,12 +278,14 @@ class _Noted(ms.runner.PyRunnerFuture):
         super().__init__()
         self.ledger, self.config = ledger, config
         self.artifact, self.future = artifact, future
+        self.noted = False
 
     def done(self) -> bool:
         return bool(self.future.done())
 
     def result(self) -> Any:
         result = self.future.result()
+        self.noted = True
         if result.error_msg is not None:
             self.ledger.failed(self.config, str(result.error_msg))
             return result

@@ -15,6 +15,7 @@ from .._compat import without_tensor_intrinsics
 from ..target import cuda_target
 from .archive import archive
 from .backend import Backend, failure_text
+from .batches import Batches
 from .cost_model import Facts, GuidedModel
 from .database import Database
 from .design import Candidates, openers, space_generator
@@ -135,6 +136,7 @@ class Run:
                 self._fill()
                 return self._winner(), False
         except KeyboardInterrupt:
+            self._runner.note_finished()
             ranked = best_first(self.ledger.trials)
             return next((r for r in ranked if r.score is not None), None), True
 
@@ -218,21 +220,7 @@ class Run:
                 num_threads=1,
                 logger=_logger,
             )
-        ms.tune.tune_tasks(
-            tasks=[context],
-            task_weights=[1.0],
-            work_dir="",
-            max_trials_global=self._left(),
-            num_trials_per_iter=BATCH,
-            builder=self._builder,
-            runner=self._runner,
-            database=ms.database.MemoryDatabase(),
-            cost_model=model,
-            measure_callbacks=[
-                ms.measure_callback.AddToDatabase(),
-                ms.measure_callback.UpdateCostModel(),
-            ],
-        )
+        Batches(context, self._builder, self._runner, model).run(self._left(), BATCH)
 
     def _fill(self) -> None:
         """Try what is left of a small space, or of a search that came back to known candidates."""
