@@ -68,6 +68,8 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.LowerAsyncCopy,
         transform.GuardVectors,
     ),
+    # Vectors are there, and nothing has been folded into other types yet.
+    "s_tir.InjectVirtualThread": (transform.CheckVectors,),
     # After it, threadIdx.x hides behind let variables.
     "tirx.CommonSubexprElim": (transform.LowerWarpMemoryFully, transform.PackBytes),
     # Shared buffers have their final places, reductions over threads their own barriers. Whatever

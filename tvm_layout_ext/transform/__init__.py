@@ -6,6 +6,7 @@ from .align_offsets import AlignOffsets
 from .auto_coalesce import AutoCoalesce
 from .check_assumptions import CheckAssumptions
 from .check_tile_bounds import CheckTileBounds
+from .check_vectors import CheckVectors
 from .combine_conversions import CombineLayoutConversions
 from .eviction_policy import KeepEvictionPolicy, LowerEvictionPolicy
 from .expose_pointers import ExposePointers
@@ -38,6 +39,7 @@ __all__ = [
     "AutoCoalesce",
     "CheckAssumptions",
     "CheckTileBounds",
+    "CheckVectors",
     "CombineLayoutConversions",
     "ExposePointers",
     "FillPaddedRows",

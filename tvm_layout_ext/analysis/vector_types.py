@@ -1,0 +1,208 @@
+"""Vector types that TVM's CUDA code generation has, and those that it writes wrongly.
+
+TVM 0.27 prints a vector as a type of CUDA (``char4``, ``float2``), or as one of words that holds as
+many bytes (``int4`` for 16 of ``int8``, ``uint3`` for 6 of ``float16``). Of other lengths it says
+"Cannot convert type", or it prints a type that CUDA lacks, such as ``longlong5``, at which the
+compiler stops. Two kinds compile and move other bytes than the elements': vectors of ``bool`` are
+``ushort2`` to ``ushort4``, twice as wide as the elements, and of FP8 the length is divided by 4 and
+rounded down, so that 6 elements are a ``uint1`` of 4 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd
+from typing import Any, NamedTuple
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+__all__ = ["Vector", "lacking", "lanes_of_type", "miswritten", "vectors_of"]
+
+_FP8 = (2, 4, 8, 12, 16)
+#: Lengths by element type, each compiled by nvcc 13 from a copy and from a sum of such vectors.
+_LANES: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("int8", "uint8"), (2, 3, 4, 8, 16)),
+    **dict.fromkeys(("int16", "uint16", "int32", "uint32", "float32"), (2, 3, 4, 6, 8)),
+    **dict.fromkeys(("float16", "bfloat16"), (2, 4, 6, 8)),
+    **dict.fromkeys(("int64", "uint64", "float64"), (2, 3, 4)),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), _FP8),
+    "bool": (),
+}
+#: First compute capabilities with these types; before them TVM stores bits of the other type.
+_SINCE = {
+    "float8_e4m3fn": ((8, 9), "uint8"),
+    "float8_e5m2": ((8, 9), "uint8"),
+    "bfloat16": ((8, 0), "uint16"),
+}
+
+
+class Vector(NamedTuple):
+    """A vector that a lowered program computes, loads or stores.
+
+    Attributes
+    ----------
+    dtype : str
+        Of an element.
+    lanes : int
+    verb : str
+        ``loads``, ``stores`` or ``computes``.
+    buffer : Buffer or None
+        What is loaded or stored.
+    index : PrimExpr or None
+        Its last index.
+    """
+
+    dtype: str
+    lanes: int
+    verb: str
+    buffer: Any = None
+    index: Any = None
+
+
+def lanes_of_type(dtype: str, capability: tuple[int, int]) -> tuple[int, ...] | None:
+    """Lengths of the vectors that CUDA code can have of an element type; None if nobody knows.
+
+    Parameters
+    ----------
+    dtype : str
+    capability : tuple of int
+        Major and minor compute capability.
+
+    Examples
+    --------
+    >>> lanes_of_type("float16", (9, 0))
+    (2, 4, 6, 8)
+    >>> lanes_of_type("float8_e5m2", (8, 0)) == lanes_of_type("uint8", (8, 0))
+    True
+    """
+    since, instead = _SINCE.get(dtype, ((0, 0), dtype))
+    return _LANES.get(dtype if capability >= since else instead)
+
+
+def vectors_of(body: Any) -> Iterator[Vector]:
+    """Vectors of constant length in a lowered program, indices apart."""
+    found: list[Vector] = []
+
+    def note(value: Any, verb: str, buffer: Any = None, indices: Any = (None,)) -> None:
+        lanes = _constant_lanes(value)
+        if lanes > 1:
+            kind = str(value.ty).rpartition("x")[0]
+            found.append(Vector(kind, lanes, verb, buffer, indices[-1]))
+
+    def load(node: Any) -> Any:
+        note(node, "loads", node.source, node.indices)
+        return tvm_ffi.WalkResult.ADVANCE
+
+    tvm_ffi.structural_walk(
+        body,
+        [
+            (tvm.ir.TensorLoad, load),
+            (tirx.BufferStore, lambda one: note(one.value, "stores", one.buffer, one.indices)),
+            (tirx.Cast, lambda one: note(one, "computes")),
+        ],
+    )
+    yield from found
+
+
+def _constant_lanes(value: Any) -> int:
+    text = str(value.ty)
+    head, mark, lanes = text.rpartition("x")
+    return int(lanes) if mark and head and lanes.isdigit() else 1
+
+
+def lacking(func: Any, capability: tuple[int, int]) -> str | None:
+    """Find a vector of a lowered function that CUDA has no type for.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        After TVM's VectorizeLoop.
+    capability : tuple of int
+        Major and minor compute capability.
+
+    Returns
+    -------
+    str or None
+        One sentence on the first such vector.
+
+    Examples
+    --------
+    >>> lacking(func, (9, 0))  # doctest: +SKIP
+    'The kernel loads vectors of 5 int8 (A), and CUDA code has those of 2, 3, 4, 8 or 16.'
+    """
+    for one in vectors_of(func.body):
+        lanes = lanes_of_type(one.dtype, capability)
+        if lanes and one.lanes not in lanes:
+            return (
+                f"The kernel {one.verb} vectors of {one.lanes} {one.dtype}"
+                f"{f' ({one.buffer.name})' if one.buffer is not None else ''}, and CUDA code has "
+                f"those of {_listed(lanes)}."
+            )
+    return None
+
+
+def miswritten(func: Any, capability: tuple[int, int]) -> str | None:
+    """Find an access of a lowered function that TVM's CUDA would make to other bytes.
+
+    Loads of ``bool`` at places that are never multiples of their length go element by element, and
+    are right.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        After TVM's VectorizeLoop, with Ramps as the indices of vectors.
+    capability : tuple of int
+        Major and minor compute capability.
+
+    Returns
+    -------
+    str or None
+        One sentence on the first such access.
+    """
+    loops: list[Any] = []
+    tvm_ffi.structural_walk(func.body, [(tirx.For, lambda loop: loops.append(loop.loop_var))])
+    for one in vectors_of(func.body):
+        if one.buffer is None:
+            continue
+        what = (
+            f"A vector of {one.lanes} {one.dtype} cannot be "
+            f"{'loaded from' if one.verb == 'loads' else 'stored to'} {one.buffer.name}"
+        )
+        if one.dtype == "bool" and _at_once(one, loops):
+            return (
+                f"{what}, as CUDA code has none of truth values and TVM writes those of 2 to 4 "
+                "twice as wide; do not vectorize this loop, or keep the values as int8."
+            )
+        lanes = lanes_of_type(one.dtype, capability)
+        if one.dtype.startswith("float8") and lanes == _FP8 and one.lanes not in lanes:
+            return (
+                f"{what}, as TVM's CUDA code moves FP8 in whole groups of 4 and leaves the rest "
+                f"out; {_listed(lanes)} elements are legal."
+            )
+    return None
+
+
+def _at_once(one: Vector, loops: list[Any]) -> bool:
+    """Whether TVM's code generation moves a vector in one access, as far as it can be told."""
+    ramp = one.index
+    if not isinstance(ramp, tirx.Ramp):
+        return not one.buffer.ty.dtype.is_scalar()
+    if not (isinstance(ramp.stride, int | tirx.IntImm) and int(ramp.stride) == 1):
+        return False
+    if one.verb == "stores":
+        return True
+    known = tvm.sym.Analyzer().modular_set(ramp.base)
+    step, first = int(known.coeff), int(known.base)
+    # A loop may be unrolled later, and each of its values stand alone.
+    moved = {var.__chandle__() for var in loops}
+    free = tirx.analysis.undefined_vars(ramp.base)
+    if any(var.__chandle__() in moved for var in free):
+        return first % gcd(step, one.lanes) == 0
+    return step % one.lanes == 0 and first % one.lanes == 0
+
+
+def _listed(lanes: tuple[int, ...]) -> str:
+    *most, last = lanes
+    return f"{', '.join(map(str, most))} or {last}"
