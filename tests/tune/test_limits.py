@@ -252,6 +252,36 @@ def test_copies_that_cannot_be_asynchronous_are_pruned_where_they_have_to_be() -
     assert " cannot be asynchronous: " in text
 
 
+def a_vector_each(sch: s_tir.Schedule, config: Config) -> None:
+    (loop,) = sch.get_loops(sch.get_sblock("B"))
+    block, thread, vector = sch.split(loop, [None, 16, config["lanes"]])
+    sch.bind(block, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    sch.vectorize(vector)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "legal", "text"),
+    [
+        ("int8", [1, 2, 3, 4, 8, 16], r"^The kernel loads vectors of (5|6|12|32) int8 \(A\), and "
+         r"CUDA code has those of 2, 3, 4, 8 or 16\.$"),
+        ("float32", [1, 2, 3, 4, 6, 8], r"^The kernel loads vectors of (5|12|16|32) float32 \(A\), "
+         r"and CUDA code has those of 2, 3, 4, 6 or 8\.$"),
+        ("bool", [1], r"^A vector of \d+ bool cannot be loaded from A, as CUDA code has none"),
+    ],
+)  # fmt: skip
+def test_vectors_that_cuda_lacks_reached_the_compiler(
+    dtype: str, legal: list[int], text: str
+) -> None:
+    lanes = (1, 2, 3, 4, 5, 6, 8, 12, 16, 32)
+    source = te.placeholder((3840,), dtype, name="A")
+    func = te.create_prim_func([source, te.compute((3840,), lambda i: source[i], name="B")])
+    result = run(func, a_vector_each, knob("lanes", lanes))
+    assert tried(result, "lanes") == [(one,) for one in legal]
+    assert result.task.space.refused == {"vector types": len(lanes) - len(legal)}
+    assert re.search(text, result.task.space.reasons["vector types"])
+
+
 READY = [
     ("gemm", (128, 128, 128), "float16"),
     ("matmul", (64, 64, 64), "float32"),

@@ -14,6 +14,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from .. import decisions
+from ..analysis.vector_types import lacking, lanes_of_type
 from ..build import check_fits, device_program, lower
 from ..errors import LayoutExtError, TargetError
 from ..hardware import STATIC_SHARED_BYTES, Architecture, launch_problem
@@ -30,12 +31,13 @@ __all__ = [
     "REGISTERS",
     "SCHEDULE",
     "SHARED",
+    "VECTORS",
     "over_limits",
 ]
 
 #: Rules, as reports count them.
 LAUNCH, SHARED = "threads and blocks", "shared memory"
-REGISTERS, ALIGNMENT = "registers", "alignment"
+REGISTERS, ALIGNMENT, VECTORS = "registers", "alignment", "vector types"
 SCHEDULE, LOWERING = "refused by the schedule", "refused by lowering"
 
 
@@ -45,8 +47,8 @@ def over_limits(module: tvm.IRModule, architecture: Architecture) -> Refusal | N
     Thread extents, tiles and vectors are read off the schedule, which takes some ten milliseconds
     and may count too much: buffers that are not in use together share their place. Only what these
     put under suspicion is lowered, a second for a large kernel on tensor cores, and then judged as
-    ``tlx.build`` would, and by the addresses of its vectors. Sums that surely find no room in
-    registers are counted without lowering.
+    ``tlx.build`` would, and by the types and the addresses of its vectors. Sums that surely find no
+    room in registers are counted without lowering.
 
     Parameters
     ----------
@@ -68,14 +70,52 @@ def over_limits(module: tvm.IRModule, architecture: Architecture) -> Refusal | N
                     return Refusal(REGISTERS, text)
             if rule is None and any(map(seems_misaligned, kernels_of(module))):
                 rule = ALIGNMENT
+            if rule is None and _has_odd_vectors(module, architecture):
+                rule = VECTORS
             if rule is not None:
                 lowered = lower(module, target=target)
                 check_fits(lowered, target)
-                return _misaligned(lowered, target)
+                return _lacking(lowered, architecture) or _misaligned(lowered, target)
         except TargetError as error:
             return Refusal(rule or LOWERING, str(error))
         except LayoutExtError as error:
-            return Refusal(rule if rule == ALIGNMENT else LOWERING, str(error))
+            found = rule if rule in (ALIGNMENT, VECTORS) else LOWERING
+            return Refusal(found, str(error))
+    return None
+
+
+def _has_odd_vectors(module: tvm.IRModule, architecture: Architecture) -> bool:
+    """Whether a vectorized loop has a length that some type in it has no vectors of."""
+    odd: list[bool] = []
+
+    def look(loop: tirx.For) -> None:
+        if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.extent, int | tirx.IntImm):
+            return
+        extent = int(loop.extent)
+
+        def judge(node: Any) -> None:
+            lanes = lanes_of_type(str(node), architecture.capability)
+            odd.append(lanes is not None and extent > 1 and extent not in lanes)
+
+        tvm_ffi.structural_walk(
+            loop.body,
+            [
+                (tvm.ir.TensorLoad, lambda one: judge(one.ty)),
+                (tirx.BufferStore, lambda one: judge(one.value.ty)),
+                (tirx.Cast, lambda one: judge(one.ty)),
+            ],
+        )
+
+    for _, function in module.functions_items():
+        if isinstance(function, tirx.PrimFunc):
+            tvm_ffi.structural_walk(function.body, [(tirx.For, look)])
+    return any(odd)
+
+
+def _lacking(lowered: tvm.IRModule, architecture: Architecture) -> Refusal | None:
+    for _, function in lowered.functions_items():
+        if text := lacking(function, architecture.capability):
+            return Refusal(VECTORS, text)
     return None
 
 
