@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -38,6 +39,62 @@ def test_report_explains_default_and_winner(tmp_path: Path) -> None:
     assert "Accesses before and after" in page
     assert page.count("<h4>default</h4>") == page.count("<h4>winner</h4>") == 1
     assert "Lanes by bank" in page
+
+
+@pytest.mark.parametrize("before", [None, "the page before"])
+def test_report_on_a_full_disk_left_an_empty_page(
+    before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, out = write(tmp_path / "log", make_record()), tmp_path / "out" / "r.html"
+    out.parent.mkdir()
+    if before is not None:
+        out.write_text(before)
+
+    def full(_handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    ran = invoke("report", log, "-o", out, "--no-kernels")
+    kept = "" if before is None else "; it is as it was"
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines()[-1] == f"Error: Cannot write {out}: No space left on device{kept}."
+    assert [path.read_text() for path in out.parent.iterdir()] == ([before] if before else [])
+
+
+def test_plots_on_a_full_disk_leave_no_part_of_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel tells a full disk by a short write, and then an error."""
+    pytest.importorskip("matplotlib")
+    log, folder = write(tmp_path / "log", *transposes()), tmp_path / "png"
+    real = os.fsync
+
+    def full(handle: int) -> None:
+        if str(folder) in os.readlink(f"/proc/self/fd/{handle}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    out = tmp_path / "r.html"
+    ran = invoke("report", log, "-o", out, "--no-kernels", "--png", folder)
+    assert ran.out == f"Wrote {out}.\n"
+    want = f"Error: Cannot write plots in {folder}: No space left on device."
+    assert ran.err.splitlines()[-1] == want
+    assert list(folder.iterdir()) == []
+
+
+def test_pages_are_written_through_links_and_to_what_is_no_file(tmp_path: Path) -> None:
+    log, page = write(tmp_path / "log", make_record()), tmp_path / "page.html"
+    link = tmp_path / "link.html"
+    link.symlink_to(page)
+    assert invoke("report", log, "-o", link, "--no-kernels").code == 0
+    assert link.is_symlink()
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    nowhere = tmp_path / "null.html"
+    nowhere.symlink_to("/dev/null")
+    ran = invoke("report", log, "-o", nowhere, "--no-kernels")
+    assert (ran.code, ran.out) == (0, f"Wrote {nowhere}.\n")
+    assert nowhere.is_char_device()
 
 
 def test_report_says_what_was_skipped(tmp_path: Path) -> None:

@@ -172,15 +172,23 @@ def print_command(*words: str) -> None:
 
 
 def write_text(out: Path, text: str) -> None:
-    """Write a file and say so.
+    """Write a file at once and say so; where it cannot be, what was there stays.
 
     Raises
     ------
     LayoutError
         If it cannot be written.
     """
+    from ..tune.files import replace_file
+
+    content = text.encode()
     try:
-        out.write_text(text, encoding="utf-8")
+        if out.exists() and not out.is_file():
+            # Such as /dev/stdout, which nothing may take the place of.
+            out.write_bytes(content)
+        else:
+            replace_file(out.resolve(), content)
     except OSError as error:
-        raise LayoutError(f"Cannot write {out}: {error.strerror}.") from None
+        kept = "; it is as it was" if out.is_file() else ""
+        raise LayoutError(f"Cannot write {out}: {error.strerror}{kept}.") from None
     typer.echo(f"Wrote {out}.")

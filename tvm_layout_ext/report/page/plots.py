@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from ...errors import RecordError
+from ...tune.files import replace_file
 from .convergence import Convergence
 from .render import MissingExtraError
 from .roofline import Roofline
@@ -54,7 +56,9 @@ def write_plots(folder: Path, shown: Sequence[Workload]) -> list[Path]:
                 _draw(axes, found)
                 axes.set_title(f"{one.title}, {one.device}", fontsize=10)
                 path = folder / f"{one.slug}_{kind}.png"
-                figure.savefig(path, dpi=_DOTS)
+                drawn = BytesIO()
+                figure.savefig(drawn, dpi=_DOTS, format="png")
+                replace_file(path, drawn.getvalue())
                 written.append(path)
     except OSError as error:
         raise RecordError(f"Cannot write plots in {folder}: {error.strerror}.") from None
