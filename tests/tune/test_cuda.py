@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.tune.test_programs import KNOBS, by_tiles, turned
 from tvm_layout_ext.tune import tune
+from tvm_layout_ext.tune.check import check
+from tvm_layout_ext.tune.programs import Programs
 from tvm_layout_ext.tune.replay import replay
 
 pytestmark = pytest.mark.gpu
@@ -37,3 +40,15 @@ def test_every_trial_is_measured_and_right(
     again = replay(result.best, "cuda")
     assert again.same_counters
     assert again.measurement.verified_on == again.verified_on
+
+
+def test_a_users_schedule_is_measured_again_from_its_log(tmp_path: Path) -> None:
+    result = tune(turned(512), schedule=by_tiles, knobs=KNOBS, runner="cuda", log=tmp_path)
+    assert result.best is not None
+    operator = Programs(tmp_path).operator(result.best)
+    again = replay(result.best, "cuda", operator)
+    assert again.same_counters
+    assert again.verified_on == str(result.best.workload)
+    checked = check(result.best, "cuda", operator)
+    assert (checked.failure, checked.default_failure) == (None, None)
+    assert checked.ratio is not None

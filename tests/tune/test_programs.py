@@ -339,5 +339,27 @@ def test_a_trace_of_another_function_is_refused(tmp_path: Path) -> None:
         Programs(tmp_path).operator(result.best)
 
 
+def test_arguments_of_several_types_are_explained(tmp_path: Path) -> None:
+    """All were taken to be of the workload's type, which is the output's."""
+    A = te.placeholder((256,), "float32", name="A")
+    places = te.placeholder((64,), "int32", name="places")
+    taken = te.compute((64,), lambda i: A[places[i]] + 1.0, name="taken")
+
+    def spread(sch: s_tir.Schedule, config: Config) -> None:
+        i = sch.get_loops(sch.get_sblock("taken"))[0]
+        block, lane = sch.split(i, [None, config["threads"]])
+        sch.bind(block, "blockIdx.x")
+        sch.bind(lane, "threadIdx.x")
+
+    func = te.create_prim_func([A, places, taken])
+    knobs = [knob("threads", (32, 64))]
+    tune(func, schedule=spread, knobs=knobs, runner="simulate", log=tmp_path)
+    ran = invoke("best", tmp_path, "--explain")
+    assert ran.code == 0, ran.err
+    loads = [line.split()[:4] for line in ran.out.splitlines() if " global  load " in line]
+    assert {line[0] for line in loads} == {"A", "places"}
+    assert invoke("replay", tmp_path).code == 0
+
+
 def test_ready_schedules_need_no_database(tmp_path: Path) -> None:
     assert Programs(tmp_path / "none").operator(make_record()).name == "transpose"
