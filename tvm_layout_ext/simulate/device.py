@@ -60,11 +60,11 @@ class DeviceCompiler(ExpressionCompiler):
         """Attribute what is compiled next to a statement."""
         self._line = self._script.lines.get(handle(statement), self._line)
         written = str(statement.buffer.name) if isinstance(statement, tirx.BufferStore) else None
-        self._block = self._blocks.of(written, loaded_names(statement)) if written else None
+        self._block = self._blocks.of(written, lambda: loaded_names(statement))
 
     def enter_block(self, written: str, read: str) -> None:
         """Attribute what is compiled next to the block that copies one buffer to another."""
-        self._block = self._blocks.of(written, {read})
+        self._block = self._blocks.of(written, lambda: {read})
 
     def site(self, buffer: str) -> Site:
         """Site of a buffer in the current statement."""

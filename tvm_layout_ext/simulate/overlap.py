@@ -72,8 +72,7 @@ def find_early(kernel: Any, places: Places) -> Early:
         (ir.TensorLoad, lambda node: note(reads, node.source)),
         (ir.Call, call),
     ]
-    for statement in before:
-        tvm_ffi.structural_walk(statement, rules)
+    tvm_ffi.structural_walk(tvm_ffi.convert(before), rules)
     tags = [str(tag) for tag in kernel.attrs["tirx.kernel_launch_params"]]
     return Early(_DEPENDENT in tags, waits, frozenset(reads), frozenset(writes))
 

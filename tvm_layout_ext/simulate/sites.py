@@ -9,6 +9,7 @@ name that several such blocks share leaves the block unknown.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,12 +92,16 @@ class Blocks:
     def __init__(self, blocks: list[tuple[str, frozenset[str], frozenset[str]]]) -> None:
         self._blocks = blocks
 
-    def of(self, written: str | None, read: set[str]) -> str | None:
-        """Name of the block that a statement comes from, or None if that is not certain."""
+    def of(self, written: str | None, reads: Callable[[], set[str]]) -> str | None:
+        """Name of the block that a statement comes from, or None if that is not certain.
+
+        What the statement reads is asked for only where several blocks write what it writes.
+        """
         if written is None:
             return None
         fitting = [b for b in self._blocks if written in b[1]]
         if len({name for name, _, _ in fitting}) > 1:
+            read = reads()
             fitting = [b for b in fitting if b[2] == read or b[2] | {written} == read | {written}]
         names = {name for name, _, _ in fitting}
         return names.pop() if len(names) == 1 else None
