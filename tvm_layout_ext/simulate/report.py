@@ -7,7 +7,7 @@ from typing import Any
 
 from .counters import Count
 
-__all__ = ["Access", "Hazard", "Report", "Site"]
+__all__ = ["Access", "Hazard", "Launch", "Report", "Site"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ class Access:
         What all threads together asked for; an address that several ask for counts each time.
     site : Site
         Where it is.
+    kernel : str
+        Name of its device function.
     """
 
     buffer: str
@@ -72,9 +74,12 @@ class Access:
     vector_bytes: int
     bytes: int
     site: Site
+    kernel: str = ""
 
     @classmethod
-    def of(cls, site: Site, scope: str, kind: str, width: int, count: Count) -> Access:
+    def of(
+        cls, site: Site, scope: str, kind: str, width: int, count: Count, kernel: str = ""
+    ) -> Access:
         """Make the record of a site from its counts."""
         conflicts = count.wavefronts - count.least_wavefronts
         return cls(
@@ -89,6 +94,7 @@ class Access:
             width,
             count.bytes,
             site,
+            kernel,
         )
 
     @property
@@ -144,6 +150,26 @@ class Hazard:
         return f"{self.kind}: {self.message}{more}"
 
 
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel.
+
+    Attributes
+    ----------
+    kernel : str
+        Name of the device function.
+    sampled, blocks : int
+        Blocks simulated, and blocks of its grid.
+    barriers : int
+        Block-wide barriers passed, summed over the blocks simulated.
+    """
+
+    kernel: str
+    sampled: int
+    blocks: int
+    barriers: int
+
+
 @dataclass
 class Report:
     """Outcome of :func:`tvm_layout_ext.simulate.simulate`.
@@ -170,6 +196,8 @@ class Report:
         The device functions as printed; ``Site.line`` counts its lines.
     blocks : tuple of int
         Blocks simulated, and blocks of all launched grids.
+    launches : list of Launch
+        The same one by one, in the order of the host.
     """
 
     outputs: dict[str, Any] = field(default_factory=dict)
@@ -181,6 +209,7 @@ class Report:
     shared_bytes: int = 0
     script: str = ""
     blocks: tuple[int, int] = (0, 0)
+    launches: list[Launch] = field(default_factory=list)
 
     @property
     def bank_conflicts(self) -> int:

@@ -23,6 +23,7 @@ from .memory import FRESH, Memory
 from .overlap import Overlap
 from .progress import Progress
 from .report import Access, Hazard, Report, Site
+from .report import Launch as LaunchReport
 from .sites import Blocks, Script, find_blocks, print_kernels
 
 __all__ = ["simulate"]
@@ -153,6 +154,8 @@ class _Simulation:
         self._display.begin(name, len(chosen))
         launch.run(chosen, self._display.advance)
         self._report.barriers += launch.barriers
+        told = LaunchReport(name, len(chosen), geometry.blocks, launch.barriers)
+        self._report.launches.append(told)
         for memory in memories if self._sample is not None else ():
             if memory.shadow is not None:
                 fresh = memory.shadow.writes != 0
@@ -201,8 +204,8 @@ class _Simulation:
         report.unlisted = self._findings.dropped
         report.shared_bytes = max(k.shared_bytes for k in self._kernels.values())
         report.accesses = [
-            Access.of(a.site, a.place.storage.scope, a.kind, a.width, a.count)
-            for kernel in self._kernels.values()
+            Access.of(a.site, a.place.storage.scope, a.kind, a.width, a.count, name)
+            for name, kernel in self._kernels.items()
             for a in kernel.accesses
         ]
 

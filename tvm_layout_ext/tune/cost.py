@@ -50,14 +50,18 @@ FORMULA = (
 
 @dataclass(frozen=True)
 class Counters:
-    """What the simulated GPU counted, for the whole grid, and what is known of the kernel.
+    """What the simulated GPU counted, for whole grids, and what is known of the kernel.
+
+    Of several kernels, as a split sum has, counts are those of all, each scaled up by its own grid;
+    what is no count is of the kernel that moves the most, the product of the split sum.
 
     Attributes
     ----------
     blocks : int
-        Thread blocks of the grid.
+        Thread blocks of the grid of the kernel that moves the most. Older records of several
+        kernels have the product of extents of them all, and counts scaled up to that.
     sampled : int
-        Those that were run; the counts are theirs, scaled up to the grid.
+        Those that were run, of all kernels; the counts are theirs, scaled up to the grids.
     requests, sectors, ideal_sectors : int
         Of global memory: warp-wide accesses, 32-byte sectors moved, and the least possible.
     wavefronts, bank_conflicts : int

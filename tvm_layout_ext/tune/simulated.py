@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tvm
-import tvm_ffi
-from tvm import tirx
 
 from ..hardware import SECTOR_BYTES
 from ..simulate import simulate
@@ -72,7 +70,7 @@ def count(task: Task, config: Config) -> tuple[int, dict[str, Any]]:
     scheduled = task.module(config, shape)
     report = simulate(scheduled, *arrays, target=target, grid_sample=GRID_SAMPLE, progress=False)
     module = task.module(config)
-    counters = replace(scale_up(report, grid_blocks(module)), **closed_form(task, module))
+    counters = replace(scale_up(report, grids(module)), **closed_form(task, module))
     cost = modelled_terms(counters, task.operator.flops(task.shape)).cost
     return report.shared_bytes, counters.to_json() | {"cost": round(cost, 1)}
 
@@ -106,17 +104,9 @@ def _work(task: Task, shape: Shape) -> int:
     return task.operator.flops(shape) // 2 + 16 * elements
 
 
-def grid_blocks(module: tvm.IRModule) -> int:
-    """Thread blocks that a scheduled module launches."""
-    extents: dict[str, int] = {}
-
-    def look(loop: tirx.For) -> None:
-        thread = loop.thread_binding
-        if thread is not None and thread.thread_tag.startswith("blockIdx"):
-            extents[thread.thread_tag] = int(loop.extent)
-
-    tvm_ffi.structural_walk(module["main"].body, [(tirx.For, look)])
-    return math.prod(extents.values())
+def grids(module: tvm.IRModule) -> list[int]:
+    """Thread blocks of each kernel that a scheduled module launches, in their order."""
+    return [kernel.grid for kernel in kernels_of(module)]
 
 
 def closed_form(task: Task, module: tvm.IRModule) -> dict[str, int]:
@@ -126,6 +116,7 @@ def closed_form(task: Task, module: tvm.IRModule) -> dict[str, int]:
         return {}
     heaviest = max(kernels, key=lambda kernel: kernel.grid * traffic(kernel))
     return {
+        "blocks": heaviest.grid,
         "torn": round(sum(kernel.grid * kernel.torn for kernel in kernels)),
         "memory": task.operator.traffic(task.shape, task.dtype) // SECTOR_BYTES,
         "resident": heaviest.blocks_per_sm(task.architecture),
@@ -136,23 +127,38 @@ def closed_form(task: Task, module: tvm.IRModule) -> dict[str, int]:
     }
 
 
-def scale_up(report: Report, blocks: int) -> Counters:
-    """Counters of a grid of ``blocks`` from those of the blocks that were run."""
-    sampled, _ = report.blocks
-    sites = report.accesses
-    world = [site for site in sites if site.scope == "global"]
-    shared = [site for site in sites if site.scope.startswith("shared")]
+def scale_up(report: Report, blocks: Sequence[int]) -> Counters:
+    """Counters of whole grids from those of the blocks that were run.
+
+    Parameters
+    ----------
+    report : Report
+        Of a sample of each kernel's blocks.
+    blocks : sequence of int
+        Of each kernel's grid, in the order of the launches; the sum is the counters' ``blocks``.
+    """
+    kernels = list(dict.fromkeys(launch.kernel for launch in report.launches))
+    ran = {name: [one for one in report.launches if one.kernel == name] for name in kernels}
+    if len(blocks) != len(kernels):
+        # Such as one that only the host's loop, or nothing that is scheduled, shows.
+        blocks = [sum(one.blocks for one in ran[name]) for name in kernels]
+    scale = {
+        name: whole / max(1, sum(one.sampled for one in ran[name]))
+        for name, whole in zip(kernels, blocks, strict=True)
+    }
+    world = [site for site in report.accesses if site.scope == "global"]
+    shared = [site for site in report.accesses if site.scope.startswith("shared")]
 
     def total(group: list[Any], name: str) -> int:
-        return round(sum(getattr(site, name) for site in group) * blocks / sampled)
+        return round(sum(getattr(site, name) * scale.get(site.kernel, 0) for site in group))
 
     return Counters(
-        blocks=blocks,
-        sampled=sampled,
+        blocks=sum(blocks),
+        sampled=report.blocks[0],
         requests=total(world, "requests"),
         sectors=total(world, "sectors"),
         ideal_sectors=total(world, "ideal_sectors"),
         wavefronts=total(shared, "wavefronts"),
         bank_conflicts=total(shared, "bank_conflicts"),
-        barriers=round(report.barriers * blocks / sampled),
+        barriers=round(sum(one.barriers * scale[one.kernel] for one in report.launches)),
     )
