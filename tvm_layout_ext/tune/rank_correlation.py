@@ -80,16 +80,27 @@ def correlations(path: Path, modelled: int, simulated: int, processes: int) -> d
     random.Random(0).shuffle(worked)
     some, few = worked[:modelled], worked[:simulated]
     forecasts = [latency(task, e.config, task.module(e.config)) for e in some]
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        costs = pool.starmap(_cost, [(path, e.config) for e in few], chunksize=1)
+    costs = _costs(path, task, [e.config for e in few], processes)
     return {
         "latency": {"candidates": len(some), "spearman": spearman(forecasts, _seconds(some))},
         "simulator": {"candidates": len(few), "spearman": spearman(costs, _seconds(few))},
     }
 
 
+def _costs(path: Path, task: Task, configs: list[Config], processes: int) -> list[float]:
+    """The simulator's cost of each; a process of its own takes 3 seconds to start."""
+    if min(processes, len(configs)) <= 1:
+        return [_simulated(task, config) for config in configs]
+    with multiprocessing.get_context("spawn").Pool(min(processes, len(configs))) as pool:
+        return pool.starmap(_cost, [(path, config) for config in configs], chunksize=1)
+
+
 def _cost(path: Path, config: Config) -> float:
-    return float(count(_task(path), config)[1]["cost"])
+    return _simulated(_task(path), config)
+
+
+def _simulated(task: Task, config: Config) -> float:
+    return float(count(task, config)[1]["cost"])
 
 
 @cache
