@@ -256,9 +256,23 @@ def read_nest(sch: Any, block: Any) -> Nest:
         "axes": tuple(stmt.iter_vars),
     }
     accesses = tuple(
-        replace(_access(reference, values, loops), **facts) for reference in read_body(stmt.body)
+        replace(_access(reference, values, loops), **facts) for reference in _references(stmt)
     )
     return Nest(stmt, loops, accesses, realize.predicate, assumptions)
+
+
+def _references(block: Any) -> list[Reference]:
+    """List what a block accesses; a reduction to several results reads each element once.
+
+    Its formulas name an operand again and again: both results of an argmax choose by the values.
+    """
+    reduces = any(it.iter_type == IterVar.CommReduce for it in block.iter_vars)
+    found: list[Reference] = []
+    for one in read_body(block.body):
+        again = reduces and len(block.writes) > 1 and one.kind == "load"
+        if not again or not any(one.is_like(other) for other in found):
+            found.append(one)
+    return found
 
 
 def _most_lanes(body: Any) -> int:

@@ -49,6 +49,11 @@ class Reference:
     indices: tuple[Any, ...]
     conditions: tuple[Any, ...] = ()
 
+    def is_like(self, other: Reference) -> bool:
+        """Whether another access is of the same kind and element."""
+        alike = self.kind == other.kind and self.buffer.same_as(other.buffer)
+        return alike and are_equal(self.indices, other.indices)
+
 
 def read_body(body: Any) -> Iterator[Reference]:
     """List the loads, stores and atomics of a body in the order of the program.

@@ -19,6 +19,7 @@ from .coalesce_reduction_plan import (
     inside,
     keep_in_flight,
     loads_together,
+    operand_loads,
     refs_of,
     total,
     vector_load,
@@ -136,18 +137,19 @@ def a_column_each(
     threads = num_threads or DEFAULT_THREADS
     outer, inner = refs_of(sch, block, nest, plan.data), refs_of(sch, block, nest, plan.reduced)
     sch.reorder(*outer, *inner)
-    out = sch.cache_write(block, 0, "local")
+    outs = [sch.cache_write(block, index, "local") for index in range(plan.results)]
     grid, thread, part = sch.split(fuse(sch, outer), [None, threads, plan.vector])
     step = fuse(sch, inner)
     sch.reorder(grid, thread, step, part)
     sch.bind(grid, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
-    sch.reverse_compute_at(out, thread, preserve_unit_loops=True)
-    cache = vector_load(sch, block, keep_in_flight(sch, step), plan.vector)
+    for out in outs:
+        sch.reverse_compute_at(out, thread, preserve_unit_loops=True)
+    caches = operand_loads(sch, block, keep_in_flight(sch, step), plan.vector, plan.results)
     sch.unroll(part)
     sch.decompose_reduction(block, inside(sch, block, thread)[0])
     text = f"reduction across the rows, a column a thread, {threads} threads, vectors of "
-    return f"{text}{plan.vector}", [cache]
+    return f"{text}{plan.vector}", caches
 
 
 def _square(plan: Plan, most: int) -> int:

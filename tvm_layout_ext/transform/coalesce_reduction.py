@@ -28,9 +28,9 @@ from .coalesce_reduction_plan import (
     batched_load,
     divisor,
     loads_together,
+    operand_loads,
     refs_of,
     total,
-    vector_load,
 )
 from .coalesce_slabs import choose_slabs, cut
 
@@ -67,7 +67,7 @@ def schedule_reduction(
     """
     plan = Plan.of(nest, vector_bytes)
     slabs = choose_slabs(plan.load, plan.data, plan.reduced, along=plan.along)
-    if slabs == 1 or nest.is_guarded:
+    if slabs == 1 or nest.is_guarded or plan.results > 1:
         return _one_kernel(sch, block, nest, plan, num_threads)
     (outermost,) = refs_of(sch, block, nest, plan.reduced[:1])
     partial = cut(sch, block, outermost, slabs, len(plan.data) if plan.along else 0)
@@ -111,13 +111,15 @@ def _may_factor(nest: Nest, plan: Plan) -> bool:
     Every dim of that array is one loop besides, which it is not once a loop was split.
     """
     dims = len(nest.block.writes[0].source.shape)
-    return not nest.is_guarded and len(plan.data) == dims
+    return not nest.is_guarded and len(plan.data) == dims and plan.results == 1
 
 
 def _along_rows(
     sch: Any, block: Any, nest: Nest, plan: Plan, num_threads: int | None
 ) -> tuple[str, list[Any]]:
     """Deal a row out to the lanes of a warp, or of more warps where there are few rows."""
+    if plan.results > 1:
+        _check_combines(sch, block, nest, plan)
     rows, groups = total(plan.data), -(-total(plan.reduced) // plan.vector)
     lanes = _row_lanes(rows, groups, num_threads or MAX_THREADS)
     if len(plan.reduced) > 1:
@@ -126,7 +128,7 @@ def _along_rows(
     if rows == 1 and num_threads is None:
         # A loop of one iteration has no guard: all rows of threads would load the one there is.
         rows_at_once = 1
-    batched = _shares_out(nest, plan, lanes)
+    batched = plan.results == 1 and _shares_out(nest, plan, lanes)
     split = _split_iterators if batched else _split_loops
     outer, (steps, step, lane, part) = split(sch, block, nest, plan, lanes)
     row = fuse(sch, outer) if outer else sch.add_unit_loop(steps)
@@ -136,13 +138,29 @@ def _along_rows(
     sch.bind(row, "threadIdx.y")
     sch.bind(lane, "threadIdx.x")
     if batched:
-        cache = batched_load(sch, block, steps, step, plan)
+        caches = [batched_load(sch, block, steps, step, plan)]
     else:
         sch.unroll(step)
-        cache = vector_load(sch, block, step, plan.vector)
+        caches = operand_loads(sch, block, step, plan.vector, plan.results)
     sch.unroll(part)
     text = f"reduction along the rows, {rows_at_once} rows of {lanes} lanes, vectors of "
-    return f"{text}{plan.vector}", [cache]
+    return f"{text}{plan.vector}", caches
+
+
+def _check_combines(sch: Any, block: Any, nest: Nest, plan: Plan) -> None:
+    """Refuse to let threads combine several results by a formula that TVM does not know.
+
+    Its LowerCrossThreadReduction knows those of ``topi`` and their like, as its rfactor does.
+    """
+    trial = sch.copy()
+    try:
+        trial.rfactor(refs_of(trial, block, nest, plan.reduced[:1])[0], 0)
+    except RuntimeError as error:
+        if "No matched reducer" in str(error):
+            raise ScheduleError(
+                f"TVM knows no reducer by which threads could combine the {plan.results} results "
+                f"of {nest.block.name_hint}; a thread alone can"
+            ) from error
 
 
 def _row_lanes(rows: int, groups: int, most: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx import IntImm
 
-from ..analysis.access import Access, Loop, Nest
+from ..analysis.access import Access, Loop, Nest, read_nest
 from ..analysis.mapping import merged_run, own_order
 from ..analysis.sectors import stand_in
 from ..errors import ScheduleError
@@ -25,6 +25,7 @@ __all__ = [
     "inside",
     "keep_in_flight",
     "loads_together",
+    "operand_loads",
     "refs_of",
     "total",
     "vector_load",
@@ -53,6 +54,8 @@ class Plan:
         Whether the load runs along the reduction.
     vector : int
         Neighbours that a thread loads at once.
+    results : int
+        Buffers that the reduction writes.
     """
 
     load: Access
@@ -60,6 +63,7 @@ class Plan:
     reduced: list[Loop]
     along: bool
     vector: int
+    results: int = 1
 
     @classmethod
     def of(cls, nest: Nest, vector_bytes: int) -> Plan:
@@ -71,18 +75,31 @@ class Plan:
             (group for group in (data, reduced) if group),
             key=lambda group: _is_one(nest.step(load, group[-1])),
         )
+        results = len(nest.block.writes)
         vector = 1
         if _is_one(nest.step(load, inner[-1])):
             run = merged_run([load], nest.loops, inner)
-            vector = load.vector(inner[len(inner) - run :], vector_bytes)
+            vector = min(
+                one.vector(inner[len(inner) - run :], vector_bytes)
+                for one in (_main_loads(nest, inner[-1]) if results > 1 else [load])
+            )
             while vector > 1 and stand_in(inner[-1].extent) % vector:
                 vector //= 2
-        return cls(load, data, reduced, inner is reduced, vector)
+        return cls(load, data, reduced, inner is reduced, vector, results)
+
+
+def _operands(nest: Nest) -> list[Access]:
+    stores = {access.name for access in nest.accesses if access.kind == "store"}
+    return [a for a in nest.of_scope("global") if a.kind == "load" and a.name not in stores]
+
+
+def _main_loads(nest: Nest, loop: Loop) -> list[Access]:
+    """Loads that run along a loop, which a reduction to several results takes in vectors alike."""
+    return [access for access in _operands(nest) if _is_one(nest.step(access, loop))]
 
 
 def _main_load(nest: Nest) -> Access:
-    stores = {access.name for access in nest.accesses if access.kind == "store"}
-    loads = [a for a in nest.of_scope("global") if a.kind == "load" and a.name not in stores]
+    loads = _operands(nest)
     if not loads:
         raise ScheduleError(
             f"Reduction block {nest.block.name_hint} loads nothing from global memory."
@@ -138,6 +155,33 @@ def vector_load(sch: Any, partial: Any, step: Any, vector: int) -> Any:
     if vector > 1:
         sch.vectorize(sch.get_loops(cache)[-1])
     return cache
+
+
+def operand_loads(sch: Any, partial: Any, step: Any, vector: int, results: int) -> list[Any]:
+    """Load what a thread adds into registers first: the main operand, or all of several results.
+
+    Returns
+    -------
+    list of SBlockRV
+        The blocks that load, and the sum itself where it still loads from global memory.
+    """
+    if results == 1:
+        return [vector_load(sch, partial, step, vector)]
+    nest = read_nest(sch, partial)
+    operands = _operands(nest)
+    names = [access.name for access in operands]
+    # What is read at two places, or by what was loaded, has no one vector.
+    regular = [a for a in operands if a.is_affine() and names.count(a.name) == 1]
+    along = _main_loads(nest, nest.loops[-1])
+    caches = []
+    for access in regular:
+        reads = [str(region.source.name) for region in sch.get(partial).reads]
+        cache = sch.cache_read(partial, reads.index(access.name), "local", [partial])
+        sch.compute_at(cache, step, preserve_unit_loops=True)
+        if vector > 1 and any(access is one for one in along):
+            sch.vectorize(sch.get_loops(cache)[-1])
+        caches.append(cache)
+    return caches if len(regular) == len(operands) else [*caches, partial]
 
 
 def batched_load(sch: Any, partial: Any, steps: Any, step: Any, plan: Plan) -> Any:
