@@ -168,7 +168,7 @@ def _fitting(func: tirx.PrimFunc) -> _Plan:
     sch = s_tir.Schedule(tvm.IRModule({"main": func}))
     products = inline(sch)
     if products:
-        plan = _products(sch, products)
+        plan = _products(products)
         trial = s_tir.Schedule(tvm.IRModule({"main": func}))
         try:
             plan.apply(trial, {one.name: one.default for one in plan.knobs})
@@ -210,7 +210,7 @@ def inline(sch: s_tir.Schedule) -> dict[str, Contraction]:
     return products
 
 
-def _products(sch: s_tir.Schedule, products: dict[str, Contraction]) -> _Plan:
+def _products(products: dict[str, Contraction]) -> _Plan:
     def apply(fresh: s_tir.Schedule, config: Config) -> None:
         own = inline(fresh)
         rest = _root_blocks(fresh)
@@ -236,7 +236,10 @@ def _products(sch: s_tir.Schedule, products: dict[str, Contraction]) -> _Plan:
         (one, *more) = products.values()
         batch = math.prod(one.extents[i] for i in one.batch)
         m, n, k = _sizes(one)
-        return {} if more else gemm.fit((batch * m, n, k), one.operand, config, architecture)
+        if more:
+            return {}
+        shape = batch * m, n, k
+        return gemm.fit(shape, one.operand, config, architecture, b_transposed=one.b.k_major)
 
     return _Plan(gemm.KNOBS, apply, check, prune, fit)
 
@@ -246,7 +249,12 @@ def _check_product(
 ) -> Refusal | None:
     types = product.operand, product.sums
     return check_instruction("auto", *types, int(config["tile_k"]), architecture) or gemm.check(
-        _sizes(product), product.operand, config, architecture
+        _sizes(product),
+        product.operand,
+        config,
+        architecture,
+        b_transposed=product.b.k_major,
+        a_transposed=not product.a.k_major,
     )
 
 

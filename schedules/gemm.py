@@ -231,8 +231,10 @@ def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
     return sch
 
 
-def shared_bytes(dtype: str, config: Config, b_transposed: bool = False) -> int:
-    """Bytes of all versions of the tiles of A (M x K) and B (K x N, or N x K), and of C.
+def shared_bytes(
+    dtype: str, config: Config, b_transposed: bool = False, a_transposed: bool = False
+) -> int:
+    """Bytes of all versions of the tiles of A (M x K, or K x M), B (K x N, or N x K), and of C.
 
     TVM gives C, or the partial sums of a slice, the place of the larger of the other two, or as
     much more as it needs, where they have one type; else that of both.
@@ -241,7 +243,9 @@ def shared_bytes(dtype: str, config: Config, b_transposed: bool = False) -> int:
     of, size = numbers(dtype), np.dtype(dtype).itemsize
     mode = str(config["swizzle"])
     operands = []
-    for rows, row, k_major in ((m, k, True), (n, k, True) if b_transposed else (k, n, False)):
+    a = (k, m, False) if a_transposed else (m, k, True)
+    b = (n, k, True) if b_transposed else (k, n, False)
+    for rows, row, k_major in (a, b):
         pad = copy_of(8 * size, k_major, m * n * k, mode).pad
         operands.append(int(config["stages"]) * rows * (row + pad) * size)
     kept = of.sums if int(config.get("split_k", 1)) > 1 else of.result
@@ -258,6 +262,7 @@ def check(
     config: Config,
     architecture: Architecture,
     b_transposed: bool = False,
+    a_transposed: bool = False,
 ) -> Refusal | None:
     """Why a configuration is not legal, or None."""
     v = {name: int(value) for name, value in config.items() if name != "swizzle"}
@@ -271,7 +276,7 @@ def check(
     of = numbers(dtype)
     if found := check_instruction(of.instruction, dtype, of.sums, v["tile_k"], architecture):
         return found
-    size = shared_bytes(dtype, config, b_transposed)
+    size = shared_bytes(dtype, config, b_transposed, a_transposed)
     if size > architecture.shared_per_block:
         return Refusal(
             "shared memory", f"The tiles need {size:,} bytes of {architecture.shared_per_block:,}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from tvm_layout_ext import ScheduleError, cuda_target, knob, simulate, te
+from tvm_layout_ext import ScheduleError, cuda_target, knob, lower, simulate, te
+from tvm_layout_ext.build import check_fits
 from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.schedules._generic import COALESCE_KNOBS, operator_of
 from tvm_layout_ext.tune.candidate import traced
@@ -84,6 +86,40 @@ def test_products_go_to_tensor_cores_with_what_follows_them(shape: tuple[int, in
     blocks = str(task.module(task.space.default()))
     assert "layout_ext.tensor_core" in blocks
     check_default(operator)
+
+
+def stored(a_transposed: bool, b_transposed: bool, dtype: str, sums: str) -> tirx.PrimFunc:
+    """A product of operands that lie along K or not, and twice its result."""
+    m, n, k = 256, 512, 1024
+    A = te.placeholder((k, m) if a_transposed else (m, k), dtype, name="A")
+    B = te.placeholder((n, k) if b_transposed else (k, n), dtype, name="B")
+    r = te.reduce_axis((0, k), name="r")
+
+    def term(i: Any, j: Any) -> Any:
+        a, b = A[r, i] if a_transposed else A[i, r], B[j, r] if b_transposed else B[r, j]
+        return te.sum(a.astype(sums) * b.astype(sums), r)
+
+    product = te.compute((m, n), term, name="product")
+    out = te.compute((m, n), lambda i, j: product[i, j] * te.const(2, sums), name="out")
+    return te.create_prim_func([A, B, out])
+
+
+@pytest.mark.parametrize("a_transposed", [False, True])
+@pytest.mark.parametrize("b_transposed", [False, True])
+def test_bytes_of_a_product_were_those_of_operands_stored_m_by_k_and_k_by_n(
+    a_transposed: bool, b_transposed: bool
+) -> None:
+    """Padded tiles of N x K are larger: blocks that no GPU holds were built."""
+    task = task_of(operator_of(stored(a_transposed, b_transposed, "int8", "int32")))
+    config = task.space.default() | {"tile_m": 128, "tile_n": 128, "tile_k": 128, "warps_m": 2,
+                                     "warps_n": 4, "swizzle": "pad", "stages": 3,
+                                     "prefetch": 0, "split_k": 1}  # fmt: skip
+    size = gemm.shared_bytes("int8", config, b_transposed, a_transposed)
+    assert size == {0: 104_448, 1: 107_520, 2: 110_592}[1 - a_transposed + b_transposed]
+    assert check_fits(lower(task.module(config), target=TARGET), TARGET) == size
+    for room, legal in ((size, True), (size - 1, False)):
+        small = replace(task.architecture, shared_per_block=room)
+        assert (task.operator.check((), task.dtype, config, small) is None) == legal
 
 
 def test_blocks_without_products_are_coalesced_each() -> None:
