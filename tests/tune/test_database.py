@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
+import multiprocessing
 import os
 import random
 import resource
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from tvm_layout_ext.tune.records import Log
 
 TARGET = cuda_target("sm_90a")
 HERE = Origin.here("cuda", "NVIDIA H200")
-_ROOT = Path(__file__).parents[2]
 
 
 def _add(database: Database, extent: int = 64, tile: int = 32, seconds: float = 1e-3) -> bool:
@@ -171,28 +169,14 @@ def test_whole_last_line_without_its_end_is_kept(tmp_path: Path) -> None:
     assert len(Database(tmp_path).tvm()) == 2
 
 
-_WRITER = """
-import sys
-from tests.tune.test_database import HERE, TARGET
-from tests.tune.helpers import transpose_schedule
-from tvm_layout_ext.tune.database import Database
-made = {e: transpose_schedule(e, tile_i=32) for e in map(int, sys.argv[3].split(","))}
-print("ready", flush=True)
-for i in range(int(sys.argv[2]), 10**6):
-    for extent, (module, sch) in made.items():
-        # Each number is a trial of its own: another unused annotation.
-        mark = sch.copy()
-        mark.annotate(mark.get_sblock("B"), "layout_ext.knob.number", i)
-        Database(sys.argv[1]).append(module, mark.trace, [1e-3], TARGET, HERE)
-        print(i, extent, flush=True)
-    if i + 1 == int(sys.argv[4]):
-        break
-"""
-
-
-def _writer(folder: Path, first: int, extents: str, last: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", _WRITER, str(folder), str(first), extents, str(last)]
-    return subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True)
+def _write(folder: Path, first: int, extents: tuple[int, ...]) -> None:
+    made = {extent: transpose_schedule(extent, tile_i=32) for extent in extents}
+    for number in range(first, first + 10):
+        for module, sch in made.values():
+            # Each number is a trial of its own: another unused annotation.
+            mark = sch.copy()
+            mark.annotate(mark.get_sblock("B"), "layout_ext.knob.number", number)
+            Database(folder).append(module, mark.trace, [1e-3], TARGET, HERE)
 
 
 def _numbers(folder: Path) -> list[tuple[int, int]]:
@@ -205,10 +189,16 @@ def _numbers(folder: Path) -> list[tuple[int, int]]:
 
 
 def test_two_writers_agree_on_the_numbers_of_computations(tmp_path: Path) -> None:
+    forks = multiprocessing.get_context("fork")
     writers = [
-        _writer(tmp_path, first, e, first + 10) for first, e in ((0, "64,96"), (10, "96,64"))
+        forks.Process(target=_write, args=(tmp_path, first, extents))
+        for first, extents in ((0, (64, 96)), (10, (96, 64)))
     ]
-    assert [writer.wait(timeout=300) for writer in writers] == [0, 0]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(timeout=300)
+    assert [writer.exitcode for writer in writers] == [0, 0]
     assert len((tmp_path / WORKLOADS).read_text().splitlines()) == 2
     assert sorted(_numbers(tmp_path)) == [(i, e) for i in range(20) for e in (64, 96)]
     assert len(Database(tmp_path).tvm()) == 40

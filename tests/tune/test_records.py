@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -227,22 +226,19 @@ def test_append_after_a_torn_line_keeps_the_new_record(tmp_path: Path) -> None:
     assert (reading.records, reading.corrupt) == ([record], 1)
 
 
-_WRITER = """
-import sys
-from tests.tune.helpers import make_model, make_record
-from tvm_layout_ext.tune.records import Log
-for i in range(200):
-    Log(sys.argv[1]).append(make_record(config={"writer": sys.argv[2], "i": i, "pad": "x" * 9000}))
-"""
+def _write(folder: Path, name: str) -> None:
+    for i in range(200):
+        Log(folder).append(make_record(config={"writer": name, "i": i, "pad": "x" * 9000}))
 
 
 def test_two_processes_append_without_losing_or_mixing_lines(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    writers = [
-        subprocess.Popen([sys.executable, "-c", _WRITER, str(tmp_path), name], cwd=root)
-        for name in "ab"
-    ]
-    assert [writer.wait(timeout=120) for writer in writers] == [0, 0]
+    forks = multiprocessing.get_context("fork")
+    writers = [forks.Process(target=_write, args=(tmp_path, name)) for name in "ab"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(timeout=120)
+    assert [writer.exitcode for writer in writers] == [0, 0]
     reading = Log(tmp_path).read()
     assert (len(reading.records), reading.corrupt) == (400, 0)
     for name in "ab":
