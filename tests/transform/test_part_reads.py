@@ -44,9 +44,8 @@ BEFORE, PARTED = (func.with_attr("global_symbol", "main") for func in (before, p
 def part(func: Any, name: str, *apart: int) -> tuple[Any, Nest, PartedReads | None]:
     """Part the reads of a block, of which some, by their number, are to be staged."""
     sch = s_tir.Schedule(func)
-    block = sch.get_sblock(name)
-    nest = read_nest(sch, block)
-    return sch, nest, part_reads(sch, block, nest, [nest.accesses[i] for i in apart])
+    nest = read_nest(sch, sch.get_sblock(name))
+    return sch, nest, part_reads(sch, nest, [nest.accesses[i] for i in apart])
 
 
 def test_a_read_of_another_place_gets_a_copy_of_the_whole_buffer() -> None:
@@ -103,8 +102,7 @@ def test_a_block_inside_another_is_left_alone() -> None:
 def test_functions_beside_it_stay_as_they_are() -> None:
     mod = tvm.IRModule({"main": BEFORE, "other": nested})
     sch = s_tir.Schedule(mod)
-    block = sch.get_sblock("B", "main")
-    nest = read_nest(sch, block)
-    found = part_reads(sch, block, nest, [nest.accesses[1]])
+    nest = read_nest(sch, sch.get_sblock("B", "main"))
+    found = part_reads(sch, nest, [nest.accesses[1]])
     assert found is not None
     tvm.ir.assert_structural_equal(found.sch.mod["other"], mod["other"])

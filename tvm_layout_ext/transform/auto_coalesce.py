@@ -117,11 +117,11 @@ def _in_own_program(sch: Any, block: Any, nest: Nest, way: Way, request: Request
     """Take a way to a program that TensorIR takes it in, where it does not in the schedule's."""
     lent = lend_for_writers(sch, nest) if way.path in ("staged", "reduction") else None
     if lent is None:
-        return _in_parted_reads(sch, block, nest, way, request)
+        return _in_parted_reads(sch, nest, way, request)
     own = read_nest(lent.sch, lent.block)
     found = _ways_of(own, way.path, request)
     way = replace(next(one for one in found if one.is_last == way.is_last), lent=lent)
-    return _in_parted_reads(lent.sch, lent.block, own, way, request)
+    return _in_parted_reads(lent.sch, own, way, request)
 
 
 def _ways_of(nest: Nest, path: str, request: Request) -> list[Way]:
@@ -130,13 +130,13 @@ def _ways_of(nest: Nest, path: str, request: Request) -> list[Way]:
     return [way for way in list_ways(nest, free, None, request) if way.path == path]
 
 
-def _in_parted_reads(sch: Any, block: Any, nest: Nest, way: Way, request: Request) -> Way:
+def _in_parted_reads(sch: Any, nest: Nest, way: Way, request: Request) -> Way:
     """Stage a block that reads a buffer at several places as if these were several buffers."""
     written = [access.buffer for access in nest.accesses if access.kind != "load"]
     read = [access.buffer for access in nest.accesses if access.kind == "load"]
     if way.path != "staged" or any(a.same_as(b) for a in read for b in written):
         return way
-    parted = part_reads(sch, block, nest, store_mapping(nest, nest.loops, 1).disagreeing)
+    parted = part_reads(sch, nest, store_mapping(nest, nest.loops, 1).disagreeing)
     if parted is None:
         return way
     own = read_nest(parted.sch, parted.block)

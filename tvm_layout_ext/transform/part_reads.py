@@ -62,7 +62,7 @@ class _Read:
         return bool(self.access.buffer.same_as(buffer)) and are_equal(self.indices, indices)
 
 
-def part_reads(sch: Any, block: Any, nest: Nest, apart: Sequence[Access]) -> PartedReads | None:
+def part_reads(sch: Any, nest: Nest, apart: Sequence[Access]) -> PartedReads | None:
     """Part the reads that a block makes of a buffer at several places.
 
     ::
@@ -76,7 +76,6 @@ def part_reads(sch: Any, block: Any, nest: Nest, apart: Sequence[Access]) -> Par
     ----------
     sch : tvm.s_tir.Schedule
         Left as it is.
-    block : SBlockRV
     nest : Nest
         The block.
     apart : sequence of Access
