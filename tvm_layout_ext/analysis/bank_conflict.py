@@ -137,7 +137,8 @@ def count(requests: Requests, placement: Placement) -> Conflict:
     rows = np.concatenate([offsets[:, :, k] + step for k, step in places])
     active = np.concatenate([requests.active] * len(places))
     live = active.any(axis=1)
-    rows, active = rows[live], active[live]
+    if not live.all():
+        rows, active = rows[live], active[live]
     width = min(width, MAX_ACCESS_BYTES)
     if not len(rows):
         nobody = (-1,) * WARP_SIZE
@@ -191,8 +192,10 @@ def _conflict(
 def _is_vector(offsets: np.ndarray, active: np.ndarray, size: int) -> bool:
     """Whether the elements of every active lane are an aligned group of neighbours."""
     count = offsets.shape[2]
+    if count == 1:
+        return True
     if count & (count - 1):
         return False
-    groups = offsets[active]
+    groups = offsets.reshape(-1, count) if active.all() else offsets[active]
     follow = (np.diff(groups, axis=1) == size).all()
     return bool(follow and (groups[:, 0] % min(count * size, MAX_ACCESS_BYTES) == 0).all())

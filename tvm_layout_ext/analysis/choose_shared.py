@@ -150,13 +150,15 @@ def _best_padding(ways: Sequence[tuple[str, Placement]], accesses: Sequence[Requ
     the padding; that is not worth conflicts of the loads.
     """
     direct = [each for each in accesses if each.access.kind != "cp.async"]
-    whole, whole_direct = _least_in_rows(accesses), _least_in_rows(direct)
+    found = _costs(ways, accesses)
+    alone = found if len(direct) == len(accesses) else _costs(ways, direct)
+    prices = [(met.total - met.least, every.total) for met, every in zip(alone, found, strict=True)]
+    return found[prices.index(min(prices))]
 
-    def price(way: tuple[str, Placement]) -> tuple[int, int]:
-        met = _cost(Choice(*way), direct, whole_direct)
-        return met.total - met.least, _cost(Choice(*way), accesses, whole).total
 
-    return cost(Choice(*min(ways, key=price)), accesses)
+def _costs(ways: Sequence[tuple[str, Placement]], accesses: Sequence[Requests]) -> list[Choice]:
+    whole = _least_in_rows(accesses)
+    return [_cost(Choice(*way), accesses, whole) for way in ways]
 
 
 def cost(choice: Choice, accesses: Sequence[Requests]) -> Choice:
