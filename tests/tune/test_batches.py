@@ -11,6 +11,7 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
 from tests.tune.helpers import make_model
+from tvm_layout_ext._compat import without_tensor_intrinsics
 from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import run, search, tune
 from tvm_layout_ext.tune.backend import InProcess
@@ -114,15 +115,16 @@ def events_of(task: Task, ahead: int, trials: int, broken: bool = False) -> tupl
     sch = Candidates(task).schedule(task.space.default())
     proposed = [ms.search_strategy.MeasureCandidate(sch, []) for _ in range(10)]
     strategy = Counting(proposed, events)
-    context = ms.TuneContext(
-        mod=task.unscheduled,
-        target=cuda_target("sm_90a"),
-        space_generator=ms.space_generator.ScheduleFn(
-            lambda _: None, sch_rules=[], postprocs=[], mutator_probs={}
-        ),
-        search_strategy=strategy,
-        num_threads=1,
-    )
+    with without_tensor_intrinsics():
+        context = ms.TuneContext(
+            mod=task.unscheduled,
+            target=cuda_target("sm_90a"),
+            space_generator=ms.space_generator.ScheduleFn(
+                lambda _: None, sch_rules=[], postprocs=[], mutator_probs={}
+            ),
+            search_strategy=strategy,
+            num_threads=1,
+        )
     bench = Bench(events, broken)
     Batches(context, bench, bench, Learning(bench), ahead).run(trials, 4)
     return events, bench

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -128,6 +128,12 @@ class CubinBuilder(PyBuilder):
         self._waiting = [one for one in self._waiting if not one.done()]
         self._waiting += [running for _, running in started]
         return [building for building, _ in started]
+
+    def apart(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Run a function in one of the processes, in at most :attr:`timeout` seconds."""
+        running: Future[Any] = self._workers().submit(function, *args)
+        self._waiting.append(running)
+        return running
 
     def close(self) -> None:
         """End the workers and remove the temporary folder, and with it the artifacts there."""

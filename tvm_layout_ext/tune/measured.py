@@ -26,6 +26,14 @@ __all__ = ["MeasuringBackend"]
 ROUNDS = 5
 
 
+def modelled(task: Task, config: Config) -> dict[str, Any] | None:
+    """What the simulated GPU counts of a candidate; None if it does not model the program."""
+    try:
+        return count(task, config)[1]
+    except NotModelled:
+        return None
+
+
 class MeasuringBackend:
     """Builds candidates to machine code and times them.
 
@@ -80,12 +88,17 @@ class MeasuringBackend:
         return str(self._task.workload)
 
     def remeasure(self, configs: Sequence[Config]) -> list[Measurement | None]:
-        """Time finalists in turns on one device, and count what the simulated GPU would."""
+        """Time finalists in turns on one device; build processes simulate them meanwhile."""
         artifacts = [self._artifact(config) for config in configs]
+        models = [self.builder.apart(modelled, self._task, config) for config in configs]
         times = interleaved(self.runner, artifacts, ROUNDS)
         return [
-            self._finalist(artifact, config, tuple(seconds)) if seconds else None
-            for artifact, config, seconds in zip(artifacts, configs, times, strict=True)
+            self._finalist(artifact, self._model(begun, config), tuple(seconds))
+            if seconds
+            else None
+            for artifact, config, begun, seconds in zip(
+                artifacts, configs, models, times, strict=True
+            )
         ]
 
     def close(self) -> None:
@@ -93,12 +106,17 @@ class MeasuringBackend:
         self.runner.close()
         self.builder.close()
 
-    def _finalist(self, artifact: str, config: Config, times: tuple[float, ...]) -> Measurement:
-        measurement = self._measurement(artifact, Measured.read(artifact), times)
+    def _model(self, begun: Future[dict[str, Any] | None], config: Config) -> dict[str, Any] | None:
         try:
-            _, model = count(self._task, config)
-        except NotModelled:
-            model = None
+            return begun.result()
+        except Exception:
+            # A user's schedule may be nothing that can be sent to a process, or take it too long.
+            return modelled(self._task, config)
+
+    def _finalist(
+        self, artifact: str, model: dict[str, Any] | None, times: tuple[float, ...]
+    ) -> Measurement:
+        measurement = self._measurement(artifact, Measured.read(artifact), times)
         return replace(measurement, conflict_model=model)
 
     def _measurement(
