@@ -70,7 +70,7 @@ def schedule_reduction(
     if slabs == 1 or nest.is_guarded or plan.results > 1:
         return _one_kernel(sch, block, nest, plan, num_threads)
     (outermost,) = refs_of(sch, block, nest, plan.reduced[:1])
-    partial = cut(sch, block, outermost, slabs, len(plan.data) if plan.along else 0)
+    partial = cut(sch, outermost, slabs, len(plan.data) if plan.along else 0)
     caches = []
     texts = []
     for part in (partial, block):

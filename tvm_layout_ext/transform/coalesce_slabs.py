@@ -85,7 +85,7 @@ def choose_slabs(
     return next(d for d in range(bound, 0, -1) if extent % d == 0)
 
 
-def cut(sch: Any, block: Any, loop: Any, slabs: int, axis: int) -> Any:
+def cut(sch: Any, loop: Any, slabs: int, axis: int) -> Any:
     """Cut a reduction into slabs along one of its loops.
 
     ::
@@ -98,10 +98,9 @@ def cut(sch: Any, block: Any, loop: Any, slabs: int, axis: int) -> Any:
     Parameters
     ----------
     sch : tvm.s_tir.Schedule
-    block : SBlockRV
-        The reduction; it is left to add up the slabs.
     loop : LoopRV
-        The loop to cut, whose extent ``slabs`` divides.
+        The loop to cut, whose extent ``slabs`` divides, of the reduction, which is left to add up
+        the slabs.
     slabs : int
     axis : int
         Dim of the slabs in the array of their sums.
