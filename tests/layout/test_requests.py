@@ -1,0 +1,41 @@
+"""Units and wavefronts of requests against counts by sets, lane by lane."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tvm_layout_ext.layout.requests import NOTHING, pieces, request_wavefronts
+
+
+def units(address: int, width: int, piece: int) -> set[int]:
+    return {byte // piece for byte in range(address, address + width)}
+
+
+@pytest.mark.parametrize("piece", [4, 32])
+@pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("shift", [0, 1, 2, 4, 12])
+def test_pieces_are_the_units_that_bytes_lie_in(piece: int, width: int, shift: int) -> None:
+    """Also where addresses begin inside a unit, and where only idle lanes do."""
+    random = np.random.default_rng(width + shift)
+    addresses = random.integers(0, 64, (5, 32)) * width
+    active = random.random((5, 32)) < 0.7
+    active[0] = True
+    addresses += np.where(active | (shift != 2), shift, 3)
+    found = pieces(addresses, active, width, piece)
+    for row, own, live in zip(found, addresses, active, strict=True):
+        wanted = set().union(*(units(int(a), width, piece) for a in own[live]))
+        assert set(row.tolist()) - {NOTHING} == wanted
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_wavefronts_are_the_words_of_the_busiest_bank(width: int) -> None:
+    random = np.random.default_rng(width)
+    addresses = random.integers(0, 256, (20, 32)) * width
+    active = random.random((20, 32)) < 0.8
+    active[:, 0] = True
+    waves, least = request_wavefronts(addresses, active, width)
+    for found, own, live in zip(waves, addresses, active, strict=True):
+        words = {int(a) // 4 for a in own[live]}
+        assert found == max(sum(word % 32 == bank for word in words) for bank in range(32))
+    assert (least == 1).all()
