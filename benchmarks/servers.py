@@ -1,9 +1,11 @@
 """How much faster one run of the tuner measures with two GPUs behind a tracker than with one.
 
-``python -m benchmarks.servers --out FILE`` on a machine with two GPUs ends within ``--limit``
-seconds, by default 95. The candidates are built first; then the same libraries are measured through
-the tracker by one server and by two, in turns, each of them several times. A second figure is that
-of whole runs of ``tune``: scheduling, building, measuring and verifying.
+``python -m benchmarks.servers --out FILE`` on a machine with two GPUs ends within about ``--limit``
+seconds. The candidates are built first; then the same libraries are measured through the tracker by
+one server and by two, in turns, each of them several times. A second figure is that of whole runs
+of ``tune``: scheduling, building, measuring and verifying. Both sides search from the same seeds,
+in turns, and each run tells how much of the search its GPUs were at work: where that is little,
+cores to build with are what a run lacks, and a second GPU cannot make it faster.
 ``--target llvm`` goes the same way on any machine with libraries for its CPU, without whole runs,
 as ``tune`` makes CUDA kernels.
 """
@@ -142,18 +144,37 @@ def build(task: Task, target: str, count: int) -> tuple[CubinBuilder, list[str],
 
 
 def whole_run(task: Task, port: int, key: str, trials: int, seed: int) -> dict[str, Any]:
-    """Trials a minute of a run of ``tune``: scheduling, building, measuring and verifying."""
+    """Trials a minute of a run of ``tune``, and where its seconds went.
+
+    ``first_seconds`` are those until trial 0 was written down, ``search_seconds`` those from there
+    to the last trial; what is left are the finalists in turns and the verification. ``at_work`` is
+    the share of the search in which a GPU ran a trial.
+    """
+    told: list[float] = []
     start = time.perf_counter()
-    runner = f"rpc:{HOST}:{port}:{key}"
     result = tune(
-        task.operator, shape=task.shape, dtype=task.dtype, trials=trials, runner=runner, seed=seed
+        task.operator,
+        shape=task.shape,
+        dtype=task.dtype,
+        trials=trials,
+        runner=f"rpc:{HOST}:{port}:{key}",
+        seed=seed,
+        progress=lambda *_: told.append(time.perf_counter()),
     )
     seconds = time.perf_counter() - start
+    searching, servers = told[-1] - told[0], len(KEYS[key])
+    phases = [one.phases or {} for one in result.trials]
+    busy = sum(one.get("run", 0.0) for one in phases[1:])
     return {
-        "servers": len(KEYS[key]),
+        "servers": servers,
+        "seed": seed,
         "trials": len(result.trials),
         "failed": sum(one.score is None for one in result.trials),
         "seconds": seconds,
+        "first_seconds": told[0] - start,
+        "search_seconds": searching,
+        "build_core_seconds": sum(one.get("build", 0.0) for one in phases),
+        "at_work": busy / servers / searching if searching else None,
         "per_minute": 60 * len(result.trials) / seconds,
     }
 
@@ -178,15 +199,29 @@ def rates(
     return [side.summary() for side in sides]
 
 
-def whole_runs(task: Task, port: int, trials: int, until: float) -> list[dict[str, Any]]:
-    """Whole runs with one server and with two, while there is time."""
+def whole_runs(
+    task: Task, port: int, trials: int, rounds: int, until: float
+) -> list[dict[str, Any]]:
+    """Whole runs with one server and with two from the same seeds, in turns, while there is time.
+
+    Every other round begins with two: what a first run finds cold is cold for both sides.
+    """
     rows: list[dict[str, Any]] = []
-    for key in KEYS:
-        if rows and time.perf_counter() + rows[0]["seconds"] > until:
-            print("there is no time for a whole run with two servers", flush=True)
+    for seed in range(rounds):
+        longest = max((row["seconds"] for row in rows), default=0.0)
+        if time.perf_counter() + 2 * longest > until:
+            print(f"{seed} of {rounds} rounds of whole runs: there is no time for another")
             break
-        rows.append(whole_run(task, port, key, trials, len(rows)))
+        order = list(KEYS) if seed % 2 == 0 else list(KEYS)[::-1]
+        rows += [whole_run(task, port, key, trials, seed) for key in order]
     return rows
+
+
+def whole_ratio(rows: Sequence[dict[str, Any]]) -> float | None:
+    """Trials a minute of two servers over those of one: the median over the seeds."""
+    rates = {(row["seed"], row["servers"]): float(row["per_minute"]) for row in rows}
+    seeds = {seed for seed, _ in rates}
+    return median(rates[seed, 2] / rates[seed, 1] for seed in seeds) if seeds else None
 
 
 def report(rows: Sequence[dict[str, Any]], whole: Sequence[dict[str, Any]]) -> None:
@@ -201,12 +236,16 @@ def report(rows: Sequence[dict[str, Any]], whole: Sequence[dict[str, Any]]) -> N
             print(f"  failed: {reason}")
     print(f"prebuilt: two servers measure {ratio(rows):.2f} times the trials a minute of one")
     for row in whole:
+        at_work = "" if row["at_work"] is None else f", GPUs at work {row['at_work']:.0%} of that"
         print(
-            f"{row['servers']} server(s), whole run: {row['per_minute']:.1f} trials a minute "
-            f"({row['trials']} in {row['seconds']:.1f} s, {row['failed']} failed)"
+            f"{row['servers']} server(s), whole run from seed {row['seed']}: "
+            f"{row['per_minute']:.1f} trials a minute ({row['trials']} in {row['seconds']:.1f} s, "
+            f"{row['failed']} failed); {row['first_seconds']:.1f} s to the first trial, "
+            f"{row['search_seconds']:.1f} s to the last{at_work}; "
+            f"{row['build_core_seconds']:.0f} s of a core to build"
         )
-    if len(whole) == 2:
-        print(f"whole runs: two servers do {ratio(whole):.2f} times the trials a minute of one")
+    if (found := whole_ratio(whole)) is not None:
+        print(f"whole runs: two servers do {found:.2f} times the trials a minute of one")
 
 
 def ratio(rows: Sequence[dict[str, Any]]) -> float:
@@ -223,8 +262,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--shape", type=int, nargs="+", help="of the operator")
     parser.add_argument("--trials", type=int, default=40, help="prebuilt candidates")
     parser.add_argument("--rounds", type=int, default=2, help="times that each side measures all")
-    parser.add_argument("--whole", type=int, default=16, help="trials of a whole run; 0: none")
-    parser.add_argument("--limit", type=float, default=95.0, help="seconds, for all of it")
+    parser.add_argument("--whole", type=int, default=32, help="trials of a whole run; 0: none")
+    parser.add_argument("--whole-rounds", type=int, default=2, help="seeds of whole runs")
+    parser.add_argument("--limit", type=float, default=400.0, help="seconds, for all of it")
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 
@@ -241,12 +281,13 @@ def main() -> None:
         print(f"{len(artifacts)} built in {building:.1f} s", flush=True)
         inputs = [RunnerInput(artifact, given.target, []) for artifact in artifacts]
         sides = [Side(task, farm.port, key) for key in KEYS]
-        # Whole runs get two fifths of the time.
-        share = 0.6 if given.whole and given.target == "cuda" else 1.0
+        # Whole runs get most of the time.
+        share = 0.25 if given.whole and given.target == "cuda" else 1.0
         rows = rates(sides, inputs, given.rounds, began + share * given.limit)
         whole: list[dict[str, Any]] = []
         if given.whole and given.target == "cuda":
-            whole = whole_runs(task, farm.port, given.whole, began + given.limit)
+            until = began + given.limit
+            whole = whole_runs(task, farm.port, given.whole, given.whole_rounds, until)
     finally:
         farm.close()
         if builder is not None:
@@ -255,6 +296,7 @@ def main() -> None:
     data = {
         "device": environment.cuda_device() if given.target == "cuda" else "cpu",
         "versions": environment.versions(),
+        "cores": environment.cores(),
         "git": environment.git_id(),
         "workload": str(task.workload),
         "trials": len(artifacts),
@@ -262,6 +304,7 @@ def main() -> None:
         "rows": rows,
         "ratio": ratio(rows),
         "whole": whole,
+        "whole_ratio": whole_ratio(whole),
         "seconds": time.perf_counter() - began,
     }
     given.out.write_text(json.dumps(data, indent=1) + "\n")
