@@ -46,10 +46,11 @@ def auto_coalesce(
         The schedule; this function is also its method ``auto_coalesce``.
     block : SBlockRV or str
         A block whose loops are not bound; or a copy inside a kernel, which is then spread over the
-        threads that the kernel has. Its body is stores (one where it reduces or is to be staged,
-        and of a buffer at one place), or one atomic on a buffer element (``atomicAdd`` and its
-        like, ``T.cuda.atomic_add``, ``T.cuda.atomic_cas``), of which a lane takes one element at a
-        time.
+        threads that the kernel has. Its body is stores and atomics on buffer elements
+        (``atomicAdd`` and its like, ``T.cuda.atomic_add``, ``T.cuda.atomic_cas``, of which a lane
+        takes one element at a time), also under ``if`` and with ``let`` (``T.bind``) statements; of
+        a reduction, one store a result and ``let`` statements. What is to be staged stores one
+        element an iteration, in each branch where there are some.
     num_threads : int, optional
         Threads of a block, a multiple of 32 up to 1,024; a staged block takes the power of two
         below that its tile can occupy.
@@ -106,7 +107,22 @@ def auto_coalesce(
     many as multiprocessors and a thread has at most 16 elements (1024x100x100 floats took 25.4 us
     in slabs, and 28.0 in tiles), or where a thread has at most 2.
 
-    A load that only a condition keeps inside of its buffer (the rows of a pad) has no tile.
+    A load that only a condition keeps inside of its buffer (the rows of a pad) has no tile, and nor
+    has one in a branch that is chosen by what was loaded.
+
+    What is under an ``if`` counts where its condition holds, and in as many of the iterations; a
+    condition on what was loaded is taken to hold in all lanes, of either branch. Vectors are no
+    longer than lets each condition hold for all of their elements or for none.
+
+    A reduction to several results (``argmax``) loads each of its operands in vectors. Along rows,
+    threads combine what they found, if TVM knows the reducer (as those of ``topi``), else a thread
+    does each result by itself; there are no slabs and no partial results in shared memory. Of
+    elements that compare equal, another one may win than in the order of the loop, unless the
+    reducer decides.
+
+    One loop that stands behind several iterators, as ``fuse`` leaves it, is mapped as it is, unless
+    a load is to be staged: then the block is only marked, as above, and the pass gives it a loop
+    for each iterator, where these are the digits of the loop's number.
 
     Loads and stores of a direct mapping are equally wide. Where the rows of a copy, cast, pad or
     slice begin at another place inside a vector than those that they come from (a pad or a slice by

@@ -15,12 +15,14 @@ from .. import decisions
 from ..analysis.access import Loop, Nest, read_nest
 from ..analysis.mapping import store_mapping
 from ..analysis.sectors import Traffic, count_traffic
+from ..errors import ScheduleError
 from .coalesce_checks import check, check_place, enclosing_threads, free_loops, threads_of
 from .coalesce_choice import Outcome, Way, choose
 from .coalesce_direct import schedule_copy, schedule_direct
 from .coalesce_loops import a_loop_a_dim
 from .coalesce_request import DONE, NAME, Request, request_of
 from .coalesce_ways import as_it_is, list_ways
+from .fused_loops import is_behind_several, unfuse
 from .lent_buffers import lend_for_update, lend_for_writers
 from .mark_annotated import ANNOTATION_PREFIX
 from .part_reads import part_reads
@@ -36,8 +38,8 @@ def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
 
     Where no traced primitive does what is needed, the block is only marked, and the pass maps it
     when the program is lowered: where reads of one buffer have to be parted first, where the block
-    updates a buffer in place, and where it is a reduction into, or to be staged before, a buffer
-    that other blocks write, too.
+    updates a buffer in place, where it is a reduction into, or to be staged before, a buffer that
+    other blocks write, too, and where it is to be staged and one loop is several of its iterators.
 
     Parameters
     ----------
@@ -85,6 +87,8 @@ def _decide_apart(
     before = _count_before(sch, block, nest, free, kernel, request)
     ways = [_in_own_program(sch, block, nest, way, request) for way in ways]
     more = [] if kernel is not None else _a_dim_a_loop(sch, block, nest, request)
+    if not more and kernel is None and not illegal:
+        more = _of_a_fused_loop(sch, block, nest, request)
     if more:
         ways = [way for way in ways if way.path != "staged"]
         ways += [way for way in more if way.path not in illegal]
@@ -106,6 +110,35 @@ def _a_dim_a_loop(sch: Any, block: Any, nest: Nest, request: Request) -> list[Wa
     own = read_nest(trial, block)
     ways = list_ways(own, free_loops(own, inside=False), None, request)
     return [replace(way, apply=partial(_apply_to_dims, way)) for way in ways]
+
+
+def _of_a_fused_loop(sch: Any, block: Any, nest: Nest, request: Request) -> list[Way]:
+    """List the ways to stage a block whose loops are several iterators each, or say why none."""
+    fused = is_behind_several(sch, block, nest)
+    if fused is None and len(nest.loops) == len(nest.block.iter_vars):
+        return []
+    if request.stage == "none" or any(loop.is_reduction for loop in nest.loops):
+        return []
+    known = not nest.is_guarded and all(loop.size is not None for loop in nest.loops)
+    lent = unfuse(sch, block, nest) if known else None
+    if lent is None:
+        return [_no_digits(nest, fused)] if fused is not None else []
+    own = read_nest(lent.sch, lent.block)
+    ways = [
+        _in_own_program(lent.sch, lent.block, own, way, request)
+        for way in _ways_of(own, "staged", request)
+    ]
+    return [replace(way, lent=way.lent or lent) for way in ways]
+
+
+def _no_digits(nest: Nest, loop: str) -> Way:
+    def refuse(_sch: Any, _block: Any) -> tuple[str, list[Any]]:
+        raise ScheduleError(
+            f"loop {loop} stands behind several iterators of {nest.block.name_hint} in another way "
+            "than as a number of known digits, so it cannot be taken apart"
+        )
+
+    return Way("staged", refuse)
 
 
 def _apply_to_dims(way: Way, sch: Any, block: Any) -> tuple[str, list[Any]]:
@@ -220,7 +253,8 @@ def AutoCoalesce() -> Any:
     treated as ``sch.auto_coalesce(block, ...)`` would treat it. Reads of one buffer at several
     places are parted where they are to be staged (:mod:`.part_reads`).
 
-    Does not handle, and refuses by name: opaque blocks, loops that are bound or vectorized already,
+    Does not handle, and refuses by name: opaque blocks (with other statements than stores, atomics,
+    ``if`` and ``let``), reductions under an ``if``, loops that are bound or vectorized already,
     indices with calls of unknown functions.
 
     Raises

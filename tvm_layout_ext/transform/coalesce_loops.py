@@ -3,8 +3,8 @@
 Staging takes a nest apart by its block iterators, and TVM's ``transform_block_layout`` wants these
 to be the loops themselves, in their order. A nest may go through its dims in another order, have a
 dim's loop split, or go through several dims by one iterator (``A[v % 128, v // 128]``, as a reshape
-leaves them). Not handled is one loop behind several iterators (``vi, vj = i // 96, i % 96``): no
-primitive of TVM 0.27 simplifies these once the loop is split.
+leaves them). One loop behind several iterators (``vi, vj = i // 96, i % 96``) is left to
+:mod:`.fused_loops`: no primitive of TVM 0.27 simplifies these once the loop is split.
 """
 
 from __future__ import annotations

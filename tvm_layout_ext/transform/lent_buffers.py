@@ -25,9 +25,11 @@ from .rebuild import block_with
 __all__ = [
     "LentBuffers",
     "borrowed",
+    "function_of",
     "lend_for_update",
     "lend_for_writers",
     "returned",
+    "schedule_of",
     "writers",
 ]
 
@@ -60,7 +62,7 @@ class LentBuffers:
             gv: returned(func, self.owners) if gv.name_hint == self.func else func
             for gv, func in sch.mod.functions.items()
         }
-        return _schedule(tvm.IRModule(functions, attrs=sch.mod.attrs), self.func, name)
+        return schedule_of(tvm.IRModule(functions, attrs=sch.mod.attrs), self.func, name)
 
 
 def lend_for_update(sch: Any, nest: Nest) -> LentBuffers | None:
@@ -110,7 +112,7 @@ def lend_for_writers(sch: Any, nest: Nest) -> LentBuffers | None:
     nest : Nest
         The block.
     """
-    place = _function_of(sch, nest.block)
+    place = function_of(sch, nest.block)
     if place is None:
         return None
     stored = [access.buffer for access in nest.accesses if access.kind == "store"]
@@ -121,7 +123,7 @@ def lend_for_writers(sch: Any, nest: Nest) -> LentBuffers | None:
 def _lend(sch: Any, nest: Nest, read: Sequence[Any], written: Sequence[Any]) -> LentBuffers:
     """Let a block read and write copies of the declarations of some buffers."""
     block = nest.block
-    place = _function_of(sch, block)
+    place = function_of(sch, block)
     if place is None:
         raise ScheduleError(
             f"{NAME} maps block {block.name_hint} when the program is lowered, by its name, which "
@@ -130,7 +132,7 @@ def _lend(sch: Any, nest: Nest, read: Sequence[Any], written: Sequence[Any]) -> 
     name, func = place
     func, owners = borrowed(func, block, read, written)
     functions = {gv: func if gv.name_hint == name else f for gv, f in sch.mod.functions.items()}
-    lent = _schedule(tvm.IRModule(functions, attrs=sch.mod.attrs), name, str(block.name_hint))
+    lent = schedule_of(tvm.IRModule(functions, attrs=sch.mod.attrs), name, str(block.name_hint))
     return LentBuffers(*lent, name, owners)
 
 
@@ -169,13 +171,14 @@ def returned(func: Any, owners: Sequence[tuple[Any, Any]]) -> Any:
     return func.with_body(tvm_ffi.structural_map(body, [(tirx.Var, swap)], order="post"))
 
 
-def _schedule(mod: tvm.IRModule, func: str, block: str) -> tuple[Any, Any]:
+def schedule_of(mod: tvm.IRModule, func: str, block: str) -> tuple[Any, Any]:
+    """Schedule one function of a program; return that and a block of it by name."""
     sch = s_tir.Schedule(mod, debug_mask="none")
     sch.work_on(func)
     return sch, sch.get_sblock(block, func)
 
 
-def _function_of(sch: Any, block: Any) -> tuple[str, Any] | None:
+def function_of(sch: Any, block: Any) -> tuple[str, Any] | None:
     """Find the function that holds a block, if no other block of it has its name."""
     for gv, func in sch.mod.functions.items():
         body = getattr(func, "body", None)
