@@ -15,6 +15,8 @@ from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.report.explain import Access, Explanation, draw_arguments, explain
 from tvm_layout_ext.report.load import load_file
 from tvm_layout_ext.report.text import columns
+from tvm_layout_ext.target import cuda_target
+from tvm_layout_ext.tune.search import make_task
 
 
 def make_transpose(offset: int) -> tuple[te.Schedule, list[Any]]:
@@ -134,6 +136,22 @@ def test_decisions_of_the_passes_are_listed() -> None:
     found = explain(s, [A, B])
     assert any("A_shared" in decision.subject for decision in found.decisions)
     assert str(found.decisions[0]) in str(found)
+
+
+def test_an_epilogue_was_named_after_the_operand_whose_place_it_takes() -> None:
+    """C of float16 is staged at the place of A, as TVM plans it, and was shown as A."""
+    task = make_task("gemm", (64, 64, 64), "float16")
+    config = task.operator.default_config() | {"tile_m": 64, "tile_n": 64}
+    rows = explain(task.module(config), target=cuda_target("sm_90a")).rows
+    shared = {(row.buffer, row.kind, row.block) for row in rows if row.scope != "global"}
+    assert shared == {
+        ("A_reindex_shared.dyn", "cp.async", "A_reindex_reindex"),
+        ("B_reindex_shared.dyn", "cp.async", "B_reindex_reindex"),
+        ("A_reindex_shared.dyn", "ldmatrix", None),
+        ("B_reindex_shared.dyn", "ldmatrix", None),
+        ("C_shared.dyn", "store", "C"),
+        ("C_shared.dyn", "load", "C_shared.dyn"),
+    }
 
 
 def test_module_of_two_functions_is_refused() -> None:

@@ -52,6 +52,7 @@ class DeviceCompiler(ExpressionCompiler):
         self._blocks = blocks
         self._line = 0
         self._block: str | None = None
+        self._lent: tuple[str, str] | None = None
         self.loops: list[tuple[str, int]] = []
 
     # Sites.
@@ -60,14 +61,21 @@ class DeviceCompiler(ExpressionCompiler):
         """Attribute what is compiled next to a statement."""
         self._line = self._script.lines.get(handle(statement), self._line)
         written = str(statement.buffer.name) if isinstance(statement, tirx.BufferStore) else None
+        lent = self._blocks.lent(written, lambda: loaded_names(statement))
+        if lent is not None:
+            self._lent, self._block = lent[:2], lent[2]
+            return
+        self._lent = None
         self._block = self._blocks.of(written, lambda: loaded_names(statement))
 
     def enter_block(self, written: str, read: str) -> None:
         """Attribute what is compiled next to the block that copies one buffer to another."""
-        self._block = self._blocks.of(written, lambda: {read})
+        self._lent, self._block = None, self._blocks.of(written, lambda: {read})
 
     def site(self, buffer: str) -> Site:
         """Site of a buffer in the current statement."""
+        if self._lent is not None and buffer == self._lent[0]:
+            buffer = self._lent[1]
         made = Site(buffer, self._block, self._line)
         self.findings.note_loops(made, tuple(self.loops))
         return made

@@ -89,7 +89,7 @@ def simulate(
         program, blocks = source, Blocks([])
     else:
         program = device_program(source, args, target)
-        blocks = find_blocks(to_module(source, args))
+        blocks = find_blocks(to_module(source, args), program.kernels.values())
     with Progress(progress) as display:
         return _Simulation(program, blocks, grid_sample, seed, display).run(arrays)
 
