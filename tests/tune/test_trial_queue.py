@@ -12,7 +12,7 @@ import pytest
 from tvm.s_tir.meta_schedule.runner import RunnerInput
 
 from tvm_layout_ext.tune.measure import Measured
-from tvm_layout_ext.tune.trial_queue import Trial, TryAgainError, share
+from tvm_layout_ext.tune.trial_queue import Order, Trial, TryAgainError, share
 
 
 @pytest.fixture
@@ -125,3 +125,39 @@ def test_what_is_built_after_the_last_seat_has_left_fails_by_its_error(
     for build in builds:
         build.set_result(None)
     assert {future.result(10).error for future in futures} == {"ValueError: gone"}
+
+
+def test_trials_of_the_batch_before_go_first(inputs: list[RunnerInput]) -> None:
+    """A search waits for the older of two batches before it proposes the next."""
+    taken: list[str] = []
+    started, go_on = threading.Event(), threading.Event()
+
+    def trial(_seat: str, one: Trial) -> Measured:
+        taken.append(name(one))
+        started.set()
+        go_on.wait(10)
+        return Measured([1.0])
+
+    order = Order()
+    first = share(["only"], inputs[:4], trial, order=order)
+    assert started.wait(10)
+    second = share(["only"], inputs[4:], trial, order=order)
+    go_on.set()
+    for future in (*first, *second):
+        future.result(10)
+    # The last of them is no longer waiting once it is taken.
+    assert taken[:3] == ["0", "1", "2"]
+
+
+def test_next_batch_runs_while_the_one_before_is_built(inputs: list[RunnerInput]) -> None:
+    order, unbuilt = Order(), Future[str | None]()
+
+    def trial(seat: str, one: Trial) -> Measured:
+        return Measured([1.0])
+
+    (late,) = share(["only"], inputs[:1], trial, after=[unbuilt], order=order)
+    for future in share(["only"], inputs[1:], trial, order=order):
+        assert future.result(10).times == [1.0]
+    assert not late.done()
+    unbuilt.set_result(None)
+    assert late.result(10).times == [1.0]

@@ -20,7 +20,7 @@ from .builder import LIBRARY
 from .measure import Arguments, Measured, Timing, device_name, failed, measure, memory_in_use
 from .problem import Problem
 from .task import Task
-from .trial_queue import Trial, share
+from .trial_queue import Order, Trial, share
 from .trials import FRESH, Inputs, Job, MeasuredFuture
 from .worker import Worker
 
@@ -84,6 +84,7 @@ class LocalRunner(PyRunner):
         super().__init__()
         self.timeout, self.growth, self.timing = timeout, growth, timing or Timing()
         self.best_so_far: float | None = None
+        self._order = Order()
         self._inputs = Inputs(task)
         folder = self._inputs.folder
         self._seats = [_Seat(index, Worker(folder / f"worker{index}.log")) for index in devices]
@@ -118,9 +119,8 @@ class LocalRunner(PyRunner):
                     measured = clocks.added(seat.device, measured)
             return measured
 
-        return [
-            MeasuredFuture(one) for one in share(self._seats, runner_inputs, trial, after=after)
-        ]
+        shared = share(self._seats, runner_inputs, trial, after=after, order=self._order)
+        return [MeasuredFuture(one) for one in shared]
 
     def in_turn(self, artifacts: Sequence[str], kind: str = "cuda") -> list[Measured]:
         """Measure on the first device, one after the other, without the early stop."""

@@ -37,7 +37,7 @@ from .rpc_fit import Fit
 from .rpc_seat import ATTEMPTS, Loss, Seat
 from .task import Task
 from .tracker import Tracker
-from .trial_queue import Trial, TryAgainError, share
+from .trial_queue import Order, Trial, TryAgainError, share
 from .trials import FRESH, Inputs, Job, MeasuredFuture
 
 __all__ = ["RpcRunner", "ServerLostError"]
@@ -91,6 +91,7 @@ class RpcRunner(PyRunner):
         servers = self.tracker.require_servers()
         self.timeout, self.timing = timeout, timing or Timing()
         self.best_so_far: float | None = None
+        self._order = Order()
         self._inputs = Inputs(task)
         self._fit = Fit(task.architecture)
         self._seats: list[Seat] = []
@@ -128,7 +129,7 @@ class RpcRunner(PyRunner):
 
         servers = self.tracker.servers()
         seats = self._grow([one for one in servers if one not in self._fit.dropped])
-        shared = share(seats, runner_inputs, trial, ready, after)
+        shared = share(seats, runner_inputs, trial, ready, after, self._order)
         return [MeasuredFuture(one) for one in shared]
 
     def in_turn(self, artifacts: Sequence[str], kind: str = "cuda") -> list[Measured]:

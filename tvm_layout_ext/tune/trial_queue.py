@@ -15,9 +15,11 @@ from tvm.s_tir.meta_schedule.runner import RunnerInput
 
 from .measure import Measured, failed
 
-__all__ = ["Trial", "TryAgainError", "share"]
+__all__ = ["Order", "Trial", "TryAgainError", "share"]
 
 Seat = TypeVar("Seat")
+#: So many seconds a seat leaves to the batch before, at each trial.
+PATIENCE = 5.0
 
 
 class TryAgainError(Exception):
@@ -101,7 +103,14 @@ class _Queue:
     def take(self) -> Trial | None:
         """The first that waits, if any still does."""
         with self._changed:
-            return self._waiting.popleft() if self._waiting else None
+            taken = self._waiting.popleft() if self._waiting else None
+            self._changed.notify_all()
+            return taken
+
+    def drained(self) -> None:
+        """Wait until no trial waits, for a few seconds: its seats may have lost their servers."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting, PATIENCE)
 
     def put_back(self, trial: Trial) -> None:
         """Let a trial wait again, before all others."""
@@ -127,8 +136,21 @@ class _Queue:
             if not self._seats:
                 self._gone = error
                 self._waiting.clear()
+                self._changed.notify_all()
         for trial in left:
             self.ended(trial, failed(error))
+
+
+@dataclass
+class Order:
+    """Lets the trials of a batch that are built go before those of the next, on all seats."""
+
+    last: _Queue | None = None
+
+    def behind(self, queue: _Queue) -> Callable[[], None]:
+        """Put a batch last; what it calls before it takes a trial."""
+        older, self.last = self.last, queue
+        return (lambda: None) if older is None else older.drained
 
 
 def share(
@@ -137,6 +159,7 @@ def share(
     trial: Callable[[Seat, Trial], Measured],
     ready: Callable[[Seat, Callable[[], bool]], bool] = lambda seat, needed: True,
     after: Sequence[Future[str | None]] = (),
+    order: Order | None = None,
 ) -> list[Future[Measured]]:
     """Let seats take trials from one queue, each in a thread, until all have ended.
 
@@ -157,6 +180,8 @@ def share(
     after : sequence of Future, optional
         For each input, what it has to wait for: None, or why there is nothing to try. Seats take
         trials in the order in which these are done.
+    order : Order, optional
+        Shared with the calls before, whose trials go first.
 
     Returns
     -------
@@ -166,6 +191,7 @@ def share(
     trials = [Trial(one) for one in inputs]
     used = seats[: len(trials)]
     queue = _Queue(len(trials), len(used))
+    let_others_go = (order or Order()).behind(queue)
 
     def attempt(seat: Seat, one: Trial) -> None:
         taken = time.monotonic()
@@ -183,6 +209,7 @@ def share(
     def work(seat: Seat) -> None:
         try:
             while queue.some():
+                let_others_go()
                 if ready(seat, queue.waits) and (one := queue.take()) is not None:
                     attempt(seat, one)
         except Exception as error:
