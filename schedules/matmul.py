@@ -10,6 +10,7 @@ neighbouring rows of A (conflicts unless ``storage_align`` skews the rows).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -114,12 +115,22 @@ def check(
     shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
 ) -> Refusal | None:
     """Why a configuration is not legal, or None."""
-    values = {name: int(value) for name, value in config.items()}
-    return (
-        _check_vector(shape, dtype, values)
-        or _check_threads(shape, values, architecture)
-        or _check_align(dtype, values)
+    v: Any = config
+    tile = v["tile_m"], v["tile_n"], v["tile_k"], v["rows"], v["columns"], v["vector"]
+    return _check_tile(shape, dtype, architecture.threads_per_block, *tile) or _check_align(
+        np.dtype(dtype).itemsize, v
     )
+
+
+@lru_cache(maxsize=4096)
+def _check_tile(
+    shape: tuple[int, ...], dtype: str, threads_per_block: int, *tile: int
+) -> Refusal | None:
+    """The rules that padding has no part in: asked 200 times each, once for every padding."""
+    values = dict(
+        zip(("tile_m", "tile_n", "tile_k", "rows", "columns", "vector"), tile, strict=True)
+    )
+    return _check_vector(shape, dtype, values) or _check_threads(shape, values, threads_per_block)
 
 
 def _check_vector(shape: tuple[int, ...], dtype: str, v: dict[str, int]) -> Refusal | None:
@@ -135,7 +146,7 @@ def _check_vector(shape: tuple[int, ...], dtype: str, v: dict[str, int]) -> Refu
 
 
 def _check_threads(
-    shape: tuple[int, ...], v: dict[str, int], architecture: Architecture
+    shape: tuple[int, ...], v: dict[str, int], threads_per_block: int
 ) -> Refusal | None:
     M, N, K = shape
     for name, length in (("tile_m", M), ("tile_n", N), ("tile_k", K)):
@@ -144,11 +155,10 @@ def _check_threads(
                 "tile too large", f"{name} {v[name]} is over twice the {length} there are."
             )
     threads = v["tile_m"] // v["rows"] * (v["tile_n"] // v["columns"])
-    if not WARP_SIZE <= threads <= architecture.threads_per_block or threads % WARP_SIZE:
+    if not WARP_SIZE <= threads <= threads_per_block or threads % WARP_SIZE:
         return Refusal(
             "threads",
-            f"A block of {threads} threads; a multiple of 32 up to "
-            f"{architecture.threads_per_block} is legal.",
+            f"A block of {threads} threads; a multiple of 32 up to {threads_per_block} is legal.",
         )
     for tile in ("tile_m", "tile_n"):
         if v[tile] * v["tile_k"] % (threads * v["vector"]):
@@ -159,7 +169,7 @@ def _check_threads(
     return None
 
 
-def _check_align(dtype: str, v: dict[str, int]) -> Refusal | None:
+def _check_align(itemsize: int, v: dict[str, int]) -> Refusal | None:
     factor, offsets = v["align_factor"], (v["a_offset"], v["b_offset"])
     if max(offsets) >= factor or (factor > 8 and max(offsets) < 8):
         return Refusal("same row stride", f"Factor {factor} with {offsets} gives no new stride.")
@@ -172,7 +182,7 @@ def _check_align(dtype: str, v: dict[str, int]) -> Refusal | None:
             "vector misaligned", f"Shared rows of {strides} are no multiples of {v['vector']}."
         )
     elements = v["tile_m"] * strides[0] + v["tile_k"] * strides[1]
-    size = elements * np.dtype(dtype).itemsize
+    size = elements * itemsize
     if size > STATIC_SHARED_BYTES:
         return Refusal("shared memory", f"The tiles need {size:,} bytes of 49,152.")
     return None

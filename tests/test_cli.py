@@ -104,7 +104,7 @@ def test_real_process_runs_and_exits_with_the_documented_code(tmp_path: Path) ->
 
 def test_interrupt_keeps_the_records_and_exits_with_130(tmp_path: Path) -> None:
     root, log = Path(__file__).parents[1], tmp_path / "log" / "trials.jsonl"
-    words = ["tune", "matmul", "--shape", "256", "256", "256", "--trials", "5000", "--log"]
+    words = ["tune", "transpose", "--shape", "256", "256", "--trials", "900", "--log"]
     process = subprocess.Popen(
         [sys.executable, "-m", "tvm_layout_ext", *words, log.parent, "--runner", "simulate"],
         cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -129,7 +129,9 @@ class Space:
                 f"{self.architecture.name}: {why}"
                 f"{f'; the first: {first}' if first else ''}."
             )
-        found = min(self.legal, key=lambda config: self._distance(config, wanted))
+        found = wanted
+        if wanted not in self.legal:
+            found = min(self.legal, key=lambda config: self._distance(config, wanted))
         if self.operator.fit is None:
             return found
         fitted = self.operator.fit(self.shape, self.dtype, found, self.architecture)
