@@ -88,9 +88,11 @@ def test_products_go_to_tensor_cores_with_what_follows_them(shape: tuple[int, in
     check_default(operator)
 
 
-def stored(a_transposed: bool, b_transposed: bool, dtype: str, sums: str) -> tirx.PrimFunc:
+def stored(
+    a_transposed: bool, b_transposed: bool, dtype: str, sums: str, scale: int = 1
+) -> tirx.PrimFunc:
     """A product of operands that lie along K or not, and twice its result."""
-    m, n, k = 256, 512, 1024
+    m, n, k = 256 * scale, 512 * scale, 1024 * scale
     A = te.placeholder((k, m) if a_transposed else (m, k), dtype, name="A")
     B = te.placeholder((n, k) if b_transposed else (k, n), dtype, name="B")
     r = te.reduce_axis((0, k), name="r")
@@ -120,6 +122,16 @@ def test_bytes_of_a_product_were_those_of_operands_stored_m_by_k_and_k_by_n(
     for room, legal in ((size, True), (size - 1, False)):
         small = replace(task.architecture, shared_per_block=room)
         assert (task.operator.check((), task.dtype, config, small) is None) == legal
+
+
+@pytest.mark.parametrize(("b_transposed", "name"), [(True, "gemm_nt"), (False, "gemm")])
+def test_defaults_of_a_product_are_those_of_the_operator_with_its_layout(
+    b_transposed: bool, name: str
+) -> None:
+    operator = operator_of(stored(False, b_transposed, "int8", "int32", scale=16))
+    ready = make_task(name, (4096, 8192, 16384), "int8").space.default()
+    assert task_of(operator).space.default() == ready
+    assert ready["tile_m"] == (256 if b_transposed else 128)
 
 
 def test_blocks_without_products_are_coalesced_each() -> None:
