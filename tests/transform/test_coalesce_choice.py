@@ -52,7 +52,8 @@ def test_the_simulator_finds_no_access_worse(pattern: Pattern) -> None:
     arrays = pattern.arrays(np.random.default_rng(0))
     before = sectors(simulate(as_it_was(pattern), *arrays, None))
     after = sectors(simulate(sch, *arrays, None))
-    worse = {key for key, was in before.items() if after[key] > SAME * was}
+    same = 1 if outcome.is_exact else SAME
+    worse = {key for key, was in before.items() if after[key] > same * was}
     if LOSS not in outcome.text:
         assert not worse
         return
@@ -61,24 +62,27 @@ def test_the_simulator_finds_no_access_worse(pattern: Pattern) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype", "count"),
+    ("shape", "dtype"),
     [
-        ((250, 202), "float32", "4.76"),
-        ((301, 200), "int8", "1.99"),
-        ((267, 269), "int8", "2.03"),
-        ((166, 165), "float32", "4.78"),
+        ((250, 202), "float32"),
+        ((301, 200), "int8"),
+        ((267, 269), "int8"),
+        ((166, 165), "float32"),
     ],
 )
 def test_a_loss_is_told_with_both_counts_where_the_sectors_in_all_halve(
-    shape: tuple[int, ...], dtype: str, count: str
+    shape: tuple[int, ...], dtype: str
 ) -> None:
     pattern = permuted(shape, (1, 0), dtype)
     sch = schedule_of(pattern)
     outcome = sch.auto_coalesce("B")
     assert outcome.path == "staged"
-    assert f"{LOSS}store of B ({count}" in outcome.text
     array = pattern.arrays(np.random.default_rng(0))[0]
     report = simulate(sch, array, None)
+    count = 32 * sectors(report)["B", "store"] / array.size
+    told = outcome.text.partition(f"{LOSS}store of B (")[2].partition(" ")[0]
+    # Of 60,200 and 71,823 bytes, one a request, the warps are sampled.
+    assert float(told) == pytest.approx(count, rel=0.002 if outcome.is_exact else 0.05)
     np.testing.assert_array_equal(report.outputs["B"], array.T)
     assert report.bank_conflicts == 0
     before = sectors(simulate(as_it_was(pattern), array, None))

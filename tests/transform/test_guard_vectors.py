@@ -180,3 +180,31 @@ def test_a_pad_that_ends_inside_a_vector_asks_again_for_the_cut_one_alone(
     cut = sum(a.bytes for a in report.accesses if a.vector_bytes == size and a.kind == "load")
     assert cut == rows * 2 * (lanes - 3) * size
     assert sum(a.bytes for a in report.accesses if a.kind == "store") == wanted.nbytes
+
+
+@T.prim_func(s_tir=True)
+def two_pads(A: T.Buffer((106,), "float32"), B: T.Buffer((112,), "float32"),
+             C: T.Buffer((112,), "float32")) -> None:  # fmt: skip
+    T.func_attr({"global_symbol": "two_pads"})
+    for i in T.thread_binding(28, "threadIdx.x"):
+        for v in T.vectorized(4):
+            with T.sblock("B"):
+                vi = T.axis.spatial(112, i * 4 + v)
+                T.sblock_attr({"layout_ext.test": 1})
+                B[vi] = T.if_then_else(vi < 106, A[vi], T.float32(0))
+                C[vi] = T.float32(2) + T.if_then_else(vi < 106, A[vi], T.float32(1))
+
+
+def test_several_stores_that_choose_alike_have_a_vector_each() -> None:
+    """TVM did all of them element by element, also where no vector is cut: 28 requests of 4."""
+    data = np.random.default_rng(0).standard_normal(106).astype("float32")
+    report = simulate(s_tir.Schedule(two_pads), data, None, None)
+    np.testing.assert_array_equal(report.outputs["B"], np.pad(data, (0, 6)))
+    padded = np.pad(data, (0, 6), constant_values=1)
+    np.testing.assert_array_equal(report.outputs["C"], np.float32(2) + padded)
+    stores = [x for x in report.accesses if x.kind == "store"]
+    for buffer in ("B", "C"):
+        # Vectors before the end of A and past it, and the four elements of the one that it cuts.
+        widths = sorted((x.vector_bytes, x.requests) for x in stores if x.buffer == buffer)
+        assert [wide for wide, _ in widths] == [4, 16, 16]
+        assert widths[0][1] == 4

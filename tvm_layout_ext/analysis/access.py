@@ -18,6 +18,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
+from ..errors import ScheduleError
 from ..hardware import MAX_ACCESS_BYTES
 from .assumptions import NO_ASSUMPTIONS, Assumptions, Prover, read_assumptions
 from .axis_info import power_of_two_in
@@ -356,6 +357,11 @@ def _flat(buffer: Any, indices: Sequence[Any]) -> Any:
     factor = int(buffer.ty.offset_factor)
     if not isinstance(offset, int | tirx.IntImm) and factor > 1:
         offset = tirx.Var("aligned_offset", offset.ty) * factor
+    if len(strides) != len(indices):
+        raise ScheduleError(
+            f"TVM gives {buffer.name}, of {len(indices)} dims, the {len(strides)} strides of the "
+            "buffer that it stands for"
+        )
     for index, stride in zip(indices, strides, strict=True):
         offset = offset + index * stride
     return offset

@@ -19,6 +19,8 @@ __all__ = ["SAME", "sectors_per_iteration", "served_traffic", "worsened"]
 
 #: Ratio of sectors that sampling cannot tell from equality.
 SAME = 1.02
+#: What quotients of equal counts may differ by.
+_ROUNDING = 1 + 1e-9
 
 
 def served_traffic(part: Nest, iterations: int) -> list[Traffic]:
@@ -43,7 +45,11 @@ def sectors_per_iteration(traffic: Sequence[Traffic]) -> float:
 
 
 def worsened(
-    before: Sequence[Traffic], after: Sequence[Traffic], names: Mapping[str, str] | None = None
+    before: Sequence[Traffic],
+    after: Sequence[Traffic],
+    names: Mapping[str, str] | None = None,
+    *,
+    same: float = SAME,
 ) -> list[str]:
     """Name the accesses that move more sectors than they did, with both counts.
 
@@ -55,6 +61,8 @@ def worsened(
     before, after : sequence of Traffic
     names : mapping of str to str, optional
         What buffers are called in the text, where that is not by their own names.
+    same : float
+        Ratio up to which counts are the same; 1 where no warps were drawn.
 
     Examples
     --------
@@ -72,7 +80,7 @@ def worsened(
             pairs = [([a], [b]) for a, b in zip(old, new, strict=True)]
         for a, b in pairs:
             was, now = sectors_per_iteration(a), sectors_per_iteration(b)
-            if now > SAME * was:
+            if now > same * was * _ROUNDING:
                 name = called.get(key[0], key[0])
                 found.append(
                     f"{key[1]} of {name} ({WARP_SIZE * now:.3g} sectors for {WARP_SIZE} "

@@ -21,7 +21,17 @@ from .._compat import CHOICE, LIKELY
 from ..hardware import SECTOR_BYTES, WARP_SIZE
 from .access import Access, Loop, Nest
 
-__all__ = ["Traffic", "count_traffic", "estimate", "evaluate", "stand_in"]
+__all__ = [
+    "Traffic",
+    "count_requests",
+    "count_traffic",
+    "estimate",
+    "evaluate",
+    "sample_warps",
+    "stand_in",
+    "vector_width",
+    "warps_of",
+]
 
 #: What a symbolic size counts as; odd, so that nothing is aligned by chance.
 STAND_IN = 1021
@@ -89,10 +99,10 @@ def count_traffic(nest: Nest) -> list[Traffic]:
     load of A: 4 bytes a lane, 32 sectors a request (least 4)
     store of B: 16 bytes a lane, 16 sectors a request (least 16)
     """
-    env, lanes = _sample(nest.loops)
+    env, lanes = sample_warps(nest.loops)
     active = (lanes >= 0) & _active(nest.predicate, env, lanes.shape)
     counted = (
-        _count(access, *_width(access, nest.loops, env), env, _holding(access, env, active))
+        _count(access, *vector_width(access, nest.loops, env), env, _holding(access, env, active))
         for access in nest.of_scope("global")
     )
     return [traffic for traffic in counted if traffic is not None]
@@ -138,16 +148,16 @@ def _moves_by_one(access: Access, var: Any, env: dict[Any, np.ndarray], steps: i
         return False
 
 
-def _sample(loops: Sequence[Loop]) -> tuple[dict[Any, np.ndarray], np.ndarray]:
-    """Values of every loop variable for the lanes of some warps: arrays of (warp, lane)."""
-    sizes = {
-        loop.kind: stand_in(loop.extent) for loop in loops if loop.kind.startswith("threadIdx")
-    }
+def sample_warps(
+    loops: Sequence[Loop], most: int = _SAMPLES
+) -> tuple[dict[Any, np.ndarray], np.ndarray]:
+    """Values of every loop variable for the lanes of some warps: arrays of (warp, lane).
+
+    Up to ``most`` warps; the second array is the lane in its block, or -1 past the last thread.
+    """
+    sizes, free, ranges = _ranges(loops)
     threads = prod(sizes.values())
-    free = [loop for loop in loops if not loop.kind.startswith("threadIdx")]
-    warps, *drawn = _draw(
-        [-(-threads // WARP_SIZE), *(_own_values(loop, free[:i]) for i, loop in enumerate(free))]
-    )
+    warps, *drawn = _draw(ranges, most)
     lanes = np.arange(WARP_SIZE)[None, :] + WARP_SIZE * warps
     values: dict[str, np.ndarray] = {}
     rest = lanes
@@ -163,18 +173,32 @@ def _sample(loops: Sequence[Loop]) -> tuple[dict[Any, np.ndarray], np.ndarray]:
     return env, np.where(lanes < threads, lanes, -1)
 
 
+def warps_of(loops: Sequence[Loop]) -> int:
+    """Warps of the whole launch, each iteration of a serial loop counted for itself."""
+    return prod(_ranges(loops)[-1])
+
+
+def _ranges(loops: Sequence[Loop]) -> tuple[dict[str, int], list[Loop], list[int]]:
+    """Extents of the thread axes, the other loops, and of how many values warps and these are."""
+    bound = [loop for loop in loops if loop.kind.startswith("threadIdx")]
+    sizes = {loop.kind: stand_in(loop.extent) for loop in bound}
+    free = [loop for loop in loops if not loop.kind.startswith("threadIdx")]
+    own = (_own_values(loop, free[:i]) for i, loop in enumerate(free))
+    return sizes, free, [-(-prod(sizes.values()) // WARP_SIZE), *own]
+
+
 def _own_values(loop: Loop, before: Sequence[Loop]) -> int:
     """Values that a loop takes by itself: lanes of vectors go together, and so do blocks."""
     bound = loop.kind.startswith("blockIdx") and any(loop.kind == one.kind for one in before)
     return 1 if bound or loop.kind == "vectorized" else max(1, stand_in(loop.extent))
 
 
-def _draw(sizes: Sequence[int]) -> list[np.ndarray]:
+def _draw(sizes: Sequence[int], most: int = _SAMPLES) -> list[np.ndarray]:
     """Values below each size, as columns: all of their combinations if they are few."""
-    if prod(sizes) <= _SAMPLES:
+    if prod(sizes) <= most:
         return [column.reshape(-1, 1) for column in np.indices(sizes)]
     rng = np.random.default_rng(_SEED)
-    drawn = [rng.integers(0, size, (_SAMPLES, 1)) for size in sizes]
+    drawn = [rng.integers(0, size, (most, 1)) for size in sizes]
     drawn[0][0] = 0
     return drawn
 
@@ -230,17 +254,7 @@ def _count(
         first = np.broadcast_to(evaluate(access.offset, env), active.shape)
     except KeyError:
         return None
-    start = first * access.bytes + access.alignment % SECTOR_BYTES
-    size = width * access.bytes
-    spans = -(-size // SECTOR_BYTES) + 1
-    covered = (start // SECTOR_BYTES)[..., None] + np.arange(spans)
-    touched = active[..., None] & (covered <= ((start + size - 1) // SECTOR_BYTES)[..., None])
-    sectors = _distinct(covered.reshape(len(covered), -1), touched.reshape(len(covered), -1)).sum()
-    begins = _distinct(start, active)
-    if access.kind == "atomic":
-        sectors += (active.sum(axis=1) - begins).sum()
-    least = (-(-begins * size // SECTOR_BYTES)).sum()
-    requests = int(active.any(axis=1).sum())
+    requests, sectors, least = count_requests(access, first, width, active)
     if not requests:
         return None
     return Traffic(
@@ -254,6 +268,37 @@ def _count(
     )
 
 
+def count_requests(
+    access: Access, first: np.ndarray, width: int, active: np.ndarray
+) -> tuple[int, int, int]:
+    """Count requests, their sectors, and those that the same bytes would fill.
+
+    Parameters
+    ----------
+    access : Access
+    first : array
+        Element where each lane begins, of (warp, lane).
+    width : int
+        Elements of a lane.
+    active : array of bool
+        Lanes that take part.
+    """
+    asking = active.any(axis=1)
+    first, active = first[asking], active[asking]
+    start = first * access.bytes + access.alignment % SECTOR_BYTES
+    size = width * access.bytes
+    spans = -(-size // SECTOR_BYTES) + 1
+    covered = (start // SECTOR_BYTES)[..., None] + np.arange(spans)
+    touched = active[..., None] & (covered <= ((start + size - 1) // SECTOR_BYTES)[..., None])
+    shape = len(covered), spans * WARP_SIZE
+    sectors = _distinct(covered.reshape(shape), touched.reshape(shape)).sum()
+    begins = _distinct(start, active)
+    if access.kind == "atomic":
+        sectors += (active.sum(axis=1) - begins).sum()
+    least = (-(-begins * size // SECTOR_BYTES)).sum()
+    return len(first), int(sectors), int(least)
+
+
 def _distinct(values: np.ndarray, counted: np.ndarray) -> np.ndarray:
     """How many different values each row has, of those that count."""
     nothing = np.iinfo(np.int64).max
@@ -263,7 +308,9 @@ def _distinct(values: np.ndarray, counted: np.ndarray) -> np.ndarray:
     return np.asarray((fresh & (ordered != nothing)).sum(axis=1))
 
 
-def _width(access: Access, loops: Sequence[Loop], env: dict[Any, np.ndarray]) -> tuple[int, int]:
+def vector_width(
+    access: Access, loops: Sequence[Loop], env: dict[Any, np.ndarray]
+) -> tuple[int, int]:
     """Elements of one instruction, and iterations that it serves.
 
     They are those of the vectorized loop, if the access walks along it; one element serves them all

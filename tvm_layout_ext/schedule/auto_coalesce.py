@@ -74,8 +74,17 @@ def auto_coalesce(
     element a lane: a mapping that would is passed over, and ``text`` says what it would have
     gained. The one exception is a mapping that moves at most half the sectors in all of the best
     without a loss, as staging does where rows begin inside sectors; ``text`` then names each access
-    that moves more, with its sectors before and after. A vector counts as one request here; one
-    that a condition cuts runs element by element, and may so move more than is told.
+    that moves more, with its sectors before and after.
+
+    A vector that a condition cuts (a ragged end, the edge of a pad) runs element by element, and so
+    it is counted for the mapping that is chosen: if an access moves more by that, vectors are
+    halved until none does. So 64 rows of 30 floats, of which 36 and 32 lie between rows, take
+    vectors of 2 (288 and 256 sectors, simulated; single elements move 332 and 300, vectors of 4
+    moved 384 each way). Every warp is counted up to 2,048 warps on each side, each iteration of a
+    serial loop for itself (``is_exact``); of more, some are drawn, ``text`` ends in "sampled", and
+    2% more pass as equal. Where loaded values decide what is loaded, both branches count, and
+    neither count is exact. Cut vectors count as whole ones still where sizes are symbolic, and in
+    blocks with ``if`` or ``let`` statements.
 
     Loops that do not merge (rows of a slice, or with a stride) are fused, so that no lane idles, or
     spread over lanes and warps dimension by dimension as Triton's blocked layouts are, so that no

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,10 +14,10 @@ from tvm import s_tir, tirx
 from .. import decisions
 from ..analysis.access import Loop, Nest, read_nest
 from ..analysis.mapping import store_mapping
-from ..analysis.sectors import Traffic, count_traffic
+from ..analysis.sectors import count_traffic
 from ..errors import ScheduleError
 from .coalesce_checks import check, check_place, enclosing_threads, free_loops, threads_of
-from .coalesce_choice import Outcome, Way, choose
+from .coalesce_choice import Outcome, Start, Way, choose
 from .coalesce_direct import schedule_copy, schedule_direct
 from .coalesce_loops import a_loop_a_dim
 from .coalesce_request import DONE, NAME, Request, request_of
@@ -83,8 +83,33 @@ def _decide_apart(
     """Decide on a block that reads no buffer which it writes, by paths that are legal."""
     kernel = enclosing_threads(sch, block, nest)
     free = free_loops(nest, inside=kernel is not None)
+    before = _start(sch, block, nest, free, kernel, request)
+    ways = _list(sch, block, nest, request, illegal, kernel)
+
+    def narrower(way: Way) -> Iterator[list[Way]]:
+        width = request.vector_bytes
+        while width > 1:
+            width //= 2
+            less = replace(request, vector_bytes=width)
+            found = _list(sch, block, nest, less, illegal, kernel)
+            yield [one for one in found if one.path == way.path and one.is_last == way.is_last]
+
+    outcome, way = choose(sch, block, nest, before, ways, narrower)
+    decisions.note(NAME, str(nest.block.name_hint), outcome.text, refused=way is None)
+    return outcome, way
+
+
+def _list(
+    sch: Any,
+    block: Any,
+    nest: Nest,
+    request: Request,
+    illegal: Sequence[str],
+    kernel: dict[str, int] | None,
+) -> list[Way]:
+    """List the ways to try, each in a program that TensorIR takes it in."""
+    free = free_loops(nest, inside=kernel is not None)
     ways = [way for way in list_ways(nest, free, kernel, request) if way.path not in illegal]
-    before = _count_before(sch, block, nest, free, kernel, request)
     ways = [_in_own_program(sch, block, nest, way, request) for way in ways]
     more = [] if kernel is not None else _a_dim_a_loop(sch, block, nest, request)
     if not more and kernel is None and not illegal:
@@ -92,9 +117,7 @@ def _decide_apart(
     if more:
         ways = [way for way in ways if way.path != "staged"]
         ways += [way for way in more if way.path not in illegal]
-    outcome, way = choose(sch, block, nest, before, ways)
-    decisions.note(NAME, str(nest.block.name_hint), outcome.text, refused=way is None)
-    return outcome, way
+    return ways
 
 
 def _a_dim_a_loop(sch: Any, block: Any, nest: Nest, request: Request) -> list[Way]:
@@ -175,18 +198,18 @@ def _in_parted_reads(sch: Any, nest: Nest, way: Way, request: Request) -> Way:
     own = read_nest(parted.sch, parted.block)
     found = _ways_of(own, "staged", request)
     free = free_loops(own, inside=False)
-    before = _count_before(parted.sch, parted.block, own, free, None, request)
+    before = _start(parted.sch, parted.block, own, free, None, request)
     return replace(found[0], parted=parted, before=before, lent=way.lent) if found else way
 
 
-def _count_before(
+def _start(
     sch: Any,
     block: Any,
     nest: Nest,
     free: Sequence[Loop],
     kernel: dict[str, int] | None,
     request: Request,
-) -> tuple[Traffic, ...]:
+) -> Start:
     """Count an unbound block as its loops would run if they were just fused over the threads.
 
     Nothing is counted where that is not possible.
@@ -198,12 +221,12 @@ def _count_before(
             threads = threads_of(nest, kernel, request)
             schedule_copy(plain, block, nest, as_it_is(free), threads)
         elif not data or any(loop.is_reduction for loop in free[: len(data)]):
-            return ()
+            return Start()
         else:
             schedule_direct(plain, block, nest, as_it_is(data), request.num_threads)
     except RuntimeError:
-        return ()
-    return tuple(count_traffic(read_nest(plain, block)))
+        return Start()
+    return Start(tuple(count_traffic(read_nest(plain, block))), plain, block)
 
 
 def _find_asking(func: Any) -> list[str]:

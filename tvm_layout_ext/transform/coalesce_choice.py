@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -17,11 +18,12 @@ from ..analysis.comparison import (
 from ..analysis.sectors import Traffic, stand_in
 from ..errors import ScheduleError
 from .coalesce_checks import why_none
+from .coalesce_cut import Count, count_as_run, count_results
 from .coalesce_request import NAME
 from .lent_buffers import LentBuffers
 from .part_reads import PartedReads
 
-__all__ = ["Outcome", "Way", "choose"]
+__all__ = ["Outcome", "Start", "Way", "choose"]
 
 #: How many times fewer sectors in all are worth an access that moves more.
 _WORTH_A_LOSS = 2
@@ -46,12 +48,39 @@ class Outcome:
     before, after : tuple of Traffic
         Sectors of each global access; ``before`` with one element a lane in the order of the loops,
         where the block was not bound yet.
+    is_exact : bool
+        Whether every warp was counted on both sides; of large launches some are drawn.
     """
 
     path: str
     text: str
     before: tuple[Traffic, ...]
     after: tuple[Traffic, ...]
+    is_exact: bool = False
+
+
+@dataclass(frozen=True)
+class Start:
+    """A block before it is mapped, its loops fused over the threads, one element a lane.
+
+    Attributes
+    ----------
+    traffic : tuple of Traffic
+        Counted at some warps; nothing where the loops cannot be fused so.
+    sch, block : Schedule and SBlockRV, optional
+        Where it was counted.
+    """
+
+    traffic: tuple[Traffic, ...] = ()
+    sch: Any = None
+    block: Any = None
+
+    @cached_property
+    def as_run(self) -> Count | None:
+        """Counted at all warps, or at more of them."""
+        if self.sch is None:
+            return None
+        return count_as_run(self.sch, [self.block], always=True)
 
 
 @dataclass(frozen=True)
@@ -67,8 +96,8 @@ class Way:
     parted : PartedReads, optional
         The program that it is for, where that is not the schedule's own, and what ``apply`` leaves
         to be inlined there.
-    before : tuple of Traffic
-        Of this program, by the names of its buffers.
+    before : Start, optional
+        The block in this program.
     counted : tuple of Traffic, optional
         What it moves, where a pass makes other accesses of it than the blocks show.
     lent : LentBuffers, optional
@@ -80,7 +109,7 @@ class Way:
     path: str
     apply: Callable[[Any, Any], tuple[str, list[Any]]]
     parted: PartedReads | None = None
-    before: tuple[Traffic, ...] = ()
+    before: Start | None = None
     counted: tuple[Traffic, ...] | None = None
     lent: LentBuffers | None = None
     is_last: bool = False
@@ -106,16 +135,38 @@ class Way:
 
 @dataclass(frozen=True)
 class _Trial:
-    """A way that was tried on a copy of the schedule."""
+    """A way that was tried on a copy of the schedule.
+
+    ``sch``, ``block`` and ``parts`` are that copy, the block and those of it that access global
+    memory, ``names`` what buffers are called in the text. ``counts`` are before and after as the
+    way will run, once they were asked for and can be told.
+    """
 
     way: Way
     text: str
+    before: Start
     after: tuple[Traffic, ...]
-    worse: tuple[str, ...]
+    sch: Any
+    block: Any
+    parts: Sequence[Any]
+    names: dict[str, str]
+    iterations: int | None
+    counts: tuple[Count, Count] | None = None
+    is_counted: bool = False
+
+    @cached_property
+    def worse(self) -> list[str]:
+        """Accesses that move more than before, with both counts."""
+        if self.counts is None:
+            return worsened(self.before.traffic, self.after, self.names)
+        was, now = self.counts
+        exact = was.is_exact and now.is_exact
+        return worsened(was.traffic, now.traffic, self.names, same=1 if exact else SAME)
 
     @property
     def cost(self) -> float:
-        return sectors_per_iteration(self.after)
+        now = self.after if self.counts is None else self.counts[1].traffic
+        return sectors_per_iteration(now)
 
     @property
     def losses(self) -> str:
@@ -127,9 +178,44 @@ class _Trial:
         costs = [trial.cost for trial in others] or [sectors_per_iteration(before)]
         return self.cost * _WORTH_A_LOSS <= min(costs)
 
+    def as_run(self) -> _Trial:
+        """Count it as it will run, if that can be told."""
+        now = self._after_as_run()
+        was = self.before.as_run if now is not None else None
+        counts = (was, now) if was is not None and now is not None else None
+        return replace(self, counts=counts, is_counted=True)
+
+    def _after_as_run(self) -> Count | None:
+        if self.way.counted is not None:
+            return Count(self.way.counted, is_exact=True)
+        count = count_as_run(self.sch, self.parts, self.iterations)
+        if count is None or self.iterations is None or self.way.path != "reduction":
+            return count
+        results = count_results(self.sch, self.block, self.iterations)
+        if results is None:
+            return count
+        return Count(count.traffic + results.traffic, count.is_exact and results.is_exact)
+
+    def outcome(self, text: str) -> Outcome:
+        """Tell what was done, with the best counts there are, by the names of the user."""
+        was, now, exact = self.before.traffic, self.after, False
+        if self.counts is not None:
+            was, now = (count.traffic for count in self.counts)
+            exact = all(count.is_exact for count in self.counts)
+        before, after = (
+            tuple(replace(t, buffer=self.names.get(t.buffer, t.buffer)) for t in side)
+            for side in (was, now)
+        )
+        return Outcome(self.way.path, _sentence(text, before, after, exact), before, after, exact)
+
 
 def choose(
-    sch: Any, block: Any, nest: Nest, before: tuple[Traffic, ...], ways: Sequence[Way]
+    sch: Any,
+    block: Any,
+    nest: Nest,
+    before: Start,
+    ways: Sequence[Way],
+    narrower: Callable[[Way], Iterable[Sequence[Way]]] = lambda _: (),
 ) -> tuple[Outcome, Way | None]:
     """Try the ways on copies of the schedule; keep the one that moves the fewest sectors.
 
@@ -139,6 +225,21 @@ def choose(
     So a transpose whose rows begin inside sectors is staged, although a row that is no longer
     walked into from the one before costs its requests a sector more. Of equally good ways the
     first wins.
+
+    Ways are compared at a few warps, and with whole vectors. The best is then counted as it will
+    run, vectors that a condition cuts element by element. If an access is worse so, ways of the
+    path with narrower vectors take its place, and the comparison starts again.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+    block : SBlockRV
+    nest : Nest
+        The block as it is.
+    before : Start
+    ways : sequence of Way
+    narrower : callable
+        Gives, for a way, those of its path with ever narrower vectors.
 
     Raises
     ------
@@ -151,16 +252,42 @@ def choose(
             f"{NAME} finds no legal mapping of block {nest.block.name_hint}: "
             f"{why_none(sch, block, nest) or refusals[0]}."
         )
-    good = [trial for trial in trials if not trial.worse]
-    good += [t for t in trials if t.worse and t.is_worth_its_losses(good, before)]
-    best = _fewest([trial for trial in good if not trial.way.is_last] or good or trials)
+    while True:
+        good = [trial for trial in trials if not trial.worse]
+        good += [t for t in trials if t.worse and t.is_worth_its_losses(good, before.traffic)]
+        best = _fewest([trial for trial in good if not trial.way.is_last] or good or trials)
+        if best.is_counted or not good:
+            break
+        at = next(i for i, trial in enumerate(trials) if trial is best)
+        trials[at] = best.as_run()
+        if trials[at].worse and not best.worse:
+            known = {trial.text for trial in trials}
+            trials[at:at] = _narrow(sch, block, nest, before, narrower(best.way), known)
     if not good:
         text = f"left as it was, because {best.text} moves more for {best.losses}"
         if not any("Idx" in loop.kind for loop in nest.loops):
             text += _UNBOUND
-        return Outcome("alone", _sentence(text, before, best.after), before, before), None
+        alone = best.outcome(text)
+        return replace(alone, path="alone", after=alone.before), None
     text = "; ".join([best.text, *_remarks(trials, best), *refusals])
-    return Outcome(best.way.path, _sentence(text, before, best.after), before, best.after), best.way
+    return best.outcome(text), best.way
+
+
+def _narrow(
+    sch: Any,
+    block: Any,
+    nest: Nest,
+    before: Start,
+    ways: Iterable[Sequence[Way]],
+    known: set[str],
+) -> list[_Trial]:
+    """Try the next narrower ways that were not tried yet, if there are any."""
+    for some in ways:
+        trials, _ = _try(sch, block, nest, before, some)
+        new = [trial for trial in trials if trial.text not in known]
+        if new:
+            return new
+    return []
 
 
 def _remarks(trials: Sequence[_Trial], best: _Trial) -> list[str]:
@@ -174,7 +301,7 @@ def _remarks(trials: Sequence[_Trial], best: _Trial) -> list[str]:
 
 
 def _try(
-    sch: Any, block: Any, nest: Nest, before: tuple[Traffic, ...], ways: Sequence[Way]
+    sch: Any, block: Any, nest: Nest, before: Start, ways: Sequence[Way]
 ) -> tuple[list[_Trial], list[str]]:
     """Apply each way to a copy of the schedule: what came of it, and why some are not possible."""
     trials: list[_Trial] = []
@@ -190,16 +317,16 @@ def _try(
         trial = start.copy()
         try:
             text, touching = way.apply(trial, own)
+            after = way.counted
+            if after is None:
+                parts = (read_nest(trial, part) for part in touching)
+                after = tuple(t for part in parts for t in served_traffic(part, iterations))
         except (RuntimeError, IndexError, ScheduleError) as error:
             refusals.append(f"{way.path} is not possible: {_first_line(error)}")
             continue
-        parts = (read_nest(trial, part) for part in touching)
-        after = way.counted
-        if after is None:
-            after = tuple(t for part in parts for t in served_traffic(part, iterations))
-        worse = worsened(way.before if parted else before, after, names)
-        after = tuple(replace(t, buffer=names.get(t.buffer, t.buffer)) for t in after)
-        trials.append(_Trial(way, text, after, tuple(worse)))
+        was = (way.before if parted else None) or before
+        served = None if way.path in ("direct", "copy") else iterations
+        trials.append(_Trial(way, text, was, after, trial, own, touching, names, served))
     return trials, refusals
 
 
@@ -219,7 +346,10 @@ def _first_line(error: Exception) -> str:
     return (text.strip().splitlines() or [type(error).__name__])[0].strip().rstrip(".:")
 
 
-def _sentence(what: str, before: Sequence[Traffic], after: Sequence[Traffic]) -> str:
+def _sentence(
+    what: str, before: Sequence[Traffic], after: Sequence[Traffic], is_exact: bool
+) -> str:
     old = "; ".join(map(str, before)) or "not counted"
     new = "; ".join(map(str, after)) or "no access to global memory is counted"
-    return f"{what}; {new}; before {old}."
+    how = "" if is_exact or not after else ", sampled"
+    return f"{what}; {new}; before {old}{how}."

@@ -16,13 +16,13 @@ from ..analysis.tir import depends_on, loads_in, substitute
 from .mark_annotated import MARK
 from .rebuild import loop_with
 
-__all__ = ["GuardVectors"]
+__all__ = ["GuardVectors", "at_end", "steadied"]
 
 #: Comparisons, and whether the left side being large makes them fail.
 _FAILS_WHEN_LARGE = {tirx.LT: True, tirx.LE: True, tirx.GT: False, tirx.GE: False}
 
 
-def _at_end(condition: Any, loop: Any, *, worst: bool = True) -> Any | None:
+def at_end(condition: Any, loop: Any, *, worst: bool = True) -> Any | None:
     """Condition of the lane that fails first, or of the one that fails last.
 
     None where that is not one end of the vector.
@@ -68,7 +68,7 @@ def _is_aligned(loop: Any) -> bool:
 _STEADY = {tirx.LT: 1, tirx.GE: 1, tirx.LE: -1, tirx.GT: -1}
 
 
-def _steadied(loop: Any, assumptions: Assumptions) -> Any:
+def steadied(loop: Any, assumptions: Assumptions) -> Any:
     """Take the vector's variable out of the comparisons that are the same in all lanes.
 
     TVM sees that ``x * 4 + v < 64`` is ``x < 16``, but not that ``4 <= x * 4 + v`` is ``1 <= x``.
@@ -100,7 +100,7 @@ def _guard(loop: Any) -> Any:
     if loads_in(branch.condition) and not depends_on(branch.condition, loop.loop_var):
         # TVM keeps such a vector whole; a tail would load what the condition needs once more.
         return loop
-    worst = [_at_end(part, loop) for part in conjuncts(branch.condition)]
+    worst = [at_end(part, loop) for part in conjuncts(branch.condition)]
     if any(part is None for part in worst) or not _is_aligned(loop):
         return loop
     whole = loop_with(loop, body=branch.then_case)
@@ -128,8 +128,8 @@ def _choose(loop: Any) -> Any:
     if condition is None or not tvm.sym.Analyzer().can_prove(loop.min == 0):
         return loop
     parts = conjuncts(condition)
-    worst = [_at_end(part, loop) for part in parts]
-    best = [_at_end(part, loop, worst=False) for part in parts]
+    worst = [at_end(part, loop) for part in parts]
+    best = [at_end(part, loop, worst=False) for part in parts]
     if any(part is None for part in (*worst, *best)) or not _is_aligned(loop):
         return loop
 
@@ -147,6 +147,21 @@ def _choose(loop: Any) -> Any:
     return tirx.IfThenElse(reduce(tirx.And, worst), loop_with(loop, body=taken(1)), rest)
 
 
+def _apart(loop: Any) -> Any:
+    """Give each store that chooses among the lanes a vector of its own.
+
+    TVM does a vector of several stores one store after the other, each in all lanes.
+    """
+    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, tirx.SeqStmt):
+        return loop
+    stores = list(loop.body.seq)
+    if not all(isinstance(store, tirx.BufferStore) for store in stores):
+        return loop
+    if not any(_choice_of(loop_with(loop, body=store)) is not None for store in stores):
+        return loop
+    return tirx.SeqStmt([_again(loop, str(i), loop.kind, one) for i, one in enumerate(stores)])
+
+
 def _again(loop: Any, name: str, kind: Any, body: Any) -> Any:
     """Repeat a vector loop with a variable of its own."""
     var = tirx.Var(f"{loop.loop_var.name}_{name}", loop.loop_var.ty)
@@ -159,7 +174,7 @@ def _guard_vectors(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
         return func
     body = func.body
     assumptions = read_assumptions(func)
-    for rule in (partial(_steadied, assumptions=assumptions), _guard, _choose):
+    for rule in (partial(steadied, assumptions=assumptions), _guard, _apart, _choose):
         body = tvm_ffi.structural_map(body, [(tirx.For, rule)], order="post")
     return func.with_body(body)
 
@@ -195,6 +210,8 @@ def GuardVectors() -> Any:
 
     Conditions that are the same in all lanes lose the vector's variable; so does ``i * 4 + v < n``
     where the function promises that n is a multiple of 4.
+
+    Several stores of one vector, of which some choose so, are done as a vector each.
 
     Leaves alone: vectors that do not start at multiples of their length (TVM goes on doing those
     element by element), conditions that are not comparisons of expressions linear in the vector's

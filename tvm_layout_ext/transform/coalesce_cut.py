@@ -1,0 +1,354 @@
+"""Count a mapped block as it will run: vectors that a condition cuts go element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from .._compat import CHOICE
+from ..analysis.access import Access, Nest, find_realize, read_nest
+from ..analysis.conditions import compares_values, conjuncts
+from ..analysis.sectors import (
+    Traffic,
+    count_requests,
+    evaluate,
+    sample_warps,
+    vector_width,
+    warps_of,
+)
+from ..analysis.tir import depends_on, loads_in, substitute
+from .guard_vectors import at_end, steadied
+
+__all__ = ["MOST_WARPS", "Count", "count_as_run", "count_results"]
+
+#: Warps that are counted one by one; of more, so many are drawn.
+MOST_WARPS = 2048
+
+
+@dataclass(frozen=True)
+class Count:
+    """Global accesses of a block, or of its parts.
+
+    Attributes
+    ----------
+    traffic : tuple of Traffic
+        In the order of the accesses.
+    is_exact : bool
+        Whether every warp was counted, not some that were drawn, and no loaded value decides what
+        is loaded.
+    """
+
+    traffic: tuple[Traffic, ...]
+    is_exact: bool
+
+
+@dataclass(frozen=True)
+class _Vector:
+    """The vectorized loop of a block, if it has one, and the values of the others for each lane."""
+
+    var: Any
+    lanes: int
+    env: dict[Any, np.ndarray]
+    active: np.ndarray
+
+    def cuts(self, condition: Any) -> bool:
+        """Whether a condition may differ among the elements of a vector."""
+        return self.var is not None and depends_on(condition, self.var)
+
+    def holds(self, condition: Any) -> np.ndarray:
+        """Where a condition holds: an array of (element of the vector, warp, lane).
+
+        One on loaded values may hold anywhere.
+        """
+        try:
+            return self._spread(self._evaluate(condition) != 0)
+        except KeyError:
+            return self._spread(np.ones((), bool))
+
+    def offsets(self, access: Access) -> np.ndarray:
+        """The element of each access, as an array of (element of the vector, warp, lane)."""
+        return self._spread(self._evaluate(access.offset))
+
+    def _evaluate(self, expr: Any) -> np.ndarray:
+        own = {} if self.var is None else {self.var: np.arange(self.lanes)[:, None, None]}
+        return evaluate(expr, {**self.env, **own})
+
+    def _spread(self, values: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(values, (self.lanes, *self.active.shape))
+
+
+@dataclass(frozen=True)
+class _Store:
+    """One store of a block: its accesses with what they are done under, and its choices."""
+
+    accesses: tuple[tuple[Access, Any], ...]
+    choices: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A block with its vectors, its guard and its stores."""
+
+    nest: Nest
+    vector: _Vector
+    guard: Any
+    stores: tuple[_Store, ...]
+
+    @property
+    def asks_values(self) -> bool:
+        """Whether loaded values decide what is loaded or stored."""
+        conditions = [self.guard, *(choice for store in self.stores for choice in store.choices)]
+        return compares_values(self.nest.block.body) or any(map(loads_in, conditions))
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some condition differs among the elements of a vector."""
+        conditions = [self.guard, *(choice for store in self.stores for choice in store.choices)]
+        return any(self.vector.cuts(one) for one in conditions)
+
+
+def count_as_run(
+    sch: Any, blocks: Sequence[Any], iterations: int | None = None, *, always: bool = False
+) -> Count | None:
+    """Count the global accesses of a mapped block with its choices and cut vectors as lowered.
+
+    A vector whose elements differ in a condition is done element by element (``GuardVectors``), and
+    so is each vector under a condition that this pass leaves to TVM. A load in a choice counts only
+    where it is done, or everywhere if loaded values decide.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+    blocks : sequence of SBlockRV
+        The block, its loops bound, or the parts that now access global memory.
+    iterations : int, optional
+        Iterations of the block that the parts serve; by default those of a part are its own.
+    always : bool
+        Also count more warps than ``MOST_WARPS`` where no vector can be cut.
+
+    Returns
+    -------
+    Count or None
+        None where a size is symbolic, or the body has ``if`` or ``let`` statements or reduces to
+        several results; where there are more warps than ``MOST_WARPS`` and no condition cuts a
+        vector, as a few warps tell as much then.
+    """
+    nests = [read_nest(sch, block) for block in blocks]
+    known = all(loop.size is not None for nest in nests for loop in nest.loops)
+    if not known or not all(map(_is_plain, nests)):
+        return None
+    is_small = all(warps_of(nest.loops) <= MOST_WARPS for nest in nests)
+    pairs = zip(blocks, nests, strict=True)
+    parts = [_read(sch, block, nest) for block, nest in pairs if nest.of_scope("global")]
+    if not (always or is_small or any(part.is_cut for part in parts)):
+        return None
+    counted = (traffic for part in parts for traffic in _count_part(part, iterations))
+    return Count(tuple(counted), is_small and not any(part.asks_values for part in parts))
+
+
+def _is_plain(nest: Nest) -> bool:
+    """Whether a body is stores, or an atomic, and each of its accesses is one of the nest's."""
+    body = nest.block.body
+    parts = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    kinds = tirx.BufferStore | tirx.Evaluate
+    found = sum(len(_conditions(part, lambda condition: condition)) for part in parts)
+    return all(isinstance(part, kinds) for part in parts) and found == len(nest.accesses)
+
+
+def count_results(sch: Any, block: Any, iterations: int) -> Count | None:
+    """Count the stores of a mapped reduction's results: once each, by the first lane of its row.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+    block : SBlockRV
+        The reduction; what it sums in registers, another block stores.
+    iterations : int
+        Iterations of the reduction before it was mapped.
+
+    Returns
+    -------
+    Count or None
+        None where a size is symbolic, or there are several results.
+    """
+    consumers = sch.get_consumers(block)
+    kept = read_nest(sch, block).of_scope("local")
+    writer = consumers[0] if consumers and any(a.kind == "store" for a in kept) else block
+    nest = read_nest(sch, writer)
+    if not _is_plain(nest) or any(loop.size is None for loop in nest.loops):
+        return None
+    sums = [loop for loop in nest.loops if loop.is_reduction]
+    serial = {loop.var: np.zeros((1, 1), np.int64) for loop in sums if "Idx" not in loop.kind}
+    once = [loop for loop in nest.loops if not loop.is_reduction or "Idx" in loop.kind]
+    env, lanes = sample_warps(once, MOST_WARPS)
+    env |= serial
+    active = reduce(np.logical_and, (env[loop.var] == 0 for loop in sums), lanes >= 0)
+    vector = _Vector(None, 1, env, active)
+    guard = vector.holds(_read(sch, writer, nest).guard)[0]
+    warps = warps_of(once)
+    counted: list[Traffic] = []
+    for access in nest.of_scope("global"):
+        if access.kind == "store":
+            asked = [(vector.offsets(access)[0], 1, active & guard)]
+            found = _traffic(access, asked, iterations * len(active) / warps)
+            counted += [found] if found is not None else []
+    return Count(tuple(counted), warps <= MOST_WARPS)
+
+
+def _read(sch: Any, block: Any, nest: Nest) -> _Part:
+    """Read the guard of a block, and its stores, in terms of the loops around it."""
+    loop = next((loop for loop in nest.loops if loop.kind == "vectorized"), None)
+    env, lanes = sample_warps(nest.loops, MOST_WARPS)
+    vector = _Vector(loop and loop.var, (loop and loop.size) or 1, env, lanes >= 0)
+    analyzer = tvm.sym.Analyzer()
+    for one in nest.loops:
+        if one.size is not None and one.size > 1:
+            analyzer.bind(one.var, tvm.ir.Range.from_min_extent(0, one.extent))
+    realize = find_realize(sch, nest.block, [sch.get(ref) for ref in sch.get_loops(block)])
+    pairs = zip(nest.block.iter_vars, realize.iter_values, strict=True)
+    values = {axis.var: value for axis, value in pairs}
+
+    def clear(condition: Any) -> Any:
+        parts = [analyzer.simplify(substitute(p, values)) for p in conjuncts(condition)]
+        return reduce(tirx.And, (_steady(part, vector, nest) for part in parts))
+
+    body = nest.block.body
+    accesses = iter(nest.accesses)
+    stores = []
+    for stmt in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
+        taken = [(next(accesses), under) for under in _conditions(stmt, clear)]
+        stores.append(_Store(tuple(taken), tuple(map(clear, _choices(stmt)))))
+    return _Part(nest, vector, clear(realize.predicate), tuple(stores))
+
+
+def _steady(condition: Any, vector: _Vector, nest: Nest) -> Any:
+    """Take the vector's variable out of a comparison that is the same in all lanes."""
+    if vector.var is None:
+        return condition
+    extent = tirx.IntImm(vector.var.ty.dtype, vector.lanes)
+    body = tirx.Evaluate(condition)
+    loop = tirx.For(vector.var, extent * 0, extent, tirx.ForKind.VECTORIZED, body)
+    return steadied(loop, nest.assumptions).body.value
+
+
+def _choices(stmt: Any) -> list[Any]:
+    found: list[Any] = []
+
+    def look(call: Any) -> None:
+        if getattr(call.op, "name", "") == CHOICE:
+            found.append(call.args[0])
+
+    tvm_ffi.structural_walk(stmt, [(tvm.ir.Call, look)])
+    return found
+
+
+def _conditions(stmt: Any, clear: Any) -> list[Any]:
+    """What each load and store of a statement is done under, in the order of the accesses."""
+    under: list[tuple[Any, Any]] = []
+
+    def look(call: Any) -> None:
+        if getattr(call.op, "name", "") == CHOICE:
+            condition = clear(call.args[0])
+            under.extend((load, condition) for load in loads_in(call.args[1]))
+            under.extend((load, tirx.Not(condition)) for load in loads_in(call.args[2]))
+
+    found: list[Any] = []
+    tvm_ffi.structural_walk(stmt, [(tvm.ir.Call, look)])
+    always = tirx.const(1, "bool")
+
+    def load(node: Any) -> None:
+        held = [condition for other, condition in under if other.same_as(node)]
+        found.append(reduce(tirx.And, held, always))
+
+    rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, lambda _: found.append(always))]
+    tvm_ffi.structural_walk(stmt, rules)
+    return found
+
+
+def _is_kept(part: _Part, conditions: Sequence[Any], stores: Sequence[_Store]) -> bool:
+    """Whether ``GuardVectors`` keeps the vectors that no condition cuts."""
+    vector = part.vector
+    extent = tirx.IntImm(vector.var.ty.dtype, vector.lanes)
+    zero = tirx.Evaluate(0)
+    loop = tirx.For(vector.var, extent * 0, extent, tirx.ForKind.VECTORIZED, zero)
+    if any(at_end(one, loop) is None for whole in conditions for one in conjuncts(whole)):
+        return False
+    # Shared tiles get their layout when the program is lowered.
+    accesses = [a for store in stores for a, _ in store.accesses if "shared" not in a.scope]
+    moved = [access for access in accesses if depends_on(access.offset, vector.var)]
+    try:
+        return all(not (vector.offsets(a)[0] % vector.lanes).any() for a in moved)
+    except KeyError:
+        return False
+
+
+def _kinds(part: _Part, store: _Store, held: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    """Lanes that do whole vectors together, in one or two forms, and those that do elements."""
+    vector = part.vector
+    every = np.ones_like(vector.active)
+    choices = [one for one in store.choices if vector.cuts(one)]
+    is_guarded = vector.cuts(part.guard)
+    if not choices and not is_guarded:
+        return [every], ~every
+    kept = all(tvm_ffi.structural_equal(choices[0], one) for one in choices)
+    kept = kept and (not is_guarded or _is_kept(part, [part.guard], part.stores))
+    if not kept or not _is_kept(part, choices[:1], [store]):
+        return [], every
+    inside = np.asarray(held.all(0))
+    if not choices:
+        return [inside], ~inside
+    taken = vector.holds(choices[0])
+    kinds = [np.asarray(inside & both) for both in (taken.all(0), ~taken.any(0))]
+    return kinds, ~(kinds[0] | kinds[1])
+
+
+def _count_part(part: _Part, iterations: int | None) -> list[Traffic]:
+    vector = part.vector
+    held = vector.holds(part.guard) & vector.active
+    served_by_all = float(held.sum())
+    if iterations is not None:
+        served_by_all = iterations * len(vector.active) / warps_of(part.nest.loops)
+    counted: list[Traffic] = []
+    for store in part.stores:
+        kinds, cut = _kinds(part, store, held)
+        for access, condition in store.accesses:
+            if access.scope != "global":
+                continue
+            try:
+                first = vector.offsets(access)
+            except KeyError:
+                continue
+            done = held & vector.holds(condition)
+            width, served = vector_width(access, part.nest.loops, vector.env)
+            steps = [0] if width > 1 or served > 1 else range(vector.lanes)
+            requests = [(first[v], width, kind & done[v]) for kind in kinds for v in steps]
+            if cut.any():
+                requests += [(first[v], 1, cut & done[v]) for v in range(vector.lanes)]
+            found = _traffic(access, requests, served_by_all)
+            if found is not None:
+                counted.append(found)
+    return counted
+
+
+def _traffic(
+    access: Access, requests: list[tuple[np.ndarray, int, np.ndarray]], iterations: float
+) -> Traffic | None:
+    """Count requests: first elements, elements a lane, and the lanes that ask."""
+    number, sectors, least, widest = 0, 0, 0, 1
+    for first, width, mask in requests:
+        found = count_requests(access, first, width, mask)
+        number, sectors, least = number + found[0], sectors + found[1], least + found[2]
+        widest = max(widest, width if found[0] else 1)
+    if not number:
+        return None
+    size = widest * access.bytes
+    return Traffic(
+        access.name, access.kind, iterations / number, size, sectors / number, least / number
+    )
