@@ -30,7 +30,9 @@ from .task import Task
 __all__ = ["STRATEGIES", "Run"]
 
 STRATEGIES = ("evolutionary", "replay")
-#: Candidates between two updates of the cost model.
+#: Candidates between two updates of the cost model. With a batch under way while the next is
+#: proposed, twice as many are built at once at most; more cores than that have nothing to do. What
+#: a search tries must not depend on the machine's cores, so it is a constant.
 BATCH = 8
 #: How many of the best are timed again before one is named.
 FINALISTS = 3

@@ -171,9 +171,12 @@ def tune(
 
     Trial 0 is the default schedule; the others are distinct candidates of the legal space, chosen
     by TVM's tuner (:mod:`tvm.s_tir.meta_schedule`): a closed-form latency model ranks the first
-    ones, boosted trees on our features the rest. A candidate that fails is one failed trial with
-    its reason. The best few are timed again in turns, and compared with the reference on fresh
-    inputs, before a winner is named; one that is wrong becomes a failed trial.
+    ones, boosted trees on our features the rest. It goes in batches, of which one is built and
+    measured while the next is proposed with the results of those before; so seed and results alone
+    decide what is tried, see :class:`tvm_layout_ext.tune.batches.Batches`. A candidate that fails
+    is one failed trial with its reason. The best few are timed again in turns, and compared with
+    the reference on fresh inputs, before a winner is named; one that is wrong becomes a failed
+    trial.
 
     Parameters
     ----------
