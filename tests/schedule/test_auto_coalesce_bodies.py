@@ -302,6 +302,66 @@ def test_a_reduction_under_an_if_is_refused() -> None:
     tvm.ir.assert_structural_equal(sch.mod, before)
 
 
+def sum_of_squares(rows: int, columns: int, axis: int) -> Any:
+    @T.prim_func(s_tir=True)
+    def by_rows(A: T.Buffer((rows, columns), "float32"), B: T.Buffer((rows,), "float32")) -> None:
+        for i, k in T.grid(rows, columns):
+            with T.sblock("B"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    B[vi] = T.float32(0)
+                v = T.bind(A[vi, vk])
+                B[vi] = B[vi] + v * v
+
+    @T.prim_func(s_tir=True)
+    def by_columns(
+        A: T.Buffer((rows, columns), "float32"), B: T.Buffer((columns,), "float32")
+    ) -> None:
+        for i, k in T.grid(columns, rows):
+            with T.sblock("B"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    B[vi] = T.float32(0)
+                v = T.bind(A[vk, vi])
+                B[vi] = B[vi] + v * v
+
+    return by_rows if axis == 1 else by_columns
+
+
+@pytest.mark.parametrize(("axis", "said"), [(1, "TVM knows no reducer"), (0, "a column a thread")])
+def test_a_reduction_with_a_let_is_done_by_a_thread_for_each_result(axis: int, said: str) -> None:
+    """TVM takes no such body for a reducer's, and the program could not be lowered."""
+    a = numbers(33, 256)
+    outcome, report = run(sum_of_squares(33, 256, axis), a, None)
+    np.testing.assert_array_equal(report.outputs["B"], (a * a).sum(axis))
+    assert outcome.path == "reduction"
+    assert said in outcome.text
+
+
+@T.prim_func(s_tir=True)
+def cut_somewhere(A: T.Buffer((512,), "float32"), B: T.Buffer((512,), "float32"), n: T.int32):
+    for i in range(512):
+        with T.sblock("B"):
+            vi = T.axis.spatial(512, i)
+            if vi < n:
+                B[vi] = A[vi]
+            else:
+                B[vi] = T.float32(0)
+
+
+def test_a_bound_that_is_not_known_may_cut_any_vector() -> None:
+    a = numbers(512)
+    _, report = run(cut_somewhere, a, None, 333)
+    np.testing.assert_array_equal(report.outputs["B"], np.where(np.arange(512) < 333, a, 0))
+    assert widths(report, "A") == widths(report, "B") == {4}
+
+
+def test_a_condition_of_a_large_buffer_leaves_vectors_whole() -> None:
+    """Too many iterations to look at them one by one."""
+    sch = s_tir.Schedule(filled(1 << 24, 1 << 23, "float32"))
+    assert "vectors of 4" in sch.auto_coalesce("B").text
+
+
 def best_of(shape: tuple[int, int], axis: int, dtype: str, *, known: bool) -> Any:
     """Argmax with a tensor of numbers; TVM knows the reducer only in one of its spellings."""
 

@@ -9,8 +9,9 @@ import tvm_ffi
 from tvm import tirx
 
 from .._compat import LIKELY
+from .tir import depends_on, substitute
 
-__all__ = ["compares_values", "conjuncts", "is_zero"]
+__all__ = ["compares_values", "conjuncts", "is_zero", "same_at_ends"]
 
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 #: TVM rounds signed quotients down by a comparison.
@@ -35,6 +36,34 @@ def is_zero(value: Any) -> bool:
     while isinstance(value, tirx.Cast | tirx.Broadcast):
         value = value.value
     return isinstance(value, tirx.IntImm | tirx.FloatImm) and bool(value.value == 0)
+
+
+def same_at_ends(condition: Any, var: Any, lanes: int) -> bool:
+    """Whether a condition is proven the same from each multiple of some lanes to the next one.
+
+    Comparisons of what goes up or down with the variable are, if they are at both ends.
+
+    >>> i = tirx.Var("i", "int32")
+    >>> same_at_ends(i < 700, i, 4), same_at_ends(i < 701, i, 4)
+    (True, False)
+    """
+    if isinstance(condition, tirx.Not):
+        return same_at_ends(condition.a, var, lanes)
+    if isinstance(condition, tirx.And | tirx.Or):
+        return all(same_at_ends(part, var, lanes) for part in (condition.a, condition.b))
+    if not isinstance(condition, tirx.LT | tirx.LE | tirx.GT | tirx.GE):
+        return not depends_on(condition, var)
+    analyzer = tvm.sym.Analyzer()
+    difference = condition.a - condition.b
+    step = analyzer.simplify(substitute(difference, {var: var + 1}) - difference)
+    if not isinstance(step, tirx.IntImm):
+        return False
+    group = tirx.Var("group", var.ty)
+    first, last = (
+        analyzer.simplify(substitute(condition, {var: group * lanes + lane}))
+        for lane in (0, lanes - 1)
+    )
+    return bool(tvm_ffi.structural_equal(first, last))
 
 
 def compares_values(body: Any) -> bool:

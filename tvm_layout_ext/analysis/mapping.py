@@ -19,6 +19,7 @@ from tvm import tirx
 
 from ..hardware import WARP_SIZE
 from .access import Access, Loop, Nest
+from .conditions import same_at_ends
 from .sectors import estimate, evaluate, stand_in
 
 __all__ = [
@@ -100,7 +101,10 @@ def _mapping(nest: Nest, loops: Sequence[Loop], order: list[Loop], most_bytes: i
     inner = order[len(order) - run :]
     vector = min(widest_vector(nest, inner, most_bytes), _iterations(loops) // WARP_SIZE)
     vector = _power_of_two_up_to(vector)
-    while vector > 1 and not all(_one_guard(guard, nest, inner, vector) for guard in guards):
+    while vector > 1 and not (
+        (not nest.is_guarded or _one_guard(nest.predicate, nest, inner, vector))
+        and all(_is_whole(condition, nest, inner, vector) for condition in nest.conditions)
+    ):
         vector //= 2
     if run == len(order):
         vector = _without_rest(vector, inner)
@@ -140,6 +144,21 @@ def _one_guard(guard: Any, nest: Nest, run: Sequence[Loop], vector: int) -> bool
     along = next(i for i, loop in enumerate(loops) if loop is last)
     vectors = np.moveaxis(holds, along, -1).reshape(-1, vector)
     return bool((vectors == vectors[:, :1]).all())
+
+
+def _is_whole(condition: Any, nest: Nest, run: Sequence[Loop], vector: int) -> bool:
+    """Whether the condition of an ``if`` holds for all elements of a vector or for none.
+
+    Of a symbolic bound that is not known, whatever it would be for the number it counts as.
+    """
+    last, named = run[-1], tirx.analysis.undefined_vars(condition)
+    if not any(last.var.same_as(var) for var in named):
+        return True
+    if (last.size or 0) % vector == 0 and same_at_ends(condition, last.var, vector):
+        return True
+    own = [loop.var for loop in nest.loops]
+    known = all(any(var.same_as(one) for one in own) for var in named)
+    return known and _one_guard(condition, nest, run, vector)
 
 
 def _without_rest(vector: int, run: Sequence[Loop]) -> int:

@@ -145,7 +145,7 @@ def a_column_each(
     sch.bind(thread, "threadIdx.x")
     for out in outs:
         sch.reverse_compute_at(out, thread, preserve_unit_loops=True)
-    caches = operand_loads(sch, block, keep_in_flight(sch, step), plan.vector, plan.results)
+    caches = operand_loads(sch, block, keep_in_flight(sch, step), plan)
     sch.unroll(part)
     sch.decompose_reduction(block, inside(sch, block, thread)[0])
     text = f"reduction across the rows, a column a thread, {threads} threads, vectors of "

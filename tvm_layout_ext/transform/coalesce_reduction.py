@@ -67,7 +67,7 @@ def schedule_reduction(
     """
     plan = Plan.of(nest, vector_bytes)
     slabs = choose_slabs(plan.load, plan.data, plan.reduced, along=plan.along)
-    if slabs == 1 or nest.is_guarded or plan.results > 1:
+    if slabs == 1 or nest.is_guarded or not plan.is_plain:
         return _one_kernel(sch, block, nest, plan, num_threads)
     (outermost,) = refs_of(sch, block, nest, plan.reduced[:1])
     partial = cut(sch, outermost, slabs, len(plan.data) if plan.along else 0)
@@ -111,14 +111,14 @@ def _may_factor(nest: Nest, plan: Plan) -> bool:
     Every dim of that array is one loop besides, which it is not once a loop was split.
     """
     dims = len(nest.block.writes[0].source.shape)
-    return not nest.is_guarded and len(plan.data) == dims and plan.results == 1
+    return not nest.is_guarded and len(plan.data) == dims and plan.is_plain
 
 
 def _along_rows(
     sch: Any, block: Any, nest: Nest, plan: Plan, num_threads: int | None
 ) -> tuple[str, list[Any]]:
     """Deal a row out to the lanes of a warp, or of more warps where there are few rows."""
-    if plan.results > 1:
+    if not plan.is_plain:
         _check_combines(sch, block, nest, plan)
     rows, groups = total(plan.data), -(-total(plan.reduced) // plan.vector)
     lanes = _row_lanes(rows, groups, num_threads or MAX_THREADS)
@@ -128,7 +128,7 @@ def _along_rows(
     if rows == 1 and num_threads is None:
         # A loop of one iteration has no guard: all rows of threads would load the one there is.
         rows_at_once = 1
-    batched = plan.results == 1 and _shares_out(nest, plan, lanes)
+    batched = plan.is_plain and _shares_out(nest, plan, lanes)
     split = _split_iterators if batched else _split_loops
     outer, (steps, step, lane, part) = split(sch, block, nest, plan, lanes)
     row = fuse(sch, outer) if outer else sch.add_unit_loop(steps)
@@ -141,25 +141,26 @@ def _along_rows(
         caches = [batched_load(sch, block, steps, step, plan)]
     else:
         sch.unroll(step)
-        caches = operand_loads(sch, block, step, plan.vector, plan.results)
+        caches = operand_loads(sch, block, step, plan)
     sch.unroll(part)
     text = f"reduction along the rows, {rows_at_once} rows of {lanes} lanes, vectors of "
     return f"{text}{plan.vector}", caches
 
 
 def _check_combines(sch: Any, block: Any, nest: Nest, plan: Plan) -> None:
-    """Refuse to let threads combine several results by a formula that TVM does not know.
+    """Refuse to let threads combine results by a body that TVM does not know for a reducer's.
 
-    Its LowerCrossThreadReduction knows those of ``topi`` and their like, as its rfactor does.
+    Its LowerCrossThreadReduction knows what its rfactor knows: of several results, those of
+    ``topi`` and their like; of one, no ``let`` statement.
     """
     trial = sch.copy()
     try:
         trial.rfactor(refs_of(trial, block, nest, plan.reduced[:1])[0], 0)
     except RuntimeError as error:
-        if "No matched reducer" in str(error):
+        if "No matched reducer" in str(error) or "RFactor cannot be applied" in str(error):
             raise ScheduleError(
-                f"TVM knows no reducer by which threads could combine the {plan.results} results "
-                f"of {nest.block.name_hint}; a thread alone can"
+                f"TVM knows no reducer in the body of {nest.block.name_hint}, by which threads "
+                "could combine what they found; a thread alone needs none"
             ) from error
 
 

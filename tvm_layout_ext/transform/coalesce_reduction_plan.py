@@ -56,6 +56,8 @@ class Plan:
         Neighbours that a thread loads at once.
     results : int
         Buffers that the reduction writes.
+    is_plain : bool
+        Whether its body is one store, as TVM's rfactor wants it of one result.
     """
 
     load: Access
@@ -64,6 +66,7 @@ class Plan:
     along: bool
     vector: int
     results: int = 1
+    is_plain: bool = True
 
     @classmethod
     def of(cls, nest: Nest, vector_bytes: int) -> Plan:
@@ -76,16 +79,17 @@ class Plan:
             key=lambda group: _is_one(nest.step(load, group[-1])),
         )
         results = len(nest.block.writes)
+        is_plain = isinstance(nest.block.body, tirx.BufferStore)
         vector = 1
         if _is_one(nest.step(load, inner[-1])):
             run = merged_run([load], nest.loops, inner)
             vector = min(
                 one.vector(inner[len(inner) - run :], vector_bytes)
-                for one in (_main_loads(nest, inner[-1]) if results > 1 else [load])
+                for one in (_main_loads(nest, inner[-1]) if not is_plain else [load])
             )
             while vector > 1 and stand_in(inner[-1].extent) % vector:
                 vector //= 2
-        return cls(load, data, reduced, inner is reduced, vector, results)
+        return cls(load, data, reduced, inner is reduced, vector, results, is_plain)
 
 
 def _operands(nest: Nest) -> list[Access]:
@@ -157,16 +161,16 @@ def vector_load(sch: Any, partial: Any, step: Any, vector: int) -> Any:
     return cache
 
 
-def operand_loads(sch: Any, partial: Any, step: Any, vector: int, results: int) -> list[Any]:
-    """Load what a thread adds into registers first: the main operand, or all of several results.
+def operand_loads(sch: Any, partial: Any, step: Any, plan: Plan) -> list[Any]:
+    """Load what a thread adds into registers first: the main operand, or all operands.
 
     Returns
     -------
     list of SBlockRV
         The blocks that load, and the sum itself where it still loads from global memory.
     """
-    if results == 1:
-        return [vector_load(sch, partial, step, vector)]
+    if plan.is_plain:
+        return [vector_load(sch, partial, step, plan.vector)]
     nest = read_nest(sch, partial)
     operands = _operands(nest)
     names = [access.name for access in operands]
@@ -178,7 +182,7 @@ def operand_loads(sch: Any, partial: Any, step: Any, vector: int, results: int) 
         reads = [str(region.source.name) for region in sch.get(partial).reads]
         cache = sch.cache_read(partial, reads.index(access.name), "local", [partial])
         sch.compute_at(cache, step, preserve_unit_loops=True)
-        if vector > 1 and any(access is one for one in along):
+        if plan.vector > 1 and any(access is one for one in along):
             sch.vectorize(sch.get_loops(cache)[-1])
         caches.append(cache)
     return caches if len(regular) == len(operands) else [*caches, partial]
