@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import json
 import runpy
 import statistics
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +18,22 @@ import pytest
 _TUTORIALS = sorted((Path(__file__).parents[2] / "tutorials").glob("0[124567]_*.py"))
 
 
+@cache
+def ran(path: Path) -> tuple[dict[str, Any], str]:
+    """The names that a tutorial leaves, and what it prints; it runs once."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        names = runpy.run_path(str(path), run_name="__main__")
+    return names, printed.getvalue()
+
+
 def test_all_are_there() -> None:
     assert [path.name[:2] for path in _TUTORIALS] == ["01", "02", "04", "05", "06", "07"]
 
 
 @pytest.mark.parametrize("path", _TUTORIALS, ids=lambda path: path.stem)
-def test_tutorial_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(path), run_name="__main__")
-    assert capsys.readouterr().out
+def test_tutorial_runs(path: Path) -> None:
+    assert ran(path)[1]
 
 
 @pytest.mark.parametrize("path", _TUTORIALS, ids=lambda path: path.stem)
@@ -38,17 +49,15 @@ def test_tutorial_is_a_gallery_script(path: Path) -> None:
     assert text.startswith('"""')
 
 
-def test_row_sum_refusals_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(_TUTORIALS[0]), run_name="__main__")
-    printed = capsys.readouterr().out
+def test_row_sum_refusals_are_printed() -> None:
+    _, printed = ran(_TUTORIALS[0])
     assert "binds no GPU thread" in printed
     assert "needs 4,538,368 bytes of shared memory" in printed
 
 
 @pytest.fixture
-def transpose(capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:
-    names = runpy.run_path(str(_TUTORIALS[2]), run_name="__main__")
-    return names, capsys.readouterr().out
+def transpose() -> tuple[dict[str, Any], str]:
+    return ran(_TUTORIALS[2])
 
 
 def test_transpose_counts_as_its_text_says(transpose: tuple[dict[str, Any], str]) -> None:
@@ -104,9 +113,8 @@ def test_transpose_quotes_the_committed_measurements(
 
 
 @pytest.fixture
-def operand(capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:
-    names = runpy.run_path(str(_TUTORIALS[3]), run_name="__main__")
-    return names, capsys.readouterr().out
+def operand() -> tuple[dict[str, Any], str]:
+    return ran(_TUTORIALS[3])
 
 
 def test_padding_mends_the_loads_and_hurts_the_stores(operand: tuple[dict[str, Any], str]) -> None:
