@@ -8,7 +8,7 @@ import pytest
 
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.hardware import architecture
-from tvm_layout_ext.tune.knobs import knob
+from tvm_layout_ext.tune.knobs import Refusal, knob
 from tvm_layout_ext.tune.operator import Operator, find_operator, known_operators
 from tvm_layout_ext.tune.space import Space
 
@@ -102,3 +102,16 @@ def _impossible() -> Operator:
         for k in transpose.knobs
     )
     return dataclasses.replace(transpose, knobs=knobs)
+
+
+def test_a_refusal_in_one_space_is_none_in_another_of_the_same_workload() -> None:
+    """Both are judged once, and each has its own copy."""
+    one, other = make_space("transpose", 64, 64), make_space("transpose", 64, 64)
+    legal, refused = list(other.legal), other.refused.total()
+    one.refuse(legal[0], Refusal("late", "It does not fit."))
+    one.legal[0]["threads"] = 0
+    assert one.refused["late"] == 1
+    assert (other.legal, other.refused.total()) == (legal, refused)
+    assert make_space("transpose", 64, 64).legal == legal
+    assert "late" not in other.reasons
+    assert all(config["threads"] for config in other.legal)
