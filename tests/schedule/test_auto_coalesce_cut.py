@@ -240,6 +240,11 @@ def test_several_padded_stores_keep_their_whole_vectors() -> None:
     assert max(one.vector_bytes for one in outcome.after) > 2
 
 
+def test_shifted_vectors_are_no_choice_where_they_cost_a_sector() -> None:
+    """Of 686 floats the last two were stored by themselves, in a sector that was stored before."""
+    check(shifted(1, 686, 4, "float32"))
+
+
 @pytest.mark.parametrize("shift", [1, 3, 4])
 def test_the_outcome_has_the_sectors_of_loads_that_are_done(shift: int) -> None:
     """Of a row of 1000 the last lanes load nothing, where the vector is cut and where it is not."""

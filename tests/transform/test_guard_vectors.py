@@ -208,3 +208,51 @@ def test_several_stores_that_choose_alike_have_a_vector_each() -> None:
         widths = sorted((x.vector_bytes, x.requests) for x in stores if x.buffer == buffer)
         assert [wide for wide, _ in widths] == [4, 16, 16]
         assert widths[0][1] == 4
+
+
+@T.prim_func(s_tir=True)
+def pad_and_scale(A: T.Buffer((112,), "float32"), B: T.Buffer((112,), "float32"),
+                  C: T.Buffer((112,), "float32")) -> None:  # fmt: skip
+    T.func_attr({"layout_ext.annotated": 1})
+    for i in range(28):
+        for v in T.vectorized(4):
+            B[i * 4 + v] = T.if_then_else(i * 4 + v < 106, A[i * 4 + v], T.float32(0))
+            C[i * 4 + v] = A[i * 4 + v] * T.float32(2)
+
+
+@T.prim_func(s_tir=True)
+def pad_then_scale(A: T.Buffer((112,), "float32"), B: T.Buffer((112,), "float32"),
+                   C: T.Buffer((112,), "float32")) -> None:  # fmt: skip
+    T.func_attr({"layout_ext.annotated": 1})
+    for i in range(28):
+        if i * 4 + 3 < 106:
+            for v in T.vectorized(4):
+                B[i * 4 + v] = A[i * 4 + v]
+        elif i * 4 < 106:
+            for v in range(4):
+                B[i * 4 + v] = T.if_then_else(i * 4 + v < 106, A[i * 4 + v], T.float32(0))
+        else:
+            for v in T.vectorized(4):
+                B[i * 4 + v] = T.float32(0)
+        for v in T.vectorized(4):
+            C[i * 4 + v] = A[i * 4 + v] * T.float32(2)
+
+
+def test_a_store_beside_one_that_chooses_has_a_vector_of_its_own() -> None:
+    got = GuardVectors()(tvm.IRModule({"main": pad_and_scale}))["main"]
+    want = _simplified(pad_then_scale).with_attr("global_symbol", "pad_and_scale")
+    tvm.ir.assert_structural_equal(_simplified(got), want)
+
+
+def test_several_stores_without_a_choice_stay_one_vector() -> None:
+    @T.prim_func(s_tir=True)
+    def scaled(A: T.Buffer((112,), "float32"), B: T.Buffer((112,), "float32"),
+               C: T.Buffer((112,), "float32")) -> None:  # fmt: skip
+        T.func_attr({"layout_ext.annotated": 1})
+        for i in range(28):
+            for v in T.vectorized(4):
+                B[i * 4 + v] = A[i * 4 + v]
+                C[i * 4 + v] = A[i * 4 + v] * T.float32(2)
+
+    got = GuardVectors()(tvm.IRModule({"main": scaled}))["main"]
+    tvm.ir.assert_structural_equal(got, scaled)
