@@ -469,5 +469,23 @@ def test_a_loop_whose_iterators_are_no_digits_stays_and_says_why(stage: str) -> 
     outcome, report = run(diagonal, a, None, stage=stage)
     np.testing.assert_array_equal(report.outputs["B"], a.T)
     assert outcome.path == "direct"
-    assert "loop f stands behind several iterators of B in another way" in outcome.text
+    said = "loop f stands behind several iterators of B in another way than as a number of their"
+    assert said in outcome.text
     assert "TensorIR" not in outcome.text
+
+
+@T.prim_func(s_tir=True)
+def guarded_fused(A: T.Buffer((40, 24), "float32"), B: T.Buffer((24, 40), "float32")) -> None:
+    for f in range(1024):
+        with T.sblock("B"):
+            T.where(f < 960)
+            vi = T.axis.spatial(24, f // 40)
+            vj = T.axis.spatial(40, f % 40)
+            B[vi, vj] = A[vj, vi]
+
+
+def test_a_guarded_fused_loop_says_why_it_is_not_staged() -> None:
+    a = numbers(40, 24)
+    outcome, report = run(guarded_fused, a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a.T)
+    assert "loop f stands behind several iterators of B, which runs only where" in outcome.text

@@ -125,9 +125,9 @@ def auto_coalesce(
 
     A reduction to several results (``argmax``) loads each of its operands in vectors. Along rows,
     threads combine what they found, if TVM knows the reducer (as those of ``topi``), else a thread
-    does each result by itself; there are no slabs and no partial results in shared memory. Of
-    elements that compare equal, another one may win than in the order of the loop, unless the
-    reducer decides.
+    does each result by itself, as of any reduction with ``let`` statements that is to one result;
+    there are no slabs and no partial results in shared memory. Of elements that compare equal,
+    another one may win than in the order of the loop, unless the reducer decides.
 
     One loop that stands behind several iterators, as ``fuse`` leaves it, is mapped as it is, unless
     a load is to be staged: then the block is only marked, as above, and the pass gives it a loop

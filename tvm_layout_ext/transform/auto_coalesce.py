@@ -22,7 +22,7 @@ from .coalesce_direct import schedule_copy, schedule_direct
 from .coalesce_loops import a_loop_a_dim
 from .coalesce_request import DONE, NAME, Request, request_of
 from .coalesce_ways import as_it_is, list_ways
-from .fused_loops import is_behind_several, unfuse
+from .fused_loops import is_behind_several, unfuse, why_fused
 from .lent_buffers import lend_for_update, lend_for_writers
 from .mark_annotated import ANNOTATION_PREFIX
 from .part_reads import part_reads
@@ -145,7 +145,7 @@ def _of_a_fused_loop(sch: Any, block: Any, nest: Nest, request: Request) -> list
     known = not nest.is_guarded and all(loop.size is not None for loop in nest.loops)
     lent = unfuse(sch, block, nest) if known else None
     if lent is None:
-        return [_no_digits(nest, fused)] if fused is not None else []
+        return [_impossible(why_fused(sch, nest, fused))] if fused is not None else []
     own = read_nest(lent.sch, lent.block)
     ways = [
         _in_own_program(lent.sch, lent.block, own, way, request)
@@ -154,12 +154,9 @@ def _of_a_fused_loop(sch: Any, block: Any, nest: Nest, request: Request) -> list
     return [replace(way, lent=way.lent or lent) for way in ways]
 
 
-def _no_digits(nest: Nest, loop: str) -> Way:
+def _impossible(why: str) -> Way:
     def refuse(_sch: Any, _block: Any) -> tuple[str, list[Any]]:
-        raise ScheduleError(
-            f"loop {loop} stands behind several iterators of {nest.block.name_hint} in another way "
-            "than as a number of known digits, so it cannot be taken apart"
-        )
+        raise ScheduleError(why)
 
     return Way("staged", refuse)
 

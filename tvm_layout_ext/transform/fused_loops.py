@@ -19,7 +19,7 @@ from ..analysis.access import Nest, find_realize
 from ..analysis.tir import depends_on, is_number, substitute
 from .lent_buffers import LentBuffers, function_of, schedule_of
 
-__all__ = ["is_behind_several", "unfuse"]
+__all__ = ["is_behind_several", "unfuse", "why_fused"]
 
 
 def is_behind_several(sch: Any, block: Any, nest: Nest) -> str | None:
@@ -29,6 +29,19 @@ def is_behind_several(sch: Any, block: Any, nest: Nest) -> str | None:
         if sum(depends_on(value, loop.var) for value in values) > 1:
             return str(loop.var.name)
     return None
+
+
+def why_fused(sch: Any, nest: Nest, loop: str) -> str:
+    """Say why a loop that several iterators are bound to is not taken apart."""
+    name = nest.block.name_hint
+    behind = f"loop {loop} stands behind several iterators of {name}"
+    if nest.is_guarded:
+        return f"{behind}, which runs only where {nest.predicate} holds"
+    if any(loop.size is None for loop in nest.loops):
+        return f"{behind}, and its digits are known of known extents alone"
+    if function_of(sch, nest.block) is None:
+        return f"{behind}, and other blocks have the name by which the program's lowering finds it"
+    return f"{behind} in another way than as a number of their digits"
 
 
 def unfuse(sch: Any, block: Any, nest: Nest) -> LentBuffers | None:
