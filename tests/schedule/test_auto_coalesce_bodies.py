@@ -80,11 +80,11 @@ def test_both_branches_are_as_wide_as_the_condition_lets_them(
 
 @T.prim_func(s_tir=True)
 def masked(
-    A: T.Buffer((64, 100), "float32"),
+    A: T.Buffer((64, 128), "float32"),
     M: T.Buffer((64,), "int32"),
-    B: T.Buffer((64, 100), "float32"),
+    B: T.Buffer((64, 128), "float32"),
 ) -> None:
-    for j, i in T.grid(100, 64):
+    for j, i in T.grid(128, 64):
         with T.sblock("B"):
             vi, vj = T.axis.remap("SS", [i, j])
             if M[vi] > 0:
@@ -92,7 +92,7 @@ def masked(
 
 
 def test_a_loaded_condition_of_a_row_leaves_its_vectors_whole() -> None:
-    a, m, b = numbers(64, 100), numbers(64, dtype="int32"), numbers(64, 100) * 100
+    a, m, b = numbers(64, 128), numbers(64, dtype="int32"), numbers(64, 128) * 100
     _, report = run(masked, a, m, b.copy())
     np.testing.assert_array_equal(report.outputs["B"], np.where(m[:, None] > 0, a, b))
     assert widths(report, "A") == widths(report, "B") == {16}

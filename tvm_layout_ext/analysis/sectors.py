@@ -36,6 +36,8 @@ __all__ = [
 #: What a symbolic size counts as; odd, so that nothing is aligned by chance.
 STAND_IN = 1021
 _SAMPLES = 64
+#: The same where conditions may hold in a few of the warps only.
+_MANY_SAMPLES = 4096
 #: Iterations by which it is told how often a condition holds.
 _CHOICES = 1 << 16
 _SEED = 0
@@ -99,7 +101,7 @@ def count_traffic(nest: Nest) -> list[Traffic]:
     load of A: 4 bytes a lane, 32 sectors a request (least 4)
     store of B: 16 bytes a lane, 16 sectors a request (least 16)
     """
-    env, lanes = sample_warps(nest.loops)
+    env, lanes = sample_warps(nest.loops, _MANY_SAMPLES if nest.conditions else _SAMPLES)
     active = (lanes >= 0) & _active(nest.predicate, env, lanes.shape)
     counted = (
         _count(access, *vector_width(access, nest.loops, env), env, _holding(access, env, active))
@@ -125,7 +127,8 @@ def estimate(access: Access, order: Sequence[Loop], vector: int) -> Traffic | No
         None where the offset has something that cannot be counted.
     """
     sizes = [stand_in(loop.extent) for loop in order]
-    (starts,) = _draw([max(1, prod(sizes) // (WARP_SIZE * vector))])
+    most = _MANY_SAMPLES if access.conditions else _SAMPLES
+    (starts,) = _draw([max(1, prod(sizes) // (WARP_SIZE * vector))], most)
     flat = (starts * WARP_SIZE + np.arange(WARP_SIZE)) * vector
     active = flat < prod(sizes)
     env: dict[Any, np.ndarray] = {}
