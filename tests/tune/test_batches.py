@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tvm_layout_ext.tune import run, search, tune
 from tvm_layout_ext.tune.backend import InProcess
 from tvm_layout_ext.tune.batches import Batches
 from tvm_layout_ext.tune.design import Candidates
+from tvm_layout_ext.tune.interrupt import Interrupt
 from tvm_layout_ext.tune.knobs import Config
 from tvm_layout_ext.tune.measurement import Measurement
 from tvm_layout_ext.tune.records import Log
@@ -199,8 +201,10 @@ def test_without_a_batch_ahead_trials_are_those_of_tvms_scheduler(
             )  # fmt: skip
 
     class OneByOne(Batches):
-        def __init__(self, context: Any, builder: Any, runner: Any, model: Any) -> None:
-            super().__init__(context, builder, runner, model, 0)
+        def __init__(
+            self, context: Any, builder: Any, runner: Any, model: Any, *, interrupt: Interrupt
+        ) -> None:
+            super().__init__(context, builder, runner, model, 0, interrupt)
 
     ahead = tried()
     monkeypatch.setattr(run, "Batches", OneByOne)
@@ -253,3 +257,54 @@ def test_ctrl_c_keeps_what_has_ended_in_both_batches(
     written = [record.config for record in Log(tmp_path).read().records]
     assert written == [record.config for record in result.trials]
     assert len({str(config) for config in written}) == 17
+
+
+def test_ctrl_c_in_a_callback_of_the_search_ends_it_and_not_the_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}.items():
+        monkeypatch.setattr(run, name, value)
+    neighbour = Candidates.neighbour
+
+    def pressed(*given: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return neighbour(*given)
+
+    monkeypatch.setattr(Candidates, "neighbour", pressed)
+    runner = Costs()
+    result = tune("transpose", shape=(64, 64), trials=26, runner=runner, log=tmp_path)
+    assert result.interrupted
+    written = [record.config for record in Log(tmp_path).read().records]
+    assert written == [record.config for record in result.trials] == runner.ran
+
+
+def test_ctrl_c_while_a_trial_is_written_down_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    archive = run.archive
+
+    def pressed(*given: Any, **more: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return archive(*given, **more)
+
+    monkeypatch.setattr(run, "archive", pressed)
+    result = tune("transpose", shape=(64, 64), trials=4, runner=Costs(), log=tmp_path)
+    assert result.interrupted
+    assert [one.id for one in Log(tmp_path).read().records] == [one.id for one in result.trials]
+    assert len(result.trials) == 1
+
+
+def test_ctrl_c_waits_for_the_outermost_block() -> None:
+    interrupt, reached = Interrupt(), []
+
+    def work() -> None:
+        with interrupt, interrupt.held():
+            with interrupt.held():
+                signal.raise_signal(signal.SIGINT)
+                reached.append("inner")
+            reached.append("outer")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert interrupt.asked
+    assert reached == ["inner", "outer"]

@@ -11,6 +11,7 @@ from typing import Any
 from tvm.s_tir import meta_schedule as ms
 
 from .._compat import initialise_search
+from .interrupt import Interrupt
 
 __all__ = ["AHEAD", "Batches"]
 
@@ -55,12 +56,21 @@ class Batches:
     model : CostModel
     ahead : int
         With 0 trials and order are those of TVM's scheduler.
+    interrupt : Interrupt, optional
+        Its Ctrl-C waits while the strategy works.
     """
 
     def __init__(
-        self, context: ms.TuneContext, builder: Any, runner: Any, model: Any, ahead: int = AHEAD
+        self,
+        context: ms.TuneContext,
+        builder: Any,
+        runner: Any,
+        model: Any,
+        ahead: int = AHEAD,
+        interrupt: Interrupt | None = None,
     ) -> None:
         self._context, self._model, self._ahead = context, model, ahead
+        self._interrupt = interrupt or Interrupt()
         self._builder, self._runner = builder, runner
         self._database = ms.database.MemoryDatabase()
         self._workload = self._database.commit_workload(context.mod)
@@ -68,11 +78,12 @@ class Batches:
 
     def run(self, trials: int, size: int) -> None:
         """Try ``trials`` candidates, ``size`` at a time; fewer if the strategy has no more."""
-        initialise_search(self._context)
-        spaces = self._context.generate_design_space()
-        self._context.pre_tuning(trials, size, spaces, self._database, self._model)
+        with self._interrupt.held():
+            initialise_search(self._context)
+            spaces = self._context.generate_design_space()
+            self._context.pre_tuning(trials, size, spaces, self._database, self._model)
         left = trials
-        while left > 0 and (proposed := self._context.generate_measure_candidates()) is not None:
+        while left > 0 and (proposed := self._propose()) is not None:
             # The strategy counts only those of which it has results.
             chosen = list(islice(proposed, left))
             left -= len(chosen)
@@ -82,6 +93,10 @@ class Batches:
         while self._flight:
             self._land()
         self._context.post_tuning()
+
+    def _propose(self) -> Any:
+        with self._interrupt.held():
+            return self._context.generate_measure_candidates()
 
     def _begin(self, candidates: list[Any]) -> _Batch:
         target = self._context.target
@@ -101,10 +116,11 @@ class Batches:
         """Wait for the oldest batch, and show it to the strategy and to the cost model."""
         batch = self._flight.popleft()
         results = batch.results()
-        self._context.notify_runner_results(batch.candidates, results)
-        for candidate, result in zip(batch.candidates, results, strict=True):
-            self._commit(candidate, result)
-        self._learn(batch, results)
+        with self._interrupt.held():
+            self._context.notify_runner_results(batch.candidates, results)
+            for candidate, result in zip(batch.candidates, results, strict=True):
+                self._commit(candidate, result)
+            self._learn(batch, results)
 
     def _commit(self, candidate: Any, result: Any) -> None:
         seconds = [FAILED] if result.run_secs is None else result.run_secs

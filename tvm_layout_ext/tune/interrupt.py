@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -15,11 +17,13 @@ class Interrupt:
 
     The exception alone is not enough: raised inside a callback from C++ or a finaliser it may come
     out as another exception or not at all, and a trial that failed of it would be taken for a bad
-    candidate.
+    candidate. TVM's search, whose callbacks run in threads, ends the process by it: see
+    :meth:`held`.
     """
 
     def __init__(self) -> None:
         self.asked = False
+        self._holders = 0
         self._previous: Any = None
 
     def __enter__(self) -> Interrupt:
@@ -38,7 +42,25 @@ class Interrupt:
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         self.asked = True
-        raise KeyboardInterrupt
+        if not self._holders:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let Ctrl-C wait for the end of a block that must be done wholly or not begun.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            At the end, if Ctrl-C was pressed by then; of nested blocks, at that of the outermost.
+        """
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+        if not self._holders:
+            self.check()
 
     def check(self) -> None:
         """Raise KeyboardInterrupt if Ctrl-C was pressed since the block was entered."""

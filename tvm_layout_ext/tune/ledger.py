@@ -86,16 +86,19 @@ class Ledger:
 
     def succeeded(self, config: Config, measured: Measurement) -> Record:
         """Write down a trial that worked."""
-        return self._enter(self._keep(worked(self._planned(config), self.task, measured)))
+        with self.interrupt.held():
+            return self._enter(self._keep(worked(self._planned(config), self.task, measured)))
 
     def failed(self, config: Config, text: str) -> Record:
         """Write down a trial that did not, with its reason."""
         self.interrupt.check()
-        return self._enter(self._keep(failed(self._planned(config), text)))
+        with self.interrupt.held():
+            return self._enter(self._keep(failed(self._planned(config), text)))
 
     def correct(self, record: Record) -> Record:
         """Put a later record in the place of a trial's first one."""
-        self.trials[self._position[record.id]] = self._keep(record)
+        with self.interrupt.held():
+            self.trials[self._position[record.id]] = self._keep(record)
         return record
 
     def _enter(self, record: Record) -> Record:
@@ -285,11 +288,11 @@ class _Noted(ms.runner.PyRunnerFuture):
 
     def result(self) -> Any:
         result = self.future.result()
-        self.noted = True
-        if result.error_msg is not None:
-            self.ledger.failed(self.config, str(result.error_msg))
-            return result
-        measured = self.ledger.backend.read(self.artifact, self.config)
-        record = self.ledger.succeeded(self.config, measured)
-        self.ledger.interrupt.check()
+        with self.ledger.interrupt.held():
+            self.noted = True
+            if result.error_msg is not None:
+                self.ledger.failed(self.config, str(result.error_msg))
+                return result
+            measured = self.ledger.backend.read(self.artifact, self.config)
+            record = self.ledger.succeeded(self.config, measured)
         return ms.runner.RunnerResult([float(record.score or 0.0)], None)

@@ -137,7 +137,10 @@ class Run:
                 self._settle()
                 self._fill()
                 return self._winner(), False
-        except KeyboardInterrupt:
+        except BaseException as error:
+            # What was raised in a callback from C++ may have come out as something else.
+            if not (self.interrupt.asked or isinstance(error, KeyboardInterrupt)):
+                raise
             self._runner.note_finished()
             ranked = best_first(self.ledger.trials)
             return next((r for r in ranked if r.score is not None), None), True
@@ -222,7 +225,8 @@ class Run:
                 num_threads=1,
                 logger=_logger,
             )
-        Batches(context, self._builder, self._runner, model).run(self._left(), BATCH)
+        batches = Batches(context, self._builder, self._runner, model, interrupt=self.interrupt)
+        batches.run(self._left(), BATCH)
 
     def _fill(self) -> None:
         """Try what is left of a small space, or of a search that came back to known candidates."""
