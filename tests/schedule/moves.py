@@ -110,6 +110,27 @@ def padded(
     )
 
 
+def selected(shape: tuple[int, ...], columns: tuple[int, int], dtype: str) -> Move:
+    """Keep the columns from one to before another, and have 0 elsewhere."""
+    first, last = columns
+    held = (np.arange(shape[-1]) >= first) & (np.arange(shape[-1]) < last)
+
+    def body(source: Any, at: Sequence[Any]) -> Any:
+        inside = tirx.all(at[-1] >= first, at[-1] + (shape[-1] - last) < shape[-1])
+        return tirx.Select(inside, source[tuple(at)], tirx.const(0, dtype))
+
+    return Move(
+        f"select-{'x'.join(map(str, shape))}-of-{first}-to-{last}-{dtype}",
+        dtype,
+        dtype,
+        shape,
+        shape,
+        body,
+        lambda a: np.where(held, a, 0).astype(dtype),
+        np.where(held, np.arange(prod(shape)).reshape(shape), -1),
+    )
+
+
 def least(move: Move, vector_bytes: int = 16) -> dict[str, tuple[int, int]]:
     """Requests and sectors of each side, if lanes take vector after vector of the result.
 

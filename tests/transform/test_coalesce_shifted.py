@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tvm import s_tir, te
 
 from tests.sampling import matrix_examples
-from tests.schedule.moves import Move, least, padded, sliced
+from tests.schedule.moves import Move, least, padded, selected, sliced
 from tvm_layout_ext.analysis.access import read_nest
 from tvm_layout_ext.analysis.mapping import choose_mapping
 from tvm_layout_ext.simulate import simulate
@@ -197,6 +197,45 @@ def test_any_move_is_right_and_takes_no_more_requests(data: Any) -> None:
         return
     assert found == least(move, max(traffic.vector_bytes for traffic in outcome.after))
     assert all(found[kind][0] <= plain[kind][0] for kind in found)
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        selected((6, 5, 32), (0, 1), "float16"),
+        selected((4, 7, 64), (3, 20), "int8"),
+        sliced((5, 6, 70), (1, 2, 3), (4, 3, 64), "int8"),
+        sliced((4, 8, 67), (2, 3, 3), (2, 5, 64), "float32"),
+        padded((2, 4, 2, 127), (1, 1, 1, 1), (1, 0, 0, 0), "float32"),
+    ],
+    ids=lambda move: move.name,
+)
+def test_rows_of_whole_vectors_in_three_dims_are_found_to_follow_each_other(move: Move) -> None:
+    """TVM takes the vector out of the digit that divides by the rows, not out of the slabs'."""
+    sch, outcome = scheduled(move)
+    assert outcome.path == "shifted"
+    checked(move, sch)
+
+
+@settings(max_examples=matrix_examples(150), deadline=None)
+@given(st.data())
+def test_any_small_move_lowers_and_is_numpys(data: Any) -> None:
+    rank = data.draw(st.integers(2, 4))
+    last = data.draw(st.one_of(st.sampled_from([16, 32, 48, 64, 96]), st.integers(4, 90)))
+    shape = (*data.draw(st.tuples(*[st.integers(1, 7)] * (rank - 1))), last)
+    widths = st.tuples(*[st.integers(0, 2)] * (rank - 1), st.sampled_from([0, 1, 2, 3, 8]))
+    before, after = data.draw(widths), data.draw(widths)
+    dtype = data.draw(st.sampled_from(DTYPES))
+    kind = data.draw(st.sampled_from(["pad", "slice", "select"]))
+    if kind == "pad":
+        move = padded(shape, before, after, dtype)
+    elif kind == "slice":
+        source = tuple(n + b + a for n, b, a in zip(shape, before, after, strict=True))
+        move = sliced(source, before, shape, dtype)
+    else:
+        first = data.draw(st.integers(0, last - 1))
+        move = selected(shape, (first, data.draw(st.integers(first + 1, last))), dtype)
+    checked(move, scheduled(move)[0])
 
 
 @pytest.mark.parametrize("columns", [1, 7, 33])

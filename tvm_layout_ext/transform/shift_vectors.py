@@ -93,7 +93,7 @@ def _element(loop: Any, realize: Any, move: Move, thread: Any) -> Any:
         found = found * size + values[var.__chandle__()]
     vector, first = int(loop.extent), {loop.loop_var: loop.loop_var * 0}
     analyzer = tvm.sym.Analyzer()
-    element = analyzer.simplify(substitute(found, first))
+    element = analyzer.simplify(substitute(_number(found), first))
     run = analyzer.modular_set(element)
     if run.coeff % vector or run.base % vector:
         raise _refused(realize.block, f"its vectors begin at {element}, no multiple of {vector}")
@@ -103,6 +103,27 @@ def _element(loop: Any, realize: Any, move: Move, thread: Any) -> Any:
         if not _is_end(substitute(part, first), element, move.total, thread):
             raise _refused(realize.block, f"{part} is not the end of {move.target.name}")
     return element
+
+
+def _number(expr: Any) -> Any:
+    """Put digits together to the number that they are of: ``n // 8 * 8 + n % 8`` is ``n``.
+
+    The number is opaque while they are put together. TVM takes the factors that it has in common
+    with the divisors out of some of the digits, and then finds no sum of them any more.
+    """
+    numbers: list[Any] = []
+    look = [(kind, lambda node: numbers.append(node.a)) for kind in (tirx.FloorDiv, tirx.FloorMod)]
+    tvm_ffi.structural_walk(expr, look)
+    for number in numbers:
+        whole = tirx.Var("number", number.ty)
+
+        def hide(node: Any, number: Any = number, whole: Any = whole) -> Any:
+            return whole if tvm_ffi.structural_equal(node, number) else node
+
+        hidden = tvm_ffi.structural_map(expr, [(type(number), hide)], order="post")
+        if tvm.sym.Analyzer().simplify(hidden).same_as(whole):
+            return number
+    return expr
 
 
 def _step(expr: Any, thread: Any) -> Any:
