@@ -23,7 +23,7 @@ import tvm_layout_ext as tlx
 from tvm_layout_ext.analysis import axis_info as ai
 from tvm_layout_ext.analysis.access import read_nest
 from tvm_layout_ext.analysis.coalescing import MemoryAccess, choose_layout
-from tvm_layout_ext.analysis.sectors import evaluate
+from tvm_layout_ext.analysis.evaluate import evaluate
 from tvm_layout_ext.hardware import SECTOR_BYTES
 from tvm_layout_ext.layout import (
     BlockedLayout,

@@ -18,8 +18,8 @@ from tvm import tirx
 
 from ..hardware import WARP_SIZE
 from .access import element_bytes
+from .evaluate import evaluate, stand_in
 from .pointers import strides_of
-from .sectors import evaluate, stand_in
 from .shared_access import LoopVar, SharedAccess, loops_in_use
 
 __all__ = ["MOST_REQUESTS", "Requests", "read_requests"]

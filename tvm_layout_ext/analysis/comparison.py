@@ -13,7 +13,8 @@ from math import prod
 
 from ..hardware import WARP_SIZE
 from .access import Nest
-from .sectors import Traffic, count_traffic, stand_in
+from .evaluate import stand_in
+from .sectors import Traffic, count_traffic
 
 __all__ = ["SAME", "sectors_per_iteration", "served_traffic", "worsened"]
 

@@ -20,7 +20,8 @@ from tvm import tirx
 from ..hardware import WARP_SIZE
 from .access import Access, Loop, Nest
 from .conditions import same_at_ends
-from .sectors import estimate, evaluate, stand_in
+from .evaluate import evaluate, stand_in
+from .sectors import estimate
 
 __all__ = [
     "Mapping",

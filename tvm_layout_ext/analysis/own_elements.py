@@ -17,7 +17,7 @@ from tvm import tirx
 from tvm.sym.iter_affine_map import IterMapLevel
 
 from .access import Access, Loop, Nest, steps_of
-from .sectors import stand_in
+from .evaluate import stand_in
 
 __all__ = ["updated_in_place", "why_dependent"]
 

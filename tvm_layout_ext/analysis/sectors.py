@@ -8,33 +8,27 @@ one on what was loaded is taken to hold in all, so that either branch counts at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
-import tvm
-from tvm import tirx
 
-from .._compat import CHOICE, LIKELY
 from ..hardware import SECTOR_BYTES, WARP_SIZE
 from .access import Access, Loop, Nest
+from .evaluate import evaluate, stand_in
 
 __all__ = [
     "Traffic",
     "count_requests",
     "count_traffic",
     "estimate",
-    "evaluate",
     "sample_warps",
-    "stand_in",
     "vector_width",
     "warps_of",
 ]
 
-#: What a symbolic size counts as; odd, so that nothing is aligned by chance.
-STAND_IN = 1021
 _SAMPLES = 64
 #: The same where conditions may hold in a few of the warps only.
 _MANY_SAMPLES = 4096
@@ -206,13 +200,6 @@ def _draw(sizes: Sequence[int], most: int = _SAMPLES) -> list[np.ndarray]:
     return drawn
 
 
-def stand_in(extent: Any) -> int:
-    """Size of a loop or a step; a symbolic one as if every variable were 1021."""
-    if isinstance(extent, int | tirx.IntImm):
-        return int(extent)
-    return int(np.max(evaluate(extent, {})))
-
-
 def _active(predicate: Any, env: dict[Any, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     try:
         return np.broadcast_to(evaluate(predicate, env) != 0, shape)
@@ -327,70 +314,3 @@ def vector_width(
                 step = 1
             return (lanes if step == 1 else 1), (lanes if step in (0, 1) else 1)
     return 1, 1
-
-
-_BINARY: dict[type, Callable[[Any, Any], Any]] = {
-    tirx.Add: np.add,
-    tirx.Sub: np.subtract,
-    tirx.Mul: np.multiply,
-    tirx.FloorDiv: np.floor_divide,
-    tirx.FloorMod: np.mod,
-    tirx.Min: np.minimum,
-    tirx.Max: np.maximum,
-    tirx.LT: np.less,
-    tirx.LE: np.less_equal,
-    tirx.GT: np.greater,
-    tirx.GE: np.greater_equal,
-    tirx.EQ: np.equal,
-    tirx.NE: np.not_equal,
-    tirx.And: np.logical_and,
-    tirx.Or: np.logical_or,
-    tirx.Div: lambda a, b: np.trunc(a / b).astype(np.int64),
-    tirx.Mod: np.fmod,
-    tirx.BitwiseAnd: np.bitwise_and,
-    tirx.BitwiseOr: np.bitwise_or,
-    tirx.BitwiseXor: np.bitwise_xor,
-    tirx.LShift: np.left_shift,
-    tirx.RShift: np.right_shift,
-}
-_CALLS: dict[str, Callable[..., Any]] = {
-    CHOICE: np.where,
-    LIKELY: np.asarray,
-}
-
-
-def evaluate(expr: Any, env: dict[Any, np.ndarray]) -> np.ndarray:
-    """Evaluate an integer expression for arrays of values.
-
-    Variables without a value are symbolic sizes and count as 1021. The elements of a ramp lie along
-    the last axis, so where there are ramps, arrays of values end in an axis of 1.
-
-    Raises
-    ------
-    KeyError
-        At a load, or any other operation that is not arithmetic.
-    """
-    if isinstance(expr, int | tirx.IntImm):
-        return np.asarray(int(expr), np.int64)
-    rule = _BINARY.get(type(expr))
-    if rule is not None:
-        return np.asarray(rule(evaluate(expr.a, env), evaluate(expr.b, env)))
-    if isinstance(expr, tirx.Select):
-        parts = (expr.condition, expr.true_value, expr.false_value)
-        return np.where(*(evaluate(part, env) for part in parts))
-    if isinstance(expr, tirx.Cast):
-        return evaluate(expr.value, env)
-    if isinstance(expr, tirx.Not):
-        return np.logical_not(evaluate(expr.a, env))
-    if isinstance(expr, tirx.BitwiseNot):
-        return np.invert(evaluate(expr.a, env))
-    if isinstance(expr, tirx.Ramp):
-        return evaluate(expr.base, env) + evaluate(expr.stride, env) * np.arange(int(expr.lanes))
-    if isinstance(expr, tirx.Broadcast):
-        return evaluate(expr.value, env)
-    if isinstance(expr, tvm.ir.Call):
-        return np.asarray(_CALLS[expr.op.name](*(evaluate(arg, env) for arg in expr.args)))
-    if isinstance(expr, tirx.Var):
-        known = (value for var, value in env.items() if var.same_as(expr))
-        return next(known, np.asarray(STAND_IN, np.int64))
-    raise KeyError(type(expr).__name__)

@@ -9,7 +9,8 @@ import numpy as np
 
 from ..hardware import SECTOR_BYTES, WARP_SIZE
 from .access import element_bytes
-from .sectors import Traffic, evaluate
+from .evaluate import evaluate
+from .sectors import Traffic
 from .shifted import Move, pieces
 
 __all__ = ["shifted_traffic"]

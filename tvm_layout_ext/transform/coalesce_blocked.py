@@ -14,8 +14,8 @@ from math import prod
 from typing import Any
 
 from ..analysis.access import Loop, Nest
+from ..analysis.evaluate import stand_in
 from ..analysis.mapping import Mapping
-from ..analysis.sectors import stand_in
 from ..hardware import WARP_SIZE
 from ..layout import BlockedLayout
 from .coalesce_direct import bind_kernel, fuse, in_order, split_whole

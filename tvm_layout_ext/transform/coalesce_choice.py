@@ -15,7 +15,8 @@ from ..analysis.comparison import (
     served_traffic,
     worsened,
 )
-from ..analysis.sectors import Traffic, stand_in
+from ..analysis.evaluate import stand_in
+from ..analysis.sectors import Traffic
 from ..errors import ScheduleError
 from .coalesce_checks import why_none
 from .coalesce_cut import Count, count_as_run, count_results

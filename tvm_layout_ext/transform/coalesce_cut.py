@@ -15,14 +15,8 @@ from tvm import tirx
 from .._compat import CHOICE
 from ..analysis.access import Access, Nest, find_realize, read_nest
 from ..analysis.conditions import compares_values, conjuncts
-from ..analysis.sectors import (
-    Traffic,
-    count_requests,
-    evaluate,
-    sample_warps,
-    vector_width,
-    warps_of,
-)
+from ..analysis.evaluate import evaluate
+from ..analysis.sectors import Traffic, count_requests, sample_warps, vector_width, warps_of
 from ..analysis.tir import depends_on, loads_in, substitute
 from .guard_vectors import at_end, steadied
 

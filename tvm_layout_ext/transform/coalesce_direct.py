@@ -8,8 +8,8 @@ from typing import Any
 
 from ..analysis.access import Loop, Nest
 from ..analysis.assumptions import Assumptions, Prover
+from ..analysis.evaluate import stand_in
 from ..analysis.mapping import Mapping
-from ..analysis.sectors import stand_in
 from ..hardware import MAX_ACCESS_BYTES, WARP_SIZE
 
 __all__ = ["DEFAULT_THREADS", "bind_kernel", "schedule_copy", "schedule_direct", "threads_for"]

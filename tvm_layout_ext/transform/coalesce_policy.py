@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..analysis.access import Access, Loop, Nest
+from ..analysis.evaluate import stand_in
 from ..analysis.mapping import Mapping, own_order
-from ..analysis.sectors import stand_in
 from ..hardware import MAX_ACCESS_BYTES
 from .coalesce_choice import Way
 from .eviction_policy import AUTO, EVICTION_POLICY

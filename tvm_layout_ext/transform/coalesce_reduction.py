@@ -15,7 +15,7 @@ from typing import Any
 from tvm import tirx
 
 from ..analysis.access import Nest, read_nest
-from ..analysis.sectors import stand_in
+from ..analysis.evaluate import stand_in
 from ..errors import ScheduleError
 from ..hardware import WARP_SIZE
 from .coalesce_columns import a_column_each, along_columns

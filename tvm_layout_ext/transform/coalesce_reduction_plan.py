@@ -11,8 +11,8 @@ from tvm import tirx
 from tvm.tirx import IntImm
 
 from ..analysis.access import Access, Loop, Nest, read_nest
+from ..analysis.evaluate import stand_in
 from ..analysis.mapping import merged_run, own_order
-from ..analysis.sectors import stand_in
 from ..errors import ScheduleError
 
 __all__ = [

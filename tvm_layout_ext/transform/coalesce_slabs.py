@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from ..analysis.access import Access, Loop
-from ..analysis.sectors import stand_in
+from ..analysis.evaluate import stand_in
 
 __all__ = ["choose_slabs", "cut"]
 

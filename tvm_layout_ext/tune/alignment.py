@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ..analysis.access import element_bytes
-from ..analysis.sectors import evaluate
+from ..analysis.evaluate import evaluate
 from ..hardware import MATRIX_ROW_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
 from .access_cost import flat, padded_strides, strides_of
 from .kernel_facts import Kernel

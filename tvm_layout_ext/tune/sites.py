@@ -15,7 +15,7 @@ import numpy as np
 from tvm import s_tir, tirx
 
 from ..analysis.access import element_bytes
-from ..analysis.sectors import evaluate
+from ..analysis.evaluate import evaluate
 from ..analysis.tir import loads_in
 from ..hardware import WARP_SIZE
 
