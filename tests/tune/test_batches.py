@@ -17,6 +17,7 @@ from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import run, search, tune
 from tvm_layout_ext.tune.backend import InProcess
 from tvm_layout_ext.tune.batches import Batches
+from tvm_layout_ext.tune.candidate import config_of
 from tvm_layout_ext.tune.design import Candidates
 from tvm_layout_ext.tune.interrupt import Interrupt
 from tvm_layout_ext.tune.knobs import Config
@@ -214,6 +215,52 @@ def test_without_a_batch_ahead_trials_are_those_of_tvms_scheduler(
     # The first batch knows nothing either way.
     assert ahead[:9] == ours[:9]
     assert ahead[9:] != ours[9:]
+
+
+class Failing(Costs):
+    """Fails where rows are padded by two, and ends by Ctrl-C in its ``last`` run."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self.last = last
+
+    def run(self, task: Task, config: Config) -> Measurement:
+        measured = super().run(task, config)
+        if len(self.ran) == self.last:
+            signal.raise_signal(signal.SIGINT)
+        if config["align_offset"] == 2:
+            raise ValueError("Planned.")
+        return measured
+
+
+def test_resumed_search_goes_on_as_if_it_had_not_ended_and_learns_from_failures(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}.items():
+        monkeypatch.setattr(run, name, value)
+    learnt: list[Config] = []
+
+    class Watched(Batches):
+        def _learn(self, batch: Any, results: Sequence[Any]) -> None:
+            pairs = zip(batch.candidates, batch.futures, strict=True)
+            knobs = search.make_task("transpose", (64, 64)).operator.knobs
+            learnt.extend(config_of(one.sch, knobs) for one, future in pairs if future is not None)
+            super()._learn(batch, results)
+
+    monkeypatch.setattr(run, "Batches", Watched)
+
+    def order(last: int, log: Path) -> list[Config]:
+        found = tune("transpose", shape=(64, 64), trials=34, runner=Failing(last), log=log)
+        return [record.config for record in found.trials]
+
+    whole = order(0, tmp_path / "whole")
+    assert learnt == whole[1:]
+    assert order(26, tmp_path / "resumed") == whole[:25]
+    learnt.clear()
+    assert order(0, tmp_path / "resumed") == whole
+    assert learnt == whole[1:]
+    failed = [record.error_text for record in Log(tmp_path / "resumed").read().records]
+    assert failed.count("Planned.") == sum(config["align_offset"] == 2 for config in whole) > 2
 
 
 class _PressedOnce:

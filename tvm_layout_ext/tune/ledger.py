@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -217,9 +218,11 @@ class RememberingBuilder(ms.builder.PyBuilder):
         return ms.builder.BuilderResult(artifact, None)
 
     def _old(self, record: Record) -> Any:
-        if record.score is None:
-            return ms.builder.BuilderResult(None, f"{record.error_class}: {record.error_text}")
-        return ms.builder.BuilderResult(f"{_KNOWN}{record.score!r}", None)
+        # One that failed is run, too, and fails: the cost model learns from it as at first.
+        said = (
+            f"{record.error_class}: {record.error_text}" if record.score is None else record.score
+        )
+        return ms.builder.BuilderResult(f"{_KNOWN}{json.dumps(said)}", None)
 
 
 @derived_object
@@ -233,11 +236,13 @@ class RememberingRunner(ms.runner.PyRunner):
 
     def run(self, runner_inputs: Sequence[Any]) -> list[Any]:
         """Start the unknown ones; futures are in the order of the inputs."""
-        fresh = [str(given.artifact_path) for given in runner_inputs if _score(given) is None]
+        said = [_said(given) for given in runner_inputs]
+        pairs = list(zip(runner_inputs, said, strict=True))
+        fresh = [str(given.artifact_path) for given, known in pairs if known is None]
         futures = iter(self.ledger.backend.run(fresh) if fresh else ())
         return [
-            self._noted(next(futures), given) if score is None else _Answer(score)
-            for given, score in ((given, _score(given)) for given in runner_inputs)
+            self._noted(next(futures), given) if known is None else _Answer(known)
+            for given, known in pairs
         ]
 
     def note_finished(self) -> None:
@@ -253,24 +258,27 @@ class RememberingRunner(ms.runner.PyRunner):
         return self._begun[-1]
 
 
-def _score(given: Any) -> float | None:
+def _said(given: Any) -> Any:
+    """What became of a candidate that was run before, a score or an error; None of a fresh one."""
     path = str(given.artifact_path)
-    return float(path.removeprefix(_KNOWN)) if path.startswith(_KNOWN) else None
+    return json.loads(path.removeprefix(_KNOWN)) if path.startswith(_KNOWN) else None
 
 
 @derived_object
 class _Answer(ms.runner.PyRunnerFuture):
-    """The score of a candidate that was run before."""
+    """The score, or the error, of a candidate that was run before."""
 
-    def __init__(self, score: float) -> None:
+    def __init__(self, said: float | str) -> None:
         super().__init__()
-        self.score = score
+        self.said = said
 
     def done(self) -> bool:
         return True
 
     def result(self) -> Any:
-        return ms.runner.RunnerResult([self.score], None)
+        if isinstance(self.said, str):
+            return ms.runner.RunnerResult(None, self.said)
+        return ms.runner.RunnerResult([self.said], None)
 
 
 @derived_object
