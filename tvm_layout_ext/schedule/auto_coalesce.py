@@ -84,7 +84,8 @@ def auto_coalesce(
     serial loop for itself (``is_exact``); of more, some are drawn, ``text`` ends in "sampled", and
     2% more pass as equal. Where loaded values decide what is loaded, both branches count, and
     neither count is exact. Cut vectors count as whole ones still where sizes are symbolic, and in
-    blocks with ``if`` or ``let`` statements.
+    blocks with ``if`` or ``let`` statements; reductions to several results, whose operands are
+    loaded by copies, are counted as they run.
 
     Loops that do not merge (rows of a slice, or with a stride) are fused, so that no lane idles, or
     spread over lanes and warps dimension by dimension as Triton's blocked layouts are, so that no

@@ -130,13 +130,13 @@ def count_as_run(
     Returns
     -------
     Count or None
-        None where a size is symbolic, or the body has ``if`` or ``let`` statements or reduces to
-        several results; where there are more warps than ``MOST_WARPS`` and no condition cuts a
-        vector, as a few warps tell as much then.
+        None where a size is symbolic, or the body has ``if`` or ``let`` statements and does not
+        reduce to several results; where there are more warps than ``MOST_WARPS`` and no condition
+        cuts a vector, as a few warps tell as much then.
     """
     nests = [read_nest(sch, block) for block in blocks]
     known = all(loop.size is not None for nest in nests for loop in nest.loops)
-    if not known or not all(map(_is_plain, nests)):
+    if not known or not all(_is_plain(nest) or _is_several(nest) for nest in nests):
         return None
     is_small = all(warps_of(nest.loops) <= MOST_WARPS for nest in nests)
     pairs = zip(blocks, nests, strict=True)
@@ -156,6 +156,14 @@ def _is_plain(nest: Nest) -> bool:
     return all(isinstance(part, kinds) for part in parts) and found == len(nest.accesses)
 
 
+def _is_several(nest: Nest) -> bool:
+    """Whether a block reduces to several results, each access an element in each iteration."""
+    alone = not any(loop.kind == "vectorized" for loop in nest.loops)
+    block = nest.block
+    several = len(block.writes) > 1 and any(loop.is_reduction for loop in nest.loops)
+    return several and alone and not nest.conditions and not _choices(block.body)
+
+
 def count_results(sch: Any, block: Any, iterations: int) -> Count | None:
     """Count the stores of a mapped reduction's results: once each, by the first lane of its row.
 
@@ -163,20 +171,31 @@ def count_results(sch: Any, block: Any, iterations: int) -> Count | None:
     ----------
     sch : tvm.s_tir.Schedule
     block : SBlockRV
-        The reduction; what it sums in registers, another block stores.
+        The reduction; what it sums in registers, other blocks store, one a result.
     iterations : int
         Iterations of the reduction before it was mapped.
 
     Returns
     -------
     Count or None
-        None where a size is symbolic, or there are several results.
+        None where a size is symbolic, or the body has ``let`` statements for one result.
     """
     consumers = sch.get_consumers(block)
     kept = read_nest(sch, block).of_scope("local")
-    writer = consumers[0] if consumers and any(a.kind == "store" for a in kept) else block
+    writers = consumers if consumers and any(a.kind == "store" for a in kept) else [block]
+    counts = [_count_writer(sch, writer, iterations) for writer in writers]
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        return None
+    traffic = tuple(one for count in known for one in count.traffic)
+    return Count(traffic, all(count.is_exact for count in known))
+
+
+def _count_writer(sch: Any, writer: Any, iterations: int) -> Count | None:
+    """Count what a block stores of results."""
     nest = read_nest(sch, writer)
-    if not _is_plain(nest) or any(loop.size is None for loop in nest.loops):
+    is_known = _is_plain(nest) or _is_several(nest)
+    if not is_known or any(loop.size is None for loop in nest.loops):
         return None
     sums = [loop for loop in nest.loops if loop.is_reduction]
     serial = {loop.var: np.zeros((1, 1), np.int64) for loop in sums if "Idx" not in loop.kind}
@@ -213,13 +232,17 @@ def _read(sch: Any, block: Any, nest: Nest) -> _Part:
         parts = [analyzer.simplify(substitute(p, values)) for p in conjuncts(condition)]
         return reduce(tirx.And, (_steady(part, vector, nest) for part in parts))
 
-    body = nest.block.body
+    guard, body = clear(realize.predicate), nest.block.body
+    if not _is_plain(nest):
+        always = tirx.const(1, "bool")
+        every = tuple((access, always) for access in nest.accesses)
+        return _Part(nest, vector, guard, (_Store(every, ()),))
     accesses = iter(nest.accesses)
     stores = []
     for stmt in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
         taken = [(next(accesses), under) for under in _conditions(stmt, clear)]
         stores.append(_Store(tuple(taken), tuple(map(clear, _choices(stmt)))))
-    return _Part(nest, vector, clear(realize.predicate), tuple(stores))
+    return _Part(nest, vector, guard, tuple(stores))
 
 
 def _steady(condition: Any, vector: _Vector, nest: Nest) -> Any:
