@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -62,6 +62,12 @@ class CpuBuilder:
         built: Future[str | None] = Future()
         built.set_result(None)
         return [Building(str(folder), built) for folder in folders]
+
+    def apart(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Run a function here."""
+        done: Future[Any] = Future()
+        done.set_result(function(*args))
+        return done
 
     def close(self) -> None:
         """Remove all."""

@@ -238,12 +238,12 @@ def test_reinterpret_keeps_poison_where_it_was() -> None:
 @pytest.mark.parametrize("dtype", ["bool", *INTEGERS, *FLOATS, *NARROW])
 def test_every_type_can_be_copied(dtype: str) -> None:
     a = kernels.random((256,), dtype)
-    vector = 16 // a.dtype.itemsize
+    vector = 16 // a.dtype.itemsize if dtype != "bool" else 1  # TVM writes no vectors of bool.
     schedule = kernels.elementwise(lambda x: x, [dtype], 32 * vector * 4, vector)
     a = np.resize(a, 32 * vector * 4)
     report = simulate(schedule, a)
     np.testing.assert_array_equal(report.outputs["B"], a)
-    assert [access.vector_bytes for access in report.accesses] == [16, 16]
+    assert [access.vector_bytes for access in report.accesses] == [vector * a.dtype.itemsize] * 2
 
 
 def test_booleans() -> None:

@@ -101,18 +101,18 @@ def test_truth_values_that_are_loaded_one_by_one_stay_legal() -> None:
 
     @T.prim_func(s_tir=True)
     def func(
-        M: T.Buffer((129,), "bool"), A: T.Buffer((128,), "float32"), B: T.Buffer((128,), "float32")
+        M: T.Buffer((129,), "bool"), A: T.Buffer((128,), "int32"), B: T.Buffer((128,), "int32")
     ):
         for t, v in T.grid(32, 4):
             with T.sblock("B"):
                 vt, vv = T.axis.remap("SS", [t, v])
-                B[vt * 4 + vv] = T.Select(M[vt * 4 + vv + 1], A[vt * 4 + vv], T.float32(0))
+                B[vt * 4 + vv] = A[vt * 4 + vv] * T.Cast("int32", M[vt * 4 + vv + 1])
 
     sch = s_tir.Schedule(func)
     thread, vector = sch.get_loops(sch.get_sblock("B"))
     sch.bind(thread, "threadIdx.x")
     sch.vectorize(vector)
-    mask, values = np.arange(129) % 3 == 0, np.arange(128, dtype="float32")
+    mask, values = np.arange(129) % 3 == 0, np.arange(128, dtype="int32")
     found = simulate(sch, mask, values, None, target=TARGET).outputs["B"]
     np.testing.assert_array_equal(found, np.where(mask[1:], values, 0))
     text = str(tvm.compile(sch.mod, target=TARGET).mod.imports[0].inspect_source())

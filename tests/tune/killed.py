@@ -10,6 +10,7 @@ import time
 from multiprocessing.connection import Connection
 
 from tests.tune.helpers import make_model
+from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import Record, tune
 from tvm_layout_ext.tune.knobs import Config
 from tvm_layout_ext.tune.measurement import Measurement
@@ -40,5 +41,15 @@ def main(folder: str, trials: int, there: Connection) -> None:
         there.send_bytes(record.id.encode())
 
     there.send_bytes(b"started")
-    tune("transpose", shape=(64, 64), trials=trials, runner=Quick(), log=folder, progress=tell)
+    # A process forked from one that has looked for a GPU may not ask for its architecture.
+    target = cuda_target("sm_90")
+    tune(
+        "transpose",
+        shape=(64, 64),
+        trials=trials,
+        runner=Quick(),
+        log=folder,
+        target=target,
+        progress=tell,
+    )
     there.send_bytes(b"finished")

@@ -52,6 +52,16 @@ def test_the_winner_still_has_the_recorded_counters(record: Record) -> None:
     }
 
 
+def test_counters_of_column_sums_are_of_the_whole_shape() -> None:
+    """With columns cut short there were more slices of rows, and a quarter of the sectors."""
+    task = make_task("column_sum", (32768, 4096), "float16")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, counters = count(task, task.space.default())
+    # Beside those of the matrix: the sums, and partial sums that are stored and loaded again.
+    assert 0 <= counters["sectors"] / (32768 * 4096 * 2 // 32) - 1 < 0.005
+
+
 def test_the_tuned_fp32_transpose_has_no_bank_conflict() -> None:
     (record,) = (r for r in _BEST if str(r.workload) == "transpose 16384x16384 float32")
     assert record.conflict_model is not None

@@ -134,6 +134,11 @@ class Access:
             _same(a, b) for a, b in zip(self.steps, other.steps, strict=True)
         )
 
+    @property
+    def has_vectors(self) -> bool:
+        """Whether CUDA code has vectors of the type: of bool TVM 0.27 writes none aright."""
+        return str(self.buffer.dtype) != "bool"
+
     def vector(self, run: Sequence[Loop], most_bytes: int = MAX_ACCESS_BYTES) -> int:
         """Find how many neighbours along a run of loops one instruction may take.
 
@@ -148,9 +153,9 @@ class Access:
         -------
         int
             A power of two: every group of that many neighbours begins at a multiple of its bytes. 1
-            for bool, of which TVM 0.27 writes no vectors for CUDA.
+            for a type without vectors.
         """
-        if str(self.buffer.dtype) == "bool":
+        if not self.has_vectors:
             return 1
         width = max(1, min(self.most_lanes, most_bytes // self.bytes))
         while width > 1 and not self._is_aligned(run, width):

@@ -237,7 +237,7 @@ def _write_out(
     words = [(one, MAX_ACCESS_BYTES) for one in direct] + [
         (
             sch.cache_read(block, _read_index(sch, block, cache), "local"),
-            MAX_ACCESS_BYTES // one.access.bytes,
+            MAX_ACCESS_BYTES // one.access.bytes if one.access.has_vectors else 1,
         )
         for cache, one in zip(caches, plan.tiles, strict=True)
         if walk.unit[one.dims[-1]] > 1
