@@ -83,6 +83,24 @@ def test_what_is_recorded_is_of_this_sweep(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SWEEPS)
+def test_readme_has_the_recorded_figures(name: str) -> None:
+    found = recorded(name)
+    best = read(name).best.seconds or 0.0
+    speeds = [best / entry.seconds for entry in read(name).entries if entry.seconds]
+    assert found["within_5_percent"] == sum(share >= 0.95 for share in speeds)
+    last = [[run[-1] for run in found[search + ALONE]] for search in ("guided", "random")]
+    models = (found["correlation"][model]["spearman"] for model in ("latency", "simulator"))
+    row = (
+        found["workload"],
+        f"{found['legal']}, {found['within_5_percent']}",
+        f"{found['guided'][0][0]:.3f}",
+        *(f"{statistics.median(shares):.3f} ({min(shares):.3f})" for shares in last),
+        ", ".join(f"{model:.2f}" for model in models),
+    )
+    assert f"| {' | '.join(row)} |" in (RESULTS.parents[1] / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", SWEEPS)
 def test_guided_searches_come_near_the_best(name: str) -> None:
     found = recorded(name)
     for ending in ("", ALONE):
