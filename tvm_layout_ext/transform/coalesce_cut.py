@@ -8,22 +8,17 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-import tvm
 import tvm_ffi
 from tvm import tirx
 
-from .._compat import CHOICE
-from ..analysis.access import Access, Nest, find_realize, read_nest
-from ..analysis.conditions import compares_values, conjuncts
-from ..analysis.evaluate import evaluate
+from ..analysis.access import Access, read_nest
+from ..analysis.conditions import conjuncts
 from ..analysis.sectors import Traffic, count_requests, sample_warps, vector_width, warps_of
-from ..analysis.tir import depends_on, loads_in, substitute
-from .guard_vectors import at_end, steadied
+from ..analysis.tir import depends_on
+from .coalesce_parts import MOST_WARPS, Part, Store, Vector, is_plain, is_several, read_part
+from .guard_vectors import at_end
 
-__all__ = ["MOST_WARPS", "Count", "count_as_run", "count_results"]
-
-#: Warps that are counted one by one; of more, so many are drawn.
-MOST_WARPS = 2048
+__all__ = ["Count", "count_as_run", "count_results"]
 
 
 @dataclass(frozen=True)
@@ -41,71 +36,6 @@ class Count:
 
     traffic: tuple[Traffic, ...]
     is_exact: bool
-
-
-@dataclass(frozen=True)
-class _Vector:
-    """The vectorized loop of a block, if it has one, and the values of the others for each lane."""
-
-    var: Any
-    lanes: int
-    env: dict[Any, np.ndarray]
-    active: np.ndarray
-
-    def cuts(self, condition: Any) -> bool:
-        """Whether a condition may differ among the elements of a vector."""
-        return self.var is not None and depends_on(condition, self.var)
-
-    def holds(self, condition: Any) -> np.ndarray:
-        """Where a condition holds: an array of (element of the vector, warp, lane).
-
-        One on loaded values may hold anywhere.
-        """
-        try:
-            return self._spread(self._evaluate(condition) != 0)
-        except KeyError:
-            return self._spread(np.ones((), bool))
-
-    def offsets(self, access: Access) -> np.ndarray:
-        """The element of each access, as an array of (element of the vector, warp, lane)."""
-        return self._spread(self._evaluate(access.offset))
-
-    def _evaluate(self, expr: Any) -> np.ndarray:
-        own = {} if self.var is None else {self.var: np.arange(self.lanes)[:, None, None]}
-        return evaluate(expr, {**self.env, **own})
-
-    def _spread(self, values: np.ndarray) -> np.ndarray:
-        return np.broadcast_to(values, (self.lanes, *self.active.shape))
-
-
-@dataclass(frozen=True)
-class _Store:
-    """One store of a block: its accesses with what they are done under, and its choices."""
-
-    accesses: tuple[tuple[Access, Any], ...]
-    choices: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A block with its vectors, its guard and its stores."""
-
-    nest: Nest
-    vector: _Vector
-    guard: Any
-    stores: tuple[_Store, ...]
-
-    @property
-    def asks_values(self) -> bool:
-        """Whether loaded values decide what is loaded or stored."""
-        conditions = [self.guard, *(choice for store in self.stores for choice in store.choices)]
-        return compares_values(self.nest.block.body) or any(map(loads_in, conditions))
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether some condition differs among the elements of a vector."""
-        conditions = [self.guard, *(choice for store in self.stores for choice in store.choices)]
-        return any(self.vector.cuts(one) for one in conditions)
 
 
 def count_as_run(
@@ -136,32 +66,15 @@ def count_as_run(
     """
     nests = [read_nest(sch, block) for block in blocks]
     known = all(loop.size is not None for nest in nests for loop in nest.loops)
-    if not known or not all(_is_plain(nest) or _is_several(nest) for nest in nests):
+    if not known or not all(is_plain(nest) or is_several(nest) for nest in nests):
         return None
     is_small = all(warps_of(nest.loops) <= MOST_WARPS for nest in nests)
     pairs = zip(blocks, nests, strict=True)
-    parts = [_read(sch, block, nest) for block, nest in pairs if nest.of_scope("global")]
+    parts = [read_part(sch, block, nest) for block, nest in pairs if nest.of_scope("global")]
     if not (always or is_small or any(part.is_cut for part in parts)):
         return None
     counted = (traffic for part in parts for traffic in _count_part(part, iterations))
     return Count(tuple(counted), is_small and not any(part.asks_values for part in parts))
-
-
-def _is_plain(nest: Nest) -> bool:
-    """Whether a body is stores, or an atomic, and each of its accesses is one of the nest's."""
-    body = nest.block.body
-    parts = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-    kinds = tirx.BufferStore | tirx.Evaluate
-    found = sum(len(_conditions(part, lambda condition: condition)) for part in parts)
-    return all(isinstance(part, kinds) for part in parts) and found == len(nest.accesses)
-
-
-def _is_several(nest: Nest) -> bool:
-    """Whether a block reduces to several results, each access an element in each iteration."""
-    alone = not any(loop.kind == "vectorized" for loop in nest.loops)
-    block = nest.block
-    several = len(block.writes) > 1 and any(loop.is_reduction for loop in nest.loops)
-    return several and alone and not nest.conditions and not _choices(block.body)
 
 
 def count_results(sch: Any, block: Any, iterations: int) -> Count | None:
@@ -194,7 +107,7 @@ def count_results(sch: Any, block: Any, iterations: int) -> Count | None:
 def _count_writer(sch: Any, writer: Any, iterations: int) -> Count | None:
     """Count what a block stores of results."""
     nest = read_nest(sch, writer)
-    is_known = _is_plain(nest) or _is_several(nest)
+    is_known = is_plain(nest) or is_several(nest)
     if not is_known or any(loop.size is None for loop in nest.loops):
         return None
     sums = [loop for loop in nest.loops if loop.is_reduction]
@@ -203,8 +116,8 @@ def _count_writer(sch: Any, writer: Any, iterations: int) -> Count | None:
     env, lanes = sample_warps(once, MOST_WARPS)
     env |= serial
     active = reduce(np.logical_and, (env[loop.var] == 0 for loop in sums), lanes >= 0)
-    vector = _Vector(None, 1, env, active)
-    guard = vector.holds(_read(sch, writer, nest).guard)[0]
+    vector = Vector(None, 1, env, active)
+    guard = vector.holds(read_part(sch, writer, nest).guard)[0]
     warps = warps_of(once)
     counted: list[Traffic] = []
     for access in nest.of_scope("global"):
@@ -215,81 +128,7 @@ def _count_writer(sch: Any, writer: Any, iterations: int) -> Count | None:
     return Count(tuple(counted), warps <= MOST_WARPS)
 
 
-def _read(sch: Any, block: Any, nest: Nest) -> _Part:
-    """Read the guard of a block, and its stores, in terms of the loops around it."""
-    loop = next((loop for loop in nest.loops if loop.kind == "vectorized"), None)
-    env, lanes = sample_warps(nest.loops, MOST_WARPS)
-    vector = _Vector(loop and loop.var, (loop and loop.size) or 1, env, lanes >= 0)
-    analyzer = tvm.sym.Analyzer()
-    for one in nest.loops:
-        if one.size is not None and one.size > 1:
-            analyzer.bind(one.var, tvm.ir.Range.from_min_extent(0, one.extent))
-    realize = find_realize(sch, nest.block, [sch.get(ref) for ref in sch.get_loops(block)])
-    pairs = zip(nest.block.iter_vars, realize.iter_values, strict=True)
-    values = {axis.var: value for axis, value in pairs}
-
-    def clear(condition: Any) -> Any:
-        parts = [analyzer.simplify(substitute(p, values)) for p in conjuncts(condition)]
-        return reduce(tirx.And, (_steady(part, vector, nest) for part in parts))
-
-    guard, body = clear(realize.predicate), nest.block.body
-    if not _is_plain(nest):
-        always = tirx.const(1, "bool")
-        every = tuple((access, always) for access in nest.accesses)
-        return _Part(nest, vector, guard, (_Store(every, ()),))
-    accesses = iter(nest.accesses)
-    stores = []
-    for stmt in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
-        taken = [(next(accesses), under) for under in _conditions(stmt, clear)]
-        stores.append(_Store(tuple(taken), tuple(map(clear, _choices(stmt)))))
-    return _Part(nest, vector, guard, tuple(stores))
-
-
-def _steady(condition: Any, vector: _Vector, nest: Nest) -> Any:
-    """Take the vector's variable out of a comparison that is the same in all lanes."""
-    if vector.var is None:
-        return condition
-    extent = tirx.IntImm(vector.var.ty.dtype, vector.lanes)
-    body = tirx.Evaluate(condition)
-    loop = tirx.For(vector.var, extent * 0, extent, tirx.ForKind.VECTORIZED, body)
-    return steadied(loop, nest.assumptions).body.value
-
-
-def _choices(stmt: Any) -> list[Any]:
-    found: list[Any] = []
-
-    def look(call: Any) -> None:
-        if getattr(call.op, "name", "") == CHOICE:
-            found.append(call.args[0])
-
-    tvm_ffi.structural_walk(stmt, [(tvm.ir.Call, look)])
-    return found
-
-
-def _conditions(stmt: Any, clear: Any) -> list[Any]:
-    """What each load and store of a statement is done under, in the order of the accesses."""
-    under: list[tuple[Any, Any]] = []
-
-    def look(call: Any) -> None:
-        if getattr(call.op, "name", "") == CHOICE:
-            condition = clear(call.args[0])
-            under.extend((load, condition) for load in loads_in(call.args[1]))
-            under.extend((load, tirx.Not(condition)) for load in loads_in(call.args[2]))
-
-    found: list[Any] = []
-    tvm_ffi.structural_walk(stmt, [(tvm.ir.Call, look)])
-    always = tirx.const(1, "bool")
-
-    def load(node: Any) -> None:
-        held = [condition for other, condition in under if other.same_as(node)]
-        found.append(reduce(tirx.And, held, always))
-
-    rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, lambda _: found.append(always))]
-    tvm_ffi.structural_walk(stmt, rules)
-    return found
-
-
-def _is_kept(part: _Part, conditions: Sequence[Any], stores: Sequence[_Store]) -> bool:
+def _is_kept(part: Part, conditions: Sequence[Any], stores: Sequence[Store]) -> bool:
     """Whether ``GuardVectors`` keeps the vectors that no condition cuts."""
     vector = part.vector
     extent = tirx.IntImm(vector.var.ty.dtype, vector.lanes)
@@ -306,7 +145,7 @@ def _is_kept(part: _Part, conditions: Sequence[Any], stores: Sequence[_Store]) -
         return False
 
 
-def _kinds(part: _Part, store: _Store, held: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+def _kinds(part: Part, store: Store, held: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     """Lanes that do whole vectors together, in one or two forms, and those that do elements."""
     vector = part.vector
     every = np.ones_like(vector.active)
@@ -326,7 +165,7 @@ def _kinds(part: _Part, store: _Store, held: np.ndarray) -> tuple[list[np.ndarra
     return kinds, ~(kinds[0] | kinds[1])
 
 
-def _count_part(part: _Part, iterations: int | None) -> list[Traffic]:
+def _count_part(part: Part, iterations: int | None) -> list[Traffic]:
     vector = part.vector
     held = vector.holds(part.guard) & vector.active
     served_by_all = float(held.sum())
