@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tvm_ffi
 from tvm import s_tir, te, tirx
+from tvm.script import tirx as T
 
 from tvm_layout_ext.build import device_program
 from tvm_layout_ext.schedules.column_sum import compute as column_sum
@@ -193,3 +194,33 @@ def test_a_split_with_a_rest_is_not_cut_into_slabs() -> None:
     outcome = sch.auto_coalesce("B")
     assert outcome.path == "reduction"
     assert "a column a thread" in outcome.text
+
+
+def started_at(rows: int, columns: int, start: int) -> Any:
+    """Row maxima that are at least ``start``, which is not where TVM's maximum starts."""
+
+    @T.prim_func(s_tir=True)
+    def func(A: T.Buffer((rows, columns), "float32"), B: T.Buffer((rows,), "float32")) -> None:
+        for i, k in T.grid(rows, columns):
+            with T.sblock("B"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    B[vi] = T.Cast("float32", start)
+                B[vi] = T.max(B[vi], A[vi, vk])
+
+    return func
+
+
+@pytest.mark.parametrize("shape", [(192, 19), (8, 1024)])
+def test_a_reduction_from_another_start_has_a_thread_for_each_result(
+    shape: tuple[int, int],
+) -> None:
+    """Threads of a row were to combine it, and TVM could not lower the program."""
+    sch = s_tir.Schedule(started_at(*shape, 3))
+    outcome = sch.auto_coalesce("B")
+    a = np.random.default_rng(0).integers(-9, 5, shape).astype("float32")
+    report = simulate(sch, a, None)
+    assert not report.hazards
+    np.testing.assert_array_equal(report.outputs["B"], np.maximum(a.max(1), 3))
+    assert "a thread for each result" in outcome.text
+    assert "TVM knows no reducer" in outcome.text

@@ -118,8 +118,7 @@ def _along_rows(
     sch: Any, block: Any, nest: Nest, plan: Plan, num_threads: int | None
 ) -> tuple[str, list[Any]]:
     """Deal a row out to the lanes of a warp, or of more warps where there are few rows."""
-    if not plan.is_plain:
-        _check_combines(sch, block, nest, plan)
+    _check_combines(sch, block, nest, plan)
     rows, groups = total(plan.data), -(-total(plan.reduced) // plan.vector)
     lanes = _row_lanes(rows, groups, num_threads or MAX_THREADS)
     if len(plan.reduced) > 1:
@@ -151,7 +150,8 @@ def _check_combines(sch: Any, block: Any, nest: Nest, plan: Plan) -> None:
     """Refuse to let threads combine results by a body that TVM does not know for a reducer's.
 
     Its LowerCrossThreadReduction knows what its rfactor knows: of several results, those of
-    ``topi`` and their like; of one, no ``let`` statement.
+    ``topi`` and their like; of one, no ``let`` statement, and no start but the combiner's identity
+    (a sum from 0, not from 1; a maximum from the least number of its type).
     """
     trial = sch.copy()
     try:
