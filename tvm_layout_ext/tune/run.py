@@ -12,6 +12,7 @@ from tvm import s_tir
 from tvm.s_tir import meta_schedule as ms
 
 from .._compat import without_tensor_intrinsics
+from ..errors import RecordError
 from ..target import cuda_target
 from .archive import archive
 from .backend import Backend, failure_text
@@ -139,7 +140,8 @@ class Run:
                 return self._winner(), False
         except BaseException as error:
             # What was raised in a callback from C++ may have come out as something else.
-            if not (self.interrupt.asked or isinstance(error, KeyboardInterrupt)):
+            pressed = self.interrupt.asked or isinstance(error, KeyboardInterrupt)
+            if isinstance(error, RecordError) or not pressed:
                 raise
             self._runner.note_finished()
             ranked = best_first(self.ledger.trials)
