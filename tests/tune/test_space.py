@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 
@@ -42,6 +44,14 @@ def test_only_the_upper_end_of_a_range_is_an_edge() -> None:
 def test_knob_refuses(values: tuple[int, ...], default: int | None, message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         knob("k", values, default)
+
+
+def test_operator_takes_lists() -> None:
+    ready = find_operator("transpose")
+    fields = ("dims", "parallel", "dtypes", "knobs")
+    lists: dict[str, Any] = {name: list(getattr(ready, name)) for name in fields}
+    same = dataclasses.replace(ready, **lists)
+    assert Space(same, (64, 64), "float32", SM90).legal == make_space("transpose", 64, 64).legal
 
 
 def test_operators_are_found_by_their_files() -> None:

@@ -96,6 +96,11 @@ class Operator:
     fit: Callable[[Shape, str, Config, Architecture], Config] | None = None
     judged_late: bool = False
 
+    def __post_init__(self) -> None:
+        # Spaces are judged once an operator, which must be a key for that; lists are none.
+        for name in ("dims", "parallel", "dtypes", "knobs"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
     def unscheduled(self, shape: Shape, dtype: str) -> tvm.IRModule:
         """The computation before any schedule, as function ``main`` of a module.
 
