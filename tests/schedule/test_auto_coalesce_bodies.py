@@ -362,6 +362,28 @@ def test_a_condition_of_a_large_buffer_leaves_vectors_whole() -> None:
     assert "vectors of 4" in sch.auto_coalesce("B").text
 
 
+def chosen_beside_a_let(limit: int) -> Any:
+    @T.prim_func(s_tir=True)
+    def func(A: T.Buffer((64, 16), "float32"), B: T.Buffer((64, 16), "float32")) -> None:
+        for i, j in T.grid(64, 16):
+            with T.sblock("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                w = T.bind(A[vi, vj])
+                B[vi, vj] = T.if_then_else(vj < limit, w, w + T.float32(1))
+
+    return func
+
+
+@pytest.mark.parametrize(("limit", "width"), [(8, 16), (6, 8), (5, 4)])
+def test_a_choice_beside_a_let_cuts_no_vector(limit: int, width: int) -> None:
+    """Vectors of 4 were stored element by element: 512 sectors where 128 were moved before."""
+    a = numbers(64, 16)
+    _, report = run(chosen_beside_a_let(limit), a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a + (np.arange(16) >= limit))
+    assert widths(report, "B") == {width}
+    assert sectors(report, "A", "load") == sectors(report, "B", "store") == 64 * 16 * 4 // 32
+
+
 def best_of(shape: tuple[int, int], axis: int, dtype: str, *, known: bool) -> Any:
     """Argmax with a tensor of numbers; TVM knows the reducer only in one of its spellings."""
 

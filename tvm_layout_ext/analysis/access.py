@@ -22,7 +22,7 @@ from ..errors import ScheduleError
 from ..hardware import MAX_ACCESS_BYTES
 from .assumptions import NO_ASSUMPTIONS, Assumptions, Prover, read_assumptions
 from .axis_info import power_of_two_in
-from .block_body import Reference, binds_truth, read_body, without_lets
+from .block_body import Reference, binds_truth, choices_of_values, read_body, without_lets
 from .conditions import compares_values
 from .index_info import IndexAnalyzer
 from .tir import depends_on, loads_in, substitute
@@ -191,6 +191,8 @@ class Nest:
         Where the block runs.
     assumptions : Assumptions
         What the function promises about its arguments.
+    choices : tuple of PrimExpr
+        Conditions of ``if_then_else`` beside ``if`` and ``let`` statements.
     """
 
     block: Any
@@ -198,6 +200,7 @@ class Nest:
     accesses: tuple[Access, ...]
     predicate: Any
     assumptions: Assumptions = NO_ASSUMPTIONS
+    choices: tuple[Any, ...] = ()
 
     @property
     def is_guarded(self) -> bool:
@@ -264,7 +267,8 @@ def read_nest(sch: Any, block: Any) -> Nest:
     accesses = tuple(
         replace(_access(reference, values, loops), **facts) for reference in _references(stmt)
     )
-    return Nest(stmt, loops, accesses, realize.predicate, assumptions)
+    choices = tuple(substitute(one, values) for one in choices_of_values(stmt.body))
+    return Nest(stmt, loops, accesses, realize.predicate, assumptions, choices)
 
 
 def _references(block: Any) -> list[Reference]:

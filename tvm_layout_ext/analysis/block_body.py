@@ -15,12 +15,14 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from .._compat import CHOICE
 from .atomics import atomic_of
 from .tir import are_equal, substitute
 
 __all__ = [
     "Reference",
     "binds_truth",
+    "choices_of_values",
     "is_mappable",
     "is_reduction_step",
     "one_element",
@@ -71,7 +73,7 @@ def read_body(body: Any) -> Iterator[Reference]:
     >>> b = tirx.decl_buffer((8,), "float32", "B", layout=None)
     >>> zero, one = (tirx.BufferStore(b, tirx.const(x, "float32"), [n]) for x in (0.0, 1.0))
     >>> [found.conditions for found in read_body(tirx.IfThenElse(n < 4, one, zero))]
-    [(n < 4,), (not (n < 4),)]
+    [(n < 4,), (not n < 4,)]
     """
     return _read(body, {}, ())
 
@@ -146,6 +148,31 @@ def binds_truth(body: Any) -> bool:
     found: list[Any] = []
     tvm_ffi.structural_walk(body, [(tirx.Bind, lambda bind: found.append(bind.var))])
     return any(str(var.ty) == "bool" for var in found)
+
+
+def choices_of_values(body: Any) -> list[Any]:
+    """Conditions of ``if_then_else`` in a body that is more than stores, in its iterators.
+
+    ``GuardVectors`` takes vectors of stores apart where such a condition differs among the lanes;
+    beside ``if`` and ``let`` statements TVM does them element by element.
+
+    >>> n = tirx.Var("n", "int32")
+    >>> b = tirx.decl_buffer((8,), "float32", "B", layout=None)
+    >>> store = tirx.BufferStore(b, tirx.if_then_else(n < 3, b[n], 0.0), [n])
+    >>> choices_of_values(store), choices_of_values(tirx.IfThenElse(n > 0, store, None))
+    ([], [n < 3])
+    """
+    parts = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    if all(isinstance(part, tirx.BufferStore) for part in parts):
+        return []
+    found: list[Any] = []
+
+    def look(call: Any) -> None:
+        if getattr(call.op, "name", "") == CHOICE:
+            found.append(call.args[0])
+
+    tvm_ffi.structural_walk(without_lets(body), [(tvm.ir.Call, look)])
+    return found
 
 
 def is_mappable(body: Any) -> bool:

@@ -96,7 +96,8 @@ def store_mapping(nest: Nest, loops: Sequence[Loop], most_bytes: int) -> Mapping
 def _mapping(nest: Nest, loops: Sequence[Loop], order: list[Loop], most_bytes: int) -> Mapping:
     accesses = nest.of_scope("global")
     run = merged_run(nest.accesses, nest.loops, order)
-    guards = [*([nest.predicate] if nest.is_guarded else []), *nest.conditions]
+    conditions = [*nest.conditions, *nest.choices]
+    guards = [*([nest.predicate] if nest.is_guarded else []), *conditions]
     for guard in guards:
         run = _unguarded_run(guard, order[len(order) - run :])
     inner = order[len(order) - run :]
@@ -104,7 +105,7 @@ def _mapping(nest: Nest, loops: Sequence[Loop], order: list[Loop], most_bytes: i
     vector = _power_of_two_up_to(vector)
     while vector > 1 and not (
         (not nest.is_guarded or _one_guard(nest.predicate, nest, inner, vector))
-        and all(_is_whole(condition, nest, inner, vector) for condition in nest.conditions)
+        and all(_is_whole(condition, nest, inner, vector) for condition in conditions)
     ):
         vector //= 2
     if run == len(order):
