@@ -58,6 +58,8 @@ class Plan:
         Buffers that the reduction writes.
     is_plain : bool
         Whether its body is one store, as TVM's rfactor wants it of one result.
+    has_factors : bool
+        Whether such a body loads several buffers, each at one place, as a matrix times a vector.
     """
 
     load: Access
@@ -67,6 +69,7 @@ class Plan:
     vector: int
     results: int = 1
     is_plain: bool = True
+    has_factors: bool = False
 
     @classmethod
     def of(cls, nest: Nest, vector_bytes: int) -> Plan:
@@ -80,16 +83,22 @@ class Plan:
         )
         results = len(nest.block.writes)
         is_plain = isinstance(nest.block.body, tirx.BufferStore)
-        vector = 1
+        names = [access.name for access in _operands(nest)]
+        has_factors = is_plain and 1 < len(names) == len(set(names))
+        along, vector = inner is reduced, 1
         if _is_one(nest.step(load, inner[-1])):
             run = merged_run([load], nest.loops, inner)
             vector = min(
                 one.vector(inner[len(inner) - run :], vector_bytes)
-                for one in (_main_loads(nest, inner[-1]) if not is_plain else [load])
+                for one in (
+                    _main_loads(nest, inner[-1])
+                    if not is_plain or (along and has_factors)
+                    else [load]
+                )
             )
             while vector > 1 and stand_in(inner[-1].extent) % vector:
                 vector //= 2
-        return cls(load, data, reduced, inner is reduced, vector, results, is_plain)
+        return cls(load, data, reduced, along, vector, results, is_plain, has_factors)
 
 
 def _operands(nest: Nest) -> list[Access]:
@@ -169,7 +178,7 @@ def operand_loads(sch: Any, partial: Any, step: Any, plan: Plan) -> list[Any]:
     list of SBlockRV
         The blocks that load, and the sum itself where it still loads from global memory.
     """
-    if plan.is_plain:
+    if plan.is_plain and not plan.has_factors:
         return [vector_load(sch, partial, step, plan.vector)]
     nest = read_nest(sch, partial)
     operands = _operands(nest)
