@@ -249,3 +249,29 @@ def test_a_matrix_times_a_vector_has_both_in_vectors_and_tells_what_the_vector_m
     assert told.sectors / told.iterations * shape[0] * shape[1] == pytest.approx(ran)
     widths = {one.buffer: one.vector_bytes for one in outcome.after if one.kind == "load"}
     assert widths["W"] == widths["A"]
+
+
+@T.prim_func(s_tir=True)
+def summed_outside(A: T.Buffer((5, 8, 64), "float32"), B: T.Buffer((8,), "float32")) -> None:
+    for n, c, x in T.grid(5, 8, 64):
+        with T.sblock("B"):
+            vn, vc, vx = T.axis.remap("RSR", [n, c, x])
+            with T.init():
+                B[vc] = T.float32(0)
+            B[vc] = B[vc] + A[vn, vc, vx]
+
+
+def test_loops_of_a_sum_around_those_of_its_results_are_counted_before() -> None:
+    """Nothing was counted before, so nothing was held against it."""
+    sch = s_tir.Schedule(summed_outside)
+    outcome = sch.auto_coalesce("B")
+    assert [(one.buffer, one.kind) for one in outcome.before] == [
+        ("B", "load"),
+        ("A", "load"),
+        ("B", "store"),
+    ]
+    assert "before not counted" not in outcome.text
+    a = np.random.default_rng(0).integers(-9, 9, (5, 8, 64)).astype("float32")
+    report = simulate(sch, a, None)
+    assert not report.hazards
+    np.testing.assert_array_equal(report.outputs["B"], a.sum((0, 2)))

@@ -18,7 +18,7 @@ from ..analysis.sectors import count_traffic
 from ..errors import ScheduleError
 from .coalesce_checks import check, check_place, enclosing_threads, free_loops, threads_of
 from .coalesce_choice import Outcome, Start, Way, choose
-from .coalesce_direct import schedule_copy, schedule_direct
+from .coalesce_direct import in_order, schedule_copy, schedule_direct
 from .coalesce_loops import a_loop_a_dim
 from .coalesce_request import DONE, NAME, Request, request_of
 from .coalesce_ways import as_it_is, list_ways
@@ -209,7 +209,8 @@ def _start(
 ) -> Start:
     """Count an unbound block as its loops would run if they were just fused over the threads.
 
-    Nothing is counted where that is not possible.
+    Loops of a reduction that stand around those of its results come inside of them. Nothing is
+    counted where that is not possible.
     """
     plain = sch.copy()
     data = [loop for loop in free if not loop.is_reduction]
@@ -217,9 +218,14 @@ def _start(
         if kernel is not None:
             threads = threads_of(nest, kernel, request)
             schedule_copy(plain, block, nest, as_it_is(free), threads)
-        elif not data or any(loop.is_reduction for loop in free[: len(data)]):
+        elif not data:
             return Start()
         else:
+            if any(loop.is_reduction for loop in free[: len(data)]):
+                sums = [loop for loop in free if loop.is_reduction]
+                in_order(plain, block, nest, [*data, *sums])
+                nest = read_nest(plain, block)
+                data = [loop for loop in nest.loops if not loop.is_reduction]
             schedule_direct(plain, block, nest, as_it_is(data), request.num_threads)
     except RuntimeError:
         return Start()
