@@ -44,7 +44,8 @@ def bench(
         _rank(log, candidates)
         return
     where = runner_text(runner, tracker, key)
-    again = [_replayed(*winner, where) for winner in winners_of(log, "to run")]
+    winners, _ = winners_of(log, "to run")
+    again = [_replayed(*winner, where) for winner in winners]
     make_console().print(bench_table([one for one in again if one is not None]))
     if None in again:
         raise typer.Exit(FAILED)

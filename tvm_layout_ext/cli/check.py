@@ -15,13 +15,15 @@ __all__ = ["check"]
 def check(log: Log, runner: RunnerName = "auto", tracker: Tracker = "", key: Key = "") -> None:
     """Time each workload's winner against the default schedule again; warn if it no longer wins.
 
-    Ends with code 1 if a default is now faster, or a winner fails or gives a wrong result.
+    Ends with code 1 if a default is now faster, or a winner fails, gives a wrong result or cannot
+    be run, as its program is missing.
     """
     from ..report.recheck import checked_table
     from ..tune.check import check as run
 
     where = runner_text(runner, tracker, key)
-    checked = [run(record, where, operator) for record, operator in winners_of(log, "to check")]
+    winners, missing = winners_of(log, "to check")
+    checked = [run(record, where, operator) for record, operator in winners]
     make_console().print(checked_table(checked))
     for one in checked:
         if one.default_failure:
@@ -29,5 +31,5 @@ def check(log: Log, runner: RunnerName = "auto", tracker: Tracker = "", key: Key
     warnings = [one.warning for one in checked if one.warning]
     for warning in warnings:
         typer.echo(f"Warning: {warning}", err=True)
-    if warnings:
+    if warnings or missing:
         raise typer.Exit(FAILED)

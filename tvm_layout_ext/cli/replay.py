@@ -36,7 +36,7 @@ def replay(
         record = find_record(read_log(log), record_id)
         chosen = [(record, Programs(log).operator(record))]
     else:
-        chosen = winners_of(log, "to replay")
+        chosen, _ = winners_of(log, "to replay")
     failed = [record for record, operator in chosen if not _replay_one(record, operator, where)]
     if failed:
         raise typer.Exit(FAILED)

@@ -120,10 +120,10 @@ def some_records(log: Path) -> Reading:
     return reading
 
 
-def winners_of(log: Path, purpose: str) -> list[tuple[Record, Operator]]:
+def winners_of(log: Path, purpose: str) -> tuple[list[tuple[Record, Operator]], int]:
     """The best record of each workload, with what makes its program again.
 
-    Those of which there is no program are left out, with a warning why.
+    Those of which there is no program are left out, with a warning why, and counted.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def winners_of(log: Path, purpose: str) -> list[tuple[Record, Operator]]:
         raise RecordError(" ".join(missing))
     for text in missing:
         typer.echo(f"Warning: {text}", err=True)
-    return found
+    return found, len(missing)
 
 
 def _read(log: Path) -> Reading:
