@@ -9,6 +9,7 @@ import tvm_ffi
 from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
 
+import tvm_layout_ext as tlx
 from tvm_layout_ext.build import device_program
 from tvm_layout_ext.schedules.column_sum import compute as column_sum
 from tvm_layout_ext.schedules.row_sum import compute as row_sum
@@ -275,3 +276,21 @@ def test_loops_of_a_sum_around_those_of_its_results_are_counted_before() -> None
     report = simulate(sch, a, None)
     assert not report.hazards
     np.testing.assert_array_equal(report.outputs["B"], a.sum((0, 2)))
+
+
+@T.prim_func(s_tir=True)
+def channels(A: T.Buffer((32, 56, 56, 64), "float32"), B: T.Buffer((64,), "float32")) -> None:
+    for n, h, w, c in T.grid(32, 56, 56, 64):
+        with T.sblock("B"):
+            vn, vh, vw, vc = T.axis.remap("RRRS", [n, h, w, c])
+            with T.init():
+                B[vc] = T.float32(0)
+            B[vc] = B[vc] + A[vn, vh, vw, vc]
+
+
+def test_few_columns_of_rows_of_several_dims_are_mapped() -> None:
+    """Cut into slabs, they ended in a ValueError."""
+    sch = s_tir.Schedule(channels)
+    outcome = sch.auto_coalesce("B")
+    assert "across the rows" in outcome.text
+    tlx.lower(sch)

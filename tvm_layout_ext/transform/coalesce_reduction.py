@@ -67,7 +67,9 @@ def schedule_reduction(
     """
     plan = Plan.of(nest, vector_bytes)
     slabs = choose_slabs(plan.load, plan.data, plan.reduced, along=plan.along)
-    if slabs == 1 or nest.is_guarded or not plan.is_plain:
+    # Rows of several dims are one loop of a slab, but several iterators, which columns want as one.
+    is_deep = len(plan.reduced) > 1 and not plan.along
+    if slabs == 1 or is_deep or nest.is_guarded or not plan.is_plain:
         return _one_kernel(sch, block, nest, plan, num_threads)
     (outermost,) = refs_of(sch, block, nest, plan.reduced[:1])
     partial = cut(sch, outermost, slabs, len(plan.data) if plan.along else 0)
