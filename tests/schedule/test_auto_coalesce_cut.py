@@ -257,6 +257,14 @@ def test_results_of_short_sums_count_as_stores_of_a_warp_each() -> None:
     assert "moves half or less in all, but more for store of B (1.78 sectors" in outcome.text
 
 
+@pytest.mark.parametrize("shape", [(10, 123), (45, 132)])
+def test_sums_of_columns_are_counted_before_they_are_left_alone(shape: tuple[int, int]) -> None:
+    """By 64 warps, drawn at random, a thread for each result moved more."""
+    outcome = check(sums(shape, 0, "int8"))
+    assert outcome.path == "reduction"
+    assert outcome.text.startswith("reduction, a thread for each result")
+
+
 def test_several_padded_stores_keep_their_whole_vectors() -> None:
     """They moved 240 sectors for each result, element by element, and 30 before."""
     outcome = check(padded(442, 472, 0, "float16"))

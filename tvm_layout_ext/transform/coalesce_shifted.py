@@ -113,17 +113,21 @@ def _order(nest: Nest, free: Sequence[Loop], move: Move) -> list[Loop] | None:
 
 
 def _no_gain(nest: Nest, order: Sequence[Loop], counts: Sequence[Traffic], move: Move) -> str:
-    """Say that elements one by one are as good, with the numbers, or nothing."""
-    plain = [estimate(access, order, 1) for access in nest.of_scope("global")]
-    before = {t.kind: t for t in plain if t is not None}
-    for after in counts:
-        served = before[after.kind].iterations
-        if after.iterations < served:
+    """Say that elements one by one are as good, with the numbers, or nothing.
+
+    Requests are those that are done: a warp that lies in the border loads nothing, so 1x55 elements
+    in a border load by 3 requests, not 4. Sectors are of all lanes: where those that are done are
+    as many, vectors still save requests.
+    """
+    for after, before in zip(counts, shifted_traffic(move, 1), strict=True):
+        if after.iterations < before.iterations:
             return (
                 f"rows of {move.columns} are too short, requests of the {after.kind} would serve "
-                f"{after.iterations:.3g} iterations, not {served:.3g}"
+                f"{after.iterations:.3g} iterations, not {before.iterations:.3g}"
             )
-    now, was = (WARP_SIZE * sectors_per_iteration(t) for t in (counts, list(before.values())))
+    plain = [estimate(access, order, 1) for access in nest.of_scope("global")]
+    whole = [traffic for traffic in plain if traffic is not None]
+    now, was = (WARP_SIZE * sectors_per_iteration(t) for t in (counts, whole))
     if now * SAME >= was:
         return (
             f"rows of {move.columns} are too short, {now:.3g} sectors for {WARP_SIZE} iterations "
