@@ -21,9 +21,11 @@ from .coalesce_reduction_plan import (
     loads_together,
     operand_loads,
     refs_of,
+    still_loading,
     total,
     vector_load,
 )
+from .coalesce_sums_layout import SumsTile, lay_out
 from .launch_bounds import MIN_BLOCKS
 
 __all__ = ["a_column_each", "along_columns"]
@@ -74,9 +76,10 @@ def along_columns(
         sch.annotate(grid, MIN_BLOCKS, max(1, _THREADS_HELD // square))
         _rows_by_lane(sch, sums, rank)
     else:
-        sch.storage_align(sums, 0, rank - 1, *_skew(near, vector))
+        size = element_bytes(sch.get(block).writes[0].source)
+        lay_out(sch, sums, rank, SumsTile(width * vector, deep, near, vector, size, bool(square)))
     text = f"reduction across the rows, {width} lanes by {deep} rows, vectors of {vector}"
-    return text, [cache]
+    return text, still_loading(sch, [cache], partial)
 
 
 def _sum_rows(sch: Any, partial: Any, thread: Any, plan: Plan, known: bool) -> Any:
@@ -145,7 +148,7 @@ def a_column_each(
     sch.bind(thread, "threadIdx.x")
     for out in outs:
         sch.reverse_compute_at(out, thread, preserve_unit_loops=True)
-    caches = operand_loads(sch, block, keep_in_flight(sch, step), plan)
+    caches = operand_loads(sch, block, keep_in_flight(sch, step), plan, moving=True)
     sch.unroll(part)
     sch.decompose_reduction(block, inside(sch, block, thread)[0])
     text = f"reduction across the rows, a column a thread, {threads} threads, vectors of "
@@ -249,13 +252,3 @@ def _collect_sums(sch: Any, sums: Any, grid: Any, near: int, vector: int, warps:
     sch.bind(thread, "threadIdx.x")
     sch.unroll(part)
     return thread
-
-
-def _skew(near: int, vector: int) -> tuple[int, int]:
-    """Alignment of the rows of partial sums, so that a warp's writes meet every bank once.
-
-    A warp goes along ``near`` vectors of columns, which lie ``vector`` rows apart, and then along
-    the row: vectors of columns should be as many banks apart as lanes go along the row.
-    """
-    apart = max(1, WARP_SIZE // (near * vector))
-    return 2 * apart, apart

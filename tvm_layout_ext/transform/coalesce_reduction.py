@@ -30,6 +30,7 @@ from .coalesce_reduction_plan import (
     loads_together,
     operand_loads,
     refs_of,
+    still_loading,
     total,
 )
 from .coalesce_slabs import choose_slabs, cut
@@ -139,7 +140,7 @@ def _along_rows(
     sch.bind(row, "threadIdx.y")
     sch.bind(lane, "threadIdx.x")
     if batched:
-        caches = [batched_load(sch, block, steps, step, plan)]
+        caches = still_loading(sch, [batched_load(sch, block, steps, step, plan)], block)
     else:
         sch.unroll(step)
         caches = operand_loads(sch, block, step, plan)

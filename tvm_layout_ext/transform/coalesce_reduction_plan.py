@@ -27,6 +27,7 @@ __all__ = [
     "loads_together",
     "operand_loads",
     "refs_of",
+    "still_loading",
     "total",
     "vector_load",
 ]
@@ -170,8 +171,13 @@ def vector_load(sch: Any, partial: Any, step: Any, vector: int) -> Any:
     return cache
 
 
-def operand_loads(sch: Any, partial: Any, step: Any, plan: Plan) -> list[Any]:
+def operand_loads(
+    sch: Any, partial: Any, step: Any, plan: Plan, *, moving: bool = False
+) -> list[Any]:
     """Load what a thread adds into registers first: the main operand, or all operands.
+
+    With ``moving``, what all results share waits for the sum unless it goes in vectors: before it,
+    threads without a result would load it, too.
 
     Returns
     -------
@@ -179,12 +185,15 @@ def operand_loads(sch: Any, partial: Any, step: Any, plan: Plan) -> list[Any]:
         The blocks that load, and the sum itself where it still loads from global memory.
     """
     if plan.is_plain and not plan.has_factors:
-        return [vector_load(sch, partial, step, plan.vector)]
+        return still_loading(sch, [vector_load(sch, partial, step, plan.vector)], partial)
     nest = read_nest(sch, partial)
     operands = _operands(nest)
     names = [access.name for access in operands]
     # What is read at two places, or by what was loaded, has no one vector.
     regular = [a for a in operands if a.is_affine() and names.count(a.name) == 1]
+    if moving and plan.vector == 1:
+        results = [loop for loop in nest.loops if not loop.is_reduction]
+        regular = [a for a in regular if any(nest.step(a, loop) != 0 for loop in results)]
     along = _main_loads(nest, nest.loops[-1])
     caches = []
     for access in regular:
@@ -195,6 +204,11 @@ def operand_loads(sch: Any, partial: Any, step: Any, plan: Plan) -> list[Any]:
             sch.vectorize(sch.get_loops(cache)[-1])
         caches.append(cache)
     return caches if len(regular) == len(operands) else [*caches, partial]
+
+
+def still_loading(sch: Any, caches: list[Any], partial: Any) -> list[Any]:
+    """Add the sum itself to the blocks that load, where it still loads an operand by itself."""
+    return [*caches, partial] if _operands(read_nest(sch, partial)) else caches
 
 
 def batched_load(sch: Any, partial: Any, steps: Any, step: Any, plan: Plan) -> Any:

@@ -1,0 +1,107 @@
+"""Partial sums in shared memory, and counts of all that a reduction loads and stores."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import s_tir, te
+
+from tvm_layout_ext.schedule.auto_coalesce import Outcome
+from tvm_layout_ext.simulate import Report, simulate
+from tvm_layout_ext.transform.coalesce_sums_layout import SumsTile
+
+
+def reduced(
+    shape: tuple[int, ...], dtype: str, to: str, axis: int, *, factor: bool = False, **how: Any
+) -> tuple[Outcome, Report, int]:
+    """Sum over an axis, times a vector along it if asked for; the result is NumPy's."""
+    a, k = te.placeholder(shape, dtype, "A"), te.reduce_axis((0, shape[axis]), "k")
+    w = te.placeholder((shape[axis],), dtype, "W")
+
+    def element(*at: Any) -> Any:
+        value = a[(*at[:axis], k, *at[axis:])].astype(to)
+        return te.sum(value * w[k].astype(to) if factor else value, axis=k)
+
+    b = te.compute([n for dim, n in enumerate(shape) if dim != axis], element, "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, w, b] if factor else [a, b]))
+    outcome = sch.auto_coalesce("B", **how)
+    rng = np.random.default_rng(0)
+    values = [rng.integers(-1, 2, n).astype(dtype) for n in (shape, shape[axis : axis + 1])]
+    report = simulate(sch, *values[: 1 + factor], None)
+    assert not report.hazards
+    weights = values[1].astype(to) if factor else np.ones(shape[axis], to)
+    want = np.moveaxis(values[0].astype(to), axis, -1) @ weights
+    np.testing.assert_array_equal(report.outputs["B"], want)
+    return outcome, report, int(np.prod(shape))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "to", "axis", "factor"),
+    [
+        ((16, 256), "int64", "int64", 0, True),
+        ((2, 4097, 8), "float64", "float64", 1, False),
+        ((7, 4096), "float64", "float64", 0, False),
+        ((64, 1024), "int8", "int8", 0, True),
+        ((256, 64), "float16", "float16", 0, False),
+        ((256, 64), "int8", "int64", 0, False),
+        ((64, 1024), "float32", "float32", 0, True),
+    ],
+)
+def test_partial_sums_of_any_size_meet_no_bank_twice(
+    shape: tuple[int, ...], dtype: str, to: str, axis: int, factor: bool
+) -> None:
+    """Those of 8 bytes had a conflict a request, of 1 byte 9,728 in all."""
+    outcome, report, _ = reduced(shape, dtype, to, axis, factor=factor)
+    assert "across the rows" in outcome.text
+    assert report.bank_conflicts == 0
+
+
+def test_conflicts_of_a_tile_of_8_byte_sums_are_those_of_its_strides() -> None:
+    """16 vectors of 2 columns: half a warp has 8 pairs of banks for 16 lanes, unless with a gap."""
+    tile = SumsTile(columns=32, deals=8, near=16, vector=2, bytes=8, by_column=False)
+    assert all(tile.conflicts(column, 2 * column) for column in range(8, 40))
+    assert tile.conflicts(8, 17) == 0
+    assert tile.conflicts(8, 18) > 0
+
+
+def told_and_ran(outcome: Outcome, report: Report, iterations: int) -> list[Counter[Any]]:
+    told: Counter[Any] = Counter()
+    ran: Counter[Any] = Counter()
+    for one in outcome.after:
+        told[one.buffer, one.kind] += round(one.sectors / one.iterations * iterations, 3)
+    for access in report.accesses:
+        if access.scope == "global":
+            ran[access.buffer, access.kind] += access.sectors
+    return [told, ran]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "axis"),
+    [
+        ((16, 256), "int64", 0),
+        ((64, 48), "float32", 0),
+        ((107, 5), "float16", 0),
+        ((64, 512), "int8", 0),
+        ((183, 64), "float32", 1),
+    ],
+)
+def test_a_vector_beside_the_main_operand_is_counted_as_it_runs(
+    shape: tuple[int, ...], dtype: str, axis: int
+) -> None:
+    """Across the rows, only the main load was counted."""
+    outcome, report, iterations = reduced(shape, dtype, dtype, axis, factor=True)
+    assert outcome.is_exact
+    told, ran = told_and_ran(outcome, report, iterations)
+    assert told == ran
+
+
+def test_a_vector_that_moves_more_across_the_rows_is_told_or_avoided() -> None:
+    """33 rows of 2 columns by 4 lanes loaded it 648 times instead of 297, unnamed."""
+    for shape, dtype in (((33, 72), "int64"), ((107, 5), "float16"), ((60, 96), "float16")):
+        outcome, report, _ = reduced(shape, dtype, dtype, 0, factor=True, num_threads=1024)
+        loads = sum(access.sectors for access in report.accesses if access.buffer == "W")
+        before = shape[0] * -(-shape[1] // 32)
+        assert loads <= before or "but more for load of W (" in outcome.text
