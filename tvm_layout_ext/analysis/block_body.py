@@ -17,7 +17,8 @@ from tvm import tirx
 
 from .._compat import CHOICE
 from .atomics import atomic_of
-from .tir import are_equal, substitute
+from .conditions import selects_as_choices
+from .tir import are_equal, loads_in, substitute
 
 __all__ = [
     "Reference",
@@ -43,7 +44,8 @@ class Reference:
     indices : tuple of PrimExpr
         In the block's iterators, with the values of ``let`` in the place of their names.
     conditions : tuple of PrimExpr
-        Of the ``if`` statements around it, each of which must hold.
+        Of the ``if`` statements around it, each of which must hold; of a load beside ``if`` and
+        ``let`` statements also of the choices around it that ask indices alone.
     """
 
     buffer: Any
@@ -75,44 +77,72 @@ def read_body(body: Any) -> Iterator[Reference]:
     >>> [found.conditions for found in read_body(tirx.IfThenElse(n < 4, one, zero))]
     [(n < 4,), (not n < 4,)]
     """
-    return _read(body, {}, ())
+    plain = _is_stores(body)
+    return _read(body if plain else selects_as_choices(body), {}, (), plain)
 
 
-def _read(stmt: Any, values: dict[Any, Any], conditions: tuple[Any, ...]) -> Iterator[Reference]:
+def _is_stores(body: Any) -> bool:
+    parts = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    return all(isinstance(part, tirx.BufferStore) for part in parts)
+
+
+def _read(
+    stmt: Any, values: dict[Any, Any], conditions: tuple[Any, ...], plain: bool
+) -> Iterator[Reference]:
     """Read a statement; ``values`` gets what it binds."""
     if isinstance(stmt, tirx.SeqStmt):
         for part in stmt.seq:
-            yield from _read(part, values, conditions)
+            yield from _read(part, values, conditions, plain)
     elif isinstance(stmt, tirx.IfThenElse):
-        yield from _loads(stmt.condition, values, conditions)
+        yield from _loads(stmt.condition, values, conditions, plain)
         holds = substitute(stmt.condition, values)
-        yield from _read(stmt.then_case, dict(values), (*conditions, holds))
+        yield from _read(stmt.then_case, dict(values), (*conditions, holds), plain)
         if stmt.else_case is not None:
-            yield from _read(stmt.else_case, dict(values), (*conditions, tirx.Not(holds)))
+            other = (*conditions, tirx.Not(holds))
+            yield from _read(stmt.else_case, dict(values), other, plain)
     elif isinstance(stmt, tirx.Bind):
-        yield from _loads(stmt.value, values, conditions)
+        yield from _loads(stmt.value, values, conditions, plain)
         values[stmt.var] = substitute(stmt.value, values)
     else:
-        yield from _loads(stmt, values, conditions)
+        yield from _loads(stmt, values, conditions, plain)
 
 
-def _loads(node: Any, values: Mapping[Any, Any], conditions: tuple[Any, ...]) -> list[Reference]:
+def _loads(
+    node: Any, values: Mapping[Any, Any], conditions: tuple[Any, ...], plain: bool
+) -> list[Reference]:
     """List what an expression, or a statement without others in it, accesses."""
     found: list[Reference] = []
     updated = atomic_of(node)
+    chosen = [] if plain else _choices_around(node, values)
 
-    def note(buffer: Any, kind: str, indices: Sequence[Any]) -> None:
+    def note(buffer: Any, kind: str, indices: Sequence[Any], holds: Sequence[Any] = ()) -> None:
         at = tuple(substitute(index, values) for index in indices)
-        found.append(Reference(buffer, kind, at, conditions))
+        found.append(Reference(buffer, kind, at, (*conditions, *holds)))
 
     def load(one: Any) -> None:
         kind = "atomic" if updated is not None and one.same_as(updated) else "load"
-        note(one.source, kind, one.indices)
+        holds = [condition for other, condition in chosen if other.same_as(one)]
+        note(one.source, kind, one.indices, holds)
 
     def store(one: Any) -> None:
         note(one.buffer, "store", one.indices)
 
     tvm_ffi.structural_walk(node, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)])
+    return found
+
+
+def _choices_around(node: Any, values: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+    """Loads in choices by indices, each with what must hold for it."""
+    found: list[tuple[Any, Any]] = []
+
+    def look(call: Any) -> None:
+        if getattr(call.op, "name", "") == CHOICE:
+            holds = substitute(call.args[0], values)
+            if not loads_in(holds):
+                found.extend((load, holds) for load in loads_in(call.args[1]))
+                found.extend((load, tirx.Not(holds)) for load in loads_in(call.args[2]))
+
+    tvm_ffi.structural_walk(node, [(tvm.ir.Call, look)])
     return found
 
 
@@ -151,7 +181,9 @@ def binds_truth(body: Any) -> bool:
 
 
 def choices_of_values(body: Any) -> list[Any]:
-    """Conditions of ``if_then_else`` in a body that is more than stores, in its iterators.
+    """Conditions of choices in a body that is more than stores, in its iterators.
+
+    Choices are ``if_then_else``, and ``Select`` of loads by indices alone.
 
     ``GuardVectors`` takes vectors of stores apart where such a condition differs among the lanes;
     beside ``if`` and ``let`` statements TVM does them element by element.
@@ -162,8 +194,7 @@ def choices_of_values(body: Any) -> list[Any]:
     >>> choices_of_values(store), choices_of_values(tirx.IfThenElse(n > 0, store, None))
     ([], [n < 3])
     """
-    parts = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-    if all(isinstance(part, tirx.BufferStore) for part in parts):
+    if _is_stores(body):
         return []
     found: list[Any] = []
 
@@ -171,7 +202,7 @@ def choices_of_values(body: Any) -> list[Any]:
         if getattr(call.op, "name", "") == CHOICE:
             found.append(call.args[0])
 
-    tvm_ffi.structural_walk(without_lets(body), [(tvm.ir.Call, look)])
+    tvm_ffi.structural_walk(selects_as_choices(without_lets(body)), [(tvm.ir.Call, look)])
     return found
 
 

@@ -9,9 +9,9 @@ import tvm_ffi
 from tvm import tirx
 
 from .._compat import LIKELY
-from .tir import depends_on, substitute
+from .tir import depends_on, loads_in, substitute, uses
 
-__all__ = ["compares_values", "conjuncts", "is_zero", "same_at_ends"]
+__all__ = ["compares_values", "conjuncts", "is_zero", "same_at_ends", "selects_as_choices"]
 
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 #: TVM rounds signed quotients down by a comparison.
@@ -83,3 +83,36 @@ def compares_values(body: Any) -> bool:
     rules = [(tirx.Select, found.append), *((kind, look) for kind in _COMPARISONS)]
     tvm_ffi.structural_walk(body, [*rules, *((kind, rounded) for kind in _ROUNDED)])
     return bool(found)
+
+
+def selects_as_choices(node: Any) -> Any:
+    """Write ``Select`` of loads from global memory by indices alone as ``if_then_else``.
+
+    A scalar ``Select`` loads in CUDA code only what it takes, a vector of them all of both sides.
+    ``if_then_else`` is the same in both forms.
+
+    Parameters
+    ----------
+    node : PrimExpr or Stmt
+        A condition that asks a name which a ``let`` statement in it binds is left alone: the value
+        may be a loaded one.
+
+    Examples
+    --------
+    >>> i = tirx.Var("i", "int32")
+    >>> b = tirx.decl_buffer((8,), "float32", "B", layout=None)
+    >>> selects_as_choices(tirx.Select(i < 3, b[i], 0.0))
+    T.if_then_else(i < 3, B[i], T.float32(0.0))
+    """
+    bound: list[Any] = []
+    tvm_ffi.structural_walk(node, [(tirx.Bind, lambda bind: bound.append(bind.var))])
+
+    def choice(select: Any) -> Any:
+        loads = [*loads_in(select.true_value), *loads_in(select.false_value)]
+        if not any(load.source.scope() in ("", "global") for load in loads):
+            return select
+        if loads_in(select.condition) or any(uses(select.condition, var) for var in bound):
+            return select
+        return tirx.if_then_else(select.condition, select.true_value, select.false_value)
+
+    return tvm_ffi.structural_map(node, [(tirx.Select, choice)], order="post")

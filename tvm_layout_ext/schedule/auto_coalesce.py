@@ -87,6 +87,11 @@ def auto_coalesce(
     blocks with ``if`` or ``let`` statements; reductions to several results, whose operands are
     loaded by copies, are counted as they run.
 
+    A ``Select`` of loads by indices alone is done as ``if_then_else`` is, for its vectors would
+    load both sides everywhere. What a choice takes counts before, and all of a tile that holds it,
+    also behind a ``let``: a tile of which a choice takes little is not taken. A ``Select`` by
+    loaded values counts with both sides before and after, though its single elements load only one.
+
     Loops that do not merge (rows of a slice, or with a stride) are fused, so that no lane idles, or
     spread over lanes and warps dimension by dimension as Triton's blocked layouts are, so that no
     row is cut between warps; the fewer sectors decide. What merges is one dimension, for which

@@ -15,7 +15,16 @@ from ..analysis.access import Access, read_nest
 from ..analysis.conditions import conjuncts
 from ..analysis.sectors import Traffic, count_requests, sample_warps, vector_width, warps_of
 from ..analysis.tir import depends_on
-from .coalesce_parts import MOST_WARPS, Part, Store, Vector, is_plain, is_several, read_part
+from .coalesce_parts import (
+    MOST_WARPS,
+    Part,
+    Store,
+    Vector,
+    has_choices,
+    is_plain,
+    is_several,
+    read_part,
+)
 from .guard_vectors import at_end
 
 __all__ = ["Count", "count_as_run", "count_results"]
@@ -61,8 +70,8 @@ def count_as_run(
     -------
     Count or None
         None where a size is symbolic, or the body has ``if`` or ``let`` statements and does not
-        reduce to several results; where there are more warps than ``MOST_WARPS`` and no condition
-        cuts a vector, as a few warps tell as much then.
+        reduce to several results; where there are more warps than ``MOST_WARPS``, no condition
+        cuts a vector and nothing is chosen, as a few warps tell as much then.
     """
     nests = [read_nest(sch, block) for block in blocks]
     known = all(loop.size is not None for nest in nests for loop in nest.loops)
@@ -71,7 +80,8 @@ def count_as_run(
     is_small = all(warps_of(nest.loops) <= MOST_WARPS for nest in nests)
     pairs = zip(blocks, nests, strict=True)
     parts = [read_part(sch, block, nest) for block, nest in pairs if nest.of_scope("global")]
-    if not (always or is_small or any(part.is_cut for part in parts)):
+    chooses = any(map(has_choices, nests)) or any(part.is_cut for part in parts)
+    if not (always or is_small or chooses):
         return None
     counted = (traffic for part in parts for traffic in _count_part(part, iterations))
     return Count(tuple(counted), is_small and not any(part.asks_values for part in parts))

@@ -13,13 +13,22 @@ from tvm import tirx
 
 from .._compat import CHOICE
 from ..analysis.access import Access, Nest, find_realize
-from ..analysis.conditions import compares_values, conjuncts
+from ..analysis.conditions import compares_values, conjuncts, selects_as_choices
 from ..analysis.evaluate import evaluate
 from ..analysis.sectors import sample_warps
 from ..analysis.tir import depends_on, loads_in, substitute
 from .guard_vectors import steadied
 
-__all__ = ["MOST_WARPS", "Part", "Store", "Vector", "is_plain", "is_several", "read_part"]
+__all__ = [
+    "MOST_WARPS",
+    "Part",
+    "Store",
+    "Vector",
+    "has_choices",
+    "is_plain",
+    "is_several",
+    "read_part",
+]
 
 #: Warps that are counted one by one; of more, so many are drawn.
 MOST_WARPS = 2048
@@ -110,7 +119,8 @@ class Part:
     def asks_values(self) -> bool:
         """Whether loaded values decide what is loaded or stored."""
         conditions = [self.guard, *(choice for store in self.stores for choice in store.choices)]
-        return compares_values(self.nest.block.body) or any(map(loads_in, conditions))
+        body = selects_as_choices(self.nest.block.body)
+        return compares_values(body) or any(map(loads_in, conditions))
 
     @property
     def is_cut(self) -> bool:
@@ -144,7 +154,7 @@ def read_part(sch: Any, block: Any, nest: Nest) -> Part:
         parts = [analyzer.simplify(substitute(p, values)) for p in conjuncts(condition)]
         return reduce(tirx.And, (_steady(part, vector, nest) for part in parts))
 
-    guard, body = clear(realize.predicate), nest.block.body
+    guard, body = clear(realize.predicate), selects_as_choices(nest.block.body)
     if not is_plain(nest):
         always = tirx.const(1, "bool")
         every = tuple((access, always) for access in nest.accesses)
@@ -176,6 +186,14 @@ def _choices(stmt: Any) -> list[Any]:
 
     tvm_ffi.structural_walk(stmt, [(tvm.ir.Call, look)])
     return found
+
+
+def has_choices(nest: Nest) -> bool:
+    """Whether a block loads by choice, so that a tile of it may hold more than it loaded."""
+    found = _choices(nest.block.body)
+    # Of a staged block they load from the tile.
+    tvm_ffi.structural_walk(nest.block.body, [(tirx.Select, found.append)])
+    return bool(found)
 
 
 def _conditions(stmt: Any, clear: Any) -> list[Any]:

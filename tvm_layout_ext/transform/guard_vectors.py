@@ -11,7 +11,7 @@ from tvm import tirx
 
 from .._compat import CHOICE
 from ..analysis.assumptions import Assumptions, Prover, read_assumptions
-from ..analysis.conditions import conjuncts
+from ..analysis.conditions import conjuncts, selects_as_choices
 from ..analysis.tir import depends_on, loads_in, substitute
 from .mark_annotated import MARK
 from .rebuild import loop_with
@@ -168,13 +168,20 @@ def _again(loop: Any, name: str, kind: Any, body: Any) -> Any:
     return tirx.For(var, loop.min, loop.extent, kind, substitute(body, {loop.loop_var: var}))
 
 
+def _lazy(loop: Any) -> Any:
+    """Load in a vector only what a ``Select`` by indices takes, as its scalar form does."""
+    if loop.kind != tirx.ForKind.VECTORIZED:
+        return loop
+    return loop_with(loop, body=selects_as_choices(loop.body))
+
+
 @tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.GuardVectors")
 def _guard_vectors(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
     if func.attrs.get(MARK, None) is None:
         return func
     body = func.body
     assumptions = read_assumptions(func)
-    for rule in (partial(steadied, assumptions=assumptions), _guard, _apart, _choose):
+    for rule in (_lazy, partial(steadied, assumptions=assumptions), _guard, _apart, _choose):
         body = tvm_ffi.structural_map(body, [(tirx.For, rule)], order="post")
     return func.with_body(body)
 
@@ -210,6 +217,9 @@ def GuardVectors() -> Any:
 
     Conditions that are the same in all lanes lose the vector's variable; so does ``i * 4 + v < n``
     where the function promises that n is a multiple of 4.
+
+    A ``Select`` of loads from global memory by indices alone is such a choice, too: its vector
+    would load both sides everywhere, and its scalar form loads what it takes.
 
     Several stores of one vector, of which some choose so, are done as a vector each.
 

@@ -1,0 +1,146 @@
+"""No access moves more sectors than before where a choice by indices tells what is loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir, te, tirx
+from tvm.script import tirx as T
+
+from tvm_layout_ext.analysis.block_body import choices_of_values, read_body
+from tvm_layout_ext.transform.auto_coalesce import Outcome, Request, coalesce
+from tvm_layout_ext.transform.guard_vectors import GuardVectors
+
+from .test_auto_coalesce_cut import as_it_was, sectors
+
+SMALL, LARGE = (64, 64), (512, 512)
+
+
+def selected(length: int, low: int, high: int, dtype: str) -> Any:
+    """Elements of which a ``Select`` takes some in the middle."""
+    a = te.placeholder((length,), dtype, "A")
+    three, zero = (tirx.const(n, dtype) for n in (3, 0))
+    taken = lambda i: tirx.all(i >= low, i < high)  # noqa: E731
+    b = te.compute((length,), lambda i: tirx.Select(taken(i), a[i] + three, zero), "B")
+    return te.create_prim_func([a, b])
+
+
+def turned(shape: tuple[int, int], rows: int, choose: Any) -> Any:
+    """A transpose that loads some rows of the result only."""
+    a = te.placeholder(shape[::-1], "float32", "A")
+    zero = tirx.const(0, "float32")
+    b = te.compute(shape, lambda i, j: choose(i < rows, a[j, i], zero), "B")
+    return te.create_prim_func([a, b])
+
+
+def named(shape: tuple[int, int], rows: int) -> Any:
+    """The same behind a ``let``."""
+    n, m = shape
+
+    @T.prim_func(s_tir=True)
+    def func(A: T.Buffer((m, n), "float32"), B: T.Buffer((n, m), "float32")) -> None:
+        for i, j in T.grid(n, m):
+            with T.sblock("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                x: T.let[T.float32] = T.if_then_else(vi < rows, A[vj, vi], T.float32(0))
+                B[vi, vj] = x + T.float32(1)
+
+    return func
+
+
+def named_beside(length: int, columns: int) -> Any:
+    """A transpose behind a ``let``, to which a third of another is added."""
+
+    @T.prim_func(s_tir=True)
+    def func(
+        A: T.Buffer((length, length), "float32"),
+        E: T.Buffer((length, length), "float32"),
+        B: T.Buffer((length, length), "float32"),
+    ) -> None:
+        for i, j in T.grid(length, length):
+            with T.sblock("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                x: T.let[T.float32] = A[vj, vi]
+                B[vi, vj] = x + T.if_then_else(vj < columns, E[vj, vi], T.float32(0))
+
+    return func
+
+
+def mapped(func: Any, stage: str = "auto") -> tuple[s_tir.Schedule, Outcome]:
+    sch = s_tir.Schedule(func)
+    return sch, coalesce(sch, sch.get_sblock("B"), Request(None, 16, stage))
+
+
+def moves_no_more(func: Any) -> Outcome:
+    sch, outcome = mapped(func)
+    before, was = sectors(as_it_was(func), func)
+    after, now = sectors(sch, func)
+    for name, array in was.items():
+        np.testing.assert_array_equal(now[name], array)
+    assert [key for key in before if after[key] > before[key]] == []
+    return outcome
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
+@pytest.mark.parametrize(("length", "low", "high"), [(256, 6, 8), (256, 0, 251), (1001, 6, 996)])
+def test_a_vector_loads_only_what_a_select_takes(
+    dtype: str, length: int, low: int, high: int
+) -> None:
+    outcome = moves_no_more(selected(length, low, high, dtype))
+    assert outcome.is_exact
+    assert "sampled" not in outcome.text
+
+
+def test_a_select_that_cuts_no_vector_keeps_them() -> None:
+    outcome = moves_no_more(selected(256, 8, 248, "float32"))
+    assert [traffic.vector_bytes for traffic in outcome.after] == [16, 16]
+
+
+@pytest.mark.parametrize("choose", [tirx.Select, tirx.if_then_else])
+@pytest.mark.parametrize("shape", [SMALL, LARGE])
+def test_a_tile_holds_no_more_than_a_choice_takes(choose: Any, shape: tuple[int, int]) -> None:
+    assert moves_no_more(turned(shape, 1, choose)).path == "direct"
+    assert moves_no_more(turned(shape, shape[0] // 2, choose)).path == "staged"
+
+
+def test_a_tile_holds_no_more_than_a_choice_behind_a_name_takes() -> None:
+    assert moves_no_more(named((40, 33), 1)).path == "direct"
+    assert moves_no_more(named((40, 32), 20)).path == "staged"
+    moves_no_more(named_beside(24, 2))
+
+
+def test_a_stage_that_is_asked_for_names_what_loses() -> None:
+    taken = mapped(named_beside(24, 2), "shared")[1]
+    assert "more for load of E (4 sectors for 32 iterations, 2 before)" in taken.text
+    left = mapped(named((40, 33), 1), "shared")[1]
+    assert left.path == "alone"
+    assert "left as it was" in left.text
+    assert "moves more for load of A" in left.text
+
+
+def test_choices_behind_names_are_conditions_of_their_loads() -> None:
+    i, x = tirx.Var("i", "int32"), tirx.Var("x", "float32")
+    a, b = (tirx.decl_buffer((8,), "float32", name, layout=None) for name in "AB")
+    for choose in (tirx.Select, tirx.if_then_else):
+        value = choose(i < 3, a[i], b[i])
+        body = tirx.SeqStmt([tirx.Bind(x, value), tirx.BufferStore(b, x + 1.0, [i])])
+        found = [(str(one.buffer.name), list(map(str, one.conditions))) for one in read_body(body)]
+        assert found == [("A", ["i < 3"]), ("B", ["not i < 3"]), ("B", [])]
+        assert list(map(str, choices_of_values(body))) == ["i < 3"]
+
+
+def test_selects_by_values_or_of_registers_stay() -> None:
+    @T.prim_func(s_tir=True)
+    def func(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")) -> None:
+        T.func_attr({"layout_ext.annotated": 1})
+        for i in T.thread_binding(16, thread="threadIdx.x"):
+            for v in T.vectorized(4):
+                B[i * 4 + v] = T.Select(A[i * 4 + v] > T.float32(0), A[i * 4 + v], T.float32(0))
+            for v in T.vectorized(4):
+                B[i * 4 + v] = T.Select(i < 3, T.float32(1), T.float32(0))
+
+    mod = tvm.IRModule({"main": func})
+    tvm.ir.assert_structural_equal(GuardVectors()(mod), mod)
