@@ -198,13 +198,18 @@ class _Trial:
     def _after_as_run(self) -> Count | None:
         if self.way.counted is not None:
             return Count(self.way.counted, is_exact=True)
-        count = count_as_run(self.sch, self.parts, self.iterations)
-        if count is None or self.iterations is None or self.way.path != "reduction":
+        # What a reduction stores, and what lanes without a row load, no part of it shows by itself.
+        reduces = self.way.path == "reduction"
+        count = count_as_run(self.sch, self.parts, self.iterations, always=reduces)
+        if count is None or self.iterations is None or not reduces:
             return count
         results = count_results(self.sch, self.block, self.iterations)
         if results is None:
             return count
-        return Count(count.traffic + results.traffic, count.is_exact and results.is_exact)
+        # Where threads combine a sum, its own accesses of the result are those of registers.
+        stored = {traffic.buffer for traffic in results.traffic}
+        operands = tuple(traffic for traffic in count.traffic if traffic.buffer not in stored)
+        return Count(operands + results.traffic, count.is_exact and results.is_exact)
 
     def outcome(self, text: str) -> Outcome:
         """Tell what was done, with the best counts there are, by the names of the user."""
