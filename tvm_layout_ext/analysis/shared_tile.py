@@ -24,7 +24,7 @@ from ..layout.requests import request_wavefronts
 from .staging import LINE_BYTES, Walk
 from .tile_swizzles import swizzles
 
-__all__ = ["SharedTile", "conflicts", "end_conflicts", "padded", "place_tile"]
+__all__ = ["SharedTile", "conflicts", "end_conflicts", "padded", "place_tile", "put_conflicts"]
 
 #: More conflicts than any tile has.
 _ANY = 1 << 30
@@ -237,6 +237,63 @@ def end_conflicts(
             waves, least = request_wavefronts(starts[live] * size, active[live], width * size)
             found += int((waves - least).sum())
     return found
+
+
+def put_conflicts(
+    into: Walk,
+    tile: Sequence[int],
+    place: SharedTile,
+    size: int,
+    extents: Sequence[int],
+    lanes: int = WARP_SIZE,
+    put: int | None = None,
+) -> int:
+    """Count the conflicts of a launch in which vectors are put down, those at ragged ends cut.
+
+    Lanes with whole vectors go together, and the others element by element (``GuardVectors``).
+
+    Parameters
+    ----------
+    into : Walk
+        A unit is a vector along the load's innermost dim.
+    tile : sequence of int
+    place : SharedTile
+    size : int
+        Bytes of an element.
+    extents : sequence of int
+        Of the tensor, in the order of the store.
+    lanes : int
+        Lanes of a request.
+    put : int, optional
+        Elements that a thread puts down at once, if not all that it brings at once.
+    """
+    inner, rank, found = place.order[-1], len(tile), 0
+    step = np.arange(rank) == inner
+    places, vector = into.places(rank), put or into.unit[inner]
+    for kinds in product(*(_kinds_of_tile(n, t) for n, t in zip(extents, tile, strict=True))):
+        end = np.array([held for _, held in kinds])
+        asked = []
+        for part in range(0, into.unit[inner], vector):
+            at = places + part * step
+            whole = (at + (vector - 1) * step < end).all(axis=1)
+            asked.append((at, whole, vector * size))
+            for one in (at + element * step for element in range(vector)):
+                asked.append((one, (one < end).all(axis=1) & ~whole, size))
+        for at, active, width in asked:
+            live = _by_request(active, lanes)
+            starts = _by_request(place.offsets(at), lanes) * size
+            busy = live.any(axis=1)
+            if not busy.any():
+                continue
+            waves, least = request_wavefronts(starts[busy], live[busy], width, joins=False)
+            found += prod(count for count, _ in kinds) * int((waves - least).sum())
+    return found
+
+
+def _kinds_of_tile(extent: int, tile: int) -> list[tuple[int, int]]:
+    """How many tiles along a dim are full, and how much the others have of it."""
+    kinds = [(extent // tile, tile), (int(extent % tile > 0), extent % tile)]
+    return [(count, held) for count, held in kinds if count]
 
 
 def conflicts(

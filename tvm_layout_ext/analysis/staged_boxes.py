@@ -9,7 +9,7 @@ from math import prod
 from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, SECTOR_BYTES
 from .access import Access, Nest
 from .mapping import own_order
-from .shared_tile import SharedTile, place_tile
+from .shared_tile import SharedTile, place_tile, put_conflicts
 from .staging import LINE_BYTES, WIDE_ROW_BYTES, Walk, load_walk, store_walk, widest_load
 
 __all__ = [
@@ -84,6 +84,33 @@ class Plan:
 
     def _bytes(self, one: StagedLoad) -> int:
         return one.place.elements(self.tile) * one.access.bytes
+
+    def conflicts(self, extents: Sequence[int | None]) -> int:
+        """Bank conflicts of a launch in filling the tiles; 0 where a size is not known.
+
+        A vector that a tile's end cuts is put down element by element, which no layout is chosen
+        for.
+
+        Parameters
+        ----------
+        extents : sequence of int or None
+            Of the tensor, in the order of the store.
+        """
+        known = [extent for extent in extents if extent is not None]
+        if len(known) < len(extents):
+            return 0
+        return sum(
+            put_conflicts(
+                one.walk,
+                self.tile,
+                one.place,
+                one.access.bytes,
+                known,
+                min(one.walk.lanes, self.threads),
+                one.put,
+            )
+            for one in self.tiles
+        )
 
     def __str__(self) -> str:
         group = max(self.out.unit[:-1], default=1)

@@ -92,6 +92,10 @@ def auto_coalesce(
     also behind a ``let``: a tile of which a choice takes little is not taken. A ``Select`` by
     loaded values counts with both sides before and after, though its single elements load only one.
 
+    Shared tiles are laid out for whole vectors. Where a tile's end cuts some, and their elements
+    meet in banks as they are put down one by one, ``text`` says how often in the launch, if all
+    sizes are known.
+
     Loops that do not merge (rows of a slice, or with a stride) are fused, so that no lane idles, or
     spread over lanes and warps dimension by dimension as Triton's blocked layouts are, so that no
     row is cut between warps; the fewer sectors decide. What merges is one dimension, for which
