@@ -87,7 +87,7 @@ def auto_coalesce(
     blocks with ``if`` or ``let`` statements; reductions to several results, whose operands are
     loaded by copies, are counted as they run. Of a reduction of symbolic sizes its stores and what
     lanes without a row load are not counted, and of no reduction a factor at a place that was
-    loaded.
+    loaded, or the sums of slabs, which a second kernel adds up.
 
     A ``Select`` of loads by indices alone is done as ``if_then_else`` is, for its vectors would
     load both sides everywhere. What a choice takes counts before, and all of a tile that holds it,
