@@ -294,3 +294,26 @@ def test_few_columns_of_rows_of_several_dims_are_mapped() -> None:
     outcome = sch.auto_coalesce("B")
     assert "across the rows" in outcome.text
     tlx.lower(sch)
+
+
+@pytest.mark.parametrize("shape", [(40, 24, 16), (33, 20, 17), (128, 128, 128)])
+def test_products_have_a_thread_for_each_result_along_the_rows_of_the_result(
+    shape: tuple[int, int, int],
+) -> None:
+    """Lanes went down the rows, stored 32 sectors each time, and the block was left alone."""
+    m, n, depth = shape
+    a, b = (
+        te.placeholder(one, "float32", name) for one, name in (((m, depth), "A"), ((depth, n), "B"))
+    )
+    k = te.reduce_axis((0, depth), "k")
+    c = te.compute((m, n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "C")
+    sch = s_tir.Schedule(te.create_prim_func([a, b, c]))
+    outcome = sch.auto_coalesce("C")
+    assert "a thread for each result" in outcome.text
+    assert "more for" not in outcome.text
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-4, 5, one).astype("float32") for one in ((m, depth), (depth, n)))
+    report = tlx.simulate(sch, x, y, None)
+    np.testing.assert_array_equal(report.outputs["C"], x @ y)
+    store = next(one for one in report.accesses if one.kind == "store" and one.scope == "global")
+    assert store.sectors == -(-m * n * 4 // 32)

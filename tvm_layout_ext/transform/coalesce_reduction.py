@@ -91,10 +91,13 @@ def schedule_a_result_each(
     """Let each thread sum a result by itself, as a reduction is counted before it is mapped.
 
     So no load moves more sectors than before, however short or ragged rows and columns are.
+    Neighbouring lanes take neighbours of the loops as they stand: a product's main load, which does
+    not know its columns, would have them go down its rows.
     """
-    plan = replace(Plan.of(nest, vector_bytes), vector=1)
-    if not plan.data:
+    data = [loop for loop in nest.loops if not loop.is_reduction]
+    if not data:
         raise ScheduleError("there is one result, which one thread alone would sum")
+    plan = replace(Plan.of(nest, vector_bytes), data=data, vector=1)
     _, touching = a_column_each(sch, block, nest, plan, num_threads)
     return "reduction, a thread for each result", touching
 
