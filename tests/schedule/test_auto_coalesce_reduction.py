@@ -317,3 +317,23 @@ def test_products_have_a_thread_for_each_result_along_the_rows_of_the_result(
     np.testing.assert_array_equal(report.outputs["C"], x @ y)
     store = next(one for one in report.accesses if one.kind == "store" and one.scope == "global")
     assert store.sectors == -(-m * n * 4 // 32)
+
+
+@pytest.mark.parametrize("turned", [True, False])
+def test_a_buffer_that_is_read_twice_along_its_rows_is_lowered(turned: bool) -> None:
+    """One copy was to hold both, from the first to the last: TVM could not lower its vector."""
+    a, k = te.placeholder((300, 64), "float32", "A"), te.reduce_axis((0, 64), "k")
+    other = (lambda c: 63 - c) if turned else (lambda c: (c + 1) % 64)
+    b = te.compute((300,), lambda i: te.sum(a[i, k] * a[i, other(k)], axis=k), "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    assert "an iteration reads A at 2 places" in sch.auto_coalesce("B").text
+    x = np.random.default_rng(0).integers(-4, 5, (300, 64)).astype("float32")
+    wanted = (x * (x[:, ::-1] if turned else np.roll(x, -1, 1))).sum(1)
+    np.testing.assert_array_equal(tlx.simulate(sch, x, None).outputs["B"], wanted)
+
+
+def test_sums_of_squares_go_along_their_rows() -> None:
+    a, k = te.placeholder((300, 64), "float32", "A"), te.reduce_axis((0, 64), "k")
+    b = te.compute((300,), lambda i: te.sum(a[i, k] * a[i, k], axis=k), "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    assert "reduction along the rows" in sch.auto_coalesce("B").text

@@ -125,6 +125,11 @@ def _along_rows(
 ) -> tuple[str, list[Any]]:
     """Deal a row out to the lanes of a warp, or of more warps where there are few rows."""
     _check_combines(sch, block, nest, plan)
+    if plan.places > 1:
+        raise ScheduleError(
+            f"an iteration reads {plan.load.name} at {plan.places} places, and one copy of its "
+            "elements holds those of one"
+        )
     rows, groups = total(plan.data), -(-total(plan.reduced) // plan.vector)
     lanes = _row_lanes(rows, groups, num_threads or MAX_THREADS)
     if len(plan.reduced) > 1:

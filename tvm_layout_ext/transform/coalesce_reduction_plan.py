@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import tvm_ffi
 from tvm import tirx
 from tvm.tirx import IntImm
 
@@ -61,6 +62,8 @@ class Plan:
         Whether its body is one store, as TVM's rfactor wants it of one result.
     has_factors : bool
         Whether such a body loads several buffers, each at one place, as a matrix times a vector.
+    places : int
+        At how many an iteration reads the buffer of the main load.
     """
 
     load: Access
@@ -71,6 +74,7 @@ class Plan:
     results: int = 1
     is_plain: bool = True
     has_factors: bool = False
+    places: int = 1
 
     @classmethod
     def of(cls, nest: Nest, vector_bytes: int) -> Plan:
@@ -99,12 +103,23 @@ class Plan:
             )
             while vector > 1 and stand_in(inner[-1].extent) % vector:
                 vector //= 2
-        return cls(load, data, reduced, along, vector, results, is_plain, has_factors)
+        places = _places(nest, load)
+        return cls(load, data, reduced, along, vector, results, is_plain, has_factors, places)
 
 
 def _operands(nest: Nest) -> list[Access]:
     stores = {access.name for access in nest.accesses if access.kind == "store"}
     return [a for a in nest.of_scope("global") if a.kind == "load" and a.name not in stores]
+
+
+def _places(nest: Nest, load: Access) -> int:
+    """At how many different places an iteration reads a load's buffer."""
+    found: list[Any] = []
+    for one in _operands(nest):
+        known = any(tvm_ffi.structural_equal(one.offset, other) for other in found)
+        if one.name == load.name and not known:
+            found.append(one.offset)
+    return len(found)
 
 
 def _main_loads(nest: Nest, loop: Loop) -> list[Access]:
