@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import tvm
 
 from ..target import cuda_target
 from ..tune.operator import Operator
 from ..tune.records import Record
 from ..tune.search import make_task
-from ..tune.simulated import COUNTED_EXTENT
+from ..tune.simulated import COUNTED_EXTENT, counted_inputs
 from ..tune.task import Task
 from .explain import Explanation, explain
 
@@ -32,9 +31,7 @@ def explain_record(record: Record, operator: Operator | None = None) -> Explanat
         If the operator is unknown, or has other knobs now.
     """
     task, shape = _counted(record, operator)
-    # No operator's addresses depend on values.
-    arguments = task.operator.compute(shape, task.dtype)[:-1]
-    arrays = [np.zeros([int(n) for n in one.shape], str(one.dtype)) for one in arguments]
+    arrays = counted_inputs(task, shape)
     module = task.module(record.config, shape)
     return explain(module, arrays=arrays, target=cuda_target(record.arch))
 

@@ -24,7 +24,7 @@ from .task import Task
 from .verify import WrongResultError, require_close
 from .workload import Workload
 
-__all__ = ["SimulatedRunner", "count", "verify"]
+__all__ = ["SimulatedRunner", "count", "counted_inputs", "verify"]
 
 #: Blocks that are run for a candidate's counters; all but the edge blocks of a grid do the same.
 GRID_SAMPLE = 8
@@ -63,9 +63,7 @@ def count(task: Task, config: Config) -> tuple[int, dict[str, Any]]:
         If the GPU cannot hold a kernel.
     """
     shape = task.sub_shape(COUNTED_EXTENT, task.operator.parallel)
-    # No operator's addresses depend on values.
-    arguments = task.operator.compute(shape, task.dtype)[:-1]
-    arrays = [np.zeros([int(n) for n in one.shape], str(one.dtype)) for one in arguments]
+    arrays = counted_inputs(task, shape)
     target = cuda_target(task.architecture.name)
     scheduled = task.module(config, shape)
     report = simulate(scheduled, *arrays, target=target, grid_sample=GRID_SAMPLE, progress=False)
@@ -73,6 +71,12 @@ def count(task: Task, config: Config) -> tuple[int, dict[str, Any]]:
     counters = replace(scale_up(report, grids(module)), **closed_form(task, module))
     cost = modelled_terms(counters, task.operator.flops(task.shape)).cost
     return report.shared_bytes, counters.to_json() | {"cost": round(cost, 1)}
+
+
+def counted_inputs(task: Task, shape: Shape) -> list[np.ndarray]:
+    """Arrays of zeros to count a kernel with: no operator's addresses depend on values."""
+    arguments = task.operator.compute(shape, task.dtype)[:-1]
+    return [np.zeros([int(n) for n in one.shape], str(one.dtype)) for one in arguments]
 
 
 def verify(task: Task, config: Config) -> str:
