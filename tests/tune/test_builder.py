@@ -43,6 +43,7 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CubinBuilder]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(folder), prepend=":")
         patch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
+        # A limit counts the start of a worker, after a crash: 8 seconds were too few beside others.
         made = CubinBuilder(ARCH, workers=2, timeout=30)
         yield made
         made.close()
@@ -133,13 +134,8 @@ def test_schedule_that_does_not_fit_is_a_build_failure(builder: CubinBuilder) ->
 @pytest.mark.nvcc
 def test_build_that_hangs_or_crashes_ends_alone(builder: CubinBuilder) -> None:
     fine = odd("*(float*)p = 1;")
-    # Starts the workers: the time limit of the next builds shall not count that.
-    assert all(result.error_msg is None for result in builder.build([fine, fine]))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(builder._pool, "_timeout", 8)
-        patch.setattr(builder._inst, "timeout", 8)
-        hung, crashed, well = builder.build([odd("/*hang_here*/"), odd("/*crash_here*/"), fine])
-    assert first_line(hung) == "BuildTimeoutError: The build was ended after 8 seconds."
+    hung, crashed, well = builder.build([odd("/*hang_here*/"), odd("/*crash_here*/"), fine])
+    assert first_line(hung) == "BuildTimeoutError: The build was ended after 30 seconds."
     assert first_line(crashed) == (
         "BuildCrashError: The process that built this candidate crashed."
     )

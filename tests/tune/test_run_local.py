@@ -29,7 +29,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[LocalRunner]:
-    made = LocalRunner(doubling_task(), timeout=3, timing=QUICK, growth=48 << 20)
+    made = LocalRunner(doubling_task(), timeout=8, timing=QUICK, growth=48 << 20)
     yield made
     made.close()
 
@@ -61,7 +61,7 @@ def test_whatever_a_candidate_does_the_others_are_measured(
     assert {(one.l2, one.device, one.early_stop) for one in right} == {("warm", "cpu", False)}
     abort, hang, nan = (measured[names.index(name)] for name in ("abort", "hang", "nan"))
     assert abort.error == "TrialCrashError: Its process ended: Fatal Python error: Aborted."
-    assert hang.error == "TrialTimeoutError: It was ended after 3 seconds."
+    assert hang.error == "TrialTimeoutError: It was ended after 8 seconds."
     assert (nan.error or "").startswith("WrongResultError: 1 of 1,024 elements differ")
     assert "at [5] the kernel has nan" in (nan.error or "")
 

@@ -86,7 +86,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
 
 @pytest.fixture(scope="module")
 def runner(farm: Farm) -> Iterator[RpcRunner]:
-    made = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=4, timing=QUICK)
+    made = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=8, timing=QUICK)
     yield made
     made.close()
 
@@ -203,7 +203,7 @@ def test_waiting_for_a_server_is_not_counted_and_hanging_is(
     farm: Farm, runner: RpcRunner, shelf: Shelf
 ) -> None:
     hang, right, sticky = results(runner, shelf.inputs("hang", "right", "error"))
-    assert hang.error == "TrialTimeoutError: It was ended after 4 seconds."
+    assert hang.error == "TrialTimeoutError: It was ended after 8 seconds."
     # The server was busy with the session of the first for longer than a trial may take.
     assert right.verified
     assert sticky.error == "DeviceError: CUDA: an illegal memory access was encountered"
