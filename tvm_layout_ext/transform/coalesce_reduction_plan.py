@@ -61,7 +61,7 @@ class Plan:
     is_plain : bool
         Whether its body is one store, as TVM's rfactor wants it of one result.
     has_factors : bool
-        Whether such a body loads several buffers, each at one place, as a matrix times a vector.
+        Whether such a body loads several buffers, as a matrix times a vector.
     places : int
         At how many an iteration reads the buffer of the main load.
     """
@@ -88,8 +88,7 @@ class Plan:
         )
         results = len(nest.block.writes)
         is_plain = isinstance(nest.block.body, tirx.BufferStore)
-        names = [access.name for access in _operands(nest)]
-        has_factors = is_plain and 1 < len(names) == len(set(names))
+        has_factors = is_plain and len({access.name for access in _operands(nest)}) > 1
         along, vector = inner is reduced, 1
         if _is_one(nest.step(load, inner[-1])):
             run = merged_run([load], nest.loops, inner)
@@ -199,7 +198,7 @@ def operand_loads(
     list of SBlockRV
         The blocks that load, and the sum itself where it still loads from global memory.
     """
-    if plan.is_plain and not plan.has_factors:
+    if plan.is_plain and not plan.has_factors and plan.places == 1:
         return still_loading(sch, [vector_load(sch, partial, step, plan.vector)], partial)
     nest = read_nest(sch, partial)
     operands = _operands(nest)
