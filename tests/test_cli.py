@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from tests.tune.helpers import make_record
 from tvm_layout_ext.cli import app
 from tvm_layout_ext.cli.app import join_shapes
+from tvm_layout_ext.layout import Layout, parse
 from tvm_layout_ext.tune.records import Log
 
 TUNE = ["tune", "transpose", "--shape", "64", "64", "--trials", "3", "--runner", "simulate"]
@@ -222,6 +223,21 @@ _BLOCKED = (
     "BlockedLayout(size_per_thread=[2, 2], threads_per_warp=[8, 4], warps_per_cta=[1, 2], "
     "order=[1, 0])"
 )
+
+
+@pytest.mark.parametrize("view", ["bank", "tensor"])
+@pytest.mark.parametrize(("more", "bits"), [([], 16), (["--bits", "32"], 32)])
+def test_layout_draws_the_banks_of_the_bits_that_the_layout_has(
+    view: str, more: list[str], bits: int
+) -> None:
+    """Banks were drawn for words whatever the layout, and --bits was lost on other views."""
+    words = ["layout", "NVMMAShared(64, 16)", "--shape", "8", "64", "--view", view, *more]
+    drawn = CliRunner().invoke(app, words).output
+    layout = parse("NVMMAShared(64, 16)")
+    assert isinstance(layout, Layout)
+
+    assert drawn == layout.render([8, 64], view=view, element_bits=bits) + "\n"
+    assert drawn != layout.render([8, 64], view=view, element_bits=48 - bits) + "\n"
 
 
 def test_layout_draws_text() -> None:

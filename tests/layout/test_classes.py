@@ -169,6 +169,9 @@ def test_linear_form_survives_as_a_distributed_linear_layout(data: st.DataObject
 
 
 MMA = L.NVMMADistributedLayout([2, 0], [1, 1], [16, 8])
+COLUMN = L.DistributedLinearLayout([[1]], [[2 << i] for i in range(5)], [], [], [64])
+ROWS = L.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0]).to_linear([32, 32])
+COLUMNS = L.BlockedLayout([1, 1], [32, 1], [1, 4], [0, 1]).to_linear([32, 32])
 
 
 @pytest.mark.parametrize(
@@ -210,6 +213,27 @@ MMA = L.NVMMADistributedLayout([2, 0], [1, 1], [16, 8])
         (lambda: L.PaddedSharedLayout([(32, 1), (32, 2)], [0]), "repeats an interval"),
         (lambda: L.DistributedLinearLayout([], [[1]], [], [], [2]), "makes 2 lanes"),
         (lambda: L.DistributedLinearLayout([[0]], [[1]] * 5, [], [], [4]), "reaches only"),
+        (lambda: L.DistributedLinearLayout([], [[]] * 5, [], [], []), "at least one dim"),
+        (lambda: L.NVMMASharedLayout(0, 16, 10**12), "TMA has 5 at most"),
+        (lambda: L.NVMMASharedLayout(0, 16, True), "rank is True"),
+        (lambda: L.PaddedSharedLayout([(1 << 70, 1)], [0]), "must be at most 262144"),
+        (lambda: L.PaddedSharedLayout([(32, 1 << 62)], [0]), "must be at most 262144"),
+        (lambda: L.DotOperandLayout(0, BLOCKED, np.array([1, 2])), "k_width is array"),
+        (lambda: L.CTALayout.single("a"), "rank .'a'. holds 'a'"),
+        (lambda: L.CTALayout.single(2).whole_along(7), "There is no dim 7"),
+        (lambda: L.CTALayout.single(2).shape_of_one([4]), "cuts 2 dims; the shape is .4."),
+        (lambda: COLUMN.to_linear(None), "The shape is None"),
+        (lambda: L.DistributedLinearLayout.from_linear(None), "not None"),
+        (
+            lambda: L.DistributedLinearLayout.from_linear(L.LinearLayout.identity(32, "at", "x")),
+            "other inputs than register",
+        ),
+        (lambda: L.bank_conflicts(None, None, 32), "not None"),
+        (lambda: L.movement(None, None), "not None"),
+        (lambda: L.scratch_bytes(ROWS, COLUMNS, None), "element_bits is None"),
+        (lambda: L.optimal_swizzle(ROWS, None, 32), "not None"),
+        (lambda: L.shared_for_wgmma(None, [1, 0], 16), "The shape is None"),
+        (lambda: L.wgmma_order(1, [1, 1], 16), "no permutation"),
     ],
 )
 def test_illegal_parameters_are_one_sentence(make: object, sentence: str) -> None:

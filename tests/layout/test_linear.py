@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from tvm_layout_ext.errors import LayoutError
 from tvm_layout_ext.layout import LinearLayout
 
 OUTS = {"dim0": 8, "dim1": 4}
+#: Of any type: it is given what no type allows.
+SMALL: Any = LinearLayout.identity(2, "i", "o")
 
 
 def table(layout: LinearLayout) -> dict[tuple[int, ...], tuple[int, ...]]:
@@ -242,8 +245,42 @@ def test_out_sizes_are_inferred_from_the_vectors() -> None:
             lambda: LinearLayout.identity(2, "i", "o").compose(3),  # type: ignore[arg-type]
             "A composition of linear layouts needs another one, not 3",
         ),
+        (lambda: LinearLayout(5, 6), "bases is 5; it must pair"),  # type: ignore[arg-type]
+        (lambda: LinearLayout((), 6), "out_dims is 6; it must pair"),  # type: ignore[arg-type]
+        (lambda: SMALL.invert_and_compose(None), "needs another one, not None"),
+        (lambda: SMALL.reshape_ins([2]), "must map names of dims"),
+        (lambda: SMALL.reshape_outs({"p": None}), "None, which is no integer"),
+        (lambda: SMALL.rename_outs(None), "must map names of dims"),
+        (lambda: SMALL.transpose_ins(None), "must be a list of names"),
+        (lambda: SMALL.transpose_outs(["o", 3]), "holds? 3, which is no name"),
+        (lambda: SMALL.sublayout(None, None), "must be a list of names"),
+        (lambda: LinearLayout.identity_of([4]), "must map names of dims"),
+        (lambda: SMALL.apply_arrays(i=[[1], [1, 0]]), "which is no array"),
+        (
+            lambda: LinearLayout.identity_of({"i": 4, "j": 4}).apply_arrays(i=[1] * 3, j=[1] * 2),
+            "do not broadcast against each other",
+        ),
     ],
 )
 def test_misuse_is_one_sentence(make: object, sentence: str) -> None:
     with pytest.raises(LayoutError, match=sentence):
         make()  # type: ignore[operator]
+
+
+def test_integers_of_numpy_become_those_of_python() -> None:
+    """A size of NumPy's had no bit_length, and its text did not parse back."""
+    made = [
+        LinearLayout.from_bases({"i": [(np.int32(1),), (np.int64(2),)]}, ["o"]),
+        LinearLayout.from_bases({"i": [np.array([1]), np.array([2])]}, {"o": np.int64(4)}),
+        LinearLayout.identity(np.int64(4), "i", "o"),  # type: ignore[arg-type]
+        LinearLayout((("i", ((np.int8(1),), (np.int8(2),))),), (("o", np.int8(4)),)),  # type: ignore[arg-type]
+    ]
+
+    assert {repr(layout) for layout in made} == {"Linear({i: [[1], [2]]}, {o: 4})"}
+    assert len(set(made)) == 1
+
+
+def test_lists_given_to_the_class_itself_become_tuples() -> None:
+    layout = LinearLayout([["i", [[1]]]], [["o", 2]])  # type: ignore[arg-type, list-item]
+
+    assert hash(layout) == hash(LinearLayout.identity(2, "i", "o"))

@@ -65,6 +65,21 @@ def test_element_bits_come_from_the_layout_where_it_knows_them() -> None:
     assert "16-bit" in L.NVMMASharedLayout(128, 16).render([8, 64], view="bank")
 
 
+@pytest.mark.parametrize("option", ["kind", "view"])
+@pytest.mark.parametrize("value", [[], {}, np.array([1, 2]), None])
+def test_an_option_that_cannot_be_hashed_is_refused(option: str, value: object) -> None:
+    with pytest.raises(LayoutError, match=f"{option} is .*; it must be one of"):
+        BLOCKED.render([16, 16], **{option: value})
+
+
+def test_a_picture_of_more_gaps_than_elements_is_refused() -> None:
+    """2^18 words after each of 64 words are 64 MiB of empty cells."""
+    layout = L.PaddedSharedLayout([(1, 1 << 18)], [1, 0])
+    with pytest.raises(LayoutError, match="A picture of 16515136 places is too large"):
+        layout.render([8, 8], view="bank")
+    assert "63,0" not in layout.render([8, 8])
+
+
 def test_vector_is_folded_into_rows() -> None:
     grid = rows(L.SliceLayout(1, BLOCKED).render([64]))
 

@@ -17,6 +17,8 @@ from tvm.tirx.layout import Iter, TileLayout
 from ..errors import LayoutError
 from ..hardware import WARP_SIZE
 from ..layout import LinearLayout
+from ..layout.base import integers
+from ..layout.linear import check_linear
 
 __all__ = ["from_tile_layout", "to_tile_layout"]
 
@@ -42,6 +44,7 @@ def to_tile_layout(linear: LinearLayout) -> TileLayout:
     LayoutError
         If a basis vector has two bits set, as in a swizzle, or two vectors are equal.
     """
+    check_linear(linear, "A TileLayout is made of a linear layout")
     flat = linear.transpose_outs(linear.out_names[::-1]).flatten_outs("element")
     axes = dict(AXES)
     if linear.basis("block") and not linear.basis("warp"):
@@ -88,6 +91,7 @@ def from_tile_layout(
     """
     if not isinstance(tile, TileLayout):
         raise LayoutError(f"{tile} is no TileLayout; a swizzle on one cannot be read.")
+    shape = integers("The shape", shape)
     if tile.offset:
         raise LayoutError(f"{tile} begins at an offset, which is not linear.")
     found: dict[str, dict[int, int]] = {}

@@ -22,7 +22,10 @@ def layout(
     view: Annotated[
         str, typer.Option(help="tensor: who holds each element; hardware: what each holds; bank.")
     ] = "tensor",
-    bits: Annotated[int, typer.Option(help="Bits of an element, for the bank view.")] = 32,
+    bits: Annotated[
+        int | None,
+        typer.Option(help="Bits of an element, for banks; by default the layout's own, else 32."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Write a .svg or .html picture here.")
     ] = None,
@@ -38,8 +41,7 @@ def layout(
     kind = "text" if out is None else out.suffix.removeprefix(".")
     if kind not in ("text", "svg", "html"):
         raise LayoutError(f"A picture is written to a .svg or .html file, not to {out}.")
-    element_bits = bits if view == "bank" else None
-    drawn = parsed.render(parse_shape(shape), kind=kind, view=view, element_bits=element_bits)
+    drawn = parsed.render(parse_shape(shape), kind=kind, view=view, element_bits=bits)
     if out is None:
         typer.echo(drawn)
         return

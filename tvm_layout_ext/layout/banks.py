@@ -14,7 +14,8 @@ import numpy as np
 from ..errors import LayoutError
 from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, NUM_BANKS, WARP_SIZE
 from .f2 import intersection
-from .linear import LinearLayout, is_power_of_two, log2
+from .linear import LinearLayout, check_linear, is_power_of_two, log2
+from .linear_checks import check_integer
 
 __all__ = ["bank_conflicts", "vector_width", "wavefronts"]
 
@@ -47,7 +48,7 @@ def vector_width(registers: LinearLayout, shared: LinearLayout, element_bits: in
     >>> vector_width(registers, shared, 32)
     4
     """
-    _check_bits(element_bits)
+    _check(registers, shared, element_bits)
     moves = registers.without_zero_bases("register").invert_and_compose(shared)
     return _vector_width(moves, element_bits)
 
@@ -100,7 +101,7 @@ def bank_conflicts(registers: LinearLayout, shared: LinearLayout, element_bits: 
     >>> bank_conflicts(column, plain, 32), bank_conflicts(column, swizzled, 32)
     (31, 0)
     """
-    _check_bits(element_bits)
+    _check(registers, shared, element_bits)
     moves = registers.without_zero_bases("register").invert_and_compose(shared)
     width = _vector_width(moves, element_bits)
     row = log2(max(1, ROW_BITS // element_bits))
@@ -141,6 +142,7 @@ def wavefronts(addresses: Any, access_bytes: int) -> int:
     >>> wavefronts(np.arange(32) * 16, 16)
     4
     """
+    check_integer(access_bytes, "access_bytes")
     if not is_power_of_two(access_bytes) or access_bytes > MAX_ACCESS_BYTES:
         raise LayoutError(f"An access has 1, 2, 4, 8 or 16 bytes, not {access_bytes}.")
     lanes = np.asarray(addresses, dtype=np.int64)
@@ -160,7 +162,10 @@ def _wavefronts_of_phase(addresses: np.ndarray, access_bytes: int) -> int:
     return int(np.bincount(words % NUM_BANKS).max())
 
 
-def _check_bits(element_bits: int) -> None:
+def _check(registers: Any, shared: Any, element_bits: Any) -> None:
+    for layout in (registers, shared):
+        check_linear(layout, "Bank conflicts are those of linear layouts")
+    check_integer(element_bits, "element_bits")
     if not is_power_of_two(element_bits) or element_bits > MAX_ACCESS_BITS:
         raise LayoutError(
             f"An element has {element_bits} bits; it must be a power of two up to 128."

@@ -109,6 +109,7 @@ class CTALayout:
     @staticmethod
     def single(rank: int) -> CTALayout:
         """Make the layout of one block, no cluster."""
+        integers("rank", [rank])
         return CTALayout((1,) * rank, (1,) * rank, tuple(reversed(range(rank))))
 
     @property
@@ -118,6 +119,8 @@ class CTALayout:
 
     def whole_along(self, dim: int) -> CTALayout:
         """Leave one dim uncut, so that each block holds all of it."""
+        if dim not in range(len(self.cta_order)):
+            raise LayoutError(f"There is no dim {dim!r}; {self} has {len(self.cta_order)}.")
         split = tuple(1 if d == dim else n for d, n in enumerate(self.cta_split_num))
         return CTALayout(self.ctas_per_cga, split, self.cta_order)
 
@@ -134,6 +137,8 @@ class CTALayout:
 
     def shape_of_one(self, shape: Sequence[int]) -> list[int]:
         """Shape of the part that one block holds."""
+        if len(integers("The shape", shape)) != len(self.cta_order):
+            raise LayoutError(f"{self} cuts {len(self.cta_order)} dims; the shape is {[*shape]}.")
         return [max(1, n // split) for n, split in zip(shape, self.cta_split_num, strict=True)]
 
 

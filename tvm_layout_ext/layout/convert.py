@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from ..errors import LayoutError
-from .linear import LinearLayout
+from .linear import LinearLayout, check_linear
 from .swizzle import optimal_swizzle
 
 __all__ = ["Movement", "movement", "scratch_bytes"]
@@ -46,6 +46,8 @@ def movement(src: LinearLayout, dst: LinearLayout) -> Movement:
     >>> movement(rows, same_warps), movement(rows, columns)
     (<Movement.SHUFFLES: 'shuffles'>, <Movement.SHARED: 'shared'>)
     """
+    for layout in (src, dst):
+        check_linear(layout, "A conversion leads between linear layouts")
     source = dst.invert_and_compose(src).without_identity(("block", "warp", "lane", "register"))
     left = set(source.in_dims) | set(source.out_names)
     if not left:

@@ -26,7 +26,7 @@ from .base import (
     set_sizes,
     start,
 )
-from .linear import LinearLayout
+from .linear import LinearLayout, check_linear
 
 __all__ = ["BlockedLayout", "DistributedLinearLayout", "SliceLayout"]
 
@@ -245,7 +245,9 @@ class DistributedLinearLayout(Distributed, Layout):
     shape: Sequence[int]
 
     def __post_init__(self) -> None:
-        set_sizes(self, len(integers("shape", self.shape)), "shape")
+        if not integers("shape", self.shape):
+            raise LayoutError("shape is empty; a layout needs at least one dim.")
+        set_sizes(self, len(self.shape), "shape")
         for name in _BASES.values():
             object.__setattr__(self, name, integer_lists(name, getattr(self, name)))
         _check_lanes(1 << len(self.lane_bases), f"lane_bases {list(self.lane_bases)}")
@@ -253,7 +255,16 @@ class DistributedLinearLayout(Distributed, Layout):
 
     @staticmethod
     def from_linear(linear: LinearLayout) -> DistributedLinearLayout:
-        """Take over a linear layout with inputs register, lane, warp and block."""
+        """Take over a linear layout with inputs register, lane, warp and block.
+
+        Raises
+        ------
+        LayoutError
+            If it is none, or has other inputs.
+        """
+        check_linear(linear, "A distributed layout is made of a linear layout")
+        if not set(linear.in_dims) <= set(INPUTS):
+            raise LayoutError(f"{linear} has other inputs than {', '.join(INPUTS)}.")
         register, lane, warp, block = (linear.basis(name) for name in INPUTS)
         return DistributedLinearLayout(
             register, lane, warp, block, tuple(linear.out_sizes.values())
@@ -266,7 +277,7 @@ class DistributedLinearLayout(Distributed, Layout):
 
     def to_linear(self, shape: Sequence[int]) -> LinearLayout:
         """Map (register, lane, warp, block) to the elements; the shape is the layout's own."""
-        if tuple(shape) != tuple(self.shape):
+        if integers("The shape", shape) != tuple(self.shape):
             raise LayoutError(f"{self} lays out shape {list(self.shape)}, not {list(shape)}.")
         sizes = dict(zip(dim_names(self.rank), self.shape, strict=True))
         bases = {in_dim: getattr(self, name) for in_dim, name in _BASES.items()}

@@ -55,6 +55,7 @@ from ..errors import LayoutError
 from .f2 import Columns
 from .linear_checks import (
     check_known,
+    check_mapping,
     check_permutation,
     check_size,
     check_total,
@@ -64,13 +65,13 @@ from .linear_checks import (
 )
 from .linear_map import Bases, LinearMap
 
-__all__ = ["LinearLayout", "is_power_of_two", "log2"]
+__all__ = ["LinearLayout", "check_linear", "is_power_of_two", "log2"]
 
 
-def _check_linear(other: Any, what: str) -> None:
+def check_linear(other: Any, what: str) -> None:
     """Refuse an operand that is no linear layout."""
     if not isinstance(other, LinearLayout):
-        raise LayoutError(f"{what} of linear layouts needs another one, not {other!r}.")
+        raise LayoutError(f"{what}, not {other!r}.")
 
 
 @dataclass(frozen=True, repr=False)
@@ -154,8 +155,9 @@ class LinearLayout(LinearMap):
         """Send index i to coordinate i * stride; the coordinates between stay unreached."""
         check_size(size, in_dim)
         check_size(stride, "stride")
-        vectors = tuple((stride << i,) for i in range(log2(size)))
-        return LinearLayout(((in_dim, vectors),), ((out_dim, size * stride if size > 1 else 1),))
+        vectors = tuple((int(stride) << i,) for i in range(log2(size)))
+        total = int(size) * int(stride) if size > 1 else 1
+        return LinearLayout(((in_dim, vectors),), ((out_dim, total),))
 
     @staticmethod
     def zeros(size: int, in_dim: str, out_dim: str, out_size: int = 1) -> LinearLayout:
@@ -166,6 +168,7 @@ class LinearLayout(LinearMap):
     @staticmethod
     def identity_of(sizes: Mapping[str, int]) -> LinearLayout:
         """Send each of several dims to itself."""
+        check_mapping(sizes, "sizes")
         result = LinearLayout.empty()
         for name, size in sizes.items():
             result = result * LinearLayout.identity(size, name, name)
@@ -188,7 +191,7 @@ class LinearLayout(LinearMap):
         >>> LinearLayout.identity(4, "lane", "x") * LinearLayout.identity(2, "warp", "x")
         Linear({lane: [[1], [2]], warp: [[4]]}, {x: 8})
         """
-        _check_linear(other, "A product")
+        check_linear(other, "A product of linear layouts needs another one")
         mine, theirs = self.out_sizes, other.out_sizes
         outs = list(dict.fromkeys([*mine, *theirs]))
         sizes = {name: mine.get(name, 1) * theirs.get(name, 1) for name in outs}
@@ -215,7 +218,7 @@ class LinearLayout(LinearMap):
             If ``outer`` is no linear layout, a dim is missing on either side, or it takes fewer
             indices than we produce.
         """
-        _check_linear(outer, "A composition")
+        check_linear(outer, "A composition of linear layouts needs another one")
         if set(self.out_names) != set(outer.in_dims):
             raise LayoutError(
                 f"The outer layout takes {list(outer.in_dims)}, "
@@ -283,6 +286,7 @@ class LinearLayout(LinearMap):
         LayoutError
             If ``outer`` does not reach every coordinate of this layout.
         """
+        check_linear(outer, "A composition of linear layouts needs another one")
         outer = outer.transpose_outs(self.out_names)
         for (name, size), (_, outer_size) in zip(self.out_dims, outer.out_dims, strict=True):
             if size > outer_size:
@@ -308,14 +312,15 @@ class LinearLayout(LinearMap):
 
     def rename_outs(self, names: Mapping[str, str]) -> LinearLayout:
         """Give some output dims other names."""
+        check_mapping(names, "names")
         outs = tuple((names.get(name, name), size) for name, size in self.out_dims)
         return LinearLayout(self.bases, outs)
 
     def reshape_ins(self, sizes: Mapping[str, int]) -> LinearLayout:
         """Split or join input dims, the first dim being the fastest before and after."""
+        check_total(sizes, self.total_in_size, "input")
         for name, size in sizes.items():
             check_size(size, name)
-        check_total(sizes, self.total_in_size, "input")
         vectors = [vector for _, old in self.bases for vector in old]
         bases, at = [], 0
         for name, size in sizes.items():

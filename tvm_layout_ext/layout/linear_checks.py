@@ -12,9 +12,12 @@ import numpy as np
 from ..errors import LayoutError
 
 __all__ = [
+    "Bases",
+    "Sizes",
     "as_indices",
     "check_integer",
     "check_known",
+    "check_mapping",
     "check_names",
     "check_permutation",
     "check_size",
@@ -22,7 +25,12 @@ __all__ = [
     "is_power_of_two",
     "log2",
     "read_bases",
+    "whole_bases",
+    "whole_sizes",
 ]
+
+Bases = tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]
+Sizes = tuple[tuple[str, int], ...]
 
 
 def is_power_of_two(value: int) -> bool:
@@ -32,7 +40,7 @@ def is_power_of_two(value: int) -> bool:
 
 def log2(value: int) -> int:
     """Exponent of a power of two."""
-    return value.bit_length() - 1
+    return int(value).bit_length() - 1
 
 
 def check_integer(value: Any, what: str) -> None:
@@ -43,7 +51,10 @@ def check_integer(value: Any, what: str) -> None:
 
 def as_indices(value: Any, name: str) -> np.ndarray:
     """Make an array of indices; numbers with a fraction are refused, not cut off."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise LayoutError(f"The indices of {name!r} are {value!r}, which is no array.") from None
     if array.size and array.dtype.kind not in "iub":
         raise LayoutError(f"The indices of {name!r} are {array.dtype}; they must be integers.")
     return array.astype(np.int64)
@@ -51,7 +62,7 @@ def as_indices(value: Any, name: str) -> np.ndarray:
 
 def read_bases(
     bases: Mapping[str, Iterable[Sequence[int]]], out_dims: Mapping[str, int] | Sequence[str]
-) -> tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]:
+) -> Bases:
     """Read the arguments of :meth:`LinearLayout.from_bases`."""
     if not isinstance(bases, Mapping):
         raise LayoutError(f"bases is {bases!r}; it must map input dims to vectors.")
@@ -65,10 +76,59 @@ def read_bases(
             raise LayoutError(
                 f"The bases of {name!r} are {vectors!r}; they must be a list of vectors."
             ) from None
-    for name, vectors in rows:
+    return whole_bases(rows)
+
+
+def whole_bases(rows: Iterable[Any]) -> Bases:
+    """Make the numbers of basis vectors Python's own; NumPy's have another text.
+
+    Raises
+    ------
+    LayoutError
+        If one is no integer, or they are not tuples of tuples by name.
+    """
+    try:
+        pairs = [(name, tuple(tuple(vector) for vector in vectors)) for name, vectors in rows]
+    except (TypeError, ValueError):
+        raise LayoutError(f"bases is {rows!r}; it must pair input dims with vectors.") from None
+    for name, vectors in pairs:
         for value in (value for vector in vectors for value in vector):
             check_integer(value, f"A number of a basis vector of {name!r}")
-    return tuple(rows)
+    return tuple(
+        (name, tuple(tuple(map(int, vector)) for vector in vectors)) for name, vectors in pairs
+    )
+
+
+def whole_sizes(sizes: Iterable[Any]) -> Sizes:
+    """Make sizes of output dims Python's own integers.
+
+    Raises
+    ------
+    LayoutError
+        If one is no integer, or they are not paired with names.
+    """
+    try:
+        pairs = [(name, size) for name, size in sizes]
+    except (TypeError, ValueError):
+        raise LayoutError(f"out_dims is {sizes!r}; it must pair output dims with sizes.") from None
+    for name, size in pairs:
+        check_integer(size, f"The size of {name!r}")
+    return tuple((name, int(size)) for name, size in pairs)
+
+
+def check_mapping(sizes: Any, what: str) -> None:
+    """Refuse what does not map names."""
+    if not isinstance(sizes, Mapping):
+        raise LayoutError(f"{what} is {sizes!r}; it must map names of dims.")
+
+
+def check_name_list(names: Any, side: str) -> None:
+    """Refuse what does not list names."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise LayoutError(f"The {side} dims are {names!r}; they must be a list of names.")
+    for name in names:
+        if not isinstance(name, str):
+            raise LayoutError(f"The {side} dims {list(names)} hold {name!r}, which is no name.")
 
 
 def check_size(size: int, what: str) -> None:
@@ -89,6 +149,7 @@ def check_names(names: Sequence[Any], side: str) -> None:
 
 def check_known(names: Sequence[str], known: Sequence[str], side: str) -> None:
     """Refuse names that the layout does not have."""
+    check_name_list(names, side)
     for name in names:
         if name not in known:
             raise LayoutError(f"There is no {side} dim {name!r}; there are {list(known)}.")
@@ -96,12 +157,16 @@ def check_known(names: Sequence[str], known: Sequence[str], side: str) -> None:
 
 def check_permutation(names: Sequence[str], known: Sequence[str], side: str) -> None:
     """Refuse names that are not those of the layout in some order."""
+    check_name_list(names, side)
     if sorted(names) != sorted(known):
         raise LayoutError(f"{list(names)} is no permutation of the {side} dims {list(known)}.")
 
 
 def check_total(sizes: Mapping[str, int], total: int, side: str) -> None:
     """Refuse sizes that do not make up a space."""
+    check_mapping(sizes, f"The {side} sizes")
+    for name, size in sizes.items():
+        check_integer(size, f"The size of {name!r}")
     if prod(sizes.values()) != total:
         raise LayoutError(
             f"The sizes {dict(sizes)} multiply to {prod(sizes.values())}, "

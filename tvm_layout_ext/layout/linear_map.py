@@ -12,12 +12,19 @@ import numpy as np
 
 from ..errors import LayoutError
 from .f2 import Columns, combine
-from .linear_checks import as_indices, check_integer, check_names, is_power_of_two, log2
+from .linear_checks import (
+    Bases,
+    Sizes,
+    as_indices,
+    check_integer,
+    check_names,
+    is_power_of_two,
+    log2,
+    whole_bases,
+    whole_sizes,
+)
 
 __all__ = ["Bases", "LinearMap", "Sizes"]
-
-Bases = tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]
-Sizes = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,10 +38,11 @@ class LinearMap:
     out_dims: Sizes
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "bases", whole_bases(self.bases))
+        object.__setattr__(self, "out_dims", whole_sizes(self.out_dims))
         check_names([name for name, _ in self.bases], "input")
         check_names([name for name, _ in self.out_dims], "output")
         for name, size in self.out_dims:
-            check_integer(size, f"The size of {name!r}")
             if not is_power_of_two(size):
                 raise LayoutError(f"Output dim {name!r} has size {size}, not a power of two.")
         for name, vectors in self.bases:
@@ -48,7 +56,6 @@ class LinearMap:
                 f"but there are {len(self.out_dims)} output dims."
             )
         for value, (out, size) in zip(vector, self.out_dims, strict=True):
-            check_integer(value, f"A number of a basis vector of {name!r}")
             if not 0 <= value < size:
                 raise LayoutError(
                     f"A basis vector of {name!r} has {value} for output dim {out!r}, "
@@ -152,7 +159,8 @@ class LinearMap:
         Raises
         ------
         LayoutError
-            As :meth:`apply` does, and if a coordinate may need more than 63 bits.
+            As :meth:`apply` does, and if a coordinate may need more than 63 bits or the arrays do
+            not broadcast.
         """
         self._check_given(indices)
         arrays = {name: as_indices(indices[name], name) for name in self.in_dims}
@@ -162,7 +170,13 @@ class LinearMap:
         for name, size in self.in_sizes.items():
             if arrays[name].size and not 0 <= arrays[name].min() <= arrays[name].max() < size:
                 raise LayoutError(f"Some indices of {name!r} are not in [0, {size}).")
-        shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
+        try:
+            shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
+        except ValueError:
+            shapes = {name: array.shape for name, array in arrays.items()}
+            raise LayoutError(
+                f"Indices of shapes {shapes} do not broadcast against each other."
+            ) from None
         result = {name: np.zeros(shape, dtype=np.int64) for name in self.out_names}
         for name, vectors in self.bases:
             for bit, vector in enumerate(vectors):

@@ -7,7 +7,7 @@ from math import prod
 
 from ..errors import LayoutError
 from .banks import ROW_BITS
-from .base import check_power_of_two
+from .base import check_power_of_two, integers
 from .shared import NVMMASharedLayout, SwizzledSharedLayout
 
 __all__ = ["shared_for_mma_sync", "shared_for_wgmma", "wgmma_order"]
@@ -109,6 +109,8 @@ def wgmma_order(
     >>> wgmma_order(1, [1, 0], 16), wgmma_order(1, [1, 0], 8)
     ((1, 0), (0, 1))
     """
+    check_power_of_two("element_bits", element_bits, 8, 64)
+    _check_operand(operand_index, [1, 1], order)
     if element_bits == 16:
         return tuple(order)
     k_is_last = (operand_index == 0) != transposed
@@ -116,8 +118,10 @@ def wgmma_order(
 
 
 def _check_operand(operand_index: int, shape: Sequence[int], order: Sequence[int]) -> None:
-    if operand_index not in (0, 1):
+    if type(operand_index) is not int or operand_index not in (0, 1):
         raise LayoutError(f"operand_index is {operand_index}; it must be 0 (A) or 1 (B).")
+    integers("The shape", shape)
+    integers("order", order)
     if not shape or sorted(order) != list(range(len(shape))):
         raise LayoutError(f"order {list(order)} is no permutation of the dims of {list(shape)}.")
     for size in shape:

@@ -21,6 +21,8 @@ __all__ = ["Cell", "Grid", "bank_grids", "hardware_grids", "is_shared", "tensor_
 
 #: A vector is folded into rows of this many elements.
 FOLD = 32
+#: Four times the places of a 256x256 tensor; more would be no picture any more.
+MOST_CELLS = 1 << 18
 #: Of an element held many times, so many holders are named.
 NAMED_COPIES = 4
 
@@ -123,7 +125,7 @@ def bank_grids(layout: Layout, shape: Sequence[int], element_bits: int) -> list[
     Raises
     ------
     LayoutError
-        If the layout is one of registers.
+        If the layout is one of registers, or has more than 2^18 places, gaps included.
     """
     linear = layout.to_linear(shape)
     if not is_shared(linear):
@@ -137,6 +139,11 @@ def _memory(
 ) -> Grid:
     offsets = np.arange(linear.in_sizes["offset"])
     places = layout.padded_offset(offsets)
+    if blocks * int(places[-1]) >= MOST_CELLS:
+        raise LayoutError(
+            f"A picture of {blocks * (int(places[-1]) + 1)} places is too large; {MOST_CELLS} is "
+            "the most."
+        )
     elements = np.stack([*linear.apply_arrays(offset=offsets, block=block).values()], axis=1)
     width = max(1, NUM_BANKS * 32 // element_bits)
     rows: list[list[Cell | None]] = [[None] * width for _ in range(int(places[-1]) // width + 1)]

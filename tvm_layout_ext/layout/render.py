@@ -10,6 +10,7 @@ from .banks import MAX_ACCESS_BITS
 from .linear import is_power_of_two
 from .page import as_page
 from .picture import (
+    MOST_CELLS,
     Grid,
     bank_grids,
     count_cells,
@@ -29,8 +30,6 @@ VIEWS: dict[str, Callable[[Layout, Sequence[int], int], list[Grid]]] = {
     "hardware": hardware_grids,
     "bank": bank_grids,
 }
-#: More places than a 256x256 tensor has would be no picture any more.
-MOST_CELLS = 1 << 18
 #: From this size on, neighbours that continue each other are drawn as one box.
 MERGE_FROM = 1024
 
@@ -74,9 +73,9 @@ def render(
     LayoutError
         If kind, view or element_bits is unknown, or the picture would have more than 2^18 cells.
     """
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise LayoutError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}.")
-    if view not in VIEWS:
+    if not isinstance(view, str) or view not in VIEWS:
         raise LayoutError(f"view is {view!r}; it must be one of {', '.join(VIEWS)}.")
     bits = getattr(layout, "element_bitwidth", 32) if element_bits is None else element_bits
     if not isinstance(bits, int) or not is_power_of_two(bits) or not 8 <= bits <= MAX_ACCESS_BITS:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from ..errors import LayoutError
 from .base import (
     ClusteredLayout,
@@ -30,6 +28,10 @@ from .linear import LinearLayout, is_power_of_two, log2
 __all__ = ["NVMMASharedLayout", "PaddedSharedLayout", "SwizzledSharedLayout"]
 
 INPUTS = ("offset", "block")
+#: TMA moves tensors of at most so many dims.
+MOST_TMA_DIMS = 5
+#: No interval or padding can be longer: shared memory has less than 2^18 bytes.
+LONGEST_GAP = 1 << 18
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,7 +125,7 @@ class NVMMASharedLayout(ClusteredLayout):
     element_bitwidth : int
         8, 16, 32 or 64.
     rank : int
-        Number of dims; outer dims are flattened to rows.
+        Number of dims, at most the 5 of TMA; outer dims are flattened to rows.
     transposed : bool
         The contiguous dim is the first instead of the last.
     ctas_per_cga, cta_split_num, cta_order : sequence of int, optional
@@ -165,8 +167,12 @@ class NVMMASharedLayout(ClusteredLayout):
                 f"swizzle_byte_width is {self.swizzle_byte_width}; the hardware has 0, 32, 64, 128."
             )
         check_power_of_two("element_bitwidth", self.element_bitwidth, 8, 64)
-        if not isinstance(self.rank, int) or self.rank < (2 if self.swizzle_byte_width else 1):
-            raise LayoutError(f"rank is {self.rank}; a swizzle needs 2 dims or more, plain rows 1.")
+        least = 2 if self.swizzle_byte_width else 1
+        if type(self.rank) is not int or not least <= self.rank <= MOST_TMA_DIMS:
+            raise LayoutError(
+                f"rank is {self.rank!r}; a swizzle needs 2 dims or more, plain rows 1, and TMA has "
+                f"{MOST_TMA_DIMS} at most."
+            )
         if not isinstance(self.transposed, bool):
             raise LayoutError(f"transposed is {self.transposed!r}; it must be True or False.")
         self._set_cluster(self.rank)
@@ -240,7 +246,7 @@ class PaddedSharedLayout(ClusteredLayout):
     Attributes
     ----------
     interval_padding_pairs : sequence of (int, int)
-        Interval and padding, in elements; several pairs add up.
+        Interval and padding, in elements, powers of two up to 2^18; several pairs add up.
     order : sequence of int
         The dims, the contiguous one first.
     ctas_per_cga, cta_split_num, cta_order : sequence of int, optional
@@ -275,6 +281,11 @@ class PaddedSharedLayout(ClusteredLayout):
                 raise LayoutError(
                     f"Interval {interval} and padding {padding} must be powers of two."
                 )
+            if max(interval, padding) > LONGEST_GAP:
+                raise LayoutError(
+                    f"Interval {interval} and padding {padding} must be at most {LONGEST_GAP}; "
+                    "shared memory holds less."
+                )
         if len({interval for interval, _ in pairs}) != len(pairs):
             raise LayoutError(f"interval_padding_pairs {list(pairs)} repeats an interval.")
         object.__setattr__(self, "interval_padding_pairs", tuple(sorted(pairs)))
@@ -305,7 +316,7 @@ class PaddedSharedLayout(ClusteredLayout):
     def allocated_elements(self, shape: Sequence[int]) -> int:
         """Elements of one block's allocation: up to its last element, no gap after it."""
         last = prod(self.cta_layout.shape_of_one(shape)) - 1
-        return int(self.padded_offset(np.int64(last))) + 1
+        return int(self.padded_offset(last)) + 1
 
 
 def _at(rank: int, values: dict[int, int]) -> tuple[int, ...]:

@@ -22,7 +22,8 @@ from collections.abc import Iterable, Sequence
 from ..errors import LayoutError
 from .banks import BANK_BITS, MAX_ACCESS_BITS, ROW_BITS, lanes_of_phase_log2
 from .f2 import complement, intersection
-from .linear import LinearLayout, is_power_of_two, log2
+from .linear import LinearLayout, check_linear, is_power_of_two, log2
+from .linear_checks import check_integer
 
 __all__ = ["optimal_swizzle", "swizzle_conflicts"]
 
@@ -64,6 +65,9 @@ def optimal_swizzle(src: LinearLayout, dst: LinearLayout, element_bits: int) -> 
     >>> swizzle_conflicts(swizzle, rows, columns, 32)
     (0, 0)
     """
+    for layout in (src, dst):
+        check_linear(layout, "A swizzle serves linear layouts")
+    check_integer(element_bits, "element_bits")
     if not is_power_of_two(element_bits) or element_bits > MAX_ACCESS_BITS:
         raise LayoutError(f"An element of {element_bits} bits cannot be moved at once.")
     if src.out_dims != dst.out_dims or src.flat_basis("block") != dst.flat_basis("block"):

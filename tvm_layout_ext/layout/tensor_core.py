@@ -143,8 +143,8 @@ class DotOperandLayout(Distributed, Layout):
                 f"The parent of a dot operand is {self.parent}; it must be an NVMMADistributed "
                 "layout or a Blocked layout of rank 2."
             )
-        elif self.k_width != 0:
-            raise LayoutError(f"k_width is {self.k_width}; with a Blocked parent it must be 0.")
+        elif type(self.k_width) is not int or self.k_width != 0:
+            raise LayoutError(f"k_width is {self.k_width!r}; with a Blocked parent it must be 0.")
 
     @property
     def rank(self) -> int:
