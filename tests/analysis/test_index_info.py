@@ -229,6 +229,19 @@ def test_sums_that_may_wrap_keep_only_aligned_runs() -> None:
     assert analyse(N.astype("int64") + J.astype("int64")).contiguity == (1, 128)
 
 
+def test_sums_of_64_bits_without_bounds_may_wrap_too() -> None:
+    """TVM ends bounds at 2^63 - 1: a sum of what has none looked as if it stayed in its type."""
+    column, unsigned = J.astype("int64"), tirx.Var("unsigned", "uint64")
+
+    assert analyse(LONG + column).contiguity == (1, 1)
+    assert analyse(LONG * 8 + column).contiguity == (1, 8)
+    assert analyse(unsigned.astype("int64") + column).contiguity == (1, 1)
+    assert analyse(tirx.Ramp(LONG, tirx.IntImm("int64", 1), 4)).contiguity == (1, 1, 1)
+    axes = [(ROW, tvm.ir.Range(0, 32)), (J, tvm.ir.Range(0, 128))]
+    bounded = IndexAnalyzer(axes, {LONG: tvm.ir.Range(0, tirx.IntImm("int64", 1 << 62))})
+    assert bounded.info(LONG + column).contiguity == (1, 128)
+
+
 def test_symbolic_extents_are_long() -> None:
     info = IndexAnalyzer([(J, tvm.ir.Range(0, N))]).info(J)
 

@@ -69,6 +69,8 @@ _COMPARISONS: dict[type, str] = {
     tirx.NE: "ne",
 }
 _TRUNCATING = (tirx.Div, tirx.Mod)
+#: What TVM's bounds call infinity, and a number that no type holds.
+LAST_BOUND, BEYOND = (1 << 63) - 1, 1 << 64
 
 
 class IndexAnalyzer:
@@ -384,8 +386,11 @@ class IndexAnalyzer:
             found = self._analyzer.const_int_bound(node)
         except tvm.error.InternalError:
             # It refuses a division by the constant 0 wherever it meets one.
-            return -BIG, BIG
-        return found.min_value, found.max_value
+            return -BEYOND, BEYOND
+        # Bounds at the ends of 64 bits stand for infinity: sums beyond them would wrap, too.
+        least = found.min_value if found.min_value > -LAST_BOUND else -BEYOND
+        most = found.max_value if found.max_value < LAST_BOUND else BEYOND
+        return least, most
 
 
 _HANDLERS: dict[type, Callable[[IndexAnalyzer, Any], AxisInfo]] = {
