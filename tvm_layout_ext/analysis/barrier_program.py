@@ -6,16 +6,21 @@ the arena and the bytes in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from .index_terms import Symbol, Term
 
 __all__ = ["ATOMIC", "READ", "WRITE", "Access", "Loop", "Node", "Program", "Sync"]
 
 READ, WRITE, ATOMIC = "read", "write", "atomic"
+#: Executions of a loop up to which its bounds are evaluated.
+_MOST_CASES = 1 << 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +43,48 @@ class Loop:
     def trips(self) -> int | None:
         """Number of iterations, if it is a constant."""
         return self.extent.constant() if self.extent is not None else None
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it begins and ends at constants."""
+        return (
+            self.start is not None and self.start.constant() is not None and self.trips is not None
+        )
+
+    def bounds(self) -> tuple[Term, Term]:
+        """The conditions that begin and end it; it must have some."""
+        assert self.start is not None
+        assert self.extent is not None
+        variable = Term("symbol", leaf=self.symbol)
+        end = Term("Add", (self.start, self.extent))
+        return Term("LE", (self.start, variable)), Term("LT", (variable, end))
+
+    def values(self, outer: Mapping[Symbol, range | None]) -> range | None:
+        """Values that its variable has in any execution, if they are bounded.
+
+        Parameters
+        ----------
+        outer : mapping
+            The same of the loops around it.
+        """
+        if self.start is None or self.extent is None:
+            return None
+        start, trips = self.start.constant(), self.trips
+        if start is not None and trips is not None:
+            return range(start, start + trips)
+        symbols = sorted(self.start.symbols | self.extent.symbols, key=lambda s: s.name)
+        ranges = [outer.get(s, s.whole) for s in symbols]
+        known = [one for one in ranges if one is not None]
+        cases = prod(map(len, known))
+        if len(known) < len(ranges) or cases > _MOST_CASES:
+            return None
+        if not cases:
+            return range(0)
+        grid = np.meshgrid(*known, indexing="ij")
+        at = dict(zip(symbols, (axis.reshape(-1) for axis in grid), strict=True))
+        starts = np.broadcast_to(self.start.value(at), (cases,))
+        ends = starts + self.extent.value(at)
+        return range(int(starts.min()), int(ends.max()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +137,31 @@ class Access:
                 bounds = [term for term in (loop.start, loop.extent) if term is not None]
                 todo += [symbol for term in bounds for symbol in term.symbols]
         return frozenset(found)
+
+    @cached_property
+    def guard_loops(self) -> frozenset[Loop]:
+        """Loops that the conditions depend on, or the bounds of its loops."""
+        used = frozenset().union(*(guard.symbols for guard in self.guards))
+        return frozenset(loop for loop in self.loops if loop.symbol in used)
+
+    @cached_property
+    def ranges(self) -> dict[Symbol, range | None]:
+        """Values of the variables of its loops; None of a loop that is not bounded."""
+        found: dict[Symbol, range | None] = {}
+        for loop in self.loops:
+            found[loop.symbol] = loop.values(found)
+        return found
+
+    @cached_property
+    def guards(self) -> tuple[Term, ...]:
+        """The conditions, and for each loop whose bounds differ from time to time, these."""
+        bounds = [
+            bound
+            for loop in self.loops
+            if self.ranges[loop.symbol] is not None and not loop.is_constant
+            for bound in loop.bounds()
+        ]
+        return (*self.conditions, *bounds)
 
 
 @dataclass(frozen=True)

@@ -11,87 +11,39 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
-from math import lcm, prod
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ..hardware import WARP_SIZE
-from .barrier_program import Access, Loop, Program
-from .index_terms import UNKNOWN, Symbol, Term, Uncertain
+from .barrier_program import Access, Program
+from .footprint_side import FEW, LOOSE_AXIS, Relation, Side, sides, spelled_out, values_of
+from .index_terms import Symbol, Term, Uncertain
 
-__all__ = ["Footprints", "Relation"]
+__all__ = ["Footprints"]
 
-#: Values of a symbol that are all tried even where its period is shorter.
-_FEW = 16
-#: Values of a symbol, and touched granules of an access, up to which they are enumerated.
-_MOST_VALUES, _MOST_TOUCHES, _MOST_CASES = 1 << 12, 1 << 22, 1 << 10
+#: Touched granules of an access, and cases, up to which they are enumerated.
+_MOST_TOUCHES, _MOST_CASES = 1 << 22, 1 << 10
 _NOBODY, _MANY = -1, -2
 _TAGS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
-#: Loops, and how many iterations; None if that can be any number.
-Distances = tuple[tuple[Loop, int | None], ...]
-
 
 @dataclass(frozen=True)
-class Relation:
-    """How far apart in time an earlier and a later access are.
+class _Case:
+    """Values of what both sides see alike.
 
     Attributes
     ----------
-    at : Distances
-        Loops around the later access: the iteration that it is in, counted from the earlier
-        access's iteration of the same execution, or else from the first.
-    left : Distances
-        Loops around the earlier access that have ended since: iterations before the last.
+    known : mapping of Symbol to (int, int)
+        A value, and how far apart others are that it stands for, or 0.
     """
 
-    at: Distances = ()
-    left: Distances = ()
+    known: Mapping[Symbol, tuple[int, int]]
 
-    def among(self, loops: frozenset[Loop]) -> Relation:
-        """Restrict it to the given loops."""
-        return Relation(
-            tuple(pair for pair in self.at if pair[0] in loops),
-            tuple(pair for pair in self.left if pair[0] in loops),
-        )
-
-
-@dataclass(frozen=True)
-class _Side:
-    """An access with what is known about its loops.
-
-    Attributes
-    ----------
-    access : Access
-    shifts : dict of Symbol to int
-        Loops that both sides are in: what is added to their common value.
-    stands : dict of Symbol to Term
-        Loops whose iteration is known.
-    """
-
-    access: Access
-    shifts: Mapping[Symbol, int]
-    stands: Mapping[Symbol, Term]
-
-    @cached_property
-    def symbols(self) -> frozenset[Symbol]:
-        """Symbols that the address depends on, known iterations written out."""
-        assert self.access.offset is not None
-        return self.closure(self.access.offset)
-
-    def closure(self, term: Term) -> frozenset[Symbol]:
-        """Symbols that a term depends on, known iterations written out."""
-        found: set[Symbol] = set()
-        for symbol in term.symbols:
-            meant = self.stands.get(symbol)
-            found |= {symbol} if meant is None else self.closure(meant)
-        return frozenset(found)
-
-    def period(self, symbol: Symbol) -> int | None:
-        """Period of the address in a symbol."""
-        assert self.access.offset is not None
-        return self.access.offset.period(symbol, self.stands)
+    def shifted(self, shifts: Mapping[Symbol, int]) -> _Case:
+        """The values some iterations later."""
+        return _Case({s: (v + shifts.get(s, 0), step) for s, (v, step) in self.known.items()})
 
 
 @dataclass
@@ -134,79 +86,91 @@ class Footprints:
         if who != "all" and self.threads == 1:
             return False
         loops = earlier.index_loops | later.index_loops
-        relation = relation.among(loops) if loops else Relation()
-        key = (earlier, later, relation, who)
+        met = self._remembered(earlier, later, relation.among(loops), who, thorough=False)
+        guards = earlier.guard_loops | later.guard_loops
+        if not met or not (earlier.guards or later.guards):
+            return met
+        # What conditions rule out takes longer to see.
+        relation = relation.among(loops | guards)
+        met = self._remembered(earlier, later, relation, who, thorough=True)
+        return True if met is None else met
+
+    def _remembered(
+        self, earlier: Access, later: Access, relation: Relation, who: str, *, thorough: bool
+    ) -> bool | None:
+        key = (earlier, later, relation, who, thorough)
         if key not in self._met:
+            compare = self._compare_thoroughly if thorough else self._compare
             try:
-                self._met[key] = self._compare(earlier, later, relation, who)
+                self._met[key] = compare(earlier, later, relation, who)
             except Uncertain:
                 self._met[key] = None
         return self._met[key]
 
     def _compare(self, earlier: Access, later: Access, relation: Relation, who: str) -> bool:
+        """Compare by conditions that the addresses' own values decide."""
         if earlier.offset is None or later.offset is None or not self.threads:
             raise Uncertain("address")
-        first, second = _sides(earlier, later, relation)
+        first, second = sides(earlier, later, relation)
+        shared = _shared(first, second)
         return any(
-            self._overlap(
-                self._print(first, known), self._print(second, _shifted(second, known)), who
-            )
-            for known in self._cases(first, second)
+            self._meet_in(case, first, second, who, thorough=False)
+            for case in _cases(shared, (first, second))
         )
 
-    def _cases(self, *sides: _Side) -> Iterator[dict[Symbol, int]]:
-        """Every value that makes a difference of what both sides see alike."""
-        shared = sorted(
-            {s for side in sides for s in side.symbols if not s.thread.startswith("threadIdx")}
-            - {s for side in sides for s in _free(side)},
-            key=lambda s: s.name,
-        )
-        if any(symbol.varies for symbol in shared):
-            raise Uncertain("a value that differs from thread to thread")
-        loops = {loop.symbol: loop for side in sides for loop in side.access.loops}
-        ranges = [_values(s, loops.get(s), sides) for s in shared]
-        if prod(map(len, ranges)) > _MOST_CASES:
-            raise Uncertain("too many cases")
-        # Loops of which every iteration is tried: none may be beyond the last.
-        whole = {
-            s: values
-            for s, values in zip(shared, ranges, strict=True)
-            if s in loops and values == _range(s, loops[s])
-        }
-        for values in product(*ranges):
-            known = dict(zip(shared, values, strict=True))
-            if not any(
-                known[s] + side.shifts.get(s, 0) not in w
-                for s, w in whole.items()
-                for side in sides
-            ):
-                yield known
+    def _compare_thoroughly(
+        self, earlier: Access, later: Access, relation: Relation, who: str
+    ) -> bool:
+        """Compare by all conditions, and by iterations that are far apart one by one."""
+        for exact in spelled_out(relation):
+            first, second = sides(earlier, later, exact)
+            shared = _shared(first, second)
+            shared += _shared_by_guards(first, second, shared)
+            for case in _cases(shared, (first, second)):
+                if all(
+                    self._meet_in(case, first, second, who, thorough=thorough)
+                    for thorough in (False, True)
+                ):
+                    return True
+        return False
 
-    def _print(self, side: _Side, known: Mapping[Symbol, int]) -> tuple[Any, Any]:
+    def _meet_in(self, case: _Case, first: Side, second: Side, who: str, *, thorough: bool) -> bool:
+        return self._overlap(
+            self._print(first, case, thorough),
+            self._print(second, case.shifted(second.shifts), thorough),
+            who,
+        )
+
+    def _print(self, side: Side, case: _Case, thorough: bool) -> tuple[Any, Any]:
         """Granules that an access touches, and the threads that do so, as flat arrays."""
-        mine = tuple((s, known[s]) for s in sorted(side.symbols & known.keys(), key=id))
+        used = side.symbols | side.guard_symbols
+        mine = tuple((s, *case.known[s]) for s in sorted(used & case.known.keys(), key=id))
         stands = tuple((s, _text(t)) for s, t in side.stands.items())
-        key = (side.access, mine, stands)
+        key = (side.access, mine, stands, thorough)
         if key not in self._prints:
-            self._prints[key] = self._touched(side, dict(mine))
+            self._prints[key] = self._touched(side, case, thorough)
         return self._prints[key]
 
-    def _touched(self, side: _Side, known: Mapping[Symbol, int]) -> tuple[Any, Any]:
+    def _touched(self, side: Side, case: _Case, thorough: bool) -> tuple[Any, Any]:
         access, granule = side.access, self.program.granule
         assert access.offset is not None
-        values = self._arrays(side, known)
+        values, steps = self._arrays(side, case)
         offset = access.offset.value(values)
         active: Any = np.bool_(True)
-        for condition in access.conditions:
-            if side.closure(condition) <= values.keys() and _is_exact(side, condition):
-                active = active & np.asarray(condition.value(values), bool)
-        steps = access.size // granule
+        decided, others = side.divided(steps)
+        if thorough and not others:
+            return self._print(side, case, False)
+        for condition in decided:
+            active = active & np.asarray(condition.value(values), bool)
+        if thorough:
+            active = active & side.possible(others, values, steps)
+        width = access.size // granule
         threads = np.arange(self.threads)
         shape = np.broadcast_shapes(np.shape(offset), np.shape(active), threads.shape)
-        if prod(shape) * steps > _MOST_TOUCHES:
+        if prod(shape) * width > _MOST_TOUCHES:
             raise Uncertain("too many addresses")
         first = np.broadcast_to(offset, shape) // granule
-        cells = first[..., None] + np.arange(steps)
+        cells = first[..., None] + np.arange(width)
         who = np.broadcast_to(threads, shape)[..., None]
         active = np.broadcast_to(active, shape)[..., None]
         end = self.program.arenas[access.arena] // granule
@@ -214,28 +178,27 @@ class Footprints:
         keep = active & (cells >= 0) & (cells < end)
         return cells[keep], np.broadcast_to(who, cells.shape)[keep]
 
-    def _arrays(self, side: _Side, known: Mapping[Symbol, int]) -> dict[Symbol, Any]:
-        """Values of all symbols of a side, loops and threads along axes of their own."""
-        free = sorted(_free(side) & side.symbols, key=lambda s: s.name)
-        loops = {loop.symbol: loop for loop in side.access.loops}
-        depth = len(free) + 2
-        values: dict[Symbol, Any] = {s: np.int64(v) for s, v in known.items()}
-        numbers = np.arange(self.threads).reshape([1] * (depth - 1) + [-1])
+    def _arrays(self, side: Side, case: _Case) -> tuple[dict[Symbol, Any], dict[Symbol, int]]:
+        """Values of all symbols of a side, loops and threads along axes of their own.
+
+        Also which of them stand for others, by how far these are apart.
+        """
+        values: dict[Symbol, Any] = {s: np.int64(v) for s, (v, _) in case.known.items()}
+        steps = {s: step for s, (_, step) in case.known.items()}
+        numbers = np.arange(self.threads).reshape([1] * (side.depth - 1) + [-1])
         stride = 1
         for tag in _TAGS:
             extent = self.program.threads.get(tag, 1)
             if tag in self.program.symbols:
-                values[self.program.symbols[tag]] = numbers // stride % extent
+                symbol = self.program.symbols[tag]
+                values[symbol], steps[symbol] = numbers // stride % extent, 0
             stride *= extent
-        for axis, symbol in enumerate(free, start=1):
-            shape = [1] * depth
+        for axis, symbol in enumerate(side.axes, start=LOOSE_AXIS + 1):
+            shape = [1] * side.depth
             shape[axis] = -1
-            values[symbol] = np.asarray(_values(symbol, loops[symbol], (side,))).reshape(shape)
-        for loop in side.access.loops:
-            meant = side.stands.get(loop.symbol)
-            if meant is not None and side.closure(meant) <= values.keys():
-                values[loop.symbol] = meant.value(values)
-        return values
+            every, steps[symbol] = values_of(symbol, (side,))
+            values[symbol] = np.asarray(every).reshape(shape)
+        return side.with_known(values), steps
 
     def _overlap(self, first: tuple[Any, Any], second: tuple[Any, Any], who: str) -> bool:
         # Footprints are kept, so that their arrays tell them apart.
@@ -274,80 +237,56 @@ class Footprints:
         return self._owners[key]
 
 
-def _sides(earlier: Access, later: Access, relation: Relation) -> tuple[_Side, _Side]:
-    left = dict(relation.left)
-    common: dict[Symbol, int] = {}
-    first = {
-        loop.symbol: _plus(loop.start, loop.extent, -1 - n)
-        for loop, n in left.items()
-        if n is not None and loop.start is not None and loop.extent is not None
-    }
-    second = {}
-    for loop, n in relation.at:
-        if n is None or loop not in later.loops:
+def _shared(*compared: Side) -> list[Symbol]:
+    """What both sides see alike, of what their addresses depend on."""
+    used = {s for side in compared for s in side.symbols if not s.thread.startswith("threadIdx")}
+    found = sorted(
+        used - frozenset().union(*(side.free for side in compared)), key=lambda s: s.name
+    )
+    if any(symbol.varies for symbol in found):
+        raise Uncertain("a value that differs from thread to thread")
+    return found
+
+
+def _shared_by_guards(first: Side, second: Side, shared: Sequence[Symbol]) -> list[Symbol]:
+    """What else both sides see alike that conditions depend on, as far as few cases come of it."""
+    both = (first.symbols | first.guard_symbols) & (second.symbols | second.guard_symbols)
+    both -= first.free | second.free | frozenset(shared)
+    found: list[Symbol] = []
+    cases = prod(len(values_of(symbol, (first, second))[0]) for symbol in shared)
+    for symbol in sorted(both, key=lambda s: s.name):
+        whole = first.whole(symbol)
+        if symbol.varies or symbol.thread.startswith("threadIdx") or whole is None:
             continue
-        if loop in earlier.loops and loop not in left:
-            common[loop.symbol] = n
-        elif loop.start is not None:
-            second[loop.symbol] = _plus(loop.start, None, n)
-    return _Side(earlier, dict.fromkeys(common, 0), first), _Side(later, common, second)
+        if 0 < len(whole) <= FEW and cases * len(whole) <= _MOST_CASES:
+            found.append(symbol)
+            cases *= len(whole)
+    return found
 
 
-def _plus(start: Term, more: Term | None, number: int) -> Term:
-    total = start if more is None else Term("Add", (start, more))
-    return Term("Add", (total, Term("const", leaf=number)))
+def _cases(shared: Sequence[Symbol], compared: Sequence[Side]) -> Iterator[_Case]:
+    """Every value that makes a difference of what both sides see alike."""
+    ranges = [values_of(symbol, compared) for symbol in shared]
+    if prod(len(values) for values, _ in ranges) > _MOST_CASES:
+        raise Uncertain("too many cases")
+    loops = frozenset().union(*(side.access.ranges for side in compared))
+    # Loops of which every iteration is tried: none may be beyond the last.
+    whole = {
+        s: values
+        for s, (values, step) in zip(shared, ranges, strict=True)
+        if s in loops and step == 0
+    }
+    steps = [step for _, step in ranges]
+    for values in product(*(values for values, _ in ranges)):
+        known = dict(zip(shared, zip(values, steps, strict=True), strict=True))
+        if not any(
+            known[s][0] + side.shifts.get(s, 0) not in w
+            for s, w in whole.items()
+            for side in compared
+        ):
+            yield _Case(known)
 
 
 def _text(term: Term) -> Any:
     """What tells terms of loop bounds apart."""
     return (term.op, term.leaf, tuple(_text(arg) for arg in term.args))
-
-
-def _free(side: _Side) -> set[Symbol]:
-    """Loops of which every iteration counts."""
-    return {loop.symbol for loop in side.access.loops} - side.shifts.keys() - side.stands.keys()
-
-
-def _shifted(side: _Side, known: Mapping[Symbol, int]) -> dict[Symbol, int]:
-    return {s: v + side.shifts.get(s, 0) for s, v in known.items()}
-
-
-def _is_exact(side: _Side, condition: Term) -> bool:
-    """Whether the loops of a condition take all their values, not just one period."""
-    loops = {loop.symbol: loop for loop in side.access.loops}
-    used = side.closure(condition)
-    return all(
-        s.thread in _TAGS
-        or (_range(s, loops.get(s)) is not None and _takes_all(s, loops.get(s), (side,)))
-        for s in used
-    )
-
-
-def _range(symbol: Symbol, loop: Loop | None) -> range | None:
-    """All values of a symbol, if they are known."""
-    if loop is None:
-        return range(symbol.extent) if symbol.extent else None
-    if loop.start is None or loop.trips is None:
-        return None
-    start = loop.start.constant()
-    return None if start is None else range(start, start + loop.trips)
-
-
-def _takes_all(symbol: Symbol, loop: Loop | None, sides: Sequence[_Side]) -> bool:
-    return _values(symbol, loop, sides) == _range(symbol, loop)
-
-
-def _values(symbol: Symbol, loop: Loop | None, sides: Sequence[_Side]) -> range:
-    """Values of a symbol that make a difference to addresses."""
-    if symbol is UNKNOWN:
-        raise Uncertain(symbol.name)
-    whole = _range(symbol, loop)
-    if whole is not None and len(whole) <= _FEW:
-        return whole
-    periods = [side.period(symbol) for side in sides if symbol in side.symbols]
-    period = lcm(*(p for p in periods if p is not None))
-    if None not in periods and period <= _MOST_VALUES and (whole is None or period < len(whole)):
-        return range(period)
-    if whole is None or len(whole) > _MOST_VALUES:
-        raise Uncertain(symbol.name)
-    return whole

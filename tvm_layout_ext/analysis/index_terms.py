@@ -46,6 +46,11 @@ class Symbol:
     varies: bool = False
     extent: int = 0
 
+    @property
+    def whole(self) -> range | None:
+        """All values of a thread or block index, if they are known."""
+        return range(self.extent) if self.extent else None
+
 
 #: What a load or an unknown call gives.
 UNKNOWN = Symbol("unknown", varies=True)
