@@ -56,3 +56,11 @@ def test_a_part_of_a_buffer_is_compared_by_itself_and_told_by_the_name_of_the_wh
     assert worsened(old[1:], new, {"A_1": "A"}) == [
         "load of A (40 sectors for 32 iterations, 32 before)"
     ]
+
+
+def test_what_moved_nothing_before_is_worse_where_all_is_counted() -> None:
+    after = [FULL, load(32, 2, 4, "C")]
+    assert worsened([FULL], after) == []
+    assert worsened([FULL], after, is_whole=True) == [
+        "load of C (2 sectors for 32 iterations, 0 before)"
+    ]

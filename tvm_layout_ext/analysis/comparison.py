@@ -51,6 +51,7 @@ def worsened(
     names: Mapping[str, str] | None = None,
     *,
     same: float = SAME,
+    is_whole: bool = False,
 ) -> list[str]:
     """Name the accesses that move more sectors than they did, with both counts.
 
@@ -64,6 +65,8 @@ def worsened(
         What buffers are called in the text, where that is not by their own names.
     same : float
         Ratio up to which counts are the same; 1 where no warps were drawn.
+    is_whole : bool
+        Whether what ``before`` does not have moved nothing, such as a load that is never chosen.
 
     Examples
     --------
@@ -73,7 +76,7 @@ def worsened(
     """
     called = names or {}
     found: list[str] = []
-    for key in dict.fromkeys(_key(t) for t in before):
+    for key in dict.fromkeys(_key(t) for t in (*before, *(after if is_whole else ()))):
         old = [t for t in before if _key(t) == key]
         new = [t for t in after if _key(t) == key]
         pairs = [(old, new)]

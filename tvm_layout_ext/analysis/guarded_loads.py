@@ -11,8 +11,10 @@ from tvm import tirx
 from .._compat import CHOICE
 from .access import Nest
 from .block_body import without_lets
+from .conditions import selects_as_choices
+from .tir import loads_in
 
-__all__ = ["guarded_outside"]
+__all__ = ["chosen_by_index", "guarded_outside"]
 
 
 def guarded_outside(nest: Nest) -> str | None:
@@ -49,6 +51,27 @@ def guarded_outside(nest: Nest) -> str | None:
             if not analyzer.can_prove(tirx.all(index >= 0, index < extent)):
                 return str(load.source.name)
     return None
+
+
+def chosen_by_index(body: Any) -> set[str]:
+    """Name the buffers that a body loads in a choice by indices: not in every iteration, perhaps.
+
+    Examples
+    --------
+    >>> i = tirx.Var("i", "int32")
+    >>> b = tirx.decl_buffer((8,), "float32", "B", layout=None)
+    >>> chosen_by_index(tirx.Evaluate(tirx.if_then_else(i < 3, b[i], 0.0)))
+    {'B'}
+    """
+    found: set[str] = set()
+
+    def look(call: Any) -> None:
+        if getattr(call.op, "name", "") == CHOICE and not loads_in(call.args[0]):
+            for part in call.args[1:]:
+                found.update(str(load.source.name) for load in loads_in(part))
+
+    tvm_ffi.structural_walk(selects_as_choices(body), [(tvm.ir.Call, look)])
+    return found
 
 
 def _guarded(body: Any) -> list[Any]:

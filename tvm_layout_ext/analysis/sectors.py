@@ -191,10 +191,18 @@ def _own_values(loop: Loop, before: Sequence[Loop]) -> int:
 
 
 def _draw(sizes: Sequence[int], most: int = _SAMPLES) -> list[np.ndarray]:
-    """Values below each size, as columns: all of their combinations if they are few."""
+    """Values below each size, as columns: all of their combinations if they are few.
+
+    Where many are drawn, each of the first size is as often as another: of 8 warps that sum 5
+    results in 320 steps one has work, and drawn freely it came a tenth too seldom.
+    """
     if prod(sizes) <= most:
         return [column.reshape(-1, 1) for column in np.indices(sizes)]
     rng = np.random.default_rng(_SEED)
+    if most > _SAMPLES:
+        flat = (np.arange(most) + rng.random(most)) * (prod(sizes) / most)
+        places = np.unravel_index(np.minimum(flat.astype(np.int64), prod(sizes) - 1), sizes)
+        return [np.asarray(column).reshape(-1, 1) for column in places]
     drawn = [rng.integers(0, size, (most, 1)) for size in sizes]
     drawn[0][0] = 0
     return drawn

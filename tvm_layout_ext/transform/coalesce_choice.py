@@ -162,7 +162,8 @@ class _Trial:
             return worsened(self.before.traffic, self.after, self.names)
         was, now = self.counts
         exact = was.is_exact and now.is_exact
-        return worsened(was.traffic, now.traffic, self.names, same=1 if exact else SAME)
+        same = 1 if exact else SAME
+        return worsened(was.traffic, now.traffic, self.names, same=same, is_whole=exact)
 
     @property
     def cost(self) -> float:

@@ -52,9 +52,9 @@ def along_columns(
     """
     data, reduced, vector = plan.data, plan.reduced, plan.vector
     square = _square(plan, num_threads or DEFAULT_THREADS)
-    width = square // vector or _lanes(plan)
-    # TVM loses the guard of a split with a rest when it factors a reduction.
     most = num_threads or MAX_THREADS
+    width = square // vector or _lanes(plan, most)
+    # TVM loses the guard of a split with a rest when it factors a reduction.
     deep = _deep(plan, square, most) if square else divisor(total(reduced), most // width)
     wide = bool(square) and _fits_wide(plan, width, sch.get(block).writes[0].source)
     near = WARP_SIZE if wide else min(width, max(1, WARP_SIZE // vector))
@@ -91,7 +91,7 @@ def _sum_rows(sch: Any, partial: Any, thread: Any, plan: Plan, known: bool) -> A
     column = fuse(sch, [loop for loop, sums in zip(rest, reduces, strict=True) if not sums])
     sch.reorder(deal, steps, step, column)
     around = len(sch.get_loops(partial)) - 4
-    if known:
+    if known and plan.is_inside:
         cache = batched_load(sch, partial, steps, step, plan)
     else:
         cache = vector_load(sch, partial, step, plan.vector)
@@ -185,10 +185,12 @@ def _deep(plan: Plan, threads: int, most: int) -> int:
     return deep
 
 
-def _lanes(plan: Plan) -> int:
-    """Lanes of a block along the columns where its rows go to a warp each or more."""
+def _lanes(plan: Plan, most: int) -> int:
+    """Lanes, up to some, of a block along the columns where its rows go to a warp each or more."""
     size = plan.vector * plan.load.bytes
     lanes = max(1, _WIDE_BYTES // size)
+    while lanes > most:
+        lanes //= 2
     while lanes * size > _NARROW_BYTES and total(plan.data) < (lanes * plan.vector * ENOUGH_BLOCKS):
         lanes //= 2
     return lanes

@@ -138,7 +138,8 @@ def _along_rows(
     if rows == 1 and num_threads is None:
         # A loop of one iteration has no guard: all rows of threads would load the one there is.
         rows_at_once = 1
-    batched = plan.is_plain and not plan.has_factors and _shares_out(nest, plan, lanes)
+    batched = plan.is_plain and plan.is_inside and not plan.has_factors
+    batched = batched and _shares_out(nest, plan, lanes)
     split = _split_iterators if batched else _split_loops
     outer, (steps, step, lane, part) = split(sch, block, nest, plan, lanes)
     row = fuse(sch, outer) if outer else sch.add_unit_loop(steps)

@@ -13,6 +13,7 @@ from tvm.tirx import IntImm
 
 from ..analysis.access import Access, Loop, Nest, read_nest
 from ..analysis.evaluate import stand_in
+from ..analysis.guarded_loads import chosen_by_index, guarded_outside
 from ..analysis.mapping import merged_run, own_order
 from ..errors import ScheduleError
 
@@ -64,6 +65,8 @@ class Plan:
         Whether such a body loads several buffers, as a matrix times a vector.
     places : int
         At how many an iteration reads the buffer of the main load.
+    is_inside : bool
+        Whether loads stay in their buffers also where a choice does not take them.
     """
 
     load: Access
@@ -75,6 +78,7 @@ class Plan:
     is_plain: bool = True
     has_factors: bool = False
     places: int = 1
+    is_inside: bool = True
 
     @classmethod
     def of(cls, nest: Nest, vector_bytes: int) -> Plan:
@@ -102,8 +106,18 @@ class Plan:
             )
             while vector > 1 and stand_in(inner[-1].extent) % vector:
                 vector //= 2
-        places = _places(nest, load)
-        return cls(load, data, reduced, along, vector, results, is_plain, has_factors, places)
+        return cls(
+            load,
+            data,
+            reduced,
+            along,
+            vector,
+            results,
+            is_plain,
+            has_factors,
+            _places(nest, load),
+            guarded_outside(nest) is None,
+        )
 
 
 def _operands(nest: Nest) -> list[Access]:
@@ -198,13 +212,16 @@ def operand_loads(
     list of SBlockRV
         The blocks that load, and the sum itself where it still loads from global memory.
     """
-    if plan.is_plain and not plan.has_factors and plan.places == 1:
+    chosen = chosen_by_index(sch.get(partial).body) if plan.vector == 1 else set()
+    if plan.is_plain and not (plan.has_factors or plan.places > 1 or chosen):
         return still_loading(sch, [vector_load(sch, partial, step, plan.vector)], partial)
     nest = read_nest(sch, partial)
     operands = _operands(nest)
     names = [access.name for access in operands]
     # What is read at two places, or by what was loaded, has no one vector.
     regular = [a for a in operands if a.is_affine() and names.count(a.name) == 1]
+    # A copy would be loaded in each iteration, whatever the choice is.
+    regular = [a for a in regular if a.name not in chosen]
     if moving and plan.vector == 1:
         results = [loop for loop in nest.loops if not loop.is_reduction]
         regular = [a for a in regular if any(nest.step(a, loop) != 0 for loop in results)]
@@ -242,8 +259,8 @@ def batched_load(sch: Any, partial: Any, steps: Any, step: Any, plan: Plan) -> A
     ----------
     sch : tvm.s_tir.Schedule
     partial : SBlockRV
-        The sum. The loop ``step`` has a block iterator of its own, or registers would be set aside
-        for all that lies between two of its iterations.
+        The sum, all its loads inside their buffers. The loop ``step`` has a block iterator of its
+        own, or registers would be set aside for all that lies between two of its iterations.
     steps, step : LoopRV
         The loop around the unrolled one, and the latter.
     plan : Plan
