@@ -69,6 +69,9 @@ _COMPARISONS: dict[type, str] = {
     tirx.NE: "ne",
 }
 _TRUNCATING = (tirx.Div, tirx.Mod)
+#: What TVM's analyser raises at a division by the constant 0, and at one by the least number of a
+#: type, whose absolute value the type does not hold.
+_GIVES_UP = (tvm.error.InternalError, ValueError)
 #: What TVM's bounds call infinity, and a number that no type holds.
 LAST_BOUND, BEYOND = (1 << 63) - 1, 1 << 64
 
@@ -302,8 +305,8 @@ class IndexAnalyzer:
             self._lets[node.var] = node.value
             self._known[node.var] = self.info(node.value)
             if self._exact(node.value):
-                # What TVM cannot simplify, such as a division by 0, stays unbound.
-                with suppress(tvm.error.InternalError):
+                # What TVM cannot simplify stays unbound.
+                with suppress(*_GIVES_UP):
                     self._analyzer.bind(node.var, node.value, allow_override=True)
         if not self._lets[node.var].same_as(node.value):
             # A second value for one variable, which TIR forbids: what is known is of the first.
@@ -384,8 +387,7 @@ class IndexAnalyzer:
         """Ask TVM for bounds, which hold where nothing wraps."""
         try:
             found = self._analyzer.const_int_bound(node)
-        except tvm.error.InternalError:
-            # It refuses a division by the constant 0 wherever it meets one.
+        except _GIVES_UP:
             return -BEYOND, BEYOND
         # Bounds at the ends of 64 bits stand for infinity: sums beyond them would wrap, too.
         least = found.min_value if found.min_value > -LAST_BOUND else -BEYOND
