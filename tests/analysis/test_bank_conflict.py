@@ -56,6 +56,7 @@ CORPUS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("make", CORPUS.values(), ids=CORPUS)
 def test_every_access_agrees_with_the_simulated_gpu(make: Callable[[], Any]) -> None:
     source = make()

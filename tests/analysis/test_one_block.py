@@ -29,6 +29,7 @@ def check(plan: OneBlock | None, order: Shape, size: int, limit: int) -> None:
         assert conflicts([walk], plan.tile, plan.place, size, lanes=walk.lanes) == 0
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("extents", "order", "size"),
     [

@@ -45,6 +45,7 @@ def test_as_stores_they_would_be_too_few() -> None:
     assert len(wrong) == 7
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "name",
     [

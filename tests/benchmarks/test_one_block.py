@@ -25,6 +25,7 @@ def test_every_case_has_a_row() -> None:
     assert [row["case"] for row in _ROWS] == [case.name for case in CASES]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("case", "row"), list(zip(CASES, _ROWS, strict=True)))
 def test_auto_takes_what_was_faster(case: Case, row: dict[str, Any]) -> None:
     target = cuda_target("sm_90a")

@@ -34,6 +34,7 @@ def test_the_corpus_is_large_enough() -> None:
     assert len(CORPUS) >= 40
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", CORPUS)
 def test_cuda_source_is_stock(name: str, stock_sources: dict[str, str]) -> None:
     assert cuda_source(CORPUS[name]()) == stock_sources[name]

@@ -412,6 +412,7 @@ def test_a_second_call_says_that_the_block_is_mapped_already(stage: str) -> None
     refused(sch, f"Block B is mapped already: auto_coalesce made it {path}; call it once")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 16, 31])
 def test_copies_of_a_few_elements_are_staged_too(count: int, dtype: str) -> None:

@@ -184,6 +184,7 @@ def check(func: Any, stage: str = "auto", *, is_exact: bool = True) -> Any:
     return outcome
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(12))
 def test_pads_of_several_stores_move_no_more_than_before(seed: int) -> None:
     rng = random.Random(seed)
@@ -191,6 +192,7 @@ def test_pads_of_several_stores_move_no_more_than_before(seed: int) -> None:
     check(padded(length, length + low + rng.randint(0, 40), low, rng.choice(TYPES)))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(12))
 def test_ragged_choices_move_no_more_than_before(seed: int) -> None:
     rng = random.Random(100 + seed)
@@ -206,6 +208,7 @@ def test_rows_of_strided_buffers_move_no_more_than_before(seed: int) -> None:
     check(two_strides(rng.randint(2, 20), columns, strides, rng.choice(ALL_TYPES)))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", ["pad", "slice", "turned"])
 def test_pads_and_slices_move_no_more_than_before(kind: str, seed: int) -> None:
@@ -220,6 +223,7 @@ def test_sums_move_no_more_than_before(seed: int) -> None:
     check(sums(shape, rng.randint(0, 1), rng.choice(("int8", "float32"))))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(8))
 def test_reductions_to_several_results_move_no_more_than_before(seed: int) -> None:
     """Nothing promises that results are read in each iteration, so counts are not exact."""

@@ -54,6 +54,7 @@ def updated(length: int, dtype: str, other: str) -> Any:
     return func
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("length", [1, 7, 33, 1000, 1001, 4096, 70001])
 @pytest.mark.parametrize(
     ("dtype", "other"),

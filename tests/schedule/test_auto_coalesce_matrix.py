@@ -211,6 +211,7 @@ def test_no_box_of_long_ragged_rows_moves_fewer_sectors(
     assert report.sectors == min(boxes)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])
 @pytest.mark.parametrize("order", [(1, 0), (0, 2, 1), (2, 1, 0)])
 def test_a_permutation_of_whole_tiles_moves_every_sector_once(

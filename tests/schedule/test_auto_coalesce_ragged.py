@@ -37,6 +37,7 @@ def least(pattern: Pattern) -> dict[str, int]:
     return {"A0": pattern.least_sectors(store=False), "B": pattern.least_sectors(store=True)}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("shape", "order"),
     [

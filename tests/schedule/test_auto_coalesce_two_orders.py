@@ -158,6 +158,7 @@ def test_ragged_reads_move_what_their_walks_touch(case: Sum, plans: list[tuple[A
     assert sectors(report, "A0") + sectors(report, "A1") == loaded
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
 def test_one_function_symmetrises_every_size(dtype: str) -> None:
     n = te.var("n")

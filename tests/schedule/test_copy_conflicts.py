@@ -51,6 +51,7 @@ def told(text: str) -> tuple[int, int]:
     return int(found[1].replace(",", "")), int(found[2].replace(",", ""))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])
 @pytest.mark.parametrize("vector_bytes", [4, 16])
 @pytest.mark.parametrize("shape", [(64, 64), (64, 100)])

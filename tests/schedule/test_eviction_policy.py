@@ -65,6 +65,7 @@ def counts(report: Any) -> list[Any]:
     return [replace(a, site=replace(a.site, line=0)) for a in report.accesses]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("policy", ["evict_last", "evict_first"])
 @pytest.mark.parametrize(
     ("dtype", "vector", "width"),

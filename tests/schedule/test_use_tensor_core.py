@@ -195,6 +195,7 @@ def test_barriers_stand_between_copies_and_ldmatrix() -> None:
     assert first < copied < loop.index("__syncthreads", copied) < loaded
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", ["tf32", "s8", "u8", "e4m3", "e5m2"])
 def test_explain_states_the_load_of_what_ldmatrix_cannot_transpose(name: str) -> None:
     told = str(tlx.explain(scheduled(TYPES[name], tile=(64, 64, 32))))
@@ -215,6 +216,7 @@ def _source(sch: s_tir.Schedule) -> str:
     return str(built.mod.imports[0].inspect_source())
 
 
+@pytest.mark.matrix
 @pytest.mark.nvcc
 @pytest.mark.parametrize(
     ("name", "tile", "warps"),

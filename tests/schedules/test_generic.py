@@ -106,6 +106,7 @@ def stored(
     return te.create_prim_func([A, B, out])
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("a_transposed", [False, True])
 @pytest.mark.parametrize("b_transposed", [False, True])
 def test_bytes_of_a_product_were_those_of_operands_stored_m_by_k_and_k_by_n(

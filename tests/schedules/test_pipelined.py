@@ -92,6 +92,7 @@ def test_any_legal_configuration_is_right(
     assert run(name, shape, dtype, config).hazards == []
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize(
     ("name", "shape"),
@@ -138,6 +139,7 @@ def test_copies_through_registers_where_asked(name: str) -> None:
     assert "async" not in text
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
@@ -204,6 +206,7 @@ def test_replays_from_its_trace(name: str) -> None:
     verify_trace_roundtrip(operator.schedule(tensors, config), func)
 
 
+@pytest.mark.matrix
 @pytest.mark.nvcc
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

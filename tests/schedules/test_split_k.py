@@ -27,6 +27,7 @@ DEFAULT = gemm.OPERATOR.default_config()
 SLIM = (128, 4096, 4096)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("shape", "slices"),
     [

@@ -52,6 +52,7 @@ def test_an_iteration_has_one_barrier_one_wait_and_copies_of_16_bytes(
     assert not re.search(r"cp_async_ca|shared_global_[48]\(", kernel)
 
 
+@pytest.mark.matrix
 @pytest.mark.nvcc
 @pytest.mark.parametrize(("stages", "prefetch"), [(4, 0), (3, 1), (4, 1)])
 def test_nothing_goes_to_local_memory(stages: int, prefetch: int, tmp_path: Path) -> None:

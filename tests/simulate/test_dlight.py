@@ -130,6 +130,7 @@ CASES: dict[str, tuple[Callable[[], list[Any]], Any, Callable[..., Any], float]]
 }  # fmt: skip
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", CASES)
 def test_schedule_of_tvm_is_right_and_clean(name: str) -> None:
     make, rule, reference, tolerance = CASES[name]

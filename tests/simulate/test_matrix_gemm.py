@@ -41,6 +41,7 @@ def ldmatrix(report: Report) -> dict[str, Any]:
     return {a.buffer.split("_")[0]: a for a in report.accesses if a.kind == "ldmatrix"}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("marked", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_gemm_is_right(name: str, marked: bool) -> None:

@@ -122,6 +122,7 @@ def words(elements: Any) -> Any:
     return np.ascontiguousarray(elements).view(np.uint32)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("k", "a", "b", "c"), CASES)
 def test_table_mma(k: int, a: str, b: str, c: str) -> None:
     A, B, C, D = matrices(k, a, b, c)

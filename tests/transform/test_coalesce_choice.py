@@ -61,6 +61,7 @@ def test_the_simulator_finds_no_access_worse(pattern: Pattern) -> None:
     assert 2 * sum(after.values()) <= SAME * sum(before.values())
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [

@@ -453,6 +453,7 @@ def test_a_shared_copy_of_a_shared_tile_is_left_out() -> None:
 # Loops
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("target", [COLUMNS, OPERAND])
 @pytest.mark.parametrize("stages", [1, 3])
 def test_swizzled_tiles_of_a_pipeline_are_loaded_in_the_layout_of_the_operand(

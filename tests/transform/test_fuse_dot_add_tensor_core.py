@@ -116,6 +116,7 @@ def test_each_lane_loads_pairs_of_what_it_holds() -> None:
     assert "T.float32(0.0)" not in text
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "what",
     [

@@ -239,6 +239,7 @@ def test_register_moves(dtype: str) -> None:
     assert "__shfl" not in cuda_source(copy_through([ROWS, RENAMED], dtype=dtype).mod)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
 @pytest.mark.parametrize("layouts", [(ROWS, LANES_TURNED), (ROWS, PAIRS), (PAIRS, ROWS)])
 def test_warp_shuffles(layouts: tuple[L.Layout, L.Layout], dtype: str) -> None:
@@ -265,6 +266,7 @@ def test_a_shuffle_by_a_constant_distance_is_an_xor() -> None:
 PARTNERS = [COLUMNS, OTHER_ROWS, ACCUMULATOR, OPERAND]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
 @pytest.mark.parametrize("other", PARTNERS)
 def test_round_trips_without_conflicts(other: L.Layout, dtype: str) -> None:

@@ -66,6 +66,7 @@ def test_copies_run_as_far_ahead_as_tritons(levels: int, stages: int) -> None:
     assert ahead.get("A", 0) == found[0]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("levels", "stages"), [k for k, d in DISTANCES.items() if None not in d])
 def test_with_wgmma_they_run_one_further(levels: int, stages: int) -> None:
     """Its product goes on while the next copies start, which takes a version more."""

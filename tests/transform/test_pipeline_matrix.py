@@ -30,6 +30,7 @@ def test_all_extents(stages: int, loads: int, async_copy: bool | str, ragged: bo
         assert not report.hazards
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("async_copy", [False, True])
 @pytest.mark.parametrize("each", [(1, 3), (3, 1), (2, 4), (4, 2, 3)])
 def test_copies_of_one_loop_may_have_their_own_depths(
@@ -83,6 +84,7 @@ def _break(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pipeline_plan, "_versions", lambda p, i: fewer(p, i) - 1)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("stages", [2, 3, 5])
 @pytest.mark.parametrize("wrong", ["wait", "barrier", "version", "modulo"])
 def test_mutations_are_hazards(wrong: str, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@ def test_without_the_demand_one_version_is_the_identity() -> None:
         assert not COPY.search(lowered(Stream().schedule(1, choice)))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("loads", [1, 3])
 @pytest.mark.parametrize("tiles", [0, 1, 4])

@@ -202,6 +202,7 @@ def test_what_it_cannot_do_is_refused_by_name(make: Any, why: str) -> None:
         passed(mod)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "move",
     [

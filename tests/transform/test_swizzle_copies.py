@@ -50,6 +50,7 @@ def noted(row_bytes: int, mode: str, arch: str = "sm_90a", stages: int = 3) -> d
     return found
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("row_bytes", TILES)
 @pytest.mark.parametrize("mode", ["auto", "pad"])
 def test_what_decides_is_what_the_simulated_gpu_counts(row_bytes: int, mode: str) -> None:

@@ -51,6 +51,7 @@ def test_every_row_of_every_type_is_stored_by_vectors_without_conflicts(
         assert report.bank_conflicts == 0
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("row_bytes", [512, 1024, 4096])
 @pytest.mark.parametrize("mode", ["auto", "xor", 32, 64, 128])
 def test_rows_longer_than_a_warp_stores_at_once_keep_their_vectors(

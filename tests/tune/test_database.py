@@ -211,7 +211,8 @@ def test_fifty_killed_writers_lose_and_double_nothing(tmp_path: Path) -> None:
         pid = os.fork()
         if pid == 0:
             _forked_writer(tmp_path, first)
-        time.sleep(rng.uniform(0.0, 0.25))
+        _wait_for_lines(tmp_path / "told", len(told) + rng.randrange(6), pid)
+        time.sleep(rng.uniform(0.0, 0.03))
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         lines = (tmp_path / "told").read_text().split("\n")[:-1]
@@ -230,6 +231,14 @@ def test_fifty_killed_writers_lose_and_double_nothing(tmp_path: Path) -> None:
     # The line is written first, so the database holds nothing that the log does not.
     assert {number for number, _ in kept} <= set(numbers)
     assert lines.corrupt <= 50
+
+
+def _wait_for_lines(file: Path, count: int, pid: int) -> None:
+    """Wait for so many whole lines, or for the end of the process that shall write them."""
+    while not file.exists() or file.read_bytes().count(b"\n") < count:
+        if os.waitpid(pid, os.WNOHANG) != (0, 0):
+            return
+        time.sleep(0.002)
 
 
 def _forked_writer(folder: Path, first: int) -> None:

@@ -319,6 +319,7 @@ def strided(sch: s_tir.Schedule, config: Config) -> None:
         sch.vectorize(vector)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("columns", [24, 25, 26])
 def test_refused_are_exactly_those_that_fail_on_the_simulated_gpu(
     columns: int, monkeypatch: pytest.MonkeyPatch

@@ -141,15 +141,22 @@ def test_a_linear_is_the_product_by_transposed_weights(
     assert isinstance(tvm.compile(applied, target=TARGET), tvm.runtime.Executable)
 
 
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of one trial of a linear of halves."""
+    log = tmp_path_factory.mktemp("log")
+    tune_module(relax_linear("float16", "float32"), TARGET, trials=1, log=log, runner="simulate")
+    return log
+
+
 @pytest.mark.parametrize("whole", [True, False], ids=["tvm.compile", "a pipeline of one's own"])
 def test_context_left_a_product_by_transposed_weights_two_functions(
-    whole: bool, tmp_path: Path
+    whole: bool, tuned: Path
 ) -> None:
     mod = relax_linear("float16", "float32")
-    tune_module(mod, TARGET, trials=1, log=tmp_path, runner="simulate")
-    want = tvm.compile(apply_best(mod, tmp_path, TARGET), target=TARGET)
+    want = tvm.compile(apply_best(mod, tuned, TARGET), target=TARGET)
     stock = relax.backend.cuda.legalize_passes
-    with ApplyBest(tmp_path, nearest=False) as best:
+    with ApplyBest(tuned, nearest=False) as best:
         if whole:
             got = tvm.compile(mod, target=TARGET)
         else:
@@ -165,11 +172,10 @@ def test_context_left_a_product_by_transposed_weights_two_functions(
     assert relax.backend.cuda.legalize_passes is stock
 
 
-def test_context_leaves_the_transposes_of_other_threads_alone(tmp_path: Path) -> None:
+def test_context_leaves_the_transposes_of_other_threads_alone(tuned: Path) -> None:
     mod = relax_linear("float16", "float32")
     want = device_source(tvm.compile(mod, target=TARGET))
-    tune_module(mod, TARGET, trials=1, log=tmp_path, runner="simulate")
-    with ApplyBest(tmp_path), ThreadPoolExecutor(1) as other:
+    with ApplyBest(tuned), ThreadPoolExecutor(1) as other:
         got = other.submit(tvm.compile, mod, target=TARGET).result()
     assert device_source(got) == want
 

@@ -33,6 +33,7 @@ def test_swept_spaces_are_worth_a_search_and_can_be_measured_whole(
     assert task.space.default() in task.space.legal
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("shape", [(1, 1), (16, 16), (33, 64), (3, 5), (64, 96), (1000, 24)])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "float64"])
 def test_no_transpose_is_pruned_away_altogether(shape: tuple[int, int], dtype: str) -> None:
