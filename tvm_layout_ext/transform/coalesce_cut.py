@@ -21,6 +21,7 @@ from .coalesce_parts import (
     Store,
     Vector,
     has_choices,
+    is_branched,
     is_plain,
     is_several,
     read_part,
@@ -69,13 +70,13 @@ def count_as_run(
     Returns
     -------
     Count or None
-        None where a size is symbolic, or the body has ``if`` or ``let`` statements and does not
-        reduce to several results; where there are more warps than ``MOST_WARPS``, no condition
-        cuts a vector and nothing is chosen, as a few warps tell as much then.
+        None where a size is symbolic, a body with ``let`` statements reduces to one result, or an
+        ``if`` cuts a vector; where there are more warps than ``MOST_WARPS``, no condition cuts a
+        vector and nothing is chosen, as a few warps tell as much then.
     """
     nests = [read_nest(sch, block) for block in blocks]
     known = all(loop.size is not None for nest in nests for loop in nest.loops)
-    if not known or not all(is_plain(nest) or is_several(nest) for nest in nests):
+    if not known or not all(is_plain(n) or is_several(n) or is_branched(n) for n in nests):
         return None
     is_small = all(warps_of(nest.loops) <= MOST_WARPS for nest in nests)
     pairs = zip(blocks, nests, strict=True)

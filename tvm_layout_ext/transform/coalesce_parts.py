@@ -25,6 +25,7 @@ __all__ = [
     "Store",
     "Vector",
     "has_choices",
+    "is_branched",
     "is_plain",
     "is_several",
     "read_part",
@@ -119,6 +120,7 @@ class Part:
     def asks_values(self) -> bool:
         """Whether loaded values decide what is loaded or stored."""
         conditions = [self.guard, *(choice for store in self.stores for choice in store.choices)]
+        conditions += [under for store in self.stores for _, under in store.accesses]
         body = selects_as_choices(self.nest.block.body)
         return compares_values(body) or any(map(loads_in, conditions))
 
@@ -137,7 +139,7 @@ def read_part(sch: Any, block: Any, nest: Nest) -> Part:
     sch : tvm.s_tir.Schedule
     block : SBlockRV
     nest : Nest
-        The block as it was read, plain or a reduction to several results.
+        The block as it was read: plain, with ``if`` and ``let``, or a reduction to several results.
     """
     loop = next((loop for loop in nest.loops if loop.kind == "vectorized"), None)
     env, lanes = sample_warps(nest.loops, MOST_WARPS)
@@ -157,7 +159,9 @@ def read_part(sch: Any, block: Any, nest: Nest) -> Part:
     guard, body = clear(realize.predicate), selects_as_choices(nest.block.body)
     if not is_plain(nest):
         always = tirx.const(1, "bool")
-        every = tuple((access, always) for access in nest.accesses)
+        unders = ([clear(one) for one in access.own_conditions] for access in nest.accesses)
+        pairs = zip(nest.accesses, unders, strict=True)
+        every = tuple((access, reduce(tirx.And, under, always)) for access, under in pairs)
         return Part(nest, vector, guard, (Store(every, ()),))
     accesses = iter(nest.accesses)
     stores = []
@@ -226,6 +230,16 @@ def is_plain(nest: Nest) -> bool:
     kinds = tirx.BufferStore | tirx.Evaluate
     found = sum(len(_conditions(part, lambda condition: condition)) for part in parts)
     return all(isinstance(part, kinds) for part in parts) and found == len(nest.accesses)
+
+
+def is_branched(nest: Nest) -> bool:
+    """Whether a body has ``if`` or ``let`` statements, and no vector is cut by what they ask."""
+    loops = nest.loops
+    if any(loop.is_reduction for loop in loops) or is_plain(nest):
+        return False
+    lanes = [loop.var for loop in loops if loop.kind == "vectorized"]
+    asked = [one for access in nest.accesses for one in access.conditions]
+    return not any(depends_on(one, var) for one in asked for var in lanes)
 
 
 def is_several(nest: Nest) -> bool:
