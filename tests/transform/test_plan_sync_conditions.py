@@ -55,12 +55,29 @@ for i in range(4):
         S[j * 64 + t] = A[i + j, t]
     B[i, t] = S[255 - t]
 """
-#: Rows of 8, 16, 24 or 32 floats, by the block; of five blocks that write alike, two do.
+#: The same, where the condition bounds the loop around it.
+BOUNDED = """
+S[127 - t] = A[0, t]
+for i in range(4):
+    if i < {end}:
+        for j in range(i):
+            S[j * 64 + t] = A[i + j, t]
+B[b, t] = S[127 - t]
+"""
+#: Two iterations from the write to the read, or from the read to the write.
+TWO_LATER = """
+for i in range(6):
+    if i == {read}:
+        B[b, t] = S[63 - t]
+    if i == 2:
+        S[t] = A[i, t]
+"""
+#: Rows of 8, 16, 24 or 32 floats, by the block; of four blocks that write alike, some do.
 BLOCKS = """
 for k in range(2):
-    if t < b % 5 * 8 + {more} and b < 12:
+    if t < b % 5 * 8 + {more} and b >= 12:
         S[k * (b % 5 * 8) + t] = A[k, t]
-if t < b % 5 * 16 and b < 12:
+if t < b % 5 * 16 and b >= 12:
     B[b, t] = S[b % 5 * 16 - 1 - t]
 """
 #: Blocks that write and blocks that read.
@@ -83,6 +100,10 @@ if b {read} 2:
         (FIRST_TIME.format(n=17, end=1), 1, "i{ | j{ if{ S= } if{ | =S }"),
         (BOUNDS.format(more=2), 1, "S= i{ j{ S= } =S }"),
         (BOUNDS.format(more=3), 1, "S= i{ | j{ S= } | =S }"),
+        (BOUNDED.format(end=2), 1, "S= i{ if{ j{ S= } =S"),
+        (BOUNDED.format(end=3), 1, "S= | i{ if{ j{ S= } | =S"),
+        (TWO_LATER.format(read=4), 1, "i{ if{ | =S } if{ S= }"),
+        (TWO_LATER.format(read=0), 1, "i{ if{ =S } if{ | S= }"),
         (BLOCKS.format(more=0), 20, "k{ if{ S= } | if{ =S }"),
         (BLOCKS.format(more=1), 20, "k{ | if{ S= } | if{ =S }"),
         (EITHER.format(read=">="), 4, "if{ S= } if{ =S }"),
@@ -102,6 +123,8 @@ def test_what_conditions_rule_out_needs_no_barrier(body: str, blocks: int, wante
         (FIRST_TIME.format(n=16, end=1), 1),
         (BOUNDS.format(more=2), 1),
         (BOUNDS.format(more=3), 1),
+        (BOUNDED.format(end=2), 1),
+        (BOUNDED.format(end=3), 1),
         (BLOCKS.format(more=0), 20),
         (BLOCKS.format(more=1), 20),
         (EITHER.format(read="<"), 4),

@@ -124,7 +124,7 @@ def test_random_chains() -> None:
         counts["needless"] += len(needless(program, *arrays))
 
     run()
-    # Loops whose extent depends on the block are not enumerated.
+    # Of more than 16 blocks or iterations, conditions on both accesses are not compared one by one.
     assert counts["needless"] <= 0.02 * counts["barriers"]
     assert counts["ran"] >= sampling.matrix_examples(100)
     assert counts["barriers"]
