@@ -83,9 +83,9 @@ def auto_coalesce(
     moved 384 each way). Every warp is counted up to 2,048 warps on each side, each iteration of a
     serial loop for itself (``is_exact``); of more, some are drawn, ``text`` ends in "sampled", and
     2% more pass as equal. Where loaded values decide what is loaded, both branches count, and
-    neither count is exact. Cut vectors count as whole ones still where sizes are symbolic, and in
-    blocks with ``if`` or ``let`` statements; reductions to several results, whose operands are
-    loaded by copies, are counted as they run. Of a reduction of symbolic sizes its stores and what
+    neither count is exact. Cut vectors count as whole ones still where sizes are symbolic, where an
+    ``if`` statement cuts one, and in reductions with ``let`` statements to one result; those to
+    several results, whose operands are loaded by copies, are counted as they run. Of a reduction of symbolic sizes its stores and what
     lanes without a row load are not counted, and of no reduction a factor at a place that was
     loaded, or the sums of slabs, which a second kernel adds up.
 
