@@ -85,9 +85,9 @@ def auto_coalesce(
     2% more pass as equal. Where loaded values decide what is loaded, both branches count, and
     neither count is exact. Cut vectors count as whole ones still where sizes are symbolic, where an
     ``if`` statement cuts one, and in reductions with ``let`` statements to one result; those to
-    several results, whose operands are loaded by copies, are counted as they run. Of a reduction of symbolic sizes its stores and what
-    lanes without a row load are not counted, and of no reduction a factor at a place that was
-    loaded, or the sums of slabs, which a second kernel adds up.
+    several results, whose operands are loaded by copies, are counted as they run. Of a reduction of
+    symbolic sizes its stores and what lanes without a row load are not counted, and of no reduction
+    a factor at a place that was loaded, or the sums of slabs, which a second kernel adds up.
 
     A ``Select`` of loads by indices alone is done as ``if_then_else`` is, for its vectors would
     load both sides everywhere. What a choice takes counts before, and all of a tile that holds it,
