@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tests.layout.strategies import shapes, splits
 from tvm_layout_ext import layout as L
-from tvm_layout_ext.layout.banks import wavefronts
+from tvm_layout_ext.layout.banks import lanes_of_phase_log2, wavefronts
+from tvm_layout_ext.layout.f2 import rank
 from tvm_layout_ext.layout.per_thread import bit_fields, per_thread, same_thread
 from tvm_layout_ext.layout.round_trip import plan_round_trip
 from tvm_layout_ext.layout.shuffles import plan_shuffles
@@ -99,7 +100,45 @@ def test_a_plan_of_shuffles_is_right(pair: tuple[L.LinearLayout, L.LinearLayout]
         np.testing.assert_array_equal(got, elements(dst, "register", "lane", "warp"))
 
 
-@given(pairs(), st.sampled_from([8, 16, 32, 64]))
+@st.composite
+def mixed(draw: st.DrawFn, size: int, warps: int) -> L.LinearLayout:
+    """Any layout of 2^size elements: its vectors may have several bits, or none."""
+    vectors = [1 << bit for bit in draw(st.permutations(range(size)))]
+    at = st.integers(0, size - 1)
+    for i, j in draw(st.lists(st.tuples(at, at), max_size=10)):
+        vectors[i] ^= vectors[j] if i != j else 0
+    for _ in range(draw(st.integers(0, 1))):
+        vectors.insert(draw(st.integers(0, 4 + warps)), 0)
+    threads = {"lane": vectors[:5], "warp": vectors[5 : 5 + warps]}
+    bases = {"register": vectors[5 + warps :], **threads, "block": []}
+    flat = {name: [(v,) for v in own] for name, own in bases.items()}
+    return L.LinearLayout.from_bases(flat, {"dim0": 1 << size})
+
+
+@st.composite
+def mixed_pairs(draw: st.DrawFn) -> tuple[L.LinearLayout, L.LinearLayout]:
+    size, warps = draw(st.integers(7, 12)), draw(st.integers(0, 2))
+    return draw(mixed(size, warps)), draw(mixed(size, warps))
+
+
+@given(mixed_pairs(), st.sampled_from([8, 16, 32, 64, 128]))
+def test_layouts_of_sums_have_the_fewest_conflicts(
+    pair: tuple[L.LinearLayout, L.LinearLayout], bits: int
+) -> None:
+    """A segment meets a phase of d dims of n at least where it has more than n - d itself."""
+    swizzle = L.optimal_swizzle(*pair, bits)
+    segment = len(swizzle.flat_basis("segment")) + len(swizzle.flat_basis("reps"))
+    vector = swizzle.flat_basis("vector")
+    lanes = lanes_of_phase_log2(bits << len(vector))
+    phases = [rank([*vector, *side.flat_basis("lane")[:lanes]]) for side in pair]
+    size = pair[0].rank
+
+    found = L.swizzle_conflicts(swizzle, *pair, bits)
+
+    assert found == tuple((1 << max(0, segment - (size - d))) - 1 for d in phases)
+
+
+@given(st.one_of(pairs(), mixed_pairs()), st.sampled_from([8, 16, 32, 64]))
 def test_a_round_trip_brings_every_element(
     pair: tuple[L.LinearLayout, L.LinearLayout], bits: int
 ) -> None:
@@ -115,6 +154,11 @@ def test_a_round_trip_brings_every_element(
             strict=True,
         )
     )
+    for way in (plan.write, plan.read):
+        # All threads take a register to memory in one round; so do those of a vector.
+        rounds = way.offsets.sublayout(way.offsets.in_dims, ["round"])
+        assert not any(rounds.flat_basis("thread"))
+        assert not any(rounds.flat_basis("register")[bit] for bit in way.vector)
     memory = np.full(plan.elements * plan.rounds, -1)
     memory[written] = before
     np.testing.assert_array_equal(memory[read], after)

@@ -292,6 +292,27 @@ def test_a_large_tile_goes_through_dynamic_shared_memory() -> None:
     assert report.bank_conflicts == 0
 
 
+def test_rounds_are_the_same_for_all_threads() -> None:
+    """Lanes that hold sums led to the other round's elements, and half of them came out wrong."""
+    sums = L.DistributedLinearLayout(
+        [[16, 0], [0, 16], [32, 0], [0, 38], [2, 0], [44, 0]],
+        [[8, 0], [0, 32], [33, 1], [0, 1], [0, 34]],
+        [[0, 8]],
+        [],
+        [64, 64],
+    )
+    copies = L.DistributedLinearLayout(
+        [[16, 0], [0, 32], [0, 2], [4, 2], [24, 0], [0, 4], [0, 16], [0, 8]],
+        [[32, 0], [0, 0], [0, 0], [0, 17], [1, 0]],
+        [[2, 0]],
+        [],
+        [64, 64],
+    )
+    for layouts in ([sums, copies], [copies, sums]):
+        _, how = checked(copy_through(layouts, grid=(1, 1), dtype="float64"))
+        assert "round trips" in how
+
+
 def test_a_chain_there_and_back() -> None:
     report, _ = checked(copy_through([ROWS, ACCUMULATOR, PAIRS, COLUMNS, ROWS]))
     assert report.bank_conflicts == 0

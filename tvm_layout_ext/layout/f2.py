@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import xor
 
-__all__ = ["Columns", "combine", "complement", "intersection", "rank"]
+__all__ = ["Columns", "combine", "complement", "intersection", "meet", "rank"]
 
 
 class Columns:
@@ -80,6 +80,22 @@ def rank(vectors: Iterable[int]) -> int:
 def intersection(first: Sequence[int], second: Sequence[int]) -> int:
     """Compute the dimension of the meet of two spans: dim(U) + dim(V) - dim(U + V)."""
     return rank(first) + rank(second) - rank([*first, *second])
+
+
+def meet(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """List vectors that make up the meet of two spans.
+
+    >>> meet([0b001, 0b010], [0b100, 0b111])
+    [3]
+    """
+    columns = Columns([*first, *second])
+    found = []
+    for index, vector in enumerate(second, len(first)):
+        if columns.free >> index & 1:
+            # A sum of vectors of both: what it has of the second list goes to the other side.
+            mask = columns.solve(vector) or 0
+            found.append(vector ^ combine(second, mask >> len(first)))
+    return [v for v in found if v]
 
 
 def complement(vectors: Iterable[int], dimension: int) -> list[int]:

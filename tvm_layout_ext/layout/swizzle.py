@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 
 from ..errors import LayoutError
 from .banks import BANK_BITS, MAX_ACCESS_BITS, ROW_BITS, lanes_of_phase_log2
-from .f2 import complement, intersection
+from .f2 import Columns, complement, intersection, meet
 from .linear import LinearLayout, check_linear, is_power_of_two, log2
 from .linear_checks import check_integer
 
@@ -88,7 +88,7 @@ def optimal_swizzle(src: LinearLayout, dst: LinearLayout, element_bits: int) -> 
     bank = complement([*vector, *segment, *block], dimension)
     if vector_bits < MAX_ACCESS_BITS:
         bank = _registers_first(bank, a, b)
-    rounds = [v for v in segment if v in a.registers and v in b.registers]
+    rounds = _rounds(segment, [*vector, *bank, *block], a, b)
     bases = {
         "vector": vector,
         "bank": bank,
@@ -170,14 +170,37 @@ def _fill_word(src: _Side, dst: _Side, vector: Sequence[int]) -> list[int]:
 
 def _segment_basis(src: set[int], dst: set[int], dimension: int, size: int) -> list[int]:
     """Choose ``size`` vectors that meet the spans of the two sets as little as possible."""
-    used = src | dst
-    segment = [v for v in (1 << i for i in range(dimension)) if v not in used][:size]
+    segment = complement([*src, *dst], dimension)[:size]
     if len(segment) == size:
         return segment
-    few, many = sorted((sorted(src - dst), sorted(dst - src)), key=len)
+    both = meet(sorted(src), sorted(dst))
+    few, many = sorted((_beside(both, sorted(src)), _beside(both, sorted(dst))), key=len)
     clashes = min(max(0, size - len(few) - len(segment)), len(few))
     segment += [x ^ y for x, y in list(zip(few, many, strict=False))[clashes:]]
     return [*segment, *few[:clashes], *many[:clashes]][:size]
+
+
+def _beside(known: Sequence[int], vectors: Sequence[int]) -> list[int]:
+    """List the vectors that neither ``known`` nor those before them span."""
+    columns = Columns([*known, *vectors])
+    return [v for i, v in enumerate(vectors, len(known)) if not columns.free >> i & 1]
+
+
+def _rounds(segment: Sequence[int], others: Sequence[int], src: _Side, dst: _Side) -> list[int]:
+    """List the segment's vectors that are a register of both sides and part of nothing else there.
+
+    Where lanes, or more registers, lead to other elements of a round, threads would meet in memory
+    in different rounds. Only vectors with more than one bit can be such sums.
+    """
+    basis = [*segment, *others]
+    columns = Columns(basis)
+    parts = 0
+    for side in (src, dst):
+        for vector in [*side.registers, *side.lanes, *side.warps]:
+            parts |= 0 if vector in segment else columns.solve(vector) or 0
+    own = [v for bit, v in enumerate(segment) if not parts >> bit & 1]
+    lanes = {*src.lanes, *src.warps, *dst.lanes, *dst.warps}
+    return [v for v in own if v in src.registers and v in dst.registers and v not in lanes]
 
 
 def _registers_first(bank: list[int], src: _Side, dst: _Side) -> list[int]:
