@@ -149,3 +149,21 @@ def test_a_condition_that_its_indices_do_not_need_leaves_a_load_staged() -> None
         lambda t: lambda i, j: tirx.if_then_else(i > 3, t[0][j, i], zero),
         lambda a: np.where(np.arange(64)[:, None] > 3, a.T, 0).astype("float32"),
     )
+
+
+@pytest.mark.parametrize("shape", [(89, 3), (64, 256), (33, 100)])
+def test_a_tile_of_one_dim_was_an_index_error(shape: tuple[int, int]) -> None:
+    """All that the block loads is a row that every row of its result takes."""
+    row = te.placeholder(shape[1:], "float32", name="A")
+    wide = te.compute(shape, lambda i, j: row[j] + row[j] * 2.0, name="B")
+    sch = s_tir.Schedule(te.create_prim_func([row, wide]))
+    outcome = sch.auto_coalesce("B", stage="shared")
+    assert "index out of range" not in outcome.text
+    if outcome.path == "alone":
+        assert "moves more for store of B" in outcome.text
+        sch.auto_coalesce("B")
+    data = numbers(shape[1:], "float32")
+    out = np.zeros(shape, "float32")
+    report = simulate(sch.mod, data, out)
+    np.testing.assert_array_equal(report.outputs["B"], np.broadcast_to(data + data * 2, shape))
+    assert report.hazards == []

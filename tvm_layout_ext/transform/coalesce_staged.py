@@ -385,5 +385,5 @@ def _read_in(sch: Any, cache: Any, one: StagedLoad, plan: Plan, held: Any | None
         sch.vectorize(element)
     if one.place.swizzle is not None:
         sch.annotate(cache, SWIZZLE, one.place.swizzle)
-    else:
+    elif len(one.dims) > 1:
         sch.storage_align(cache, 0, len(one.dims) - 2, one.place.row, 0)
