@@ -153,3 +153,33 @@ def test_quotients_take_vectors_that_can_be_compiled(dtype: str, vector_bytes: i
     report = simulate(sch, values, None)
     np.testing.assert_array_equal(report.outputs["B"], values // np.array(3, dtype))
     assert {access.vector_bytes for access in report.accesses} == {vector_bytes}
+
+
+@pytest.mark.parametrize("order", ["BL", "LB"])
+def test_registers_of_each_thread_were_filled_by_all_and_read_by_others(order: str) -> None:
+    """The result of a tile lies in registers around the loops of the threads: all have all of it.
+
+    Its block was spread over the threads, each of which then stored elements that it did not have.
+    """
+    a = te.placeholder((64, 64), "float32", "A")
+    b = te.compute((64, 64), lambda i, j: a[j, i] + 1.0, "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    block = sch.get_sblock("B")
+    loops = [part for loop in sch.get_loops(block) for part in sch.split(loop, [None, 16])]
+    sch.reorder(*loops[::2], *loops[1::2])
+    out = sch.cache_write(block, 0, "local")
+    for loop, tag in zip(loops[::2], ("blockIdx.y", "blockIdx.x"), strict=True):
+        sch.bind(loop, tag)
+    sch.reverse_compute_at(out, loops[2])
+    for name in order:
+        if name == "L":
+            assert sch.auto_coalesce(out).path == "copy"
+            continue
+        before = sch.mod.script()
+        with pytest.raises(ScheduleError, match="B stores B_local, registers of each thread, whi"):
+            sch.auto_coalesce(block)
+        assert sch.mod.script() == before
+    values = np.random.default_rng(0).random((64, 64), dtype="float32")
+    report = simulate(tlx.lower(sch), values, None)
+    np.testing.assert_array_equal(report.outputs["B"], values.T + 1)
+    assert not report.hazards

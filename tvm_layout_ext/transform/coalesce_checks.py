@@ -153,8 +153,17 @@ def threads_of(nest: Nest, kernel: dict[str, int], request: Request) -> dict[str
     Raises
     ------
     ScheduleError
-        If the request is for another number than the kernel has.
+        If the request is for another number than the kernel has, or the block stores what other
+        threads do not see.
     """
+    own = next((a.name for a in nest.accesses if a.kind == "store" and a.scope == "local"), None)
+    if own is not None:
+        raise ScheduleError(
+            f"Block {nest.block.name_hint} stores {own}, registers of each thread, which hold "
+            "only what that thread stores; spread over threads, it would leave its readers "
+            "without the rest; compute it at a loop of its reader that is bound to threads, or "
+            'let its result lie in "shared" memory.'
+        )
     threads = kernel or {"threadIdx.x": request.num_threads or 128}
     total = prod(threads.values())
     if request.num_threads not in (None, total):
