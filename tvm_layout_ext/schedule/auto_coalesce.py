@@ -110,6 +110,8 @@ def auto_coalesce(
     Where accesses of the tile meet banks again as it lies, ``text`` says how often in the whole
     launch, and how often once ``swizzle`` has laid it out; the program is lowered to count that.
     Where that cannot be counted, as of a tile whose size TVM does not bound, ``text`` says why.
+    Of a reduction inside a kernel each thread sums results of its own. Registers (``local``) that
+    are allotted around the loops of the threads are not filled by several: that is refused.
 
     Of a buffer that is read at several places (``a[i, j] + a[j, i]``, ``a[j, i] + a[j + 1, i]``)
     each read that disagrees with the store has a tile of its own, and those that agree have none.

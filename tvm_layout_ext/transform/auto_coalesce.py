@@ -214,12 +214,12 @@ def _start(
     """
     plain = sch.copy()
     data = [loop for loop in free if not loop.is_reduction]
+    if not data:
+        return Start()
     try:
         if kernel is not None:
             threads = threads_of(nest, kernel, request)
-            schedule_copy(plain, block, nest, as_it_is(free), threads)
-        elif not data:
-            return Start()
+            schedule_copy(plain, block, nest, as_it_is(data), threads)
         else:
             if any(loop.is_reduction for loop in free[: len(data)]):
                 sums = [loop for loop in free if loop.is_reduction]

@@ -135,11 +135,12 @@ def schedule_copy(
     nest : Nest
         The block as it is.
     mapping : Mapping
-        The order and the vector of its free loops.
+        The order and the vector of its free loops; of a reduction, of those along its results.
     threads : dict of str to int
         Extent of each of the kernel's thread axes.
     """
-    loops = in_order(sch, block, nest, mapping.order)
+    sums = [loop for loop in nest.loops if loop.is_reduction and loop.is_perfect]
+    loops = in_order(sch, block, nest, [*mapping.order, *sums])[: len(mapping.order)]
     fused, vector = split_vector(sch, loops, mapping, nest.assumptions)
     step, thread = sch.split(fused, [None, prod(threads.values())])
     bind_kernel(sch, thread, threads)

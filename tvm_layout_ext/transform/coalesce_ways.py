@@ -55,7 +55,8 @@ def list_ways(
     if kernel is not None and request.stage == "whole":
         return [_refused("copy", nest, "a copy inside a kernel has the tile of the kernel")]
     if kernel is not None:
-        return _copies(nest, free, mapping, threads_of(nest, kernel, request))
+        share_out = _sums if any(loop.is_reduction for loop in nest.loops) else _copies
+        return share_out(nest, free, mapping, threads_of(nest, kernel, request))
     if any(loop.is_reduction for loop in nest.loops):
         if request.stage == "whole":
             return [_refused("reduction", nest, "it is a reduction")]
@@ -117,6 +118,23 @@ def _copies(
         _way("copy", f"{what} in the order of the loops", flat, as_it_is(free)),
     ]
     return [*ways, *_blocked("copy", nest, mapping, prod(threads.values()), threads)]
+
+
+def _sums(nest: Nest, free: Sequence[Loop], mapping: Mapping, threads: dict[str, int]) -> list[Way]:
+    """Spread the results of a reduction over the threads of its kernel; each sums its own."""
+    data = [loop for loop in free if not loop.is_reduction]
+    best = [loop for loop in mapping.order if not loop.is_reduction]
+
+    def run(sch: Any, block: Any, mapping: Mapping) -> None:
+        if not data:
+            raise ScheduleError("there is one result, which one thread alone would sum")
+        schedule_copy(sch, block, nest, mapping, threads)
+
+    what = "a thread of the kernel for each result"
+    return [
+        _way("copy", what, run, as_it_is(best)),
+        _way("copy", f"{what} in the order of the loops", run, as_it_is(data)),
+    ]
 
 
 def _direct(
