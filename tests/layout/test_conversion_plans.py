@@ -164,7 +164,7 @@ def test_a_round_trip_brings_every_element(
     np.testing.assert_array_equal(memory[read], after)
 
 
-@given(pairs(), st.sampled_from([8, 16, 32, 64]))
+@given(st.one_of(pairs(), mixed_pairs()), st.sampled_from([8, 16, 32, 64]))
 def test_no_phase_of_a_round_trip_meets_a_bank_twice(
     pair: tuple[L.LinearLayout, L.LinearLayout], bits: int
 ) -> None:

@@ -313,6 +313,22 @@ def test_rounds_are_the_same_for_all_threads() -> None:
         assert "round trips" in how
 
 
+def test_lanes_of_sums_with_a_vector_meet_no_bank() -> None:
+    """Both sides hold pairs of neighbours, but a lane of one is a sum with it: 128 conflicts."""
+    torn = L.DistributedLinearLayout(
+        [[20, 8], [1, 2], [16, 0], [18, 0], [1, 0]],
+        [[0, 4], [4, 0], [0, 1], [8, 0], [0, 16]],
+        [],
+        [],
+        [32, 32],
+    )
+    accumulator = L.NVMMADistributedLayout([2, 0], [1, 1], [16, 8])
+    for layouts in ([torn, accumulator], [accumulator, torn]):
+        report, how = checked(copy_through(layouts, (32, 32), (1, 2), "float64"))
+        assert "round trips" in how
+        assert report.bank_conflicts == 0
+
+
 def test_a_chain_there_and_back() -> None:
     report, _ = checked(copy_through([ROWS, ACCUMULATOR, PAIRS, COLUMNS, ROWS]))
     assert report.bank_conflicts == 0

@@ -8,7 +8,9 @@ as that is possible at all. Offsets are split into bits of three kinds::
       which 128-byte row   which bank of it     inside one access
 
 Put *any* basis vectors of the tensor under these names and the offsets are a bijection. The vectors
-that both sides hold in registers go under ``vector``. Two lanes of a phase conflict when they
+that both sides hold in registers go under ``vector``, but for those that are part of a sum in
+another input of a side: its lanes would begin inside of a vector, and its accesses be narrower, of
+more lanes a phase. Two lanes of a phase conflict when they
 differ by a sum of segment vectors, so the segment must meet the span of each side's lanes only
 in zero. Vectors that are lanes of neither side are safe. When they run out, a lane vector of the
 writer XOR one of the reader lies in neither span: that is the swizzle. Only when those run out,
@@ -18,6 +20,8 @@ too, conflicts must remain, and are shared out evenly.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import xor
 
 from ..errors import LayoutError
 from .banks import BANK_BITS, MAX_ACCESS_BITS, ROW_BITS, lanes_of_phase_log2
@@ -88,6 +92,7 @@ def optimal_swizzle(src: LinearLayout, dst: LinearLayout, element_bits: int) -> 
     bank = complement([*vector, *segment, *block], dimension)
     if vector_bits < MAX_ACCESS_BITS:
         bank = _registers_first(bank, a, b)
+    segment, bank = _aligned(vector, segment, bank, a, b)
     rounds = _rounds(segment, [*vector, *bank, *block], a, b)
     bases = {
         "vector": vector,
@@ -117,8 +122,10 @@ def swizzle_conflicts(
     """
     segment = swizzle.flat_basis("segment") + swizzle.flat_basis("reps")
     access = element_bits * swizzle.in_sizes["vector"]
+    vector = swizzle.flat_basis("vector")
     write, read = (
-        (1 << intersection(segment, _Side(side).phase(access))) - 1 for side in (src, dst)
+        (1 << intersection(segment, [*vector, *_Side(side).phase(access)])) - 1
+        for side in (src, dst)
     )
     return write, read
 
@@ -130,6 +137,18 @@ class _Side:
         self.registers = [v for v in layout.flat_basis("register") if v]
         self.lanes = layout.flat_basis("lane")
         self.warps = [v for v in layout.flat_basis("warp") if v]
+        blocks = [v for v in layout.flat_basis("block") if v]
+        self.inputs = [*self.registers, *(v for v in self.lanes if v), *self.warps, *blocks]
+        self.columns = Columns(self.inputs)
+
+    def holds(self, register: int, vector: int) -> int:
+        """Say whether one of the registers is part of the sum that a vector is."""
+        return (self.columns.solve(vector) or 0) >> self.registers.index(register) & 1
+
+    def whole(self, register: int, other: _Side) -> bool:
+        """Whether a register of both layouts is part of no other input of either."""
+        sums = [v for v in [*self.inputs, *other.inputs] if self.holds(register, v)]
+        return sums == [register, register]
 
     def phase(self, access_bits: int) -> list[int]:
         """Vectors of the lanes that access memory together."""
@@ -138,7 +157,8 @@ class _Side:
 
 def _vector_basis(src: _Side, dst: _Side, element_bits: int) -> list[int]:
     most = log2(MAX_ACCESS_BITS // element_bits)
-    vector = _common(src.registers, dst.registers)[:most]
+    common = _common(src.registers, dst.registers)
+    vector = [v for v in common if src.whole(v, dst)][:most]
     missing = log2(max(1, BANK_BITS // element_bits)) - len(vector)
     return vector + _fill_word(src, dst, vector)[: max(0, missing)]
 
@@ -154,6 +174,7 @@ def _fill_word(src: _Side, dst: _Side, vector: Sequence[int]) -> list[int]:
     def left(vectors: Iterable[int]) -> list[int]:
         return [v for v in vectors if v not in vector]
 
+    torn = left(_common(src.registers, dst.registers))
     of_src = _common(left(src.registers), left(dst.warps))
     of_dst = _common(left(dst.registers), left(src.warps))
     if len(of_src) == len(of_dst):
@@ -165,7 +186,7 @@ def _fill_word(src: _Side, dst: _Side, vector: Sequence[int]) -> list[int]:
     turns = [w for i in range(longest) for side in (src, dst) for w in side.warps[i : i + 1]]
     lanes = [v for v in [*src.lanes, *dst.lanes] if v]
     mixed = [v for v in left(lanes) if v in src.registers or v in dst.registers]
-    return list(dict.fromkeys([*best, *both, *left(turns), *mixed, *left(lanes)]))
+    return list(dict.fromkeys([*torn, *best, *both, *left(turns), *mixed, *left(lanes)]))
 
 
 def _segment_basis(src: set[int], dst: set[int], dimension: int, size: int) -> list[int]:
@@ -207,6 +228,23 @@ def _registers_first(bank: list[int], src: _Side, dst: _Side) -> list[int]:
     """Begin with banks that one side holds in registers: it may then move wider vectors."""
     first = max((_common(bank, side.registers) for side in (src, dst)), key=len)
     return first + [v for v in bank if v not in first]
+
+
+def _aligned(
+    vector: Sequence[int], segment: list[int], bank: list[int], src: _Side, dst: _Side
+) -> tuple[list[int], list[int]]:
+    """Take from the vectors of rows and banks what they have of a vector's registers.
+
+    Then the low bits of an offset come from these registers alone, and the side moves them whole.
+    Which conflicts there are stays as it is: what shares an access never conflicts.
+    """
+    side = max((src, dst), key=lambda one: len(_common(vector, one.registers)))
+    own = _common(vector, side.registers)
+
+    def rest(v: int) -> int:
+        return reduce(xor, (r for r in own if side.holds(r, v)), v)
+
+    return [rest(v) for v in segment], [rest(v) for v in bank]
 
 
 def _common(first: Iterable[int], second: Sequence[int]) -> list[int]:
