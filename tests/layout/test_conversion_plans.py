@@ -11,6 +11,7 @@ from tvm_layout_ext import layout as L
 from tvm_layout_ext.layout.banks import lanes_of_phase_log2, wavefronts
 from tvm_layout_ext.layout.f2 import rank
 from tvm_layout_ext.layout.per_thread import bit_fields, per_thread, same_thread
+from tvm_layout_ext.layout.requests import request_wavefronts
 from tvm_layout_ext.layout.round_trip import plan_round_trip
 from tvm_layout_ext.layout.shuffles import plan_shuffles
 
@@ -177,6 +178,32 @@ def test_no_phase_of_a_round_trip_meets_a_bank_twice(
             first = register & ~sum(1 << bit for bit in way.vector)
             offsets = way.offsets.apply_arrays(register=first, thread=np.arange(32))["offset"]
             assert wavefronts(offsets * (bits // 8), width) <= max(1, width * 32 // 128)
+
+
+@given(mixed_pairs(), st.sampled_from([8, 16, 32, 64]))
+def test_requests_between_layouts_of_sums_are_the_least(
+    pair: tuple[L.LinearLayout, L.LinearLayout], bits: int
+) -> None:
+    """Phases of reads that join, too, meet no bank."""
+    vectors = [v for side in pair for dim in side.in_dims for v in side.flat_basis(dim)]
+    if L.movement(*pair) is not L.Movement.SHARED or all(v.bit_count() < 2 for v in vectors):
+        return
+    plan = plan_round_trip(*pair, bits)
+    for way, side in zip((plan.write, plan.read), pair, strict=True):
+        copies = per_thread(side).free_variable_masks()["thread"] if way is plan.write else 0
+        low = sum(1 << bit for bit in way.vector)
+        first = [[r] for r in range(way.offsets.in_sizes["register"]) if not r & low]
+        threads = np.arange(32)
+        offsets = way.offsets.apply_arrays(register=np.array(first), thread=threads)["offset"]
+        live = np.broadcast_to(threads & copies == 0, offsets.shape)
+        width = bits // 8 << len(way.vector)
+        event(f"{width} bytes, copies in {side.flat_basis('lane').count(0)} lanes' bits")
+
+        waves, least = request_wavefronts(
+            offsets * (bits // 8), live, width, joins=way is plan.read
+        )
+
+        np.testing.assert_array_equal(waves, least)
 
 
 @given(pairs())

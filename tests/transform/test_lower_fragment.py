@@ -329,6 +329,22 @@ def test_lanes_of_sums_with_a_vector_meet_no_bank() -> None:
         assert report.bank_conflicts == 0
 
 
+def test_lanes_that_read_copies_meet_no_bank() -> None:
+    """Two phases read at once where neighbours hold copies: in these there were 128 conflicts."""
+    blocked = L.BlockedLayout([2, 2], [4, 8], [1, 4], [0, 1])
+    copies = L.DistributedLinearLayout(
+        [[0, 16], [2, 0], [1, 0], [16, 0]],
+        [[0, 0], [0, 2], [4, 0], [0, 4], [0, 1]],
+        [[8, 8], [0, 8]],
+        [],
+        [32, 32],
+    )
+    report, how = checked(copy_through([blocked, copies], (32, 32), (1, 2), "float64"))
+    assert "round trips" in how
+    assert widths(report, "shared") == {16}
+    assert report.bank_conflicts == 0
+
+
 def test_a_chain_there_and_back() -> None:
     report, _ = checked(copy_through([ROWS, ACCUMULATOR, PAIRS, COLUMNS, ROWS]))
     assert report.bank_conflicts == 0

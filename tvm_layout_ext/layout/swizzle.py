@@ -15,6 +15,10 @@ differ by a sum of segment vectors, so the segment must meet the span of each si
 in zero. Vectors that are lanes of neither side are safe. When they run out, a lane vector of the
 writer XOR one of the reader lies in neither span: that is the swizzle. Only when those run out,
 too, conflicts must remain, and are shared out evenly.
+
+Where neighbouring lanes of the reader hold copies, two phases of wide reads join, and it is their
+lanes that must not meet. That is heeded where some vector is a sum; between layouts of single bits
+phases are taken one by one.
 """
 
 from __future__ import annotations
@@ -85,7 +89,7 @@ def optimal_swizzle(src: LinearLayout, dst: LinearLayout, element_bits: int) -> 
     bank_size = min(log2(ROW_BITS // vector_bits), free)
     segment = _segment_basis(
         {*vector, *block, *a.phase(vector_bits)},
-        {*vector, *block, *b.phase(vector_bits)},
+        {*vector, *block, *(b.joined if a.sums or b.sums else b.phase)(vector_bits)},
         dimension,
         free - bank_size,
     )
@@ -150,9 +154,22 @@ class _Side:
         sums = [v for v in [*self.inputs, *other.inputs] if self.holds(register, v)]
         return sums == [register, register]
 
+    @property
+    def sums(self) -> bool:
+        """Whether some vector has several bits."""
+        return any(not is_power_of_two(v) for v in self.inputs)
+
     def phase(self, access_bits: int) -> list[int]:
         """Vectors of the lanes that access memory together."""
         return [v for v in self.lanes[: lanes_of_phase_log2(access_bits)] if v]
+
+    def joined(self, access_bits: int) -> list[int]:
+        """Vectors of the lanes that read together; two phases where neighbours hold copies.
+
+        See :func:`.requests.request_wavefronts`: lanes ask for the same in pairs.
+        """
+        pairs = access_bits > BANK_BITS and 0 in self.lanes[:2]
+        return self.phase(access_bits // 2 if pairs else access_bits)
 
 
 def _vector_basis(src: _Side, dst: _Side, element_bits: int) -> list[int]:
