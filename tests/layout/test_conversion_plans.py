@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -189,6 +190,10 @@ def test_requests_between_layouts_of_sums_are_the_least(
     if L.movement(*pair) is not L.Movement.SHARED or all(v.bit_count() < 2 for v in vectors):
         return
     plan = plan_round_trip(*pair, bits)
+    if bits >= 32:
+        # Both sides move the swizzle's vectors whole.
+        vector = L.optimal_swizzle(*pair, bits).flat_basis("vector")
+        assert min(len(plan.write.vector), len(plan.read.vector)) >= len(vector)
     for way, side in zip((plan.write, plan.read), pair, strict=True):
         copies = per_thread(side).free_variable_masks()["thread"] if way is plan.write else 0
         low = sum(1 << bit for bit in way.vector)
@@ -204,6 +209,21 @@ def test_requests_between_layouts_of_sums_are_the_least(
         )
 
         np.testing.assert_array_equal(waves, least)
+
+
+@pytest.mark.parametrize(("bits", "run"), [(8, 2), (16, 2), (32, 2), (64, 1)])
+def test_vectors_stay_whole_where_both_sides_are_mixed_alike(bits: int, run: int) -> None:
+    """Gray codes of the elements: lanes have bits of a vector's registers, but no sum has them."""
+
+    def gray(vectors: list[int]) -> L.LinearLayout:
+        own = [(v ^ v >> 1,) for v in vectors]
+        bases = {"register": own[:4], "lane": own[4:9], "warp": own[9:], "block": []}
+        return L.LinearLayout.from_bases(bases, {"dim0": 1024})
+
+    rows = gray([1, 2, 256, 512, 4, 8, 16, 32, 64, 128])
+    columns = gray([1, 2, 4, 8, 64, 128, 256, 512, 16, 32])
+    plan = plan_round_trip(rows, columns, bits)
+    assert min(len(plan.write.vector), len(plan.read.vector)) >= run
 
 
 @given(pairs())

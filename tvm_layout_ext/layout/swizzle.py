@@ -183,8 +183,9 @@ def _vector_basis(src: _Side, dst: _Side, element_bits: int) -> list[int]:
 def _fill_word(src: _Side, dst: _Side, vector: Sequence[int]) -> list[int]:
     """List vectors that may complete a 32-bit word, best first.
 
-    Whatever shares a word never conflicts, so registers of one side that are warps of the other
-    come first, which widen one side's accesses; then warps of both; then any warps. Where too
+    Whatever shares a word never conflicts, so registers of both that sums keep from being vectors
+    come first, and registers of one side that are warps of the other: these widen one side's
+    accesses. Then warps of both; then any warps. Where too
     few warps hold a small tensor, registers of one side that are lanes of the other, then lanes.
     """
 
