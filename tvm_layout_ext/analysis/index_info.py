@@ -73,7 +73,7 @@ _TRUNCATING = (tirx.Div, tirx.Mod)
 #: type, whose absolute value the type does not hold.
 _GIVES_UP = (tvm.error.InternalError, ValueError)
 #: What TVM's bounds call infinity, and a number that no type holds.
-LAST_BOUND, BEYOND = (1 << 63) - 1, 1 << 64
+_LAST_BOUND, _BEYOND = (1 << 63) - 1, 1 << 64
 
 
 class IndexAnalyzer:
@@ -388,10 +388,10 @@ class IndexAnalyzer:
         try:
             found = self._analyzer.const_int_bound(node)
         except _GIVES_UP:
-            return -BEYOND, BEYOND
+            return -_BEYOND, _BEYOND
         # Bounds at the ends of 64 bits stand for infinity: sums beyond them would wrap, too.
-        least = found.min_value if found.min_value > -LAST_BOUND else -BEYOND
-        most = found.max_value if found.max_value < LAST_BOUND else BEYOND
+        least = found.min_value if found.min_value > -_LAST_BOUND else -_BEYOND
+        most = found.max_value if found.max_value < _LAST_BOUND else _BEYOND
         return least, most
 
 

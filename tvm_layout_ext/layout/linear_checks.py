@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from keyword import iskeyword
 from math import prod
 from typing import Any
@@ -88,11 +89,14 @@ def whole_bases(rows: Iterable[Any]) -> Bases:
         If one is no integer, or they are not tuples of tuples by name.
     """
     try:
-        pairs = [(name, tuple(tuple(vector) for vector in vectors)) for name, vectors in rows]
+        pairs = tuple((name, tuple(map(tuple, vectors))) for name, vectors in rows)
     except (TypeError, ValueError):
         raise LayoutError(f"bases is {rows!r}; it must pair input dims with vectors.") from None
+    # Layouts are made by the thousand, nearly all of other layouts' numbers.
+    if {type(value) for _, vectors in pairs for vector in vectors for value in vector} <= {int}:
+        return pairs
     for name, vectors in pairs:
-        for value in (value for vector in vectors for value in vector):
+        for value in chain.from_iterable(vectors):
             check_integer(value, f"A number of a basis vector of {name!r}")
     return tuple(
         (name, tuple(tuple(map(int, vector)) for vector in vectors)) for name, vectors in pairs

@@ -16,9 +16,16 @@ from ..analysis.access import Loop, Nest, read_nest
 from ..analysis.mapping import store_mapping
 from ..analysis.sectors import count_traffic
 from ..errors import ScheduleError
-from .coalesce_checks import check, check_place, enclosing_threads, free_loops, threads_of
+from .coalesce_checks import (
+    check,
+    check_place,
+    check_registers,
+    enclosing_threads,
+    free_loops,
+    threads_of,
+)
 from .coalesce_choice import Outcome, Start, Way, choose
-from .coalesce_direct import in_order, schedule_copy, schedule_direct
+from .coalesce_direct import schedule_copy, schedule_direct
 from .coalesce_loops import a_loop_a_dim
 from .coalesce_request import DONE, NAME, Request, request_of
 from .coalesce_ways import as_it_is, list_ways
@@ -83,6 +90,8 @@ def _decide_apart(
     """Decide on a block that reads no buffer which it writes, by paths that are legal."""
     kernel = enclosing_threads(sch, block, nest)
     free = free_loops(nest, inside=kernel is not None)
+    if kernel is not None:
+        check_registers(nest)
     before = _start(sch, block, nest, free, kernel, request)
     ways = _list(sch, block, nest, request, illegal, kernel)
 
@@ -221,11 +230,6 @@ def _start(
             threads = threads_of(nest, kernel, request)
             schedule_copy(plain, block, nest, as_it_is(data), threads)
         else:
-            if any(loop.is_reduction for loop in free[: len(data)]):
-                sums = [loop for loop in free if loop.is_reduction]
-                in_order(plain, block, nest, [*data, *sums])
-                nest = read_nest(plain, block)
-                data = [loop for loop in nest.loops if not loop.is_reduction]
             schedule_direct(plain, block, nest, as_it_is(data), request.num_threads)
     except RuntimeError:
         return Start()

@@ -16,7 +16,15 @@ from ..analysis.block_body import is_mappable, is_reduction_step
 from ..errors import ScheduleError
 from .coalesce_request import DONE, NAME, Request
 
-__all__ = ["check", "check_place", "enclosing_threads", "free_loops", "threads_of", "why_none"]
+__all__ = [
+    "check",
+    "check_place",
+    "check_registers",
+    "enclosing_threads",
+    "free_loops",
+    "threads_of",
+    "why_none",
+]
 
 #: Bit operations are nodes of their own, not calls.
 _KNOWN_CALLS = (CHOICE, LIKELY)
@@ -147,14 +155,12 @@ def enclosing_threads(sch: Any, block: Any, nest: Nest) -> dict[str, int] | None
     return found
 
 
-def threads_of(nest: Nest, kernel: dict[str, int], request: Request) -> dict[str, int]:
-    """Thread axes to spread a block in a kernel over; 128 where the kernel has none yet.
+def check_registers(nest: Nest) -> None:
+    """Refuse a block inside a kernel that fills registers, which other threads do not see.
 
     Raises
     ------
     ScheduleError
-        If the request is for another number than the kernel has, or the block stores what other
-        threads do not see.
     """
     own = next((a.name for a in nest.accesses if a.kind == "store" and a.scope == "local"), None)
     if own is not None:
@@ -164,6 +170,16 @@ def threads_of(nest: Nest, kernel: dict[str, int], request: Request) -> dict[str
             "without the rest; compute it at a loop of its reader that is bound to threads, or "
             'let its result lie in "shared" memory.'
         )
+
+
+def threads_of(nest: Nest, kernel: dict[str, int], request: Request) -> dict[str, int]:
+    """Thread axes to spread a block in a kernel over; 128 where the kernel has none yet.
+
+    Raises
+    ------
+    ScheduleError
+        If the request is for another number than the kernel has.
+    """
     threads = kernel or {"threadIdx.x": request.num_threads or 128}
     total = prod(threads.values())
     if request.num_threads not in (None, total):

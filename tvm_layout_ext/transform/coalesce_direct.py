@@ -37,6 +37,12 @@ def in_order(sch: Any, block: Any, nest: Nest, order: Sequence[Loop]) -> list[An
     return chosen
 
 
+def _outermost(sch: Any, block: Any, nest: Nest, mapping: Mapping) -> list[Any]:
+    """Put a mapping's loops in its order, those of a reduction inside of them."""
+    sums = [loop for loop in nest.loops if loop.is_reduction and loop.is_perfect]
+    return in_order(sch, block, nest, [*mapping.order, *sums])[: len(mapping.order)]
+
+
 def fuse(sch: Any, loops: Sequence[Any]) -> Any:
     """Fuse loops; a single one stays."""
     return loops[0] if len(loops) == 1 else sch.fuse(*loops)
@@ -104,7 +110,7 @@ def schedule_direct(
     nest : Nest
         The block as it is, all its loops free.
     mapping : Mapping
-        The order and the vector.
+        The order and the vector of its loops; of a reduction, of those along its results.
     num_threads : int, optional
         Threads of a block; by default 128, less where there is not enough to do.
     """
@@ -113,7 +119,7 @@ def schedule_direct(
     steps = _steps(nest, mapping)
     while steps > 1 and groups < steps * threads * _MANY_BLOCKS:
         steps //= 2
-    loops = in_order(sch, block, nest, mapping.order)
+    loops = _outermost(sch, block, nest, mapping)
     fused, vector = split_vector(sch, loops, mapping, nest.assumptions)
     grid, step, thread = split_whole(sch, fused, [steps, threads], nest.assumptions)
     sch.bind(grid, "blockIdx.x")
@@ -139,8 +145,7 @@ def schedule_copy(
     threads : dict of str to int
         Extent of each of the kernel's thread axes.
     """
-    sums = [loop for loop in nest.loops if loop.is_reduction and loop.is_perfect]
-    loops = in_order(sch, block, nest, [*mapping.order, *sums])[: len(mapping.order)]
+    loops = _outermost(sch, block, nest, mapping)
     fused, vector = split_vector(sch, loops, mapping, nest.assumptions)
     step, thread = sch.split(fused, [None, prod(threads.values())])
     bind_kernel(sch, thread, threads)
