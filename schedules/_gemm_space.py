@@ -6,7 +6,7 @@ from math import ceil
 
 import numpy as np
 
-from tvm_layout_ext.hardware import CLUSTERS_SINCE, WARP_SIZE, Architecture
+from tvm_layout_ext.hardware import CLUSTERS_SINCE, MULTIPROCESSORS, WARP_SIZE, Architecture
 from tvm_layout_ext.tune.knobs import Config, Refusal
 
 __all__ = ["LINE_BYTES", "MULTIPROCESSORS", "check_grid", "prune"]
@@ -15,8 +15,6 @@ __all__ = ["LINE_BYTES", "MULTIPROCESSORS", "check_grid", "prune"]
 LEAST_WARPS = 2
 #: Sums of a thread below which fragments' loads outweigh products, unless the grid is small.
 LEAST_SUMS = 64
-#: Multiprocessors of the GPUs that this is written for (H100 and H200).
-MULTIPROCESSORS = 132
 #: Bytes on their way to a multiprocessor that hide all latency: 4.8 TB/s / 132 for a microsecond
 #: are 36 KB, and tiles come out of L2 twice as fast.
 ENOUGH_IN_FLIGHT = 98_304

@@ -18,7 +18,7 @@ from . import hardware
 from ._compat import has_gpu
 from .errors import TargetError
 
-__all__ = ["cuda_target", "default_arch", "default_target", "resolve", "shared_limit"]
+__all__ = ["cuda_target", "default_arch", "default_target", "resolve"]
 
 ARCH_VARIABLE = "TVM_LAYOUT_EXT_ARCH"
 _log = logging.getLogger("tvm_layout_ext")
@@ -120,34 +120,3 @@ def better_than_guess(target: Target) -> Target | None:
     if not has_gpu():
         _say_once(str(better.attrs["arch"]))
     return better if target.host is None else better.with_host(target.host)
-
-
-def shared_limit(func: tvm.tirx.PrimFunc | None = None) -> int:
-    """Bytes of shared memory that a block of a function may have, as far as its target is known.
-
-    That is the function's own target or the one of the ``with`` around; TVM's guess for ``"cuda"``
-    means :func:`default_target`. Where there is neither, it is what every GPU has without opt-in:
-    a schedule must not depend on the machine that it is made on.
-
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc, optional
-
-    Examples
-    --------
-    >>> func = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0))
-    >>> shared_limit(func), shared_limit(func.with_attr("target", cuda_target("sm_89")))
-    (49152, 101376)
-    >>> with cuda_target("sm_90"):
-    ...     shared_limit(func)
-    232448
-    """
-    own = None if func is None else func.attrs.get("target", None)
-    target = own if own is not None else Target.current(allow_none=True)
-    if target is None or target.kind.name != "cuda":
-        return hardware.STATIC_SHARED_BYTES
-    arch = str((better_than_guess(target) or target).attrs["arch"])
-    try:
-        return hardware.architecture(arch).shared_per_block
-    except TargetError:
-        return hardware.STATIC_SHARED_BYTES

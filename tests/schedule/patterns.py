@@ -1,17 +1,15 @@
-"""Access patterns for auto_coalesce, and the least sectors that any mapping of threads needs."""
+"""Access patterns for auto_coalesce, and the sectors in which their elements lie."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import permutations
-from math import prod
 from typing import Any
 
 import numpy as np
 from tvm import te, tirx
 
-SECTOR, WARP, WIDEST = 32, 32, 16
+SECTOR = 32
 
 
 @dataclass(frozen=True)
@@ -73,63 +71,19 @@ class Pattern:
             for i, shape in enumerate(self.inputs)
         ]
 
-    def least_sectors(self, *, store: bool, in_order: bool = False, of: int = 0) -> int:
-        """Fewest sectors that a side needs in any order of loops and any width of vectors.
-
-        Lanes take neighbouring iterations. A vector must lie in one piece at a multiple of its
-        size; where the iterations are no multiple of it, the last go one by one.
-
-        Parameters
-        ----------
-        store : bool
-            Of the output, else of an input.
-        in_order : bool
-            Only the order of the output counts.
-        of : int
-            Which input.
-        """
-        held = self.index_type if of == self.index else self.dtype
-        size = np.dtype(self.to or self.dtype if store else held).itemsize
-        if store:
-            flat = np.arange(prod(self.shape))
-        else:
-            flat = (self.source, *self.more)[of](
-                list(np.indices(self.shape).reshape(len(self.shape), -1))
-            )
-        flat = flat.reshape(self.shape)
-        dims = range(len(self.shape))
-        return min(
-            _sectors(flat.transpose(order).reshape(-1), width, size)
-            for order in ([tuple(dims)] if in_order else permutations(dims))
-            for width in (1, 2, 4, 8, 16)
-            if width * size <= WIDEST
-        )
+    def distinct_sectors(self) -> dict[str, int]:
+        """Sectors of each buffer in which elements lie that must be touched, by their addresses."""
+        at = list(np.indices(self.shape).reshape(len(self.shape), -1))
+        size, stored = (np.dtype(t).itemsize for t in (self.dtype, self.to or self.dtype))
+        found = {"B": _distinct(np.arange(len(at[0])), stored)}
+        for number, source in enumerate((self.source, *self.more)):
+            found[f"A{number}"] = _distinct(source(at), size)
+        return found
 
 
-def _sectors(flat: np.ndarray, width: int, size: int) -> int:
-    """Sectors of the requests in which warps walk over ``flat``, -1 being no access."""
-    count = len(flat) // width * width
-    rows = flat[:count].reshape(-1, width)
-    whole = (rows[:, 0] >= 0) & (rows[:, 0] % width == 0)
-    whole &= (np.diff(rows, axis=1) == 1).all(axis=1)
-    if width > 1 and not whole.any():
-        return 1 << 60
-    if not whole.all() and (~whole & (rows >= 0).any(axis=1)).any() and width > 1:
-        return 1 << 60
-    total = _requests(np.where(whole, rows[:, 0], -1), width, size)
-    return total + _requests(flat[count:], 1, size)
-
-
-def _requests(starts: np.ndarray, width: int, size: int) -> int:
-    padded = np.full(-(-len(starts) // WARP) * WARP, -1)
-    padded[: len(starts)] = starts
-    lanes = padded.reshape(-1, WARP)
-    first, last = lanes * size // SECTOR, (lanes * size + width * size - 1) // SECTOR
-    first, last = np.where(lanes < 0, -1, first), np.where(lanes < 0, -1, last)
-    both = np.sort(np.concatenate([first, last], axis=1), axis=1)
-    fresh = np.ones_like(both, bool)
-    fresh[:, 1:] = both[:, 1:] != both[:, :-1]
-    return int((fresh & (both >= 0)).sum())
+def _distinct(places: np.ndarray, size: int) -> int:
+    """Sectors that elements at these places lie in; places below 0 are none."""
+    return len(np.unique(places[places >= 0] * size // SECTOR))
 
 
 def _flat(shape: Sequence[int], indices: Sequence[np.ndarray]) -> np.ndarray:

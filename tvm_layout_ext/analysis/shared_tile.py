@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
-from ..layout.modes import Modes
 from ..layout.requests import request_wavefronts
 from .staging import LINE_BYTES, Walk
 from .tile_swizzles import swizzles
@@ -32,7 +31,7 @@ _ANY = 1 << 30
 
 @dataclass(frozen=True)
 class SharedTile:
-    """Where the elements of a tile lie in shared memory: by XOR, in padded rows, or by modes.
+    """Where the elements of a tile lie in shared memory: by XOR, or in padded rows.
 
     Attributes
     ----------
@@ -42,14 +41,11 @@ class SharedTile:
         Where each bit of each index goes, the dims in this order; None for rows.
     strides : tuple of int
         Elements from row to row, and so on outwards, likewise; for padded rows.
-    modes : Modes, optional
-        Where each digit of each index goes, likewise; of tensors that one block takes whole.
     """
 
     order: tuple[int, ...]
     images: list[list[int]] | None
     strides: tuple[int, ...] = ()
-    modes: Modes | None = None
 
     @property
     def swizzle(self) -> str | None:
@@ -58,8 +54,6 @@ class SharedTile:
         >>> SharedTile((0, 1), [[], [1, 2]]).swizzle, SharedTile((0, 1), [[], []]).swizzle
         (';1,2', 'none')
         """
-        if self.modes is not None:
-            return str(self.modes)
         if self.images is None:
             return None
         if not any(self.images):
@@ -68,8 +62,6 @@ class SharedTile:
 
     def elements(self, tile: Sequence[int]) -> int:
         """Elements that a tile takes, given in the order of the store."""
-        if self.modes is not None:
-            return self.modes.elements([tile[dim] for dim in self.order])
         if self.images is not None:
             return prod(tile[dim] for dim in self.order)
         return self.strides[0] * tile[self.order[0]]
@@ -81,8 +73,6 @@ class SharedTile:
 
     def offsets(self, places: np.ndarray) -> np.ndarray:
         """Offsets of elements, given as an array of (..., dim)."""
-        if self.modes is not None:
-            return np.asarray(self.modes.offsets([places[..., dim] for dim in self.order]))
         total = np.zeros(places.shape[:-1], np.int64)
         if self.images is None:
             for dim, stride in zip(self.order, self.strides, strict=True):
@@ -232,7 +222,7 @@ def end_conflicts(
         return 0
     found = 0
     for end in product(*({t, n % t or t} for n, t in zip(extents, tile, strict=True))):
-        for starts, active, width in _requests([out], tile, place, size, WARP_SIZE, end):
+        for starts, active, width in _requests([out], tile, place, size, end):
             live = active.any(axis=1)
             waves, least = request_wavefronts(starts[live] * size, active[live], width * size)
             found += int((waves - least).sum())
@@ -302,7 +292,6 @@ def conflicts(
     place: SharedTile,
     size: int,
     most: int | None = None,
-    lanes: int = WARP_SIZE,
     put: int | None = None,
 ) -> int:
     """Count the wavefronts over the least possible in which walks meet shared memory.
@@ -320,13 +309,11 @@ def conflicts(
         Bytes of an element.
     most : int, optional
         Stop counting there.
-    lanes : int
-        Lanes of a request.
     put : int, optional
         Most elements of a request, along the load's innermost dim.
     """
     found = 0
-    for starts, active, width in _requests(walks, tile, place, size, lanes, put=put):
+    for starts, active, width in _requests(walks, tile, place, size, put=put):
         waves, least = request_wavefronts(starts * size, active, width * size, joins=False)
         found += int((waves - least)[active.any(axis=1)].sum())
         if most is not None and found >= most:
@@ -339,7 +326,6 @@ def _requests(
     tile: Sequence[int],
     place: SharedTile,
     size: int,
-    lanes: int,
     end: Sequence[int] | None = None,
     put: int | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
@@ -350,16 +336,16 @@ def _requests(
     inner, rank = place.order[-1], len(tile)
     for walk in walks:
         places = walk.places(rank)
-        active = _by_request((places < np.array(end or tile)).all(axis=1), lanes)
+        active = _by_request((places < np.array(end or tile)).all(axis=1))
         width = min(walk.unit[inner], put or walk.unit[inner], MAX_ACCESS_BYTES // size)
         shape = [n // width if dim == inner else n for dim, n in enumerate(walk.unit)]
         step = np.array([width if dim == inner else 1 for dim in range(rank)])
         for element in np.indices(shape).reshape(rank, -1).T:
-            offsets = _by_request(place.offsets(places + element * step), lanes)
+            offsets = _by_request(place.offsets(places + element * step))
             yield offsets, active, width
 
 
-def _by_request(values: Any, lanes: int) -> np.ndarray:
+def _by_request(values: Any, lanes: int = WARP_SIZE) -> np.ndarray:
     """Deal values out to the lanes of requests; lanes that are not there have zeros."""
     rows = -(-len(values) // lanes)
     full = np.zeros(rows * lanes, values.dtype)

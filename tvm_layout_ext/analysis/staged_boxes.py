@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, SECTOR_BYTES
+from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, SECTOR_BYTES, WARP_SIZE
 from .access import Access, Nest
 from .mapping import own_order
 from .shared_tile import SharedTile, place_tile, put_conflicts
@@ -67,15 +67,12 @@ class Plan:
         Its way out.
     threads : int
         A power of two.
-    slabs : int
-        Blocks that hold the tensor, of a plan of ``one_block``: 1 if one takes it whole.
     """
 
     tile: list[int]
     tiles: list[StagedLoad]
     out: Walk
     threads: int
-    slabs: int = 1
 
     @property
     def shared_bytes(self) -> int:
@@ -106,7 +103,7 @@ class Plan:
                 one.place,
                 one.access.bytes,
                 known,
-                min(one.walk.lanes, self.threads),
+                min(WARP_SIZE, self.threads),
                 one.put,
             )
             for one in self.tiles
@@ -118,9 +115,6 @@ class Plan:
         turned = f", {group} by {vector} turned in registers" if group > 1 else ""
         rows = any(one.place.images is None for one in self.tiles)
         laid_out = "padded" if rows else "swizzled"
-        if any(one.place.modes is not None for one in self.tiles):
-            held = "one block" if self.slabs == 1 else f"{self.slabs} slabs, a block each"
-            laid_out = f"{held}, {self.tiles[0].walk.lanes} lanes in and {self.out.lanes} out"
         return (
             f"tile {'x'.join(map(str, self.tile))}, {self.threads} threads, "
             f"{laid_out}, stores of {vector} elements{turned}"

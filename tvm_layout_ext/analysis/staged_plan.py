@@ -9,7 +9,6 @@ from math import prod
 from ..errors import ScheduleError
 from ..hardware import SECTOR_BYTES, STATIC_SHARED_BYTES, WARP_SIZE
 from .access import Access, Nest
-from .one_block import moved_sectors, one_block
 from .shared_tile import end_conflicts, place_tile
 from .staged_boxes import (
     Plan,
@@ -38,9 +37,6 @@ def plan_tile(
     names: set[str],
     most: int | None,
     vector_bytes: int,
-    limit: int = STATIC_SHARED_BYTES,
-    *,
-    whole: bool = False,
 ) -> Plan:
     """Plan how a block of threads moves a tile.
 
@@ -55,29 +51,20 @@ def plan_tile(
         elements, and 256 for a small one.
     vector_bytes : int
         Bytes of the widest access of a thread.
-    limit : int
-        Bytes of shared memory that a block may have; more than the static ones are for tensors
-        that one block holds.
-    whole : bool
-        Whether one block shall hold the tensor, or each slab of it, whatever time that takes. Else
-        one does where tiles would move more sectors and it takes no longer
-        (:func:`~tvm_layout_ext.analysis.one_block.costs_no_time`).
 
     Raises
     ------
     ScheduleError
-        If a block reads a buffer in two orders; if ``whole`` is not possible.
+        If a block reads a buffer in two orders.
     """
     staged = _one_each(nest, names)
-    if whole:
-        return _plan_whole(nest, staged, most, limit)
     if (together := _together(nest, staged, most, vector_bytes)) is not None:
         return together
     extents = [loop.size for loop in nest.loops]
     accesses = [store_of(nest), *staged]
     orders = [dims_of(access, nest) for access in accesses]
     tile = box(extents, orders, [access.bytes for access in accesses])
-    asked, most = most, most or _usual_threads(prod(tile) * accesses[0].bytes, accesses[0].bytes)
+    most = most or _usual_threads(prod(tile) * accesses[0].bytes, accesses[0].bytes)
     plan = plan_boxes(nest, staged, tile, most, vector_bytes)
     known = [extent for extent in extents if extent is not None]
     if len(staged) > 1 or len(known) < len(extents) or len(orders[0]) < len(extents):
@@ -86,14 +73,7 @@ def plan_tile(
     rows = [known[side.order[-1]] * side.size for side in sides]
     if not any(row % SECTOR_BYTES for row in rows) or not all(s.is_dense(known) for s in sides):
         return plan
-    # Where only one side is ragged, blocks of whole rows may do as well.
-    held = _held(nest, plan.tiles[0].access, known, asked, limit, free=True)
-    if held is not None and all(row % SECTOR_BYTES for row in rows):
-        return held
-    plan = _ragged(nest, plan, known, most, vector_bytes)
-    if held is None or prod(known) * sides[0].size > limit or _moves_each_once(nest, plan, known):
-        return plan
-    return held
+    return _ragged(nest, plan, known, most, vector_bytes)
 
 
 def _together(
@@ -169,77 +149,6 @@ def _whole_rows(
                         threads = min(threads, out.units & -out.units)
                     return Plan(tile, [StagedLoad(load, into, place)], out, threads)
     return None
-
-
-def _held(
-    nest: Nest, load: Access, extents: list[int], most: int | None, limit: int, *, free: bool
-) -> Plan | None:
-    """Plan a tensor or slabs of it that one block can hold as one tile; None if none is found."""
-    order, stored = tuple(dims_of(load, nest)), store_of(nest).bytes
-    found = one_block(tuple(extents), order, load.bytes, stored, most, limit, free=free)
-    if found is None:
-        return None
-    tile = list(found.tile)
-    slabs = -(-extents[0] // tile[0])
-    into = StagedLoad(load, found.into, found.place)
-    return Plan(tile, [into], found.out, found.threads, slabs)
-
-
-def _plan_whole(nest: Nest, staged: Sequence[Access], most: int | None, limit: int) -> Plan:
-    """Plan a tensor or slabs of it that one block holds, or say why none can."""
-    name = nest.block.name_hint
-    if len(staged) > 1:
-        raise ScheduleError(
-            f"stage='whole' stages one load, and {len(staged)} of block {name} want another order "
-            "than its store"
-        )
-    extents = [loop.size for loop in nest.loops]
-    known = [extent for extent in extents if extent is not None]
-    (load,) = staged
-    sides = [
-        Side(tuple(dims_of(access, nest)), access.steps, access.bytes, 0)
-        for access in (load, store_of(nest))
-    ]
-    if (
-        len(known) < len(extents)
-        or any(len(side.order) < len(extents) for side in sides)
-        or not all(side.is_dense(known) for side in sides)
-    ):
-        raise ScheduleError(
-            f"stage='whole' needs a permutation of all of {load.name}, of known sizes and without "
-            f"gaps, and block {name} makes none of it"
-        )
-    held = _held(nest, load, known, most, limit, free=False)
-    if held is not None:
-        return held
-    shape, size = "x".join(map(str, known)), prod(known) * load.bytes
-    if size > limit:
-        raise ScheduleError(
-            f"stage='whole' needs {size:,} bytes of shared memory for {shape} elements of "
-            f"{load.name}, or slabs of whole sectors along an outermost dim that both sides share, "
-            f"and a block has {limit:,}"
-        )
-    threads = f"{most} threads" if most is not None else "any threads"
-    raise ScheduleError(
-        f"stage='whole' finds no layout without bank conflicts for {shape} elements of {load.name} "
-        f"({size:,} bytes) in {limit:,} bytes of shared memory with {threads}"
-    )
-
-
-def _moves_each_once(nest: Nest, plan: Plan, extents: list[int]) -> bool:
-    """Whether a plan of a tensor that one block could hold moves no sector twice."""
-    load, store = plan.tiles[0], store_of(nest)
-    ways = [
-        (load.walk, load.dims, load.access.bytes),
-        (plan.out, range(len(extents)), store.bytes),
-    ]
-    return all(
-        moved_sectors(
-            replace(walk, lanes=min(WARP_SIZE, plan.threads)), plan.tile, extents, order, size
-        )
-        == -(-prod(extents) * size // SECTOR_BYTES)
-        for walk, order, size in ways
-    )
 
 
 def _ways_out(

@@ -101,8 +101,6 @@ class Walk:
     pieces : tuple of (int, int)
         Dim and count of each step in which lanes, then warps, then rounds go on over the tile, in
         units.
-    lanes : int
-        Lanes of each warp that take part.
 
     Examples
     --------
@@ -115,7 +113,6 @@ class Walk:
 
     unit: tuple[int, ...]
     pieces: tuple[tuple[int, int], ...]
-    lanes: int = WARP_SIZE
 
     @classmethod
     def of(cls, layout: BlockedLayout, tile: Sequence[int]) -> Walk:

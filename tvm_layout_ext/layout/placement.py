@@ -1,7 +1,7 @@
 """Where the elements of a shared buffer lie: rows with a stride, or offsets by XOR.
 
 A placement turns index arrays into offsets of elements; it is what a swizzle or a padding comes
-down to once shape and layout are known. :class:`.Modes` is the third kind.
+down to once shape and layout are known.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy as np
 from ..errors import LayoutError
 from ..hardware import BANK_BYTES, NUM_BANKS
 from .linear import LinearLayout, is_power_of_two, log2
-from .modes import Modes
 from .shared import NVMMASharedLayout, SwizzledSharedLayout
 
 __all__ = [
@@ -136,7 +135,7 @@ class Xor:
         return width
 
 
-Placement = Strided | Xor | Modes
+Placement = Strided | Xor
 
 
 def dense(shape: Sequence[int]) -> Strided:

@@ -58,9 +58,7 @@ def auto_coalesce(
         Bytes of the widest access of a thread: 1, 2, 4, 8 or 16.
     stage : str
         ``auto`` stages loads that want another order than the store through shared memory,
-        ``shared`` every load, ``none`` no load. ``whole`` stages the one load of a permutation in a
-        tile that is the whole tensor, or a slab of a batch, where a block's shared memory holds it:
-        the fewest sectors, whatever the time; it is refused where that is not possible.
+        ``shared`` every load, ``none`` no load.
 
     Returns
     -------
@@ -122,13 +120,6 @@ def auto_coalesce(
     A block that updates a buffer in place (``a[i] = a[i] * 2 + b[i]``) is only marked likewise, for
     TensorIR binds no loop of it. Each iteration must have an element of its own: the block reads of
     the buffer what it writes there, and no two iterations write at one place.
-
-    Where rows of neither side of a permutation begin at sectors, tiles move some sectors twice, and
-    only a block that holds all of the tensor moves each once. That mostly takes longer: on an H200
-    (``benchmarks/results/h200_one_block.json``) 33x1000 halves took 8.37 us by one block, and 1.75
-    in tiles. So ``auto`` does it only where it costs no time: in slabs of a batch, if there are as
-    many as multiprocessors and a thread has at most 16 elements (1024x100x100 floats took 25.4 us
-    in slabs, and 28.0 in tiles), or where a thread has at most 2.
 
     A load that only a condition keeps inside of its buffer (the rows of a pad) has no tile, and nor
     has one in a branch that is chosen by what was loaded.

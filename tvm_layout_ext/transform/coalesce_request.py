@@ -14,7 +14,7 @@ __all__ = ["DONE", "NAME", "Request", "request_of"]
 NAME = "auto_coalesce"
 #: Block annotation that tells what was done.
 DONE = ANNOTATION_PREFIX + "coalesced"
-_STAGES = ("auto", "shared", "none", "whole")
+_STAGES = ("auto", "shared", "none")
 _MAX_THREADS = LAUNCH_LIMITS["threadIdx.x"]
 
 
@@ -29,8 +29,7 @@ class Request:
     vector_bytes : int
         Bytes of the widest access of a thread.
     stage : str
-        ``auto``, ``shared`` (stage every load), ``none`` (use no shared memory) or ``whole`` (one
-        block holds the tensor, or each slab of it).
+        ``auto``, ``shared`` (stage every load) or ``none`` (use no shared memory).
     """
 
     num_threads: int | None = None

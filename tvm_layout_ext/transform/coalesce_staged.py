@@ -24,17 +24,13 @@ from ..analysis.mapping import Mapping, merged_run
 from ..analysis.staged_plan import Plan, StagedLoad, dims_of, plan_tile
 from ..analysis.staging import Walk
 from ..errors import ScheduleError
-from ..hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES, WARP_SIZE
-from ..target import shared_limit
+from ..hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES
 from .coalesce_direct import fuse
 from .coalesce_policy import keep_stores
 from .swizzle_shared import SWIZZLE
 from .tile_bounds import longer_than
 
 __all__ = ["UnboundedTileError", "schedule_staged"]
-
-#: Steps of a thread that are unrolled; more only tensors have that one block holds.
-_MOST_UNROLLED = 128
 
 
 class UnboundedTileError(ScheduleError):
@@ -48,8 +44,6 @@ def schedule_staged(
     mapping: Mapping,
     num_threads: int | None,
     vector_bytes: int,
-    *,
-    whole: bool = False,
 ) -> tuple[str, list[Any]]:
     """Bind a whole nest, its disagreeing loads going through a shared tile.
 
@@ -71,8 +65,6 @@ def schedule_staged(
         Most threads of a block; a power of two of them shares out the tile.
     vector_bytes : int
         Bytes of the widest access of a thread.
-    whole : bool
-        Whether one block shall hold the tensor, or each slab of it.
 
     Returns
     -------
@@ -95,11 +87,9 @@ def schedule_staged(
     _merge(sch, block, nest, mapping)
     names = {access.name for access in mapping.disagreeing}
     merged = read_nest(sch, block)
-    own = sch.func_working_on
-    limit = shared_limit(None if own is None else sch.mod[own])
-    plan = plan_tile(merged, names, num_threads, vector_bytes, limit, whole=whole)
-    _check_shared(plan, limit)
-    caches = [_stage(sch, block, one, plan) for one in plan.tiles]
+    plan = plan_tile(merged, names, num_threads, vector_bytes)
+    _check_shared(plan)
+    caches = [_stage(sch, block, one) for one in plan.tiles]
     held = [_hold(sch, cache, one) for cache, one in zip(caches, plan.tiles, strict=True)]
     stored, direct = _write_out(sch, block, caches, plan)
     for cache, one, vector in zip(caches, plan.tiles, held, strict=True):
@@ -110,7 +100,7 @@ def schedule_staged(
     met = plan.conflicts([loop.size for loop in merged.loops])
     told = f", {met:,} bank conflicts in filling the tile" if met else ""
     text = f"{plan}{told}{keep_stores(sch, block, stored, width)}"
-    return text, [*loads, *direct, block, *([stored] if stored is not block else [])]
+    return text, [*loads, *direct, block, stored]
 
 
 def _store_bytes(nest: Nest) -> int:
@@ -159,13 +149,12 @@ def _variables(sch: Any, block: Any) -> list[Any]:
     return [sch.get(loop).loop_var for loop in sch.get_loops(block)]
 
 
-def _check_shared(plan: Plan, limit: int) -> None:
-    """Refuse more than a block may have; of several loads, more than leaves room for others."""
-    limit = limit if len(plan.tiles) == 1 else STATIC_SHARED_BYTES
-    if plan.shared_bytes > limit:
+def _check_shared(plan: Plan) -> None:
+    """Refuse more than every GPU has without opt-in."""
+    if plan.shared_bytes > STATIC_SHARED_BYTES:
         raise ScheduleError(
             f"Staging {len(plan.tiles)} loads needs {plan.shared_bytes:,} bytes of shared memory "
-            f"of {limit:,}."
+            f"of {STATIC_SHARED_BYTES:,}."
         )
 
 
@@ -186,13 +175,9 @@ def _check_bounds(sch: Any, nest: Nest, caches: Sequence[Any], plan: Plan) -> No
             )
 
 
-def _stage(sch: Any, block: Any, one: StagedLoad, plan: Plan) -> Any:
-    """Put a shared buffer, in the order of the load, between the load and the block.
-
-    Only dynamic shared memory may be more than 48 KB.
-    """
-    scope = "shared" if plan.shared_bytes <= STATIC_SHARED_BYTES else "shared.dyn"
-    return _cache(sch, block, one.access.name, one.dims, scope)
+def _stage(sch: Any, block: Any, one: StagedLoad) -> Any:
+    """Put a shared buffer, in the order of the load, between the load and the block."""
+    return _cache(sch, block, one.access.name, one.dims, "shared")
 
 
 def _hold(sch: Any, cache: Any, one: StagedLoad) -> Any | None:
@@ -226,9 +211,6 @@ def _write_out(
 ) -> tuple[Any, Sequence[Any]]:
     """Bind the block's own loops, and put its result into registers before it is stored.
 
-    Where some lanes sit idle it is stored at once: TVM guards what stores, and would let all lanes
-    read the tile for a register.
-
     Returns
     -------
     tuple
@@ -244,34 +226,23 @@ def _write_out(
         for cache, one in zip(caches, plan.tiles, strict=True)
         if walk.unit[one.dims[-1]] > 1
     ]
-    out = block
-    if walk.lanes == WARP_SIZE:
-        same = _map_of(lambda *i: list(i), _variables(sch, block))
-        out = sch.reindex_cache_write(block, 0, "local", same)
+    same = _map_of(lambda *i: list(i), _variables(sch, block))
+    out = sch.reindex_cache_write(block, 0, "local", same)
     loops = dict(enumerate(sch.get_loops(out)))
     grid_loops, fused, units = _walk_loops(sch, loops, walk, plan.tile, list(loops))
     grid = fuse(sch, grid_loops)  # Neighbouring blocks go along the store.
     sch.bind(grid, "blockIdx.x")
-    if out is block and not words:
-        # Before lanes are left idle, which compute_at would take for some that go on.
-        _compute_tiles(sch, caches, grid)
-    step, thread = _deal(sch, fused, walk, plan)
-    _unroll_few(sch, step)
+    step, thread = _deal(sch, fused, plan)
+    sch.unroll(step)
     for unit in units[:-1]:
         sch.unroll(unit)
     sch.vectorize(units[-1])
-    if out is not block:
-        _compute_in(sch, block, thread, along=None)
+    _compute_in(sch, block, thread, along=None)
     for word, most in words:
         _compute_in(sch, word, thread, along=-1, most=most)
-    if out is not block or words:
-        _compute_tiles(sch, caches, grid)
-    return out, direct
-
-
-def _compute_tiles(sch: Any, caches: Sequence[Any], grid: Any) -> None:
     for cache in caches:
         sch.compute_at(cache, grid, preserve_unit_loops=True)
+    return out, direct
 
 
 def _walk_loops(
@@ -300,27 +271,11 @@ def _walk_loops(
     return outer, fused, held
 
 
-def _deal(sch: Any, fused: Any, walk: Walk, plan: Plan) -> tuple[Any, Any]:
-    """Bind a walk's loop to threads, in steps; of each warp only the walk's lanes take part.
-
-    Where any walk leaves lanes idle, warps are ``threadIdx.y``: from ``threadIdx.x < 16`` TVM finds
-    the bounds of a tile, and from ``threadIdx.x % 32 < 16`` it does not.
-    """
-    walks = [plan.out, *(one.walk for one in plan.tiles)]
-    if plan.threads < WARP_SIZE or all(one.lanes == WARP_SIZE for one in walks):
-        step, thread = sch.split(fused, [None, plan.threads])
-    else:
-        step, warp, part = sch.split(fused, [None, plan.threads // WARP_SIZE, walk.lanes])
-        sch.bind(warp, "threadIdx.y")
-        _, thread = sch.split(part, [None, WARP_SIZE])
+def _deal(sch: Any, fused: Any, plan: Plan) -> tuple[Any, Any]:
+    """Bind a walk's loop to threads, in steps."""
+    step, thread = sch.split(fused, [None, plan.threads])
     sch.bind(thread, "threadIdx.x")
     return step, thread
-
-
-def _unroll_few(sch: Any, step: Any) -> None:
-    """Unroll the steps of a walk, unless there are so many that the code would be thousands."""
-    if int(sch.get(step).extent) <= _MOST_UNROLLED:
-        sch.unroll(step)
 
 
 def _vector_loads(sch: Any, block: Any) -> list[Any]:
@@ -374,8 +329,8 @@ def _read_in(sch: Any, cache: Any, one: StagedLoad, plan: Plan, held: Any | None
     used = sorted(one.dims)
     loop_of = dict(zip(used, loops[len(loops) - len(used) :], strict=True))
     _, fused, units = _walk_loops(sch, loop_of, one.walk, plan.tile, one.dims)
-    step, thread = _deal(sch, fused, one.walk, plan)
-    _unroll_few(sch, step)
+    step, thread = _deal(sch, fused, plan)
+    sch.unroll(step)
     if held is None:
         sch.vectorize(units[-1])
     else:

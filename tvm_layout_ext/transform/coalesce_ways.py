@@ -52,14 +52,10 @@ def list_ways(
     request : Request
     """
     mapping = choose_mapping(nest, free, request.vector_bytes)
-    if kernel is not None and request.stage == "whole":
-        return [_refused("copy", nest, "a copy inside a kernel has the tile of the kernel")]
     if kernel is not None:
         share_out = _sums if any(loop.is_reduction for loop in nest.loops) else _copies
         return share_out(nest, free, mapping, threads_of(nest, kernel, request))
     if any(loop.is_reduction for loop in nest.loops):
-        if request.stage == "whole":
-            return [_refused("reduction", nest, "it is a reduction")]
 
         def reduction(sch: Any, block: Any) -> tuple[str, list[Any]]:
             return schedule_reduction(sch, block, nest, request.num_threads, request.vector_bytes)
@@ -69,9 +65,6 @@ def list_ways(
             return schedule_a_result_each(sch, block, nest, threads, width)
 
         return [Way("reduction", reduction), Way("reduction", alone, is_last=True)]
-    if request.stage == "whole":
-        why = "no load of it wants another order than its store"
-        return [_staged(nest, free, request) or _refused("staged", nest, why)]
     direct = _direct(nest, free, mapping, request.num_threads)
     shifted = shifted_way(nest, free, mapping, request.vector_bytes, request.num_threads)
     if shifted is not None:
@@ -80,18 +73,6 @@ def list_ways(
     if request.stage == "none" or staged is None:
         return direct
     return [staged] if request.stage == "shared" else [*direct, staged]
-
-
-def _refused(path: str, nest: Nest, why: str) -> Way:
-    """Make the one way of a block that has nothing to hold whole."""
-
-    def refuse(_sch: Any, _block: Any) -> tuple[str, list[Any]]:
-        raise ScheduleError(
-            f"stage='whole' holds the one tensor that a block permutes; of {nest.block.name_hint}, "
-            f"{why}"
-        )
-
-    return Way(path, refuse)
 
 
 def _elements(nest: Nest, mapping: Mapping) -> str:
@@ -220,9 +201,8 @@ def _staged(nest: Nest, free: Sequence[Loop], request: Request) -> Way | None:
                 f"Block {nest.block.name_hint} writes {in_place[0]} where it reads it"
             )
         threads = threads_of_tile(sch, block)
-        return schedule_staged(sch, block, nest, mapping, threads, width, whole=whole)
+        return schedule_staged(sch, block, nest, mapping, threads, request.vector_bytes)
 
-    width, whole = request.vector_bytes, request.stage == "whole"
     tried: list[int | None] = []
 
     def threads_of_tile(sch: Any, block: Any) -> int | None:

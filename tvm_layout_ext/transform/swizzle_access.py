@@ -33,7 +33,7 @@ class Swizzled:
     buffer : Buffer
     shape : sequence of int
         Its extents, or their bounds.
-    placement : Strided, Xor or Modes
+    placement : Strided or Xor
     name : str
         The mode, for messages.
     block : str

@@ -22,7 +22,6 @@ from typing import Any
 
 from tvm import tirx
 
-from ..layout.modes import Modes
 from ..layout.placement import Placement, Strided, Xor
 
 __all__ = ["IndexWriter"]
@@ -84,15 +83,13 @@ class IndexWriter:
 
         Parameters
         ----------
-        placement : Strided, Xor or Modes
+        placement : Strided or Xor
         indices : sequence of PrimExpr
             Scalars, one for each dim.
         """
         if isinstance(placement, Strided):
             terms = (i * s for i, s in zip(indices, placement.strides, strict=True))
             return self._analyzer.simplify(reduce(lambda a, b: a + b, terms))
-        if isinstance(placement, Modes):
-            return self._analyzer.simplify(reduce(lambda a, b: a + b, _digits(placement, indices)))
         return self._xor(placement, [self._analyzer.simplify(index) for index in indices])
 
     def _xor(self, placement: Xor, indices: Sequence[Any]) -> Any:
@@ -198,18 +195,6 @@ class IndexWriter:
     def _extract(self, value: Any, bit: int, width: int) -> Any:
         part = tirx.floormod(tirx.floordiv(value, 1 << bit), 1 << width)
         return self._analyzer.simplify(part)
-
-
-def _digits(placement: Modes, indices: Sequence[Any]) -> list[Any]:
-    """Digits of the indices times their strides; the last of a dim needs no remainder."""
-    terms = []
-    for index, modes in zip(indices, placement.dims, strict=True):
-        rest = index
-        for extent, stride in modes[:-1]:
-            terms.append(tirx.floormod(rest, extent) * stride)
-            rest = tirx.floordiv(rest, extent)
-        terms.append(rest * modes[-1][1])
-    return terms
 
 
 def _places(image: int) -> list[int]:

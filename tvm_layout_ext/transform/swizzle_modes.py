@@ -10,8 +10,7 @@ and texts in turn. A text is one of
 * ``pad``, ``pad(factor, offset)``: rows whose stride is ``offset`` modulo ``factor`` elements;
 * ``32B``, ``64B``, ``128B``: the swizzles of TMA and ``wgmma``;
 * a layout's text, such as ``SwizzledShared(8, 2, 4, [1, 0])`` or ``Linear({offset: ...}, ...)``;
-* ``4,10;1,2``: for each dim the offsets to which the bits of its index go, lowest bit first;
-* ``2:1,50:200;100:2``: for each dim modes of an extent and a stride (:mod:`..layout.modes`).
+* ``4,10;1,2``: for each dim the offsets to which the bits of its index go, lowest bit first.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from ..analysis.choose_shared import Choice, choose, choose_xor
 from ..errors import LayoutError
 from ..layout.base import Layout
 from ..layout.linear import LinearLayout
-from ..layout.modes import modes_of
 from ..layout.placement import Strided, Xor, dense, hardware_swizzle, of_linear, padded, xor_rows
 from ..layout.shared import NVMMASharedLayout, PaddedSharedLayout, SwizzledSharedLayout
 from ..layout.text import parse
@@ -37,7 +35,7 @@ _PAD = re.compile(r"pad\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 _BYTES = ("32B", "64B", "128B")
 _LEGAL = (
     "it must be auto, none, xor, xor(vec, per_phase, max_phase), pad, pad(factor, offset), 32B, "
-    "64B, 128B, a shared or linear layout, or look like '4,10;1,2' or '2:1,50:200;100:2'"
+    "64B, 128B, a shared or linear layout, or look like '4,10;1,2'"
 )
 
 
@@ -112,8 +110,6 @@ def check_mode(text: str) -> None:
         raise LayoutError(f"The swizzle is {text!r}; {_LEGAL}.")
     if "(" in text:
         _shared_layout(text)
-    elif ":" in text:
-        modes_of(text)
     else:
         _images(text)
 
@@ -192,10 +188,6 @@ def _given(text: str, shape: Sequence[int], element_bits: int) -> Choice:
         return Choice(text, hardware_swizzle(shape, int(text[:-1]), element_bits))
     if "(" in text:
         return Choice(text, _laid_out(_shared_layout(text), shape, element_bits))
-    if ":" in text:
-        modes = modes_of(text)
-        modes.check(shape)
-        return Choice(text, modes)
     return Choice(text, _checked(Xor(tuple(map(tuple, _images(text)))), shape))
 
 
