@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import tirx
 
-from tvm_layout_ext.analysis import index_info, vector_lanes
+from tvm_layout_ext.analysis import index_info
 from tvm_layout_ext.analysis.assumptions import Assumptions, Prover, divisible
 from tvm_layout_ext.analysis.axis_info import AxisInfo
 from tvm_layout_ext.analysis.index_info import IndexAnalyzer
@@ -39,11 +39,6 @@ def values_of(node: Any, env: dict[Any, np.ndarray]) -> np.ndarray:
         return wrapped(values_of(node.value, env), node)
     if kind is tirx.Let:
         return values_of(node.body, {**env, node.var: values_of(node.value, env)})
-    if kind is tirx.Ramp:
-        base, step = values_of(node.base, env), values_of(node.stride, env)
-        return wrapped(base + step * np.arange(LANES), node.base)
-    if kind is tirx.Broadcast:
-        return values_of(node.value, env)
     if kind is tirx.Select:
         parts = (node.condition, node.true_value, node.false_value)
         return np.where(*(values_of(part, env) for part in parts))
@@ -242,7 +237,6 @@ def test_sums_of_64_bits_without_bounds_may_wrap_too() -> None:
     assert analyse(LONG + column).contiguity == (1, 1)
     assert analyse(LONG * 8 + column).contiguity == (1, 8)
     assert analyse(unsigned.astype("int64") + column).contiguity == (1, 1)
-    assert analyse(tirx.Ramp(LONG, tirx.IntImm("int64", 1), 4)).contiguity == (1, 1, 1)
     axes = [(ROW, tvm.ir.Range(0, 32)), (J, tvm.ir.Range(0, 128))]
     bounded = IndexAnalyzer(axes, {LONG: tvm.ir.Range(0, tirx.IntImm("int64", 1 << 62))})
     assert bounded.info(LONG + column).contiguity == (1, 128)
@@ -272,115 +266,17 @@ def test_addresses_count_bytes() -> None:
     assert info.divisibility == (2, 16)
 
 
-def test_wrong_hints_and_scalable_vectors_are_refused() -> None:
+def test_examples_in_the_documentation() -> None:
+    assert doctest.testmod(index_info) == doctest.TestResults(0, 5)
+
+
+def test_of_vectors_nothing_is_known() -> None:
+    assert analyse(tirx.Ramp(J * 4, 1, 4)) == AxisInfo.unknown(2)
+
+
+def test_wrong_hints_are_refused() -> None:
     with pytest.raises(LayoutError, match="no power of two"):
         IndexAnalyzer([], divisible={N: 12})
-    with pytest.raises(LayoutError, match="scalable number of lanes"):
-        analyse(tirx.Ramp(ROW, 1, 4 * tirx.vscale()))
-
-
-@pytest.mark.parametrize(("module", "examples"), [(index_info, 7), (vector_lanes, 3)])
-def test_examples_in_the_documentation(module: Any, examples: int) -> None:
-    assert doctest.testmod(module) == doctest.TestResults(0, examples)
-
-
-LANES = 4
-VECTOR = tirx.Var("vector", f"int32x{LANES}")
-
-
-def vector_leaves() -> st.SearchStrategy[Any]:
-    def ramp(base: Any, step: int) -> Any:
-        return tirx.Ramp(base, tirx.IntImm("int32", step), LANES)
-
-    scalar = st.recursive(leaves(), nodes, max_leaves=3)
-    steps = st.sampled_from([0, 1, 1, 2, 4, -1, 16])
-    return st.one_of(
-        st.builds(ramp, scalar, steps),
-        scalar.map(lambda base: tirx.Broadcast(base, LANES)),
-        st.just(VECTOR),
-    )
-
-
-def vector_nodes(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    def binary(kind: Any, a: Any, b: Any) -> Any:
-        return kind(a, b)
-
-    def select(kind: Any, a: Any, b: Any, c: Any) -> Any:
-        return tirx.Select(kind(a, b), b, c)
-
-    def cast(value: Any, between: str) -> Any:
-        return tirx.Cast(f"int32x{LANES}", tirx.Cast(f"{between}x{LANES}", value))
-
-    def let(value: Any, kind: Any, other: Any) -> Any:
-        variable = tirx.Var("v", f"int32x{LANES}")
-        return tirx.Let(variable, value, kind(other, variable))
-
-    kinds = st.sampled_from(ARITHMETIC)
-    return st.one_of(
-        st.builds(binary, kinds, children, children),
-        st.builds(select, st.sampled_from(COMPARISONS), children, children, children),
-        st.builds(cast, children, st.sampled_from(["int8", "int64", "uint32"])),
-        st.builds(let, children, kinds, children),
-    )
-
-
-VECTORS = st.recursive(vector_leaves(), vector_nodes, max_leaves=4)
-
-
-@given(st.data())
-def test_claims_hold_for_every_lane(data: st.DataObject) -> None:
-    """Lanes are one more axis, the last one."""
-    for _ in range(4):
-        expression, extents = data.draw(VECTORS), (4, 8)
-        axes = [(v, tvm.ir.Range(0, n)) for v, n in zip((ROW, J), extents, strict=True)]
-
-        known = {v: d for v, d in FREE.items() if d > 1}
-        info = IndexAnalyzer(axes, {U: tvm.ir.Range(0, 100)}, known).info(expression)
-
-        rows, columns, _ = np.indices((*extents, LANES))
-        env = {ROW: rows, J: columns, VECTOR: np.array([7, -2, 12, 5])}
-        for variable, divisor in FREE.items():
-            number = data.draw(EXTREME if variable is not U else st.integers(0, 99))
-            env[variable] = np.array(number // divisor * divisor)
-        try:
-            values = values_of(expression, env)
-        except UndefinedError:
-            continue
-        check(info, np.broadcast_to(values, (*extents, LANES)))
-
-
-def test_ramps_run_along_their_lanes() -> None:
-    info = analyse(tirx.Ramp(ROW * N + J * 4, 1, 4), n=8)
-
-    assert info.contiguity == (1, 1, 4)
-    assert info.divisibility[2] == 4
-
-
-def test_choices_of_vectors_are_choices_of_each_lane() -> None:
-    ramp = tirx.Ramp(J * 4, 1, 4)
-    chosen = tirx.if_then_else(N > 0, ramp, ramp + tirx.Broadcast(tirx.IntImm("int32", 8), 4))
-
-    assert analyse(chosen, n=8).contiguity == (1, 1, 4)
-
-
-def test_broadcasts_repeat_along_their_lanes() -> None:
-    assert analyse(tirx.Broadcast(J * 4, 8)).constancy == (32, 1, 8)
-
-
-def test_gathers_of_vectors_repeat_where_their_ramps_do() -> None:
-    buffer = tirx.decl_buffer((4096,), "int32")
-
-    assert analyse(buffer[tirx.Ramp(ROW, 0, 4)]).constancy == (1, 128, 4)
-    assert analyse(buffer[tirx.Ramp(ROW, 1, 4)]).constancy == (1, 128, 1)
-
-
-def test_addresses_of_vectors_count_bytes() -> None:
-    analyzer = IndexAnalyzer([(ROW, tvm.ir.Range(0, 32))], divisible={N: 8})
-
-    info = analyzer.address([N, 1], [tirx.Broadcast(ROW, 4), tirx.Ramp(J * 4, 1, 4)], 32, 256)
-
-    assert info.contiguity == (1, 4)
-    assert info.divisibility == (4, 16)
 
 
 def test_memory_of_a_thread_need_not_repeat() -> None:

@@ -32,7 +32,6 @@ from .axis_info import (
     apply_binary,
     broadcast,
     compare,
-    expand_dims,
     load,
     opaque,
     power_of_two_in,
@@ -40,7 +39,6 @@ from .axis_info import (
     splat,
 )
 from .index_types import children, is_bool, is_integer, padded, range_of, wide
-from .vector_lanes import Lanes, lanes_of
 
 __all__ = ["IndexAnalyzer"]
 
@@ -109,15 +107,12 @@ class IndexAnalyzer:
         divisible: Mapping[Any, int] | None = None,
         assumptions: Assumptions = NO_ASSUMPTIONS,
     ) -> None:
-        self._assumptions = assumptions
         self._prover = Prover(assumptions.conditions)
         self._analyzer = self._prover.analyzer
         self._divisible = dict(divisible or {})
         self._known: dict[Any, AxisInfo] = {}
         self._is_exact: dict[Any, bool] = {}
         self._lets: dict[Any, Any] = {}
-        self._cells: dict[Any, AxisInfo] = {}
-        self._outside = (tuple(axes), dict(ranges or {}))
         for variable, bounds in {**dict(axes), **(ranges or {})}.items():
             self._analyzer.bind(variable, bounds)
         for variable, divisor in self._divisible.items():
@@ -144,52 +139,15 @@ class IndexAnalyzer:
     def info(self, expression: Any) -> AxisInfo:
         """Describe an expression, of integers or booleans, along the axes.
 
-        The lanes of a vector are one more axis, the last one; where there are no axes to look
-        along, the only one.
-
         Parameters
         ----------
         expression : Expr
-            A TIR expression; of parts that have no rule only what does not vary is known.
-
-        Raises
-        ------
-        LayoutError
-            If the expression is a vector of a scalable number of lanes.
-
-        Examples
-        --------
-        >>> x = tirx.Var("x", "int32")
-        >>> IndexAnalyzer([]).info(tirx.Ramp(x * 8, 1, 4))
-        AxisInfo(contiguity=(4,), divisibility=(4,), constancy=(1,), constant=None)
+            A scalar TIR expression; of parts that have no rule, vectors among them, only what does
+            not vary is known.
         """
-        if lanes_of(expression) > 1:
-            inside, lanes = self._in_lanes(lanes_of(expression))
-            return inside._of_lanes(lanes, expression)
+        if not expression.ty.is_scalar():
+            return AxisInfo.unknown(len(self.shape))
         return self._within(expression, self._raw(expression))
-
-    def _in_lanes(self, count: int) -> tuple[IndexAnalyzer, Lanes]:
-        """Make an analyser with the lanes of a vector as one more axis."""
-        lanes = Lanes()
-        axes, ranges = self._outside
-        lane = (lanes.variable, tvm.ir.Range(0, count))
-        inside = IndexAnalyzer([*axes, lane], ranges, self._divisible, self._assumptions)
-
-        def widened(info: AxisInfo) -> AxisInfo:
-            wider = expand_dims(info, info.rank) if axes else info
-            return broadcast(wider, (*self.shape, 1)[-wider.rank :], inside.shape)
-
-        for variable, info in self._known.items():
-            if variable not in inside._known:
-                inside._known[variable] = widened(info)
-        inside._cells = {cell: widened(info) for cell, info in self._cells.items()}
-        return inside, lanes
-
-    def _of_lanes(self, lanes: Lanes, expression: Any) -> AxisInfo:
-        scalar = lanes.scalar(expression)
-        for variable in lanes.unknown:
-            self._known[variable] = AxisInfo.unknown(len(self.shape))
-        return self.info(scalar)
 
     def address(
         self, strides: Sequence[Any], indices: Sequence[Any], element_bits: int, alignment: int
@@ -199,49 +157,17 @@ class IndexAnalyzer:
         Parameters
         ----------
         strides, indices : sequence of Expr
-            One of each for every dim of the buffer, in elements.
+            Scalars, one of each for every dim of the buffer, in elements.
         element_bits : int
             Bits of an element.
         alignment : int
             Bytes to which the buffer's first element is aligned.
         """
-        vectors = [index for index in indices if not index.ty.is_scalar()]
-        if vectors:
-            inside, lanes = self._in_lanes(lanes_of(vectors[0]))
-            scalars = [lanes.scalar(index) for index in indices]
-            for variable in lanes.unknown:
-                inside._known[variable] = AxisInfo.unknown(len(inside.shape))
-            return inside.address(strides, scalars, element_bits, alignment)
         # Addresses are 64 bits wide.
         terms = [wide(index) * wide(stride) for index, stride in zip(indices, strides, strict=True)]
         offset = self.info(reduce(lambda a, b: a + b, terms, tirx.IntImm("int64", 0)))
         base = splat(AxisInfo.argument(power_of_two_in(alignment)), self.shape)
         return add_pointer(base, offset, self.shape, element_bits)
-
-    # What statements tell
-
-    @property
-    def axes(self) -> tuple[Any, ...]:
-        """The variables of the axes."""
-        return tuple(variable for variable, _ in self._outside[0])
-
-    def learn(self, variable: Any, info: AxisInfo, bounds: tvm.ir.Range | None = None) -> None:
-        """Take what a variable of a statement is; :mod:`.index_flow` finds that."""
-        if bounds is not None and variable not in self._known and self._is_sure(bounds):
-            self._analyzer.bind(variable, bounds)
-        self._known[variable] = info
-        self._is_exact.clear()
-
-    def _is_sure(self, bounds: tvm.ir.Range) -> bool:
-        return self._exact(bounds.min) and self._exact(bounds.extent)
-
-    def set_cells(self, cells: Mapping[Any, AxisInfo]) -> None:
-        """Take what one-element buffers of a thread hold now; older conclusions are dropped."""
-        self._cells = dict(cells)
-        self._is_exact.clear()
-        for variable in self._lets:
-            self._known.pop(variable, None)
-        self._lets.clear()
 
     # Nodes
 
@@ -286,14 +212,12 @@ class IndexAnalyzer:
     def _select(self, node: Any) -> AxisInfo:
         return self._choice(node.condition, node.true_value, node.false_value)
 
-    def _choice(self, condition: Any, left: Any, right: Any) -> AxisInfo:
-        return self.chosen(self.info(condition), self.info(left), self.info(right))
-
-    def chosen(self, condition: AxisInfo, left: AxisInfo, right: AxisInfo) -> AxisInfo:
+    def _choice(self, *parts: Any) -> AxisInfo:
         """Choose between two values by a condition, which may differ between elements.
 
         Triton forgets what divides both sides unless the condition is one for the whole tensor.
         """
+        condition, left, right = map(self.info, parts)
         if condition.constancy == self.shape:
             return select(condition, left, right, scalar=True)
         found = select(condition, left, right, scalar=False)
@@ -322,8 +246,6 @@ class IndexAnalyzer:
 
         Memory of one thread holds for each thread what it has stored there.
         """
-        if node.source in self._cells:
-            return self._cells[node.source]
         if str(node.source.scope()).startswith("local"):
             return AxisInfo.unknown(len(self.shape))
         indices = [self.info(index) for index in node.indices]
