@@ -139,12 +139,6 @@ class Access:
         return frozenset(found)
 
     @cached_property
-    def guard_loops(self) -> frozenset[Loop]:
-        """Loops that the conditions depend on, or the bounds of its loops."""
-        used = frozenset().union(*(guard.symbols for guard in self.guards))
-        return frozenset(loop for loop in self.loops if loop.symbol in used)
-
-    @cached_property
     def ranges(self) -> dict[Symbol, range | None]:
         """Values of the variables of its loops; None of a loop that is not bounded."""
         found: dict[Symbol, range | None] = {}

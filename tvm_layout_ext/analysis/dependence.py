@@ -17,14 +17,12 @@ from dataclasses import dataclass, replace
 
 from .barrier_program import Access, Loop, Node, Sync
 from .footprint import Footprints
-from .footprint_side import FEW, Relation
+from .footprint_side import Relation
 
 __all__ = ["Hazard", "first_hazard"]
 
 #: Iterations back that are told apart beyond those that the waits of a kernel need.
 _ITERATIONS = 3
-#: Loops around one access up to which those are followed that only conditions depend on.
-_NESTED = 4
 
 
 @dataclass(frozen=True)
@@ -217,43 +215,23 @@ def _is_plain(*accesses: Access) -> bool:
 
 
 def _limits(root: Node, most: int) -> dict[Loop, int]:
-    """Iterations back that are told apart, for each loop that an address or condition depends on.
+    """Iterations back that are told apart, for each loop that an address depends on.
 
     One, but ``most`` for a loop that waits for copies, or whose iteration chooses among versions.
-    Telling all apart in nested loops would take time exponential in their number; for the sake of
-    conditions, only short loops are followed, and only so many around one access.
+    Telling all apart in nested loops would take time exponential in their number.
     """
     found: dict[Loop, int] = {}
     waiting: set[Loop] = set()
-    accesses: list[Access] = []
     todo = [root]
     while todo:
         node = todo.pop()
         todo += node.children
-        accesses += node.accesses
         if node.before is not None and node.before.kind == "wait":
             waiting |= {around.loop for around in node.ancestors() if around.loop is not None}
         for access in node.accesses:
             for loop in access.index_loops:
                 found[loop] = most if _has_versions(access, loop) else found.get(loop, 1)
-    found |= dict.fromkeys(_followed(accesses, found), 1)
     return {loop: most if loop in waiting else limit for loop, limit in found.items()}
-
-
-def _followed(accesses: Iterable[Access], known: Iterable[Loop]) -> set[Loop]:
-    """Short loops that only conditions depend on, few around each access."""
-    followed = set(known)
-    inside: dict[Loop, list[Access]] = {}
-    for access in accesses:
-        for loop in access.loops:
-            inside.setdefault(loop, []).append(access)
-    for loop, within in inside.items():
-        if loop in followed or not 1 < (loop.trips or 0) <= FEW:
-            continue
-        nested = max(sum(one in followed for one in access.loops) for access in within)
-        if nested < _NESTED and any(loop in access.guard_loops for access in within):
-            followed.add(loop)
-    return followed - set(known)
 
 
 def _has_versions(access: Access, loop: Loop) -> bool:

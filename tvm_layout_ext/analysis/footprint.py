@@ -18,7 +18,7 @@ import numpy as np
 
 from ..hardware import WARP_SIZE
 from .barrier_program import Access, Program
-from .footprint_side import FEW, LOOSE_AXIS, Relation, Side, sides, spelled_out, values_of
+from .footprint_side import Relation, Side, sides, values_of
 from .index_terms import Symbol, Term, Uncertain
 
 __all__ = ["Footprints"]
@@ -85,85 +85,44 @@ class Footprints:
             return False
         if who != "all" and self.threads == 1:
             return False
-        loops = earlier.index_loops | later.index_loops
-        met = self._remembered(earlier, later, relation.among(loops), who, thorough=False)
-        guards = earlier.guard_loops | later.guard_loops
-        if not met or not (earlier.guards or later.guards):
-            return met
-        # What conditions rule out takes longer to see.
-        relation = relation.among(loops | guards)
-        met = self._remembered(earlier, later, relation, who, thorough=True)
-        return True if met is None else met
-
-    def _remembered(
-        self, earlier: Access, later: Access, relation: Relation, who: str, *, thorough: bool
-    ) -> bool | None:
-        key = (earlier, later, relation, who, thorough)
+        relation = relation.among(earlier.index_loops | later.index_loops)
+        key = (earlier, later, relation, who)
         if key not in self._met:
-            compare = self._compare_thoroughly if thorough else self._compare
             try:
-                self._met[key] = compare(earlier, later, relation, who)
+                self._met[key] = self._compare(earlier, later, relation, who)
             except Uncertain:
                 self._met[key] = None
         return self._met[key]
 
     def _compare(self, earlier: Access, later: Access, relation: Relation, who: str) -> bool:
-        """Compare by conditions that the addresses' own values decide."""
         if earlier.offset is None or later.offset is None or not self.threads:
             raise Uncertain("address")
         first, second = sides(earlier, later, relation)
         shared = _shared(first, second)
         return any(
-            self._meet_in(case, first, second, who, thorough=False)
+            self._overlap(
+                self._print(first, case), self._print(second, case.shifted(second.shifts)), who
+            )
             for case in _cases(shared, (first, second))
         )
 
-    def _compare_thoroughly(
-        self, earlier: Access, later: Access, relation: Relation, who: str
-    ) -> bool:
-        """Compare by all conditions, and by iterations that are far apart one by one."""
-        for exact in spelled_out(relation):
-            first, second = sides(earlier, later, exact)
-            shared = _shared(first, second)
-            shared += _shared_by_guards(first, second, shared)
-            for case in _cases(shared, (first, second)):
-                if all(
-                    self._meet_in(case, first, second, who, thorough=thorough)
-                    for thorough in (False, True)
-                ):
-                    return True
-        return False
-
-    def _meet_in(self, case: _Case, first: Side, second: Side, who: str, *, thorough: bool) -> bool:
-        return self._overlap(
-            self._print(first, case, thorough),
-            self._print(second, case.shifted(second.shifts), thorough),
-            who,
-        )
-
-    def _print(self, side: Side, case: _Case, thorough: bool) -> tuple[Any, Any]:
+    def _print(self, side: Side, case: _Case) -> tuple[Any, Any]:
         """Granules that an access touches, and the threads that do so, as flat arrays."""
-        used = side.symbols | side.guard_symbols
-        mine = tuple((s, *case.known[s]) for s in sorted(used & case.known.keys(), key=id))
+        mine = tuple((s, *case.known[s]) for s in sorted(side.symbols & case.known.keys(), key=id))
         stands = tuple((s, _text(t)) for s, t in side.stands.items())
-        key = (side.access, mine, stands, thorough)
+        key = (side.access, mine, stands)
         if key not in self._prints:
-            self._prints[key] = self._touched(side, case, thorough)
+            self._prints[key] = self._touched(side, case)
         return self._prints[key]
 
-    def _touched(self, side: Side, case: _Case, thorough: bool) -> tuple[Any, Any]:
+    def _touched(self, side: Side, case: _Case) -> tuple[Any, Any]:
         access, granule = side.access, self.program.granule
         assert access.offset is not None
         values, steps = self._arrays(side, case)
         offset = access.offset.value(values)
         active: Any = np.bool_(True)
-        decided, others = side.divided(steps)
-        if thorough and not others:
-            return self._print(side, case, False)
-        for condition in decided:
+        for condition in side.decided(steps):
             active = active & np.asarray(condition.value(values), bool)
-        if thorough:
-            active = active & side.possible(others, values, steps)
         width = access.size // granule
         threads = np.arange(self.threads)
         shape = np.broadcast_shapes(np.shape(offset), np.shape(active), threads.shape)
@@ -193,7 +152,7 @@ class Footprints:
                 symbol = self.program.symbols[tag]
                 values[symbol], steps[symbol] = numbers // stride % extent, 0
             stride *= extent
-        for axis, symbol in enumerate(side.axes, start=LOOSE_AXIS + 1):
+        for axis, symbol in enumerate(side.axes, start=1):
             shape = [1] * side.depth
             shape[axis] = -1
             every, steps[symbol] = values_of(symbol, (side,))
@@ -245,22 +204,6 @@ def _shared(*compared: Side) -> list[Symbol]:
     )
     if any(symbol.varies for symbol in found):
         raise Uncertain("a value that differs from thread to thread")
-    return found
-
-
-def _shared_by_guards(first: Side, second: Side, shared: Sequence[Symbol]) -> list[Symbol]:
-    """What else both sides see alike that conditions depend on, as far as few cases come of it."""
-    both = (first.symbols | first.guard_symbols) & (second.symbols | second.guard_symbols)
-    both -= first.free | second.free | frozenset(shared)
-    found: list[Symbol] = []
-    cases = prod(len(values_of(symbol, (first, second))[0]) for symbol in shared)
-    for symbol in sorted(both, key=lambda s: s.name):
-        whole = first.whole(symbol)
-        if symbol.varies or symbol.thread.startswith("threadIdx") or whole is None:
-            continue
-        if 0 < len(whole) <= FEW and cases * len(whole) <= _MOST_CASES:
-            found.append(symbol)
-            cases *= len(whole)
     return found
 
 

@@ -5,27 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
-from math import lcm, prod
+from math import lcm
 from typing import Any
-
-import numpy as np
 
 from .barrier_program import Access, Loop
 from .index_terms import UNKNOWN, Symbol, Term, Uncertain
 
-__all__ = ["FEW", "LOOSE_AXIS", "Relation", "Side", "sides", "spelled_out", "values_of"]
+__all__ = ["Relation", "Side", "sides", "values_of"]
 
 #: Values of a symbol that are all tried even where its period is shorter.
-FEW = 16
+_FEW = 16
 #: Values of a symbol up to which they are enumerated.
 _MOST_VALUES = 1 << 12
-#: Threads, iterations and values of what conditions alone depend on, up to which these are tried.
-_MOST_TRIED = 1 << 20
-#: Relations that one is written out as.
-_MOST_SPELLED = 64
-#: Of the arrays that conditions are evaluated on: what only they depend on lies along it.
-LOOSE_AXIS = 1
 
 #: Loops, and how many iterations; None if that can be any number.
 Distances = tuple[tuple[Loop, int | None], ...]
@@ -84,11 +75,6 @@ class Side:
         return self.closure(self.access.offset)
 
     @cached_property
-    def guard_symbols(self) -> frozenset[Symbol]:
-        """Symbols that the conditions depend on, known iterations written out."""
-        return frozenset().union(*map(self.closure, self.access.guards))
-
-    @cached_property
     def free(self) -> frozenset[Symbol]:
         """Loops whose iteration is not known."""
         return frozenset(self.access.ranges) - self.shifts.keys() - self.stands.keys()
@@ -100,8 +86,8 @@ class Side:
 
     @property
     def depth(self) -> int:
-        """Axes of arrays of values: lanes, what conditions alone depend on, loops, threads."""
-        return len(self.axes) + 3
+        """Axes of arrays of values: lanes, loops, threads."""
+        return len(self.axes) + 2
 
     def closure(self, term: Term) -> frozenset[Symbol]:
         """Symbols that a term depends on, known iterations written out."""
@@ -129,112 +115,27 @@ class Side:
                 found[loop.symbol] = meant.value(found)
         return found
 
-    # Conditions.
-
-    def divided(self, steps: Mapping[Symbol, int]) -> tuple[list[Term], list[Term]]:
-        """Conditions that the values of the address decide, and the others.
+    def decided(self, steps: Mapping[Symbol, int]) -> list[Term]:
+        """Conditions that the values of the address decide; others are taken to hold.
 
         Parameters
         ----------
         steps : mapping
             Of what the address depends on, see :func:`values_of`.
         """
-        decided: list[Term] = []
-        others: list[Term] = []
-        for guard in self.access.guards:
-            is_decided = all(
+        return [
+            guard
+            for guard in self.access.guards
+            if all(
                 s in steps and _is_whole_period(guard.period(s, self.stands), steps[s])
                 for s in self.closure(guard)
             )
-            (decided if is_decided else others).append(guard)
-        return decided, others
-
-    def possible(
-        self, conditions: Sequence[Term], values: Mapping[Symbol, Any], steps: Mapping[Symbol, int]
-    ) -> Any:
-        """Where some value of what the address does not depend on fulfils the conditions.
-
-        All of them together, or if that is too much, each by itself; what cannot be enumerated is
-        taken to hold.
-
-        Parameters
-        ----------
-        conditions : sequence of Term
-        values : mapping
-            Values of what the address depends on, as arrays; one axis of length 1 is free.
-        steps : mapping
-        """
-        bounded = [
-            condition
-            for condition in conditions
-            if all(
-                steps.get(s, 1) == 0 or self.whole(s) is not None for s in self.closure(condition)
-            )
         ]
-        together = self._possible(bounded, values, steps)
-        if together is not None:
-            return together
-        found: Any = np.bool_(True)
-        for condition in bounded:
-            alone = self._possible([condition], values, steps)
-            found = found if alone is None else found & alone
-        return found
-
-    def _possible(
-        self, conditions: Sequence[Term], values: Mapping[Symbol, Any], steps: Mapping[Symbol, int]
-    ) -> Any | None:
-        used = frozenset().union(*map(self.closure, conditions))
-        loose = {s: self.whole(s) for s in sorted(used, key=lambda s: s.name) if steps.get(s, 1)}
-        counts = []
-        for symbol, whole in loose.items():
-            if whole is None:
-                return None
-            counts.append(-(-len(whole) // steps.get(symbol, 1)))
-        shape = np.broadcast_shapes(*(np.shape(values[s]) for s in used if s in values))
-        if prod(counts) * prod(shape) > _MOST_TRIED:
-            return None
-        places = np.unravel_index(np.arange(prod(counts)), counts) if counts else ()
-        tried = dict(values)
-        found: Any = np.bool_(True)
-        for (symbol, whole), place in zip(loose.items(), places, strict=True):
-            assert whole is not None
-            step, axis = steps.get(symbol, 1), [1] * self.depth
-            axis[LOOSE_AXIS] = -1
-            first = whole.start + (values.get(symbol, 0) - whole.start) % step
-            tried[symbol] = first + step * place.reshape(axis)
-            found = found & (tried[symbol] < whole.stop)
-        tried = self.with_known(tried)
-        for condition in conditions:
-            found = found & np.asarray(condition.value(tried), bool)
-        return np.any(found, axis=LOOSE_AXIS, keepdims=True) if np.ndim(found) else found
 
 
 def _is_whole_period(period: int | None, step: int) -> bool:
     """Whether what has a period has the same value at all numbers that are a step apart."""
     return step == 0 or (period is not None and step % period == 0)
-
-
-def spelled_out(relation: Relation) -> list[Relation]:
-    """Write out the numbers of iterations that can be any beyond those told apart.
-
-    One iteration is always told apart, so that these are two or more. Loops of many iterations
-    stay as they are.
-    """
-    choices: list[list[tuple[Loop, int | None]]] = []
-    count = 1
-    for loop, n in relation.at:
-        trips = loop.trips
-        if (
-            n is None
-            and trips is not None
-            and trips <= FEW
-            and count * (trips - 2) <= _MOST_SPELLED
-        ):
-            choices.append([(loop, distance) for distance in range(2, trips)])
-            count *= trips - 2
-        else:
-            choices.append([(loop, n)])
-    return [Relation(at, relation.left) for at in product(*choices)]
 
 
 def sides(earlier: Access, later: Access, relation: Relation) -> tuple[Side, Side]:
@@ -287,7 +188,7 @@ def values_of(symbol: Symbol, compared: Sequence[Side]) -> tuple[range, int]:
         raise Uncertain(symbol.name)
     found = [side.whole(symbol) for side in compared if symbol in side.access.ranges]
     whole = found[0] if found else symbol.whole
-    if whole is not None and len(whole) <= FEW:
+    if whole is not None and len(whole) <= _FEW:
         return whole, 0
     periods = [side.period(symbol) for side in compared if symbol in side.symbols]
     period = lcm(*(p for p in periods if p is not None))

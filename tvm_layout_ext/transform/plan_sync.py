@@ -252,11 +252,12 @@ def PlanSync() -> Any:
     """Create the pass that plans the barriers of annotated functions, in place of ThreadSync.
 
     Runs when shared buffers have their final places, so that buffers that share bytes are kept
-    apart, too. Which accesses can meet is known exactly wherever the addresses can be enumerated
-    (:mod:`tvm_layout_ext.analysis.footprint`), and taken for granted elsewhere. A barrier that is
+    apart, too. Which accesses can meet is known wherever the addresses can be enumerated
+    (:mod:`tvm_layout_ext.analysis.footprint`), and taken for granted elsewhere, as is a condition
+    on what no address depends on. A barrier that is
     there already counts. A new one stands as late as possible, outside of loops that only the
     second access is in, and outside of statements that only some threads of a block may run; each
-    one that others make redundant goes again, so that none can be left out. So does a
+    one that others make redundant goes again. So does a
     ``tvm_storage_sync`` that was there, unless the kernel also exchanges values through global
     memory::
 
