@@ -87,7 +87,7 @@ def test_refuses_a_block_beside_a_kernel_that_is_left_on_the_host(annotated: boo
     if annotated:
         uses.append(lambda s: tvm.compile(s.mod, target=tlx.default_target()))
     for use in uses:
-        with pytest.raises(tlx.TargetError, match="Block mx of .* touch mx, A .*bind .*loop") as e:
+        with pytest.raises(tlx.TargetError, match=r"Block mx of .* touch mx, A .*bind") as e:
             use(sch)
         assert "\n" not in str(e.value)
 

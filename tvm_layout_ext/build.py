@@ -260,8 +260,9 @@ def build(
     ------
     TargetError
         If a function for a GPU binds no thread, leaves a block beside a kernel on the host or
-        shares a shared buffer between kernels, or a kernel needs more shared memory than a block of the target may have; where fewer stages of
-        its pipelines would do, the largest number is named.
+        shares a shared buffer between kernels, or a kernel needs more shared memory than a block
+        of the target may have; where fewer stages of its pipelines would do, the largest number
+        is named.
     """
     mod = to_module(source, args, name)
     resolved = resolve(target)
