@@ -8,10 +8,10 @@ JOBS ?= 3
 # Files in the order of tests/conftest.py, long ones first; xdist's own, by tests, has them last.
 DIST := --dist loadfile --no-loadscope-reorder
 # Workers take all cores. Hundreds of processes start: the package and the tests are compiled once.
-test test-all: export OMP_NUM_THREADS := 1
-test test-all: export PYTHONDONTWRITEBYTECODE :=
+test test-all golden: export OMP_NUM_THREADS := 1
+test test-all golden: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all lint types contracts check clean
+.PHONY: demo test test-all golden lint types contracts check clean
 
 $(STAMP): setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("tvm_layout_ext needs Python 3.10 or newer, this is %d.%d; run: make PYTHON=python3.11 ..." % sys.version_info[:2] if sys.version_info < (3, 10) else 0)'
@@ -31,6 +31,10 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) $(DIST) --whole
+
+# What is emitted for the corpus, against what was committed; ARGS=--update-golden rewrites that.
+golden: $(STAMP)
+	$(BIN)/python -m tests.golden.programs $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

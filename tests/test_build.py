@@ -65,6 +65,38 @@ def test_refuses_when_only_one_of_two_functions_binds_a_thread() -> None:
         tlx.build(mod, target="cuda")
 
 
+def _row_max_left_alone(annotated: bool) -> s_tir.Schedule:
+    a = te.placeholder((64, 128), "float32", "A")
+    k = te.reduce_axis((0, 128), "k")
+    mx = te.compute((64,), lambda i: te.max(a[i, k], axis=k), name="mx")
+    out = te.compute((64, 128), lambda i, j: a[i, j] / mx[i], name="out")
+    sch = s_tir.Schedule(te.create_prim_func([a, out]))
+    i, j = sch.get_loops(sch.get_sblock("out"))
+    sch.bind(i, "blockIdx.x")
+    sch.bind(j, "threadIdx.x")
+    if annotated:
+        sch.eviction_policy("out", "evict_last")
+    return sch
+
+
+@pytest.mark.parametrize("annotated", [False, True])
+def test_refuses_a_block_beside_a_kernel_that_is_left_on_the_host(annotated: bool) -> None:
+    sch = _row_max_left_alone(annotated)
+    a = np.ones((64, 128), "float32")
+    uses = [tlx.build, tlx.lower, tlx.device_program, lambda s: tlx.simulate(s, a)]
+    if annotated:
+        uses.append(lambda s: tvm.compile(s.mod, target=tlx.default_target()))
+    for use in uses:
+        with pytest.raises(tlx.TargetError, match=r"Block mx of .* touch mx, A .*bind") as e:
+            use(sch)
+        assert "\n" not in str(e.value)
+
+
+def test_stock_tvm_still_compiles_a_block_left_on_the_host_without_annotations() -> None:
+    source = tvm.compile(_row_max_left_alone(False).mod, target=tlx.default_target())
+    assert source.mod.imports[0].inspect_source()
+
+
 def test_builds_for_the_host_where_the_user_asks_for_it() -> None:
     assert tlx.build(_scale(bind=False), target="llvm") is not None
 

@@ -17,6 +17,7 @@ from ._compat import split_host_device, tvm_version
 from .analysis.device_needs import check_shared, launch_extents, shared_buffers
 from .errors import LayoutExtError, ScheduleError, TargetError
 from .target import resolve
+from .transform.check_host_stages import refuse_host_stages
 from .transform.pipeline_memory import most_stages
 
 __all__ = [
@@ -124,8 +125,11 @@ def lower(
     ------
     ScheduleError, LayoutError
         If the schedule is not legal, or TVM's own passes fail on it.
+    TargetError
+        If a block beside a kernel is bound to no thread.
     """
     mod = _bind_target(to_module(source, args, name), target)
+    refuse_host_stages(mod)
     with _plain_errors():
         mod = pipeline.run_first_half(mod)
     return _map_functions(mod, lambda func: func.with_attr(pipeline.LOWERED, 1))
@@ -165,8 +169,8 @@ def device_program(
     Raises
     ------
     TargetError
-        If a function launches nothing, because none of its loops is bound to a GPU thread, or uses
-        one shared buffer in several kernels.
+        If a function launches nothing, because none of its loops is bound to a GPU thread, leaves a
+        block beside a kernel on the host, or uses one shared buffer in several kernels.
     """
     resolved = resolve(target)
     if resolved.kind.name != "cuda":
@@ -174,6 +178,7 @@ def device_program(
             f"Device functions are those of a CUDA target, not of {resolved.kind.name}."
         )
     mod = _bind_target(to_module(source, args), resolved)
+    refuse_host_stages(mod)
     with _plain_errors():
         return _split_program(mod)
 
@@ -254,9 +259,10 @@ def build(
     Raises
     ------
     TargetError
-        If a function for a GPU binds no thread or shares a shared buffer between kernels, or a
-        kernel needs more shared memory than a block of the target may have; where fewer stages of
-        its pipelines would do, the largest number is named.
+        If a function for a GPU binds no thread, leaves a block beside a kernel on the host or
+        shares a shared buffer between kernels, or a kernel needs more shared memory than a block
+        of the target may have; where fewer stages of its pipelines would do, the largest number
+        is named.
     """
     mod = to_module(source, args, name)
     resolved = resolve(target)

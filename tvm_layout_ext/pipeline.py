@@ -33,6 +33,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.LowerTensorCore,
         transform.AutoCoalesce,
         transform.ShiftVectors,
+        transform.CheckHostStages,
         transform.CheckAssumptions,
     ),
     # Reductions over threads still say what they sum.

@@ -98,6 +98,20 @@ def test_results_and_counts_are_those_of_plain_stores(
     assert calls == (3 if width >= 4 else 0)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_an_intermediate_of_vectors_is_simulated(dtype: str) -> None:
+    """TVM makes its elements vectors, so that a whole one is a single element."""
+    a = te.placeholder((64, 32), dtype, "A")
+    c = te.compute((32, 64), lambda i, j: a[j, i], name="C")
+    e = te.compute((32, 64), lambda i, j: c[i, j] + c[i, j], name="E")
+    sch = s_tir.Schedule(te.create_prim_func([a, e]))
+    for block in ("C", "E"):
+        sch.auto_coalesce(block)
+    value = np.arange(2048).reshape(64, 32).astype(dtype)
+    report = simulate(sch, value, target=H200)
+    np.testing.assert_array_equal(report.outputs["E"], value.T * 2)
+
+
 def two_threads_an_element() -> s_tir.Schedule:
     """Threads 2 * i and 2 * i + 1 store different values to element i."""
 

@@ -117,7 +117,8 @@ def plain_store(call: Any) -> Any:
         One that :func:`is_policy_store`.
     """
     element, value = call.args[1].args[0], call.args[2]
-    lanes = int(value.ty.dtype.lanes)
+    # TVM may have made the elements of an intermediate vectors already.
+    lanes = int(value.ty.dtype.lanes) // int(element.ty.dtype.lanes)
     *outer, first = element.indices
     index = first if lanes == 1 else Ramp(first, 1, lanes)
     return tirx.BufferStore(element.source, value, [*outer, index])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .align_offsets import AlignOffsets
 from .auto_coalesce import AutoCoalesce
 from .check_assumptions import CheckAssumptions
+from .check_host_stages import CheckHostStages
 from .check_tile_bounds import CheckTileBounds
 from .check_vectors import CheckVectors
 from .combine_conversions import CombineLayoutConversions
@@ -38,6 +39,7 @@ __all__ = [
     "AlignOffsets",
     "AutoCoalesce",
     "CheckAssumptions",
+    "CheckHostStages",
     "CheckTileBounds",
     "CheckVectors",
     "CombineLayoutConversions",
