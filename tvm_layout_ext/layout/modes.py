@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import LayoutError
-from ..hardware import BANK_BYTES, NUM_BANKS
+from ..gpu.hardware import LINE_BYTES
 
 __all__ = ["Modes", "modes_of"]
 
@@ -47,7 +47,7 @@ class Modes:
     """
 
     dims: tuple[tuple[tuple[int, int], ...], ...]
-    alignment: int = BANK_BYTES * NUM_BANKS
+    alignment: int = LINE_BYTES
 
     def __str__(self) -> str:
         return ";".join(",".join(f"{n}:{stride}" for n, stride in modes) for modes in self.dims)
