@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.copies --out FILE`` launches one warp and one copy for each pattern of global
 and shared addresses under Nsight Compute, and writes patterns and counters as JSON. The rules of
-the simulated GPU (``tvm_layout_ext.layout.copy_wavefronts``) were fitted to these and are tested
+the simulated GPU (``tvm_layout_ext.gpu.copies``) were fitted to these and are tested
 against them.
 """
 

@@ -27,7 +27,7 @@ from benchmarks.counters import environment
 from benchmarks.gemm_gpu import Product, medians, operands, peak, torch_product
 from benchmarks.gemm_kernels import ARCH, Case, compile_all, load
 from benchmarks.gemm_tables import depths, overview, swizzles, table
-from tvm_layout_ext.hardware import architecture, blocks_per_sm
+from tvm_layout_ext.gpu.hardware import architecture, blocks_per_sm
 
 ROUNDS = 15
 app = typer.Typer(add_completion=False)

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.wavefronts --out FILE`` compiles one kernel a width, launches it once for
 each address pattern under Nsight Compute, and writes patterns and counters as JSON. The simulated
-GPU's rule (``tvm_layout_ext.simulate.counters``) was fitted to these and is tested against them.
+GPU's rule (``tvm_layout_ext.gpu.counts``) was fitted to these and is tested against them.
 """
 
 from __future__ import annotations

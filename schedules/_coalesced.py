@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tvm_layout_ext import te
-from tvm_layout_ext.hardware import Architecture
+from tvm_layout_ext.gpu.hardware import Architecture
 from tvm_layout_ext.tune.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.operator import Operator, Tolerance
 

@@ -6,9 +6,9 @@ from math import ceil
 
 import numpy as np
 
-from tvm_layout_ext.hardware import Architecture
+from tvm_layout_ext.gpu.hardware import LINE_BYTES, MULTIPROCESSORS, Architecture
 from tvm_layout_ext.schedules import _split_k
-from tvm_layout_ext.schedules._gemm_space import LINE_BYTES, MULTIPROCESSORS, prune
+from tvm_layout_ext.schedules._gemm_space import prune
 from tvm_layout_ext.tune.knobs import Config
 
 __all__ = ["fit"]

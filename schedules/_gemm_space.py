@@ -6,10 +6,16 @@ from math import ceil
 
 import numpy as np
 
-from tvm_layout_ext.hardware import CLUSTERS_SINCE, MULTIPROCESSORS, WARP_SIZE, Architecture
+from tvm_layout_ext.gpu.hardware import (
+    CLUSTERS_SINCE,
+    LINE_BYTES,
+    MULTIPROCESSORS,
+    WARP_SIZE,
+    Architecture,
+)
 from tvm_layout_ext.tune.knobs import Config, Refusal
 
-__all__ = ["LINE_BYTES", "MULTIPROCESSORS", "check_grid", "prune"]
+__all__ = ["check_grid", "prune"]
 
 #: One warp leaves three of a multiprocessor's four schedulers to other blocks.
 LEAST_WARPS = 2
@@ -20,7 +26,6 @@ LEAST_SUMS = 64
 ENOUGH_IN_FLIGHT = 98_304
 #: Least K of a tile, in bytes: shorter rows than 64 bytes tear 128-byte lines into four.
 LEAST_ROW_BYTES = 64
-LINE_BYTES = 128
 #: How much more than the least a group of blocks may read from memory.
 READS = 1.25
 #: Half of an H200's L2 cache: it has two parts, and each may hold the same line.

@@ -11,7 +11,7 @@ import numpy as np
 
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import ScheduleError
-from tvm_layout_ext.hardware import Architecture
+from tvm_layout_ext.gpu.hardware import Architecture
 from tvm_layout_ext.intrin.instructions import choose
 from tvm_layout_ext.tune.knobs import Refusal
 from tvm_layout_ext.tune.operator import Tolerance

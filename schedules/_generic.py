@@ -20,7 +20,7 @@ from tvm import s_tir, tirx
 from tvm_layout_ext import decisions
 from tvm_layout_ext.analysis.contraction import Contraction, read_contraction
 from tvm_layout_ext.errors import LayoutExtError, ScheduleError
-from tvm_layout_ext.hardware import Architecture
+from tvm_layout_ext.gpu.hardware import Architecture
 from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.schedules._gemm_types import check_instruction
 from tvm_layout_ext.tune.generic import digest_of

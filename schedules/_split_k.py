@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from tvm_layout_ext.hardware import (
+from tvm_layout_ext.gpu.hardware import (
     MAX_ACCESS_BYTES,
+    MULTIPROCESSORS,
     SECTOR_BYTES,
     Architecture,
     mma_sync_rate,
 )
-from tvm_layout_ext.schedules._gemm_space import MULTIPROCESSORS
 from tvm_layout_ext.tune.cost import L2_SECTORS_PER_CYCLE
 from tvm_layout_ext.tune.knobs import Config
 from tvm_layout_ext.tune.latency import H200

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tvm_layout_ext.hardware import WARP_SIZE, Architecture
+from tvm_layout_ext.gpu.hardware import WARP_SIZE, Architecture
 from tvm_layout_ext.layout.banks import wavefronts
 from tvm_layout_ext.tune.knobs import Config, Refusal
 

@@ -37,7 +37,7 @@ import numpy as np
 from tvm import s_tir
 
 from tvm_layout_ext import te
-from tvm_layout_ext.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE, Architecture
+from tvm_layout_ext.gpu.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE, Architecture
 from tvm_layout_ext.intrin import INSTRUCTIONS
 from tvm_layout_ext.schedules._gemm_copies import copy_of, dealt
 from tvm_layout_ext.schedules._gemm_defaults import fit

@@ -16,7 +16,12 @@ from typing import Any
 import numpy as np
 
 from tvm_layout_ext import te
-from tvm_layout_ext.hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES, WARP_SIZE, Architecture
+from tvm_layout_ext.gpu.hardware import (
+    MAX_ACCESS_BYTES,
+    STATIC_SHARED_BYTES,
+    WARP_SIZE,
+    Architecture,
+)
 from tvm_layout_ext.tune.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.operator import Operator, Tolerance
 

@@ -14,7 +14,7 @@ import numpy as np
 from tvm import s_tir, tirx
 
 from tvm_layout_ext import te
-from tvm_layout_ext.hardware import Architecture
+from tvm_layout_ext.gpu.hardware import Architecture
 from tvm_layout_ext.schedules import _coalesced
 from tvm_layout_ext.tune.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.operator import Operator, Tolerance

@@ -20,7 +20,7 @@ import numpy as np
 from tvm import s_tir, tirx
 
 from tvm_layout_ext import te
-from tvm_layout_ext.hardware import MAX_ACCESS_BYTES, SECTOR_BYTES, Architecture
+from tvm_layout_ext.gpu.hardware import MAX_ACCESS_BYTES, SECTOR_BYTES, Architecture
 from tvm_layout_ext.tune.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.operator import Operator, Tolerance
 

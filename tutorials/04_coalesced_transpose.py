@@ -24,7 +24,7 @@ from tvm_layout_ext.analysis import axis_info as ai
 from tvm_layout_ext.analysis.access import read_nest
 from tvm_layout_ext.analysis.coalescing import MemoryAccess, choose_layout
 from tvm_layout_ext.analysis.evaluate import evaluate
-from tvm_layout_ext.hardware import SECTOR_BYTES
+from tvm_layout_ext.gpu.hardware import SECTOR_BYTES
 from tvm_layout_ext.layout import (
     BlockedLayout,
     DistributedLinearLayout,

@@ -19,7 +19,8 @@ import numpy as np
 from tvm import s_tir, te
 
 import tvm_layout_ext as tlx
-from tvm_layout_ext.hardware import BANK_BYTES, NUM_BANKS
+from tvm_layout_ext.gpu.counts import count_copies
+from tvm_layout_ext.gpu.hardware import BANK_BYTES, NUM_BANKS
 from tvm_layout_ext.layout import LinearLayout, SwizzledSharedLayout
 from tvm_layout_ext.layout.placement import (
     bank_text,
@@ -29,7 +30,6 @@ from tvm_layout_ext.layout.placement import (
     padded,
     xor_rows,
 )
-from tvm_layout_ext.simulate.counters import count_copies
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS, COLUMNS, VECTOR, WARP = 128, 32, 8, 32
@@ -264,7 +264,7 @@ assert ncu["auto"]["ldsm"] == ncu["pad"]["ldsm"] < ncu["none"]["ldsm"]
 # the profiler calls none of it a conflict. But an asynchronous copy goes by other rules than a
 # store: a wavefront writes one row of 128 bytes of shared memory from one line of 128 bytes of
 # global memory, vectors whose places both changed alike. The simulated GPU counts by such rules
-# (``tvm_layout_ext.simulate.copy_wavefronts``), which give what the profiler counted here:
+# (``tvm_layout_ext.gpu.copies``), which give what the profiler counted here:
 
 copies = json.loads((ROOT / "benchmarks" / "results" / "h200_copy_patterns.json").read_text())
 for case in copies["cases"]:

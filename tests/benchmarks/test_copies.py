@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.copies import patterns
-from tvm_layout_ext.simulate.counters import count_copies, count_shared
+from tvm_layout_ext.gpu.counts import count_copies, count_shared
 
 _RESULT = Path(__file__).parents[2] / "benchmarks" / "results" / "h200_copies.json"
 _CASES: list[dict[str, Any]] = json.loads(_RESULT.read_text())["cases"]

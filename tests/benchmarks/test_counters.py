@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.counters import METRICS, simulated
 from benchmarks.kernels import KERNELS
-from tvm_layout_ext.simulate.counters import count_shared
+from tvm_layout_ext.gpu.counts import count_shared
 
 _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 _NCU = json.loads((_RESULTS / "h200_counters.json").read_text())["ncu"]

@@ -13,7 +13,7 @@ from benchmarks.gemm_candidates import BEST, STAGED, TABLE, all_cases, summary_c
 from benchmarks.gemm_kernels import Case, tuned
 from benchmarks.gemm_tables import overview
 from benchmarks.stock_tvm import StockCase
-from tvm_layout_ext.hardware import architecture, blocks_per_sm
+from tvm_layout_ext.gpu.hardware import architecture, blocks_per_sm
 from tvm_layout_ext.schedules import gemm
 
 LIMIT = architecture("sm_90a").shared_per_block

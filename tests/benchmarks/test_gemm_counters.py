@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from benchmarks import gemm
 from benchmarks.gemm_counters import differing, simulate_case, table
-from tvm_layout_ext.simulate.counters import count_copies, count_shared
+from tvm_layout_ext.gpu.counts import count_copies, count_shared
 
 _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 _NCU = json.loads((_RESULTS / "h200_gemm_counters.json").read_text())["ncu"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import pipelined, sanitize
-from tvm_layout_ext.hardware import architecture
+from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.simulate import simulate
 
 NAMES = [stream.name for stream in pipelined.STREAMS]

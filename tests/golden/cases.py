@@ -17,13 +17,15 @@ Case = dict[str, Any]
 
 
 @cache
-def load() -> dict[str, Any]:
-    default = Path(__file__).parent / "triton_golden.json"
-    return json.loads(Path(os.environ.get("TRITON_GOLDEN") or default).read_text())
+def load() -> list[Case]:
+    """All cases, of both files."""
+    given = os.environ.get("TRITON_GOLDEN")
+    files = [Path(given)] if given else sorted(Path(__file__).parent.glob("triton_golden*.json"))
+    return [case for file in files for case in json.loads(file.read_text())["cases"]]
 
 
 def of_kinds(*kinds: str) -> list[Case]:
-    return [case for case in load()["cases"] if case["kind"] in kinds]
+    return [case for case in load() if case["kind"] in kinds]
 
 
 def case_id(case: Case) -> str:

@@ -14,13 +14,18 @@ from typing import Any
 import tvm
 from tvm import s_tir
 
-#: Bits of Triton's element types, by a type of TVM of the same width.
+import tvm_layout_ext as tlx
+
+#: TVM's names of Triton's element types.
 TYPES = {
     "fp16": "float16",
     "bf16": "bfloat16",
     "fp32": "float32",
+    "fp64": "float64",
     "i8": "int8",
-    "fp8e4nv": "int8",
+    "i32": "int32",
+    "fp8e4nv": "float8_e4m3fn",
+    "fp8e5": "float8_e5m2",
 }
 
 
@@ -40,6 +45,12 @@ class Tile:
         Tile of indices that its rows are gathered by; empty for none.
     aligned : bool
         Whether the tensor is known to start at a multiple of 16 bytes.
+    dense : bool
+        Whether its rows follow each other; else they lie an unknown number of elements apart.
+    masked : bool
+        Whether rows past a bound that the program is given are zeros.
+    in_registers : bool
+        Whether a product takes it from registers, as its elements change after the load.
     """
 
     name: str
@@ -47,6 +58,9 @@ class Tile:
     dtype: str
     index: str = ""
     aligned: bool = True
+    dense: bool = True
+    masked: bool = False
+    in_registers: bool = False
 
     @property
     def elements(self) -> int:
@@ -82,13 +96,17 @@ class Loop:
 
     def source(self) -> str:
         """The program, for any number n of iterations."""
+        bound = ", bound: T.int32" if any(t.masked for t in self.tiles) else ""
         lines = [
             "@T.prim_func(s_tir=True)",
             f"def main({''.join(f'{t.name.lower()}: T.handle, ' for t in self.tiles)}"
-            "out: T.handle, n: T.int32):",
+            f"out: T.handle, n: T.int32{bound}):",
         ]
         for t in self.tiles:
             extra = "" if t.aligned else ", align=2, offset_factor=1"
+            if not t.dense:
+                lines.append(f"    {t.name}_row = T.int32()")
+                extra += f", strides=({t.name}_row, 1)"
             lines.append(
                 f"    {t.name} = T.match_buffer({t.name.lower()}, ({self._rows(t)}), "
                 f"'{t.dtype}'{extra})"
@@ -138,6 +156,9 @@ class Loop:
         )
         if tile.index:
             reads += f", {first}"
+        value = f"{tile.name}[{first}{column}]"
+        if tile.masked:
+            value = f"T.if_then_else({first} < bound, {value}, T.Cast('{tile.dtype}', 0))"
         guard = self.threads * vector > prod(tile.shape)
         lines = [f"for r in T.serial({rounds}):", f"    for v in T.vectorized({vector}):"]
         if guard:
@@ -148,7 +169,7 @@ class Loop:
             f"{pad}with T.sblock('{tile.name}_shared'):",
             f"{pad}    T.reads({reads})",
             f"{pad}    T.writes({tile.name}_shared[{to}])",
-            f"{pad}    {tile.name}_shared[{to}] = {tile.name}[{first}{column}]",
+            f"{pad}    {tile.name}_shared[{to}] = {value}",
         ]
 
     def _use(self, number: int, names: Sequence[str]) -> list[str]:
@@ -171,12 +192,25 @@ class Loop:
             f"    OUT[t] = OUT[t] + {' + '.join(terms)}",
         ]
 
+    def kinds(self, kind: str) -> dict[str, str]:
+        """What multiplies each tile; what is read into registers is free as early as there."""
+        return {t.name: "mma.sync" if t.in_registers else kind for t in self.tiles}
+
+    def versions(self, stages: int, kind: str) -> dict[str, int]:
+        """What Triton's stages mean for each tile."""
+        kinds = self.kinds(kind)
+        return {name: tlx.versions_for_triton_stages(stages, k) for name, k in kinds.items()}
+
     def schedule(
-        self, versions: int, only: Sequence[str] = (), *, async_copy: bool | str = "auto"
+        self,
+        versions: dict[str, int],
+        only: Sequence[str] = (),
+        *,
+        async_copy: bool | str = "auto",
     ) -> Any:
         """The loop with so many versions of its tiles, or of some of them."""
         sch = s_tir.Schedule(tvm.script.from_source(self.source()))
         for tile in self.tiles:
             if not only or tile.name in only:
-                sch.double_buffer(f"{tile.name}_shared", versions, async_copy=async_copy)
+                sch.double_buffer(f"{tile.name}_shared", versions[tile.name], async_copy=async_copy)
         return sch

@@ -22,12 +22,12 @@ def pointer_to(base: int, offset: Value, element: str, shape: list[int]) -> ai.A
 @pytest.mark.parametrize("case", cases.of_kinds("axis_info"), ids=case_id)
 def test_axis_info(case: Case) -> None:
     params = case["params"]
+    base = params["base_pointer_divisibility_bytes"]
     scalars = {name: (s["type"], s["divisibility"]) for name, s in params["scalars"].items()}
-    names = tracing.namespace(scalars, params["indices"])
+    names = tracing.namespace({"X": (f"*{case['dtype']}", base)} | scalars, params["indices"])
     tracing.run(params["prelude"], names)
     offset = tracing.value_of(tracing.evaluate(params["expr"], names))
 
-    base = params["base_pointer_divisibility_bytes"]
     info = pointer_to(base, offset, case["dtype"], case["shape"])
 
     assert {
@@ -69,7 +69,7 @@ def offset_of(op: Case, case: Case) -> Value:
 def stride_of(stride: int | str) -> int | Value:
     if isinstance(stride, int):
         return stride
-    _, _, divisibility = stride.partition(":")
+    _name, divisibility, _type = (*stride.split(":"), "", "")[:3]
     return Value(ai.AxisInfo.argument(int(divisibility or 1)), argument=True)
 
 

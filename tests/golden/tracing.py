@@ -310,7 +310,10 @@ def bits_of(kind: str) -> int:
 
 
 def namespace(scalars: dict[str, tuple[str, int]], indices: Sequence[str]) -> dict[str, Any]:
-    """Names that an expression may use: ``tl``, arguments of a type and divisibility, indices."""
+    """Names that an expression may use: ``tl``, arguments of a type and divisibility, indices.
+
+    The type of a pointer begins with an asterisk.
+    """
     names: dict[str, Any] = {"tl": TL, "arange": arange, "program_id": TL.program_id}
     names |= {"max": TL.maximum, "min": TL.minimum}
     for name, (kind, divisibility) in scalars.items():

@@ -8,7 +8,7 @@ import pytest
 from tvm import s_tir
 
 from tvm_layout_ext import ScheduleError, intrin
-from tvm_layout_ext.hardware import architecture
+from tvm_layout_ext.gpu.hardware import architecture
 
 
 @pytest.mark.parametrize(("matrix", "bits"), list(product("ab", (8, 16, 32))))

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tests.layout.strategies import shapes, splits
 from tvm_layout_ext import layout as L
+from tvm_layout_ext.gpu.banks import request_wavefronts
 from tvm_layout_ext.layout.banks import lanes_of_phase_log2, wavefronts
 from tvm_layout_ext.layout.f2 import rank
 from tvm_layout_ext.layout.per_thread import bit_fields, per_thread, same_thread
-from tvm_layout_ext.layout.requests import request_wavefronts
 from tvm_layout_ext.layout.round_trip import plan_round_trip
 from tvm_layout_ext.layout.shuffles import plan_shuffles
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.layout import strategies
 from tvm_layout_ext import layout as L
 from tvm_layout_ext.errors import LayoutError
+from tvm_layout_ext.gpu import count_shared
 from tvm_layout_ext.layout.banks import bank_conflicts, vector_width, wavefronts
 from tvm_layout_ext.layout.convert import Movement, movement, scratch_bytes
 from tvm_layout_ext.layout.operands import shared_for_mma_sync, shared_for_wgmma
@@ -67,7 +68,7 @@ def test_conflicts_of_words_are_exact(
     for register in (r for r in range(side.in_sizes["register"]) if not r & low):
         byte = moves.apply_arrays(register=register, lane=LANES, warp=0, block=0)["offset"]
         assert (byte % width == 0).all()
-        assert wavefronts(byte * bits // 8, access) == phases * (conflicts + 1)
+        assert wavefronts(byte * bits // 8, access, store=True) == phases * (conflicts + 1)
 
 
 @given(plain_pairs(), BITS)
@@ -96,7 +97,7 @@ def test_conflicts_of_optimal_swizzle_are_exact(
             at = offsets_of_lanes(side, back, register, warp)
             slot = at["bank"] + sizes["bank"] * at["segment"]
             assert len(set(at["reps"].tolist())) == 1
-            assert wavefronts(slot * access, access) == phases * (conflicts + 1)
+            assert wavefronts(slot * access, access, store=True) == phases * (conflicts + 1)
 
 
 @pytest.mark.matrix
@@ -180,8 +181,17 @@ def test_wavefronts(addresses: np.ndarray, width: int, count: int) -> None:
     assert wavefronts(addresses, width) == count
 
 
+def test_phases_of_reads_join_where_neighbours_share_an_address() -> None:
+    """As the simulated GPU and the analysis of programs count them."""
+    pairs = LANES // 2 * 16
+    assert wavefronts(pairs, 16) == count_shared(pairs[None], pairs[None] >= 0, 16).wavefronts == 2
+    assert wavefronts(pairs, 16, store=True) == 4
+
+
 def test_accesses_have_a_legal_width() -> None:
     with pytest.raises(LayoutError, match="not 3"):
         wavefronts(LANES, 3)
+    with pytest.raises(LayoutError, match="at most 32 lanes, not 33"):
+        wavefronts(np.zeros(33), 4)
     with pytest.raises(LayoutError, match="has 24 bits"):
         bank_conflicts(L.LinearLayout.empty(), L.LinearLayout.empty(), 24)

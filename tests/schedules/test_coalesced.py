@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.sampling import SEED
-from tvm_layout_ext.hardware import architecture
+from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.tune.operator import find_operator
 from tvm_layout_ext.tune.simulated import count

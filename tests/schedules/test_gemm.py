@@ -20,9 +20,9 @@ from tests.schedule.products import Product, simulated
 from tests.schedule.test_use_tensor_core import TYPES
 from tvm_layout_ext import ScheduleError, TargetError, decisions
 from tvm_layout_ext.build import shared_buffers
-from tvm_layout_ext.hardware import architecture
+from tvm_layout_ext.gpu.counts import count_shared
+from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.schedules import gemm
-from tvm_layout_ext.simulate.counters import count_shared
 
 DEFAULT = gemm.OPERATOR.default_config()
 SMALL = DEFAULT | {"tile_m": 64, "tile_n": 64}

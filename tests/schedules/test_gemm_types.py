@@ -19,7 +19,7 @@ from tests.tune.helpers import make_record
 from tvm_layout_ext import decisions, te
 from tvm_layout_ext.build import shared_buffers
 from tvm_layout_ext.cli import app
-from tvm_layout_ext.hardware import architecture
+from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.schedules import gemm, matmul
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.tune import Log, environment

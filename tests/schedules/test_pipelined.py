@@ -18,7 +18,7 @@ import tvm_layout_ext as tlx
 from tests.sampling import SEED
 from tvm_layout_ext import te
 from tvm_layout_ext.build import shared_buffers
-from tvm_layout_ext.hardware import Architecture, architecture
+from tvm_layout_ext.gpu.hardware import Architecture, architecture
 from tvm_layout_ext.schedules import stencil, stream_reduce
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report

@@ -12,7 +12,7 @@ import pytest
 
 import tvm_layout_ext as tlx
 from tests.sampling import SEED
-from tvm_layout_ext.hardware import architecture
+from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.tune.operator import find_operator
 from tvm_layout_ext.tune.simulated import count, verified_shape

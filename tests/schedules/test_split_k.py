@@ -11,7 +11,7 @@ import pytest
 import tvm_layout_ext as tlx
 from tests.schedules.test_generic import linear, task_of
 from tvm_layout_ext.build import shared_buffers
-from tvm_layout_ext.hardware import architecture
+from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.schedules._split_k import best_slices, cycles, workspace_bytes
 from tvm_layout_ext.tune import operator_of

@@ -16,7 +16,7 @@ from tests.transform.barriers import barriers, check_minimal, marked
 from tests.transform.pipelined import TILE, Stream
 from tvm_layout_ext import ScheduleError
 from tvm_layout_ext.build import device_program
-from tvm_layout_ext.hardware import architecture
+from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.tune.operator import find_operator

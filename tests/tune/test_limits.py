@@ -16,7 +16,7 @@ from tvm.s_tir.meta_schedule.builder import BuilderInput
 from tvm.script import tirx as T
 
 from tvm_layout_ext import te
-from tvm_layout_ext.hardware import architecture
+from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import Result, tune

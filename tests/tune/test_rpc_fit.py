@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tvm_layout_ext.hardware import architecture
+from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.tune.rpc_fit import Fit, Gpu, UnfitServerError
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tvm_layout_ext.errors import ScheduleError
-from tvm_layout_ext.hardware import architecture
+from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.tune.knobs import Refusal, knob
 from tvm_layout_ext.tune.operator import Operator, find_operator, known_operators
 from tvm_layout_ext.tune.space import Space

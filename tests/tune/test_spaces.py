@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tvm_layout_ext.hardware import architecture
+from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.schedules._transpose_space import shared_wavefronts
 from tvm_layout_ext.tune.operator import find_operator
 from tvm_layout_ext.tune.search import make_task

@@ -19,7 +19,7 @@ from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
 from ..errors import ScheduleError
-from ..hardware import MAX_ACCESS_BYTES
+from ..gpu.hardware import MAX_ACCESS_BYTES
 from .assumptions import NO_ASSUMPTIONS, Assumptions, Prover, read_assumptions
 from .axis_info import power_of_two_in
 from .block_body import Reference, binds_truth, choices_of_values, read_body, without_lets

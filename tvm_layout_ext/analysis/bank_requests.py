@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from ..hardware import WARP_SIZE
+from ..gpu.hardware import LINE_BYTES, WARP_SIZE
 from .access import element_bytes
 from .evaluate import evaluate, stand_in
 from .pointers import strides_of
@@ -25,8 +25,6 @@ from .shared_access import LoopVar, SharedAccess, loops_in_use
 __all__ = ["MOST_REQUESTS", "Requests", "read_requests"]
 
 _THREAD_TAGS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
-#: Elements of at least a byte that are whole lines of 128 bytes.
-_WHOLE_LINES = 128
 #: Requests up to which an access is enumerated whole; a square tile of 256 KiB has fewer.
 MOST_REQUESTS = 4096
 _SEED = 0
@@ -135,7 +133,8 @@ def _step(stride: Any) -> int:
     """Elements between rows; of a length that is not known, they begin with a line."""
     if _is_constant(stride):
         return int(stride)
-    return -(-stand_in(stride) // _WHOLE_LINES) * _WHOLE_LINES
+    # So many elements are whole lines, whatever bytes one has.
+    return -(-stand_in(stride) // LINE_BYTES) * LINE_BYTES
 
 
 def _numbers(total: int, most: int) -> np.ndarray:

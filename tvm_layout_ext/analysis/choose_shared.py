@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import LayoutError
-from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, NUM_BANKS
+from ..gpu.hardware import LINE_BYTES, MAX_ACCESS_BYTES
 from ..layout.linear import is_power_of_two
 from ..layout.operands import shared_for_mma_sync
 from ..layout.placement import Placement, dense, hardware_swizzle, padded, xor_rows
@@ -31,8 +31,6 @@ __all__ = [
     "reads_along_k",
     "widest_vector",
 ]
-
-_LINE_BYTES = BANK_BYTES * NUM_BANKS
 
 
 @dataclass(frozen=True)
@@ -329,7 +327,7 @@ def _xor_params(shape: Sequence[int], element_bits: int, vector: int) -> list[tu
     columns, rows = shape[-1], 1
     for extent in shape[:-1]:
         rows *= extent
-    line = max(1, 8 * _LINE_BYTES // element_bits)
+    line = max(1, 8 * LINE_BYTES // element_bits)
     widest = max(vector, 8 * MAX_ACCESS_BYTES // element_bits)
     found = [
         (vec, per_phase, max_phase)
@@ -352,7 +350,7 @@ def _paddings(shape: Sequence[int], element_bits: int, vector: int) -> list[tupl
     """Rows made longer by up to 128 bytes, in steps that keep the vectors aligned."""
     if len(shape) < 2:
         return []
-    line = 8 * _LINE_BYTES // element_bits
+    line = 8 * LINE_BYTES // element_bits
     short = -shape[-1] % vector
     ways: list[tuple[str, Placement]] = []
     for extra in range(short, line + 1, vector):

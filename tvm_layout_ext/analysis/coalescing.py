@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..hardware import MAX_ACCESS_BYTES, WARP_SIZE
+from ..gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE
 from ..layout import BlockedLayout
 from .axis_info import AxisInfo
 

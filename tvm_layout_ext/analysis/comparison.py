@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from ..hardware import WARP_SIZE
+from ..gpu.hardware import WARP_SIZE
 from .access import Nest
 from .evaluate import stand_in
 from .sectors import Traffic, count_traffic

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..hardware import WARP_SIZE
+from ..gpu.hardware import WARP_SIZE
 from .barrier_program import Access, Program
 from .footprint_side import Relation, Side, sides, values_of
 from .index_terms import Symbol, Term, Uncertain

@@ -17,7 +17,7 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from ..hardware import WARP_SIZE
+from ..gpu.hardware import WARP_SIZE
 from .access import Access, Loop, Nest
 from .conditions import same_at_ends
 from .evaluate import evaluate, stand_in

@@ -9,7 +9,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from ..hardware import MATRIX_ROW_BYTES
+from ..gpu.hardware import MATRIX_ROW_BYTES
 
 __all__ = [
     "OPAQUE",

@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ..hardware import SECTOR_BYTES, WARP_SIZE
+from ..gpu.hardware import SECTOR_BYTES, WARP_SIZE
+from ..gpu.requests import NOTHING, distinct
+from ..gpu.sectors import request_sectors
 from .access import Access, Loop, Nest
 from .evaluate import evaluate, stand_in
 
@@ -284,26 +286,14 @@ def count_requests(
     asking = active.any(axis=1)
     first, active = first[asking], active[asking]
     start = first * access.bytes + access.alignment % SECTOR_BYTES
-    size = width * access.bytes
-    spans = -(-size // SECTOR_BYTES) + 1
-    covered = (start // SECTOR_BYTES)[..., None] + np.arange(spans)
-    touched = active[..., None] & (covered <= ((start + size - 1) // SECTOR_BYTES)[..., None])
-    shape = len(covered), spans * WARP_SIZE
-    sectors = _distinct(covered.reshape(shape), touched.reshape(shape)).sum()
-    begins = _distinct(start, active)
+    # Offsets of which not all conditions are known may begin before the buffer.
+    start -= min(0, int(start.min(initial=0)) // SECTOR_BYTES * SECTOR_BYTES)
+    sectors, least = request_sectors(start, active, width * access.bytes)
+    moved = int(sectors.sum())
     if access.kind == "atomic":
-        sectors += (active.sum(axis=1) - begins).sum()
-    least = (-(-begins * size // SECTOR_BYTES)).sum()
-    return len(first), int(sectors), int(least)
-
-
-def _distinct(values: np.ndarray, counted: np.ndarray) -> np.ndarray:
-    """How many different values each row has, of those that count."""
-    nothing = np.iinfo(np.int64).max
-    ordered = np.sort(np.where(counted, values, nothing), axis=1)
-    fresh = np.ones(ordered.shape, bool)
-    fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    return np.asarray((fresh & (ordered != nothing)).sum(axis=1))
+        begins = distinct(np.where(active, start, NOTHING))
+        moved += int((active.sum(axis=1) - begins).sum())
+    return len(first), moved, int(least.sum())
 
 
 def vector_width(

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
-from ..layout.requests import request_wavefronts
-from .staging import LINE_BYTES, Walk
+from ..gpu.banks import request_wavefronts
+from ..gpu.hardware import BANK_BYTES, LINE_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
+from .staging import Walk
 from .tile_swizzles import swizzles
 
 __all__ = ["SharedTile", "conflicts", "end_conflicts", "padded", "place_tile", "put_conflicts"]

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..hardware import SECTOR_BYTES, WARP_SIZE
+from ..gpu.hardware import WARP_SIZE
+from ..gpu.sectors import request_sectors
 from .access import element_bytes
 from .evaluate import evaluate
 from .sectors import Traffic
@@ -69,10 +70,10 @@ class _Count:
             self._add(np.full_like(at, whole * self.vector + first), rest, count)
 
     def _add(self, first: np.ndarray, active: np.ndarray, count: int) -> None:
-        begins = _distinct(first, active)
+        sectors, least = request_sectors(first * self.size, active, count * self.size)
         self.requests += int(active.any(axis=1).sum())
-        self.sectors += int(_distinct(first * self.size // SECTOR_BYTES, active).sum())
-        self.least += int((-(-begins * count * self.size // SECTOR_BYTES)).sum())
+        self.sectors += int(sectors.sum())
+        self.least += int(least.sum())
 
     def traffic(self, buffer: Any, kind: str, iterations: int) -> Traffic:
         """What a request does on average."""
@@ -80,14 +81,6 @@ class _Count:
         served, sectors, least = (n / requests for n in (iterations, self.sectors, self.least))
         width = self.vector * self.size
         return Traffic(str(buffer.name), kind, served, width, sectors, least)
-
-
-def _distinct(values: np.ndarray, active: np.ndarray) -> np.ndarray:
-    """How many values the active lanes of each warp have."""
-    ordered = np.sort(np.where(active, values, -1), axis=1)
-    fresh = np.ones(ordered.shape, bool)
-    fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    return (fresh & (ordered >= 0)).sum(axis=1)
 
 
 def shifted_traffic(move: Move, vector: int) -> tuple[Traffic, Traffic]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, SECTOR_BYTES, WARP_SIZE
+from ..gpu.hardware import BANK_BYTES, LINE_BYTES, MAX_ACCESS_BYTES, SECTOR_BYTES, WARP_SIZE
 from .access import Access, Nest
 from .mapping import own_order
 from .shared_tile import SharedTile, place_tile, put_conflicts
-from .staging import LINE_BYTES, WIDE_ROW_BYTES, Walk, load_walk, store_walk, widest_load
+from .staging import WIDE_ROW_BYTES, Walk, load_walk, store_walk, widest_load
 
 __all__ = [
     "Plan",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from ..errors import ScheduleError
-from ..hardware import SECTOR_BYTES, STATIC_SHARED_BYTES, WARP_SIZE
+from ..gpu.hardware import SECTOR_BYTES, STATIC_SHARED_BYTES, WARP_SIZE
 from .access import Access, Nest
 from .shared_tile import end_conflicts, place_tile
 from .staged_boxes import (

@@ -1,7 +1,7 @@
 """Swizzles of a tile: for whole warps, for parts of them, for lanes that read the same.
 
 Requests of 8 or 16 bytes a lane go in phases, and two phases of a read join where every lane reads
-what its neighbour does, or the neighbour sleeps (:mod:`tvm_layout_ext.layout.requests`). The
+what its neighbour does, or the neighbour sleeps (:mod:`tvm_layout_ext.gpu.banks`). The
 hardware then wants one wavefront of both, which a swizzle that saw to each phase alone does not
 give. It happens
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, NUM_BANKS, WARP_SIZE
+from ..gpu.hardware import BANK_BYTES, LINE_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
 from ..layout import LinearLayout, optimal_swizzle
 from ..layout.linear import log2
 from ..layout.segments import place_bits, segment_beside
@@ -26,7 +26,6 @@ __all__ = ["joined_swizzle", "swizzled", "swizzles"]
 
 #: Lanes whose neighbour's number differs in this many low bits may join two phases.
 _PARTNERS = 2
-_LINE = BANK_BYTES * NUM_BANKS
 
 
 def swizzles(
@@ -178,7 +177,7 @@ def joined_swizzle(
     for dim in reversed(order):
         starts[dim] = dimension
         dimension += log2(tile[dim])
-    line = log2(max(1, _LINE // size))
+    line = log2(max(1, LINE_BYTES // size))
     inner = order[-1]
     most = MAX_ACCESS_BYTES // size
     written, read = (min(n, most) for n in (put or into.unit[inner], out.unit[inner]))
@@ -212,7 +211,7 @@ def _lanes(walk: Walk, starts: dict[int, int]) -> list[tuple[int, int]]:
 
 def _phase(lanes: Sequence[tuple[int, int]], width: int) -> list[int]:
     """Vectors of the lanes that are served together."""
-    return [vector for _, vector in lanes[: log2(min(WARP_SIZE, _LINE // width))]]
+    return [vector for _, vector in lanes[: log2(min(WARP_SIZE, LINE_BYTES // width))]]
 
 
 def _read_spans(
@@ -222,7 +221,7 @@ def _read_spans(
     yield _phase(lanes, width)
     if width <= BANK_BYTES:
         return
-    both = list(lanes[: log2(2 * _LINE // width)])
+    both = list(lanes[: log2(2 * LINE_BYTES // width)])
     for at, (dim, vector) in enumerate(both[:_PARTNERS]):
         if vector == 0:
             yield [own for _, own in both]

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..hardware import SECTOR_BYTES, WARP_SIZE
+from ..gpu.hardware import SECTOR_BYTES, WARP_SIZE
 from .staging import Walk, ceil_power
 
 __all__ = ["Side", "box_walk", "patch_walks", "reshaped", "sectors", "whole_rows"]

@@ -11,7 +11,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from ..hardware import MATRIX_ROW_BYTES, WARP_SIZE
+from ..gpu.hardware import MATRIX_ROW_BYTES, WARP_SIZE
 from .fragments import operand_at, operand_place, sums_place
 
 __all__ = ["fragment_load", "ldmatrix", "stmatrix"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import ScheduleError
-from ..hardware import Architecture
+from ..gpu.hardware import Architecture
 
 __all__ = ["INSTRUCTIONS", "Instruction", "choose", "instruction"]
 

@@ -7,7 +7,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from ..hardware import WARP_SIZE
+from ..gpu.hardware import WARP_SIZE
 from .fragments import operand_place, sums_place
 from .instructions import Instruction
 

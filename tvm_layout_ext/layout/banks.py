@@ -2,7 +2,8 @@
 
 Shared memory serves one 4-byte word of each of its 32 banks at a time, a *wavefront*. A warp's
 request goes in phases: all 32 lanes at once for words, 16 for 8 bytes a lane, 8 for 16 bytes. In a
-phase, a bank that is asked for k different words takes k wavefronts, k - 1 of them conflicts.
+phase, a bank that is asked for k different words takes k wavefronts, k - 1 of them conflicts;
+:mod:`tvm_layout_ext.gpu.banks` has all rules.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import LayoutError
-from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES, NUM_BANKS, WARP_SIZE
+from ..gpu.banks import request_wavefronts
+from ..gpu.hardware import BANK_BYTES, LINE_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
 from .f2 import intersection
 from .linear import LinearLayout, check_linear, is_power_of_two, log2
 from .linear_checks import check_integer
@@ -21,7 +23,7 @@ __all__ = ["bank_conflicts", "vector_width", "wavefronts"]
 
 BANK_BITS = 8 * BANK_BYTES
 #: Bits that one wavefront can carry: 32 banks of 32 bits.
-ROW_BITS = NUM_BANKS * BANK_BITS
+ROW_BITS = 8 * LINE_BYTES
 MAX_ACCESS_BITS = 8 * MAX_ACCESS_BYTES
 
 
@@ -120,46 +122,42 @@ def lanes_of_phase_log2(access_bits: int) -> int:
     return log2(WARP_SIZE) - log2(max(1, access_bits // BANK_BITS))
 
 
-def wavefronts(addresses: Any, access_bytes: int) -> int:
+def wavefronts(addresses: Any, access_bytes: int, *, store: bool = False) -> int:
     """Count the wavefronts of one request by looking at every lane.
 
     Parameters
     ----------
     addresses : array of int
-        Byte address of each active lane, in lane order; -1 for an idle lane.
+        Byte address of each lane, at most 32 in lane order; -1 for an idle lane.
     access_bytes : int
         Bytes that each lane moves: 1, 2, 4, 8 or 16.
+    store : bool
+        Whether the request writes; only reads join phases
+        (:func:`tvm_layout_ext.gpu.request_wavefronts`).
 
     Raises
     ------
     LayoutError
-        If an access has other than these bytes.
+        If an access has other than these bytes, or there are more lanes than in a warp.
 
     Examples
     --------
     >>> wavefronts(np.arange(32) * 4, 4), wavefronts(np.arange(32) * 128, 4)
     (1, 32)
-    >>> wavefronts(np.arange(32) * 16, 16)
-    4
+    >>> pairs = np.arange(32) // 2 * 16
+    >>> wavefronts(pairs, 16), wavefronts(pairs, 16, store=True)
+    (2, 4)
     """
     check_integer(access_bytes, "access_bytes")
     if not is_power_of_two(access_bytes) or access_bytes > MAX_ACCESS_BYTES:
         raise LayoutError(f"An access has 1, 2, 4, 8 or 16 bytes, not {access_bytes}.")
-    lanes = np.asarray(addresses, dtype=np.int64)
-    phase = 1 << lanes_of_phase_log2(8 * access_bytes)
-    return sum(
-        _wavefronts_of_phase(lanes[first : first + phase], access_bytes)
-        for first in range(0, len(lanes), phase)
-    )
-
-
-def _wavefronts_of_phase(addresses: np.ndarray, access_bytes: int) -> int:
-    active = addresses[addresses >= 0]
-    if not active.size:
-        return 0
-    steps = np.arange(0, access_bytes, min(access_bytes, BANK_BYTES))
-    words = np.unique((active[:, None] + steps) // BANK_BYTES)
-    return int(np.bincount(words % NUM_BANKS).max())
+    given = np.asarray(addresses, dtype=np.int64)
+    if len(given) > WARP_SIZE:
+        raise LayoutError(f"A request has at most {WARP_SIZE} lanes, not {len(given)}.")
+    lanes = np.full((1, WARP_SIZE), -1)
+    lanes[0, : len(given)] = given
+    waves, _ = request_wavefronts(lanes, lanes >= 0, access_bytes, joins=not store)
+    return int(waves[0])
 
 
 def _check(registers: Any, shared: Any, element_bits: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import colorsys
 from collections.abc import Callable, Sequence
 
-from ..hardware import NUM_BANKS
+from ..gpu.hardware import NUM_BANKS
 from .picture import Cell, Grid
 
 __all__ = [

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ..errors import LayoutError
-from ..hardware import WARP_SIZE
+from ..gpu.hardware import WARP_SIZE
 from .base import (
     ClusteredLayout,
     Layout,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import LayoutError
-from ..hardware import NUM_BANKS, WARP_SIZE
+from ..gpu.hardware import NUM_BANKS, WARP_SIZE
 from .linear import LinearLayout
 
 if TYPE_CHECKING:

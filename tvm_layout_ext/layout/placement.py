@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import LayoutError
-from ..hardware import BANK_BYTES, NUM_BANKS
+from ..gpu.hardware import BANK_BYTES, LINE_BYTES, NUM_BANKS
 from .linear import LinearLayout, is_power_of_two, log2
 from .shared import NVMMASharedLayout, SwizzledSharedLayout
 
@@ -30,9 +30,6 @@ __all__ = [
     "padded",
     "xor_rows",
 ]
-
-#: Bytes to which a buffer is aligned when nothing asks for more: every bank once.
-LINE_BYTES = BANK_BYTES * NUM_BANKS
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..hardware import WARP_SIZE
+from ..gpu.hardware import WARP_SIZE
 from .f2 import Columns, combine, complement, rank
 from .linear import LinearLayout, log2
 

@@ -12,7 +12,7 @@ import tvm
 
 from ..analysis.bank_conflict import Conflict, bank_conflicts
 from ..build import device_program
-from ..hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE
+from ..gpu.hardware import BANK_BYTES, LINE_BYTES, NUM_BANKS, WARP_SIZE
 from ..layout.picture import Cell, Grid
 from ..layout.svg import as_svg
 
@@ -37,8 +37,7 @@ def read_conflicts(mod: tvm.IRModule, target: Any) -> list[Conflict]:
 
 def _pattern(conflict: Conflict) -> tuple[int, ...]:
     """Addresses but for a shift that changes no bank."""
-    line = BANK_BYTES * NUM_BANKS
-    origin = min((a for a in conflict.addresses if a >= 0), default=0) // line * line
+    origin = min((a for a in conflict.addresses if a >= 0), default=0) // LINE_BYTES * LINE_BYTES
     return tuple(a - origin if a >= 0 else -1 for a in conflict.addresses)
 
 

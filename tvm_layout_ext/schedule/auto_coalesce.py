@@ -10,7 +10,7 @@ from tvm import s_tir
 from .. import decisions
 from .._compat import quick_type_checks
 from ..errors import ScheduleError
-from ..hardware import BANK_BYTES, MAX_ACCESS_BYTES
+from ..gpu.hardware import BANK_BYTES, MAX_ACCESS_BYTES
 from ..transform.auto_coalesce import COALESCE, Outcome, Request, coalesce
 from ..transform.coalesce_request import NAME
 from ..transform.swizzle_shared import SWIZZLE

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..checks import whole_number
 from ..errors import ScheduleError
-from ..hardware import CLUSTER_BLOCKS
+from ..gpu.hardware import CLUSTER_BLOCKS
 from ..transform.launch_clusters import CLUSTER
 from .checks import whole
 from .handles import find_loop

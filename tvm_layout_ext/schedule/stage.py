@@ -10,7 +10,7 @@ from tvm.ir import is_prim_expr
 from tvm.tirx import IterVar
 
 from ..errors import ScheduleError
-from ..hardware import MAX_ACCESS_BYTES
+from ..gpu.hardware import MAX_ACCESS_BYTES
 from ..transform.auto_coalesce import Request
 from ..transform.swizzle_modes import mode_text
 from . import checks

@@ -9,7 +9,7 @@ from tvm import tirx
 
 from ..analysis.placement import guard
 from ..errors import ScheduleError
-from ..hardware import architecture
+from ..gpu.hardware import architecture
 from ..intrin import store_name
 from ..intrin.instructions import TILE
 from ..target import default_arch

@@ -11,7 +11,7 @@ from tvm.tirx import IndexMap
 
 from ..analysis.contraction import Contraction, Operand, read_contraction
 from ..errors import ScheduleError
-from ..hardware import architecture
+from ..gpu.hardware import architecture
 from ..intrin import (
     Instruction,
     choose,

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from ..gpu.counts import Count, count_copies
 from .access import Access
 from .code import Code, Run, mask_and
-from .counters import Count, count_copies
 from .flights import Flight, Source, land
 from .located_access import Address
 from .machine import check_predicate

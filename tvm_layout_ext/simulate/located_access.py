@@ -18,15 +18,15 @@ import numpy as np
 
 from .. import hardware
 from ..errors import SimulationError
+from ..gpu.counts import Count, count_global, count_shared, instructions
 from .code import Code, mask_and
-from .counters import Count, count_global, count_shared, instructions
 from .places import Place
 from .report import Site
 
 __all__ = ["Address", "AddressCode", "LocatedAccess", "any_element"]
 
 _WARP = hardware.WARP_SIZE
-_PERIOD = hardware.NUM_BANKS * hardware.BANK_BYTES
+_PERIOD = hardware.LINE_BYTES
 
 
 @dataclass(frozen=True)

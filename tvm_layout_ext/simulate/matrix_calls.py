@@ -14,7 +14,7 @@ from tvm import ir
 from tvm.ir.prim.expr import IntImm
 
 from ..errors import NotModelled
-from ..hardware import MATRIX_ROW_BYTES
+from ..gpu.hardware import MATRIX_ROW_BYTES
 from .access import Access
 from .code import Run
 from .matrix_memory import load_matrices, store_matrices

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from .counters import Count
+from ..gpu.counts import Count
 
 __all__ = ["Access", "Hazard", "Launch", "Report", "Site"]
 

@@ -16,7 +16,7 @@ from typing import Any
 from ..analysis.access import Loop, Nest
 from ..analysis.evaluate import stand_in
 from ..analysis.mapping import Mapping
-from ..hardware import WARP_SIZE
+from ..gpu.hardware import WARP_SIZE
 from ..layout import BlockedLayout
 from .coalesce_direct import bind_kernel, fuse, in_order, split_whole
 

@@ -7,7 +7,7 @@ from typing import Any
 from tvm.tirx import IterVar
 
 from ..analysis.access import Nest, element_bytes
-from ..hardware import WARP_SIZE
+from ..gpu.hardware import WARP_SIZE
 from .coalesce_direct import DEFAULT_THREADS, fuse
 from .coalesce_reduction_plan import (
     ENOUGH_BLOCKS,

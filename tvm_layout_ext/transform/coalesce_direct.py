@@ -10,7 +10,7 @@ from ..analysis.access import Loop, Nest
 from ..analysis.assumptions import Assumptions, Prover
 from ..analysis.evaluate import stand_in
 from ..analysis.mapping import Mapping
-from ..hardware import MAX_ACCESS_BYTES, WARP_SIZE
+from ..gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE
 
 __all__ = ["DEFAULT_THREADS", "bind_kernel", "schedule_copy", "schedule_direct", "threads_for"]
 

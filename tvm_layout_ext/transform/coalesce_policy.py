@@ -16,7 +16,7 @@ from typing import Any
 from ..analysis.access import Access, Loop, Nest
 from ..analysis.evaluate import stand_in
 from ..analysis.mapping import Mapping, own_order
-from ..hardware import MAX_ACCESS_BYTES
+from ..gpu.hardware import MAX_ACCESS_BYTES
 from .coalesce_choice import Way
 from .eviction_policy import AUTO, EVICTION_POLICY
 

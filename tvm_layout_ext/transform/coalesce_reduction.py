@@ -17,7 +17,7 @@ from tvm import tirx
 from ..analysis.access import Nest, read_nest
 from ..analysis.evaluate import stand_in
 from ..errors import ScheduleError
-from ..hardware import WARP_SIZE
+from ..gpu.hardware import WARP_SIZE
 from .coalesce_columns import a_column_each, along_columns
 from .coalesce_direct import DEFAULT_THREADS, fuse
 from .coalesce_reduction_plan import (

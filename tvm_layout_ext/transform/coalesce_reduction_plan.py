@@ -16,6 +16,7 @@ from ..analysis.evaluate import stand_in
 from ..analysis.guarded_loads import chosen_by_index, guarded_outside
 from ..analysis.mapping import merged_run, own_order
 from ..errors import ScheduleError
+from ..gpu.hardware import MULTIPROCESSORS
 
 __all__ = [
     "ENOUGH_BLOCKS",
@@ -35,8 +36,8 @@ __all__ = [
 ]
 
 MAX_THREADS = 1024
-#: Threads that keep a large GPU busy: 132 multiprocessors with 1,024 each.
-ENOUGH_THREADS = 132 * 1024
+#: Threads that keep a large GPU busy.
+ENOUGH_THREADS = MULTIPROCESSORS * MAX_THREADS
 #: Blocks that keep it busy, if each has many threads.
 ENOUGH_BLOCKS = 128
 #: Loads of a thread that are on their way together.

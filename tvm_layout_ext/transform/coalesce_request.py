@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ScheduleError
-from ..hardware import LAUNCH_LIMITS, MAX_ACCESS_BYTES, WARP_SIZE
+from ..gpu.hardware import LAUNCH_LIMITS, MAX_ACCESS_BYTES, WARP_SIZE
 from .mark_annotated import ANNOTATION_PREFIX
 
 __all__ = ["DONE", "NAME", "Request", "request_of"]

@@ -16,7 +16,7 @@ from ..analysis.sectors import Traffic, estimate
 from ..analysis.shifted import Move, read_move, vector_of, why_not
 from ..analysis.shifted_traffic import shifted_traffic
 from ..errors import ScheduleError
-from ..hardware import WARP_SIZE
+from ..gpu.hardware import WARP_SIZE
 from .coalesce_choice import Way
 from .coalesce_direct import schedule_direct
 from .shift_vectors import SHIFTED

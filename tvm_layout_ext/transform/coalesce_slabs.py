@@ -14,23 +14,24 @@ from typing import Any
 
 from ..analysis.access import Access, Loop
 from ..analysis.evaluate import stand_in
+from ..gpu.hardware import MULTIPROCESSORS
 
 __all__ = ["choose_slabs", "cut"]
 
-#: Multiprocessors of the H200 that all this was measured on, and how many of them read along rows
-#: as fast as its memory: one reads 132 GB/s of 4.3 TB/s.
-_PROCESSORS, _ENOUGH_PROCESSORS = 132, 32
+#: Multiprocessors of the H200 that all this was measured on that read along rows as fast as its
+#: memory: one reads 132 GB/s of 4.3 TB/s.
+_ENOUGH_PROCESSORS = 32
 #: Blocks of slabs, 2 a multiprocessor, each with 8 loads a thread on their way. On an H200 (driver
 #: 580.159.04, cold caches, all in one run) 32768x4096 halves took 65.9 us in 16 slabs of 16 strips,
 #: hand-written with a second kernel of 128 threads a block, and 65.5 where that is let begin at the
 #: head of the first; in 32 slabs, 6 blocks a multiprocessor, 66.3 and 65.9; in 32 slabs, 4 blocks a
 #: multiprocessor, and with 32 threads a block in a second kernel that the end of the first starts,
 #: as these passes made it before, 67.2. A kernel that only reads took 64.3.
-_BLOCKS = 2 * 132
+_BLOCKS = 2 * MULTIPROCESSORS
 #: Blocks of strips of 64 bytes, without slabs, that are all there at once.
-_STRIP_BLOCKS = 4 * 132
+_STRIP_BLOCKS = 4 * MULTIPROCESSORS
 #: Blocks along rows, where slabs of 4 KiB and more cost nothing.
-_ROW_BLOCKS = 32 * 132
+_ROW_BLOCKS = 32 * MULTIPROCESSORS
 #: Bytes that a GPU could have read in the 6 us of a second kernel (2.3 us after a first one with
 #: this many slabs, 0.6 where OverlapLaunches lets its launch overlap: 67.7, 70.0 and 68.3 us). So
 #: 16384x4096 halves stay one kernel (37 us to 40), and 32768x4096 do not (72 us to 68).
@@ -74,7 +75,7 @@ def choose_slabs(
         most = reads * load.bytes // _RUN_BYTES
     else:
         row = results * load.bytes
-        share = _STRIPS_SHARE * min(1.0, row / _NARROW_BYTES / _PROCESSORS)
+        share = _STRIPS_SHARE * min(1.0, row / _NARROW_BYTES / MULTIPROCESSORS)
         if row >= _STRIP_BLOCKS * _NARROW_BYTES:
             share = 1.0
         wanted = -(-_BLOCKS * min(results, _STRIP) // results)

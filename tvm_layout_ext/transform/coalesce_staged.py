@@ -24,7 +24,7 @@ from ..analysis.mapping import Mapping, merged_run
 from ..analysis.staged_plan import Plan, StagedLoad, dims_of, plan_tile
 from ..analysis.staging import Walk
 from ..errors import ScheduleError
-from ..hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES
+from ..gpu.hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES
 from .coalesce_direct import fuse
 from .coalesce_policy import keep_stores
 from .swizzle_shared import SWIZZLE

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE
-from ..layout.requests import request_wavefronts
+from ..gpu.banks import request_wavefronts
+from ..gpu.hardware import BANK_BYTES, LINE_BYTES, WARP_SIZE
 
 __all__ = ["SumsTile", "lay_out"]
 
@@ -89,7 +89,7 @@ def lay_out(sch: Any, sums: Any, rank: int, tile: SumsTile) -> None:
     if not tile.conflicts(usual, usual * tile.vector):
         sch.storage_align(sums, 0, rank - 1, factor, offset)
         return
-    period = NUM_BANKS * BANK_BYTES // tile.bytes
+    period = LINE_BYTES // tile.bytes
     _, column, vector = min(_strides(tile, period), key=lambda one: one[0])
     if vector == column * tile.vector:
         sch.storage_align(sums, 0, rank - 1, period, column % period)

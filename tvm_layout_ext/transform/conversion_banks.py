@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE
+from ..gpu.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE
 from ..layout import LinearLayout, Movement, SwizzledSharedLayout, movement
 from ..layout.banks import bank_conflicts, vector_width
 from .conversion_graph import Graph, Op, Value, memory_loads

@@ -12,7 +12,7 @@ from tvm.s_tir import SBlock
 
 from .. import decisions
 from ..errors import ScheduleError, TargetError
-from ..hardware import architecture
+from ..gpu.hardware import architecture
 from ..intrin.policy_stores import POLICIES, POLICY_STORES_SINCE, can_have_policy, policy_store
 from .mark_annotated import MARK
 from .rebuild import block_with, without_annotations

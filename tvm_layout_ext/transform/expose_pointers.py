@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ..analysis.pointers import POINTER_OPS
-from ..hardware import MATRIX_ROW_BYTES
+from ..gpu.hardware import MATRIX_ROW_BYTES
 from .mark_annotated import MARK
 
 __all__ = ["ExposePointers"]

@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.s_tir import SBlock
 
 from ..errors import LayoutError, ScheduleError
-from ..hardware import WARP_SIZE
+from ..gpu.hardware import WARP_SIZE
 from ..layout import (
     BlockedLayout,
     DistributedLinearLayout,

@@ -9,7 +9,7 @@ from tvm import DataType, tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 from .. import decisions
-from ..hardware import STATIC_SHARED_BYTES, WARP_SIZE
+from ..gpu.hardware import STATIC_SHARED_BYTES, WARP_SIZE
 from ..layout import LinearLayout, Movement, movement
 from ..layout.per_thread import split_input
 from ..layout.round_trip import RoundTrip, Transfer, plan_round_trip

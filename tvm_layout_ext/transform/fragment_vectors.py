@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import DataType, tirx
 
 from ..analysis.tir import substitute
-from ..hardware import MAX_ACCESS_BYTES
+from ..gpu.hardware import MAX_ACCESS_BYTES
 from ..layout import LinearLayout
 from ..layout.per_thread import contiguous_bits
 from .fragment import Fragments

@@ -11,7 +11,7 @@ from tvm import tirx
 
 from .. import decisions
 from ..errors import ScheduleError, TargetError
-from ..hardware import CLUSTER_BLOCKS, CLUSTERS_SINCE, architecture
+from ..gpu.hardware import CLUSTER_BLOCKS, CLUSTERS_SINCE, architecture
 from .mark_annotated import MARK
 from .rebuild import loop_with, without_annotations
 

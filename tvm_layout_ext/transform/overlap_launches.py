@@ -24,7 +24,7 @@ from tvm.script import tirx as T
 
 from .. import decisions
 from ..errors import TargetError
-from ..hardware import architecture
+from ..gpu.hardware import architecture
 from .mark_annotated import MARK
 
 __all__ = ["OverlapLaunches", "waits_first"]

@@ -9,7 +9,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ..hardware import WARP_SIZE
+from ..gpu.hardware import WARP_SIZE
 
 __all__ = ["own_lane"]
 

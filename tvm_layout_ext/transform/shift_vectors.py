@@ -14,7 +14,7 @@ from ..analysis.conditions import conjuncts
 from ..analysis.shifted import Move, read_move, why_not
 from ..analysis.tir import is_number, substitute, uses
 from ..errors import ScheduleError
-from ..hardware import WARP_SIZE
+from ..gpu.hardware import WARP_SIZE
 from .mark_annotated import MARK
 from .shifted_nest import SHIFTED, ShiftedNest
 from .thread_conditions import ThreadConditions

@@ -11,7 +11,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 
 from ..analysis.access import element_bytes
 from ..analysis.shifted import Move, pieces
-from ..hardware import WARP_SIZE
+from ..gpu.hardware import WARP_SIZE
 from .mark_annotated import ANNOTATION_PREFIX
 from .rebuild import sequence, whole_region
 from .shifted_window import (

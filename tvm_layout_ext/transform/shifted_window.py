@@ -12,7 +12,7 @@ from tvm import tirx
 from ..analysis.access import element_bytes
 from ..analysis.shifted import Move, pieces
 from ..analysis.tir import substitute
-from ..hardware import WARP_SIZE
+from ..gpu.hardware import WARP_SIZE
 from .rebuild import sequence
 
 __all__ = [

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..hardware import BANK_BYTES, MATRIX_ROW_BYTES, MAX_ACCESS_BYTES, NUM_BANKS
+from ..gpu.hardware import LINE_BYTES, MATRIX_ROW_BYTES, MAX_ACCESS_BYTES
 from ..layout.banks import wavefronts
 from .sites import Site
 
 __all__ = [
-    "LINE_BYTES",
     "Tile",
     "Use",
     "copy_degree",
@@ -24,9 +23,6 @@ __all__ = [
     "padded_strides",
     "strides_of",
 ]
-
-#: Bytes of all banks once, and of a line of the L1 cache.
-LINE_BYTES = NUM_BANKS * BANK_BYTES
 
 
 @dataclass(frozen=True)
@@ -114,9 +110,7 @@ def matrix_degree(tile: Tile) -> float:
     """Wavefronts in which 8 rows of a matrix are read; 1 without conflicts."""
     if tile.is_swizzled:
         return 1.0
-    rows = np.arange(8) * tile.row * tile.size
-    words = rows[:, None] + np.arange(0, MATRIX_ROW_BYTES, BANK_BYTES)
-    return float(np.bincount(words.reshape(-1) // BANK_BYTES % NUM_BANKS).max())
+    return float(wavefronts(np.arange(8) * tile.row * tile.size, MATRIX_ROW_BYTES, store=True))
 
 
 def copy_degree(tile: Tile) -> float:
@@ -136,4 +130,5 @@ def lane_wavefronts(indices: Sequence[Any], strides: Sequence[int], site: Site) 
         starts = [offset[:, 0] + at for at in range(0, width, step)]
     else:
         step, starts = site.size, [offset[:, at] for at in range(site.vector)]
-    return float(sum(wavefronts(start, step) for start in starts))
+    store = site.kind == "store"
+    return float(sum(wavefronts(start, step, store=store) for start in starts))

@@ -18,7 +18,7 @@ from tvm import tirx
 
 from ..analysis.access import element_bytes
 from ..analysis.evaluate import evaluate
-from ..hardware import MATRIX_ROW_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
+from ..gpu.hardware import MATRIX_ROW_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
 from .access_cost import flat, padded_strides, strides_of
 from .kernel_facts import Kernel
 from .sites import Site

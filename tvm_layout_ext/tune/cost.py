@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
+from ..gpu.hardware import MULTIPROCESSORS
+
 __all__ = ["FORMULA", "TAIL", "TORN", "Counters", "Terms", "modelled_terms"]
 
-#: Of an H200, for which the model is written.
-MULTIPROCESSORS = 132
-#: 4.8 TB/s at 1.83 GHz are 2640 bytes a cycle for the whole GPU, or 82 sectors of 32 bytes.
+#: Of an H200, for which the model is written: 4.8 TB/s at 1.83 GHz are 2640 bytes a cycle for the
+#: whole GPU, or 82 sectors of 32 bytes.
 SECTORS_PER_CYCLE = 82
 #: What the L2 cache gives to all multiprocessors together, twice what memory does.
 L2_SECTORS_PER_CYCLE = 165

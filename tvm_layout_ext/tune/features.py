@@ -9,17 +9,15 @@ from typing import Any
 import tvm
 
 from .. import decisions
-from ..hardware import SECTOR_BYTES, WARP_SIZE
+from ..gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES, WARP_SIZE
 from ..transform import AutoCoalesce
 from .kernel_facts import Kernel, Use
 from .knobs import Config, Knob
 from .sites import read_sites
 from .task import Task
 
-__all__ = ["FEATURES", "MULTIPROCESSORS", "features", "kernels_of"]
+__all__ = ["FEATURES", "features", "kernels_of"]
 
-#: Of an H200 (and an H100 SXM): NVIDIA, "H100 Tensor Core GPU Architecture", table of GPUs.
-MULTIPROCESSORS = 132
 #: Knobs whose raw values are features; no schedule has more.
 KNOBS = 12
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..analysis.access import element_bytes
-from ..hardware import (
+from ..gpu.hardware import (
     BANK_BYTES,
+    LINE_BYTES,
     MAX_ACCESS_BYTES,
     SECTOR_BYTES,
     WARP_SIZE,
@@ -24,7 +25,6 @@ from ..hardware import (
     mma_sync_rate,
 )
 from .access_cost import (
-    LINE_BYTES,
     Tile,
     Use,
     copy_degree,

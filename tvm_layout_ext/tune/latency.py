@@ -14,9 +14,9 @@ from math import ceil
 
 import tvm
 
-from ..hardware import BANK_BYTES, SECTOR_BYTES
+from ..gpu.hardware import BANK_BYTES, MULTIPROCESSORS, SECTOR_BYTES
 from .cost import TAIL, TORN
-from .features import MULTIPROCESSORS, kernels_of, traffic
+from .features import kernels_of, traffic
 from .kernel_facts import Kernel
 from .knobs import Config
 from .task import Task

@@ -17,7 +17,7 @@ from .. import decisions
 from ..analysis.vector_types import lacking, lanes_of_type
 from ..build import check_fits, device_program, lower
 from ..errors import LayoutExtError, TargetError
-from ..hardware import STATIC_SHARED_BYTES, Architecture, launch_problem
+from ..gpu.hardware import STATIC_SHARED_BYTES, Architecture, launch_problem
 from ..target import cuda_target
 from .alignment import misaligned, seems_misaligned
 from .features import kernels_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..hardware import BANK_BYTES, WARP_SIZE, Architecture
+from ..gpu.hardware import BANK_BYTES, WARP_SIZE, Architecture
 from .kernel_facts import OWN, Kernel, common_loops, moves
 from .sites import Loop, Site
 

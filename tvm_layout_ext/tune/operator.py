@@ -14,7 +14,7 @@ import tvm
 from .. import te
 from ..checks import whole_number
 from ..errors import ScheduleError
-from ..hardware import Architecture
+from ..gpu.hardware import Architecture
 from .knobs import Config, Knob, Refusal
 
 __all__ = ["Operator", "Tolerance", "find_operator", "known_operators"]

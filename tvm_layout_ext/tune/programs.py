@@ -19,7 +19,7 @@ from pathlib import Path
 from tvm import s_tir, tirx
 
 from ..errors import RecordError, ScheduleError
-from ..hardware import Architecture
+from ..gpu.hardware import Architecture
 from .backend import config_key
 from .candidate import program_of, without_knobs
 from .database import RECORDS, WORKLOADS, Database

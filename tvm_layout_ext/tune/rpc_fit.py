@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..errors import TargetError
-from ..hardware import Architecture
+from ..gpu.hardware import Architecture
 
 __all__ = ["Fit", "Gpu", "UnfitServerError"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..hardware import SECTOR_BYTES
+from ..gpu.hardware import SECTOR_BYTES
 from ..simulate import simulate
 from ..simulate.report import Report
 from ..target import cuda_target

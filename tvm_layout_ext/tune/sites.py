@@ -17,7 +17,7 @@ from tvm import s_tir, tirx
 from ..analysis.access import element_bytes
 from ..analysis.evaluate import evaluate
 from ..analysis.tir import loads_in
-from ..hardware import WARP_SIZE
+from ..gpu.hardware import WARP_SIZE
 
 __all__ = ["Loop", "Site", "read_sites"]
 

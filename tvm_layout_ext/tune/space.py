@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from ..errors import ScheduleError
-from ..hardware import Architecture
+from ..gpu.hardware import Architecture
 from .knobs import Config, Knob, Refusal
 from .operator import Operator
 

@@ -11,7 +11,7 @@ import tvm
 from tvm import s_tir
 
 from .._compat import quick_type_checks
-from ..hardware import Architecture
+from ..gpu.hardware import Architecture
 from ..schedule.lowerable import check_lowerable
 from .knobs import Config
 from .operator import Operator, Shape

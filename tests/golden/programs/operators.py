@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from tests.golden.programs.program import Program
-from tvm_layout_ext.hardware import architecture
+from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.tune.operator import find_operator, known_operators
 from tvm_layout_ext.tune.task import Task
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.report.page.logs import measured, modelled, transposes
-from tvm_layout_ext.hardware import SECTOR_BYTES
+from tvm_layout_ext.gpu.hardware import SECTOR_BYTES
 from tvm_layout_ext.report.page.convergence import convergence, convergence_svg
 from tvm_layout_ext.report.page.drawing import Scale, number
 from tvm_layout_ext.report.page.roofline import roofline, roofline_svg, roofs_of

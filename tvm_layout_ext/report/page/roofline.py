@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...hardware import SECTOR_BYTES, TENSOR_TFLOPS, mma_sync_rate
-from ...tune.cost import FLOPS_PER_CYCLE, MULTIPROCESSORS, SECTORS_PER_CYCLE
+from ...gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES, TENSOR_TFLOPS, mma_sync_rate
+from ...tune.cost import FLOPS_PER_CYCLE, SECTORS_PER_CYCLE
 from ...tune.latency import H200
 from ...tune.records import Record
 from .drawing import GREY, INK, Frame, Scale, mark, number, sheet, text

@@ -6,7 +6,7 @@ Triton, whose paddings are powers of two.
 
 from __future__ import annotations
 
-from ...hardware import BANK_BYTES, MAX_ACCESS_BYTES, NUM_BANKS
+from ...gpu.hardware import BANK_BYTES, MAX_ACCESS_BYTES, NUM_BANKS
 from ...layout.picture import Cell, Grid
 from ...layout.svg import as_svg
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvm_layout_ext.layout.copy_wavefronts import fewest_wavefronts
-from tvm_layout_ext.simulate.counters import (
+from tvm_layout_ext.gpu.copies import fewest_wavefronts
+from tvm_layout_ext.gpu.counts import (
     Count,
     count_copies,
     count_global,

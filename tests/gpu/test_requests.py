@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tvm_layout_ext.layout.requests import NOTHING, pieces, request_wavefronts
+from tvm_layout_ext.gpu.banks import request_wavefronts
+from tvm_layout_ext.gpu.requests import NOTHING, pieces
 
 
 def units(address: int, width: int, piece: int) -> set[int]:

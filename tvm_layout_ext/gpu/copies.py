@@ -36,14 +36,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import hardware
+from . import hardware
 from .requests import NOTHING, distinct, distinct_rows
 
 __all__ = ["bypassed", "cached", "copy_wavefronts", "distinct_requests", "fewest_wavefronts"]
 
 _VECTOR = hardware.MAX_ACCESS_BYTES
 _SECTOR_VECTORS = hardware.SECTOR_BYTES // _VECTOR
-_LINE_VECTORS = hardware.NUM_BANKS * hardware.BANK_BYTES // _VECTOR
+_LINE_VECTORS = hardware.LINE_BYTES // _VECTOR
 #: Bits of a vector's number that the lanes of a wavefront all change alike.
 _ALIKE = 3
 
@@ -105,9 +105,8 @@ def fewest_wavefronts(sources: Any, active: Any, width: int, *, fills: bool = Fa
     >>> fewest_wavefronts(lane * 16, every, 16)
     array([4])
     """
-    line_bytes = _LINE_VECTORS * _VECTOR
-    lines = np.where(active & (sources >= 0), sources // line_bytes, NOTHING)
-    rows = -(-active.sum(axis=1) * width // line_bytes)
+    lines = np.where(active & (sources >= 0), sources // hardware.LINE_BYTES, NOTHING)
+    rows = -(-active.sum(axis=1) * width // hardware.LINE_BYTES)
     # Through L1, lanes of several lines share a wavefront where they meet different banks.
     fewest = np.maximum(distinct(lines), rows) if width == _VECTOR else rows
     return fewest * (2 if fills else 1)
@@ -132,8 +131,7 @@ def distinct_requests(sources: Any, addresses: Any, active: Any) -> tuple[Any, A
 def _from_lowest_line(addresses: Any, active: Any) -> Any:
     """Addresses from the line of the lowest one, and NOTHING where nothing is accessed."""
     lowest = np.where(active, addresses, np.iinfo(np.int64).max).min(axis=1)
-    line_bytes = _LINE_VECTORS * _VECTOR
-    shifted = addresses - (lowest // line_bytes * line_bytes)[:, None]
+    shifted = addresses - (lowest // hardware.LINE_BYTES * hardware.LINE_BYTES)[:, None]
     return np.where(active, shifted, NOTHING)
 
 

@@ -1,0 +1,234 @@
+"""What a warp's memory request costs: 32-byte sectors, shared-memory wavefronts, and their least.
+
+Pure functions of addresses. A request is one instruction of one warp: a row of 32 byte addresses,
+one a thread, of which only the active ones count. Every thread moves ``width`` bytes, at most 16;
+a wider access, or of 3 or 6 elements, is several instructions (:func:`instructions`).
+
+What shared memory takes is said in :mod:`.banks`; of global memory count the distinct sectors of 32
+bytes that the active threads touch, and the least that the same bytes would fill.
+
+Asynchronous copies (``cp.async``, Nsight Compute's ``ldgsts``) go by other rules, which depend on
+global addresses, too: :mod:`.copies`. Past the L1 cache (``.cg``, 16 bytes a lane) a wavefront
+takes vectors of one 128-byte line of global memory to one 128-byte row of shared memory, so that
+
+* 128-byte rows of a tile under any XOR of 16-byte vectors take one wavefront per row; rows of 64
+  bytes take one each, too, twice as many for the same bytes;
+* padded rows, shifted against the lines that they come from, take two wavefronts where they are
+  shifted by whole 32-byte sectors and up to four where by half of one.
+
+Nsight Compute calls none of it a bank conflict, so the least is what it is. The rules give exactly
+what it counted in 14 GEMMs (``benchmarks/results/h200_copy_patterns.json``), for 82 of 82 patterns
+of single warps through L1, 142 of 146 past it, and 9 of 9 with a source size
+(``benchmarks/results/h200_copies.json``). Not measured: lanes that read nothing where the size is 0
+or all of the copy, and sizes of copies of 4 and 8 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import hardware
+from .banks import request_wavefronts
+from .copies import copy_wavefronts, distinct_requests
+from .requests import NOTHING, distinct_rows
+from .sectors import request_sectors
+
+__all__ = ["Count", "count_copies", "count_global", "count_shared", "instructions"]
+
+
+@dataclass(frozen=True)
+class Count:
+    """Sums over requests.
+
+    Attributes
+    ----------
+    requests : int
+        Warp instructions with at least one active thread.
+    bytes : int
+        What all active threads together ask for; shared addresses count each time.
+    sectors, ideal_sectors : int
+        32-byte sectors touched, and the least possible; 0 for shared memory.
+    wavefronts, least_wavefronts : int
+        Passes of the shared memory, and the least possible; 0 for global memory.
+    """
+
+    requests: int = 0
+    bytes: int = 0
+    sectors: int = 0
+    ideal_sectors: int = 0
+    wavefronts: int = 0
+    least_wavefronts: int = 0
+
+    def __add__(self, other: Count) -> Count:
+        return Count(
+            self.requests + other.requests,
+            self.bytes + other.bytes,
+            self.sectors + other.sectors,
+            self.ideal_sectors + other.ideal_sectors,
+            self.wavefronts + other.wavefronts,
+            self.least_wavefronts + other.least_wavefronts,
+        )
+
+
+def instructions(width: int) -> list[tuple[int, int]]:
+    """Split a thread's access into instructions, as ``(offset, bytes)``.
+
+    TVM writes a vector as one access of a CUDA vector type, which is aligned to the largest power
+    of two in its size: ``float3`` to 4 bytes, ``uint3`` of six halves to 4, ``uchar3`` to 1,
+    ``ulonglong3`` to 8. ``ptxas`` (CUDA 13.0, sm_90a) makes it instructions of that width, 16 bytes
+    at most. That holds for loads and stores of 1 to 32 bytes, plain or under a condition: a choice
+    whose condition is one for the vector loads it at once, as a predicated instruction or behind a
+    branch. Where the condition differs among the elements TVM writes a loop over them, and each is
+    an instruction of its own, as the program says.
+
+    Examples
+    --------
+    >>> instructions(32), instructions(12)
+    ([(0, 16), (16, 16)], [(0, 4), (4, 4), (8, 4)])
+    """
+    widest = min(hardware.MAX_ACCESS_BYTES, width & -width)
+    return [(start, widest) for start in range(0, width, widest)]
+
+
+def _patterns(addresses: Any, active: Any, modulo: int) -> tuple[Any, Any, Any]:
+    """Rows that differ by more than a shift, and how many requests each stands for.
+
+    A shift by a multiple of ``modulo`` bytes changes no count, and most kernels' warps all walk
+    memory in one pattern, so that counting one row is enough.
+    """
+    lowest = np.where(active, addresses, np.iinfo(np.int64).max).min(axis=1)
+    origin = lowest // modulo * modulo
+    shifted = np.where(active, addresses - origin[:, None], NOTHING)
+    if len(shifted) == 1 or (shifted == shifted[0]).all():
+        return shifted[:1], active[:1], np.array([len(shifted)])
+    rows, index, like = distinct_rows(shifted)
+    return rows, active[index], np.bincount(like)
+
+
+def _live(addresses: Any, active: Any) -> tuple[Any, Any]:
+    keep = active.any(axis=1)
+    return (addresses, active) if keep.all() else (addresses[keep], active[keep])
+
+
+def count_global(addresses: Any, active: Any, width: int) -> Count:
+    """Count the sectors of global-memory requests.
+
+    Parameters
+    ----------
+    addresses : array of int, [requests, 32]
+        Byte address of each thread.
+    active : array of bool, [requests, 32]
+        Threads that take part.
+    width : int
+        Bytes a thread moves, at most 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> every = np.ones((1, 32), bool)
+    >>> count_global(np.arange(32)[None] * 4, every, 4).sectors
+    4
+    >>> count_global(np.arange(32)[None] * 128, every, 4)
+    Count(requests=1, bytes=128, sectors=32, ideal_sectors=4, wavefronts=0, least_wavefronts=0)
+    """
+    addresses, active = _live(addresses, active)
+    if not len(addresses):
+        return Count()
+    requests = len(addresses)
+    rows, live, repeats = _patterns(addresses, active, hardware.SECTOR_BYTES)
+    sectors, ideal = request_sectors(rows, live, width)
+    moved = int(active.sum()) * width
+    return Count(requests, moved, int(sectors @ repeats), int(ideal @ repeats))
+
+
+def count_shared(addresses: Any, active: Any, width: int, *, store: bool = False) -> Count:
+    """Count the wavefronts of shared-memory requests; parameters as of :func:`count_global`.
+
+    Parameters
+    ----------
+    store : bool
+        Whether the request writes; only reads join phases.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> every = np.ones((1, 32), bool)
+    >>> count_shared(np.arange(32)[None] * 128, every, 4).wavefronts
+    32
+    >>> count_shared(np.arange(32)[None] * 132, every, 4).wavefronts
+    1
+    >>> count_shared(np.arange(32)[None] // 2 * 16, every, 16).wavefronts
+    2
+    """
+    addresses, active = _live(addresses, active)
+    if not len(addresses):
+        return Count()
+    requests = len(addresses)
+    rows, live, repeats = _patterns(addresses, active, hardware.LINE_BYTES)
+    waves, least = request_wavefronts(rows, live, width, joins=not store)
+    moved = int(active.sum()) * width
+    wavefronts, least_wavefronts = int(waves @ repeats), int(least @ repeats)
+    return Count(requests, moved, wavefronts=wavefronts, least_wavefronts=least_wavefronts)
+
+
+def count_copies(
+    sources: Any,
+    addresses: Any,
+    active: Any,
+    width: int = hardware.MAX_ACCESS_BYTES,
+    *,
+    through_cache: bool = False,
+    fills: bool = False,
+) -> Count:
+    """Count the shared-memory wavefronts of asynchronous copies.
+
+    Parameters
+    ----------
+    sources : array of int, [requests, 32]
+        Byte address that each lane reads in global memory; -1 where it reads nothing.
+    addresses : array of int, [requests, 32]
+        Byte address that it writes in shared memory.
+    active : array of bool, [requests, 32]
+        Lanes that take part.
+    width : int
+        Bytes a lane copies: 4, 8 or 16.
+    through_cache : bool
+        Whether the copy is ``cp.async.ca``, as all but those of 16 bytes are.
+    fills : bool
+        Whether the machine instruction is ``LDGSTS.ZFILL``, which takes everything twice, whatever
+        the lanes read. ``ptxas`` makes it of a source size unless that can only be 0 or ``width``.
+        A lane of size 0 counts with the address that it gives.
+
+    Examples
+    --------
+    Rows of 128 bytes, rows of 64 bytes that lie 512 bytes apart in global memory, and rows of 128
+    bytes that padding spreads to 144:
+
+    >>> import numpy as np
+    >>> every, lane = np.ones((1, 32), bool), np.arange(32)[None]
+    >>> count_copies(lane * 16, lane * 16, every).wavefronts
+    4
+    >>> count_copies(lane // 4 * 512 + lane % 4 * 16, lane * 16, every).wavefronts
+    8
+    >>> count_copies(lane * 16, lane // 8 * 144 + lane % 8 * 16, every).wavefronts
+    10
+
+    Words of a column, 128 bytes apart, come from one bank of the cache:
+
+    >>> count_copies(lane * 128, lane * 4, every, 4, through_cache=True).wavefronts
+    32
+    """
+    sources, _ = _live(sources, active)
+    addresses, active = _live(addresses, active)
+    if not len(addresses):
+        return Count()
+    requests, moved = len(addresses), int(active.sum()) * width
+    read, written, index, like = distinct_requests(sources, addresses, active)
+    waves = copy_wavefronts(
+        read, written, active[index], width, through_cache=through_cache, fills=fills
+    )
+    total = int(waves[like].sum())
+    return Count(requests, moved, wavefronts=total, least_wavefronts=total)

@@ -1,0 +1,40 @@
+"""Sectors of global memory that requests move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .hardware import SECTOR_BYTES
+from .requests import NOTHING, distinct, pieces
+
+__all__ = ["request_sectors"]
+
+
+def request_sectors(addresses: Any, active: Any, width: int) -> tuple[Any, Any]:
+    """Count the sectors that each request touches, and those that its bytes would fill.
+
+    Parameters
+    ----------
+    addresses : array of int, [requests, threads]
+        Byte address of each thread, at least 0.
+    active : array of bool, [requests, threads]
+        Threads that take part.
+    width : int
+        Bytes that a thread moves; those of two threads are the same or apart.
+
+    Returns
+    -------
+    tuple of array of int, [requests]
+        Distinct sectors, and the least possible: distinct bytes over 32, rounded up.
+
+    Examples
+    --------
+    >>> every = np.ones((1, 32), bool)
+    >>> request_sectors(np.arange(32)[None] * 128, every, 4)
+    (array([32]), array([4]))
+    """
+    touched = distinct(pieces(addresses, active, width, SECTOR_BYTES))
+    moved = distinct(np.where(active, addresses, NOTHING)) * width
+    return touched, -(-moved // SECTOR_BYTES)
