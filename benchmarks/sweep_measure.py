@@ -62,13 +62,14 @@ class _Bench:
     def draw(cls, job: Job) -> _Bench:
         import torch
 
-        problem = Problem.draw(make_task(*job), TRIALS)
+        task = make_task(*job)
+        problem = Problem.draw(task, TRIALS)
         cache = torch.cuda.get_device_properties(0).L2_cache_size
         count = min(max(2, math.ceil(2 * cache / problem.bytes)), _MOST_COPIES)
         inputs = [torch.from_numpy(array).cuda() for array in problem.inputs]
         output = torch.from_numpy(problem.poisoned()).cuda()
         copies = [[*(x.clone() for x in inputs), output.clone()] for _ in range(count)]
-        want = torch.from_numpy(problem.want).cuda()
+        want = torch.from_numpy(task.operator.reference(*problem.inputs)).cuda()
         views = [[tvm.runtime.from_dlpack(x) for x in copy] for copy in copies]
         return cls(copies, want, problem.tolerance, views)
 

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from tvm_layout_ext import te
 from tvm_layout_ext._compat import compile_cuda
 from tvm_layout_ext.errors import TargetError
 from tvm_layout_ext.target import cuda_target
+from tvm_layout_ext.tune import cubin
 from tvm_layout_ext.tune.builder import INFO, LIBRARY, CubinBuilder
 from tvm_layout_ext.tune.cubin import CompileError, MachineCode, PtxasError, machine_code
 from tvm_layout_ext.tune.search import make_task
@@ -206,6 +208,29 @@ def test_nvrtc_reports_as_nvcc_does(monkeypatch: pytest.MonkeyPatch) -> None:
         CompileError, match=r'nvrtc refuses the kernel: .*"undeclared" is undefined'
     ):
         machine_code(source.format("undeclared = 1;"), ARCH)
+
+
+@pytest.mark.parametrize(
+    ("version", "options"), [((12, 8), [b"-O3"]), ((12, 9), [b"-O3", b"--no-cache"])]
+)
+def test_nvrtc_is_kept_from_its_cache_which_has_no_report(
+    version: tuple[int, int], options: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[bytes] = []
+    nvrtc = SimpleNamespace(
+        nvrtcVersion=lambda: (0, *version),
+        nvrtcCompileProgram=lambda _, count, listed: given.extend(listed[:count]),
+        nvrtcGetProgramLogSize=lambda _: (0, 0),
+        nvrtcGetProgramLog=lambda _, text: None,
+    )
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvrtc")
+    monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(nvrtc=nvrtc))
+    monkeypatch.setattr(
+        cubin, "compile_cuda", lambda *_, **__: nvrtc.nvrtcCompileProgram(0, 1, [b"-O3"]) or b""
+    )
+    machine_code("", ARCH)
+    assert given == options
 
 
 def test_nvrtc_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

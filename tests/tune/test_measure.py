@@ -25,6 +25,7 @@ from tvm_layout_ext.tune.measure import (
 )
 from tvm_layout_ext.tune.operator import Tolerance
 from tvm_layout_ext.tune.problem import Problem
+from tvm_layout_ext.tune.reference import Expected
 from tvm_layout_ext.tune.verify import WrongResultError
 
 
@@ -137,19 +138,23 @@ def test_arguments_that_stay_in_the_cache_say_so(l2_bytes: int | None) -> None:
 
 
 def make_problem(want: np.ndarray) -> Problem:
-    return Problem((want,), want, str(want.dtype), Tolerance())
+    return Problem((want,), Expected(want), str(want.dtype), Tolerance())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bfloat16", "float8_e4m3fn"])
 def test_problem_survives_its_files(tmp_path: Path, dtype: str) -> None:
     assert ml_dtypes.bfloat16 is not None
     want = np.arange(6).reshape(2, 3).astype(dtype)
-    problem = Problem((want.T.copy(), want), want, dtype, Tolerance(0.1, 0.2))
+    problem = Problem(
+        (want.T.copy(), want), Expected(want, np.array([1])), dtype, Tolerance(0.1, 0.2)
+    )
     problem.save(tmp_path)
     again = Problem.load(tmp_path)
     assert [a.dtype for a in again.inputs] == [want.dtype, want.dtype]
     assert all(map(np.array_equal, again.inputs, problem.inputs))
-    assert np.array_equal(again.want, want)
+    assert np.array_equal(again.want.values, want)
+    assert again.want.rows is not None
+    assert again.want.rows.tolist() == [1]
     assert (again.output_dtype, again.tolerance) == (dtype, Tolerance(0.1, 0.2))
 
 

@@ -222,6 +222,11 @@ def test_progress_is_told_of_each_trial(runner: FakeRunner) -> None:
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
+def test_progress_false_is_quiet(runner: FakeRunner) -> None:
+    result = tune("transpose", shape=(64, 64), trials=2, runner=runner, progress=False)
+    assert [record.status for record in result.trials] == ["ok", "ok"]
+
+
 def test_best_at_the_end_of_a_range_is_said(runner: FakeRunner) -> None:
     result = run(runner, 1)
     assert result.best is not None
@@ -251,6 +256,10 @@ def test_best_at_the_end_of_a_range_is_said(runner: FakeRunner) -> None:
         ({"shape": (50000, 50000)}, r"2,500,000,000 elements, and .* at most 2,147,483,647"),
         ({"seed": -1}, r"seed must be at least 0, not -1"),
         ({"strategy": "annealing"}, r"Unknown strategy 'annealing'; known are evolutionary, repla"),
+        (
+            {"progress": True},
+            r"progress is a function of \(record, done, total\), or False, not True",
+        ),
     ],
 )
 def test_bad_argument_is_one_sentence(changes: dict[str, object], message: str) -> None:

@@ -23,6 +23,9 @@ __all__ = ["CompileError", "MachineCode", "PtxasError", "cuda_compiler", "machin
 #: TVM's variable, and its two values; TVM's default is the first.
 MODE_VARIABLE = "TVM_CUDA_COMPILE_MODE"
 MODES = ("nvrtc", "nvcc")
+#: Since this version nvrtc keeps machine code in the driver's cache, where there is a driver, and
+#: its log then lacks ptxas's report: registers and spills were unknown of what was compiled before.
+_CACHE_SINCE = (12, 9)
 _NVCC_OPTIONS = (
     "--cubin",
     "-O3",
@@ -152,8 +155,9 @@ def _by_nvrtc(source: str, arch: str) -> MachineCode:
     reports: list[str] = []
     compile_program = nvrtc.nvrtcCompileProgram
 
-    def listening(program: Any, count: int, options: Any) -> Any:
-        result = compile_program(program, count, options)
+    def listening(program: Any, _count: int, options: Any) -> Any:
+        given = [*options, *_without_cache(nvrtc)]
+        result = compile_program(program, len(given), given)
         reports.append(_program_log(nvrtc, program))
         return result
 
@@ -168,6 +172,12 @@ def _by_nvrtc(source: str, arch: str) -> MachineCode:
     finally:
         nvrtc.nvrtcCompileProgram = compile_program
     return MachineCode.reported(bytes(image), "".join(reports), "nvrtc")
+
+
+def _without_cache(nvrtc: Any) -> list[bytes]:
+    """The option by which ptxas runs, and reports, also for source that was compiled before."""
+    _, major, minor = nvrtc.nvrtcVersion()
+    return [b"--no-cache"] if (major, minor) >= _CACHE_SINCE else []
 
 
 def _program_log(nvrtc: Any, program: Any) -> str:

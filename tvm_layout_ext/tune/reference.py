@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,14 +20,16 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir import SBlock
 
-from ..analysis.contraction import read_contraction
-from ..analysis.tir import loads_in
+from ..analysis.tir import loads_in, uses
 from ..errors import ScheduleError
 from .operator import Tolerance
+from .rows import MOST, Rows, choose_rows, guarded, stores_in
 
-__all__ = ["Reference", "blocks_of", "buffers_of", "count_flops", "draw"]
+__all__ = ["Expected", "Reference", "blocks_of", "buffers_of", "count_flops", "draw"]
 
 _WIDE = "float64"
+#: Bytes, of arrays that TVM takes as they are.
+_ALIGNMENT = 64
 #: Of a negative number, or of none, these are no numbers, and nothing could be compared.
 _POSITIVE = frozenset(f"{p}.{n}" for p in ("tirx", "prim") for n in ("sqrt", "rsqrt", "log", "pow"))
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
@@ -125,37 +128,87 @@ def _has_call(func: tirx.PrimFunc, names: frozenset[str]) -> bool:
     return bool(names & set(found))
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What an output should hold, all of it or some rows.
+
+    Attributes
+    ----------
+    values : numpy.ndarray
+        Of the whole output's shape; right in the rows.
+    rows : numpy.ndarray or None
+        Positions along an axis; None if all values are known.
+    axis : int
+    """
+
+    values: np.ndarray
+    rows: np.ndarray | None = None
+    axis: int = 0
+
+    def known(self, array: np.ndarray) -> np.ndarray:
+        """The part of an array of the output's shape that can be compared."""
+        return array if self.rows is None else array.take(self.rows, self.axis)
+
+
 class Reference:
     """What a function gives, computed on the CPU in float64.
 
     Parameters
     ----------
     func : tirx.PrimFunc
+    most : int
+        Iterations beyond which :meth:`expect` computes some rows only.
     """
 
-    def __init__(self, func: tirx.PrimFunc) -> None:
-        self.func = func
+    def __init__(self, func: tirx.PrimFunc, most: int = MOST) -> None:
+        self.func, self._most = func, most
         self._scale: float | None = None
+        self._built: dict[Rows | None, Any] = {}
 
     @cached_property
-    def _built(self) -> tuple[tirx.PrimFunc, Any]:
-        wide = _widened(self.func)
-        return wide, tvm.compile(_on_cpu(wide), target="llvm", tir_pipeline="s_tir")
+    def _wide(self) -> tirx.PrimFunc:
+        return _widened(self.func)
+
+    @cached_property
+    def _rows(self) -> Rows | None:
+        blocks = [node for node, _ in blocks_of(self._wide)]
+        return choose_rows(blocks, self._wide.params[-1], self._most)
 
     def __call__(self, *inputs: np.ndarray) -> np.ndarray:
         """Compute the output, in its own type."""
-        wide, built = self._built
+        return self._computed(None, inputs).values
+
+    def expect(self, *inputs: np.ndarray) -> Expected:
+        """Compute as much of the output as takes about a second at most."""
+        return self._computed(self._rows, inputs)
+
+    def _computed(self, rows: Rows | None, inputs: Sequence[np.ndarray]) -> Expected:
         output = buffers_of(self.func)[-1]
-        arrays = [
-            np.ascontiguousarray(array, str(buffer.dtype))
-            for array, buffer in zip(inputs, wide.params, strict=False)
-        ]
-        result = np.zeros(tuple(map(int, output.shape)), str(wide.params[-1].dtype))
-        tensors = [tvm.runtime.tensor(array) for array in (*arrays, result)]
-        built["main"](*tensors)
-        found = tensors[-1].numpy()
-        self._scale = float(np.sqrt(np.mean(np.square(found, dtype=np.float64))))
-        return found.astype(str(output.dtype))
+        shape, wide = tuple(map(int, output.shape)), self._wide.params
+        shapes = [*(array.shape for array in inputs), shape]
+        arrays = [_zeros(s, str(buffer.dtype)) for s, buffer in zip(shapes, wide, strict=True)]
+        for ours, given in zip(arrays, inputs, strict=False):
+            ours[...] = given
+        if rows is not None:
+            arrays.insert(0, _zeros((shape[rows.axis],), "int8"))
+            arrays[0][rows.chosen] = 1
+        # TVM takes them as they are: to copy large ones takes longer than to compute.
+        self._compiled(rows)["main"](*map(tvm.runtime.from_dlpack, arrays))
+        found = arrays[-1]
+        if rows is None:
+            self._scale = _root_mean_square(found)
+            return Expected(found.astype(str(output.dtype)))
+        known = found.take(rows.chosen, rows.axis)
+        self._scale = _root_mean_square(known)
+        values = np.zeros(shape, str(output.dtype))
+        np.moveaxis(values, rows.axis, 0)[rows.chosen] = np.moveaxis(known, rows.axis, 0)
+        return Expected(values, rows.chosen, rows.axis)
+
+    def _compiled(self, rows: Rows | None) -> Any:
+        if rows not in self._built:
+            mod = _on_cpu(self._wide, rows)
+            self._built[rows] = tvm.compile(mod, target="llvm", tir_pipeline="s_tir")
+        return self._built[rows]
 
     def tolerance(self) -> Tolerance:
         """How far a kernel may lie from it.
@@ -168,8 +221,20 @@ class Reference:
         if not lost:
             return Tolerance()
         if self._scale is None:
-            self(*draw(self.func, np.random.default_rng(0)))
+            self.expect(*draw(self.func, np.random.default_rng(0)))
         return Tolerance(rtol=lost, atol=lost * (self._scale or 0.0))
+
+
+def _zeros(shape: Sequence[int], dtype: str) -> np.ndarray:
+    """An array that begins where TVM wants one to begin."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def _root_mean_square(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(values, dtype=np.float64))))
 
 
 def _widened(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -201,20 +266,62 @@ def _wide_call(node: Any) -> Any:
     return tvm.ir.Call(node.op, node.args, node.attrs, node.ty_args, ret_ty=_WIDE)
 
 
-def _on_cpu(func: tirx.PrimFunc) -> tvm.IRModule:
-    """Share the outermost loop of each block out to the cores, and go along rows of products."""
+def _on_cpu(func: tirx.PrimFunc, rows: Rows | None) -> tvm.IRModule:
+    """Share the outer loops of each block out to the cores, and let the inner one run along memory.
+
+    With rows, the first argument says which of them are wanted.
+    """
     sch = s_tir.Schedule(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
-    for block in sch.get_child_blocks(sch.get_sblock("root")):
+    nodes = [node for node, _ in blocks_of(func)]
+    along = (None,) * len(nodes) if rows is None else rows.loops
+    for node, row in zip(nodes, along, strict=True):
         with suppress(RuntimeError, ScheduleError):
-            sch.parallel(sch.get_loops(block)[0])
-        with suppress(RuntimeError, ScheduleError):
-            product = read_contraction(sch.get(block))
-            loops = sch.get_loops(block)
-            columns, depth = loops[product.columns], loops[product.depth]
-            sch.decompose_reduction(block, columns)
-            sch.reorder(depth, columns)
-            sch.vectorize(columns)
-    return sch.mod
+            _spread_out(sch, node, row)
+    if rows is None:
+        return sch.mod
+    extent = int(func.params[-1].shape[rows.axis])
+    variables = [row for row in along if row is not None]
+    return tvm.IRModule({"main": guarded(sch.mod["main"], variables, extent)})
+
+
+def _spread_out(sch: s_tir.Schedule, node: Any, row: Any) -> None:
+    """Put the loop of the rows first, and the one along memory last."""
+    block = sch.get_sblock(str(node.block.name_hint))
+    kinds = [iterator.iter_type for iterator in node.block.iter_vars]
+    inner = _streamed(node.block)
+    own = {sch.get(loop).loop_var.__chandle__(): loop for loop in sch.get_loops(block)}
+    loops = [own.get(value.__chandle__()) for value in node.iter_values]
+    summed = [i for i, kind in enumerate(kinds) if kind == tirx.IterVar.CommReduce]
+    outer = [i for i in range(len(kinds)) if i not in (*summed, inner)]
+    outer.sort(key=lambda i: row is None or not node.iter_values[i].same_as(row))
+    order = [*outer, *summed, *([] if inner is None else [inner])]
+    sch.reorder(*(loops[i] for i in order if loops[i] is not None))
+    shared = [loops[i] for i in outer if loops[i] is not None]
+    if shared:
+        # A batch of one leaves the cores nothing to share.
+        sch.parallel(shared[0] if row is not None else sch.fuse(*shared))
+    if summed and inner is not None:
+        sch.decompose_reduction(block, loops[summed[0]])
+
+
+def _streamed(block: Any) -> int | None:
+    """The iterator along which all accesses go from one element to the next, or stay."""
+    if not isinstance(block.body, tirx.BufferStore):
+        return None
+    accesses = [block.body, *loads_in(block.body)]
+    for position, iterator in reversed(list(enumerate(block.iter_vars))):
+        var = iterator.var
+        if (
+            iterator.iter_type == tirx.IterVar.DataPar
+            and all(
+                one.indices[-1].same_as(var) or not uses(one.indices[-1], var)
+                for one in accesses
+                if one.indices
+            )
+            and not any(uses(index, var) for one in accesses for index in one.indices[:-1])
+        ):
+            return position
+    return None
 
 
 def _roundings(func: tirx.PrimFunc) -> float:
@@ -250,7 +357,7 @@ def _has_arithmetic_call(func: tirx.PrimFunc) -> bool:
     calls: list[str] = []
 
     def look(block: SBlock) -> None:
-        for store in _stores(block):
+        for store in stores_in(block):
             tvm_ffi.structural_walk(
                 store.value,
                 [(tvm.ir.Call, lambda call: calls.append(getattr(call.op, "name", "")))],
@@ -261,18 +368,12 @@ def _has_arithmetic_call(func: tirx.PrimFunc) -> bool:
     return any(not name.endswith("if_then_else") and not name.endswith("likely") for name in calls)
 
 
-def _stores(block: Any) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(block.body, [(tirx.BufferStore, found.append)])
-    return found
-
-
 def count_flops(func: tirx.PrimFunc) -> int:
     """Additions, multiplications, divisions, maxima and minima of floats, over all iterations."""
     total = 0
     for _, block in blocks_of(func):
         iterations = math.prod(int(iterator.dom.extent) for iterator in block.iter_vars)
-        for store in _stores(block):
+        for store in stores_in(block):
             found: list[Any] = []
             tvm_ffi.structural_walk(store.value, [(kind, found.append) for kind in _ARITHMETIC])
             total += iterations * sum("float" in str(node.ty.dtype) for node in found)

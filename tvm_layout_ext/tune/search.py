@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import tvm
 from tvm import s_tir, tirx
@@ -165,7 +165,7 @@ def tune(
     log: str | os.PathLike[str] | None = None,
     seed: int = 0,
     strategy: str = "evolutionary",
-    progress: Progress | None = None,
+    progress: Progress | Literal[False] | None = None,
 ) -> Result:
     """Search the knobs of an operator, or of a function, for the fastest legal configuration.
 
@@ -210,7 +210,7 @@ def tune(
     strategy : str
         ``"evolutionary"``: guided by the cost model. ``"replay"``: drawn at random.
     progress : callable, optional
-        Called after each trial.
+        Called after each trial; by default, and with False, nothing is told.
 
     Returns
     -------
@@ -224,6 +224,7 @@ def tune(
     """
     trials = whole_number("The number of trials", trials, 1, ScheduleError)
     seed = whole_number("The seed", seed, 0, ScheduleError)
+    tell = _teller(progress)
     task = make_task(_operator(what, schedule, knobs), shape, dtype, seed, target)
     task.space.default()
     if strategy not in STRATEGIES:
@@ -232,7 +233,7 @@ def tune(
     try:
         folder = None if log is None else Log(log)
         reading = Reading([]) if folder is None else _opened(folder)
-        run = Run(task, backend, folder, reading, trials, progress)
+        run = Run(task, backend, folder, reading, trials, tell)
         best, interrupted = run.search(strategy)
     finally:
         backend.close()
@@ -241,6 +242,17 @@ def tune(
     warnings = [one for one in told if one]
     warning = " ".join(warnings) or None
     return Result(task, best, ledger.trials, ledger.resumed, interrupted, warning)
+
+
+def _teller(progress: Any) -> Progress | None:
+    if progress is None or progress is False:
+        return None
+    if not callable(progress):
+        raise ScheduleError(
+            f"progress is a function of (record, done, total), or False, not {progress!r}."
+        )
+    told: Progress = progress
+    return told
 
 
 def _of_other_versions(reading: Reading, ledger: Ledger) -> str | None:
