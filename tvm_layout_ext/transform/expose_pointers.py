@@ -51,11 +51,12 @@ def _expose_pointers(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc
 
 
 def ExposePointers() -> Any:
-    """Create the pass that turns addresses given to ``ldmatrix``, ``stmatrix`` and ``cp.async`` into accesses.
+    """Create the pass that turns addresses of shared memory into accesses.
 
-    Until here they are ``address_of`` an element, so that passes over indices rewrite them. TVM's
-    planning of shared memory looks past ``address_of``, so that a buffer might be given the memory
-    of one that is still read. It does read ``tvm_access_ptr``.
+    ``ldmatrix``, ``stmatrix`` and ``cp.async`` are given these. Until here they are ``address_of``
+    an element, so that passes over indices rewrite them. TVM's planning of shared memory looks past
+    ``address_of``, so that a buffer might be given the memory of one that is in use. It does read
+    ``tvm_access_ptr``.
 
     Does not handle: addresses given to other operators.
     """
