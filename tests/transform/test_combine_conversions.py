@@ -377,6 +377,19 @@ def test_an_operand_of_a_product_is_converted_behind_its_load() -> None:
     run(parts)
 
 
+def test_an_operand_that_is_turned_and_turned_back_is_converted_once() -> None:
+    """Conversion and hoisting took turns for ever: each undid what the other had done."""
+    parts = tiles(
+        {"F": OPERAND, "G": ROWS, "H": OTHER_OPERAND},
+        ["F[vi, vj] = A[vi, vj]", "G[vi, vj] = F[vj, vi]", "H[vi, vj] = G[vj, vi]",
+         "O[vi, vj] = H[vi, vj]"],
+        "float16",
+    )  # fmt: skip
+    _, after, _ = combined(program(*parts))
+    assert conversions_in(after) == 1
+    run(parts)
+
+
 # Round trips of the program's own
 
 

@@ -63,8 +63,10 @@ def test_results_and_no_race(stages: int, tiles: int) -> None:
 def test_the_next_tile_is_fetched_before_this_one_is_used() -> None:
     text = tlx.lower(_copy_schedule(2)[0]).script()
     loop = text[text.index("for j_0 in") :]
-    fill, use = loop.index("A_shared[(j_0 + 1) % 2"), loop.rindex("A_shared[j_0 % 2")
-    assert text.index("A_shared[") < text.index("for j_0 in")  # the prologue fills version 0
+    fill, use = loop.index("A_shared, (j_0 + 1) % 2"), loop.rindex("A_shared[j_0 % 2")
+    assert text.index("A_shared, threadIdx_x") < text.index(
+        "for j_0 in"
+    )  # the prologue fills version 0
     assert fill < use
 
 

@@ -293,3 +293,14 @@ def test_stream_of_every_extent_is_the_same_program() -> None:
         inputs = stream.inputs(tiles, 0, np.random.default_rng(tiles))
         report = simulate(lowered, *inputs, None, tiles, tiles * TILE)
         np.testing.assert_array_equal(report.outputs["B"], stream.expected(inputs, tiles))
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_tiles_of_a_single_iteration_do_not_overlap(stages: int) -> None:
+    """TVM's planning of shared memory took an asynchronous tile for free until it was read."""
+    both = block("both", "R[31 - t], S[31 - t]", "B[t]", "B[t] = R[31 - t] * S[31 - t]")
+    more = copy("R", "A[k, t]", stages).replace("= A[k, t]", "= A[k, t] + T.float32(1)")
+    body = [loop("for k in range(1)", more, copy("S", "A[k, t]", stages), both)]
+    a = rows(1)
+    found = run(program(params(1), body, ("R", "S"), "shared.dyn"), a, np.zeros(LANES, "float32"))
+    np.testing.assert_array_equal(found, ((a + 1) * a)[0, ::-1])

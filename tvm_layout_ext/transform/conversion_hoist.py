@@ -79,7 +79,7 @@ def _hoisted_above(
 
 def hoist_to_load(graph: Graph, one: Conversion) -> str:
     """Convert the operand of a product right behind its load, which can then run ahead."""
-    if not feeds_dot(one.target):
+    if not feeds_dot(one.target) or not one.moves:
         return ""
     found = backward_slice(graph, one.source, one.wanted, one.op, is_expensive_load)
     if found.problem or len(found.stops) != 1 or one.source in found.stops:

@@ -16,11 +16,7 @@ __all__ = ["ExposePointers"]
 
 #: Operators that are given an address of shared memory, and whether TVM should take it for a read
 #: (1) or a write (2) of what is behind it.
-_MASKS = {
-    name: {"ldmatrix": 1, "stmatrix": 2}[op.kind]
-    for name, op in POINTER_OPS.items()
-    if op.kind != "cp.async"
-}
+_MASKS = {name: 1 if op.kind == "ldmatrix" else 2 for name, op in POINTER_OPS.items()}
 
 
 def _exposed(argument: Any, mask: int) -> Any:
@@ -55,11 +51,12 @@ def _expose_pointers(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc
 
 
 def ExposePointers() -> Any:
-    """Create the pass that turns addresses given to ``ldmatrix`` and ``stmatrix`` into accesses.
+    """Create the pass that turns addresses of shared memory into accesses.
 
-    Until here they are ``address_of`` an element, so that passes over indices rewrite them. TVM's
-    planning of shared memory looks past ``address_of``, so that a buffer might be given the memory
-    of one that is still read. It does read ``tvm_access_ptr``.
+    ``ldmatrix``, ``stmatrix`` and ``cp.async`` are given these. Until here they are ``address_of``
+    an element, so that passes over indices rewrite them. TVM's planning of shared memory looks past
+    ``address_of``, so that a buffer might be given the memory of one that is in use. It does read
+    ``tvm_access_ptr``.
 
     Does not handle: addresses given to other operators.
     """

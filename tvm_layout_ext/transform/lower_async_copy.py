@@ -102,7 +102,9 @@ def _count(condition: Any, copy: Copy) -> Any | None:
 
 def _instruction(copy: Copy) -> Any:
     size = _source_bytes(copy)
-    target = T.address_of(_at_first(copy, copy.store.buffer, copy.store.indices))
+    (first,) = (copy.first(index) for index in copy.store.indices)
+    # TVM's planning of shared memory looks past ``address_of``.
+    target = copy.store.buffer.access_ptr("w", offset=first, extent=copy.lanes)
     source = T.address_of(_source(copy))
     name = f"cp.async.{_SIZES[copy.bytes]}.shared.global"
     rest = [] if size is None else [size]
