@@ -163,3 +163,68 @@ def test_a_concatenation_by_three_blocks() -> None:
     parts = [numbers(33, 7), numbers(33, 24), numbers(33, 9)]
     report = run(in_three_parts, dict.fromkeys(["first", "second", "third"], "direct"), *parts)
     np.testing.assert_array_equal(report.outputs["B"], np.concatenate(parts, 1))
+
+
+@T.prim_func(s_tir=True)
+def turned_then_updated(
+    A: T.Buffer((64, 128), "float32"),
+    C: T.Buffer((128, 64), "float32"),
+    B: T.Buffer((128, 64), "float32"),
+) -> None:
+    for i, j in T.grid(128, 64):
+        with T.sblock("turned"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vj, vi]
+    for i, j in T.grid(128, 64):
+        with T.sblock("update"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = T.max(B[vi, vj], C[vi, vj])
+
+
+@T.prim_func(s_tir=True)
+def read_then_overwritten(
+    A: T.Buffer((64, 128), "float32"),
+    C: T.Buffer((64, 128), "float32"),
+    B: T.Buffer((128, 64), "float32"),
+) -> None:
+    for i, j in T.grid(128, 64):
+        with T.sblock("turned"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vj, vi]
+    for i, j in T.grid(64, 128):
+        with T.sblock("overwrite"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = C[vi, vj]
+
+
+@T.prim_func(s_tir=True)
+def column_sums_scaled(A: T.Buffer((64, 1024), "float32"), B: T.Buffer((1024,), "float32")) -> None:
+    for i, j in T.grid(64, 1024):
+        with T.sblock("sum"):
+            vi, vj = T.axis.remap("RS", [i, j])
+            with T.init():
+                B[vj] = T.float32(0)
+            B[vj] = B[vj] + A[vi, vj]
+    for i in range(1024):
+        with T.sblock("scale"):
+            vi = T.axis.spatial(1024, i)
+            B[vi] = B[vi] * T.float32(2)
+
+
+def test_a_staged_block_stays_before_the_update_of_what_it_writes() -> None:
+    a, c = numbers(64, 128), numbers(128, 64)
+    report = run(turned_then_updated, {"turned": "staged", "update": "direct"}, a, c)
+    np.testing.assert_array_equal(report.outputs["B"], np.maximum(a.T, c))
+
+
+def test_a_staged_block_stays_before_the_block_that_overwrites_what_it_reads() -> None:
+    """Of a store without readers TVM's ``cache_write`` makes the last nest of the function."""
+    a, c = numbers(64, 128), numbers(64, 128) + 1
+    report = run(read_then_overwritten, {"turned": "staged", "overwrite": "direct"}, a, c)
+    np.testing.assert_array_equal(report.outputs["B"], a.T)
+
+
+def test_column_sums_stay_before_their_scaling_in_place() -> None:
+    a = numbers(64, 1024)
+    report = run(column_sums_scaled, {"sum": "reduction", "scale": "direct"}, a)
+    np.testing.assert_array_equal(report.outputs["B"], 2 * a.sum(0))

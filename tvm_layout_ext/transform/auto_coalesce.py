@@ -154,7 +154,7 @@ def _of_a_fused_loop(sch: Any, block: Any, nest: Nest, request: Request) -> list
     known = not nest.is_guarded and all(loop.size is not None for loop in nest.loops)
     lent = unfuse(sch, block, nest) if known else None
     if lent is None:
-        return [_impossible(why_fused(sch, nest, fused))] if fused is not None else []
+        return [_impossible("staged", why_fused(sch, nest, fused))] if fused is not None else []
     own = read_nest(lent.sch, lent.block)
     ways = [
         _in_own_program(lent.sch, lent.block, own, way, request)
@@ -163,11 +163,11 @@ def _of_a_fused_loop(sch: Any, block: Any, nest: Nest, request: Request) -> list
     return [replace(way, lent=way.lent or lent) for way in ways]
 
 
-def _impossible(why: str) -> Way:
+def _impossible(path: str, why: str) -> Way:
     def refuse(_sch: Any, _block: Any) -> tuple[str, list[Any]]:
         raise ScheduleError(why)
 
-    return Way("staged", refuse)
+    return Way(path, refuse)
 
 
 def _apply_to_dims(way: Way, sch: Any, block: Any) -> tuple[str, list[Any]]:
@@ -177,7 +177,10 @@ def _apply_to_dims(way: Way, sch: Any, block: Any) -> tuple[str, list[Any]]:
 
 def _in_own_program(sch: Any, block: Any, nest: Nest, way: Way, request: Request) -> Way:
     """Take a way to a program that TensorIR takes it in, where it does not in the schedule's."""
-    lent = lend_for_writers(sch, nest) if way.path in ("staged", "reduction") else None
+    try:
+        lent = lend_for_writers(sch, nest) if way.path in ("staged", "reduction") else None
+    except ScheduleError as error:
+        return _impossible(way.path, str(error).rstrip("."))
     if lent is None:
         return _in_parted_reads(sch, nest, way, request)
     own = read_nest(lent.sch, lent.block)

@@ -81,7 +81,7 @@ def unfuse(sch: Any, block: Any, nest: Nest) -> LentBuffers | None:
     func = func.with_body(tvm_ffi.structural_map(func.body, [swap], order="post"))
     functions = {gv: func if gv.name_hint == name else f for gv, f in sch.mod.functions.items()}
     mod = tvm.IRModule(functions, attrs=sch.mod.attrs)
-    return LentBuffers(*schedule_of(mod, name, str(nest.block.name_hint)), name, ())
+    return LentBuffers(*schedule_of(mod, name, str(nest.block.name_hint)), name)
 
 
 def _values(sch: Any, block: Any) -> list[Any]:

@@ -4,6 +4,9 @@ TVM's ``bind`` and ``vectorize`` take no block that reads a buffer which it writ
 ``reindex_cache_write`` none whose buffer another block writes, too; no traced primitive changes
 that. So the block is mapped in a program in which it reads one buffer and writes another, and what
 comes of it gets the buffer back.
+
+With buffers of its own the block depends on no other, and TVM would move what it stores behind all
+of them. So its nest is the only one of that program, and goes back to its place among the others.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from ..analysis.access import Nest
 from ..analysis.own_elements import updated_in_place, why_dependent
 from ..errors import ScheduleError
 from .coalesce_request import NAME
-from .rebuild import block_with
+from .rebuild import block_with, sequence
 
 __all__ = [
     "LentBuffers",
@@ -28,6 +31,7 @@ __all__ = [
     "function_of",
     "lend_for_update",
     "lend_for_writers",
+    "place_of",
     "returned",
     "schedule_of",
     "writers",
@@ -48,21 +52,29 @@ class LentBuffers:
         The function that the block is in.
     owners : tuple of (Buffer, Buffer)
         Each buffer that was lent, and the one that it stands for. Both have one name.
+    before, after : tuple of Stmt
+        The nests around the block's own, which the program does not have.
     """
 
     sch: Any
     block: Any
     func: str
-    owners: tuple[tuple[Any, Any], ...]
+    owners: tuple[tuple[Any, Any], ...] = ()
+    before: tuple[Any, ...] = ()
+    after: tuple[Any, ...] = ()
 
     def give_back(self, sch: Any, block: Any) -> tuple[Any, Any]:
-        """Put the buffers back into a schedule of this program; return a new one and its block."""
+        """Put buffers and nests back into a schedule of this program; return a new one and its block."""
         name = str(sch.get(block).name_hint)
         functions = {
-            gv: returned(func, self.owners) if gv.name_hint == self.func else func
+            gv: self._whole(func) if gv.name_hint == self.func else func
             for gv, func in sch.mod.functions.items()
         }
         return schedule_of(tvm.IRModule(functions, attrs=sch.mod.attrs), self.func, name)
+
+    def _whole(self, func: Any) -> Any:
+        func = returned(func, self.owners)
+        return _with_nests(func, [*self.before, *_nests(func), *self.after])
 
 
 def lend_for_update(sch: Any, nest: Nest) -> LentBuffers | None:
@@ -96,7 +108,7 @@ def lend_for_update(sch: Any, nest: Nest) -> LentBuffers | None:
 
 
 def lend_for_writers(sch: Any, nest: Nest) -> LentBuffers | None:
-    """Lend buffers to a block where another block writes what it writes.
+    """Lend buffers to a block where another writes what it writes, or later what it reads.
 
     ::
 
@@ -112,16 +124,23 @@ def lend_for_writers(sch: Any, nest: Nest) -> LentBuffers | None:
     nest : Nest
         The block.
     """
-    place = function_of(sch, nest.block)
-    if place is None:
+    held = _holder_of(sch, nest.block)
+    if held is None:
         return None
+    func = held[1]
     stored = [access.buffer for access in nest.accesses if access.kind == "store"]
-    shared = [buffer for buffer in stored if len(writers(place[1], buffer)) > 1]
-    return _lend(sch, nest, [], shared) if shared else None
+    shared = [buffer for buffer in stored if len(writers(func, buffer)) > 1]
+    at = _position(func, nest.block)
+    later = [] if at is None else _nests(func)[at + 1 :]
+    overwritten = any(_writers_in(stmt, a.buffer) for a in nest.accesses for stmt in later)
+    return _lend(sch, nest, [], shared) if shared or overwritten else None
 
 
 def _lend(sch: Any, nest: Nest, read: Sequence[Any], written: Sequence[Any]) -> LentBuffers:
-    """Let a block read and write copies of the declarations of some buffers."""
+    """Let a block read and write copies of the declarations of some buffers, in no other's sight.
+
+    A block inside a kernel, beside others, keeps them: it is not moved.
+    """
     block = nest.block
     place = function_of(sch, block)
     if place is None:
@@ -130,10 +149,14 @@ def _lend(sch: Any, nest: Nest, read: Sequence[Any], written: Sequence[Any]) -> 
             "other blocks have, too; give it a name of its own."
         )
     name, func = place
+    at, nests = _position(func, block), _nests(func)
+    before, after = (nests[:at], nests[at + 1 :]) if at is not None else ([], [])
     func, owners = borrowed(func, block, read, written)
+    if at is not None:
+        func = _with_nests(func, _nests(func)[at : at + 1])
     functions = {gv: func if gv.name_hint == name else f for gv, f in sch.mod.functions.items()}
     lent = schedule_of(tvm.IRModule(functions, attrs=sch.mod.attrs), name, str(block.name_hint))
-    return LentBuffers(*lent, name, owners)
+    return LentBuffers(*lent, name, owners, tuple(before), tuple(after))
 
 
 def borrowed(
@@ -180,20 +203,61 @@ def schedule_of(mod: tvm.IRModule, func: str, block: str) -> tuple[Any, Any]:
 
 def function_of(sch: Any, block: Any) -> tuple[str, Any] | None:
     """Find the function that holds a block, if no other block of it has its name."""
+    held = _holder_of(sch, block)
+    if held is None:
+        return None
+    alike = [own for own in _blocks(held[1]) if own.name_hint == block.name_hint]
+    return held if len(alike) == 1 else None
+
+
+def place_of(sch: Any, block: Any) -> tuple[str, Any, int] | None:
+    """Find the function that holds a block by its name, and which nest of it is the block's own."""
+    held = function_of(sch, block)
+    at = _position(held[1], block) if held is not None else None
+    return (*held, at) if held is not None and at is not None else None
+
+
+def _holder_of(sch: Any, block: Any) -> tuple[str, Any] | None:
     for gv, func in sch.mod.functions.items():
-        body = getattr(func, "body", None)
-        if not isinstance(body, s_tir.SBlockRealize):
-            continue
-        found: list[Any] = []
-        tvm_ffi.structural_walk(body, [(s_tir.SBlock, found.append)])
-        if any(own.same_as(block) for own in found):
-            alike = [own for own in found if own.name_hint == block.name_hint]
-            return (gv.name_hint, func) if len(alike) == 1 else None
+        is_scheduled = isinstance(getattr(func, "body", None), s_tir.SBlockRealize)
+        if is_scheduled and any(own.same_as(block) for own in _blocks(func)):
+            return gv.name_hint, func
+    return None
+
+
+def _blocks(func: Any) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, found.append)])
+    return found
+
+
+def _nests(func: Any) -> list[Any]:
+    """List the statements of a function's outermost block."""
+    body = func.body.block.body
+    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+
+
+def _with_nests(func: Any, nests: Sequence[Any]) -> Any:
+    root = block_with(func.body.block, body=sequence(nests))
+    return func.with_body(s_tir.SBlockRealize([], func.body.predicate, root))
+
+
+def _position(func: Any, block: Any) -> int | None:
+    """Find which nest of a function is loops around a block alone."""
+    for at, stmt in enumerate(_nests(func)):
+        while isinstance(stmt, tirx.For):
+            stmt = stmt.body
+        if isinstance(stmt, s_tir.SBlockRealize) and stmt.block.same_as(block):
+            return at
     return None
 
 
 def writers(func: Any, buffer: Any) -> list[Any]:
     """List the blocks of a function that store to a buffer and hold no other block."""
+    return _writers_in(func.body, buffer)
+
+
+def _writers_in(stmt: Any, buffer: Any) -> list[Any]:
     found: list[Any] = []
 
     def look(block: Any) -> None:
@@ -202,7 +266,7 @@ def writers(func: Any, buffer: Any) -> list[Any]:
         if not held and any(region.source.same_as(buffer) for region in block.writes):
             found.append(block)
 
-    tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, look)])
+    tvm_ffi.structural_walk(stmt, [(s_tir.SBlock, look)])
     return found
 
 

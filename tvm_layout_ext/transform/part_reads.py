@@ -19,6 +19,7 @@ from tvm.tirx import IterVar
 
 from ..analysis.access import Access, Nest
 from ..analysis.tir import are_equal, loads_in
+from .lent_buffers import place_of
 from .rebuild import block_with
 
 __all__ = ["PartedReads", "part_reads"]
@@ -88,7 +89,7 @@ def part_reads(sch: Any, nest: Nest, apart: Sequence[Access]) -> PartedReads | N
         shares its name with one.
     """
     moved = _moved(nest, apart)
-    place = _place_of(sch, nest.block)
+    place = place_of(sch, nest.block)
     if not moved or place is None:
         return None
     name, func, at = place
@@ -136,24 +137,6 @@ def _reads(nest: Nest) -> list[_Read]:
         if access.kind == "load" and access.scope == "global" and not known:
             found.append(_Read(access, tuple(load.indices)))
     return found
-
-
-def _place_of(sch: Any, block: Any) -> tuple[str, Any, int] | None:
-    """Find the function whose outermost block holds a block, and the statement that it is in."""
-    for gv, func in sch.mod.functions.items():
-        body = getattr(func, "body", None)
-        if not isinstance(body, s_tir.SBlockRealize):
-            continue
-        inner = body.block.body
-        parts = list(inner.seq) if isinstance(inner, tirx.SeqStmt) else [inner]
-        for at, part in enumerate(parts):
-            stmt = part
-            while isinstance(stmt, tirx.For):
-                stmt = stmt.body
-            if isinstance(stmt, s_tir.SBlockRealize) and stmt.block.same_as(block):
-                alone = _blocks(func).count(block.name_hint) == 1
-                return (gv.name_hint, func, at) if alone else None
-    return None
 
 
 def _blocks(func: Any) -> list[str]:
