@@ -31,6 +31,10 @@ __all__ = ["Access", "Loop", "Nest", "element_bytes", "read_nest", "steps_of"]
 
 #: TVM 0.27 writes no longer vectors of truth values for CUDA than these.
 _TRUTH_LANES = 4
+#: Nor longer ones of FP8 that it casts.
+_FP8_LANES = 4
+#: Bytes of the longest vector that it has a CUDA type for, as for 8 of ``float32``.
+_VECTOR_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -228,6 +232,21 @@ class Nest:
         """By how many elements one step of a loop moves an access; None where that differs."""
         return access.steps[self.position(loop)]
 
+    def groups(self, access: Access, loop: Loop) -> tuple[int, int]:
+        """Count the neighbours along a loop that an access walks one by one, or that it stays at.
+
+        Powers of two, of every aligned group of so many iterations: of ``a[i % 12, i // 128]`` they
+        are 4 where the column stays, and 128 of ``b[i // 128]``.
+        """
+        ranges = {
+            one.var: tvm.ir.Range.from_min_extent(0, one.extent)
+            for one in self.loops
+            if one is not loop
+        }
+        axis = (loop.var, tvm.ir.Range.from_min_extent(0, loop.extent))
+        found = IndexAnalyzer([axis], ranges, assumptions=self.assumptions).info(access.offset)
+        return found.contiguity[0], found.constancy[0]
+
     def of_scope(self, scope: str) -> list[Access]:
         """Accesses of one kind of memory."""
         return [access for access in self.accesses if access.scope == scope]
@@ -289,7 +308,14 @@ def _most_lanes(body: Any) -> int:
     """Elements of the longest vector that TVM can write of a body, whatever its buffers are."""
     if binds_truth(body):
         return 1
-    return _TRUTH_LANES if compares_values(without_lets(body)) else MAX_ACCESS_BYTES
+    if compares_values(without_lets(body)):
+        return _TRUTH_LANES
+    casts: list[Any] = []
+    tvm_ffi.structural_walk(body, [(tirx.Cast, casts.append)])
+    types = [str(t) for cast in casts if loads_in(cast.value) for t in (cast.ty, cast.value.ty)]
+    if any(one.startswith("float8") for one in types):
+        return _FP8_LANES
+    return min(MAX_ACCESS_BYTES, _VECTOR_BYTES // max(map(_type_bytes, types), default=1))
 
 
 def _assumptions(sch: Any, block: Any) -> Assumptions:

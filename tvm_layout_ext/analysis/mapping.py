@@ -262,7 +262,8 @@ def widest_vector(nest: Nest, run: Sequence[Loop], most_bytes: int) -> int:
     """Find the neighbours along a run that all accesses can take in one instruction each.
 
     An access that stays at one element does not mind; one with gaps, or that jumps about, is best
-    left to single elements, so that neighbouring lanes take neighbouring ones.
+    left to single elements, so that neighbouring lanes take neighbouring ones. One that goes on in
+    groups, as the heads of ``b[c // 64, s, c % 64]``, or stays in each, takes no more than a group.
 
     A store thereby never exceeds its own width, nor does a load. Triton lets a float32 load beside
     a float16 store take 8 elements a thread, as two instructions; here each of the two would touch
@@ -274,8 +275,10 @@ def widest_vector(nest: Nest, run: Sequence[Loop], most_bytes: int) -> int:
         if access.kind == "atomic":
             return 1
         step = nest.step(access, run[-1])
-        if step == 1:
-            widths.append(access.vector(run, most_bytes))
+        walks, stays = nest.groups(access, run[-1]) if step is None else (1, 1)
+        if step == 1 or walks > 1:
+            width = access.vector(run, most_bytes)
+            widths.append(width if step == 1 else min(walks, width))
         elif step != 0:
-            return 1
+            widths.append(stays)
     return min([*widths, _power_of_two_up_to(_iterations(run))])

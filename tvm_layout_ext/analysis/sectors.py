@@ -131,18 +131,20 @@ def estimate(access: Access, order: Sequence[Loop], vector: int) -> Traffic | No
     for loop, size in zip(reversed(order), reversed(sizes), strict=True):
         env[loop.var] = flat % size
         flat = flat // size
-    runs = bool(order) and _moves_by_one(access, order[-1].var, env)
+    runs = bool(order) and _moves_by(1, access, order[-1].var, env)
     active = _holding(access, env, active)
     return _count(access, vector if runs else 1, vector if runs else 1, env, active)
 
 
-def _moves_by_one(access: Access, var: Any, env: dict[Any, np.ndarray], steps: int = 2) -> bool:
-    """Whether the offset goes up by one at each of some steps of a variable."""
+def _moves_by(
+    step: int, access: Access, var: Any, env: dict[Any, np.ndarray], steps: int = 2
+) -> bool:
+    """Whether the offset goes up by as much, 0 or 1, at each of some steps of a variable."""
     try:
         start = evaluate(access.offset, env)
         ahead = ({**env, var: env[var] + by} for by in range(1, steps))
         moved = (evaluate(access.offset, values) - start for values in ahead)
-        return all(bool((by == far).all()) for by, far in enumerate(moved, start=1))
+        return all(bool((step * by == far).all()) for by, far in enumerate(moved, start=1))
     except KeyError:
         return False
 
@@ -308,7 +310,7 @@ def vector_width(
     for loop, step in zip(loops, access.steps, strict=True):
         if loop.kind == "vectorized":
             lanes = loop.size or 1
-            if step is None and _moves_by_one(access, loop.var, env, lanes):
-                step = 1
+            if step is None:
+                step = next((n for n in (0, 1) if _moves_by(n, access, loop.var, env, lanes)), None)
             return (lanes if step == 1 else 1), (lanes if step in (0, 1) else 1)
     return 1, 1

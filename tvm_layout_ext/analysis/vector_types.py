@@ -18,9 +18,11 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-__all__ = ["Vector", "lacking", "lanes_of_type", "miswritten", "vectors_of"]
+__all__ = ["Vector", "lacking", "lacking_arithmetic", "lanes_of_type", "miswritten", "vectors_of"]
 
 _FP8 = (2, 4, 8, 12, 16)
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
+_COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 #: Lengths by element type, each compiled by nvcc 13 from a copy and from a sum of such vectors.
 _LANES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("int8", "uint8"), (2, 3, 4, 8, 16)),
@@ -182,6 +184,33 @@ def miswritten(func: Any, capability: tuple[int, int]) -> str | None:
                 f"out; {_listed(lanes)} elements are legal."
             )
     return None
+
+
+def lacking_arithmetic(func: Any, capability: tuple[int, int]) -> str | None:
+    """Find arithmetic of a lowered function that CUDA has no operators for: that of FP8.
+
+    Parameters
+    ----------
+    func : PrimFunc
+    capability : tuple of int
+        Major and minor compute capability; before 8.9 TVM computes FP8 in another type.
+
+    Returns
+    -------
+    str or None
+        One sentence on the first type that is computed with.
+    """
+    found: list[str] = []
+    rules = [(kind, lambda one: found.append(str(one.a.ty))) for kind in _ARITHMETIC + _COMPARISONS]
+    tvm_ffi.structural_walk(func.body, rules)
+    kinds = [one.rpartition("x")[0] if one.count("x") else one for one in found]
+    kind = next((one for one in kinds if one.startswith("float8")), None)
+    if kind is None or capability < _SINCE.get(kind, ((0, 0), ""))[0]:
+        return None
+    return (
+        f"CUDA has no arithmetic and no comparisons of {kind}; cast to float16 or float32, compute "
+        "there, and cast the result."
+    )
 
 
 def _at_once(one: Vector, loops: list[Any]) -> bool:

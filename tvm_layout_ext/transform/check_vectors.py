@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import tirx
 
-from ..analysis.vector_types import miswritten
+from ..analysis.vector_types import lacking_arithmetic, miswritten
 from ..errors import ScheduleError
 
 __all__ = ["CheckVectors"]
@@ -18,17 +18,19 @@ def _check_vectors(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
     if target is None or str(target.kind.name) != "cuda" or "arch" not in target.attrs:
         return func
     digits = "".join(c for c in str(target.attrs["arch"]) if c.isdigit())
-    if text := miswritten(func, (int(digits[:-1] or 0), int(digits[-1:] or 0))):
+    capability = int(digits[:-1] or 0), int(digits[-1:] or 0)
+    if text := miswritten(func, capability) or lacking_arithmetic(func, capability):
         raise ScheduleError(text)
     return func
 
 
 def CheckVectors() -> Any:
-    """Create the pass that names vectors of ``bool`` and of FP8 that would become wrong code.
+    """Create the pass that names what would become wrong code: vectors of ``bool`` and of FP8.
 
     TVM 0.27 writes ``B[0:2] = A[0:2]`` of ``bool`` as an assignment of ``ushort2``, which is 4
     bytes, and of 6 elements of FP8 as one of ``uint1``, which is 4; both compile. Vectors of
     ``bool`` with more than 4 elements, and in a buffer on the chip, it refuses, in other words.
+    Sums and comparisons of FP8 it writes as if CUDA had operators for them, which does not compile.
 
     Changes nothing, so it looks at functions without an annotation of this package, too. FP8 on
     GPUs before compute capability 8.9, where TVM moves its bits as ``uint8``, it leaves to what
@@ -37,6 +39,6 @@ def CheckVectors() -> Any:
     Raises
     ------
     ScheduleError
-        If a function has such a vector; the sentence says which lengths are legal.
+        If a function has such a vector or such arithmetic; the sentence says what is legal.
     """
     return _check_vectors

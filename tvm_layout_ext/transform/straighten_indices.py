@@ -7,7 +7,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import s_tir, tirx
 
 from .mark_annotated import MARK
 
@@ -15,6 +15,8 @@ __all__ = ["StraightenIndices"]
 
 
 _QUOTIENTS = (tirx.FloorDiv, tirx.FloorMod)
+#: What no bound of an index of 32 bits reaches.
+_UNBOUNDED = (1 << 31) - 1
 
 
 def _numerators(index: Any) -> list[Any]:
@@ -28,9 +30,13 @@ def _numerators(index: Any) -> list[Any]:
     return []
 
 
-def _offset(walked: Any, extents: Sequence[Any], indices: Sequence[Any]) -> Any | None:
+def _offset(walked: Any, extents: Sequence[Any], indices: Sequence[Any], bounds: Any) -> Any | None:
     """Offset of some neighbouring indices, if it has no quotients of an expression; or None."""
     var = tirx.Var("walked", walked.ty)
+    known, analyzer = bounds.const_int_bound(walked), tvm.sym.Analyzer()
+    if 0 <= known.min_value <= known.max_value < _UNBOUNDED:
+        first, last = (tirx.IntImm(walked.ty.dtype, n) for n in (known.min_value, known.max_value))
+        analyzer.bind(var, tvm.ir.Range(first, last + 1))
 
     def swap(node: Any) -> Any:
         same = tvm_ffi.structural_equal(node.a, walked)
@@ -40,7 +46,7 @@ def _offset(walked: Any, extents: Sequence[Any], indices: Sequence[Any]) -> Any 
     offset: Any = indices[0] * 0
     for index, extent in zip(indices, extents, strict=True):
         offset = offset * extent + tvm_ffi.structural_map(index, rules, order="post")
-    offset = tvm.sym.Analyzer().simplify(offset)
+    offset = analyzer.simplify(offset)
     left: list[Any] = []
     tvm_ffi.structural_walk(offset, [(kind, left.append) for kind in _QUOTIENTS])
     if left:
@@ -49,45 +55,58 @@ def _offset(walked: Any, extents: Sequence[Any], indices: Sequence[Any]) -> Any 
     return tvm_ffi.structural_map(offset, [back], order="post")
 
 
-def _straight(buffer: Any, indices: Any) -> list[Any] | None:
+def _straight(buffer: Any, indices: Any, bounds: Any) -> list[Any] | None:
     """Indices that give the same offset with fewer quotients, or None."""
     if len(indices) < 2 or buffer.scope() != "global" or list(buffer.ty.strides):
         return None
     made, first = list(indices), 0
     while first < len(made) - 1:
-        end = _straighten_run(buffer.shape, made, first)
+        end = _straighten_run(buffer.shape, made, first, bounds)
         first = end or first + 1
     same = all(one.same_as(other) for one, other in zip(made, indices, strict=True))
     return None if same else made
 
 
-def _straighten_run(shape: Any, indices: list[Any], first: int) -> int | None:
+def _straighten_run(shape: Any, indices: list[Any], first: int, bounds: Any) -> int | None:
     """Straighten the longest run of indices from one on; return where it ends, if there is one."""
     walked = _numerators(indices[first])
     for end in range(len(indices), first + 1, -1):
         for one in walked:
-            offset = _offset(one, shape[first:end], indices[first:end])
+            offset = _offset(one, shape[first:end], indices[first:end], bounds)
             if offset is not None:
                 indices[first:end] = [*(i * 0 for i in indices[first : end - 1]), offset]
                 return end
     return None
 
 
-def _load(node: Any) -> Any:
-    indices = _straight(node.source, node.indices)
-    return node if indices is None else tirx.BufferLoad(node.source, indices)
+def _in_block(realize: Any, bounds: Any) -> Any:
+    """Straighten the indices of a block; its predicate bounds them, too."""
 
+    def load(node: Any) -> Any:
+        indices = _straight(node.source, node.indices, bounds)
+        return node if indices is None else tirx.BufferLoad(node.source, indices)
 
-def _store(node: Any) -> Any:
-    indices = _straight(node.buffer, node.indices)
-    return node if indices is None else tirx.BufferStore(node.buffer, node.value, indices)
+    def store(node: Any) -> Any:
+        indices = _straight(node.buffer, node.indices, bounds)
+        return node if indices is None else tirx.BufferStore(node.buffer, node.value, indices)
+
+    rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)]
+    with bounds.constraint_scope(realize.predicate):
+        block = tvm_ffi.structural_map(realize.block, rules, order="post")
+    return s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.StraightenIndices")
 def _straighten_indices(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
     if func.attrs.get(MARK, None) is None:
         return func
-    rules = [(tvm.ir.TensorLoad, _load), (tirx.BufferStore, _store)]
+    bounds = tvm.sym.Analyzer()
+
+    def bind(loop: Any) -> None:
+        bounds.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
+
+    tvm_ffi.structural_walk(func.body, [(tirx.For, bind)])
+    rules = [(s_tir.SBlockRealize, lambda one: _in_block(one, bounds))]
     return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
 
 
