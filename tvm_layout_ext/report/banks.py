@@ -13,8 +13,8 @@ import tvm
 from ..analysis.bank_conflict import Conflict, bank_conflicts
 from ..build import device_program
 from ..gpu.hardware import BANK_BYTES, LINE_BYTES, NUM_BANKS, WARP_SIZE
-from ..layout.picture import Cell, Grid
-from ..layout.svg import as_svg
+from .drawing.boxes import as_svg
+from .drawing.grid import Cell, Grid
 
 __all__ = ["bank_picture", "bank_tables", "read_conflicts"]
 
@@ -83,7 +83,7 @@ def bank_picture(conflicts: Sequence[Conflict]) -> str:
     ----------
     conflicts : sequence of Conflict
     """
-    return as_svg("Lanes by bank", [_grid(one) for one in conflicts], "columns", merge=False)
+    return as_svg("Lanes by bank", [_grid(one) for one in conflicts], "columns")
 
 
 def _grid(conflict: Conflict) -> Grid:
