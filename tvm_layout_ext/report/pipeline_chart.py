@@ -124,7 +124,7 @@ class PipelineChart:
 
     def grid(self) -> Grid:
         """The chart as boxes: a colour is a version, a dashed box a copy that lands later."""
-        end = [] if self.has_all else [None]
+        end: list[Cell | None] = [] if self.has_all else [None]
         # Waits and barriers come before the steps.
         heads = [None] * (len(self.rows()) - len(self.record.steps))
         cells = [
