@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tvm
 
 from ..analysis.bank_conflict import Conflict, bank_conflicts
 from ..build import device_program
-from ..gpu.hardware import BANK_BYTES, LINE_BYTES, NUM_BANKS, WARP_SIZE
+from ..gpu.banks import phases
+from ..gpu.hardware import BANK_BYTES, LINE_BYTES, NUM_BANKS
 from .drawing.boxes import as_svg
 from .drawing.grid import Cell, Grid
 
@@ -42,9 +44,10 @@ def _pattern(conflict: Conflict) -> tuple[int, ...]:
 
 
 def _phases(conflict: Conflict) -> list[range]:
-    """Lanes that the memory serves together: all, 16 at 8 bytes a lane, 8 at 16 bytes."""
-    lanes = WARP_SIZE * BANK_BYTES // max(BANK_BYTES, conflict.vector_bytes)
-    return [range(first, first + lanes) for first in range(0, WARP_SIZE, lanes)]
+    """Lanes that the memory serves together."""
+    addresses = np.array(conflict.addresses)
+    width = conflict.vector_bytes
+    return phases(addresses, addresses >= 0, width, joins=conflict.kind == "load")
 
 
 def bank_tables(conflicts: Sequence[Conflict]) -> str:
