@@ -21,6 +21,7 @@ from .errors import (  # noqa: E402
     SimulationError,
     TargetError,
 )
+from .report import render as _render  # noqa: E402
 from .report.explain import explain  # noqa: E402
 from .report.pipeline_chart import explain_pipeline  # noqa: E402
 from .schedule import assume_divisible, create_schedule, versions_for_triton_stages  # noqa: E402
@@ -67,6 +68,10 @@ __all__ = [
     "uninstall",
     "versions_for_triton_stages",
 ]
+
+
+# Layouts themselves know nothing of pictures.
+layout.Layout.render = _render
 
 
 def install() -> None:

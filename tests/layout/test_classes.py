@@ -46,7 +46,6 @@ def threads(layout: L.Layout, shape: list[int], block: int = 0) -> np.ndarray:
         "swizzle",
         "convert",
         "operands",
-        "render",
     ],
 )
 def test_examples_in_the_documentation(module: str) -> None:

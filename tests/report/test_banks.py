@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from tests.transform.swizzle_programs import operand
+from tvm_layout_ext.analysis.bank_conflict import Conflict
 from tvm_layout_ext.build import to_module
 from tvm_layout_ext.cli import app
 from tvm_layout_ext.report.banks import bank_picture, bank_tables, read_conflicts
@@ -30,6 +32,15 @@ def test_the_picture_has_a_row_for_each_wavefront() -> None:
     assert all(row in drawn for row in rows)
     assert ">0-7.4<" not in drawn
     assert "bank 16: lane 1" in drawn
+
+
+def test_phases_of_reads_that_join_are_one_row() -> None:
+    """Neighbours read one address: two wavefronts, though a store takes four."""
+    pairs = tuple(lane // 2 * 16 for lane in range(32))
+    load = Conflict("S", "load", "", 16, 1, 2, 2, True, pairs)
+    drawn = bank_picture([load])
+    assert [row in drawn for row in (">0-15.0<", ">16-31.0<", ">0-7.0<")] == [True, True, False]
+    assert ">24-31.0<" in bank_picture([replace(load, kind="store", wavefronts=4)])
 
 
 def test_sites_that_do_the_same_are_listed_once() -> None:

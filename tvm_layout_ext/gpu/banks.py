@@ -28,7 +28,7 @@ import numpy as np
 from .hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE
 from .requests import NOTHING, distinct, pieces
 
-__all__ = ["request_wavefronts"]
+__all__ = ["phases", "request_wavefronts"]
 
 
 def request_wavefronts(
@@ -84,12 +84,49 @@ def _wide_wavefronts(rows: Any, live: Any, width: int, joins: bool) -> tuple[Any
     least = live.reshape(-1, 2, threads).any(axis=2).sum(axis=1)
     if joins:
         joined = _phase_wavefronts(words)
-        joinable = _paired(rows, live, 1) | _paired(rows, live, 2)
+        joinable = _joinable(rows, live)
         waves = np.where(joinable & (joined <= 1), joined, waves)
         fits = distinct(words) <= NUM_BANKS
         least = np.where(joinable & fits, np.minimum(least, 1), least)
     a_request = (-1, WARP_SIZE // group)
     return waves.reshape(a_request).sum(axis=1), least.reshape(a_request).sum(axis=1)
+
+
+def phases(addresses: Any, active: Any, width: int, *, joins: bool = True) -> list[range]:
+    """List the lanes of one request that the memory serves together; parameters as above.
+
+    Parameters
+    ----------
+    addresses, active : array, [32]
+        Of one request.
+    width, joins
+        As of :func:`request_wavefronts`.
+
+    Examples
+    --------
+    >>> pairs, every = np.arange(32) // 2 * 16, np.ones(32, bool)
+    >>> phases(pairs, every, 16), len(phases(pairs, every, 16, joins=False))
+    ([range(0, 16), range(16, 32)], 4)
+    """
+    lanes = WARP_SIZE * BANK_BYTES // max(BANK_BYTES, width)
+    found = [range(first, first + lanes) for first in range(0, WARP_SIZE, lanes)]
+    if not joins or width <= BANK_BYTES:
+        return found
+    rows, live = addresses.reshape(-1, 2 * lanes), active.reshape(-1, 2 * lanes)
+    together = _joinable(rows, live) & (
+        _phase_wavefronts(pieces(rows, live, width, BANK_BYTES)) <= 1
+    )
+    pairs = zip(together, found[::2], found[1::2], strict=True)
+    return [
+        lanes
+        for joined, first, second in pairs
+        for lanes in ([range(first.start, second.stop)] if joined else [first, second])
+    ]
+
+
+def _joinable(rows: Any, live: Any) -> Any:
+    """Whether two phases may join: the threads of each row ask for the same addresses in pairs."""
+    return _paired(rows, live, 1) | _paired(rows, live, 2)
 
 
 def _paired(rows: Any, live: Any, distance: int) -> Any:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from math import prod
 from typing import Any, ClassVar
 
 from ..errors import LayoutError
 from .linear import LinearLayout, is_power_of_two
-from .render import render
 
 __all__ = ["CTALayout", "Layout", "dim_names"]
 
@@ -28,6 +27,8 @@ class Layout:
 
     #: Class name without the trailing "Layout"; the text form begins with it.
     text_name: ClassVar[str]
+    #: Draws where the elements of a tensor lie: :func:`tvm_layout_ext.report.render`.
+    render: ClassVar[Callable[..., str]]
 
     def __init_subclass__(cls) -> None:
         cls.text_name = cls.__name__.removesuffix("Layout")
@@ -44,16 +45,6 @@ class Layout:
     def padded_offset(self, offset: Any) -> Any:
         """Place an offset of shared memory behind the gaps before it; here there are none."""
         return offset
-
-    def render(
-        self,
-        shape: Sequence[int],
-        kind: str = "text",
-        view: str = "tensor",
-        element_bits: int | None = None,
-    ) -> str:
-        """Draw where the elements of a tensor lie; options as in :mod:`.render`."""
-        return render(self, shape, kind, view, element_bits)
 
     def _texts(self) -> list[str]:
         return [f"{f.name}={_text(getattr(self, f.name))}" for f in fields(self)]  # type: ignore[arg-type]

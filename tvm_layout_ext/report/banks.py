@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tvm
 
 from ..analysis.bank_conflict import Conflict, bank_conflicts
 from ..build import device_program
-from ..gpu.hardware import BANK_BYTES, LINE_BYTES, NUM_BANKS, WARP_SIZE
-from ..layout.picture import Cell, Grid
-from ..layout.svg import as_svg
+from ..gpu.banks import phases
+from ..gpu.hardware import BANK_BYTES, LINE_BYTES, NUM_BANKS
+from .drawing.boxes import as_svg
+from .drawing.grid import Cell, Grid
 
 __all__ = ["bank_picture", "bank_tables", "read_conflicts"]
 
@@ -42,9 +44,10 @@ def _pattern(conflict: Conflict) -> tuple[int, ...]:
 
 
 def _phases(conflict: Conflict) -> list[range]:
-    """Lanes that the memory serves together: all, 16 at 8 bytes a lane, 8 at 16 bytes."""
-    lanes = WARP_SIZE * BANK_BYTES // max(BANK_BYTES, conflict.vector_bytes)
-    return [range(first, first + lanes) for first in range(0, WARP_SIZE, lanes)]
+    """Lanes that the memory serves together."""
+    addresses = np.array(conflict.addresses)
+    width = conflict.vector_bytes
+    return phases(addresses, addresses >= 0, width, joins=conflict.kind == "load")
 
 
 def bank_tables(conflicts: Sequence[Conflict]) -> str:
@@ -83,7 +86,7 @@ def bank_picture(conflicts: Sequence[Conflict]) -> str:
     ----------
     conflicts : sequence of Conflict
     """
-    return as_svg("Lanes by bank", [_grid(one) for one in conflicts], "columns", merge=False)
+    return as_svg("Lanes by bank", [_grid(one) for one in conflicts], "columns")
 
 
 def _grid(conflict: Conflict) -> Grid:

@@ -11,7 +11,8 @@ from tvm.target import Target
 from .. import decisions
 from ..build import lower
 from ..transform.pipeline_record import PipelineRecord, PipelineStep
-from .pipeline_svg import charts_as_svg
+from .drawing.boxes import as_svg
+from .drawing.grid import Cell, Grid
 from .text import columns
 
 __all__ = ["PipelineChart", "PipelineExplanation", "explain_pipeline"]
@@ -121,6 +122,31 @@ class PipelineChart:
         ]
         return lines
 
+    def grid(self) -> Grid:
+        """The chart as boxes: a colour is a version, a dashed box a copy that lands later."""
+        end: list[Cell | None] = [] if self.has_all else [None]
+        # Waits and barriers come before the steps.
+        heads = [None] * (len(self.rows()) - len(self.record.steps))
+        cells = [
+            [self._box(step, body, text) for body, text in zip(self.bodies, row, strict=True)] + end
+            for step, (_, row) in zip([*heads, *self.record.steps], self.rows(), strict=True)
+        ]
+        columns = [*map(str, self.bodies), *("..." for _ in end)]
+        names = [name for name, _ in self.rows()]
+        return Grid(self.title(), names, columns, cells, self.notes(), self.record.depth)
+
+    def _box(self, step: PipelineStep | None, body: int, text: str) -> Cell | None:
+        if not text:
+            return None
+        if step is None:
+            return Cell(text, -1, 0, body, body, f"body {body}: {text}")
+        iteration = self.record.runs(step, body) or 0
+        used = step.fills or (step.reads[0] if step.reads else None)
+        hue = -1 if used is None else self.record.version(used, iteration)
+        dashed = step.fills is not None and self.way(step) == "async"
+        detail = f"body {body}: {self.label(step)}, iteration {iteration}"
+        return Cell(text, hue, 0, iteration, body, detail, dashed)
+
     def __str__(self) -> str:
         bodies = [str(body) for body in self.bodies]
         ends = [] if self.has_all else ["..."]
@@ -148,7 +174,9 @@ class PipelineExplanation:
 
     def svg(self) -> str:
         """Draw all charts below each other, as one SVG document."""
-        return charts_as_svg(self.charts)
+        return as_svg(
+            "Pipelines: iteration and version by body", [c.grid() for c in self.charts], "version"
+        )
 
     def _repr_svg_(self) -> str:
         return self.svg()

@@ -1,10 +1,11 @@
-"""Plain-text tables."""
+"""Plain-text tables, and numbers for people."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-__all__ = ["columns"]
+__all__ = ["columns", "number"]
 
 
 def columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -39,3 +40,11 @@ def columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _numeric(cells: Sequence[str]) -> bool:
     return bool(cells) and all(cell[:1].isdigit() or cell == "-" for cell in cells)
+
+
+def number(value: float) -> str:
+    """A number for people, of about four digits: ``1,234``, ``12.35``, ``0.0123``."""
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    digits = max(0, 3 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(digits, 12)}f}".rstrip("0").rstrip(".") if digits else f"{value:,.0f}"

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 
 from ..._version import __version__
-from ...errors import LayoutExtError
 from ...tune.environment import now
-from .convergence import convergence_svg
-from .roofline import roofline_svg
+from ..drawing.extras import template
+from .plots import convergence_chart, roofline_chart
 from .view import Workload
 
-__all__ = ["MissingExtraError", "render_page"]
-
-_TEMPLATE = "page.html.j2"
-
-
-class MissingExtraError(LayoutExtError, ImportError):
-    """A library of the extra ``viz`` that is not installed."""
-
-    def __init__(self, library: str) -> None:
-        super().__init__(
-            f"The report needs {library}, which is not installed: "
-            "pip install 'tvm-layout-ext[viz]'."
-        )
+__all__ = ["render_page"]
 
 
 def render_page(name: str, shown: Sequence[Workload], skipped: str = "") -> str:
@@ -41,22 +27,16 @@ def render_page(name: str, shown: Sequence[Workload], skipped: str = "") -> str:
     Raises
     ------
     MissingExtraError
-        If jinja2 is not installed.
+        If jinja2 or matplotlib is not installed.
     """
-    try:
-        import jinja2
-    except ImportError:
-        raise MissingExtraError("jinja2") from None
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    text = resources.files(__package__).joinpath(_TEMPLATE).read_text(encoding="utf-8")
-    return environment.from_string(text).render(
-        name=name,
-        workloads=shown,
-        skipped=skipped,
-        time=now(),
-        version=__version__,
-        convergence_svg=convergence_svg,
-        roofline_svg=roofline_svg,
+    return str(
+        template(__package__, "page.html.j2").render(
+            name=name,
+            workloads=shown,
+            skipped=skipped,
+            time=now(),
+            version=__version__,
+            convergence_chart=convergence_chart,
+            roofline_chart=roofline_chart,
+        )
     )

@@ -7,8 +7,8 @@ Triton, whose paddings are powers of two.
 from __future__ import annotations
 
 from ...gpu.hardware import BANK_BYTES, MAX_ACCESS_BYTES, NUM_BANKS
-from ...layout.picture import Cell, Grid
-from ...layout.svg import as_svg
+from ..drawing.boxes import as_svg
+from ..drawing.grid import Cell, Grid
 
 __all__ = ["strided_grid", "strided_svg"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...tune.records import Record
-from .drawing import number
+from ..text import number
 
 __all__ = ["Cell", "Column", "Row", "Table", "trial_table"]
 

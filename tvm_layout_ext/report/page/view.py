@@ -19,9 +19,9 @@ from ...tune.ranking import best_first
 from ...tune.records import Record
 from ...tune.search import make_task
 from ..comparison import COUNTERS
+from ..text import number
 from ..tuning import score_text
 from .convergence import Convergence, convergence
-from .drawing import number
 from .kernel import Kernel, kernel_of
 from .roofline import Roofline, roofline, work_unit
 from .table import Table, trial_table

@@ -1,23 +1,19 @@
-"""What a picture of a layout shows: grids of labelled cells, before any text or drawing."""
+"""What a picture of a layout shows, as grids of labelled cells."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import LayoutError
 from ..gpu.hardware import NUM_BANKS, WARP_SIZE
-from .linear import LinearLayout
+from ..layout import Layout, LinearLayout
+from .drawing.grid import Cell, Grid
 
-if TYPE_CHECKING:
-    from .base import Layout
-
-__all__ = ["Cell", "Grid", "bank_grids", "hardware_grids", "is_shared", "tensor_grids"]
+__all__ = ["bank_grids", "count_cells", "hardware_grids", "is_shared", "tensor_grids"]
 
 #: A vector is folded into rows of this many elements.
 FOLD = 32
@@ -25,57 +21,6 @@ FOLD = 32
 MOST_CELLS = 1 << 18
 #: Of an element held many times, so many holders are named.
 NAMED_COPIES = 4
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One element, or one empty place.
-
-    Attributes
-    ----------
-    label : str
-        What is written into it.
-    hue : int
-        Cells of one hue get one colour: a warp, a bank, or 16 bytes' worth of columns.
-    shade : int
-        Tells neighbours of one hue apart: a lane.
-    owner : int
-        Cells of one owner are marked together: a thread, or a bank.
-    position : int
-        The number that ends the label.
-    detail : str
-        The whole story, shown where the reader points.
-    """
-
-    label: str
-    hue: int
-    shade: int
-    owner: int
-    position: int
-    detail: str
-
-    def follows(self, other: Cell) -> bool:
-        """Whether this cell continues ``other``, so that a row may show both as one box."""
-        return (
-            self.owner == other.owner
-            and self.position == other.position + 1
-            and self.stem == other.stem
-        )
-
-    @property
-    def stem(self) -> str:
-        """The label without the number that ends it."""
-        return self.label[: max(self.label.rfind(":"), self.label.rfind(",")) + 1]
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A titled table of cells; None marks a place that holds nothing."""
-
-    title: str
-    row_names: Sequence[str]
-    column_names: Sequence[str]
-    rows: Sequence[Sequence[Cell | None]]
 
 
 def is_shared(linear: LinearLayout) -> bool:

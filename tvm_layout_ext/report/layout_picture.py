@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from ..errors import LayoutError
-from .banks import MAX_ACCESS_BITS
-from .linear import is_power_of_two
-from .page import as_page
-from .picture import (
+from ..gpu.hardware import MAX_ACCESS_BYTES
+from ..layout import Layout
+from ..layout.linear import is_power_of_two
+from .drawing.boxes import as_svg
+from .drawing.grid import Grid
+from .drawing.page import as_page
+from .layout_grids import (
     MOST_CELLS,
-    Grid,
     bank_grids,
     count_cells,
     hardware_grids,
     is_shared,
     tensor_grids,
 )
-from .svg import as_svg
-
-if TYPE_CHECKING:
-    from .base import Layout
 
 __all__ = ["render"]
 
@@ -41,7 +38,7 @@ def render(
     view: str = "tensor",
     element_bits: int | None = None,
 ) -> str:
-    """Draw where a layout puts the elements of a tensor.
+    """Draw where a layout puts the elements of a tensor; the method ``render`` of all layouts.
 
     Parameters
     ----------
@@ -61,7 +58,7 @@ def render(
     Examples
     --------
     >>> from tvm_layout_ext.layout import SwizzledSharedLayout
-    >>> print(render(SwizzledSharedLayout(1, 1, 4, [1, 0]), [4, 4], view="bank", element_bits=128))
+    >>> print(SwizzledSharedLayout(1, 1, 4, [1, 0]).render([4, 4], view="bank", element_bits=128))
     SwizzledShared(vec=1, per_phase=1, max_phase=4, order=[1, 0]) on 4x4
     Banks and offsets of 128-bit elements
          b0   b4   b8  b12  b16  b20  b24  b28
@@ -72,13 +69,19 @@ def render(
     ------
     LayoutError
         If kind, view or element_bits is unknown, or the picture would have more than 2^18 cells.
+    MissingExtraError
+        If ``html`` is asked for and jinja2 is not installed.
     """
     if not isinstance(kind, str) or kind not in KINDS:
         raise LayoutError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}.")
     if not isinstance(view, str) or view not in VIEWS:
         raise LayoutError(f"view is {view!r}; it must be one of {', '.join(VIEWS)}.")
     bits = getattr(layout, "element_bitwidth", 32) if element_bits is None else element_bits
-    if not isinstance(bits, int) or not is_power_of_two(bits) or not 8 <= bits <= MAX_ACCESS_BITS:
+    if (
+        not isinstance(bits, int)
+        or not is_power_of_two(bits)
+        or not 8 <= bits <= 8 * MAX_ACCESS_BYTES
+    ):
         raise LayoutError(f"element_bits is {bits!r}; it must be 8, 16, 32, 64 or 128.")
     linear = layout.to_linear(shape)
     if max(linear.total_in_size, linear.total_out_size) > MOST_CELLS:

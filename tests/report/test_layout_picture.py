@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tests.layout import strategies
 from tvm_layout_ext import layout as L
 from tvm_layout_ext.errors import LayoutError
+from tvm_layout_ext.report import layout_picture
 
 BLOCKED = L.BlockedLayout([2, 2], [8, 4], [1, 2], [1, 0])
 PADDED = L.PaddedSharedLayout([(32, 1)], [1, 0])
@@ -24,6 +26,10 @@ SVG = "{http://www.w3.org/2000/svg}"
 def rows(text: str) -> list[list[str]]:
     """The cells of every row of a text picture with one grid."""
     return [line.split()[1:] for line in text.splitlines()[3:]]
+
+
+def test_the_example_in_the_documentation() -> None:
+    assert doctest.testmod(layout_picture) == (0, 2)
 
 
 def test_text_of_16x16_blocked() -> None:
