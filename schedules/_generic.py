@@ -228,14 +228,14 @@ def _products(products: dict[str, Contraction]) -> _Plan:
         return None
 
     def prune(_: Shape, __: str, config: Config, architecture: Architecture) -> Refusal | None:
-        every = (gemm.prune(_sizes(p), p.operand, config, architecture) for p in products.values())
+        every = (gemm.prune(p.sizes, p.operand, config, architecture) for p in products.values())
         return next((refusal for refusal in every if refusal is not None), None)
 
     def fit(_: Shape, __: str, config: Config, architecture: Architecture) -> Config:
         # A batch fills the machine as more rows do.
         (one, *more) = products.values()
         batch = math.prod(one.extents[i] for i in one.batch)
-        m, n, k = _sizes(one)
+        m, n, k = one.sizes
         if more:
             return {}
         shape = batch * m, n, k
@@ -249,17 +249,13 @@ def _check_product(
 ) -> Refusal | None:
     types = product.operand, product.sums
     return check_instruction("auto", *types, int(config["tile_k"]), architecture) or gemm.check(
-        _sizes(product),
+        product.sizes,
         product.operand,
         config,
         architecture,
         b_transposed=product.b.k_major,
         a_transposed=not product.a.k_major,
     )
-
-
-def _sizes(product: Contraction) -> Shape:
-    return tuple(product.extents[i] for i in (product.rows, product.columns, product.depth))
 
 
 def _root_blocks(sch: s_tir.Schedule) -> set[str]:

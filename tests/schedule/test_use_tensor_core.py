@@ -261,7 +261,7 @@ def _wide(x: Any) -> Any:
         (
             lambda A, B, i, j, k: _wide(A[i, k]),
             lambda A, B, i, j, k: _wide(B[i, k]),
-            "0 iterators m",
+            "no iterator m",
         ),
         (
             lambda A, B, i, j, k: _wide(A[i, k]) + 1.0,
@@ -271,7 +271,7 @@ def _wide(x: Any) -> Any:
         (
             lambda A, B, i, j, k: _wide(A[i, 63 - k]),
             lambda A, B, i, j, k: _wide(B[k, j]),
-            "every index must be an iterator",
+            "every index must be a number, an iterator",
         ),
     ],
 )

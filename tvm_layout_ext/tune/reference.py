@@ -210,7 +210,7 @@ def _on_cpu(func: tirx.PrimFunc) -> tvm.IRModule:
         with suppress(RuntimeError, ScheduleError):
             product = read_contraction(sch.get(block))
             loops = sch.get_loops(block)
-            columns, depth = loops[product.columns], loops[product.depth]
+            columns, depth = loops[product.columns[-1]], loops[product.depth[-1]]
             sch.decompose_reduction(block, columns)
             sch.reorder(depth, columns)
             sch.vectorize(columns)
