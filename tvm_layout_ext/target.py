@@ -18,7 +18,14 @@ from . import hardware
 from ._compat import has_gpu
 from .errors import TargetError
 
-__all__ = ["cuda_target", "default_arch", "default_target", "resolve", "shared_limit"]
+__all__ = [
+    "cuda_target",
+    "default_arch",
+    "default_target",
+    "resolve",
+    "shared_limit",
+    "target_arch",
+]
 
 ARCH_VARIABLE = "TVM_LAYOUT_EXT_ARCH"
 _log = logging.getLogger("tvm_layout_ext")
@@ -142,12 +149,36 @@ def shared_limit(func: tvm.tirx.PrimFunc | None = None) -> int:
     ...     shared_limit(func)
     232448
     """
+    target = _around(func)
+    if target is None:
+        return hardware.STATIC_SHARED_BYTES
+    try:
+        return hardware.architecture(str(target.attrs["arch"])).shared_per_block
+    except TargetError:
+        return hardware.STATIC_SHARED_BYTES
+
+
+def target_arch(func: tvm.tirx.PrimFunc | None = None) -> str:
+    """Architecture of a function's own CUDA target, else of the one around, else the default.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc, optional
+
+    Examples
+    --------
+    >>> with cuda_target("sm_75"):
+    ...     target_arch()
+    'sm_75'
+    """
+    target = _around(func)
+    return default_arch() if target is None else str(target.attrs["arch"])
+
+
+def _around(func: tvm.tirx.PrimFunc | None) -> Target | None:
+    """The CUDA target of a function, or of the ``with`` around; TVM's guess means the default."""
     own = None if func is None else func.attrs.get("target", None)
     target = own if own is not None else Target.current(allow_none=True)
     if target is None or target.kind.name != "cuda":
-        return hardware.STATIC_SHARED_BYTES
-    arch = str((better_than_guess(target) or target).attrs["arch"])
-    try:
-        return hardware.architecture(arch).shared_per_block
-    except TargetError:
-        return hardware.STATIC_SHARED_BYTES
+        return None
+    return better_than_guess(target) or target

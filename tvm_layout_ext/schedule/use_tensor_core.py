@@ -19,9 +19,9 @@ from ..intrin import (
     multiply_name,
 )
 from ..intrin.instructions import TILE
-from ..target import default_arch
 from ..transform.lower_tensor_core import TENSOR_CORE
 from .checks import whole
+from .handles import own_arch
 from .merge_iterators import merge_iterators, merge_result, read_groups
 
 __all__ = ["TensorCore", "use_tensor_core"]
@@ -109,7 +109,8 @@ def use_tensor_core(
     scope : str
         Where the operands are staged: ``shared.dyn`` or ``shared``.
     arch : str, optional
-        Architecture that must have the instruction; the default target's if not given.
+        Architecture that must have the instruction; by default that of the function's target, of
+        the one around, or the default target's.
 
     Returns
     -------
@@ -123,7 +124,7 @@ def use_tensor_core(
     """
     block = _find(sch, block)
     what = read_contraction(sch.get(block))
-    one = choose(instruction, what.operand, what.sums, architecture(arch or default_arch()))
+    one = choose(instruction, what.operand, what.sums, architecture(arch or own_arch(sch)))
     _check_loops(sch, block, what)
     paddings = _paddings(what, one, multiples)
     if scope not in ("shared", "shared.dyn"):
