@@ -404,13 +404,13 @@ def test_indices_of_64_bits_as_relax_writes_them_give_the_same_kernel() -> None:
 
 def test_the_target_around_must_have_the_instruction() -> None:
     sch = s_tir.Schedule(Product().func())
-    with cuda_target("sm_75"), pytest.raises(ScheduleError, match="needs compute capability 8.0"):
+    with cuda_target("sm_75"), pytest.raises(ScheduleError, match=r"needs compute capability 8\.0"):
         sch.use_tensor_core("C")
 
 
 def test_the_functions_own_target_must_have_the_instruction() -> None:
     func = Product(operand="float8_e5m2").func().with_attr("target", cuda_target("sm_80"))
-    with pytest.raises(ScheduleError, match="needs compute capability 8.9; sm_80 is older"):
+    with pytest.raises(ScheduleError, match=r"needs compute capability 8\.9; sm_80 is older"):
         s_tir.Schedule(func).use_tensor_core("C")
 
 
