@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.schedules._gemm_types import check_instruction
 from tvm_layout_ext.tune.generic import digest_of
 from tvm_layout_ext.tune.knobs import Config, Knob, Refusal, knob
+from tvm_layout_ext.tune.off_tensor_cores import off_tensor_cores
 from tvm_layout_ext.tune.operator import Operator, Shape
 from tvm_layout_ext.tune.reference import Reference, buffers_of, count_flops, draw
 
@@ -113,6 +114,7 @@ def operator_of(
         fit=plan.fit,
         function=lambda shape, dtype: func,
         judged_late=schedule is not None,
+        off_tensor_cores=plan.off_tensor_cores,
     )
 
 
@@ -137,6 +139,7 @@ class _Plan:
     check: Check
     prune: Callable[[Shape, str, Config, Architecture], Refusal | None] | None = None
     fit: Callable[[Shape, str, Config, Architecture], Config] | None = None
+    off_tensor_cores: dict[str, str] = field(default_factory=dict)
 
 
 def _plain(func: Any) -> tirx.PrimFunc:
@@ -165,17 +168,35 @@ def _last_block(func: tirx.PrimFunc) -> str:
 
 def _fitting(func: tirx.PrimFunc) -> _Plan:
     """Choose by what the blocks are; a product that tensor cores cannot take is coalesced."""
-    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
-    products = inline(sch)
-    if products:
-        plan = _products(products)
-        trial = s_tir.Schedule(tvm.IRModule({"main": func}))
-        try:
-            plan.apply(trial, {one.name: one.default for one in plan.knobs})
-            return plan
-        except (LayoutExtError, RuntimeError) as error:
-            decisions.note("operator_of", ", ".join(products), str(error), refused=True)
-    return _Plan(COALESCE_KNOBS, _coalesce, _all_legal)
+    refused = off_tensor_cores(func)
+    found = inline(s_tir.Schedule(tvm.IRModule({"main": func})))
+    products = {name: product for name, product in found.items() if name not in refused}
+    for name in list(products):
+        if why := _problem(func, {name: products[name]}):
+            refused[name] = why
+            del products[name]
+    if len(products) > 1 and (why := _problem(func, products)):
+        refused |= dict.fromkeys(products, why)
+        products = {}
+    for name, why in refused.items():
+        decisions.note("operator_of", name, why, refused=True)
+    plan = _products(products) if products else _Plan(COALESCE_KNOBS, _coalesce, _all_legal)
+    return replace(plan, off_tensor_cores=refused)
+
+
+def _problem(func: tirx.PrimFunc, products: dict[str, Contraction]) -> str:
+    """Why some products cannot be scheduled together, or nothing."""
+    plan = _products(products)
+    try:
+        plan.apply(
+            s_tir.Schedule(tvm.IRModule({"main": func})),
+            {one.name: one.default for one in plan.knobs},
+        )
+    except LayoutExtError as error:
+        return str(error)
+    except RuntimeError as error:
+        return f"TVM refuses its schedule: {str(error).strip().splitlines()[-1]}"
+    return ""
 
 
 def _all_legal(_config: Config, _architecture: Architecture) -> Refusal | None:
@@ -212,12 +233,10 @@ def inline(sch: s_tir.Schedule) -> dict[str, Contraction]:
 
 def _products(products: dict[str, Contraction]) -> _Plan:
     def apply(fresh: s_tir.Schedule, config: Config) -> None:
-        own = inline(fresh)
-        rest = _root_blocks(fresh)
-        for name in own:
-            rest -= {name, *_names(fresh, fresh.get_consumers(fresh.get_sblock(name)))}
+        inline(fresh)
+        for name in products:
             gemm.multiply(fresh, name, config)
-        for name in sorted(rest):
+        for name in sorted(_unbound(fresh)):
             fresh.auto_coalesce(name)
 
     def check(config: Config, architecture: Architecture) -> Refusal | None:
@@ -228,14 +247,14 @@ def _products(products: dict[str, Contraction]) -> _Plan:
         return None
 
     def prune(_: Shape, __: str, config: Config, architecture: Architecture) -> Refusal | None:
-        every = (gemm.prune(_sizes(p), p.operand, config, architecture) for p in products.values())
+        every = (gemm.prune(p.sizes, p.operand, config, architecture) for p in products.values())
         return next((refusal for refusal in every if refusal is not None), None)
 
     def fit(_: Shape, __: str, config: Config, architecture: Architecture) -> Config:
         # A batch fills the machine as more rows do.
         (one, *more) = products.values()
         batch = math.prod(one.extents[i] for i in one.batch)
-        m, n, k = _sizes(one)
+        m, n, k = one.sizes
         if more:
             return {}
         shape = batch * m, n, k
@@ -249,7 +268,7 @@ def _check_product(
 ) -> Refusal | None:
     types = product.operand, product.sums
     return check_instruction("auto", *types, int(config["tile_k"]), architecture) or gemm.check(
-        _sizes(product),
+        product.sizes,
         product.operand,
         config,
         architecture,
@@ -258,16 +277,18 @@ def _check_product(
     )
 
 
-def _sizes(product: Contraction) -> Shape:
-    return tuple(product.extents[i] for i in (product.rows, product.columns, product.depth))
-
-
 def _root_blocks(sch: s_tir.Schedule) -> set[str]:
-    return _names(sch, sch.get_child_blocks(sch.get_sblock("root")))
-
-
-def _names(sch: s_tir.Schedule, blocks: Sequence[Any]) -> set[str]:
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
     return {str(sch.get(block).name_hint) for block in blocks}
+
+
+def _unbound(sch: s_tir.Schedule) -> set[str]:
+    """Blocks that are in no kernel yet."""
+    return {
+        name
+        for name in _root_blocks(sch)
+        if all(sch.get(loop).thread_binding is None for loop in sch.get_loops(sch.get_sblock(name)))
+    }
 
 
 def _coalesce(sch: s_tir.Schedule, config: Config) -> None:

@@ -18,6 +18,7 @@ from tvm_layout_ext.gpu.hardware import (
     Architecture,
     mma_sync_rate,
 )
+from tvm_layout_ext.schedule.merge_iterators import merge_result
 from tvm_layout_ext.tune.cost import L2_SECTORS_PER_CYCLE
 from tvm_layout_ext.tune.knobs import Config
 from tvm_layout_ext.tune.latency import H200
@@ -50,11 +51,13 @@ def add_up(sch: Any, block: Any) -> None:
     """
     out = _finished(sch, block)
     sums = sch.get(block).writes[0].source
+    merge_result(sch, out, sums)
     sch.set_scope(block, 0, "local")
     loops = sch.get_loops(out)
     extents = [int(sch.get(loop).extent) for loop in loops]
     itemsize = np.dtype(str(sums.dtype)).itemsize
-    vector = gcd(extents[-1], MAX_ACCESS_BYTES // itemsize)
+    row = int(sch.get(out).writes[0].source.shape[-1])
+    vector = gcd(row, extents[-1], MAX_ACCESS_BYTES // itemsize)
     right, lanes = sch.split(loops[-1], [None, vector])
     threads = THREADS if prod(extents) > SMALL else FEW_THREADS
     blocks, thread = sch.split(sch.fuse(*loops[-2:-1], right), [None, threads])

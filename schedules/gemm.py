@@ -34,7 +34,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from tvm import s_tir
+from tvm import s_tir, tirx
 
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE, Architecture
@@ -164,7 +164,7 @@ def fetch(
 ) -> None:
     """Copy a tile of an operand to shared memory, all warps together."""
     source = sch.get(block).reads[0].source
-    copy = copy_of(_bits(source), k_major, int(source.shape[-1]), swizzle)
+    copy = copy_of(_bits(source), k_major, _row(sch.get(block), source, "reads"), swizzle)
     sch.compute_at(block, loop, preserve_unit_loops=True)
     sch.swizzle(block, 0, swizzle)
     i, j = sch.get_loops(block)[-2:]
@@ -194,13 +194,36 @@ def _bits(buffer: Any) -> int:
     return np.dtype(str(buffer.dtype)).itemsize * 8
 
 
+def _row(block: Any, buffer: Any, kind: str) -> int:
+    """Elements of a buffer that are neighbours along the innermost iterator of a copy."""
+    (region,) = (one for one in getattr(block, kind) if one.source.same_as(buffer))
+    inner = block.iter_vars[-1]
+    for at, extent in reversed(list(zip(region.region, buffer.shape, strict=True))):
+        if int(extent) > 1 or int(inner.dom.extent) == 1:
+            along = at.min.a if isinstance(at.min, tirx.FloorMod) else at.min
+            return int(extent) if inner.var.same_as(along) else 1
+    return 1
+
+
+def _staged(sch: s_tir.Schedule, result: Any) -> Any:
+    """Stage the result in shared memory by its own iterators; the copy to where it belongs."""
+    node = sch.get(result)
+    indices, own = node.body.indices, [one.var for one in node.iter_vars]
+    same = (index.same_as(var) for index, var in zip(indices, own, strict=False))
+    if len(indices) == len(own) and all(same):
+        return sch.cache_write(result, 0, "shared.dyn")
+    out = sch.reindex(result, ("write", 0))
+    sch.set_scope(result, 0, "shared.dyn")
+    return out
+
+
 def store(
     sch: s_tir.Schedule, result: Any, block_loop: Any, warp_loop: Any, warps: Sequence[int]
 ) -> None:
     """Bring results from registers through shared memory to global rows."""
     target = sch.get(result).writes[0].source
     bits = _bits(target)
-    out = sch.cache_write(result, 0, "shared.dyn")
+    out = _staged(sch, result)
     sch.reverse_compute_at(result, warp_loop, preserve_unit_loops=True)
     sch.reverse_compute_at(out, block_loop, preserve_unit_loops=True)
     i, j = sch.get_loops(out)[-2:]
@@ -210,7 +233,7 @@ def store(
     row = -(-int(sch.get(j).extent) // line) * line
     pad = (16 if bits <= 16 else 32) * 8 // bits
     sch.storage_align(result, 0, -2, factor=row + pad, offset=0)
-    vector = copy_of(bits, True, int(target.shape[-1]), "none").vector
+    vector = copy_of(bits, True, _row(sch.get(out), target, "writes"), "none").vector
     across, rows, step = dealt(
         int(sch.get(j).extent) // vector, vector * bits // 8, pad * bits // 8
     )

@@ -72,7 +72,11 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     # Vectors are there, and nothing has been folded into other types yet.
     "s_tir.InjectVirtualThread": (transform.CheckVectors,),
     # After it, threadIdx.x hides behind let variables.
-    "tirx.CommonSubexprElim": (transform.LowerWarpMemoryFully, transform.PackBytes),
+    "tirx.CommonSubexprElim": (
+        transform.LowerWarpMemoryFully,
+        transform.RenameOperands,
+        transform.PackBytes,
+    ),
     # Shared buffers have their final places, reductions over threads their own barriers. Whatever
     # looks at stores has done so after PlanSync.
     "tirx.SplitHostDevice": (transform.PlanSync, transform.LowerEvictionPolicy),

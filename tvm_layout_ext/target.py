@@ -18,7 +18,13 @@ from . import hardware
 from ._compat import has_gpu
 from .errors import TargetError
 
-__all__ = ["cuda_target", "default_arch", "default_target", "resolve"]
+__all__ = [
+    "cuda_target",
+    "default_arch",
+    "default_target",
+    "resolve",
+    "target_arch",
+]
 
 ARCH_VARIABLE = "TVM_LAYOUT_EXT_ARCH"
 _log = logging.getLogger("tvm_layout_ext")
@@ -120,3 +126,29 @@ def better_than_guess(target: Target) -> Target | None:
     if not has_gpu():
         _say_once(str(better.attrs["arch"]))
     return better if target.host is None else better.with_host(target.host)
+
+
+def target_arch(func: tvm.tirx.PrimFunc | None = None) -> str:
+    """Architecture of a function's own CUDA target, else of the one around, else the default.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc, optional
+
+    Examples
+    --------
+    >>> with cuda_target("sm_75"):
+    ...     target_arch()
+    'sm_75'
+    """
+    target = _around(func)
+    return default_arch() if target is None else str(target.attrs["arch"])
+
+
+def _around(func: tvm.tirx.PrimFunc | None) -> Target | None:
+    """The CUDA target of a function, or of the ``with`` around; TVM's guess means the default."""
+    own = None if func is None else func.attrs.get("target", None)
+    target = own if own is not None else Target.current(allow_none=True)
+    if target is None or target.kind.name != "cuda":
+        return None
+    return better_than_guess(target) or target

@@ -16,7 +16,7 @@ from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
 import tvm_layout_ext as tlx
 from tests.schedule.products import Product, scheduled, simulated
-from tvm_layout_ext import ScheduleError, TargetError, te
+from tvm_layout_ext import ScheduleError, TargetError, cuda_target, lower, te
 from tvm_layout_ext.schedules.gemm import OPERATOR, multiply
 
 TYPES = {
@@ -261,7 +261,7 @@ def _wide(x: Any) -> Any:
         (
             lambda A, B, i, j, k: _wide(A[i, k]),
             lambda A, B, i, j, k: _wide(B[i, k]),
-            "0 iterators m",
+            "no iterator m",
         ),
         (
             lambda A, B, i, j, k: _wide(A[i, k]) + 1.0,
@@ -271,7 +271,7 @@ def _wide(x: Any) -> Any:
         (
             lambda A, B, i, j, k: _wide(A[i, 63 - k]),
             lambda A, B, i, j, k: _wide(B[k, j]),
-            "every index must be an iterator",
+            "every index must be a number, an iterator",
         ),
     ],
 )
@@ -400,3 +400,22 @@ def test_indices_of_64_bits_as_relax_writes_them_give_the_same_kernel() -> None:
         sources.append(kernel.mod.imports[0].inspect_source())
     assert "mma.sync" in sources[0]
     assert sources[0] == sources[1]
+
+
+def test_the_target_around_must_have_the_instruction() -> None:
+    sch = s_tir.Schedule(Product().func())
+    with cuda_target("sm_75"), pytest.raises(ScheduleError, match=r"needs compute capability 8\.0"):
+        sch.use_tensor_core("C")
+
+
+def test_the_functions_own_target_must_have_the_instruction() -> None:
+    func = Product(operand="float8_e5m2").func().with_attr("target", cuda_target("sm_80"))
+    with pytest.raises(ScheduleError, match=r"needs compute capability 8\.9; sm_80 is older"):
+        s_tir.Schedule(func).use_tensor_core("C")
+
+
+@pytest.mark.parametrize(("operand", "arch"), [("float16", "sm_75"), ("float8_e5m2", "sm_86")])
+def test_lowering_for_a_gpu_without_the_instruction_is_refused(operand: str, arch: str) -> None:
+    sch = scheduled(Product(operand=operand))
+    with pytest.raises(ScheduleError, match=f"Block C_o was scheduled for mma.*; {arch} is older"):
+        lower(sch.mod, target=cuda_target(arch))

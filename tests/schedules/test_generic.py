@@ -12,7 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from tvm_layout_ext import ScheduleError, cuda_target, knob, lower, simulate, te
+from tvm_layout_ext import ScheduleError, cuda_target, decisions, knob, lower, simulate, te
 from tvm_layout_ext.build import check_fits
 from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.schedules._generic import COALESCE_KNOBS, operator_of
@@ -144,9 +144,28 @@ def test_blocks_without_products_are_coalesced_each() -> None:
     assert str(task.module(task.space.default())).count('"layout_ext.coalesced"') == 3
 
 
-def test_single_precision_is_not_cut_to_tf32() -> None:
-    operator = operator_of(linear(40, 24, 16, "float32"))
+def test_single_precision_is_not_cut_to_tf32_and_that_is_told() -> None:
+    with decisions.collect() as made:
+        operator = operator_of(linear(40, 24, 16, "float32"))
     assert operator.knobs == COALESCE_KNOBS
+    assert "float32 only as tf32" in operator.off_tensor_cores["product"]
+    assert [(one.maker, one.subject) for one in made if one.refused] == [("operator_of", "product")]
+    check_default(operator)
+
+
+def test_a_row_sum_over_a_product_is_a_kernel_beside_it() -> None:
+    """The readers of a product were taken for part of its kernel, and stayed on the host."""
+    A = te.placeholder((64, 64), "float16", name="A")
+    B = te.placeholder((64, 64), "float16", name="B")
+    k, r = te.reduce_axis((0, 64), name="k"), te.reduce_axis((0, 64), name="r")
+    product = te.compute(
+        (64, 64),
+        lambda i, j: te.sum(A[i, k].astype("float32") * B[k, j].astype("float32"), k),
+        name="product",
+    )
+    total = te.compute((64,), lambda i: te.sum(product[i, r], r), name="total")
+    operator = operator_of(te.create_prim_func([A, B, total]))
+    assert operator.knobs == gemm.KNOBS
     check_default(operator)
 
 

@@ -9,6 +9,7 @@ import pytest
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
+from tvm.relax.frontend import nn
 from tvm.s_tir import meta_schedule as ms
 
 from tests.schedules.test_generic import gather, linear
@@ -19,6 +20,7 @@ from tvm_layout_ext import (
     apply_best,
     cuda_target,
     decisions,
+    lower,
     te,
     tune_module,
 )
@@ -215,3 +217,44 @@ def test_context_keeps_transposes_that_tvm_cannot_fuse(tmp_path: Path) -> None:
         "matmul": "recorded",
         "transpose": "recorded",
     }
+
+
+def nn_linear(dtype: str) -> tvm.IRModule:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            self.linear = nn.Linear(64, 96, bias=True, dtype=dtype)
+
+        def forward(self, x: nn.Tensor) -> nn.Tensor:
+            return nn.op.relu(self.linear(x))
+
+    spec = {"forward": {"x": nn.spec.Tensor([1, 48, 64], dtype)}}
+    mod, _ = Model().export_tvm(spec)
+    return mod
+
+
+def test_a_linear_of_a_batch_and_a_sequence_goes_to_tensor_cores(tmp_path: Path) -> None:
+    result = tune_module(nn_linear("float16"), TARGET, trials=1, log=tmp_path, runner="simulate")
+    ((name, found),) = result.results.items()
+    assert found.best is not None
+    assert found.best.config["tile_k"] == 32
+    assert not result.off_tensor_cores
+    applied = apply_best(nn_linear("float16"), tmp_path, TARGET)
+    assert "ptx_legacy.mma" in str(lower(tvm.IRModule({"main": applied[name]}), target=TARGET))
+
+
+def test_a_product_off_tensor_cores_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with decisions.collect() as made:
+        result = tune_module(
+            nn_linear("float32"), TARGET, trials=1, log=tmp_path, runner="simulate"
+        )
+    (reason,) = result.off_tensor_cores.values()
+    assert "multiply float32 only as tf32" in reason
+    assert "is not put on tensor cores: Tensor cores multiply float32" in caplog.text
+    assert any(one.maker == "tune_module" and reason in one.text for one in made)
+
+
+def test_a_gpu_without_the_instruction_is_a_reason_too() -> None:
+    tasks, _ = module_tasks(linear(64, 64, 64), cuda_target("sm_75"))
+    assert "sm_75 is older" in tasks[0].off_tensor_cores["product"]

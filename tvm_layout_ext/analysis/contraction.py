@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import tvm
@@ -13,7 +14,7 @@ from ..errors import ScheduleError
 from .conditions import is_zero
 from .tir import is_load_of
 
-__all__ = ["Contraction", "Operand", "read_contraction"]
+__all__ = ["Contraction", "Operand", "iterators_of", "read_contraction"]
 
 
 @dataclass(frozen=True)
@@ -27,46 +28,60 @@ class Operand:
     buffer : Buffer
         What is read.
     k_major : bool
-        The last index is the summed one, so that neighbours in memory are neighbours along K.
+        The last index is a summed one, so that neighbours in memory are neighbours along K.
+    dims : tuple of int
+        Positions of the iterators by which it is indexed.
     """
 
     index: int
     buffer: Any
     k_major: bool
+    dims: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Contraction:
-    """``C[b..., m, n] += A[b..., m, k] * B[b..., n, k]``, indices in any order.
+    """``C[b..., m..., n...] += A[b..., m..., k...] * B[b..., n..., k...]``, indices in any order.
 
     Attributes
     ----------
     batch : tuple of int
-        Positions, among the iterators of the block, of those in A, B and C.
-    rows, columns, depth : int
-        Positions of m (in A and C), n (in B and C) and k (summed, in A and B).
+        Positions, among the iterators of the block, of those in A, B and C, and of others of
+        extent 1.
+    rows, columns, depth : tuple of int
+        Positions of m (in A and C), n (in B and C) and k (summed, in A and B). Of several, the
+        last is the one whose neighbours are neighbours in memory.
     extents : tuple of int
         Of all iterators.
     a, b : Operand
-        The factors; A is the one with m, which C has before n.
+        The factors; B is the one with n, along which C has its neighbours.
     operand, sums : str
         Types of both factors and of C.
+    result : tuple of int
+        Positions of the iterators by which C is indexed.
     """
 
     batch: tuple[int, ...]
-    rows: int
-    columns: int
-    depth: int
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    depth: tuple[int, ...]
     extents: tuple[int, ...]
     a: Operand
     b: Operand
     operand: str
     sums: str
+    result: tuple[int, ...]
 
     @property
     def order(self) -> tuple[int, ...]:
         """Positions of the iterators as batch, m, n, k."""
-        return (*self.batch, self.rows, self.columns, self.depth)
+        return (*self.batch, *self.rows, *self.columns, *self.depth)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Extents of m, n and k."""
+        m, n, k = (prod(self.extents[i] for i in g) for g in (self.rows, self.columns, self.depth))
+        return m, n, k
 
 
 def read_contraction(block: Any) -> Contraction:
@@ -80,10 +95,27 @@ def read_contraction(block: Any) -> Contraction:
     Raises
     ------
     ScheduleError
-        If it is no sum of products of two buffers with one m, one n, one k and any number of batch
-        iterators; the sentence names the condition that failed.
+        If it is no sum of products of two buffers with an m, an n and a k; the sentence names the
+        condition that failed.
     """
     return _Reader(block).read()
+
+
+def iterators_of(block: Any, index: Any) -> list[int]:
+    """Positions of the iterators of an index that is ``(slice * length + one) * length + ...``.
+
+    Returns
+    -------
+    list of int
+        The fastest last; none where the index has another form, or is a number.
+    """
+    if isinstance(index, tirx.Add) and isinstance(index.a, tirx.Mul):
+        outer, inner = iterators_of(block, index.a.a), iterators_of(block, index.b)
+        factor = index.a.b
+        extents = [block.iter_vars[i].dom.extent for i in inner]
+        if outer and inner and all(isinstance(n, tirx.IntImm) for n in (factor, *extents)):
+            return [*outer, *inner] if prod(map(int, extents)) == int(factor) else []
+    return [i for i, one in enumerate(block.iter_vars) if one.var.same_as(index)]
 
 
 class _Reader:
@@ -99,24 +131,24 @@ class _Reader:
         out = self._positions(store.buffer, store.indices)
         first, second = (self._positions(one.source, one.indices) for one in (left, right))
         summed = self._summed()
+        self._check_depth(summed, first, second)
         rows = [i for i in out if i in first and i not in second]
         columns = [i for i in out if i in second and i not in first]
-        if rows and columns and out.index(rows[0]) > out.index(columns[0]):
+        self._require("m (in one factor and the result)", rows)
+        self._require("n (in the other factor and the result)", columns)
+        rows, columns = self._ordered(rows, first, out), self._ordered(columns, second, out)
+        if max((*rows, *columns), key=out.index) in rows:
             left, right, first, second = right, left, second, first
             rows, columns = columns, rows
-        m, n = self._only("m (in one factor and the result)", rows), self._only("n", columns)
-        k = self._only("k (summed, in both factors)", summed)
-        batch = tuple(i for i in out if i not in (m, n))
-        for which, dims in (("first", first), ("second", second)):
-            missing = [i for i in (*batch, k) if i not in dims]
-            if missing:
-                raise ScheduleError(
-                    f"{self.name} does not index its {which} factor by "
-                    f"{self.variables[missing[0]].name}; both must have batch and summed iterators."
-                )
-        a, b = self._operand(left, first, k), self._operand(right, second, k)
+        groups = (rows, columns, self._ordered(summed, first, second))
+        used = {i for group in groups for i in group}
+        batch = tuple(i for i in range(len(extents)) if i not in (*used, *out))
+        batch += tuple(i for i in out if i not in used)
+        self._check_batch(batch, first, second, out)
+        a, b = self._operand(left, first, summed), self._operand(right, second, summed)
         sums = str(store.buffer.dtype)
-        return Contraction(batch, m, n, k, extents, a, b, self._type(left, right), sums)
+        operand = self._type(left, right)
+        return Contraction(batch, *groups, extents, a, b, operand, sums, tuple(out))
 
     def _store(self) -> Any:
         body = self.block.body
@@ -160,25 +192,16 @@ class _Reader:
     def _positions(self, buffer: Any, indices: Sequence[Any]) -> list[int]:
         found = []
         for index in indices:
-            at = self._iterators(index)
+            if isinstance(index, tirx.IntImm):
+                continue
+            at = iterators_of(self.block, index)
             if not at or any(i in found for i in at):
                 raise ScheduleError(
-                    f"{self.name} indexes {buffer.name} by {index}; every index must be an "
-                    "iterator of its own, or a slice's times its length and one."
+                    f"{self.name} indexes {buffer.name} by {index}; every index must be a "
+                    "number, an iterator of its own, or a slice's times its length and one."
                 )
             found.extend(at)
         return found
-
-    def _iterators(self, index: Any) -> list[int]:
-        """Positions of the iterators of an index: itself, or ``slice * length + one``."""
-        if isinstance(index, tirx.Add) and isinstance(index.a, tirx.Mul):
-            outer, inner = (self._iterators(one) for one in (index.a.a, index.b))
-            factor = index.a.b
-            if len(outer) == len(inner) == 1 and isinstance(factor, tirx.IntImm):
-                extent = self.block.iter_vars[inner[0]].dom.extent
-                if isinstance(extent, tirx.IntImm) and int(extent) == int(factor):
-                    return [*outer, *inner]
-        return [i for i, v in enumerate(self.variables) if v.same_as(index)]
 
     def _extents(self) -> tuple[int, ...]:
         extents = [iterator.dom.extent for iterator in self.block.iter_vars]
@@ -196,21 +219,56 @@ class _Reader:
         return tuple(int(extent) for extent in extents)
 
     def _summed(self) -> list[int]:
-        reduce = tirx.IterVar.CommReduce
-        return [i for i, one in enumerate(self.block.iter_vars) if one.iter_type == reduce]
+        return [i for i in range(len(self.variables)) if self._is_summed(i)]
 
-    def _only(self, what: str, found: Sequence[int]) -> int:
-        if len(found) != 1:
-            names = ", ".join(self.variables[i].name for i in found) or "none"
-            raise ScheduleError(
-                f"{self.name} has {len(found)} iterators {what}: {names}; exactly one is legal."
-            )
-        return found[0]
+    def _is_summed(self, position: int) -> bool:
+        return bool(self.block.iter_vars[position].iter_type == tirx.IterVar.CommReduce)
 
-    def _operand(self, load: Any, dims: Sequence[int], k: int) -> Operand:
+    def _require(self, what: str, found: Sequence[int]) -> None:
+        if not found:
+            raise ScheduleError(f"{self.name} has no iterator {what}; at least one is needed.")
+
+    def _check_depth(self, summed: Sequence[int], *factors: Sequence[int]) -> None:
+        for which, dims in zip(("first", "second"), factors, strict=True):
+            self._require(f"k (summed, in its {which} factor)", [i for i in summed if i in dims])
+            for missing in (i for i in summed if i not in dims and not self._is_unit(i)):
+                raise ScheduleError(
+                    f"{self.name} does not index its {which} factor by "
+                    f"{self.variables[missing].name}; both must have the summed iterators."
+                )
+
+    def _check_batch(self, batch: Sequence[int], *buffers: Sequence[int]) -> None:
+        for one in batch:
+            if not self._is_unit(one) and not all(one in dims for dims in buffers):
+                raise ScheduleError(
+                    f"{self.name} indexes not two of its factors and result by "
+                    f"{self.variables[one].name}; only an iterator of extent 1 may be so."
+                )
+
+    def _is_unit(self, position: int) -> bool:
+        return bool(int(self.block.iter_vars[position].dom.extent) == 1)
+
+    def _last(self, dims: Sequence[int]) -> int:
+        """The iterator whose neighbours lie nearest to each other; of extent 1 if all are."""
+        return next((i for i in reversed(dims) if not self._is_unit(i)), dims[-1])
+
+    def _ordered(self, group: Sequence[int], *buffers: Sequence[int]) -> tuple[int, ...]:
+        """Order iterators as the first buffer that ends with one of them has them.
+
+        Spatial ones of extent 1 are left to the batch, as far as there are others.
+        """
+        ending = (dims for dims in buffers if self._last(dims) in group)
+        dims = next(ending, buffers[0])
+        listed = [*(i for i in group if i not in dims), *(i for i in dims if i in group)]
+        spatial = [i for i in listed if not self._is_summed(i)]
+        if len(spatial) < 2:
+            return tuple(listed)
+        return tuple(i for i in spatial if not self._is_unit(i)) or (spatial[-1],)
+
+    def _operand(self, load: Any, dims: Sequence[int], summed: Sequence[int]) -> Operand:
         regions = [region.source for region in self.block.reads]
         index = next(i for i, one in enumerate(regions) if one.same_as(load.source))
-        return Operand(index, load.source, dims[-1] == k)
+        return Operand(index, load.source, self._last(dims) in summed, tuple(dims))
 
     def _type(self, left: Any, right: Any) -> str:
         types = [str(one.source.dtype) for one in (left, right)]

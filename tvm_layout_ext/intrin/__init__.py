@@ -5,6 +5,7 @@ from __future__ import annotations
 from .fragments import operand_at, operand_place, sums_at, sums_place
 from .instructions import INSTRUCTIONS, Instruction, choose, instruction
 from .registry import (
+    capability_of,
     clear_name,
     fragment_index,
     load_name,
@@ -17,6 +18,7 @@ from .registry import (
 __all__ = [
     "INSTRUCTIONS",
     "Instruction",
+    "capability_of",
     "choose",
     "clear_name",
     "fragment_index",

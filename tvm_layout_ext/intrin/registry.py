@@ -19,6 +19,7 @@ from .instructions import INSTRUCTIONS, TILE, Instruction
 from .products import clear, multiply
 
 __all__ = [
+    "capability_of",
     "clear_name",
     "fragment_index",
     "load_name",
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 _PREFIX = "layout_ext."
+#: Lowest compute capabilities with these (PTX ISA, "ldmatrix" and "stmatrix", target notes).
+LDMATRIX, STMATRIX = (7, 5), (9, 0)
 _SCOPES = ("shared", "shared.dyn")
 #: 8 x 16-byte matrices along the rows and along K, by matrix and count.
 _REGISTERS = {
@@ -173,6 +176,20 @@ def fragment_index(name: str, indices: Sequence[Any]) -> tuple[Any, ...]:
     entry = _ENTRIES[name]
     rows, columns = entry.tile
     return (*before, i // rows, j // columns, *entry.place(i % rows, j % columns))
+
+
+def capability_of(name: str) -> tuple[int, int]:
+    """Lowest compute capability that has the instructions of an intrinsic.
+
+    Examples
+    --------
+    >>> capability_of("layout_ext.mma.m16n8k32.f32.e4m3"), capability_of("layout_ext.clear.int32")
+    ((8, 9), (7, 5))
+    """
+    short = name.removeprefix(_PREFIX)
+    if short.startswith("stmatrix."):
+        return STMATRIX
+    return INSTRUCTIONS[short].capability if short in INSTRUCTIONS else LDMATRIX
 
 
 def register(name: str) -> str:

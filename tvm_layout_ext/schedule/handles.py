@@ -7,8 +7,9 @@ from typing import Any
 from tvm import s_tir, tirx
 
 from ..errors import ScheduleError
+from ..target import target_arch
 
-__all__ = ["find_block", "find_loop"]
+__all__ = ["find_block", "find_loop", "own_arch"]
 
 #: What TVM raises for a handle of another type, of another schedule, or of nothing any more.
 _WRONG_HANDLE = (RuntimeError, TypeError, IndexError, AttributeError)
@@ -56,3 +57,9 @@ def find_loop(sch: Any, loop: Any, call: str) -> Any:
     if not isinstance(found, tirx.For):
         raise ScheduleError(f"{call} needs a loop, as get_loops gives, not {loop!r}.")
     return found
+
+
+def own_arch(sch: Any) -> str:
+    """Architecture that a schedule is for: :func:`.target_arch` of the function it works on."""
+    own = sch.func_working_on
+    return target_arch(None if own is None else sch.mod[own])

@@ -9,6 +9,7 @@ from ..analysis.contraction import Contraction, read_contraction
 from ..checks import whole_number
 from ..errors import ScheduleError
 from .handles import find_block
+from .merge_iterators import merge_iterators
 
 __all__ = ["SplitK", "split_k"]
 
@@ -25,8 +26,9 @@ class SplitK:
     sum : SBlockRV
         Adds the slices up, in their order; what was computed from the product reads it.
     copies : tuple of SBlockRV
-        Operands filled up with zeros to whole slices; none where K has whole slices. Inline them
-        once ``use_tensor_core`` has made its own copies.
+        Operands with their indices merged to one m, n and k, and filled up with zeros to whole
+        slices; none where there is no need. Inline them once ``use_tensor_core`` has made its own
+        copies.
     length : int
         Terms of a slice.
     """
@@ -82,20 +84,25 @@ def split_k(sch: Any, block: Any, slices: int, *, multiple: int = 1) -> SplitK:
     block = find_block(sch, block, "split_k")
     what = read_contraction(sch.get(block))
     _check_loops(sch, block, what)
-    parts = -(-what.extents[what.depth] // step)
+    terms = what.sizes[2]
+    parts = -(-terms // step)
     if count > parts:
         raise ScheduleError(
-            f"split_k cannot cut the {what.extents[what.depth]} terms of block "
+            f"split_k cannot cut the {terms} terms of block "
             f"{sch.get(block).name_hint} into {count} slices of multiples of {step}; "
             f"1 to {parts} are legal."
         )
     length = -(-parts // count) * step
-    copies = _filled(sch, block, what, count * length)
-    loop = sch.get_loops(block)[what.depth]
+    copies = merge_iterators(sch, block, what)
+    if copies:
+        what = read_contraction(sch.get(block))
+    copies += _filled(sch, block, what, count * length)
+    (depth,) = what.depth
+    loop = sch.get_loops(block)[depth]
     outer, _ = sch.split(loop, [count, length])
     partial = sch.rfactor(outer, 0)
     loops = list(sch.get_loops(partial))
-    slice_loop = loops.pop(what.depth)
+    slice_loop = loops.pop(depth)
     sch.reorder(slice_loop, *loops)
     return SplitK(partial, block, copies, length)
 
@@ -116,9 +123,9 @@ def _check_loops(sch: Any, block: Any, what: Contraction) -> None:
 
 def _filled(sch: Any, block: Any, what: Contraction, depth: int) -> tuple[Any, ...]:
     """Fill the operands up with zeros along K; the blocks that do so."""
-    if depth == what.extents[what.depth]:
+    if depth == what.sizes[2]:
         return ()
     multiples = [1] * len(what.extents)
-    multiples[what.depth] = depth
+    multiples[what.depth[0]] = depth
     sch.pad_einsum(block, multiples)
     return tuple(sch.get_producers(block))

@@ -12,13 +12,11 @@ from ..errors import ScheduleError
 from ..gpu.hardware import architecture
 from ..intrin import store_name
 from ..intrin.instructions import TILE
-from ..target import default_arch
+from ..intrin.registry import STMATRIX
 from ..transform.lower_tensor_core import TENSOR_CORE
+from .handles import own_arch
 
 __all__ = ["store_matrix"]
-
-#: Lowest compute capability with ``stmatrix`` (PTX ISA, "stmatrix", target notes).
-_CAPABILITY = (9, 0)
 
 
 def store_matrix(sch: Any, block: Any, *, arch: str | None = None) -> Any:
@@ -41,7 +39,8 @@ def store_matrix(sch: Any, block: Any, *, arch: str | None = None) -> Any:
     block : SBlockRV or str
         A copy from ``warp`` to shared memory, its last two loops over whole tiles of 16 x 16.
     arch : str, optional
-        Architecture that must have the instruction; the default target's if not given.
+        Architecture that must have the instruction; by default that of the function's target, of
+        the one around, or the default target's.
 
     Returns
     -------
@@ -55,8 +54,8 @@ def store_matrix(sch: Any, block: Any, *, arch: str | None = None) -> Any:
     """
     block = sch.get_sblock(block) if isinstance(block, str) else block
     name = str(sch.get(block).name_hint)
-    facts = architecture(arch or default_arch())
-    if facts.capability < _CAPABILITY:
+    facts = architecture(arch or own_arch(sch))
+    if facts.capability < STMATRIX:
         raise ScheduleError(
             f"stmatrix needs compute capability 9.0; {facts.name}, for which block {name} is "
             "scheduled, is older."

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
 from tvm.tirx import IndexMap
 
 from ..analysis.contraction import Contraction, Operand, read_contraction
@@ -20,9 +19,10 @@ from ..intrin import (
     multiply_name,
 )
 from ..intrin.instructions import TILE
-from ..target import default_arch
 from ..transform.lower_tensor_core import TENSOR_CORE
 from .checks import whole
+from .handles import own_arch
+from .merge_iterators import merge_iterators, merge_result, read_groups
 
 __all__ = ["TensorCore", "use_tensor_core"]
 
@@ -37,7 +37,7 @@ class TensorCore:
         Multiplies tiles of 16 x 16 x k; its loops are :attr:`batch`, :attr:`m`, :attr:`n`,
         :attr:`k`, the last three counting tiles.
     batch : tuple of LoopRV
-        One for each batch iterator.
+        One for each batch iterator, and for others of extent 1.
     m, n, k : LoopRV
         Loops over tiles.
     a, b : SBlockRV
@@ -99,7 +99,7 @@ def use_tensor_core(
         The schedule; this function is also its method ``use_tensor_core``.
     block : SBlockRV or str
         The sum, its loops not touched yet: ``C[b..., m, n] += A[b..., m, k] * B[b..., n, k]`` with
-        the indices of each buffer in any order.
+        the indices of each buffer in any order; m, n and k may be several iterators each.
     instruction : str
         Name of an instruction of ``tvm_layout_ext.intrin.INSTRUCTIONS``, or ``auto``.
     multiples : sequence of int, optional
@@ -109,7 +109,8 @@ def use_tensor_core(
     scope : str
         Where the operands are staged: ``shared.dyn`` or ``shared``.
     arch : str, optional
-        Architecture that must have the instruction; the default target's if not given.
+        Architecture that must have the instruction; by default that of the function's target, of
+        the one around, or the default target's.
 
     Returns
     -------
@@ -123,12 +124,15 @@ def use_tensor_core(
     """
     block = _find(sch, block)
     what = read_contraction(sch.get(block))
-    one = choose(instruction, what.operand, what.sums, architecture(arch or default_arch()))
+    one = choose(instruction, what.operand, what.sums, architecture(arch or own_arch(sch)))
     _check_loops(sch, block, what)
+    paddings = _paddings(what, one, multiples)
     if scope not in ("shared", "shared.dyn"):
         raise ScheduleError(f"scope is {scope!r}; operands are staged in shared or shared.dyn.")
-    paddings = _paddings(what, one, multiples)
-    return _Builder(sch, block, what, one, scope).build(paddings)
+    merged = merge_iterators(sch, block, what)
+    if merged:
+        what = read_contraction(sch.get(block))
+    return _Builder(sch, block, what, one, scope).build(paddings, merged)
 
 
 def _find(sch: Any, block: Any) -> Any:
@@ -157,7 +161,7 @@ def _check_loops(sch: Any, block: Any, what: Contraction) -> None:
 
 
 def _paddings(what: Contraction, one: Instruction, multiples: Sequence[int] | None) -> list[int]:
-    """Multiple of each iterator, in the order of the block."""
+    """Multiples of m, n and k."""
     wanted = one.shape if multiples is None else multiples
     if not isinstance(wanted, Sequence) or len(wanted) != 3:
         raise ScheduleError(f"multiples are {wanted!r}; three are legal, of m, n and k.")
@@ -167,23 +171,17 @@ def _paddings(what: Contraction, one: Instruction, multiples: Sequence[int] | No
             raise ScheduleError(
                 f"The multiple of {dim} is {value!r}; {one.name} needs multiples of {tile}."
             )
-    dims = zip((what.rows, what.columns, what.depth), wanted, one.shape, strict=True)
-    return _least_two({position: int(value) for position, value, _ in dims}, what, one)
+    return _least_two([int(value) for value in wanted], what, one)
 
 
-def _least_two(multiples: dict[int, int], what: Contraction, one: Instruction) -> list[int]:
+def _least_two(multiples: Sequence[int], what: Contraction, one: Instruction) -> list[int]:
     """Double what would be filled up to a single tile: TVM cannot move a copy of one tile.
 
     Its ``compute_at`` looks for the copy's iterators in the region that the copy fills, from
     which those of a single iteration are gone.
     """
-    found = []
-    tiles = dict(zip((what.rows, what.columns, what.depth), one.shape, strict=True))
-    for position, extent in enumerate(what.extents):
-        multiple = multiples.get(position, 1)
-        tile = tiles.get(position)
-        found.append(2 * multiple if tile and multiple == tile and extent <= tile else multiple)
-    return found
+    dims = zip(multiples, one.shape, what.sizes, strict=True)
+    return [2 * multiple if multiple == tile >= size else multiple for multiple, tile, size in dims]
 
 
 class _Builder:
@@ -198,7 +196,7 @@ class _Builder:
         self.one = one
         self.scope = scope
 
-    def build(self, paddings: Sequence[int]) -> TensorCore:
+    def build(self, paddings: Sequence[int], merged: Sequence[Any] = ()) -> TensorCore:
         sch, what = self.sch, self.what
         sch.reorder_block_iter_var(self.block, what.order)
         loops = sch.get_loops(self.block)
@@ -206,8 +204,10 @@ class _Builder:
         sides = (what.a, what.b)
         copies = [sch.reindex(self.block, ("read", side.index)) for side in sides]
         sch.reindex(self.block, ("write", 0))
-        if any(e % p for e, p in zip(what.extents, paddings, strict=True)):
-            copies = self._pad(copies, [paddings[position] for position in what.order])
+        for copy in merged:
+            sch.compute_inline(copy)
+        if any(size % multiple for size, multiple in zip(what.sizes, paddings, strict=True)):
+            copies = self._pad(copies, [*[1] * len(what.batch), *paddings])
         for copy, side in zip(copies, sides, strict=True):
             self._stage(copy, side)
         *batch, m, n, k, product = self._tile()
@@ -249,7 +249,7 @@ class _Builder:
     def _stage(self, copy: Any, side: Operand) -> None:
         """Copy to shared memory, neighbours in global memory staying neighbours."""
         if not side.k_major:
-            dims = len(self.what.batch) + 2
+            dims = len(self.sch.get(copy).iter_vars)
             dtype = str(self.sch.get(copy).iter_vars[0].var.ty.dtype)
             swapped = IndexMap.from_func(
                 lambda *i: (*i[:-2], i[-1], i[-2]), ndim=dims, index_dtype=dtype
@@ -290,11 +290,13 @@ class _Builder:
         sch = self.sch
         block = sch.cache_write(product, 0, "warp")
 
-        while len(consumers := sch.get_consumers(block)) == 1 and _is_elementwise(
+        while len(consumers := sch.get_consumers(block)) == 1 and read_groups(
             sch.get(consumers[0]), sch.get(block).writes[0].source
         ):
             sch.compute_inline(block)
             block = consumers[0]
+        sums = (one.source for one in sch.get(block).reads if one.source.scope() == "warp")
+        merge_result(sch, block, next(sums))
         return block
 
 
@@ -308,15 +310,3 @@ def _blocked(sch: Any, block: Any, tile: tuple[int, int]) -> Any:
     j_outer, j_inner = sch.split(j, [None, tile[1]])
     sch.reorder(i_outer, j_outer, i_inner, j_inner)
     return sch.blockize(i_inner)
-
-
-def _is_elementwise(block: Any, buffer: Any) -> bool:
-    """Whether a block reads each element of a buffer once, at iterators of its own."""
-    if any(one.iter_type != tirx.IterVar.DataPar for one in block.iter_vars):
-        return False
-    region = next(one for one in block.reads if one.source.same_as(buffer))
-    variables = [one.var for one in block.iter_vars]
-    starts = [one.min for one in region.region]
-    return all(int(one.extent) == 1 for one in region.region) and sorted(
-        next((i for i, v in enumerate(variables) if v.same_as(start)), -1) for start in starts
-    ) == list(range(len(variables)))

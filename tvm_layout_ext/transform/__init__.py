@@ -30,6 +30,7 @@ from .pack_bytes import PackBytes
 from .plan_sync import PlanSync
 from .prefetch_registers import PrefetchSharedToRegister
 from .rasterize_blocks import RasterizeBlocks
+from .rename_operands import RenameOperands
 from .reversed_indices import HideReversedIndices, ShowReversedIndices
 from .shift_vectors import ShiftVectors
 from .straighten_indices import StraightenIndices
@@ -65,6 +66,7 @@ __all__ = [
     "PlanSync",
     "PrefetchSharedToRegister",
     "RasterizeBlocks",
+    "RenameOperands",
     "SetLaunchBounds",
     "ShiftVectors",
     "ShowReversedIndices",

@@ -15,7 +15,9 @@ from .. import decisions
 from ..analysis.placement import iter_values
 from ..analysis.tir import substitute, thread_tag, uses
 from ..errors import ScheduleError
-from ..intrin import fragment_index, register
+from ..gpu.hardware import Architecture, architecture
+from ..intrin import capability_of, fragment_index, register
+from ..target import target_arch
 from .mark_annotated import ANNOTATION_PREFIX, MARK
 from .rebuild import block_with
 from .swizzle_shared import SWIZZLE
@@ -87,11 +89,12 @@ def _annotated(sch: Any, block: Any) -> list[Any]:
     return found
 
 
-def _lower(sch: Any, block: Any) -> None:
+def _lower(sch: Any, block: Any, gpu: Architecture) -> None:
     node = sch.get(block)
     name = str(node.name_hint)
     intrinsic, *clears = (str(one) for one in node.annotations[TENSOR_CORE])
     _check_threads(sch, block, name)
+    _check_gpu(node.annotations[TENSOR_CORE][0], name, gpu)
     sch.unannotate(block, TENSOR_CORE)
     _lift(sch, block)
     _lay_out(sch, block, intrinsic)
@@ -191,6 +194,16 @@ def _check_threads(sch: Any, block: Any, name: str) -> None:
             )
 
 
+def _check_gpu(intrinsic: str, name: str, gpu: Architecture) -> None:
+    """Raise ScheduleError if the program is lowered for a GPU that lacks the instruction."""
+    needed = capability_of(str(intrinsic))
+    if gpu.capability < needed:
+        raise ScheduleError(
+            f"Block {name} was scheduled for {intrinsic.removeprefix(ANNOTATION_PREFIX)}, which "
+            f"needs compute capability {needed[0]}.{needed[1]}; {gpu.name} is older."
+        )
+
+
 def _first_summed(sch: Any, block: Any) -> Any:
     """Outermost loop over a summed iterator, before which the sums are cleared."""
     iterators = sch.get(block).iter_vars
@@ -253,8 +266,9 @@ def _lower_tensor_core(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFu
     body = tvm_ffi.structural_map(func.body, [(SBlock, _in_order)], order="post")
     held = _narrowed(tvm.IRModule({"main": func.with_body(body)}))["main"]
     sch = s_tir.Schedule(tvm.IRModule({"main": held}), debug_mask="none")
+    gpu = architecture(target_arch(func))
     for block in _annotated(sch, sch.get_sblock("root")):
-        _lower(sch, block)
+        _lower(sch, block, gpu)
     return sch.mod["main"]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tvm
@@ -20,6 +20,7 @@ from .apply import as_module, fused
 from .archive import archive
 from .database import Database
 from .generic import operator_of
+from .off_tensor_cores import off_tensor_cores
 from .operator import Operator, Shape, known_operators
 from .ranking import best_first
 from .recognise import recognise
@@ -30,6 +31,8 @@ __all__ = ["ModuleResult", "ModuleTask", "module_tasks", "tune_module"]
 _log = logging.getLogger("tvm_layout_ext")
 #: Best trials of each task whose schedules go to the database.
 _ARCHIVED = 8
+#: Ready operators that multiply, but not on tensor cores.
+_ORDINARY = ("matmul",)
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class ModuleTask:
     shape : tuple of int
         Of the operator; ``()`` for one that was made for the function.
     dtype : str
+    off_tensor_cores : dict of str to str
+        Its products that are not put on tensor cores, by block, with the reason in one sentence.
     """
 
     name: str
@@ -57,6 +62,7 @@ class ModuleTask:
     operator: Operator
     shape: Shape
     dtype: str
+    off_tensor_cores: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,12 +79,15 @@ class ModuleResult:
         Functions that were not tuned, with the reason in one sentence.
     interrupted : bool
         Whether Ctrl-C ended it early.
+    off_tensor_cores : dict of str to str
+        Functions with a product that is not put on tensor cores, with the reason in one sentence.
     """
 
     log: str
     results: dict[str, Result] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     interrupted: bool = False
+    off_tensor_cores: dict[str, str] = field(default_factory=dict)
 
 
 def module_tasks(
@@ -98,9 +107,15 @@ def module_tasks(
     module = as_module(mod)
     tasks: list[ModuleTask] = []
     skipped: dict[str, str] = {}
-    for name, weight, one in _extracted(module, resolve(target)):
+    gpu = resolve(target)
+    for name, weight, one in _extracted(module, gpu):
         try:
-            tasks.append(ModuleTask(name, weight, one, *_operator(one["main"], name)))
+            with gpu:
+                found = _operator(one["main"], name)
+                off = found[0].off_tensor_cores
+                if found[0].name in _ORDINARY:
+                    off = off_tensor_cores(one["main"])
+            tasks.append(ModuleTask(name, weight, one, *found, off))
         except LayoutExtError as error:
             skipped[name] = str(error)
     return tasks, skipped
@@ -139,7 +154,8 @@ def tune_module(
     A function that is a ready operator is tuned as that. Any other gets a schedule that fits its
     blocks: products on tensor cores with what follows them, everything else coalesced. Functions
     that cannot be tuned (symbolic shapes, several outputs, a schedule of their own) are skipped,
-    with the reason. Tasks are tuned one after another, the most often called first.
+    with the reason; so are products told that are not put on tensor cores. Tasks are tuned one
+    after another, the most often called first.
 
     Parameters
     ----------
@@ -175,7 +191,7 @@ def tune_module(
         raise ScheduleError(f"No function of the module can be tuned. {reasons}")
     database = Database(log)
     database.prepare()
-    result = ModuleResult(str(log), skipped=skipped)
+    result = ModuleResult(str(log), skipped=skipped, off_tensor_cores=_told(tasks))
     if target is not None:
         options["target"] = resolve(target)
     for task in sorted(tasks, key=lambda one: -one.weight):
@@ -186,5 +202,15 @@ def tune_module(
         for record in best_first(found.trials)[:_ARCHIVED]:
             archive(database, found.task, record, workload=task.module)
         if found.interrupted:
-            return ModuleResult(result.log, result.results, skipped, interrupted=True)
+            return replace(result, interrupted=True)
     return result
+
+
+def _told(tasks: Sequence[ModuleTask]) -> dict[str, str]:
+    """Say which functions have a product that is not put on tensor cores, and why."""
+    found = {task.name: " ".join(task.off_tensor_cores.values()) for task in tasks}
+    found = {name: reason for name, reason in found.items() if reason}
+    for name, reason in found.items():
+        decisions.note("tune_module", name, f"Not put on tensor cores. {reason}", refused=True)
+        _log.warning("%s is not put on tensor cores: %s", name, reason)
+    return found

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,8 @@ class Operator:
         Whether a candidate is held against the GPU's limits once it is scheduled, as where
         ``check`` does not know them from the configuration; one that its schedule refuses by a
         ``LayoutExtError`` is then not legal, either.
+    off_tensor_cores : mapping of str to str
+        Products that are not put on tensor cores, by block, with the reason in one sentence.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Operator:
     function: Callable[[Shape, str], Any] | None = None
     fit: Callable[[Shape, str, Config, Architecture], Config] | None = None
     judged_late: bool = False
+    off_tensor_cores: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         # Spaces are judged once an operator, which must be a key for that; lists are none.
