@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm_ffi
 from hypothesis import given
 from hypothesis import strategies as st
 from tvm import s_tir
@@ -125,6 +126,25 @@ def test_rasterize_binds_its_loops_itself() -> None:
     sch.bind(i, "blockIdx.y")
     with pytest.raises(ScheduleError, match=r"already bound to blockIdx\.y"):
         sch.rasterize(i, j)
+
+
+def test_rasterize_of_what_cannot_be_bound_leaves_the_program_as_it_is() -> None:
+    a, k = te.placeholder((32, 32), "float32", "A"), te.reduce_axis((0, 32), "k")
+    total = te.compute((32,), lambda i: te.sum(a[i, k], axis=k), name="B")
+    sch = s_tir.Schedule(te.create_prim_func([a, total]))
+    i, inner = sch.get_loops(sch.get_sblock("B"))
+    before = sch.mod
+    with pytest.raises(ScheduleError, match="TensorIR refuses rasterize of loops i and k: The "):
+        sch.rasterize(i, inner, 2)
+    assert tvm_ffi.structural_equal(before, sch.mod)
+
+
+def test_rasterize_refuses_a_loop_around_another_block_index() -> None:
+    _, sch, (i, j) = tiled(4, 4)
+    outer, inner = sch.split(j, [2, None])
+    sch.bind(inner, "blockIdx.x")
+    with pytest.raises(ScheduleError, match="i and j_0 are not"):
+        sch.rasterize(i, outer)
 
 
 def test_rasterize_needs_two_loops_and_a_group_that_a_grid_may_have() -> None:

@@ -15,6 +15,7 @@ import tvm_layout_ext as tlx
 from tvm_layout_ext import cuda_target, te
 from tvm_layout_ext.analysis.vector_types import lacking, lanes_of_type
 from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.schedules import stencil
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.tune.cubin import CompileError, machine_code
 
@@ -193,3 +194,18 @@ def test_nothing_that_compiles_lacks_a_type_in_between(between: str, lanes: int)
             f"The kernel computes vectors of 16 {between}, and CUDA code has those of 2, 3, 4, 6 "
             "or 8."
         )
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80"])
+@pytest.mark.parametrize("dtype", FP8)
+def test_float8_may_only_be_moved_where_no_instruction_computes_with_it(
+    dtype: str, arch: str
+) -> None:
+    """TVM's conversion made 2**-7 of a zero, and cp.async filled what it keeps in 32 bits."""
+    config = stencil.OPERATOR.default_config() | {"tile_x": 64, "steps": 4, "stages": 2}
+    with cuda_target(arch):
+        sch = stencil.schedule(stencil.compute((40, 128), dtype), config)
+        sch.swizzle(sch.get_sblock("halo"), 0, "auto")
+    with pytest.raises(ScheduleError, match=rf"float8.* on {arch} FP8 may only be moved"):
+        tlx.lower(sch, target=cuda_target(arch))
+    tlx.lower(sch, target=cuda_target("sm_89"))

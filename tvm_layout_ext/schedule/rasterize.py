@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm_ffi
+from tvm import tirx
+
+from ..analysis.tir import thread_tag
 from ..errors import ScheduleError
 from ..transform.rasterize_blocks import RASTERIZE
 from .checks import whole
 from .handles import find_loop
+from .nests import legal
 
 __all__ = ["rasterize"]
 
@@ -43,7 +48,7 @@ def rasterize(sch: Any, rows: Any, columns: Any, group: int = 8) -> None:
     ------
     ScheduleError
         If ``group`` is below 1, above 65,535 or no int, or if ``rows`` and ``columns`` are not two
-        loops that nothing binds yet.
+        loops, one around the other, that may be bound and that nothing binds yet.
     """
     height = whole(group)
     if height is None or height < 1:
@@ -63,7 +68,27 @@ def rasterize(sch: Any, rows: Any, columns: Any, group: int = 8) -> None:
         raise ScheduleError(
             f"rasterize needs two loops; rows and columns are both {nests[0].loop_var.name}."
         )
+    names = f"{nests[0].loop_var.name} and {nests[1].loop_var.name}"
+    if not any(_inside(*pair) for pair in (nests, reversed(nests))):
+        raise ScheduleError(
+            f"rasterize needs two loops, one around the other, without a loop inside that is bound "
+            f"to blockIdx.x or blockIdx.y; {names} are not."
+        )
+    with legal(f"rasterize of loops {names}"):
+        _bind(sch.copy(), rows, columns)
     if height > 1:
         sch.annotate(rows, RASTERIZE, height)
+    _bind(sch, rows, columns)
+
+
+def _bind(sch: Any, rows: Any, columns: Any) -> None:
     sch.bind(rows, "blockIdx.y")
     sch.bind(columns, "blockIdx.x")
+
+
+def _inside(outer: Any, inner: Any) -> bool:
+    """Whether a loop is inside of another one, and no loop there is bound to the grid."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(outer.body, [(tirx.For, found.append)])
+    is_bound = any(thread_tag(loop) in ("blockIdx.x", "blockIdx.y") for loop in found)
+    return not is_bound and any(loop.loop_var.same_as(inner.loop_var) for loop in found)

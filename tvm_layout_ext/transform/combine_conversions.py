@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx
 
 from .. import decisions
-from .conversion_graph import Graph, Op, Value
+from .conversion_graph import Graph, Value
 from .conversion_hoist import hoist_above_extension, hoist_to_load, sink_below_narrowing
 from .conversion_read import read_graph
 from .conversion_rules import (
@@ -16,11 +16,10 @@ from .conversion_rules import (
     drop_repeated,
     drop_same,
     fold_chain,
+    fold_into_store,
     rematerialise,
     why_kept,
 )
-from .conversion_shared import drop_copy_of_copy, drop_round_trip
-from .conversion_staging import fold_into_staging
 from .conversion_write import write_graph
 from .fragment import collect_fragments
 from .mark_annotated import MARK
@@ -30,7 +29,7 @@ __all__ = ["CombineLayoutConversions"]
 _NAME = "CombineLayoutConversions"
 #: Rules for conversions, in the order of Triton's pass: what follows is tried on what is left.
 _PHASES: tuple[tuple[Callable[[Graph, Conversion], str], ...], ...] = (
-    (drop_same, fold_chain, drop_repeated, fold_into_staging),
+    (drop_same, fold_chain, drop_repeated, fold_into_store),
     (rematerialise,),
     (hoist_above_extension, hoist_to_load, sink_below_narrowing),
 )
@@ -46,22 +45,7 @@ def _combine(graph: Graph) -> bool:
 
 
 def _apply_one(graph: Graph) -> bool:
-    return (
-        _on_nests(graph, drop_copy_of_copy)
-        or _on_nests(graph, drop_round_trip)
-        or any(_on_conversions(graph, phase) for phase in _PHASES)
-    )
-
-
-def _on_nests(graph: Graph, rule: Callable[[Graph, Op], str]) -> bool:
-    """Apply a rule to the first nest that it fits."""
-    for op in list(graph.ops):
-        subject = str(op.nest.store.buffer.name)
-        text = rule(graph, op)
-        if text:
-            decisions.note(_NAME, subject, text)
-            return True
-    return False
+    return any(_on_conversions(graph, phase) for phase in _PHASES)
 
 
 def _on_conversions(graph: Graph, rules: tuple[Callable[[Graph, Conversion], str], ...]) -> bool:
@@ -119,16 +103,13 @@ def CombineLayoutConversions() -> Any:
     * What is converted is computed in the wanted layout instead, back to values that are there
       already, if that costs no more: a conversion counts 32 a byte (0 if it renames registers),
       arithmetic 1 or 8 a byte of its result, loads of fewer elements than threads and of shared
-      memory 8; see :mod:`.conversion_cost`. Larger loads of global memory are never repeated, and
-      those of plain shared rows only without more wavefronts; see :mod:`.conversion_banks`.
+      memory 8; see :mod:`.conversion_cost`. Larger loads of global memory are never repeated.
     * Of a cast to a wider type and of a broadcast the operand is converted; of a cast to a narrower
       type that follows, the result.
     * An operand of a tensor-core product is converted right behind its load, to be staged there
       once: what ``LowerFragment`` makes of it has no bank conflicts.
-    * A tile that is converted only to be stored in shared memory, for ``ldmatrix`` to load operands
-      of a tensor core say, is stored unconverted: one round trip, not two.
-    * A tile that the program itself takes through shared memory and back without leaving its warps
-      stays in registers, and a copy of a shared buffer in another one is left out.
+    * A tile that is converted to be stored in shared memory is stored unconverted: one round trip,
+      not two. As in Triton, shared tiles are taken to be swizzled: plain rows may meet conflicts.
 
     ::
 

@@ -150,15 +150,11 @@ class Graph:
         The fragments.
     ops : list of Op
         The nests, in program order.
-    dropped : list of Var
-        Shared buffers that are no longer used.
     """
 
     def __init__(self, values: list[Value], ops: list[Op]) -> None:
         self.values = values
         self.ops = ops
-        self.dropped: list[Any] = []
-        self._escaping: list[Any] = []
         self._names = {value.name for value in values}
 
     def of(self, buffer: Any) -> Value | None:
@@ -172,22 +168,6 @@ class Graph:
     def users(self, value: Value) -> list[Op]:
         """List the nests that load it, each once."""
         return [op for op in self.ops if any(read is value for read, _ in op.reads)]
-
-    def readers(self, buffer: Any) -> list[Op]:
-        """List the nests that load a buffer of any kind."""
-        return [
-            op for op in self.ops if any(one.source.same_as(buffer) for one in loads_in(op.stmt))
-        ]
-
-    def escapes(self, buffer: Any) -> bool:
-        """Whether something other than the nests touches a buffer."""
-        return any(buffer.same_as(other) for other in self._escaping)
-
-    def mark_escaping(self, buffers: list[Any]) -> None:
-        """Note buffers that something other than the nests touches."""
-        self._escaping = buffers
-        for value in self.values:
-            value.escapes = self.escapes(value.buffer)
 
     def definition(self, value: Value) -> Op | None:
         """Find the one nest that makes a value before all of its uses; None if there is none.
@@ -238,19 +218,14 @@ class Graph:
 
     def swap(self, op: Op, old: Value, new: Value) -> None:
         """Let a nest read another fragment in the place of one."""
-        reads = [(new if read is old else read, dims) for read, dims in op.reads]
-        self.swap_buffer(op, old.buffer, new.buffer)
-        op.reads = reads
-
-    def swap_buffer(self, op: Op, old: Any, new: Any) -> None:
-        """Let a nest load another buffer, of memory, in the place of one."""
-        op.stmt = buffer_swapped(op.stmt, old, new)
+        op.stmt = buffer_swapped(op.stmt, old.buffer, new.buffer)
         nest = read_nest(op.stmt)
         assert nest is not None  # only a buffer has changed
         op.nest = nest
         if op.tile is not None:
-            op.tile = replace(op.tile, store=buffer_swapped(op.tile.store, old, new))
-        op.reads = [pair for pair in op.reads if not pair[0].buffer.same_as(old)]
+            store = buffer_swapped(op.tile.store, old.buffer, new.buffer)
+            op.tile = replace(op.tile, store=store)
+        op.reads = [(new if read is old else read, dims) for read, dims in op.reads]
 
     def replace_uses(self, old: Value, new: Value) -> None:
         """Let all readers of one fragment read another."""

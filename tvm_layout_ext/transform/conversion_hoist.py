@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..layout import LinearLayout
-from .conversion_banks import crowding
 from .conversion_cost import arithmetic, convert_cost, is_expensive_load
 from .conversion_graph import Graph, Op, Value, copied, is_definition, memory_loads
 from .conversion_rules import Conversion, feeds_dot, take
@@ -64,8 +63,6 @@ def _hoisted_above(
     small = extension.reads[0][0]
     cost = found.cost(graph, one.op) + convert_cost(small.layout, layout, small.bits)
     if one.cost < cost or small in found.layouts:
-        return ""
-    if crowding(graph, found, one.op, one.source, one.wanted):
         return ""
     new = graph.new_value(small, layout, str(small.buffer.dtype))
     made = clone(graph, found, {small: new})

@@ -141,5 +141,7 @@ def read_graph(body: Any, fragments: Fragments) -> Graph:
     reader = _Reader(fragments)
     reader.read(body, (), False)
     graph = Graph(reader.values, reader.ops)
-    graph.mark_escaping(_escaping(body, reader.ops))
+    escaping = _escaping(body, reader.ops)
+    for value in graph.values:
+        value.escapes = any(value.buffer.same_as(buffer) for buffer in escaping)
     return graph

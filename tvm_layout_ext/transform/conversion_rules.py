@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..layout import DotOperandLayout, LinearLayout
-from .conversion_banks import crowding, reads_shared
 from .conversion_cost import convert_cost, moves_data
-from .conversion_graph import Graph, Op, Value, copied
+from .conversion_graph import Graph, Op, Value, copied, memory_loads
 from .conversion_slice import Slice, backward_slice, clone, source_layout
 from .fragment import distributed_layout
 
@@ -15,6 +16,7 @@ __all__ = [
     "drop_same",
     "feeds_dot",
     "fold_chain",
+    "fold_into_store",
     "rematerialise",
     "take",
     "why_kept",
@@ -100,6 +102,28 @@ def drop_repeated(graph: Graph, one: Conversion) -> str:
     return ""
 
 
+def fold_into_store(graph: Graph, one: Conversion) -> str:
+    """A conversion that is stored in shared memory: its source is, for memory takes any layout."""
+    made = graph.definition(one.source)
+    if not one.is_plain or made is None or graph.definition(one.target) is None:
+        return ""
+    stores = [op for op in graph.users(one.target) if _is_shared_store(op) and made.dominates(op)]
+    for op in stores:
+        graph.swap(op, one.target, one.source)
+    names = ", ".join(sorted({str(op.nest.store.buffer.name) for op in stores}))
+    return f"{names} takes {one.source.name} as it lies, without a conversion" if stores else ""
+
+
+def _is_shared_store(op: Op) -> bool:
+    """Whether a nest stores elements of one fragment to shared memory."""
+    is_read = op.tile is not None and len(op.reads) == 1 and op.reads[0][1] is not None
+    return is_read and _is_shared(op.nest.store.buffer)
+
+
+def _is_shared(buffer: Any) -> bool:
+    return str(buffer.scope()).startswith("shared")
+
+
 # Rematerialisation
 
 
@@ -120,10 +144,14 @@ def _recomputation(graph: Graph, one: Conversion) -> tuple[Slice, int]:
     if one.wanted == one.source.layout:
         return Slice(problem="nothing moves"), 0
     found = backward_slice(graph, one.source, one.wanted, one.op)
-    if one.op.in_pipeline and feeds_dot(one.target) and not reads_shared(graph, found):
+    if one.op.in_pipeline and feeds_dot(one.target) and not _reads_shared(graph, found):
         return Slice(problem="operands in a pipelined loop are converted by their loads"), 0
-    found.problem = found.problem or crowding(graph, found, one.op, one.source, one.wanted)
     return found, 0 if found.problem else found.cost(graph, one.op)
+
+
+def _reads_shared(graph: Graph, found: Slice) -> bool:
+    loads = [load for _, op in found.ordered(graph) for load in memory_loads(op)]
+    return any(_is_shared(load.source) for load in loads)
 
 
 def why_kept(graph: Graph, one: Conversion) -> str:

@@ -22,9 +22,7 @@ class _Writer:
     def __init__(self, graph: Graph, before: Graph) -> None:
         self.graph = graph
         self.values = {v.buffer.__chandle__(): v for v in graph.values}
-        self.gone = [
-            v.buffer for v in before.values if v.buffer.__chandle__() not in self.values
-        ] + graph.dropped
+        self.gone = [v.buffer for v in before.values if v.buffer.__chandle__() not in self.values]
         self.places = _places(graph, before)
 
     def body(self, body: Any) -> Any:
