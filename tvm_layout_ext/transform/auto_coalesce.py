@@ -234,9 +234,10 @@ def _start(
             schedule_copy(plain, block, nest, as_it_is(data), threads)
         else:
             schedule_direct(plain, block, nest, as_it_is(data), request.num_threads)
-    except RuntimeError:
+        return Start(tuple(count_traffic(read_nest(plain, block))), plain, block)
+    except (RuntimeError, ValueError):
+        # TVM raises the latter where offsets of idle lanes do not fit into 32 bits.
         return Start()
-    return Start(tuple(count_traffic(read_nest(plain, block))), plain, block)
 
 
 def _find_asking(func: Any) -> list[str]:
