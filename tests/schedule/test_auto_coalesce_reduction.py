@@ -348,7 +348,7 @@ def test_sums_of_squares_go_along_their_rows() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 1 << 25), (2, 1 << 24), (7, 1 << 23)])
-def test_rows_of_which_256_span_more_than_32_bits_are_cut_into_slabs(
+def test_rows_of_which_256_span_over_32_bits_are_cut_into_slabs(
     shape: tuple[int, int],
 ) -> None:
     a, k = te.placeholder(shape, "float32", "A"), te.reduce_axis((0, shape[1]), "k")
@@ -392,3 +392,13 @@ def test_a_fused_loop_that_was_split_with_a_rest_is_refused_of_a_reduction() -> 
     sch.fuse(*sch.split(sch.fuse(i, j), [None, 64]))
     with pytest.raises(tlx.ScheduleError, match="split no fused loop by what does not divide it"):
         sch.auto_coalesce("B")
+
+
+def test_vectors_of_a_row_of_several_dims_stay_in_one_of_them() -> None:
+    """A step of 34 lanes was 136 elements, no part of rows of 16: TVM found no length of a load."""
+    a = te.placeholder((17, 64, 16), "float32", "A")
+    k, m = te.reduce_axis((0, 17), "k"), te.reduce_axis((0, 16), "m")
+    sch = schedule_of(a, te.compute((64,), lambda i: te.sum(a[k, i, m], [k, m]), "B"))
+    assert "16 rows of 4 lanes, vectors of 4" in sch.auto_coalesce("B", num_threads=64).text
+    value = np.random.default_rng(0).integers(-8, 8, (17, 64, 16)).astype("float32")
+    np.testing.assert_array_equal(simulate(sch, value, None).outputs["B"], value.sum((0, 2)))

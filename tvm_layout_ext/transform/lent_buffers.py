@@ -64,7 +64,7 @@ class LentBuffers:
     after: tuple[Any, ...] = ()
 
     def give_back(self, sch: Any, block: Any) -> tuple[Any, Any]:
-        """Put buffers and nests back into a schedule of this program; return a new one and its block."""
+        """Put buffers and nests back into a schedule of it; return a new one and its block."""
         name = str(sch.get(block).name_hint)
         functions = {
             gv: self._whole(func) if gv.name_hint == self.func else func
