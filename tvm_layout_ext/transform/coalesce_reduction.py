@@ -28,7 +28,6 @@ from .coalesce_reduction_plan import (
     MAX_THREADS,
     Plan,
     batched_load,
-    divisor,
     loads_together,
     operand_loads,
     refs_of,
