@@ -294,3 +294,14 @@ def test_a_block_without_dims_is_refused_by_name() -> None:
     sch = s_tir.Schedule(te.create_prim_func([a, te.compute((), lambda: a() + 1.0, "B")]))
     with pytest.raises(ScheduleError, match="Block B has no loop of its own"):
         sch.auto_coalesce("B")
+
+
+def test_a_block_inside_a_block_whose_loop_is_bound_is_refused() -> None:
+    a = te.placeholder((24, 17), "float32", "A")
+    b = te.compute((24, 17), lambda i, j: a[i, j] * 2, "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    i, j = sch.get_loops("B")
+    sch.blockize(j)
+    sch.bind(i, "threadIdx.x")
+    with pytest.raises(ScheduleError, match="inside block B_o, whose loop i is already bound"):
+        sch.auto_coalesce("B")

@@ -17,6 +17,10 @@ from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 
 
+def schedule_of(*tensors: Any) -> s_tir.Schedule:
+    return s_tir.Schedule(te.create_prim_func(tensors))
+
+
 def reduced(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, Report]:
     """Sum over some axes in single precision; also what NumPy makes of it."""
     a = te.placeholder(shape, "float16", "A")
@@ -48,6 +52,10 @@ def reduced(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[np.ndarray, 
         ((4, 64, 32), (1,)),
         ((4, 64, 32), (0, 2)),
         ((5, 6, 7, 64), (1, 2)),
+        ((16, 1, 63, 13), (1, 2)),
+        ((1, 1024, 256), (0, 1)),
+        ((1, 7, 96, 1), (1, 2)),
+        ((1, 1 << 22), (1,)),
     ],
 )
 def test_sums_are_numpys(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
@@ -337,3 +345,60 @@ def test_sums_of_squares_go_along_their_rows() -> None:
     b = te.compute((300,), lambda i: te.sum(a[i, k] * a[i, k], axis=k), "B")
     sch = s_tir.Schedule(te.create_prim_func([a, b]))
     assert "reduction along the rows" in sch.auto_coalesce("B").text
+
+
+@pytest.mark.parametrize("shape", [(1, 1 << 25), (2, 1 << 24), (7, 1 << 23)])
+def test_rows_of_which_256_span_over_32_bits_are_cut_into_slabs(
+    shape: tuple[int, int],
+) -> None:
+    a, k = te.placeholder(shape, "float32", "A"), te.reduce_axis((0, shape[1]), "k")
+    b = te.compute(shape[:1], lambda i: te.sum(a[i, k], k), "B")
+    assert "in slabs" in re.sub(r"\d+ slabs", "slabs", schedule_of(a, b).auto_coalesce("B").text)
+
+
+def test_rows_are_summed_one_element_a_lane() -> None:
+    """A loop of one iteration inside of the lanes' ended TVM's LowerCrossThreadReduction."""
+    a, k = te.placeholder((8, 4096), "bool", "A"), te.reduce_axis((0, 4096), "k")
+    sch = schedule_of(a, te.compute((8,), lambda i: te.sum(a[i, k].astype("int32"), k), "B"))
+    assert "along the rows" in sch.auto_coalesce("B").text
+    value = np.random.default_rng(0).random((8, 4096)) < 0.5
+    np.testing.assert_array_equal(simulate(sch, value, None).outputs["B"], value.sum(1))
+
+
+def test_a_reduction_whose_formula_compares_its_iterators_is_mapped() -> None:
+    a, k = te.placeholder((64, 256), "float32", "A"), te.reduce_axis((0, 256), "k")
+
+    def until(i: Any, j: Any) -> Any:
+        return te.sum(tirx.if_then_else(k <= j, a[i, k], tirx.const(0, "float32")), k)
+
+    sch = schedule_of(a, te.compute((64, 256), until, "B"))
+    assert sch.auto_coalesce("B").path == "reduction"
+    value = np.random.default_rng(0).integers(-8, 8, (64, 256)).astype("float32")
+    np.testing.assert_array_equal(simulate(sch, value, None).outputs["B"], value.cumsum(1))
+
+
+def test_a_loop_of_both_results_and_their_sums_is_refused() -> None:
+    a, k = te.placeholder((16, 32), "float32", "A"), te.reduce_axis((0, 32), "k")
+    sch = schedule_of(a, te.compute((16,), lambda i: te.sum(a[i, k], k), "B"))
+    sch.fuse(*sch.get_loops("B"))
+    with pytest.raises(tlx.ScheduleError, match="i_k_fused of block B stands behind axes of its"):
+        sch.auto_coalesce("B")
+
+
+def test_a_fused_loop_that_was_split_with_a_rest_is_refused_of_a_reduction() -> None:
+    a, k = te.placeholder((1001, 33), "float32", "A"), te.reduce_axis((0, 2), "k")
+    sch = schedule_of(a, te.compute((1000, 33), lambda i, j: te.max(a[i + k, j], k), "B"))
+    i, j, _ = sch.get_loops("B")
+    sch.fuse(*sch.split(sch.fuse(i, j), [None, 64]))
+    with pytest.raises(tlx.ScheduleError, match="split no fused loop by what does not divide it"):
+        sch.auto_coalesce("B")
+
+
+def test_vectors_of_a_row_of_several_dims_stay_in_one_of_them() -> None:
+    """A step of 34 lanes was 136 elements, no part of rows of 16: TVM found no length of a load."""
+    a = te.placeholder((17, 64, 16), "float32", "A")
+    k, m = te.reduce_axis((0, 17), "k"), te.reduce_axis((0, 16), "m")
+    sch = schedule_of(a, te.compute((64,), lambda i: te.sum(a[k, i, m], [k, m]), "B"))
+    assert "16 rows of 4 lanes, vectors of 4" in sch.auto_coalesce("B", num_threads=64).text
+    value = np.random.default_rng(0).integers(-8, 8, (17, 64, 16)).astype("float32")
+    np.testing.assert_array_equal(simulate(sch, value, None).outputs["B"], value.sum((0, 2)))

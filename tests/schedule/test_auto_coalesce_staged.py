@@ -167,3 +167,14 @@ def test_a_tile_of_one_dim_was_an_index_error(shape: tuple[int, int]) -> None:
     report = simulate(sch.mod, data, out)
     np.testing.assert_array_equal(report.outputs["B"], np.broadcast_to(data + data * 2, shape))
     assert report.hazards == []
+
+
+def test_rows_that_load_and_store_both_run_along_are_not_patched_across() -> None:
+    """Walks that counted the one dim twice were no layout of the tile: an error of the algebra."""
+    a = te.placeholder((5, 512, 2), "int64", "A")
+    b = te.compute((512, 5, 2), lambda i, j, q: a[j, i, q], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch.auto_coalesce("B", num_threads=64)
+    value = np.arange(5 * 512 * 2).reshape(5, 512, 2)
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["B"], value.transpose(1, 0, 2))

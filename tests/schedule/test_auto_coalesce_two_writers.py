@@ -228,3 +228,13 @@ def test_column_sums_stay_before_their_scaling_in_place() -> None:
     a = numbers(64, 1024)
     report = run(column_sums_scaled, {"sum": "reduction", "scale": "direct"}, a)
     np.testing.assert_array_equal(report.outputs["B"], 2 * a.sum(0))
+
+
+def test_a_block_with_loops_in_another_order_is_staged_beside_another_writer() -> None:
+    sch = s_tir.Schedule(turned_then_updated)
+    sch.reorder(*reversed(sch.get_loops("turned")))
+    assert sch.auto_coalesce("turned", stage="shared").path == "staged"
+    sch.auto_coalesce("update")
+    a, c = numbers(64, 128), numbers(128, 64)
+    report = simulate(sch, a, c, None)
+    np.testing.assert_array_equal(report.outputs["B"], np.maximum(a.T, c))

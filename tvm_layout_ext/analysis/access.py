@@ -53,6 +53,8 @@ class Loop:
         Some reduction iterator of the block depends on it.
     is_perfect : bool
         Nothing but the block is in it.
+    is_data : bool
+        Some iterator that is none of a reduction depends on it.
     """
 
     var: Any
@@ -60,6 +62,7 @@ class Loop:
     kind: str
     is_reduction: bool
     is_perfect: bool
+    is_data: bool
 
     @property
     def size(self) -> int | None:
@@ -273,9 +276,8 @@ def read_nest(sch: Any, block: Any) -> Nest:
     stmt = sch.get(block)
     refs = [sch.get(loop) for loop in sch.get_loops(block)]
     realize = find_realize(sch, stmt, refs)
-    reductions = _reduction_values(stmt, realize)
-    loops = tuple(_loop(ref, reductions) for ref in refs)
-    pairs = zip(stmt.iter_vars, realize.iter_values, strict=True)
+    pairs = list(zip(stmt.iter_vars, realize.iter_values, strict=True))
+    loops = tuple(_loop(ref, pairs) for ref in refs)
     values = {it.var: value for it, value in pairs}
     assumptions = _assumptions(sch, block)
     facts: dict[str, Any] = {
@@ -343,17 +345,11 @@ def find_realize(sch: Any, block: Any, loops: Sequence[Any]) -> Any:
     return found[0]
 
 
-def _reduction_values(block: Any, realize: Any) -> list[Any]:
-    return [
-        value
-        for it, value in zip(block.iter_vars, realize.iter_values, strict=True)
-        if it.iter_type == IterVar.CommReduce
-    ]
-
-
-def _loop(ref: Any, reductions: list[Any]) -> Loop:
-    uses = (depends_on(value, ref.loop_var) for value in reductions)
-    return Loop(ref.loop_var, ref.extent, loop_kind(ref), any(uses), _holds_one(ref))
+def _loop(ref: Any, pairs: Sequence[tuple[Any, Any]]) -> Loop:
+    own = [it for it, value in pairs if depends_on(value, ref.loop_var)]
+    sums = [it for it in own if it.iter_type == IterVar.CommReduce]
+    is_data = len(sums) < len(own)
+    return Loop(ref.loop_var, ref.extent, loop_kind(ref), bool(sums), _holds_one(ref), is_data)
 
 
 def loop_kind(ref: Any) -> str:

@@ -187,6 +187,8 @@ def box_walk(tile: Sequence[int], order: Sequence[int], vector: int) -> Walk:
 def patch_walks(tile: Sequence[int], load_inner: int, vector: int, size: int) -> Iterator[Walk]:
     """List walks along the store whose warps go on along the load, in ever wider patches.
 
+    There are none where both run along one dim.
+
     Parameters
     ----------
     tile : sequence of int
@@ -204,6 +206,8 @@ def patch_walks(tile: Sequence[int], load_inner: int, vector: int, size: int) ->
     [((1, 16), (0, 2), (0, 17)), ((1, 8), (0, 4), (1, 2), (0, 9))]
     """
     last = len(tile) - 1
+    if load_inner == last:
+        return
     unit = [1] * len(tile)
     unit[last] = vector
     total = tile[last] // vector

@@ -136,7 +136,8 @@ def auto_coalesce(
 
     One loop that stands behind several iterators, as ``fuse`` leaves it, is mapped as it is, unless
     a load is to be staged: then the block is only marked, as above, and the pass gives it a loop
-    for each iterator, where these are the digits of the loop's number.
+    for each iterator, where these are the digits of the loop's number. Of a reduction such a loop
+    may stand behind results alone, and without a guard.
 
     Loads and stores of a direct mapping are equally wide. Where the rows of a copy, cast, pad or
     slice begin at another place inside a vector than those that they come from (a pad or a slice by

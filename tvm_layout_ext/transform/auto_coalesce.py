@@ -133,6 +133,20 @@ def _a_dim_a_loop(sch: Any, block: Any, nest: Nest, request: Request) -> list[Wa
     """List the ways that a block has once each of its loops is a dim, if they are not yet."""
     if nest.is_guarded or any(loop.is_reduction or loop.size is None for loop in nest.loops):
         return []
+    ways = _ways_by_dims(sch, block, request)
+    try:
+        lent = lend_for_writers(sch, nest) if ways else None
+    except ScheduleError as error:
+        staged = [_impossible("staged", str(error).rstrip("."))]
+    else:
+        if lent is None:
+            return ways
+        found = _ways_by_dims(lent.sch, lent.block, request)
+        staged = [replace(way, lent=lent) for way in found if way.path == "staged"]
+    return [way for way in ways if way.path != "staged"] + staged
+
+
+def _ways_by_dims(sch: Any, block: Any, request: Request) -> list[Way]:
     trial = sch.copy()
     try:
         if not a_loop_a_dim(trial, block):
@@ -234,9 +248,10 @@ def _start(
             schedule_copy(plain, block, nest, as_it_is(data), threads)
         else:
             schedule_direct(plain, block, nest, as_it_is(data), request.num_threads)
-    except RuntimeError:
+        return Start(tuple(count_traffic(read_nest(plain, block))), plain, block)
+    except (RuntimeError, ValueError):
+        # TVM raises the latter where offsets of idle lanes do not fit into 32 bits.
         return Start()
-    return Start(tuple(count_traffic(read_nest(plain, block))), plain, block)
 
 
 def _find_asking(func: Any) -> list[str]:

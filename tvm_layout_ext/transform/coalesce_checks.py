@@ -8,7 +8,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import s_tir, tirx
 
 from .._compat import CHOICE, LIKELY
 from ..analysis.access import Access, Loop, Nest, loop_kind
@@ -33,7 +33,7 @@ _FREE_AXES = (tirx.IterVar.DataPar, tirx.IterVar.CommReduce)
 
 
 def check_place(sch: Any, block: Any) -> None:
-    """Refuse the block around all others of a function, which is one, too, where it has no others.
+    """Refuse a function's outermost block, and one inside a block whose loops are bound.
 
     Raises
     ------
@@ -44,6 +44,17 @@ def check_place(sch: Any, block: Any) -> None:
             f"Block {sch.get(block).name_hint} is the outermost of its function, around which no "
             f"loop stands; {NAME} needs a block in loops."
         )
+    outer = sch.get_sref(block).parent
+    while not isinstance(outer.stmt, s_tir.SBlock):
+        outer = outer.parent
+    around = outer.stmt
+    while (outer := outer.parent) is not None:
+        if isinstance(outer.stmt, tirx.For) and "Idx" in (kind := loop_kind(outer.stmt)):
+            raise ScheduleError(
+                f"Block {sch.get(block).name_hint} is inside block {around.name_hint}, whose loop "
+                f"{outer.stmt.loop_var.name} is already bound to {kind}; {NAME} needs loops that "
+                "are not bound yet."
+            )
 
 
 def check(nest: Nest) -> None:
@@ -58,6 +69,7 @@ def check(nest: Nest) -> None:
     name = nest.block.name_hint
     _check_body(nest.block)
     _check_axes(nest.block)
+    _check_sums(nest)
     empty = [loop for loop in nest.loops if loop.size == 0]
     if empty:
         raise ScheduleError(
@@ -92,6 +104,17 @@ def _check_axes(block: Any) -> None:
                 f"Axis {axis.var.name} of block {block.name_hint} is neither spatial nor one of a "
                 f"reduction, so its iterations keep their order; {NAME} maps no such block."
             )
+
+
+def _check_sums(nest: Nest) -> None:
+    """Refuse a reduction of which a loop is both results and what one of them sums."""
+    mixed = [loop for loop in nest.loops if loop.is_reduction and loop.is_data]
+    if mixed:
+        raise ScheduleError(
+            f"Loop {mixed[0].var.name} of block {nest.block.name_hint} stands behind axes of its "
+            f"results and of its reduction, so threads that share it out would add up several "
+            f"results; {NAME} needs loops of their own for both."
+        )
 
 
 def _check_reach(access: Access, block: str) -> None:

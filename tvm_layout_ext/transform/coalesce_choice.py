@@ -340,7 +340,7 @@ def _try(
             if after is None:
                 parts = (read_nest(trial, part) for part in touching)
                 after = tuple(t for part in parts for t in served_traffic(part, iterations))
-        except (RuntimeError, IndexError, ScheduleError) as error:
+        except (RuntimeError, IndexError, ValueError) as error:
             refusals.append(f"{way.path} is not possible: {_first_line(error)}")
             continue
         was = (way.before if parted else None) or before

@@ -9,7 +9,7 @@ leaves them). One loop behind several iterators (``vi, vj = i // 96, i % 96``) i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -18,7 +18,7 @@ from tvm import tirx
 
 from ..analysis.access import find_realize
 
-__all__ = ["a_loop_a_dim"]
+__all__ = ["a_loop_a_dim", "is_straight", "transform_iterators"]
 
 
 def a_loop_a_dim(sch: Any, block: Any) -> bool:
@@ -47,7 +47,7 @@ def a_loop_a_dim(sch: Any, block: Any) -> bool:
     """
     changed = _one_loop_each(sch, block)
     changed |= _take_indices_apart(sch, block)
-    return changed and _is_straight(sch, block)
+    return changed and is_straight(sch, block)
 
 
 def _values(sch: Any, block: Any) -> list[Any]:
@@ -56,7 +56,8 @@ def _values(sch: Any, block: Any) -> list[Any]:
     return list(find_realize(sch, sch.get(block), refs).iter_values)
 
 
-def _is_straight(sch: Any, block: Any) -> bool:
+def is_straight(sch: Any, block: Any) -> bool:
+    """Whether the loops of a block are its iterators, in their order."""
     loops = [sch.get(loop).loop_var for loop in sch.get_loops(block)]
     values = _values(sch, block)
     return len(loops) == len(values) and all(
@@ -66,7 +67,7 @@ def _is_straight(sch: Any, block: Any) -> bool:
 
 def _one_loop_each(sch: Any, block: Any) -> bool:
     """Bind each iterator to one loop, in their order."""
-    if _is_straight(sch, block):
+    if is_straight(sch, block):
         return False
     groups = [
         [loop for loop in sch.get_loops(block) if _uses(value, sch.get(loop).loop_var)]
@@ -89,7 +90,7 @@ def _take_indices_apart(sch: Any, block: Any) -> bool:
     """Make several iterators of one whose quotients and remainders are the indices."""
     stmt = sch.get(block)
     parts = [_factors(stmt, axis) for axis in stmt.iter_vars]
-    if all(len(sizes) == 1 for sizes in parts) or not _is_straight(sch, block):
+    if all(len(sizes) == 1 for sizes in parts) or not is_straight(sch, block):
         return False
 
     def index_map(*iters: Any) -> list[Any]:
@@ -101,12 +102,20 @@ def _take_indices_apart(sch: Any, block: Any) -> bool:
             ]
         return found
 
-    wide = any(str(axis.var.ty) == "int64" for axis in stmt.iter_vars)
-    dtype = "int64" if wide else "int32"
-    sch.transform_block_layout(
-        block, tirx.IndexMap.from_func(index_map, ndim=len(parts), index_dtype=dtype)
-    )
+    transform_iterators(sch, block, index_map)
     return True
+
+
+def transform_iterators(sch: Any, block: Any, index_map: Callable[..., list[Any]]) -> None:
+    """Put other iterators, and their loops, in the place of a block's, by an index map of these.
+
+    The map is of their own type: of another, TVM 0.27 cannot simplify conditions on them.
+    """
+    axes = sch.get(block).iter_vars
+    wide = any(str(axis.var.ty) == "int64" for axis in axes)
+    dtype = "int64" if wide else "int32"
+    mapped = tirx.IndexMap.from_func(index_map, ndim=len(axes), index_dtype=dtype)
+    sch.transform_block_layout(block, mapped)
 
 
 def _factors(stmt: Any, axis: Any) -> Sequence[int]:

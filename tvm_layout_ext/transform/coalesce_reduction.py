@@ -16,17 +16,18 @@ from tvm import tirx
 
 from ..analysis.access import Nest, read_nest
 from ..analysis.evaluate import stand_in
+from ..analysis.tir import is_number
 from ..errors import ScheduleError
 from ..gpu.hardware import WARP_SIZE
 from .coalesce_columns import a_column_each, along_columns
 from .coalesce_direct import DEFAULT_THREADS, fuse
+from .coalesce_loops import is_straight, transform_iterators
 from .coalesce_reduction_plan import (
     ENOUGH_BLOCKS,
     ENOUGH_THREADS,
     MAX_THREADS,
     Plan,
     batched_load,
-    divisor,
     loads_together,
     operand_loads,
     refs_of,
@@ -34,6 +35,7 @@ from .coalesce_reduction_plan import (
     total,
 )
 from .coalesce_slabs import choose_slabs, cut
+from .fused_loops import is_behind_several
 
 __all__ = ["schedule_a_result_each", "schedule_reduction"]
 
@@ -66,6 +68,8 @@ def schedule_reduction(
     tuple
         What was chosen, for the report, and the blocks that now access global memory.
     """
+    _check_guard(sch, block, nest)
+    nest = _without_units(sch, block, nest, Plan.of(nest, vector_bytes))
     plan = Plan.of(nest, vector_bytes)
     slabs = choose_slabs(plan.load, plan.data, plan.reduced, along=plan.along)
     # Rows of several dims are one loop of a slab, but several iterators, which columns want as one.
@@ -85,6 +89,33 @@ def schedule_reduction(
     return f"{texts[0]}, in {slabs} slabs that a second kernel adds up", caches[:1]
 
 
+def _check_guard(sch: Any, block: Any, nest: Nest) -> None:
+    """Refuse a guard over fused loops, which TVM 0.27 loses where results leave their registers."""
+    fused = is_behind_several(sch, block, nest)
+    if nest.is_guarded and fused is not None:
+        raise ScheduleError(
+            f"loop {fused} stands behind several iterators of {nest.block.name_hint}, which runs "
+            f"only where {nest.predicate} holds; split no fused loop by what does not divide it"
+        )
+
+
+def _without_units(sch: Any, block: Any, nest: Nest, plan: Plan) -> Nest:
+    """Drop axes of extent 1, which TVM's primitives take for no loops; read the block again.
+
+    Column sums keep those of the result, whose dims are those of their partial sums.
+    """
+    units = [loop.size == 1 and (loop.is_reduction or plan.along) for loop in nest.loops]
+    sums = any(loop.size != 1 for loop in plan.reduced)
+    if not (sums and any(units) and is_straight(sch, block)):
+        return nest
+
+    def index_map(*iters: Any) -> list[Any]:
+        return [value for value, unit in zip(iters, units, strict=True) if not unit]
+
+    transform_iterators(sch, block, index_map)
+    return read_nest(sch, block)
+
+
 def schedule_a_result_each(
     sch: Any, block: Any, nest: Nest, num_threads: int | None, vector_bytes: int
 ) -> tuple[str, list[Any]]:
@@ -94,6 +125,7 @@ def schedule_a_result_each(
     Neighbouring lanes take neighbours of the loops as they stand: a product's main load, which does
     not know its columns, would have them go down its rows.
     """
+    _check_guard(sch, block, nest)
     data = [loop for loop in nest.loops if not loop.is_reduction]
     if not data:
         raise ScheduleError("there is one result, which one thread alone would sum")
@@ -114,10 +146,14 @@ def _one_kernel(
 def _may_factor(nest: Nest, plan: Plan) -> bool:
     """Whether partial sums may become an array: ``rfactor`` of TVM 0.27 loses a block's guard.
 
-    Every dim of that array is one loop besides, which it is not once a loop was split.
+    Every dim of that array is one loop besides, which it is not once a loop was split, and the
+    reduction one iterator, which it is not where another of extent 1 was fused into it.
     """
     dims = len(nest.block.writes[0].source.shape)
-    return not nest.is_guarded and len(plan.data) == dims and plan.is_plain
+    sums = [axis for axis in nest.block.iter_vars if axis.iter_type == tirx.IterVar.CommReduce]
+    units = [axis for axis in sums if is_number(axis.dom.extent, 1)]
+    is_one = len(sums) == 1 or not units
+    return not nest.is_guarded and len(plan.data) == dims and plan.is_plain and is_one
 
 
 def _along_rows(
@@ -133,13 +169,13 @@ def _along_rows(
     rows, groups = total(plan.data), -(-total(plan.reduced) // plan.vector)
     lanes = _row_lanes(rows, groups, num_threads or MAX_THREADS)
     if len(plan.reduced) > 1:
-        lanes = divisor(groups, lanes)
+        lanes = _lanes_of_dims(plan, groups, lanes)
     rows_at_once = max(1, (num_threads or _row_threads(rows * lanes)) // lanes)
     if rows == 1 and num_threads is None:
         # A loop of one iteration has no guard: all rows of threads would load the one there is.
         rows_at_once = 1
     batched = plan.is_plain and plan.is_inside and not plan.has_factors
-    batched = batched and _shares_out(nest, plan, lanes)
+    batched = batched and is_straight(sch, block) and _shares_out(nest, plan, lanes)
     split = _split_iterators if batched else _split_loops
     outer, (steps, step, lane, part) = split(sch, block, nest, plan, lanes)
     row = fuse(sch, outer) if outer else sch.add_unit_loop(steps)
@@ -186,16 +222,32 @@ def _row_lanes(rows: int, groups: int, most: int) -> int:
     return lanes
 
 
+def _lanes_of_dims(plan: Plan, groups: int, most: int) -> int:
+    """Find the most threads of a row of several dims whose vectors TVM sees to stay in one of them.
+
+    It finds the bounds of a load where a step over the lanes is a part of each inner dim, or whole
+    ones; of steps of 136 over rows of 16, say, the vector has none, and is not lowered.
+    """
+    sizes = [stand_in(loop.extent) for loop in plan.reduced[1:]]
+    spans = [prod(sizes[i:]) for i in range(len(sizes))]
+
+    def is_seen(lanes: int) -> bool:
+        step = lanes * plan.vector
+        return lanes == groups or all(step % span == 0 or span % step == 0 for span in spans)
+
+    whole = [lanes for lanes in range(1, min(most, groups) + 1) if groups % lanes == 0]
+    return max(lanes for lanes in whole if plan.vector == 1 or lanes == 1 or is_seen(lanes))
+
+
 def _shares_out(nest: Nest, plan: Plan, lanes: int) -> bool:
     """Whether a thread has loads to batch, and vectors share a row out without a rest.
 
-    The loops must be the block's iterators, as they are before anything is split.
+    The loops are the block's iterators, as they are before anything is split.
     """
     if len(plan.reduced) > 1 or any(loop.size is None for loop in nest.loops):
         return False
     steps, rest = divmod(total(plan.reduced), lanes * plan.vector)
-    bound = len(nest.loops) == len(nest.block.iter_vars) and not nest.is_guarded
-    return bound and not rest and loads_together(steps) > 1
+    return not nest.is_guarded and not rest and loads_together(steps) > 1
 
 
 def _split_loops(
@@ -214,26 +266,28 @@ def _split_iterators(
 ) -> tuple[list[Any], list[Any]]:
     """Do the same to the block's iterator along a row, so that loads can go before the sums.
 
-    Where there is one step, the loop over the lanes is its loop: TVM's LowerCrossThreadReduction
-    takes no loop of one iteration between those of a reduction.
+    Where there is one step, the loop over the lanes is its loop, and so it is that of a vector of
+    one element: TVM's LowerCrossThreadReduction takes no loop of one iteration between, or inside
+    of, those of a reduction.
     """
     steps = total(plan.reduced) // (lanes * plan.vector)
     together = loads_together(steps)
-    sizes = [*[steps // together] * (steps > together), together, lanes, plan.vector]
+    sizes = [*[steps // together] * (steps > together), together, lanes]
+    sizes += [plan.vector] * (plan.vector > 1)
     at = next(i for i, loop in enumerate(nest.loops) if loop is plan.reduced[0])
 
     def index_map(*iters: Any) -> list[Any]:
         parts = [iters[at] // prod(sizes[i + 1 :]) % sizes[i] for i in range(len(sizes))]
         return [*iters[:at], *parts, *iters[at + 1 :]]
 
-    count = len(nest.loops)
-    sch.transform_block_layout(block, tirx.IndexMap.from_func(index_map, ndim=count))
+    transform_iterators(sch, block, index_map)
     loops = sch.get_loops(block)
     parts = loops[at : at + len(sizes)]
     data = [loop for i, loop in enumerate(loops) if not at <= i < at + len(sizes)]
     places = {id(loop): i - (i > at) for i, loop in enumerate(nest.loops)}
-    steps_loop = parts[0] if steps > together else parts[-2]
-    return [data[places[id(loop)]] for loop in plan.data], [steps_loop, *parts[-3:]]
+    *outer, step, lane = parts[:-1] if plan.vector > 1 else parts
+    own = [outer[0] if outer else lane, step, lane, parts[-1]]
+    return [data[places[id(loop)]] for loop in plan.data], own
 
 
 def _row_threads(threads: int) -> int:
