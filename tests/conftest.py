@@ -42,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "matrix: one case of a large matrix; sampled by default")
     sampling.whole = config.getoption("--whole")
+    sampling.seed = config.getoption("--matrix-seed")
     inspect.getouterframes = frames.outer_frames
     profile = hypothesis.settings(deadline=None, derandomize=not sampling.whole, print_blob=True)
     hypothesis.settings.register_profile(

@@ -24,7 +24,7 @@ _REFUSED = {
 def some(number: int) -> list[str]:
     """Names of so many programs, of all in a whole run."""
     names = sorted(programs())
-    return names if sampling.whole else random.Random(sampling.SEED).sample(names, number)
+    return names if sampling.whole else random.Random(sampling.seed).sample(names, number)
 
 
 def compilable(number: int) -> list[Any]:
