@@ -17,6 +17,8 @@ from tests import frames, sampling
 
 #: Files of few tests that take long, mostly waiting for processes: the first to be handed out.
 _LONG = (
+    "golden/test_compiled_programs.py",
+    "golden/test_programs.py",
     "tune/test_run_rpc.py",
     "tune/test_run_local.py",
     "tune/test_killed.py",
