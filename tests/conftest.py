@@ -17,6 +17,8 @@ from tests import frames, sampling
 
 #: Files of few tests that take long, mostly waiting for processes: the first to be handed out.
 _LONG = (
+    "golden/test_compiled_programs.py",
+    "golden/test_programs.py",
     "tune/test_run_rpc.py",
     "tune/test_run_local.py",
     "tune/test_killed.py",
@@ -42,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "matrix: one case of a large matrix; sampled by default")
     sampling.whole = config.getoption("--whole")
+    sampling.seed = config.getoption("--matrix-seed")
     inspect.getouterframes = frames.outer_frames
     profile = hypothesis.settings(deadline=None, derandomize=not sampling.whole, print_blob=True)
     hypothesis.settings.register_profile(

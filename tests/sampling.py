@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 SEED = 20
-#: Set by conftest from ``--whole``.
-whole = False
+#: Set by conftest from ``--whole`` and ``--matrix-seed``.
+whole, seed = False, SEED
 
 
 def sample_size(cases: int) -> int:

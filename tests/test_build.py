@@ -53,6 +53,13 @@ def test_refuses_a_gpu_function_that_binds_no_thread() -> None:
         tlx.build(_scale(bind=False), target="cuda")
 
 
+def test_plain_tvm_refuses_an_annotated_function_that_binds_no_thread() -> None:
+    sch = _scale(bind=False)
+    sch.eviction_policy("B", "evict_last")
+    with pytest.raises(tlx.TargetError, match="Function main binds no GPU thread"):
+        tvm.compile(sch.mod, target=tlx.default_target())
+
+
 def test_refuses_when_only_one_of_two_functions_binds_a_thread() -> None:
     bound, bare = _scale().mod["main"], _scale(bind=False).mod["main"]
     mod = tvm.IRModule(

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.target import Target
 
@@ -17,7 +16,7 @@ from ._compat import split_host_device, tvm_version
 from .analysis.device_needs import check_shared, launch_extents, shared_buffers
 from .errors import LayoutExtError, ScheduleError, TargetError
 from .target import resolve
-from .transform.check_host_stages import refuse_host_stages
+from .transform.check_host_stages import refuse_host_stages, refuse_unbound
 from .transform.pipeline_memory import most_stages
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
 _SPLIT_PASS = "tirx.SplitHostDevice"
 #: ``calling_conv`` of a function that is launched on the device.
 _KERNEL = 2
-_LAUNCH = "tirx.call_ffi_kernel"
 
 
 def to_module(source: Any, args: Sequence[Any] | None = None, name: str = "main") -> tvm.IRModule:
@@ -185,6 +183,8 @@ def device_program(
 
 def _split_program(mod: tvm.IRModule) -> DeviceProgram:
     mod = pipeline.run_first_half(mod)
+    for gv, func in mod.functions.items():
+        refuse_unbound(gv.name_hint, func)
     for stage in pipeline.lowering_passes()[1]:
         mod = stage(mod)
         if pipeline.pass_name(stage) == _SPLIT_PASS:
@@ -197,18 +197,8 @@ def _split_program(mod: tvm.IRModule) -> DeviceProgram:
         for module in device.values()
         for gv, func in finalize()(module).functions.items()
     }
-    _check_launches(host)
     _check_scopes(host)
     return DeviceProgram(host, kernels)
-
-
-def _check_launches(host: tvm.IRModule) -> None:
-    for gv, func in host.functions.items():
-        if not _launches(func):
-            raise TargetError(
-                f"Function {gv.name_hint} binds no GPU thread, so there is nothing to run on the "
-                "device; bind at least one loop to threadIdx.x or blockIdx.x."
-            )
 
 
 def _check_scopes(host: tvm.IRModule) -> None:
@@ -219,17 +209,6 @@ def _check_scopes(host: tvm.IRModule) -> None:
                 "shared memory ends with its kernel, so put the blocks that use it under one loop "
                 "bound to a GPU thread."
             )
-
-
-def _launches(func: tirx.PrimFunc) -> bool:
-    found = False
-
-    def look(call: Any) -> None:
-        nonlocal found
-        found = found or getattr(call.op, "name", "") == _LAUNCH
-
-    tvm_ffi.structural_walk(func.body, [(tvm.ir.Call, look)])
-    return found
 
 
 def build(

@@ -17,6 +17,7 @@ from tvm.tirx import compilation_pipeline
 
 from . import transform
 from ._compat import pass_name, register_errors, stock_finalizers, stock_passes
+from .transform.check_host_stages import is_marked_for_cuda, refuse_unbound
 from .transform.plan_sync import only_unmarked
 
 __all__ = ["install", "layout_ext_pipeline", "lowering_passes", "stock_pipeline", "uninstall"]
@@ -135,7 +136,11 @@ def layout_ext_pipeline() -> tuple[Any, Any, Any]:
     @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.pipeline")
     def _pipeline(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         _, second = lowering_passes()
-        return tvm.ir.transform.Sequential(second)(run_first_half(mod))
+        mod = run_first_half(mod)
+        for gv, func in mod.functions.items():
+            if is_marked_for_cuda(func):
+                refuse_unbound(gv.name_hint, func)
+        return tvm.ir.transform.Sequential(second)(mod)
 
     return _pipeline, *stock_finalizers(stock_pipeline)
 

@@ -13,7 +13,7 @@ from tvm_ffi import WalkResult
 from ..errors import TargetError
 from .mark_annotated import MARK, is_annotated
 
-__all__ = ["CheckHostStages", "refuse_host_stages"]
+__all__ = ["CheckHostStages", "is_marked_for_cuda", "refuse_host_stages", "refuse_unbound"]
 
 _GLOBAL = "global"
 _NO_ACCESS = ("tirx.address_of", "tirx.assume")
@@ -68,10 +68,18 @@ class _Host:
         tvm_ffi.structural_walk(body, looks, order="pre")
 
 
-def _refuse(name: str, func: tirx.PrimFunc) -> None:
+def _is_for_cuda(func: tirx.PrimFunc) -> bool:
     target = func.attrs.get("target", None)
-    if target is None or str(target.kind.name) != "cuda":
-        return
+    return target is not None and str(target.kind.name) == "cuda"
+
+
+def is_marked_for_cuda(func: Any) -> bool:
+    """Whether this is a function with our annotations that is compiled for CUDA."""
+    is_marked = isinstance(func, tirx.PrimFunc) and func.attrs.get(MARK, None) is not None
+    return is_marked and _is_for_cuda(func)
+
+
+def _refuse(name: str, func: tirx.PrimFunc) -> None:
     host = _Host(func)
     if not host.has_kernel or not host.touched:
         return
@@ -90,8 +98,17 @@ def _refuse(name: str, func: tirx.PrimFunc) -> None:
 def refuse_host_stages(mod: tvm.IRModule) -> None:
     """Do to functions without our annotations what :func:`CheckHostStages` does to the others."""
     for gv, func in _functions(mod):
-        if not is_annotated(func):
+        if _is_for_cuda(func) and not is_annotated(func):
             _refuse(gv.name_hint, func)
+
+
+def refuse_unbound(name: str, func: Any) -> None:
+    """Raise TargetError if a function launches nothing at all."""
+    if isinstance(func, tirx.PrimFunc) and not _Host(func).has_kernel:
+        raise TargetError(
+            f"Function {name} binds no GPU thread, so there is nothing to run on the device; bind "
+            "at least one loop to threadIdx.x or blockIdx.x."
+        )
 
 
 def _functions(mod: tvm.IRModule) -> Iterable[tuple[Any, tirx.PrimFunc]]:
@@ -101,7 +118,7 @@ def _functions(mod: tvm.IRModule) -> Iterable[tuple[Any, tirx.PrimFunc]]:
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.CheckHostStages")
 def _check_host_stages(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
     for gv, func in _functions(mod):
-        if func.attrs.get(MARK, None) is not None:
+        if is_marked_for_cuda(func):
             _refuse(gv.name_hint, func)
     return mod
 
@@ -113,7 +130,7 @@ def CheckHostStages() -> Any:
     process at run time. Runs when our own passes have bound what they bind. ``lower``, ``build``,
     ``device_program`` and ``simulate`` refuse it in functions without our annotations, too.
 
-    Does not handle: functions that launch nothing, of which ``build`` says so.
+    Does not handle: functions that launch nothing, which are refused where they are built.
 
     Raises
     ------

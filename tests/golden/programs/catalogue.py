@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from functools import cache
 
+from tests import sampling
 from tests.golden.programs import (
     blocks,
     fragments,
@@ -17,7 +19,7 @@ from tests.golden.programs import (
 )
 from tests.golden.programs.program import Program
 
-__all__ = ["programs"]
+__all__ = ["programs", "some"]
 
 #: Those whose programs take longest first, so that no process is left with one at the end.
 _SUBJECTS = (
@@ -35,3 +37,9 @@ def programs() -> dict[str, Program]:
             assert program.name not in found, f"two programs are named {program.name}"
             found[program.name] = program
     return found
+
+
+def some(number: int) -> list[str]:
+    """Names of so many programs, of all in a whole run."""
+    names = sorted(programs())
+    return names if sampling.whole else random.Random(sampling.seed).sample(names, number)

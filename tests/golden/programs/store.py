@@ -7,6 +7,7 @@ import json
 import lzma
 from collections.abc import Mapping
 from difflib import unified_diff
+from functools import cache
 from pathlib import Path
 
 from tests.golden.programs.program import Record
@@ -20,6 +21,7 @@ TEXTS = _FOLDER / "texts.json.xz"
 _DIGITS = 12
 
 
+@cache
 def read() -> dict[str, Record]:
     """The committed records by name; none before the first."""
     if not TEXTS.exists():
