@@ -9,20 +9,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tvm
 
-from tvm_layout_ext.tune import measured
+from tests.schedules.test_generic import gather
+from tests.tune.test_apply import unscheduled
+from tvm_layout_ext.tune import measured, search, tune_module
 from tvm_layout_ext.tune.backend import config_key
 from tvm_layout_ext.tune.builder import INFO
 from tvm_layout_ext.tune.measure import Measured
 from tvm_layout_ext.tune.measured import MeasuringBackend
 from tvm_layout_ext.tune.search import make_task
 from tvm_layout_ext.tune.simulated import count
+from tvm_layout_ext.tune.task import Task
 
 
 class Stopwatch:
     """A runner whose candidates take as many seconds as their folder's name says."""
 
     best_so_far = None
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+
+    def take(self, task: Task) -> None:
+        self.tasks.append(task)
 
     def in_turn(self, artifacts: Sequence[str]) -> list[Measured]:
         return [Measured([float(Path(one).name)]) for one in artifacts]
@@ -82,3 +92,32 @@ def test_finalists_that_no_process_can_take_are_simulated_here(backend: Measurin
     unwilling: Any = Refusing(backend.builder)
     backend.builder = unwilling
     checked(backend)
+
+
+def test_one_crew_serves_several_tasks_with_the_same_processes(
+    backend: MeasuringBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def make(runner: str, _task: Task) -> MeasuringBackend:
+        made.append(runner)
+        return backend
+
+    monkeypatch.setattr(search, "make_backend", make)
+    crew, other = search.Crew("cuda"), make_task("transpose", (32, 64), "float32")
+    assert crew.backend(backend._task) is crew.backend(other) is backend
+    assert (made, backend._task, backend.runner.tasks) == (["cuda"], other, [other])
+    assert not backend._artifacts
+
+
+def test_a_whole_module_is_tuned_by_one_crew(tmp_path: Path) -> None:
+    crews: list[Any] = []
+
+    def noting(*what: Any, **options: Any) -> search.Result:
+        crews.append(options["runner"])
+        return search.tune(*what, **options)
+
+    mod = tvm.IRModule({"turn": unscheduled(64)["main"], "pick": gather(7, 64, 40)})
+    tune_module(mod, trials=1, log=tmp_path, runner="simulate", search=noting)
+    assert [crew.runner for crew in crews] == ["simulate"] * 2
+    assert crews[0] is crews[1]

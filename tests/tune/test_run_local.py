@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
 import signal
 import sys
@@ -133,6 +134,19 @@ def test_ctrl_c_is_left_to_the_tuner(runner: LocalRunner, shelf: Shelf) -> None:
     time.sleep(0.1)
     os.kill(seat_process(runner) or 0, signal.SIGINT)
     assert future.result().error_msg is None
+
+
+def test_another_task_goes_on_in_the_same_process_with_its_own_inputs(
+    runner: LocalRunner, shelf: Shelf
+) -> None:
+    run(runner, shelf, "right")
+    first = seat_process(runner)
+    operator = dataclasses.replace(doubling_task().operator, reference=lambda a: 3 * a)
+    runner.take(dataclasses.replace(doubling_task(), operator=operator, seed=1))
+    (tripled,) = run(runner, shelf, "wrong")
+    assert tripled.verified
+    assert seat_process(runner) == first is not None
+    runner.take(doubling_task())
 
 
 def test_artifact_that_is_gone_is_a_failed_trial(runner: LocalRunner, shelf: Shelf) -> None:

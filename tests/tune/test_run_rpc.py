@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tvm
@@ -21,14 +23,16 @@ from tvm.s_tir.meta_schedule.runner import RunnerInput
 from tests.tune.artifacts import Shelf, doubling_task
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import TargetError
-from tvm_layout_ext.tune import rpc_client
+from tvm_layout_ext.gpu.hardware import architecture
+from tvm_layout_ext.tune import rpc_client, rpc_server, run_rpc
 from tvm_layout_ext.tune.builder import CubinBuilder
 from tvm_layout_ext.tune.measure import Measured, Timing
-from tvm_layout_ext.tune.rpc_fit import Gpu
+from tvm_layout_ext.tune.rpc_client import Gpu
 from tvm_layout_ext.tune.rpc_server import main as serve
-from tvm_layout_ext.tune.run_rpc import RpcRunner
+from tvm_layout_ext.tune.run_rpc import RpcRunner, misfit
 from tvm_layout_ext.tune.search import tune
 from tvm_layout_ext.tune.tracker import NoServerError, Tracker
+from tvm_layout_ext.tune.trials import Job
 
 #: Another run of these tests on this machine has another key.
 HOST, KEY = "127.0.0.1", f"loopback{os.getpid()}"
@@ -109,58 +113,85 @@ def llvm_inputs(folder: Path, count: int) -> list[RunnerInput]:
     return [RunnerInput(result.artifact_path, "llvm", []) for result in built]
 
 
-def pretend(runner: RpcRunner, monkeypatch: pytest.MonkeyPatch, old: list[str]) -> None:
-    """Let servers have GPUs: some an older one."""
-    accepts = runner._fit.accepts
+@pytest.mark.parametrize(
+    ("arch", "capability", "runs"),
+    [
+        ("sm_90a", "9.0", True),
+        ("sm_90a", "10.0", False),
+        ("sm_90a", "8.9", False),
+        ("sm_80", "8.6", True),
+        ("sm_86", "8.0", False),
+        ("sm_80", "9.0", False),
+        ("sm_90", "9.0", True),
+    ],
+)
+def test_machine_code_runs_on_its_major_and_at_least_its_minor_capability(
+    arch: str, capability: str, runs: bool
+) -> None:
+    assert (misfit(architecture(arch), Gpu("a:1", "GPU", capability)) is None) is runs
 
-    def with_gpu(server: str, _gpu: Gpu, _kind: str) -> bool:
-        gpu = Gpu("NVIDIA A100", "8.0") if server in old else Gpu("NVIDIA H200", "9.0")
-        return accepts(server, gpu, "cuda")
 
-    monkeypatch.setattr(runner._fit, "accepts", with_gpu)
+def test_first_server_says_which_gpu_others_must_have() -> None:
+    gpu = Gpu("b:1", "NVIDIA A10", "8.6")
+    assert misfit(architecture("sm_80"), gpu, "NVIDIA A100") == (
+        "has the GPU NVIDIA A10, whose times cannot be compared with those of the NVIDIA A100 of "
+        "the first server"
+    )
 
 
-def test_server_with_another_gpu_is_dropped_once_and_no_trial_is_lost(
+def pretend(monkeypatch: pytest.MonkeyPatch, old: list[str]) -> None:
+    """Let servers have GPUs: some an older one; candidates run on their CPUs."""
+    require_fit = run_rpc._Fleet.require_fit
+
+    def with_gpu(fleet: run_rpc._Fleet, gpu: Gpu) -> None:
+        facts = ("NVIDIA A100", "8.0") if gpu.server in old else ("NVIDIA H200", "9.0")
+        require_fit(fleet, Gpu(gpu.server, *facts))
+
+    def ready(seat: run_rpc._Client, job: Job | None) -> None:
+        seat.gpu = Gpu(*seat.worker.call(rpc_client.ready, seat.fleet.tracker, job))
+        seat.fleet.require_fit(seat.gpu)
+
+    monkeypatch.setattr(run_rpc._Fleet, "require_fit", with_gpu)
+    monkeypatch.setattr(run_rpc._Client, "ready", ready)
+
+
+def test_server_with_another_gpu_gets_no_trial_and_is_warned_of_once(
     farm: Farm,
     shelf: Shelf,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     unfit, left = farm.tracker.servers()
+    pretend(monkeypatch, [unfit])
     runner = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=10, timing=QUICK)
-    pretend(runner, monkeypatch, [unfit])
-    try:
-        for _ in range(2):
-            measured = results(runner, shelf.inputs(*["right"] * 4))
-            assert [one.verified for one in measured] == [True] * 4
-            assert {one.server for one in measured} == {left}
-        # It may be that no seat met it while the other was at work.
-        for seat in runner._seats:
-            seat._drop()
-        while unfit not in runner._fit.dropped:
-            assert runner.device_name() == "cpu"
-            runner._seats[0]._drop()
-    finally:
-        runner.close()
-    assert [record.message for record in caplog.records if "is not used" in record.message] == [
+    warning = (
         f"RPC server {unfit} is not used: it has the GPU NVIDIA A100 of compute capability 8.0, "
         "and machine code for sm_90a runs on 9.0."
-    ]
+    )
+    try:
+        for _ in range(2):
+            measured = results(runner, shelf.inputs(*["sleepy"] * 4))
+            assert {one.server for one in measured if one.verified} == {left}
+            assert all(one.verified for one in measured)
+    finally:
+        runner.close()
+    said = [record.message for record in caplog.records if "is not used" in record.message]
+    assert said == [warning]
 
 
 def test_trials_fail_in_a_sentence_where_no_server_fits(
     farm: Farm, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = farm.tracker.servers()
+    pretend(monkeypatch, both)
     runner = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=10, timing=QUICK)
-    pretend(runner, monkeypatch, both)
     measured = results(runner, shelf.inputs("right", "right", "right"))
     runner.close()
-    assert set(runner._fit.dropped) == set(both)
     for one in measured:
-        assert (one.error or "").startswith(
-            f"UnfitServerError: No RPC server can run kernels for sm_90a: {both[0]} has the GPU "
-            "NVIDIA A100 of compute capability 8.0, "
+        assert re.match(
+            r"UnfitServerError: RPC server \S+ cannot run kernels for sm_90a: it has the GPU "
+            r"NVIDIA A100 of compute capability 8\.0, ",
+            one.error or "",
         )
 
 
@@ -192,8 +223,8 @@ def test_candidate_that_crashes_the_session_is_tried_twice_and_the_server_lives(
     (server,) = farm.tracker.servers()
     abort, right = results(runner, shelf.inputs("abort", "right"))
     assert abort.error == (
-        "ServerLostError: The connection was lost 2 times while this candidate ran "
-        f"({server}, {server}); probably it crashes the server's process."
+        f"ServerLostError: The connection to {server} was lost while this candidate ran; if that "
+        "happens again, it crashes the server's process."
     )
     assert right.verified
     assert farm.tracker.servers() == [server]
@@ -220,8 +251,8 @@ def test_session_serves_many_trials_and_ends_with_one_that_fails(
     measured = results(runner, shelf.inputs(*names))
     assert [one.verified for one in measured] == [name != "one wrong" for name in names]
     opened = [one.phases.get("session", 0.0) > 0 for one in measured if one.verified]
-    # One session for the first trials at most, one for the fourth, one after the wrong result.
-    assert opened[1:] == [False, False, True, True, False]
+    # One session for the first trials, one for the fourth; which seat goes on then is open.
+    assert opened[1:4] == [False, False, True]
     worked = [one.phases for one in measured if one.verified]
     assert all(set(one) == {"wait", "session", "upload", "run"} for one in worked)
     assert all(one["wait"] >= 0 and one["run"] > 0 for one in worked)
@@ -239,16 +270,11 @@ def test_problem_is_sent_once_a_server(
 
     monkeypatch.setattr(rpc_client._There, "call", noting)
     for seat in runner._seats:
-        seat._drop()
-    free = runner.tracker.next_free()
-    if free is None:
-        pytest.fail("there is no server")
-    job = runner._job(shelf.artifact("right"), "cpu")
-    rpc_client.open_session(*free)
-    rpc_client.prepare(job)
-    rpc_client.upload(job)
-    assert rpc_client.run(job, 10)["measured"]["verified"]
-    rpc_client.close_session()
+        seat.renew()
+    job = runner._inputs.job(shelf.artifact("right"), "cpu", QUICK)
+    rpc_client.ready(runner.fleet.tracker, job)
+    assert rpc_client.run(job, 10)[0]["verified"]
+    rpc_client._There.close()
     assert sent == ["device_name", "capability", "holds", "prepare", "library", "measure"]
 
 
@@ -266,12 +292,12 @@ def test_winner_is_verified_and_finalists_take_turns_on_one_server(
 @pytest.mark.skipif(tvm.cuda(0).exist, reason="needs a machine without a CUDA GPU")
 def test_server_without_a_gpu_is_refused_at_the_start(farm: Farm, runner: RpcRunner) -> None:
     for seat in runner._seats:
-        seat._drop()
+        seat.renew()
     with pytest.raises(TargetError) as error:
         tune("transpose", shape=(8, 8), trials=2, runner=f"rpc:{HOST}:{farm.port}:{KEY}")
     (server,) = farm.tracker.servers()
     assert str(error.value) == (
-        f"No RPC server can run kernels for sm_90a: {server} has no CUDA GPU. Start one on a "
+        f"RPC server {server} cannot run kernels for sm_90a: it has no CUDA GPU. Start one on a "
         "machine with such a GPU and its driver."
     )
 
@@ -312,12 +338,27 @@ def test_servers_that_are_all_gone_fail_the_trials_in_a_sentence(
 ) -> None:
     farm.kill_one()
     farm._wait(0)
-    runner.tracker = dataclasses.replace(runner.tracker, patience=0.5)
+    runner.fleet.tracker = dataclasses.replace(runner.fleet.tracker, patience=0.5)
     left, other = results(runner, shelf.inputs("right", "right"))
     assert left.error == other.error
     assert (left.error or "").startswith(
         f"NoServerError: The RPC tracker at {HOST}:{farm.port} has no server with the key {KEY}; "
     )
+
+
+@pytest.mark.parametrize(("options", "warns"), [([], False), (["--host", "10.0.0.5"], True)])
+def test_server_listens_on_this_machine_alone_unless_told(
+    options: list[str],
+    warns: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(rpc_server, "serve_rpc", lambda _, host, **__: heard.append(host))
+    monkeypatch.setattr(rpc_server, "_Sessions", lambda _: SimpleNamespace(serve=None))
+    serve(["--tracker", "a:9190", "--key", "h200", *options])
+    assert heard == ["10.0.0.5" if warns else "127.0.0.1"]
+    assert ("whoever reaches it can run code" in caplog.text) is warns
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:", ":9190", "host:port"])

@@ -135,6 +135,11 @@ class CubinBuilder(PyBuilder):
         self._waiting.append(running)
         return running
 
+    def clear(self) -> None:
+        """Remove the artifacts, of which nobody wants any more."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+
     def close(self) -> None:
         """End the workers and remove the temporary folder, and with it the artifacts there."""
         for running in self._waiting:

@@ -59,6 +59,17 @@ class MeasuringBackend:
         self._artifacts: dict[tuple[Any, ...], str] = {}
         self._building: dict[str, Future[str | None]] = {}
 
+    def serves(self, task: Task) -> bool:
+        """Whether another task is for the architecture that the processes build for."""
+        return task.architecture == self._task.architecture
+
+    def take(self, task: Task) -> None:
+        """Go on with another task for the same architecture, in the same processes."""
+        self._task = task
+        self._artifacts.clear()
+        self.builder.clear()
+        self.runner.take(task)
+
     def build(self, inputs: Sequence[Any]) -> list[str]:
         """Begin to build, in as many processes as there are cores."""
         begun = self.builder.begin(inputs)
@@ -81,7 +92,7 @@ class MeasuringBackend:
         return result
 
     def verify(self, config: Config) -> str:
-        """Compare the whole output with the reference on fresh inputs."""
+        """Compare the output with the reference, as far as that goes, on fresh inputs."""
         measured = self.runner.verify(self._artifact(config))
         if measured.error:
             raise ReportedError(measured.error)

@@ -24,7 +24,7 @@ from .off_tensor_cores import off_tensor_cores
 from .operator import Operator, Shape, known_operators
 from .ranking import best_first
 from .recognise import recognise
-from .search import Result, tune
+from .search import Crew, Result, tune
 
 __all__ = ["ModuleResult", "ModuleTask", "module_tasks", "tune_module"]
 
@@ -170,7 +170,7 @@ def tune_module(
     search : callable
         What tunes one task, by default :func:`tvm_layout_ext.tune.tune`.
     **options
-        For ``search``: runner, seed, progress and so on.
+        For ``search``: runner (as a :class:`.Crew`), seed, progress and so on.
 
     Returns
     -------
@@ -194,15 +194,20 @@ def tune_module(
     result = ModuleResult(str(log), skipped=skipped, off_tensor_cores=_told(tasks))
     if target is not None:
         options["target"] = resolve(target)
-    for task in sorted(tasks, key=lambda one: -one.weight):
-        found = search(
-            task.operator, shape=task.shape, dtype=task.dtype, trials=trials, log=log, **options
-        )
-        result.results[task.name] = found
-        for record in best_first(found.trials)[:_ARCHIVED]:
-            archive(database, found.task, record, workload=task.module)
-        if found.interrupted:
-            return replace(result, interrupted=True)
+    # Processes take seconds to import TVM: those of one task serve the next.
+    crew = options["runner"] = Crew(options.get("runner", "auto"))
+    try:
+        for task in sorted(tasks, key=lambda one: -one.weight):
+            found = search(
+                task.operator, shape=task.shape, dtype=task.dtype, trials=trials, log=log, **options
+            )
+            result.results[task.name] = found
+            for record in best_first(found.trials)[:_ARCHIVED]:
+                archive(database, found.task, record, workload=task.module)
+            if found.interrupted:
+                return replace(result, interrupted=True)
+    finally:
+        crew.close()
     return result
 
 

@@ -9,27 +9,47 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from tvm import rpc
 
 from ..errors import TargetError
 from .builder import LIBRARY
 from .rpc_session import NAMES, PREFIX
+from .seats import ServerLostError
+from .tracker import Tracker
 from .trials import Job
+from .worker import TrialTimeoutError
 
-__all__ = ["ServerLostError", "close_session", "digest", "open_session", "prepare", "run", "upload"]
+__all__ = ["Gpu", "digest", "ready", "run"]
 
 #: Bytes of a problem that travel at once.
 _PART = 8 << 20
+#: How often in a row a session is tried to be opened.
+_OPENINGS = 3
 
 
-class ServerLostError(ConnectionError):
-    """A server that went away while it measured a candidate."""
+class Gpu(NamedTuple):
+    """What a session says of its device.
+
+    Attributes
+    ----------
+    server : str
+        Address.
+    name : str
+        ``cpu`` without a GPU.
+    capability : str
+        Compute capability, as ``9.0``; empty without a GPU.
+    """
+
+    server: str
+    name: str
+    capability: str
 
 
 class _There:
@@ -37,6 +57,10 @@ class _There:
 
     session: ClassVar[rpc.RPCSession | None] = None
     functions: ClassVar[dict[str, Callable[..., Any]]] = {}
+    gpu: ClassVar[Gpu | None] = None
+    problem: ClassVar[str] = ""
+    #: Seconds that it took to open the session, or to bring a problem there, for the next trial.
+    opening: ClassVar[float] = 0.0
 
     @classmethod
     def call(cls, name: str, *args: Any) -> Any:
@@ -44,17 +68,43 @@ class _There:
         try:
             return cls.functions[name](*args)
         except Exception as error:
-            if cls._alive():
+            if cls.alive():
                 raise
             raise ServerLostError(str(error).splitlines()[0]) from None
 
     @classmethod
-    def _alive(cls) -> bool:
+    def alive(cls) -> bool:
+        """Whether the session answers."""
         try:
             cls.functions["holds"]("0" * 32)
         except Exception:
             return False
         return True
+
+    @classmethod
+    def close(cls) -> None:
+        """Let the session go, if there is one; its server ends it then."""
+        cls.session, cls.functions, cls.gpu, cls.problem = None, {}, None, ""
+        gc.collect()
+
+    @classmethod
+    def open(cls, host: str, port: int, match: str) -> Gpu:
+        """Open a session with a server that the tracker gave."""
+        try:
+            session = rpc.connect(host, port, match)
+        except (OSError, RuntimeError) as error:
+            raise ServerLostError(f"the server could not be reached: {error}") from None
+        try:
+            found = {name: session.get_function(PREFIX + name) for name in NAMES}
+        except Exception:
+            raise TargetError(
+                f"The server at {host}:{port} is not one of this package, of this version; start "
+                "it by: python -m tvm_layout_ext.tune.rpc_server"
+            ) from None
+        cls.session, cls.functions = session, found
+        named, capability = str(cls.call("device_name")), str(cls.call("capability"))
+        cls.gpu = Gpu(f"{host}:{port}", named, capability)
+        return cls.gpu
 
 
 @lru_cache(maxsize=8)
@@ -69,38 +119,41 @@ def digest(folder: str) -> str:
     return sums.hexdigest()
 
 
-def open_session(host: str, port: int, match: str) -> tuple[str, str]:
-    """Open a session with a server that the tracker gave; its GPU's name and capability.
+def ready(tracker: Tracker, job: Job | None) -> Gpu:
+    """Have a session that holds a trial's problem; wait for a free server if there is none.
 
     Raises
     ------
+    NoServerError
+        If there is no server.
     ServerLostError
-        If it cannot be reached.
+        If no session could be opened in several attempts.
     TargetError
         If the server is another than this package's.
     """
-    try:
-        session = rpc.connect(host, port, match)
-    except (OSError, RuntimeError) as error:
-        raise ServerLostError(f"the server could not be reached: {error}") from None
-    try:
-        found = {name: session.get_function(PREFIX + name) for name in NAMES}
-    except Exception:
-        raise TargetError(
-            f"The server at {host}:{port} is not one of this package, of this version; start it "
-            "by: python -m tvm_layout_ext.tune.rpc_server"
-        ) from None
-    _There.session, _There.functions = session, found
-    return str(_There.call("device_name")), str(_There.call("capability"))
+    reason: Exception | None = None
+    for _ in range(_OPENINGS):
+        try:
+            gpu = _There.gpu if _There.gpu is not None and _There.alive() else None
+            if gpu is None:
+                _There.close()
+                free = tracker.next_free()
+                start = time.monotonic()
+                gpu = _There.open(*free)
+                _There.opening += time.monotonic() - start
+            if job is not None and job.kind + job.problem != _There.problem:
+                start = time.monotonic()
+                _prepare(job)
+                _There.problem = job.kind + job.problem
+                _There.opening += time.monotonic() - start
+            return gpu
+        except ServerLostError as error:
+            reason = error
+            _There.close()
+    raise ServerLostError(f"No session could be opened, {_OPENINGS} times: {reason}")
 
 
-def close_session() -> None:
-    """Let the session go, if there is one; its server ends it then."""
-    _There.session, _There.functions = None, {}
-    gc.collect()
-
-
-def prepare(job: Job) -> None:
+def _prepare(job: Job) -> None:
     """Bring a trial's inputs and reference to the server's device, unless they are there."""
     known = digest(job.problem)
     if not _There.call("holds", known):
@@ -112,15 +165,35 @@ def prepare(job: Job) -> None:
     _There.call("prepare", _text(job))
 
 
-def upload(job: Job) -> None:
-    """Send a trial's library."""
-    _There.call("library", (Path(job.artifact) / LIBRARY).read_bytes())
+def run(job: Job, seconds: float) -> tuple[dict[str, Any], int]:
+    """Send a trial's library and try it; what it gave, and the bytes in use at the server.
 
-
-def run(job: Job, seconds: float) -> dict[str, Any]:
-    """Try the candidate that was sent; what it gave, and the bytes in use at the server."""
-    answer: dict[str, Any] = json.loads(str(_There.call("measure", _text(job), seconds)))
-    return answer
+    Raises
+    ------
+    TrialTimeoutError
+        If the server ended it after so many seconds.
+    ServerLostError
+        If the connection was lost before.
+    """
+    server = _There.gpu.server if _There.gpu is not None else ""
+    start = sent = time.monotonic()
+    try:
+        _There.call("library", (Path(job.artifact) / LIBRARY).read_bytes())
+        sent = time.monotonic()
+        answer = json.loads(str(_There.call("measure", _text(job), seconds)))
+    except ServerLostError:
+        _There.close()
+        if sent > start and time.monotonic() - sent >= seconds:
+            raise TrialTimeoutError(f"It was ended after {seconds:g} seconds.") from None
+        raise ServerLostError(
+            f"The connection to {server} was lost while this candidate ran; if that happens again, "
+            "it crashes the server's process."
+        ) from None
+    measured = answer["measured"] | {"server": server}
+    phases = {"session": round(_There.opening, 6), "upload": round(sent - start, 6)}
+    _There.opening = 0.0
+    measured["phases"] |= phases
+    return measured, int(answer["memory"])
 
 
 def _text(job: Job) -> str:

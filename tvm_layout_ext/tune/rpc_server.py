@@ -25,6 +25,7 @@ from ..errors import TargetError
 __all__ = ["main"]
 
 _log = logging.getLogger("tvm_layout_ext")
+LOOPBACK = "127.0.0.1"
 _PROGRAM = "from tvm_layout_ext.tune.rpc_session import main; main()"
 #: A session's process that is not ready after so long is given up.
 START_SECONDS = 120.0
@@ -104,7 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tvm_layout_ext.tune.rpc_server")
     parser.add_argument("--tracker", required=True, help="HOST:PORT of the tracker")
     parser.add_argument("--key", required=True, help="kind of device, e.g. h200")
-    parser.add_argument("--host", default="0.0.0.0", help="address to listen on")
+    parser.add_argument(
+        "--host", default=LOOPBACK, help="address to listen on; by default this machine alone"
+    )
     parser.add_argument("--port", type=int, default=9090, help="first port to try")
     parser.add_argument("--port-end", type=int, default=9199, help="end of the ports to try")
     parser.add_argument("--custom-addr", help="address under which the tracker tells of it")
@@ -112,6 +115,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     host, _, port = given.tracker.rpartition(":")
     if not host or not port.isdigit():
         raise TargetError(f"A tracker's address is HOST:PORT, not {given.tracker!r}.")
+    if given.host not in (LOOPBACK, "localhost", "::1"):
+        _log.warning(
+            "Listening on %s: whoever reaches it can run code on this machine, as RPC is neither "
+            "encrypted nor authenticated.",
+            given.host,
+        )
     # An ending by SIGTERM shall remove the folder, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with tempfile.TemporaryDirectory(prefix="tvm_layout_ext_rpc_") as folder:

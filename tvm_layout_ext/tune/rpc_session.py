@@ -33,7 +33,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,6 @@ import tvm
 import tvm_ffi
 
 from .._compat import serve_session
-from . import environment
 from .builder import LIBRARY
 from .measure import Timing, device_name
 from .run_local import Here, measure_here
@@ -74,7 +73,6 @@ class _Session:
         self.folder = folder
         self.own = Path(tempfile.mkdtemp(dir=folder, prefix="session_"))
         self._artifact = Path(tempfile.mkdtemp(dir=self.own))
-        self._clock: dict[str, Any] | None = None
 
     def device_name(self) -> str:
         gpu = tvm.cuda(0)
@@ -119,17 +117,7 @@ class _Session:
         job = self._job(text)
         measured, memory = measure_here(job, 0)
         signal.setitimer(signal.ITIMER_REAL, IDLE)
-        if job.kind == "cuda" and not measured.error:
-            measured = replace(measured, **self._at_work())
         return json.dumps({"measured": asdict(measured), "memory": memory})
-
-    def _at_work(self) -> dict[str, Any]:
-        """Clock, temperature and driver, asked for after the first trial, while it runs fast."""
-        if self._clock is None:
-            clock, heat = environment.clock_and_temperature(0)
-            driver = environment.versions()["driver"]
-            self._clock = {"clock_mhz": clock, "temperature": heat, "driver": driver}
-        return self._clock
 
     def _job(self, text: str) -> Job:
         facts = json.loads(text)

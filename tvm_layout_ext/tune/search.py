@@ -34,7 +34,7 @@ from .selection import current_versions
 from .simulated import SimulatedRunner
 from .task import Task
 
-__all__ = ["RUNNERS", "Progress", "Result", "make_backend", "make_task", "tune"]
+__all__ = ["RUNNERS", "Crew", "Progress", "Result", "make_backend", "make_task", "tune"]
 
 RUNNERS = ("auto", "cuda", "simulate")
 RPC = "rpc"
@@ -161,7 +161,7 @@ def tune(
     shape: Sequence[int] = (),
     dtype: str | None = None,
     trials: int = 64,
-    runner: str | Runner = "auto",
+    runner: str | Runner | Crew = "auto",
     log: str | os.PathLike[str] | None = None,
     seed: int = 0,
     strategy: str = "evolutionary",
@@ -200,7 +200,7 @@ def tune(
         ``"cuda"`` measures on this machine; ``"rpc:HOST:PORT:KEY"`` on all servers that a tracker
         has under a key, see :mod:`tvm_layout_ext.tune.run_rpc`; ``"simulate"`` ranks by the
         simulated GPU's counters, see :func:`tvm_layout_ext.tune.cost.modelled_terms`; ``"auto"``
-        measures where there is a GPU.
+        measures where there is a GPU. A :class:`Crew` serves several calls with the same processes.
     log : path, optional
         Folder to which each trial is appended at once, as a line of JSON and as a record of TVM's
         database; trials already in it are not run again. Of a function and a schedule of your own
@@ -229,14 +229,16 @@ def tune(
     task.space.default()
     if strategy not in STRATEGIES:
         raise ScheduleError(f"Unknown strategy {strategy!r}; known are {', '.join(STRATEGIES)}.")
-    backend = make_backend(runner, task)
+    crew = runner if isinstance(runner, Crew) else Crew(runner)
+    backend = crew.backend(task)
     try:
         folder = None if log is None else Log(log)
         reading = Reading([]) if folder is None else _opened(folder)
         run = Run(task, backend, folder, reading, trials, tell)
         best, interrupted = run.search(strategy)
     finally:
-        backend.close()
+        if crew is not runner:
+            crew.close()
     ledger = run.ledger
     told = reading.warning, _of_other_versions(reading, ledger), _of_other_schedules(ledger)
     warnings = [one for one in told if one]
@@ -327,6 +329,35 @@ def make_backend(runner: str | Runner, task: Task) -> Backend:
     if name == "simulate":
         return InProcess(task, SimulatedRunner())
     return MeasuringBackend(task, LocalRunner(task), name, environment.cuda_device())
+
+
+class Crew:
+    """What builds and measures one task after another in the same processes.
+
+    Parameters
+    ----------
+    runner : str or Runner
+        As of :func:`tune`.
+    """
+
+    def __init__(self, runner: str | Runner = "auto") -> None:
+        self.runner = runner
+        self._backend: Backend | None = None
+
+    def backend(self, task: Task) -> Backend:
+        """What tries the candidates of a task; the one before must have ended."""
+        if isinstance(self._backend, MeasuringBackend) and self._backend.serves(task):
+            self._backend.take(task)
+        else:
+            self.close()
+            self._backend = make_backend(self.runner, task)
+        return self._backend
+
+    def close(self) -> None:
+        """Stop the processes."""
+        if self._backend is not None:
+            self._backend.close()
+            self._backend = None
 
 
 def _remote(runner: str, task: Task) -> Backend:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import select
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from ..errors import TargetError
 __all__ = ["Free", "NoServerError", "Tracker"]
 
 _CONNECT_SECONDS = 5.0
-_STEP_SECONDS = 0.2
+_STEP_SECONDS = 1.0
 
 
 class NoServerError(TargetError):
@@ -30,9 +29,6 @@ class Free(NamedTuple):
     host: str
     port: int
     match: str
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -80,49 +76,26 @@ class Tracker:
             )
         return found
 
-    def wanted(self) -> bool:
-        """Whether anybody waits for a server of the key."""
-        queues = self._connected().summary()["queue_info"]
-        return bool(queues.get(self.key, {}).get("pending"))
-
-    def next_free(self, needed: Callable[[], bool] = lambda: True) -> Free | None:
-        """Wait for a free server, however long others use it, and reserve it.
-
-        Parameters
-        ----------
-        needed : callable
-            Asked a few times a second; when it says no, nobody waits any longer.
-
-        Returns
-        -------
-        Free or None
-            Where to connect within seconds; None if a server is not needed any longer.
+    def next_free(self) -> Free:
+        """Wait for a free server, however long others use it, and reserve it for a few seconds.
 
         Raises
         ------
         NoServerError
             If for :attr:`patience` seconds there is no server at all.
         """
-        if not needed():
-            return None
         connection = self._connected()
         try:
             connection.ask(self.key)
-            seen = asked = time.monotonic()
-            while needed():
-                if (given := connection.answer(_STEP_SECONDS)) is not None:
-                    return given
-                now = time.monotonic()
-                if now < asked + 1:
-                    continue
-                asked = now
+            seen = time.monotonic()
+            while (given := connection.answer(_STEP_SECONDS)) is None:
                 if self.servers():
-                    seen = now
-                elif now - seen > self.patience:
+                    seen = time.monotonic()
+                elif time.monotonic() - seen > self.patience:
                     self.require_servers()
+            return given
         finally:
             connection.close()
-        return None
 
     def _connected(self) -> _Connection:
         try:

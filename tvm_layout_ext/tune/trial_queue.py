@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tvm.s_tir.meta_schedule.runner import RunnerInput
 
@@ -37,14 +37,17 @@ class Trial:
         Of its measurement.
     entered : float
         When it could be taken.
-    lost : list
-        What became of earlier attempts, as whoever makes them writes it down.
+    index : int
+        Among its batch.
+    lost : int
+        Earlier attempts that were stopped by no fault of its own.
     """
 
     given: RunnerInput
+    index: int
     future: Future[Measured] = field(default_factory=Future)
     entered: float = field(default_factory=time.monotonic)
-    lost: list[Any] = field(default_factory=list)
+    lost: int = 0
 
     def end(self, measured: Measured) -> None:
         """Write the measurement into the artifact's folder, and hand it on."""
@@ -95,10 +98,6 @@ class _Queue:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or not self._open)
             return bool(self._open)
-
-    def waits(self) -> bool:
-        """Whether a trial waits now."""
-        return bool(self._waiting)
 
     def take(self) -> Trial | None:
         """The first that waits, if any still does."""
@@ -157,7 +156,7 @@ def share(
     seats: Sequence[Seat],
     inputs: Sequence[RunnerInput],
     trial: Callable[[Seat, Trial], Measured],
-    ready: Callable[[Seat, Callable[[], bool]], bool] = lambda seat, needed: True,
+    ready: Callable[[Seat], None] = lambda seat: None,
     after: Sequence[Future[str | None]] = (),
     order: Order | None = None,
 ) -> list[Future[Measured]]:
@@ -175,8 +174,8 @@ def share(
     trial : callable
         ``trial(seat, trial)``.
     ready : callable, optional
-        ``ready(seat, needed)``: prepares a seat while ``needed()``; whether it is ready. A seat for
-        which this raises leaves; when the last one does, the trials left fail by its error.
+        ``ready(seat)`` prepares a seat. One for which this raises leaves; when the last one does,
+        the trials left fail by its error.
     after : sequence of Future, optional
         For each input, what it has to wait for: None, or why there is nothing to try. Seats take
         trials in the order in which these are done.
@@ -188,7 +187,7 @@ def share(
     list of Future
         In the order of the inputs.
     """
-    trials = [Trial(one) for one in inputs]
+    trials = [Trial(one, index) for index, one in enumerate(inputs)]
     used = seats[: len(trials)]
     queue = _Queue(len(trials), len(used))
     let_others_go = (order or Order()).behind(queue)
@@ -198,6 +197,7 @@ def share(
         try:
             measured = trial(seat, one)
         except TryAgainError:
+            one.lost += 1
             queue.put_back(one)
             return
         except Exception as error:
@@ -210,7 +210,8 @@ def share(
         try:
             while queue.some():
                 let_others_go()
-                if ready(seat, queue.waits) and (one := queue.take()) is not None:
+                ready(seat)
+                if (one := queue.take()) is not None:
                     attempt(seat, one)
         except Exception as error:
             queue.leave(error)

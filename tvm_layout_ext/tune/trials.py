@@ -81,13 +81,22 @@ class Inputs:
     """
 
     def __init__(self, task: Task) -> None:
-        self.task = task
+        self.task, self._number = task, 0
         self.folder = Path(tempfile.mkdtemp(prefix="tvm_layout_ext_run_"))
         self.remove = weakref.finalize(self, shutil.rmtree, str(self.folder), True)
 
+    def take(self, task: Task) -> None:
+        """Draw another task's from now on; processes know problems by their folders' names."""
+        for stream in (TRIALS, FRESH):
+            shutil.rmtree(self._place(stream), ignore_errors=True)
+        self.task, self._number = task, self._number + 1
+
+    def _place(self, stream: int) -> Path:
+        return self.folder / f"inputs{self._number}_{stream}"
+
     def path(self, stream: int = TRIALS) -> str:
         """Folder of the inputs of a stream."""
-        folder = self.folder / f"inputs{stream}"
+        folder = self._place(stream)
         if not folder.exists():
             Problem.draw(self.task, stream).save(folder)
         return str(folder)

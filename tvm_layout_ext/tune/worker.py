@@ -42,6 +42,7 @@ class Worker:
 
     def __init__(self, log: Path) -> None:
         self._log, self._launched, self._replaced = log, 0, False
+        self._closed = False
         self._worker: PopenWorker | None = None
         self._spare: tuple[PopenWorker, Path] | None = None
         self._words = log
@@ -94,6 +95,8 @@ class Worker:
         """
         starts = 0
         while self._worker is None:
+            if self._closed:
+                raise TrialCrashError("Its process was closed.")
             worker, self._words = self._spare or self._launch()
             self._spare = self._launch() if self._replaced else None
             try:
@@ -135,10 +138,14 @@ class Worker:
         worker, self._worker = self._worker, None
         if worker is not None:
             self._replaced = True
+            # TVM's kill waits for a thread that reads the answer of a call, and that for the end.
+            with suppress(ProcessLookupError):
+                os.kill(self._process, signal.SIGKILL)
             worker.kill()
 
     def close(self) -> None:
-        """End all processes."""
+        """End all processes; there will be no others."""
+        self._closed = True
         self.replace()
         if self._spare is not None:
             self._spare[0].kill()
