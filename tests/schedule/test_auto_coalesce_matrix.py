@@ -54,6 +54,11 @@ EXCEPTIONS = {
 }
 #: Permutations that are ragged on both sides, and the sectors that their tiles move.
 TILES = {
+    "permute-33x7-10-float32": 70,
+    "permute-7x33-10-float64": 126,
+    "permute-8x9x10-210-float32": 198,
+    "permute-4x5x6x7-3102-float32": 345,
+    "permute-2x3x4x5x6-42031-float32": 408,
     "permute-4097x7-10-float16": 4360,
     "permute-100x72-10-float32": 1944,
     "permute-33x1000-10-int8": 4192,

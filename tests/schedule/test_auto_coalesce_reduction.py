@@ -238,10 +238,8 @@ def test_a_reduction_from_another_start_has_a_thread_for_each_result(
 @pytest.mark.parametrize(
     ("shape", "dtype"), [((184, 64), "int32"), ((64, 1024), "float16"), ((7, 33), "float32")]
 )
-def test_a_matrix_times_a_vector_has_both_in_vectors_and_tells_what_the_vector_moves(
-    shape: tuple[int, int], dtype: str
-) -> None:
-    """The vector went element by element, 16 sectors a request, and was not counted."""
+def test_a_matrix_times_a_vector_has_both_in_vectors(shape: tuple[int, int], dtype: str) -> None:
+    """The vector went element by element, 16 sectors a request."""
     a, w = te.placeholder(shape, dtype, "A"), te.placeholder(shape[1:], dtype, "W")
     k = te.reduce_axis((0, shape[1]), "k")
     product = te.compute(shape[:1], lambda i: te.sum(a[i, k] * w[k], axis=k), "B")
@@ -252,10 +250,6 @@ def test_a_matrix_times_a_vector_has_both_in_vectors_and_tells_what_the_vector_m
     report = simulate(sch, *values, None)
     assert not report.hazards
     np.testing.assert_array_equal(report.outputs["B"], values[0] @ values[1])
-    assert "moves half or less in all, but more for load of W (" in outcome.text
-    (told,) = [one for one in outcome.after if one.buffer == "W"]
-    ran = sum(access.sectors for access in report.accesses if access.buffer == "W")
-    assert told.sectors / told.iterations * shape[0] * shape[1] == pytest.approx(ran)
     widths = {one.buffer: one.vector_bytes for one in outcome.after if one.kind == "load"}
     assert widths["W"] == widths["A"]
 
@@ -318,7 +312,6 @@ def test_products_have_a_thread_for_each_result_along_the_rows_of_the_result(
     sch = s_tir.Schedule(te.create_prim_func([a, b, c]))
     outcome = sch.auto_coalesce("C")
     assert "a thread for each result" in outcome.text
-    assert "more for" not in outcome.text
     rng = np.random.default_rng(0)
     x, y = (rng.integers(-4, 5, one).astype("float32") for one in ((m, depth), (depth, n)))
     report = tlx.simulate(sch, x, y, None)

@@ -157,11 +157,7 @@ def test_a_tile_of_one_dim_was_an_index_error(shape: tuple[int, int]) -> None:
     row = te.placeholder(shape[1:], "float32", name="A")
     wide = te.compute(shape, lambda i, j: row[j] + row[j] * 2.0, name="B")
     sch = s_tir.Schedule(te.create_prim_func([row, wide]))
-    outcome = sch.auto_coalesce("B", stage="shared")
-    assert "index out of range" not in outcome.text
-    if outcome.path == "alone":
-        assert "moves more for store of B" in outcome.text
-        sch.auto_coalesce("B")
+    assert sch.auto_coalesce("B", stage="shared").path == "staged"
     data = numbers(shape[1:], "float32")
     out = np.zeros(shape, "float32")
     report = simulate(sch.mod, data, out)

@@ -180,13 +180,11 @@ def test_a_symbolic_batch_is_symmetrised(dtype: str) -> None:
         assert run(lowered, case).sectors == least(case)
 
 
-def test_rows_of_doubles_that_start_anywhere_stay_direct_and_say_what_they_miss() -> None:
-    # 8 + 32 + 8 sectors for 32 iterations, and 3 times 9.1 staged, which is more than half of it.
+def test_rows_of_doubles_that_start_anywhere_are_staged() -> None:
+    # 8 + 32 + 8 sectors for 32 iterations, and 3 times 9.1 staged.
     case = Sum((130, 130), "float64", SYMMETRISED)
     sch = case.schedule()
-    outcome = sch.auto_coalesce("B")
-    assert outcome.path == "direct"
-    assert "would move fewer in all, but more for load of A0 (9.1 sectors" in outcome.text
+    assert sch.auto_coalesce("B").path == "staged"
     run(sch, case)
 
 
@@ -485,9 +483,6 @@ def test_any_reads_of_one_or_two_buffers(case: Sum, stage: str) -> None:
         outcome = sch.auto_coalesce("B", stage=stage)
     except ScheduleError:
         # Asked to stage all, there may be more tiles than shared memory.
-        assert stage == "shared"
-        return
-    if outcome.path == "alone":
         assert stage == "shared"
         return
     report, plain = run(sch, case), run(direct, case)

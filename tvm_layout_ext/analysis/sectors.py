@@ -23,12 +23,8 @@ from .evaluate import evaluate, stand_in
 
 __all__ = [
     "Traffic",
-    "count_requests",
     "count_traffic",
     "estimate",
-    "sample_warps",
-    "vector_width",
-    "warps_of",
 ]
 
 _SAMPLES = 64
@@ -97,10 +93,10 @@ def count_traffic(nest: Nest) -> list[Traffic]:
     load of A: 4 bytes a lane, 32 sectors a request (least 4)
     store of B: 16 bytes a lane, 16 sectors a request (least 16)
     """
-    env, lanes = sample_warps(nest.loops, _MANY_SAMPLES if nest.conditions else _SAMPLES)
+    env, lanes = _sample_warps(nest.loops, _MANY_SAMPLES if nest.conditions else _SAMPLES)
     active = (lanes >= 0) & _active(nest.predicate, env, lanes.shape)
     counted = (
-        _count(access, *vector_width(access, nest.loops, env), env, _holding(access, env, active))
+        _count(access, *_vector_width(access, nest.loops, env), env, _holding(access, env, active))
         for access in nest.of_scope("global")
     )
     return [traffic for traffic in counted if traffic is not None]
@@ -149,7 +145,7 @@ def _moves_by(
         return False
 
 
-def sample_warps(
+def _sample_warps(
     loops: Sequence[Loop], most: int = _SAMPLES
 ) -> tuple[dict[Any, np.ndarray], np.ndarray]:
     """Values of every loop variable for the lanes of some warps: arrays of (warp, lane).
@@ -172,11 +168,6 @@ def sample_warps(
         env[loop.var] = values.setdefault(loop.kind, spread) if shared else spread
     env |= {loop.var: values[loop.kind] for loop in loops if loop.kind.startswith("threadIdx")}
     return env, np.where(lanes < threads, lanes, -1)
-
-
-def warps_of(loops: Sequence[Loop]) -> int:
-    """Warps of the whole launch, each iteration of a serial loop counted for itself."""
-    return prod(_ranges(loops)[-1])
 
 
 def _ranges(loops: Sequence[Loop]) -> tuple[dict[str, int], list[Loop], list[int]]:
@@ -256,7 +247,7 @@ def _count(
         first = np.broadcast_to(evaluate(access.offset, env), active.shape)
     except KeyError:
         return None
-    requests, sectors, least = count_requests(access, first, width, active)
+    requests, sectors, least = _count_requests(access, first, width, active)
     if not requests:
         return None
     return Traffic(
@@ -270,7 +261,7 @@ def _count(
     )
 
 
-def count_requests(
+def _count_requests(
     access: Access, first: np.ndarray, width: int, active: np.ndarray
 ) -> tuple[int, int, int]:
     """Count requests, their sectors, and those that the same bytes would fill.
@@ -298,7 +289,7 @@ def count_requests(
     return len(first), moved, int(least.sum())
 
 
-def vector_width(
+def _vector_width(
     access: Access, loops: Sequence[Loop], env: dict[Any, np.ndarray]
 ) -> tuple[int, int]:
     """Elements of one instruction, and iterations that it serves.

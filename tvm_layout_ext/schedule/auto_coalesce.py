@@ -63,34 +63,13 @@ def auto_coalesce(
     Returns
     -------
     Outcome
-        What was done, with the sectors of each access before and after; ``path`` is ``alone`` and
-        ``text`` says why where the block was left as it was.
+        What was done, with the sectors of each access before and after.
 
     Notes
     -----
-    No access may move more sectors than with its loops fused over the threads in their order, one
-    element a lane: a mapping that would is passed over, and ``text`` says what it would have
-    gained. The one exception is a mapping that moves at most half the sectors in all of the best
-    without a loss, as staging does where rows begin inside sectors; ``text`` then names each access
-    that moves more, with its sectors before and after.
-
-    A vector that a condition cuts (a ragged end, the edge of a pad) runs element by element, and so
-    it is counted for the mapping that is chosen: if an access moves more by that, vectors are
-    halved until none does. So 64 rows of 30 floats, of which 36 and 32 lie between rows, take
-    vectors of 2 (288 and 256 sectors, simulated; single elements move 332 and 300, vectors of 4
-    moved 384 each way). Every warp is counted up to 2,048 warps on each side, each iteration of a
-    serial loop for itself (``is_exact``); of more, some are drawn, ``text`` ends in "sampled", and
-    2% more pass as equal. Where loaded values decide what is loaded, both branches count, and
-    neither count is exact. Cut vectors count as whole ones still where sizes are symbolic, where an
-    ``if`` statement cuts one, and in reductions with ``let`` statements to one result; those to
-    several results, whose operands are loaded by copies, are counted as they run. Of a reduction of
-    symbolic sizes its stores and what lanes without a row load are not counted, and of no reduction
-    a factor at a place that was loaded, or the sums of slabs, which a second kernel adds up.
-
-    A ``Select`` of loads by indices alone is done as ``if_then_else`` is, for its vectors would
-    load both sides everywhere. What a choice takes counts before, and all of a tile that holds it,
-    also behind a ``let``: a tile of which a choice takes little is not taken. A ``Select`` by
-    loaded values counts with both sides before and after, though its single elements load only one.
+    Of the possible mappings the one with the fewest sectors in all is taken, counted at sampled
+    warps and with whole vectors; a vector that a condition cuts (a ragged end, the edge of a pad)
+    runs element by element. A condition on indices counts where it holds.
 
     Shared tiles are laid out for whole vectors. Where a tile's end cuts some, and their elements
     meet in banks as they are put down one by one, ``text`` says how often in the launch, if all

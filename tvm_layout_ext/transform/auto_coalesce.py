@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from tvm import s_tir, tirx
 from .. import decisions
 from ..analysis.access import Loop, Nest, read_nest
 from ..analysis.mapping import store_mapping
-from ..analysis.sectors import count_traffic
+from ..analysis.sectors import Traffic, count_traffic
 from ..errors import ScheduleError
 from .coalesce_checks import (
     check,
@@ -24,7 +24,7 @@ from .coalesce_checks import (
     free_loops,
     threads_of,
 )
-from .coalesce_choice import Outcome, Start, Way, choose
+from .coalesce_choice import Outcome, Way, choose
 from .coalesce_direct import schedule_copy, schedule_direct
 from .coalesce_loops import a_loop_a_dim
 from .coalesce_request import DONE, NAME, Request, request_of
@@ -62,16 +62,15 @@ def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
     outcome, way = _decide(sch, block, request)
     if COALESCE in sch.get(block).annotations:
         sch.unannotate(block, COALESCE)
-    if way is not None and way.is_late:
+    if way.is_late:
         sch.annotate(block, COALESCE, request.as_annotation())
         return replace(outcome, text=f"when the program is lowered, {outcome.text}")
-    if way is not None:
-        way.run(sch, block)
-        sch.annotate(block, DONE, way.path)
+    way.run(sch, block)
+    sch.annotate(block, DONE, way.path)
     return outcome
 
 
-def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Way | None]:
+def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Way]:
     check_place(sch, block)
     nest = read_nest(sch, block)
     check(nest)
@@ -81,12 +80,12 @@ def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Way | None
     nest = read_nest(lent.sch, lent.block)
     # A lane of a shifted vector loads a neighbour's elements, too, which may be stored by then.
     outcome, way = _decide_apart(lent.sch, lent.block, nest, request, ("shifted",))
-    return outcome, way and replace(way, lent=lent)
+    return outcome, replace(way, lent=lent)
 
 
 def _decide_apart(
     sch: Any, block: Any, nest: Nest, request: Request, illegal: Sequence[str]
-) -> tuple[Outcome, Way | None]:
+) -> tuple[Outcome, Way]:
     """Decide on a block that reads no buffer which it writes, by paths that are legal."""
     kernel = enclosing_threads(sch, block, nest)
     free = free_loops(nest, inside=kernel is not None)
@@ -94,17 +93,8 @@ def _decide_apart(
         check_registers(nest)
     before = _start(sch, block, nest, free, kernel, request)
     ways = _list(sch, block, nest, request, illegal, kernel)
-
-    def narrower(way: Way) -> Iterator[list[Way]]:
-        width = request.vector_bytes
-        while width > 1:
-            width //= 2
-            less = replace(request, vector_bytes=width)
-            found = _list(sch, block, nest, less, illegal, kernel)
-            yield [one for one in found if one.path == way.path and one.is_last == way.is_last]
-
-    outcome, way = choose(sch, block, nest, before, ways, narrower)
-    decisions.note(NAME, str(nest.block.name_hint), outcome.text, refused=way is None)
+    outcome, way = choose(sch, block, nest, before, ways)
+    decisions.note(NAME, str(nest.block.name_hint), outcome.text)
     return outcome, way
 
 
@@ -232,7 +222,7 @@ def _start(
     free: Sequence[Loop],
     kernel: dict[str, int] | None,
     request: Request,
-) -> Start:
+) -> tuple[Traffic, ...]:
     """Count an unbound block as its loops would run if they were just fused over the threads.
 
     Loops of a reduction that stand around those of its results come inside of them. Nothing is
@@ -241,17 +231,17 @@ def _start(
     plain = sch.copy()
     data = [loop for loop in free if not loop.is_reduction]
     if not data:
-        return Start()
+        return ()
     try:
         if kernel is not None:
             threads = threads_of(nest, kernel, request)
             schedule_copy(plain, block, nest, as_it_is(data), threads)
         else:
             schedule_direct(plain, block, nest, as_it_is(data), request.num_threads)
-        return Start(tuple(count_traffic(read_nest(plain, block))), plain, block)
+        return tuple(count_traffic(read_nest(plain, block)))
     except (RuntimeError, ValueError):
         # TVM raises the latter where offsets of idle lanes do not fit into 32 bits.
-        return Start()
+        return ()
 
 
 def _find_asking(func: Any) -> list[str]:
@@ -288,9 +278,8 @@ def _map(mod: tvm.IRModule, func: str, name: str) -> tvm.IRModule:
     request = request_of(sch.get(block).annotations[COALESCE], name)
     sch.unannotate(block, COALESCE)
     _, way = _decide(sch, block, request)
-    if way is not None:
-        sch, block = way.run(sch, block)
-        sch.annotate(block, DONE, way.path)
+    sch, block = way.run(sch, block)
+    sch.annotate(block, DONE, way.path)
     return sch.mod
 
 

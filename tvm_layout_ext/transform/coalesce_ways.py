@@ -13,6 +13,7 @@ from ..analysis.guarded_loads import guarded_outside
 from ..analysis.mapping import Mapping, choose_mapping, merged_groups, store_mapping
 from ..analysis.tir import loads_in
 from ..errors import ScheduleError
+from ..gpu.hardware import WARP_SIZE
 from .coalesce_blocked import schedule_blocked, spread
 from .coalesce_checks import threads_of
 from .coalesce_choice import Way
@@ -64,7 +65,16 @@ def list_ways(
             threads, width = request.num_threads, request.vector_bytes
             return schedule_a_result_each(sch, block, nest, threads, width)
 
-        return [Way("reduction", reduction), Way("reduction", alone, is_last=True)]
+        # Many short sums fill a GPU by themselves, and threads that share one would mostly idle.
+        depth, results = (
+            prod(loop.size or WARP_SIZE for loop in nest.loops if loop.is_reduction is summed)
+            for summed in (True, False)
+        )
+        is_short = depth < WARP_SIZE and results >= WARP_SIZE * depth
+        return [
+            Way("reduction", reduction, is_last=is_short),
+            Way("reduction", alone, is_last=not is_short),
+        ]
     direct = _direct(nest, free, mapping, request.num_threads)
     shifted = shifted_way(nest, free, mapping, request.vector_bytes, request.num_threads)
     if shifted is not None:
