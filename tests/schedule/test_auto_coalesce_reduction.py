@@ -395,3 +395,12 @@ def test_vectors_of_a_row_of_several_dims_stay_in_one_of_them() -> None:
     assert "16 rows of 4 lanes, vectors of 4" in sch.auto_coalesce("B", num_threads=64).text
     value = np.random.default_rng(0).integers(-8, 8, (17, 64, 16)).astype("float32")
     np.testing.assert_array_equal(simulate(sch, value, None).outputs["B"], value.sum((0, 2)))
+
+
+def test_a_split_with_a_rest_inside_of_another_is_refused_of_column_sums() -> None:
+    """Two threads stored each result: TVM puts the guard of the inner split around no store."""
+    a, k = te.placeholder((17, 16), "float32", "A"), te.reduce_axis((0, 17), "k")
+    sch = schedule_of(a, te.compute((16,), lambda i: te.sum(a[k, i], k), "B"))
+    sch.split(sch.split(sch.get_loops("B")[0], [None, 3])[1], [None, 16])
+    with pytest.raises(tlx.ScheduleError, match="i_1_0 \\* 16 \\+ i_1_1 < 3 holds, which is not"):
+        sch.auto_coalesce("B")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm_ffi
 from tvm.tirx import IterVar
 
 from ..analysis.access import Nest, element_bytes
+from ..analysis.conditions import conjuncts
+from ..analysis.tir import depends_on
+from ..errors import ScheduleError
 from ..gpu.hardware import WARP_SIZE
 from .coalesce_direct import DEFAULT_THREADS, fuse
+from .coalesce_loops import iterator_values
 from .coalesce_reduction_plan import (
     ENOUGH_BLOCKS,
     ENOUGH_THREADS,
@@ -137,6 +142,7 @@ def a_column_each(
     Partial sums in shared memory are not for such: TVM 0.27 gives a tile of ``min(16, k - first)``
     aligned rows a negative extent.
     """
+    _check_bounds(sch, block, nest)
     threads = num_threads or DEFAULT_THREADS
     outer, inner = refs_of(sch, block, nest, plan.data), refs_of(sch, block, nest, plan.reduced)
     sch.reorder(*outer, *inner)
@@ -153,6 +159,20 @@ def a_column_each(
     sch.decompose_reduction(block, inside(sch, block, thread)[0])
     text = f"reduction across the rows, a column a thread, {threads} threads, vectors of "
     return f"{text}{plan.vector}", caches
+
+
+def _check_bounds(sch: Any, block: Any, nest: Nest) -> None:
+    """Refuse guards of results but the ends of their axes, all that TVM 0.27 puts around stores."""
+    pairs = zip(nest.block.iter_vars, iterator_values(sch, block), strict=True)
+    bounds = [value < axis.dom.extent for axis, value in pairs]
+    data = [loop.var for loop in nest.loops if not loop.is_reduction]
+    for guard in conjuncts(nest.predicate):
+        is_end = any(tvm_ffi.structural_equal(guard, bound) for bound in bounds)
+        if not is_end and any(depends_on(guard, var) for var in data):
+            raise ScheduleError(
+                f"{nest.block.name_hint} runs only where {guard} holds, which is not the end of an "
+                "axis, and would store other results, too"
+            )
 
 
 def _square(plan: Plan, most: int) -> int:

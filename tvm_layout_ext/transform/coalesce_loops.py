@@ -18,7 +18,7 @@ from tvm import tirx
 
 from ..analysis.access import find_realize
 
-__all__ = ["a_loop_a_dim", "is_straight", "transform_iterators"]
+__all__ = ["a_loop_a_dim", "is_straight", "iterator_values", "transform_iterators"]
 
 
 def a_loop_a_dim(sch: Any, block: Any) -> bool:
@@ -50,7 +50,7 @@ def a_loop_a_dim(sch: Any, block: Any) -> bool:
     return changed and is_straight(sch, block)
 
 
-def _values(sch: Any, block: Any) -> list[Any]:
+def iterator_values(sch: Any, block: Any) -> list[Any]:
     """What each block iterator is bound to."""
     refs = [sch.get(loop) for loop in sch.get_loops(block)]
     return list(find_realize(sch, sch.get(block), refs).iter_values)
@@ -59,7 +59,7 @@ def _values(sch: Any, block: Any) -> list[Any]:
 def is_straight(sch: Any, block: Any) -> bool:
     """Whether the loops of a block are its iterators, in their order."""
     loops = [sch.get(loop).loop_var for loop in sch.get_loops(block)]
-    values = _values(sch, block)
+    values = iterator_values(sch, block)
     return len(loops) == len(values) and all(
         value.same_as(loop) for value, loop in zip(values, loops, strict=True)
     )
@@ -71,7 +71,7 @@ def _one_loop_each(sch: Any, block: Any) -> bool:
         return False
     groups = [
         [loop for loop in sch.get_loops(block) if _uses(value, sch.get(loop).loop_var)]
-        for value in _values(sch, block)
+        for value in iterator_values(sch, block)
     ]
     order = [loop for group in groups for loop in group]
     if len(order) > 1:

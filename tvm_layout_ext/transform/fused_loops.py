@@ -15,8 +15,9 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from ..analysis.access import Nest, find_realize
+from ..analysis.access import Nest
 from ..analysis.tir import depends_on, is_number, substitute
+from .coalesce_loops import iterator_values
 from .lent_buffers import LentBuffers, function_of, schedule_of
 
 __all__ = ["is_behind_several", "unfuse", "why_fused"]
@@ -24,7 +25,7 @@ __all__ = ["is_behind_several", "unfuse", "why_fused"]
 
 def is_behind_several(sch: Any, block: Any, nest: Nest) -> str | None:
     """Name a loop that several iterators of a block are bound to, if there is one."""
-    values = _values(sch, block)
+    values = iterator_values(sch, block)
     for loop in nest.loops:
         if sum(depends_on(value, loop.var) for value in values) > 1:
             return str(loop.var.name)
@@ -70,7 +71,7 @@ def unfuse(sch: Any, block: Any, nest: Nest) -> LentBuffers | None:
     place = function_of(sch, nest.block)
     axes = list(nest.block.iter_vars)
     fresh = [tirx.Var(f"{axis.var.name}_loop", axis.var.ty) for axis in axes]
-    if place is None or not _are_digits(nest, _values(sch, block), fresh):
+    if place is None or not _are_digits(nest, iterator_values(sch, block), fresh):
         return None
     name, func = place
     body: Any = s_tir.SBlockRealize(fresh, tirx.const(True, "bool"), nest.block)
@@ -82,11 +83,6 @@ def unfuse(sch: Any, block: Any, nest: Nest) -> LentBuffers | None:
     functions = {gv: func if gv.name_hint == name else f for gv, f in sch.mod.functions.items()}
     mod = tvm.IRModule(functions, attrs=sch.mod.attrs)
     return LentBuffers(*schedule_of(mod, name, str(nest.block.name_hint)), name)
-
-
-def _values(sch: Any, block: Any) -> list[Any]:
-    refs = [sch.get(loop) for loop in sch.get_loops(block)]
-    return list(find_realize(sch, sch.get(block), refs).iter_values)
 
 
 def _are_digits(nest: Nest, values: Sequence[Any], fresh: Sequence[Any]) -> bool:
