@@ -34,6 +34,7 @@ from .reversed_indices import HideReversedIndices, ShowReversedIndices
 from .shift_vectors import ShiftVectors
 from .straighten_indices import StraightenIndices
 from .swizzle_shared import SwizzleSharedMemory
+from .type_matrix_loads import TypeMatrixLoads
 
 __all__ = [
     "AlignOffsets",
@@ -70,4 +71,5 @@ __all__ = [
     "ShowReversedIndices",
     "StraightenIndices",
     "SwizzleSharedMemory",
+    "TypeMatrixLoads",
 ]
