@@ -80,7 +80,11 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     ),
     # Shared buffers have their final places, reductions over threads their own barriers. Whatever
     # looks at stores has done so after PlanSync.
-    "tirx.SplitHostDevice": (transform.PlanSync, transform.LowerEvictionPolicy),
+    "tirx.SplitHostDevice": (
+        transform.PlanSync,
+        transform.LowerEvictionPolicy,
+        transform.TypeMatrixLoads,
+    ),
     # Kernels are functions of their own, and the host's launches still show.
     "tirx.MakePackedAPI": (transform.OverlapLaunches,),
 }

@@ -35,6 +35,7 @@ from .reversed_indices import HideReversedIndices, ShowReversedIndices
 from .shift_vectors import ShiftVectors
 from .straighten_indices import StraightenIndices
 from .swizzle_shared import SwizzleSharedMemory
+from .type_matrix_loads import TypeMatrixLoads
 
 __all__ = [
     "AlignOffsets",
@@ -72,4 +73,5 @@ __all__ = [
     "ShowReversedIndices",
     "StraightenIndices",
     "SwizzleSharedMemory",
+    "TypeMatrixLoads",
 ]
