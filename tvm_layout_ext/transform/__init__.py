@@ -25,6 +25,7 @@ from .lower_tensor_core import LowerTensorCore
 from .lower_warp_memory import LowerWarpMemoryFully
 from .mark_annotated import MarkAnnotated
 from .multi_stage_buffer import InjectMultiStageBuffer
+from .narrow_vectors import NarrowVectors
 from .overlap_launches import OverlapLaunches
 from .pack_bytes import PackBytes
 from .plan_sync import PlanSync
@@ -62,6 +63,7 @@ __all__ = [
     "LowerTensorCore",
     "LowerWarpMemoryFully",
     "MarkAnnotated",
+    "NarrowVectors",
     "OverlapLaunches",
     "PackBytes",
     "PlanSync",
