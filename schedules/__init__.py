@@ -1,4 +1,51 @@
 """Ready schedules, one operator a file; each file ends in its ``OPERATOR``.
 
-The tuner finds an operator by its file's name. To write one, copy the file nearest to it.
+To write one, copy the file nearest to it and add its name to :data:`FILES`.
 """
+
+from __future__ import annotations
+
+import importlib
+from functools import partial
+from typing import Any
+
+from tvm_layout_ext.tune.generic import register_maker
+from tvm_layout_ext.tune.operator import Operator, register_operator
+
+__all__ = ["FILES"]
+
+#: Files of this folder that hold an operator each.
+FILES = (
+    "column_sum",
+    "elementwise",
+    "gather_rows",
+    "gemm",
+    "gemm_nt",
+    "matmul",
+    "nchw_to_nhwc",
+    "pad",
+    "permute",
+    "row_sum",
+    "slice",
+    "stencil",
+    "stream_reduce",
+    "transpose",
+)
+
+
+def _operator(name: str) -> Operator:
+    # Imported when first asked for: a command needs one of them.
+    operator = importlib.import_module(f"{__name__}.{name}").OPERATOR
+    assert isinstance(operator, Operator)
+    return operator
+
+
+def _of_function(*arguments: Any, **options: Any) -> Operator:
+    made = importlib.import_module(f"{__name__}._generic").operator_of(*arguments, **options)
+    assert isinstance(made, Operator)
+    return made
+
+
+for _name in FILES:
+    register_operator(_name, partial(_operator, _name))
+register_maker(_of_function)

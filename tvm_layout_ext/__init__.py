@@ -11,6 +11,7 @@ from ._compat import check_versions as _check_versions
 _check_versions()
 
 from . import decisions, errors, hardware, intrin, layout, pipeline, schedule, target, te, transform  # noqa: E402
+from . import schedules as _schedules  # noqa: E402, F401 (registers its operators)
 from ._version import __version__  # noqa: E402
 from .build import build, device_program, lower, shared_buffers  # noqa: E402
 from .errors import (  # noqa: E402

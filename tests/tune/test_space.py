@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tvm_layout_ext import schedules
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.gpu.hardware import architecture
+from tvm_layout_ext.tune import operator
 from tvm_layout_ext.tune.knobs import Refusal, knob
-from tvm_layout_ext.tune.operator import Operator, find_operator, known_operators
+from tvm_layout_ext.tune.operator import (
+    Operator,
+    find_operator,
+    known_operators,
+    register_operator,
+)
 from tvm_layout_ext.tune.space import Space
 
 SM90 = architecture("sm_90a")
@@ -54,8 +62,18 @@ def test_operator_takes_lists() -> None:
     assert Space(same, (64, 64), "float32", SM90).legal == make_space("transpose", 64, 64).legal
 
 
-def test_operators_are_found_by_their_files() -> None:
-    assert {"matmul", "transpose"} <= set(known_operators())
+def test_operator_of_ones_own_is_found_once_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator, "_LOADERS", dict(operator._LOADERS))
+    ready = dataclasses.replace(find_operator("transpose"), name="turned")
+    register_operator("turned", lambda: ready)
+    assert find_operator("turned") is ready
+    with pytest.raises(ScheduleError, match="There is an operator 'turned' already"):
+        register_operator("turned", lambda: ready)
+
+
+def test_ready_operators_are_the_files_of_schedules() -> None:
+    files = {path.stem for path in Path(schedules.__file__).parent.glob("[!_]*.py")}
+    assert set(known_operators()) == set(schedules.FILES) == files
     with pytest.raises(ScheduleError, match=r"Unknown operator 'softmox'; known are .*matmul, .*"):
         find_operator("softmox")
 

@@ -10,7 +10,7 @@ from .export import export
 from .generic import operator_of
 from .knobs import Knob, knob
 from .module import tune_module
-from .operator import Operator, find_operator, known_operators
+from .operator import Operator, find_operator, known_operators, register_operator
 from .programs import Programs
 from .records import Log, Record
 from .search import Result, tune
@@ -31,6 +31,7 @@ __all__ = [
     "knob",
     "known_operators",
     "operator_of",
+    "register_operator",
     "tune",
     "tune_module",
 ]

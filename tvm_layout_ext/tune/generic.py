@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,9 +12,15 @@ from .knobs import Knob
 from .operator import Operator
 from .selection import bare
 
-__all__ = ["digest_of", "operator_of"]
+__all__ = ["digest_of", "operator_of", "register_maker"]
 
-_SCHEDULES = "tvm_layout_ext.schedules._generic"
+#: What makes an operator of a function; ``schedules/`` names it.
+_MAKERS: list[Callable[..., Operator]] = []
+
+
+def register_maker(make: Callable[..., Operator]) -> None:
+    """Say what makes an operator of a function from now on."""
+    _MAKERS[:] = [make]
 
 
 def digest_of(func: tirx.PrimFunc) -> str:
@@ -30,7 +35,4 @@ def operator_of(
     **options: Any,
 ) -> Operator:
     """Make an operator of a function: :func:`tvm_layout_ext.schedules._generic.operator_of`."""
-    # schedules/ imports this package's knobs, so it can only be imported late.
-    operator = importlib.import_module(_SCHEDULES).operator_of(func, schedule, knobs, **options)
-    assert isinstance(operator, Operator)
-    return operator
+    return _MAKERS[0](func, schedule, knobs, **options)

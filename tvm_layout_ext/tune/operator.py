@@ -1,9 +1,7 @@
-"""What a file in ``schedules/`` declares, and how operators are found there."""
+"""What a file in ``schedules/`` declares, and the registry by which operators are found."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,10 +15,9 @@ from ..errors import ScheduleError
 from ..gpu.hardware import Architecture
 from .knobs import Config, Knob, Refusal
 
-__all__ = ["Operator", "Tolerance", "find_operator", "known_operators"]
+__all__ = ["Operator", "Tolerance", "find_operator", "known_operators", "register_operator"]
 
 Shape = tuple[int, ...]
-_SCHEDULES = "tvm_layout_ext.schedules"
 
 
 @dataclass(frozen=True)
@@ -167,14 +164,32 @@ class Operator:
                 )
 
 
+#: What gives each operator, by name; files of schedules are imported when first asked for.
+_LOADERS: dict[str, Callable[[], Operator]] = {}
+
+
+def register_operator(name: str, load: Callable[[], Operator]) -> None:
+    """Let :func:`find_operator` and the command line know an operator.
+
+    Parameters
+    ----------
+    name : str
+    load : callable
+        Gives the operator, when it is asked for.
+
+    Raises
+    ------
+    ScheduleError
+        If there is another operator of that name.
+    """
+    if name in _LOADERS:
+        raise ScheduleError(f"There is an operator {name!r} already; choose another name.")
+    _LOADERS[name] = load
+
+
 def known_operators() -> list[str]:
-    """Names of the operators in ``schedules/``, without importing their files."""
-    folder = importlib.import_module(_SCHEDULES)
-    return sorted(
-        info.name
-        for info in pkgutil.iter_modules(folder.__path__)
-        if not info.ispkg and not info.name.startswith("_")
-    )
+    """Names of the registered operators, without importing their files."""
+    return sorted(_LOADERS)
 
 
 def find_operator(name: str) -> Operator:
@@ -183,12 +198,8 @@ def find_operator(name: str) -> Operator:
     Raises
     ------
     ScheduleError
-        If no file of ``schedules/`` has that name; the sentence lists those there are.
+        If none is registered by that name; the sentence lists those there are.
     """
-    known = known_operators()
-    if name not in known:
-        raise ScheduleError(f"Unknown operator {name!r}; known are {', '.join(known)}.")
-    # schedules/ imports this package's face and knobs, so it can only be imported late.
-    operator = importlib.import_module(f"{_SCHEDULES}.{name}").OPERATOR
-    assert isinstance(operator, Operator)
-    return operator
+    if name not in _LOADERS:
+        raise ScheduleError(f"Unknown operator {name!r}; known are {', '.join(known_operators())}.")
+    return _LOADERS[name]()
