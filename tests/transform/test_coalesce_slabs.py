@@ -138,3 +138,11 @@ def test_slabs_replay_from_the_trace() -> None:
 def test_the_second_kernel_must_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coalesce_slabs, "_SECOND_KERNEL_BYTES", 1 << 40)
     assert kernels(column_sum((4096, 512), "float16")) == 1
+
+
+def test_a_long_sum_of_few_columns_is_cut_into_slabs() -> None:
+    """A thread for each result moved a few sectors less, in one block of a GPU."""
+    a, k = te.placeholder((1000000, 33), "float32", "A"), te.reduce_axis((0, 1000000), "k")
+    b = te.compute((33,), lambda j: te.sum(a[k, j], axis=k), "B")
+    text = s_tir.Schedule(te.create_prim_func([a, b])).auto_coalesce("B").text
+    assert "in 250 slabs that a second kernel adds up" in text
