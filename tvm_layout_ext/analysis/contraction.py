@@ -132,8 +132,8 @@ class _Reader:
         first, second = (self._positions(one.source, one.indices) for one in (left, right))
         summed = self._summed()
         self._check_depth(summed, first, second)
-        rows = [i for i in out if i in first and i not in second]
-        columns = [i for i in out if i in second and i not in first]
+        rows = tuple(i for i in out if i in first and i not in second)
+        columns = tuple(i for i in out if i in second and i not in first)
         self._require("m (in one factor and the result)", rows)
         self._require("n (in the other factor and the result)", columns)
         rows, columns = self._ordered(rows, first, out), self._ordered(columns, second, out)

@@ -41,6 +41,6 @@ def _is_product(block: Any) -> bool:
     for term in (value.a, value.b):
         if isinstance(term, tirx.Mul):
             factors = (one.value if isinstance(one, tirx.Cast) else one for one in (term.a, term.b))
-            buffers = [getattr(one, "source", None) for one in factors]
-            return None not in buffers and not buffers[0].same_as(buffers[1])
+            buffers: list[Any] = [getattr(one, "source", None) for one in factors]
+            return all(one is not None for one in buffers) and not buffers[0].same_as(buffers[1])
     return False
