@@ -171,7 +171,7 @@ class RpcRunner(SeatedRunner):
     def device_name(self) -> str:
         """Name of the GPU of the next free server; an error if it does not fit."""
         seat = self._seats[0]
+        assert isinstance(seat, _Client)
         with seat.lock:
             seat.ready(None)
-        gpu: Gpu = seat.gpu
-        return gpu.name
+        return "" if seat.gpu is None else seat.gpu.name
