@@ -3,7 +3,7 @@
 Each operation of each product has a line: what Nsight Compute counted, what the simulated GPU
 counts, and what the same requests would take without a bank conflict. Of asynchronous copies
 (``ldgsts``) that is one wavefront for 128 bytes, which rows of 64 bytes cannot reach: a wavefront
-serves one line of global memory (:mod:`tvm_layout_ext.gpu.counts`).
+serves one line of global memory (:mod:`.counts`).
 """
 
 from __future__ import annotations

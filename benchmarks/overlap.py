@@ -17,9 +17,9 @@ from tvm.s_tir import meta_schedule as ms
 
 from tvm_layout_ext._compat import without_tensor_intrinsics
 from tvm_layout_ext.target import cuda_target
-from tvm_layout_ext.tune.batches import Batches
-from tvm_layout_ext.tune.candidate import traced
-from tvm_layout_ext.tune.search import make_task
+from tvm_layout_ext.tune.search.batches import Batches
+from tvm_layout_ext.tune.search.candidate import traced
+from tvm_layout_ext.tune.search.entry import make_task
 
 
 @derived_object

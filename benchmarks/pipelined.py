@@ -23,7 +23,7 @@ import tvm_layout_ext as tlx
 from benchmarks.memory_bound import Bench, Only, Out, draw, provenance
 from benchmarks.memory_rows import Row
 from tvm_layout_ext.schedules import stencil, stream_reduce
-from tvm_layout_ext.tune.operator import Operator, Tolerance
+from tvm_layout_ext.tune.space.operator import Operator, Tolerance
 
 __all__ = ["STREAMS", "Stream", "summary", "table"]
 

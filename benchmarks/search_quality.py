@@ -1,7 +1,7 @@
 """How fast a search comes near the best of a sweep, and how well the models rank it; needs no GPU.
 
 ``python -m benchmarks.search_quality run SWEEP... --out FILE`` replays searches on committed sweeps
-(:mod:`tvm_layout_ext.tune.sweep`): guided by the cost model, and drawn at random, several seeds
+(:mod:`.sweep`): guided by the cost model, and drawn at random, several seeds
 each. After each trial it notes which share of the sweep's best speed the best so far has.
 ``draw FILE --out PNG`` makes the figure.
 """
@@ -19,9 +19,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from tvm_layout_ext.tune.rank_correlation import correlations, ranks, spearman, task_of
-from tvm_layout_ext.tune.search import tune
-from tvm_layout_ext.tune.sweep import Entry, Sweep, SweepRunner
+from tvm_layout_ext.tune.search.entry import tune
+from tvm_layout_ext.tune.search.rank_correlation import correlations, ranks, spearman, task_of
+from tvm_layout_ext.tune.search.sweep import Entry, Sweep, SweepRunner
 
 __all__ = ["curve", "ranks", "spearman", "task_of"]
 

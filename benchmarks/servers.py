@@ -30,14 +30,15 @@ from tvm.s_tir.meta_schedule.builder import BuilderInput
 from tvm.s_tir.meta_schedule.runner import RunnerInput
 
 from tvm_layout_ext.target import cuda_target
-from tvm_layout_ext.tune import environment, tune
-from tvm_layout_ext.tune.builder import CubinBuilder
-from tvm_layout_ext.tune.candidate import traced
-from tvm_layout_ext.tune.measure import Measured
-from tvm_layout_ext.tune.run_rpc import RpcRunner
-from tvm_layout_ext.tune.search import make_task
-from tvm_layout_ext.tune.task import Task
-from tvm_layout_ext.tune.tracker import Tracker
+from tvm_layout_ext.tune import tune
+from tvm_layout_ext.tune.measure import environment
+from tvm_layout_ext.tune.measure.builder import CubinBuilder
+from tvm_layout_ext.tune.measure.protocol import Measured
+from tvm_layout_ext.tune.measure.rpc.run import RpcRunner
+from tvm_layout_ext.tune.measure.rpc.tracker import Tracker
+from tvm_layout_ext.tune.search.candidate import traced
+from tvm_layout_ext.tune.search.entry import make_task
+from tvm_layout_ext.tune.search.task import Task
 
 HOST = "127.0.0.1"
 #: Servers by key, each by the number of its GPU.
@@ -57,7 +58,7 @@ class Farm:
 
     def _start(self, key: str, gpu: int) -> subprocess.Popen[bytes]:
         options = ["--tracker", f"{HOST}:{self.port}", "--key", key, "--host", HOST]
-        command = [sys.executable, "-m", "tvm_layout_ext.tune.rpc_server", *options]
+        command = [sys.executable, "-m", "tvm_layout_ext.tune.measure.rpc.server", *options]
         seen = os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu)}
         return subprocess.Popen(command, env=seen, start_new_session=True)
 

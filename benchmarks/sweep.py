@@ -5,7 +5,7 @@ parallel, in an order drawn by a fixed seed, so that a sweep which is cut off is
 is checked and timed on GPU 0 as soon as it is built (:mod:`benchmarks.sweep_measure`). Several
 workloads, ``WORKLOAD=FILE ...`` with a workload written ``gemm:4096x4096x4096:float16``, share one
 run of ``many``: while the last candidates of one are measured, those of the next are built. Lines
-are written as they come; :mod:`tvm_layout_ext.tune.sweep` reads them. A file that holds a part of
+are written as they come; :mod:`.sweep` reads them. A file that holds a part of
 its sweep is continued.
 """
 
@@ -29,13 +29,13 @@ import typer
 from benchmarks.sweep_build import Built, Candidate, Workers
 from benchmarks.sweep_measure import PROTOCOL, Job, measure, prepare
 from tvm_layout_ext.errors import RecordError
-from tvm_layout_ext.tune import environment
-from tvm_layout_ext.tune.builder import INFO
-from tvm_layout_ext.tune.knobs import describe
-from tvm_layout_ext.tune.search import make_task
-from tvm_layout_ext.tune.sweep import Entry, Header, Sweep
-from tvm_layout_ext.tune.task import Task
-from tvm_layout_ext.tune.worker import Worker
+from tvm_layout_ext.tune.measure import environment
+from tvm_layout_ext.tune.measure.builder import INFO
+from tvm_layout_ext.tune.measure.worker import Worker
+from tvm_layout_ext.tune.search.entry import make_task
+from tvm_layout_ext.tune.search.sweep import Entry, Header, Sweep
+from tvm_layout_ext.tune.search.task import Task
+from tvm_layout_ext.tune.space.knobs import describe
 
 #: Seconds for one measurement, and for putting a workload's arguments on the GPU.
 MEASURING, PREPARING = 20.0, 180.0

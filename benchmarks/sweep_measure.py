@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 
 import tvm
 
-from tvm_layout_ext.tune.builder import LIBRARY
-from tvm_layout_ext.tune.problem import Problem
-from tvm_layout_ext.tune.search import make_task
-from tvm_layout_ext.tune.trials import TRIALS
-from tvm_layout_ext.tune.verify import WrongResultError
+from tvm_layout_ext.tune.measure.builder import LIBRARY
+from tvm_layout_ext.tune.measure.problem import Problem
+from tvm_layout_ext.tune.measure.verify import WrongResultError
+from tvm_layout_ext.tune.search.entry import make_task
+from tvm_layout_ext.tune.search.trials import TRIALS
 
 __all__ = ["PROTOCOL", "REPEATS", "Job", "measure", "prepare"]
 

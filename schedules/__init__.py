@@ -9,8 +9,8 @@ import importlib
 from functools import partial
 from typing import Any
 
-from tvm_layout_ext.tune.generic import register_maker
-from tvm_layout_ext.tune.operator import Operator, register_operator
+from tvm_layout_ext.tune.space.generic import register_maker
+from tvm_layout_ext.tune.space.operator import Operator, register_operator
 
 __all__ = ["FILES"]
 

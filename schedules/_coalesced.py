@@ -10,8 +10,8 @@ import numpy as np
 
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import Architecture
-from tvm_layout_ext.tune.knobs import Config, Refusal, knob
-from tvm_layout_ext.tune.operator import Operator, Tolerance
+from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
+from tvm_layout_ext.tune.space.operator import Operator, Tolerance
 
 __all__ = ["DTYPES", "KNOBS", "coalesced", "draw", "memory_bound"]
 

@@ -25,7 +25,7 @@ class Copy:
       vectors of 8 bytes, and phases of 16 rows.
 
     An asynchronous copy takes a wavefront for each pair of a global line and a shared row of 128
-    bytes, and more where sectors are torn (:mod:`tvm_layout_ext.gpu.counts`). So it moves
+    bytes, and more where sectors are torn (:mod:`.counts`). So it moves
     whole rows of a tile, and costs least under a swizzle where these have 128 bytes: no map of the
     lanes spares rows of 64 bytes, or padded ones, their further wavefronts.
 

@@ -9,7 +9,7 @@ import numpy as np
 from tvm_layout_ext.gpu.hardware import LINE_BYTES, MULTIPROCESSORS, Architecture
 from tvm_layout_ext.schedules import _split_k
 from tvm_layout_ext.schedules._gemm_space import prune
-from tvm_layout_ext.tune.knobs import Config
+from tvm_layout_ext.tune.space.knobs import Config
 
 __all__ = ["fit"]
 

@@ -13,7 +13,7 @@ from tvm_layout_ext.gpu.hardware import (
     WARP_SIZE,
     Architecture,
 )
-from tvm_layout_ext.tune.knobs import Config, Refusal
+from tvm_layout_ext.tune.space.knobs import Config, Refusal
 
 __all__ = ["check_grid", "prune"]
 

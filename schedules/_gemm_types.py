@@ -13,8 +13,8 @@ from tvm_layout_ext import te
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.gpu.hardware import Architecture
 from tvm_layout_ext.intrin.instructions import choose
-from tvm_layout_ext.tune.knobs import Refusal
-from tvm_layout_ext.tune.operator import Tolerance
+from tvm_layout_ext.tune.space.knobs import Refusal
+from tvm_layout_ext.tune.space.operator import Tolerance
 
 __all__ = [
     "DTYPES",
@@ -58,7 +58,7 @@ class Numbers:
         return self.sums == "int32"
 
 
-#: By the type of the operands; :mod:`tvm_layout_ext.intrin.instructions` has no other. Results of
+#: By the type of the operands; :mod:`.instructions` has no other. Results of
 #: 8-bit floats are halves, as ``torch._scaled_mm`` gives them: 3 bits of mantissa hold no sum.
 _NUMBERS = {
     "float16": Numbers("float32", "float16"),

@@ -19,9 +19,9 @@ from tvm_layout_ext.gpu.hardware import (
     mma_sync_rate,
 )
 from tvm_layout_ext.schedule.merge_iterators import merge_result
-from tvm_layout_ext.tune.cost import L2_SECTORS_PER_CYCLE
-from tvm_layout_ext.tune.knobs import Config
-from tvm_layout_ext.tune.latency import H200
+from tvm_layout_ext.tune.model.cost import L2_SECTORS_PER_CYCLE
+from tvm_layout_ext.tune.model.latency import H200
+from tvm_layout_ext.tune.space.knobs import Config
 
 __all__ = ["SLICES", "add_up", "best_slices", "cycles", "fit", "workspace_bytes"]
 
@@ -47,7 +47,7 @@ def add_up(sch: Any, block: Any) -> None:
     ----------
     sch : tvm.s_tir.Schedule
     block : SBlockRV
-        ``sum`` of :class:`~tvm_layout_ext.schedule.split_k.SplitK`.
+        ``sum`` of :class:`.split_k.SplitK`.
     """
     out = _finished(sch, block)
     sums = sch.get(block).writes[0].source

@@ -8,7 +8,7 @@ import numpy as np
 
 from tvm_layout_ext.gpu.hardware import WARP_SIZE, Architecture
 from tvm_layout_ext.layout.banks import wavefronts
-from tvm_layout_ext.tune.knobs import Config, Refusal
+from tvm_layout_ext.tune.space.knobs import Config, Refusal
 
 __all__ = ["STRIP_BYTES", "prune", "row_stride", "shared_wavefronts"]
 

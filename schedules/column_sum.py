@@ -8,7 +8,7 @@ import numpy as np
 
 from tvm_layout_ext import te
 from tvm_layout_ext.schedules._coalesced import memory_bound
-from tvm_layout_ext.tune.operator import Tolerance
+from tvm_layout_ext.tune.space.operator import Tolerance
 
 #: Sums of thousands of halves: the order of the additions shows in the last bits.
 TOLERANCE = Tolerance(rtol=1e-4, atol=1e-3)

@@ -53,9 +53,9 @@ from tvm_layout_ext.schedules._gemm_types import (
     traffic,
 )
 from tvm_layout_ext.schedules._split_k import SLICES, add_up
-from tvm_layout_ext.transform.launch_bounds import MIN_BLOCKS
-from tvm_layout_ext.tune.knobs import Config, Refusal, knob
-from tvm_layout_ext.tune.operator import Operator
+from tvm_layout_ext.transform.launch.launch_bounds import MIN_BLOCKS
+from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
+from tvm_layout_ext.tune.space.operator import Operator
 
 # The defaults do 434 TFLOPS at 4096^3 in float16 on an H200 (benchmarks/results/
 # h200_gemm_sweep_best.json), and the best, 256x128x64 and 128x256x64 by eight warps, 449 and 448.

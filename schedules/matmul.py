@@ -22,8 +22,8 @@ from tvm_layout_ext.gpu.hardware import (
     WARP_SIZE,
     Architecture,
 )
-from tvm_layout_ext.tune.knobs import Config, Refusal, knob
-from tvm_layout_ext.tune.operator import Operator, Tolerance
+from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
+from tvm_layout_ext.tune.space.operator import Operator, Tolerance
 
 #: Registers of a thread for sums and operands; the rest of its 255 holds addresses.
 OPERAND_REGISTERS = 160

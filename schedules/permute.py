@@ -14,7 +14,7 @@ import numpy as np
 
 from tvm_layout_ext import te
 from tvm_layout_ext.schedules._coalesced import memory_bound
-from tvm_layout_ext.tune.operator import Operator
+from tvm_layout_ext.tune.space.operator import Operator
 
 
 def permuted(shape: Sequence[int], dtype: str, order: Sequence[int]) -> list[Any]:

@@ -16,8 +16,8 @@ from tvm import s_tir, tirx
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import Architecture
 from tvm_layout_ext.schedules import _coalesced
-from tvm_layout_ext.tune.knobs import Config, Refusal, knob
-from tvm_layout_ext.tune.operator import Operator, Tolerance
+from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
+from tvm_layout_ext.tune.space.operator import Operator, Tolerance
 
 KNOBS = (
     *_coalesced.KNOBS,

@@ -21,8 +21,8 @@ from tvm import s_tir, tirx
 
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import MAX_ACCESS_BYTES, SECTOR_BYTES, Architecture
-from tvm_layout_ext.tune.knobs import Config, Refusal, knob
-from tvm_layout_ext.tune.operator import Operator, Tolerance
+from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
+from tvm_layout_ext.tune.space.operator import Operator, Tolerance
 
 KNOBS = (
     knob("tile_y", (4, 8, 16, 32), default=8),

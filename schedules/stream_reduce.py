@@ -19,8 +19,8 @@ from tvm import s_tir
 
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE, Architecture
-from tvm_layout_ext.tune.knobs import Config, Refusal, knob
-from tvm_layout_ext.tune.operator import Operator, Tolerance
+from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
+from tvm_layout_ext.tune.space.operator import Operator, Tolerance
 
 KNOBS = (
     knob("rows", (4, 8, 16, 32), default=8),

@@ -21,8 +21,8 @@ import numpy as np
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES, Architecture
 from tvm_layout_ext.schedules._transpose_space import STRIP_BYTES, prune, row_stride
-from tvm_layout_ext.tune.knobs import Config, Refusal, knob
-from tvm_layout_ext.tune.operator import Operator, Tolerance
+from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
+from tvm_layout_ext.tune.space.operator import Operator, Tolerance
 
 KNOBS = (
     knob("tile_i", (16, 32, 64, 128), default=64),

@@ -6,7 +6,7 @@ import tvm
 from tvm import s_tir, te
 
 import tvm_layout_ext as tlx
-from tests.transform.pipeline_programs import block, copy, loop, program
+from tests.programs.pipelines import block, copy, loop, program
 
 
 def _scale(rows: int = 64, bind: bool = True) -> s_tir.Schedule:

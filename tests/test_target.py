@@ -9,7 +9,8 @@ from tvm import s_tir, te
 from tvm.target import Target
 
 import tvm_layout_ext as tlx
-from tvm_layout_ext import hardware, target
+from tvm_layout_ext import target
+from tvm_layout_ext.gpu import hardware
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tvm import s_tir, tirx
 
 import tvm_layout_ext as tlx
 from tvm_layout_ext import te
-from tvm_layout_ext.transform.rasterize_blocks import grouped
+from tvm_layout_ext.transform.launch.rasterize_blocks import grouped
 
 ROOT = Path(__file__).resolve().parents[1]
 M, N, K = 128, 128, 192

@@ -25,7 +25,8 @@ from .errors import (  # noqa: E402
 from .report import render as _render  # noqa: E402
 from .report.explain import explain  # noqa: E402
 from .report.pipeline_chart import explain_pipeline  # noqa: E402
-from .schedule import assume_divisible, create_schedule, versions_for_triton_stages  # noqa: E402
+from .schedule import create_schedule, versions_for_triton_stages  # noqa: E402
+from .schedule.primitives.assume_divisible import assume_divisible  # noqa: E402
 from .simulate import simulate  # noqa: E402
 from .target import cuda_target, default_target  # noqa: E402
 from .tune import ApplyBest, apply_best, export, knob, tune, tune_module  # noqa: E402

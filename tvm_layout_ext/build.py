@@ -11,13 +11,14 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-from . import decisions, hardware, pipeline
+from . import decisions, pipeline
 from ._compat import split_host_device, tvm_version
-from .analysis.device_needs import check_shared, launch_extents, shared_buffers
+from .analysis.device_limits import check_shared, launch_extents, shared_buffers
 from .errors import LayoutExtError, ScheduleError, TargetError
+from .gpu import hardware
 from .target import resolve
-from .transform.check_host_stages import refuse_host_stages, refuse_unbound
-from .transform.pipeline_memory import most_stages
+from .transform.launch.check_host_stages import refuse_host_stages, refuse_unbound
+from .transform.pipeline.memory import most_stages
 
 __all__ = [
     "DeviceProgram",

@@ -1,4 +1,4 @@
-"""The facts of :mod:`tvm_layout_ext.gpu.hardware`, by their older name."""
+"""The facts of :mod:`.hardware`, by their older name."""
 
 from .gpu.hardware import *  # noqa: F403
 from .gpu.hardware import __all__ as __all__

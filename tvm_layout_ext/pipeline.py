@@ -17,8 +17,8 @@ from tvm.tirx import compilation_pipeline
 
 from . import transform
 from ._compat import pass_name, register_errors, stock_finalizers, stock_passes
-from .transform.check_host_stages import is_marked_for_cuda, refuse_unbound
-from .transform.plan_sync import only_unmarked
+from .transform.launch.check_host_stages import is_marked_for_cuda, refuse_unbound
+from .transform.sync.plan_sync import only_unmarked
 
 __all__ = ["install", "layout_ext_pipeline", "lowering_passes", "stock_pipeline", "uninstall"]
 

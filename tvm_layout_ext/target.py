@@ -14,9 +14,9 @@ from typing import Any
 import tvm
 from tvm.target import Target
 
-from . import hardware
 from ._compat import has_gpu
 from .errors import TargetError
+from .gpu import hardware
 
 __all__ = [
     "cuda_target",

@@ -18,9 +18,10 @@ from tvm import te as _tvm_te
 from tvm.te import *  # noqa: F403
 from tvm.te import thread_axis
 
-from .schedule import Schedule, Stage, create_schedule, ir_builder
-from .schedule.assume_divisible import create_prim_func
-from .schedule.tensor_intrin import TensorIntrin, decl_tensor_intrin
+from .schedule import Schedule, Stage, create_schedule
+from .schedule.primitives.assume_divisible import create_prim_func
+from .schedule.te import ir_builder
+from .schedule.te.tensor_intrin import TensorIntrin, decl_tensor_intrin
 
 __all__ = [name for name in dir(_tvm_te) if not name.startswith("_")]
 __all__ += [

@@ -11,8 +11,8 @@ import pytest
 from tvm import s_tir, te
 from tvm.script import tirx as T
 
-from tests.simulate import kernels
-from tests.transform.swizzle_programs import operand, transpose
+from tests.programs import kernels
+from tests.programs.swizzles import operand, transpose
 from tvm_layout_ext.analysis.bank_conflict import bank_conflicts
 from tvm_layout_ext.analysis.bank_requests import read_requests
 from tvm_layout_ext.analysis.shared_access import read_shared_accesses

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from benchmarks.search_quality import ALONE, curve, drawn, guided, ranks, spearman, task_of
-from tvm_layout_ext.tune.features import features, kernels_of
-from tvm_layout_ext.tune.knobs import Config
-from tvm_layout_ext.tune.latency import latency
-from tvm_layout_ext.tune.simulated import count
-from tvm_layout_ext.tune.sweep import Sweep
-from tvm_layout_ext.tune.task import Task
+from tvm_layout_ext.tune.model.features import features, kernels_of
+from tvm_layout_ext.tune.model.latency import latency
+from tvm_layout_ext.tune.search.simulated import count
+from tvm_layout_ext.tune.search.sweep import Sweep
+from tvm_layout_ext.tune.search.task import Task
+from tvm_layout_ext.tune.space.knobs import Config
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SWEEPS = sorted(path.name for path in RESULTS.glob("h200_sweep_*.jsonl"))

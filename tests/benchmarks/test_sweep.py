@@ -17,8 +17,8 @@ from benchmarks.sweep import Plan, run
 from benchmarks.sweep_build import Built, Candidate
 from benchmarks.sweep_measure import Job
 from tvm_layout_ext.errors import RecordError
-from tvm_layout_ext.tune.builder import LIBRARY
-from tvm_layout_ext.tune.sweep import Sweep
+from tvm_layout_ext.tune.measure.builder import LIBRARY
+from tvm_layout_ext.tune.search.sweep import Sweep
 
 
 class StandIn:

@@ -9,8 +9,12 @@ import pytest
 from tests.golden import cases, tracing
 from tests.golden.cases import Case, case_id
 from tests.golden.tracing import Value, bits_of
-from tvm_layout_ext.analysis import axis_info as ai
-from tvm_layout_ext.analysis.coalescing import MemoryAccess, atomic_add_elements, choose_layout
+from tvm_layout_ext.analysis.axis_info import arithmetic as ai
+from tvm_layout_ext.analysis.axis_info.coalescing import (
+    MemoryAccess,
+    atomic_add_elements,
+    choose_layout,
+)
 
 
 def pointer_to(base: int, offset: Value, element: str, shape: list[int]) -> ai.AxisInfo:

@@ -8,7 +8,7 @@ from tests.golden import cases
 from tests.golden.cases import Case, bases_of, case_id, layout_of, linear_of
 from tests.golden.tracing import bits_of
 from tvm_layout_ext.layout.banks import bank_conflicts
-from tvm_layout_ext.layout.convert import scratch_bytes
+from tvm_layout_ext.layout.conversion.convert import scratch_bytes
 from tvm_layout_ext.layout.operands import shared_for_mma_sync, shared_for_wgmma, wgmma_order
 
 DISTRIBUTED = ("blocked", "slice", "mma_v2", "mma_v3", "dot_operand")

@@ -11,8 +11,8 @@ from math import prod
 from types import SimpleNamespace
 from typing import Any
 
-from tvm_layout_ext.analysis import axis_info as ai
-from tvm_layout_ext.analysis.axis_info import AxisInfo
+from tvm_layout_ext.analysis.axis_info import arithmetic as ai
+from tvm_layout_ext.analysis.axis_info.arithmetic import AxisInfo
 
 #: x op constant is x.
 NEUTRAL = {

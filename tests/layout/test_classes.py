@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.layout import strategies
+from tests.programs import strategies
 from tvm_layout_ext import layout as L
 from tvm_layout_ext.errors import LayoutError
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.layout.strategies import bijections, linear_layouts
+from tests.programs.strategies import bijections, linear_layouts
 from tvm_layout_ext.errors import LayoutError
 from tvm_layout_ext.layout import LinearLayout
 

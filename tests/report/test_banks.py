@@ -5,7 +5,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from tests.transform.swizzle_programs import operand
+from tests.programs.swizzles import operand
 from tvm_layout_ext.analysis.bank_conflict import Conflict
 from tvm_layout_ext.build import to_module
 from tvm_layout_ext.cli import app
@@ -50,9 +50,7 @@ def test_sites_that_do_the_same_are_listed_once() -> None:
 
 def test_the_command_line_writes_the_picture(tmp_path: Path) -> None:
     program = tmp_path / "x.py"
-    program.write_text(
-        "from tests.transform.swizzle_programs import operand\nsch = operand('xor')\n"
-    )
+    program.write_text("from tests.programs.swizzles import operand\nsch = operand('xor')\n")
     picture = tmp_path / "banks.svg"
     ran = CliRunner().invoke(app, ["explain", str(program), "--picture", str(picture)])
     assert ran.exit_code == 0, ran.output

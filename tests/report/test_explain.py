@@ -9,14 +9,14 @@ import pytest
 import tvm
 
 import tvm_layout_ext as tlx
-from tests.transform.swizzle_programs import operand
+from tests.programs.swizzles import operand
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.report.explain import Access, Explanation, draw_arguments, explain
 from tvm_layout_ext.report.load import load_file
 from tvm_layout_ext.report.text import columns
 from tvm_layout_ext.target import cuda_target
-from tvm_layout_ext.tune.search import make_task
+from tvm_layout_ext.tune.search.entry import make_task
 
 
 def make_transpose(offset: int) -> tuple[te.Schedule, list[Any]]:

@@ -11,7 +11,7 @@ from tvm import s_tir
 from typer.testing import CliRunner
 
 import tvm_layout_ext as tlx
-from tests.transform.pipelined import Stream
+from tests.programs.pipelined import Stream
 from tvm_layout_ext.cli import app
 
 
@@ -86,7 +86,7 @@ def test_svg_has_a_box_for_each_step_of_each_body() -> None:
 
 def test_command_line(tmp_path: Path) -> None:
     file, picture = tmp_path / "kernel.py", tmp_path / "chart.svg"
-    file.write_text("from tests.transform.pipelined import Stream\nsch = Stream(1).schedule(3)\n")
+    file.write_text("from tests.programs.pipelined import Stream\nsch = Stream(1).schedule(3)\n")
     ran = CliRunner().invoke(app, ["explain", str(file), "--pipeline", "-o", str(picture)])
     assert ran.exit_code == 0, ran.output
     assert "Loop k, n iterations, 2 before the first that computes" in ran.stdout

@@ -10,7 +10,7 @@ import pytest
 from tvm import s_tir, te
 from tvm.script import tirx as T
 
-from tests.schedule.tiles import transposed, upside_down
+from tests.programs.tiles import transposed, upside_down
 from tvm_layout_ext import decisions
 from tvm_layout_ext.schedule.copy_conflicts import UncountedTile, tile_conflicts
 from tvm_layout_ext.simulate import simulate

@@ -9,7 +9,7 @@ import pytest
 import tvm_ffi
 from tvm import s_tir
 
-from tests.schedule.products import config
+from tests.programs.products import config
 from tvm_layout_ext import ScheduleError, simulate, te
 from tvm_layout_ext.schedules import gemm
 

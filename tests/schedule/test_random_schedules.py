@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, note, settings
 
 from tests import sampling
-from tests.schedule.chains import Problem, chains
+from tests.programs.chains import Problem, chains
 from tvm_layout_ext import ScheduleError
 from tvm_layout_ext.simulate import simulate
 
@@ -59,7 +59,7 @@ def test_random_schedules_equal_numpy() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_arrays_are_small_integers(seed: int) -> None:
-    from tests.schedule.chains import matmul
+    from tests.programs.chains import matmul
 
     for array in matmul(3, 4, 5).arrays(seed):
         assert array.dtype == np.float32

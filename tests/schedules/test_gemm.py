@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
-from tests.schedule.products import Product, simulated
-from tests.schedule.test_use_tensor_core import TYPES
+from tests.programs.products import Product, simulated
+from tests.schedule.primitives.test_use_tensor_core import TYPES
 from tvm_layout_ext import ScheduleError, TargetError, decisions
 from tvm_layout_ext.build import shared_buffers
 from tvm_layout_ext.gpu.counts import count_shared

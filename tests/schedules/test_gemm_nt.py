@@ -18,11 +18,12 @@ from tvm_layout_ext import decisions
 from tvm_layout_ext.build import shared_buffers
 from tvm_layout_ext.schedules import gemm, gemm_nt
 from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.tune import Log, environment
-from tvm_layout_ext.tune.recognise import recognise
-from tvm_layout_ext.tune.search import make_task
-from tvm_layout_ext.tune.selection import bare
-from tvm_layout_ext.tune.verify import poison, require_close
+from tvm_layout_ext.tune import Log
+from tvm_layout_ext.tune.measure import environment
+from tvm_layout_ext.tune.measure.verify import poison, require_close
+from tvm_layout_ext.tune.records.selection import bare
+from tvm_layout_ext.tune.search.entry import make_task
+from tvm_layout_ext.tune.space.recognise import recognise
 
 LARGE = (8192, 8192, 8192)
 

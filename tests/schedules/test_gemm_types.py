@@ -22,11 +22,12 @@ from tvm_layout_ext.cli import app
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.schedules import gemm, matmul
 from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.tune import Log, environment
-from tvm_layout_ext.tune.recognise import recognise
-from tvm_layout_ext.tune.search import make_task
-from tvm_layout_ext.tune.selection import bare
-from tvm_layout_ext.tune.verify import WrongResultError, poison, require_close
+from tvm_layout_ext.tune import Log
+from tvm_layout_ext.tune.measure import environment
+from tvm_layout_ext.tune.measure.verify import WrongResultError, poison, require_close
+from tvm_layout_ext.tune.records.selection import bare
+from tvm_layout_ext.tune.search.entry import make_task
+from tvm_layout_ext.tune.space.recognise import recognise
 
 #: Types beside the two that were swept.
 NEW = ("float32", "int8", "uint8", "float8_e4m3fn", "float8_e5m2")

@@ -16,13 +16,13 @@ from tvm_layout_ext import ScheduleError, cuda_target, decisions, knob, lower, s
 from tvm_layout_ext.build import check_fits
 from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.schedules._generic import COALESCE_KNOBS, operator_of
-from tvm_layout_ext.tune.candidate import traced
-from tvm_layout_ext.tune.knobs import Refusal
-from tvm_layout_ext.tune.operator import Operator
-from tvm_layout_ext.tune.reference import Reference, draw
-from tvm_layout_ext.tune.search import make_task
-from tvm_layout_ext.tune.task import Task
-from tvm_layout_ext.tune.verify import WrongResultError, require_close
+from tvm_layout_ext.tune.measure.reference import Reference, draw
+from tvm_layout_ext.tune.measure.verify import WrongResultError, require_close
+from tvm_layout_ext.tune.search.candidate import traced
+from tvm_layout_ext.tune.search.entry import make_task
+from tvm_layout_ext.tune.search.task import Task
+from tvm_layout_ext.tune.space.knobs import Refusal
+from tvm_layout_ext.tune.space.operator import Operator
 
 TARGET = cuda_target("sm_90a")
 

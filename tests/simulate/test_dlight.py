@@ -11,7 +11,7 @@ import tvm
 from tvm import te, topi
 from tvm.s_tir import dlight
 
-from tests.simulate import kernels
+from tests.programs import kernels
 from tvm_layout_ext.errors import SimulationError
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.target import default_target

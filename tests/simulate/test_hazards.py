@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.simulate import kernels, programs
+from tests.programs import kernels, simulated
 from tvm_layout_ext.build import device_program
 from tvm_layout_ext.errors import SimulationError
-from tvm_layout_ext.simulate import Report, kernel, simulate
+from tvm_layout_ext.simulate import Report, simulate
+from tvm_layout_ext.simulate.compile import kernel
 
 INTS = kernels.random((64,), "int32")
 FLOATS = kernels.random((64,))
@@ -64,37 +65,37 @@ def test_reduction_shuffles_from_idle_lanes_without_a_hazard(threads: int) -> No
 
 
 def test_blocks_that_write_one_location_race() -> None:
-    report = simulate(programs.lost_updates, kernels.random((256,), "int32"))
+    report = simulate(simulated.lost_updates, kernels.random((256,), "int32"))
     assert kinds(report) == {"race"}
 
 
 def test_block_that_reads_what_another_writes_races() -> None:
-    report = simulate(programs.between_blocks, INTS, np.zeros(64, "int32"))
+    report = simulate(simulated.between_blocks, INTS, np.zeros(64, "int32"))
     assert kinds(report) == {"race"}
     assert "block (1,0,0)" in report.hazards[0].message
 
 
 def test_blocks_of_different_gangs_race_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "_GANG_LANES", 32)
-    report = simulate(programs.between_blocks, INTS, np.zeros(64, "int32"))
+    report = simulate(simulated.between_blocks, INTS, np.zeros(64, "int32"))
     assert kinds(report) == {"race"}
     assert "a thread of another block" in report.hazards[0].message
 
 
 def test_atomics_do_not_race() -> None:
     values = kernels.random((256,), "int32")
-    report = simulate(programs.histogram, values, np.zeros(4, "int32"))
+    report = simulate(simulated.histogram, values, np.zeros(4, "int32"))
     assert report.hazards == []
     np.testing.assert_array_equal(report.outputs["B"], np.bincount(values % 4, minlength=4))
 
 
 def test_atomic_and_plain_write_race() -> None:
-    report = simulate(programs.atomic_and_store, INTS, np.zeros(1, "int32"))
+    report = simulate(simulated.atomic_and_store, INTS, np.zeros(1, "int32"))
     assert kinds(report) == {"race"}
 
 
 def test_same_bits_are_redundant_not_a_race() -> None:
-    report = simulate(programs.same_bits, INTS)
+    report = simulate(simulated.same_bits, INTS)
     assert report.hazards == []
     (found,) = report.redundant
     assert found.kind == "redundant"
@@ -102,43 +103,43 @@ def test_same_bits_are_redundant_not_a_race() -> None:
 
 
 def test_unbound_copy_is_redundant() -> None:
-    report = simulate(programs.unbound_copy, INTS)
+    report = simulate(simulated.unbound_copy, INTS)
     assert report.hazards == []
     assert [h.buffer for h in report.redundant] == ["S"]
     np.testing.assert_array_equal(report.outputs["B"], INTS[::-1])
 
 
 def test_thread_may_read_its_own_redundant_write_without_a_barrier() -> None:
-    program = kernels.without(device_program(programs.unbound_copy), kernels.SYNC, 0)
+    program = kernels.without(device_program(simulated.unbound_copy), kernels.SYNC, 0)
     report = simulate(program, INTS)
     # Every thread wrote all of S itself, so none depends on another.
     assert report.hazards == []
 
 
 def test_another_thread_may_not_read_a_redundant_write_without_a_barrier() -> None:
-    program = kernels.without(device_program(programs.half_the_threads_copy), kernels.SYNC, 0)
+    program = kernels.without(device_program(simulated.half_the_threads_copy), kernels.SYNC, 0)
     report = simulate(program, INTS)
     assert kinds(report) == {"race"}
     assert report.hazards[0].count == 32
-    assert simulate(programs.half_the_threads_copy, INTS).hazards == []
+    assert simulate(simulated.half_the_threads_copy, INTS).hazards == []
 
 
 def test_syncwarp_orders_a_warp() -> None:
-    assert simulate(programs.warp_sync_enough, INTS).hazards == []
+    assert simulate(simulated.warp_sync_enough, INTS).hazards == []
 
 
 def test_syncwarp_does_not_order_two_warps() -> None:
-    report = simulate(programs.warp_sync_too_weak, INTS)
+    report = simulate(simulated.warp_sync_too_weak, INTS)
     assert kinds(report) == {"race"}
     assert report.hazards[0].count == 64
 
 
 def test_exchange_through_memory_races_within_a_warp() -> None:
-    assert kinds(simulate(programs.warp_exchange, INTS)) == {"race"}
+    assert kinds(simulate(simulated.warp_exchange, INTS)) == {"race"}
 
 
 def test_poison_reaching_global_memory_is_reported() -> None:
-    report = simulate(programs.unwritten_read, FLOATS)
+    report = simulate(simulated.unwritten_read, FLOATS)
     (hazard,) = report.hazards
     assert hazard.kind == "poison"
     assert (hazard.buffer, hazard.index, hazard.count) == ("S", 63, 16)
@@ -147,74 +148,74 @@ def test_poison_reaching_global_memory_is_reported() -> None:
 
 
 def test_poison_that_is_only_read_is_not() -> None:
-    assert simulate(programs.unwritten_unused, FLOATS).hazards == []
+    assert simulate(simulated.unwritten_unused, FLOATS).hazards == []
 
 
 def test_poisoned_address_is_reported() -> None:
-    report = simulate(programs.poison_address, INTS)
+    report = simulate(simulated.poison_address, INTS)
     (hazard,) = report.hazards
     assert (hazard.kind, hazard.buffer, hazard.count) == ("poison", "L", 4)
     assert "address" in hazard.message
 
 
 def test_poisoned_predicate_is_reported() -> None:
-    report = simulate(programs.poison_predicate, INTS)
+    report = simulate(simulated.poison_predicate, INTS)
     (hazard,) = report.hazards
     assert (hazard.kind, hazard.buffer, hazard.count) == ("poison", "L", 4)
     assert "branch" in hazard.message
 
 
 def test_output_that_stays_unwritten_is_reported() -> None:
-    report = simulate(programs.half_written, INTS)
+    report = simulate(simulated.half_written, INTS)
     (hazard,) = report.hazards
     assert (hazard.kind, hazard.buffer, hazard.index, hazard.count) == ("poison", "B", 1, 32)
 
 
 def test_given_output_array_is_initialised() -> None:
     start = np.arange(64, dtype="int32")
-    report = simulate(programs.half_written, INTS, start)
+    report = simulate(simulated.half_written, INTS, start)
     assert report.hazards == []
     np.testing.assert_array_equal(report.outputs["B"][1::2], start[1::2])
     np.testing.assert_array_equal(start, np.arange(64))
 
 
 def test_accumulating_into_an_omitted_output_is_poison() -> None:
-    assert kinds(simulate(programs.accumulate, INTS)) == {"poison"}
-    report = simulate(programs.accumulate, INTS, np.ones(64, "int32"))
+    assert kinds(simulate(simulated.accumulate, INTS)) == {"poison"}
+    report = simulate(simulated.accumulate, INTS, np.ones(64, "int32"))
     assert report.hazards == []
     np.testing.assert_array_equal(report.outputs["B"], INTS + 1)
 
 
 def test_out_of_bounds_is_an_error_with_all_detail() -> None:
     with pytest.raises(SimulationError, match=r"thread \(63,0,0\).*index 64 of A.*\(64,\)"):
-        simulate(programs.outside, INTS)
+        simulate(simulated.outside, INTS)
 
 
 def test_guarded_access_is_in_bounds() -> None:
-    report = simulate(programs.guarded, INTS)
+    report = simulate(simulated.guarded, INTS)
     np.testing.assert_array_equal(report.outputs["B"], np.r_[INTS[1:], 0])
 
 
 def test_misaligned_vector_is_an_error() -> None:
     with pytest.raises(SimulationError, match="16-byte store at index 1 of B"):
-        simulate(programs.misaligned, FLOATS, np.zeros(256, "float32"))
+        simulate(simulated.misaligned, FLOATS, np.zeros(256, "float32"))
 
 
 def test_barrier_that_a_warp_never_reaches_is_reported() -> None:
-    report = simulate(programs.divergent_barrier, INTS)
+    report = simulate(simulated.divergent_barrier, INTS)
     assert kinds(report) == {"barrier"}
     assert "32 of the 64 threads of a block" in report.hazards[0].message
 
 
 def test_barrier_that_splits_a_warp_is_reported() -> None:
-    report = simulate(programs.half_warp_barrier, INTS)
+    report = simulate(simulated.half_warp_barrier, INTS)
     assert kinds(report) == {"barrier"}
     assert "16 of the 32 threads of a warp" in report.hazards[0].message
 
 
 @pytest.mark.parametrize("name", ["two_roles", "separate_ifs"])
 def test_warps_may_meet_at_different_barriers(name: str) -> None:
-    report = simulate(getattr(programs, name), INTS)
+    report = simulate(getattr(simulated, name), INTS)
     assert report.hazards == []
 
 

@@ -9,10 +9,11 @@ import pytest
 from tvm import te
 
 import tvm_layout_ext as tlx
-from tests.simulate import kernels, programs
+from tests.programs import kernels, simulated
 from tvm_layout_ext.build import device_program
 from tvm_layout_ext.errors import SimulationError, TargetError
-from tvm_layout_ext.simulate import machine, simulate
+from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext.simulate.machine import machine
 
 INTS = kernels.random((64,), "int32")
 
@@ -26,24 +27,24 @@ def collatz_steps(n: int) -> int:
 
 
 def test_while_loops_end_for_each_thread_by_itself() -> None:
-    report = simulate(programs.collatz, INTS)
+    report = simulate(simulated.collatz, INTS)
     np.testing.assert_array_equal(report.outputs["B"], [collatz_steps(int(n)) for n in INTS])
 
 
 def test_endless_loop_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_MAX_TURNS", 1000)
     with pytest.raises(SimulationError, match=r"while loop at line \d+ took 1,000 turns"):
-        simulate(programs.endless, INTS)
+        simulate(simulated.endless, INTS)
 
 
 def test_loop_bounds_may_differ_among_threads() -> None:
-    report = simulate(programs.triangle, INTS)
+    report = simulate(simulated.triangle, INTS)
     np.testing.assert_array_equal(report.outputs["B"], np.r_[0, np.cumsum(INTS)[:-1]])
 
 
 def test_break_and_continue() -> None:
     values = np.random.default_rng(0).integers(0, 6, 64).astype("int32")
-    report = simulate(programs.leaving_loops, values)
+    report = simulate(simulated.leaving_loops, values)
     wanted = []
     for v in range(64):
         total = 0
@@ -58,20 +59,20 @@ def test_break_and_continue() -> None:
 
 
 def test_roles_exchange_through_barriers() -> None:
-    report = simulate(programs.two_roles, INTS)
+    report = simulate(simulated.two_roles, INTS)
     np.testing.assert_array_equal(report.outputs["B"][:32], (INTS[:32] + 2) * 10)
     assert report.barriers == 6
 
 
 def test_warps_go_on_past_a_branch_that_others_wait_in() -> None:
-    report = simulate(programs.separate_ifs, INTS)
+    report = simulate(simulated.separate_ifs, INTS)
     np.testing.assert_array_equal(report.outputs["B"], np.r_[INTS[:32] * 2, INTS[:32] * 2 + 1])
     assert report.barriers == 1
 
 
 def test_warp_memory() -> None:
     A = kernels.random((256,))
-    report = simulate(programs.warp_memory, A)
+    report = simulate(simulated.warp_memory, A)
     assert report.hazards == []
     wanted = np.roll(A.reshape(8, 32), -1, axis=1).ravel()
     np.testing.assert_array_equal(report.outputs["B"], wanted)
@@ -79,7 +80,7 @@ def test_warp_memory() -> None:
 
 def test_float_atomics_add_up() -> None:
     A = kernels.random((256,))
-    report = simulate(programs.float_sum, A, np.ones(1, "float32"))
+    report = simulate(simulated.float_sum, A, np.ones(1, "float32"))
     assert report.hazards == []
     np.testing.assert_allclose(report.outputs["B"], 1 + A.sum(), rtol=1e-4)
 
@@ -87,7 +88,7 @@ def test_float_atomics_add_up() -> None:
 @pytest.mark.parametrize("rows", [0, 1, 5, 300])
 def test_dynamic_shape(rows: int) -> None:
     A = kernels.random((rows, 32))
-    report = simulate(programs.dynamic, A)
+    report = simulate(simulated.dynamic, A)
     np.testing.assert_array_equal(report.outputs["B"], A[:, ::-1] * 2)
     assert report.blocks == (rows, rows)
 
@@ -95,7 +96,7 @@ def test_dynamic_shape(rows: int) -> None:
 @pytest.mark.parametrize("rows", [1, 7])
 def test_several_kernels_share_workspace(rows: int) -> None:
     A = kernels.random((rows, 32), "float16")
-    report = simulate(programs.two_kernels, A)
+    report = simulate(simulated.two_kernels, A)
     assert report.hazards == []
     np.testing.assert_array_equal(report.outputs["B"], (A * np.float16(2))[:, ::-1])
     assert {a.buffer for a in report.accesses} == {"A", "W", "B"}
@@ -112,7 +113,7 @@ def test_lowered_module_runs_as_its_schedule_does() -> None:
 
 
 def test_batches_do_not_change_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tvm_layout_ext.simulate import kernel
+    from tvm_layout_ext.simulate.compile import kernel
 
     A = kernels.random((128, 128))
     one = simulate(kernels.transpose(128), A)
@@ -141,34 +142,35 @@ def test_arguments_that_do_not_fit(arrays: Any, text: str) -> None:
 
 def test_conflicting_extents_are_named() -> None:
     with pytest.raises(SimulationError, match="n = 6, but another argument makes it 5"):
-        simulate(programs.dynamic, kernels.random((5, 32)), kernels.random((6, 32)))
+        simulate(simulated.dynamic, kernels.random((5, 32)), kernels.random((6, 32)))
 
 
 def test_program_without_a_thread_is_refused() -> None:
     with pytest.raises(TargetError, match="binds no GPU thread"):
-        simulate(programs.serial, INTS)
+        simulate(simulated.serial, INTS)
 
 
 def test_sample_of_no_block_is_refused() -> None:
     with pytest.raises(SimulationError, match="grid_sample, in blocks, must be at least 1, not 0"):
-        simulate(programs.accumulate, INTS, INTS, grid_sample=0)
+        simulate(simulated.accumulate, INTS, INTS, grid_sample=0)
 
 
 def test_inputs_are_not_changed() -> None:
     start = INTS.copy()
-    simulate(programs.accumulate, INTS, start)
+    simulate(simulated.accumulate, INTS, start)
     np.testing.assert_array_equal(start, INTS)
 
 
 def test_quiet_when_short(capfd: pytest.CaptureFixture[str]) -> None:
-    simulate(programs.accumulate, INTS, INTS)
+    simulate(simulated.accumulate, INTS, INTS)
     assert capfd.readouterr() == ("", "")
 
 
 def test_progress_lines_when_long(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tvm_layout_ext.simulate import kernel, progress
+    from tvm_layout_ext.simulate.compile import kernel
+    from tvm_layout_ext.simulate.machine import progress
 
     monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
@@ -195,7 +197,7 @@ def test_te_schedule_takes_its_tensors() -> None:
 
 def test_strided_argument() -> None:
     whole = kernels.random((16, 80))
-    report = simulate(programs.strided, whole[:, 3:67])
+    report = simulate(simulated.strided, whole[:, 3:67])
     np.testing.assert_array_equal(report.outputs["B"], whole[:, 3:67] * 2)
     # The copy on the device starts aligned, and rows are 320 bytes apart: whole sectors.
     (load,) = [a for a in report.accesses if a.kind == "load"]
@@ -204,21 +206,21 @@ def test_strided_argument() -> None:
 
 def test_read_only_cache_loads() -> None:
     A = kernels.random((64,))
-    report = simulate(programs.through_ldg, A)
+    report = simulate(simulated.through_ldg, A)
     np.testing.assert_array_equal(report.outputs["B"], A)
     assert [a.buffer for a in report.accesses if a.kind == "load"] == ["A"]
 
 
 def test_launches_in_a_host_loop() -> None:
     A = kernels.random((4, 32))
-    report = simulate(programs.host_loop, A)
+    report = simulate(simulated.host_loop, A)
     np.testing.assert_array_equal(report.outputs["B"], A + 1)
     assert report.blocks == (4, 4)
 
 
 def test_views_of_one_arena_with_types_of_different_width() -> None:
     A = kernels.random((128,), "float16")
-    report = simulate(programs.mixed_arena_in_order, A)
+    report = simulate(simulated.mixed_arena_in_order, A)
     assert report.hazards == []
     wanted = A[::-1].astype("float64")[np.arange(128) ^ 5]
     np.testing.assert_array_equal(report.outputs["B"], wanted)
@@ -230,14 +232,14 @@ def test_views_of_one_arena_with_types_of_different_width() -> None:
 @pytest.mark.parametrize(("which", "kinds"), [(0, {"race"}), (1, set()), (2, {"race"})])
 def test_races_in_an_arena_of_mixed_types(which: int, kinds: set[str]) -> None:
     # The second of TVM's barriers only repeats the explicit one before it.
-    program = kernels.without(device_program(programs.mixed_arena_in_order), kernels.SYNC, which)
+    program = kernels.without(device_program(simulated.mixed_arena_in_order), kernels.SYNC, which)
     report = simulate(program, kernels.random((128,), "float16"))
     assert {hazard.kind for hazard in report.hazards} == kinds
 
 
 def test_barriers_that_tvm_plans_before_it_merges_buffers_are_not_enough() -> None:
     # F takes H's bytes, and nothing separates the last read of H from the first write of F.
-    report = simulate(programs.mixed_arena, kernels.random((128,), "float16"))
+    report = simulate(simulated.mixed_arena, kernels.random((128,), "float16"))
     assert [(hazard.kind, hazard.buffer) for hazard in report.hazards] == [
         ("race", "F"),
         ("race", "D"),
@@ -246,7 +248,7 @@ def test_barriers_that_tvm_plans_before_it_merges_buffers_are_not_enough() -> No
 
 
 def test_votes_and_shuffles() -> None:
-    report = simulate(programs.votes, INTS)
+    report = simulate(simulated.votes, INTS)
     odd = (INTS % 2).reshape(2, 32).astype(np.uint64)
     ballots = (odd << np.arange(32, dtype=np.uint64)).sum(axis=1)
     np.testing.assert_array_equal(report.outputs["B"], np.repeat(ballots, 32))

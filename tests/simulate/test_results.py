@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tvm import tirx
 
-from tests.simulate import kernels, programs
+from tests.programs import kernels, simulated
 from tvm_layout_ext.errors import NotModelled
 from tvm_layout_ext.simulate import simulate
 
@@ -212,9 +212,9 @@ def test_reinterpret_keeps_the_bits() -> None:
 @pytest.mark.parametrize(
     ("program", "dtype"),
     [
-        (programs.halves_as_words, "float16"),
-        (programs.words_as_bytes, "uint32"),
-        (programs.bytes_as_words, "int8"),
+        (simulated.halves_as_words, "float16"),
+        (simulated.words_as_bytes, "uint32"),
+        (simulated.bytes_as_words, "int8"),
     ],
 )
 def test_reinterpret_regroups_the_bits_of_vectors(program: Any, dtype: str) -> None:
@@ -227,7 +227,7 @@ def test_reinterpret_regroups_the_bits_of_vectors(program: Any, dtype: str) -> N
 
 def test_reinterpret_keeps_poison_where_it_was() -> None:
     a = kernels.random((128,), "float16")
-    report = simulate(programs.half_poison_as_words, a, np.zeros(64, "uint32"))
+    report = simulate(simulated.half_poison_as_words, a, np.zeros(64, "uint32"))
     np.testing.assert_array_equal(
         report.outputs["B"].reshape(32, 2)[:, 0], a.view("uint32").reshape(32, 2)[:, 0]
     )
@@ -267,10 +267,10 @@ def test_transpose_of_any_width(dtype: str) -> None:
 
 
 def test_unknown_function_is_named() -> None:
-    from tests.simulate import programs
+    from tests.programs import simulated
 
     with pytest.raises(NotModelled, match="my_device_function"):
-        simulate(programs.unknown_extern, kernels.random((64,)))
+        simulate(simulated.unknown_extern, kernels.random((64,)))
 
 
 def test_ml_dtypes_are_the_array_types() -> None:

@@ -9,10 +9,10 @@ import tvm
 from tvm import s_tir
 
 from tvm_layout_ext import te
-from tvm_layout_ext.tune.cost import Counters
-from tvm_layout_ext.tune.operator import Operator, find_operator
-from tvm_layout_ext.tune.records import Record
-from tvm_layout_ext.tune.workload import Workload
+from tvm_layout_ext.tune.model.cost import Counters
+from tvm_layout_ext.tune.records.log import Record
+from tvm_layout_ext.tune.space.operator import Operator, find_operator
+from tvm_layout_ext.tune.space.workload import Workload
 
 
 def make_model(cost: float) -> dict[str, float]:

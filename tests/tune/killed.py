@@ -12,10 +12,10 @@ from multiprocessing.connection import Connection
 from tests.tune.helpers import make_model
 from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import Record, tune
-from tvm_layout_ext.tune.knobs import Config
-from tvm_layout_ext.tune.measurement import Measurement
-from tvm_layout_ext.tune.run import Run
-from tvm_layout_ext.tune.task import Task
+from tvm_layout_ext.tune.measure.measurement import Measurement
+from tvm_layout_ext.tune.search.run import Run
+from tvm_layout_ext.tune.search.task import Task
+from tvm_layout_ext.tune.space.knobs import Config
 
 
 class Quick:

@@ -18,8 +18,8 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from .axis_info import power_of_two_in
-from .conditions import conjuncts, is_zero
+from ..ir.conditions import conjuncts, is_zero
+from .axis_info.arithmetic import power_of_two_in
 
 __all__ = [
     "NO_ASSUMPTIONS",

@@ -1,9 +1,9 @@
 """Bank conflicts of a function's shared-memory accesses, counted without running it.
 
 A request (:mod:`.bank_requests`) is counted by the rules that were measured on an H200
-(:mod:`tvm_layout_ext.gpu.banks`). ``ldmatrix`` and ``stmatrix`` move a matrix of 8 rows of 16
+(:mod:`.banks`). ``ldmatrix`` and ``stmatrix`` move a matrix of 8 rows of 16
 bytes at a time, whose addresses 8 neighbouring lanes give. ``cp.async`` goes by rules of its own
-(:mod:`tvm_layout_ext.gpu.copies`), which depend on the global addresses, too.
+(:mod:`.copies`), which depend on the global addresses, too.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 from ..gpu.banks import request_wavefronts
 from ..gpu.copies import copy_wavefronts, distinct_requests, fewest_wavefronts
 from ..gpu.hardware import BANK_BYTES, MAX_ACCESS_BYTES, NUM_BANKS, WARP_SIZE
+from ..ir.pointers import strides_of
 from ..layout.placement import Placement, Strided
 from .bank_requests import Requests, read_requests
-from .pointers import strides_of
 from .shared_access import (
     SharedAccess,
     access_bytes,

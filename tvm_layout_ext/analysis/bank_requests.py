@@ -17,9 +17,9 @@ import numpy as np
 from tvm import tirx
 
 from ..gpu.hardware import LINE_BYTES, WARP_SIZE
-from .access import element_bytes
-from .evaluate import evaluate, stand_in
-from .pointers import strides_of
+from ..ir.evaluate import evaluate, stand_in
+from ..ir.pointers import strides_of
+from .nest import element_bytes
 from .shared_access import LoopVar, SharedAccess, loops_in_use
 
 __all__ = ["MOST_REQUESTS", "Requests", "read_requests"]

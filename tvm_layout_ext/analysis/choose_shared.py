@@ -14,12 +14,12 @@ import numpy as np
 
 from ..errors import LayoutError
 from ..gpu.hardware import LINE_BYTES, MAX_ACCESS_BYTES
+from ..ir.pointers import shape_of
 from ..layout.linear import is_power_of_two
 from ..layout.operands import shared_for_mma_sync
 from ..layout.placement import Placement, dense, hardware_swizzle, padded, xor_rows
 from .bank_conflict import count
 from .bank_requests import Requests
-from .pointers import shape_of
 
 __all__ = [
     "Choice",

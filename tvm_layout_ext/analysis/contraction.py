@@ -11,8 +11,8 @@ import tvm
 from tvm import tirx
 
 from ..errors import ScheduleError
-from .conditions import is_zero
-from .tir import is_load_of
+from ..ir.conditions import is_zero
+from ..ir.queries import is_load_of
 
 __all__ = ["Contraction", "Operand", "iterators_of", "read_contraction"]
 

@@ -18,8 +18,8 @@ from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
 from .._compat import CHOICE
-from .access import element_bytes
-from .pointers import POINTER_OPS, constant, pointer_of, source_of
+from ..ir.pointers import POINTER_OPS, constant, pointer_of, source_of
+from .nest import element_bytes
 
 __all__ = [
     "Context",

@@ -12,8 +12,8 @@ from .codes import EPILOG, FAILED
 from .shared import Log, make_console, print_command, read_log
 
 if TYPE_CHECKING:
-    from ..tune.operator import Operator
-    from ..tune.records import Record
+    from ..tune.records.log import Record
+    from ..tune.space.operator import Operator
 
 __all__ = ["best"]
 
@@ -25,8 +25,8 @@ def best(
 ) -> None:
     """Print the best record of each workload."""
     from ..report.tuning import best_table
-    from ..tune.programs import Programs
-    from ..tune.replay import best_records
+    from ..tune.records.programs import Programs
+    from ..tune.records.replay import best_records
 
     records = best_records(read_log(log))
     if not records:

@@ -11,8 +11,8 @@ from .codes import EPILOG, FAILED
 from .shared import Key, Log, RunnerName, Tracker, read_log, runner_text, winners_of
 
 if TYPE_CHECKING:
-    from ..tune.operator import Operator
-    from ..tune.records import Record
+    from ..tune.records.log import Record
+    from ..tune.space.operator import Operator
 
 __all__ = ["replay"]
 
@@ -28,8 +28,8 @@ def replay(
     key: Key = "",
 ) -> None:
     """Run recorded configurations again, verify them, and compare with the record."""
-    from ..tune.programs import Programs
-    from ..tune.replay import find_record
+    from ..tune.records.programs import Programs
+    from ..tune.records.replay import find_record
 
     where = runner_text(runner, tracker, key)
     if record_id:
@@ -45,8 +45,8 @@ def replay(
 def _replay_one(record: Record, operator: Operator, runner: str) -> bool:
     """Replay a record and print what it gave; whether it is right."""
     from ..report.tuning import replay_lines
-    from ..tune.replay import replay as run
-    from ..tune.verify import WrongResultError
+    from ..tune.measure.verify import WrongResultError
+    from ..tune.records.replay import replay as run
 
     typer.echo(f"{record.id}  {record.workload} on {record.device} ({record.arch})")
     try:

@@ -13,8 +13,8 @@ from rich.console import Console
 from ..errors import LayoutError, RecordError, ScheduleError, TargetError
 
 if TYPE_CHECKING:
-    from ..tune.operator import Operator
-    from ..tune.records import Reading, Record
+    from ..tune.records.log import Reading, Record
+    from ..tune.space.operator import Operator
 
 __all__ = [
     "Key",
@@ -136,8 +136,8 @@ def winners_of(log: Path, purpose: str) -> tuple[list[tuple[Record, Operator]], 
     RecordError
         If there is none.
     """
-    from ..tune.programs import Programs
-    from ..tune.replay import best_records
+    from ..tune.records.programs import Programs
+    from ..tune.records.replay import best_records
 
     winners = best_records(read_log(log))
     if not winners:
@@ -158,7 +158,7 @@ def winners_of(log: Path, purpose: str) -> tuple[list[tuple[Record, Operator]], 
 
 
 def _read(log: Path) -> Reading:
-    from ..tune.records import Log as Records
+    from ..tune.records.log import Log as Records
 
     reading = Records(log).read()
     if reading.warning:
@@ -179,7 +179,7 @@ def write_text(out: Path, text: str) -> None:
     LayoutError
         If it cannot be written.
     """
-    from ..tune.files import replace_file
+    from ..tune.records.files import replace_file
 
     content = text.encode()
     try:

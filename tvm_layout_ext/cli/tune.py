@@ -23,7 +23,7 @@ from .shared import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..tune.search import Result
+    from ..tune.search.entry import Result
 
 __all__ = ["tune"]
 
@@ -47,7 +47,7 @@ def tune(
 ) -> None:
     """Search an operator's knobs; print all trials, and why the winner wins."""
     from ..report.progress import trial_progress
-    from ..tune.search import tune as run
+    from ..tune.search.entry import tune as run
 
     console = make_console()
     with trial_progress(console) as show:
@@ -72,7 +72,7 @@ def tune(
 def _print_result(console: Console, result: Result, log: Path) -> None:
     from ..report.comparison import comparison_table
     from ..report.tuning import failures, phase_line, trial_table
-    from ..tune.cost import FORMULA
+    from ..tune.model.cost import FORMULA
 
     if result.warning:
         typer.echo(f"Warning: {result.warning}", err=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from .banks import bank_conflicts, vector_width, wavefronts
 from .base import CTALayout, Layout
-from .convert import Movement, movement, scratch_bytes
+from .conversion.convert import Movement, movement, scratch_bytes
 from .distributed import BlockedLayout, DistributedLinearLayout, SliceLayout
 from .linear import LinearLayout
 from .operands import shared_for_mma_sync, shared_for_wgmma, wgmma_order

@@ -3,7 +3,7 @@
 Shared memory serves one 4-byte word of each of its 32 banks at a time, a *wavefront*. A warp's
 request goes in phases: all 32 lanes at once for words, 16 for 8 bytes a lane, 8 for 16 bytes. In a
 phase, a bank that is asked for k different words takes k wavefronts, k - 1 of them conflicts;
-:mod:`tvm_layout_ext.gpu.banks` has all rules.
+:mod:`.banks` has all rules.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from ..tune.cost import Counters, modelled_terms
-from ..tune.operator import Operator
-from ..tune.records import Record
-from ..tune.search import Result
+from ..tune.model.cost import Counters, modelled_terms
+from ..tune.records.log import Record
+from ..tune.search.entry import Result
+from ..tune.space.operator import Operator
 from .tuning import make_table, score_text
 
 __all__ = ["COUNTERS", "comparison_table", "rival", "why"]
@@ -19,7 +19,7 @@ _TERMS = {
     "barriers": "barriers",
     "latency": "waves of blocks that wait",
 }
-#: What is compared, in this order: fields of :class:`tvm_layout_ext.tune.cost.Counters`.
+#: What is compared, in this order: fields of :class:`.cost.Counters`.
 COUNTERS = (
     "blocks",
     "requests",

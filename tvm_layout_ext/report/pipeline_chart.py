@@ -10,7 +10,7 @@ from tvm.target import Target
 
 from .. import decisions
 from ..build import lower
-from ..transform.pipeline_record import PipelineRecord, PipelineStep
+from ..transform.pipeline.record import PipelineRecord, PipelineStep
 from .drawing.boxes import as_svg
 from .drawing.grid import Cell, Grid
 from .text import columns

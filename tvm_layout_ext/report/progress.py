@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..tune.records import Record
+from ..tune.records.log import Record
 from .tuning import score_text
 
 __all__ = ["trial_progress"]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from ..tune.check import Checked
-from ..tune.knobs import describe
-from ..tune.measurement import Measurement
-from ..tune.records import Record
-from ..tune.replay import Replay
+from ..tune.measure.measurement import Measurement
+from ..tune.records.check import Checked
+from ..tune.records.log import Record
+from ..tune.records.replay import Replay
+from ..tune.space.knobs import describe
 from .tuning import make_table, score_text
 
 __all__ = ["bench_table", "checked_table"]

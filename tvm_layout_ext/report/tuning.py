@@ -7,10 +7,10 @@ from statistics import median
 
 from rich.table import Table
 
-from ..tune.knobs import describe
-from ..tune.records import Record
-from ..tune.replay import Replay
-from ..tune.search import Result
+from ..tune.records.log import Record
+from ..tune.records.replay import Replay
+from ..tune.search.entry import Result
+from ..tune.space.knobs import describe
 
 __all__ = [
     "best_table",

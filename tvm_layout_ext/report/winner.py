@@ -5,11 +5,11 @@ from __future__ import annotations
 import tvm
 
 from ..target import cuda_target
-from ..tune.operator import Operator
-from ..tune.records import Record
-from ..tune.search import make_task
-from ..tune.simulated import COUNTED_EXTENT, counted_inputs
-from ..tune.task import Task
+from ..tune.records.log import Record
+from ..tune.search.entry import make_task
+from ..tune.search.simulated import COUNTED_EXTENT, counted_inputs
+from ..tune.search.task import Task
+from ..tune.space.operator import Operator
 from .explain import Explanation, explain
 
 __all__ = ["explain_record", "record_module"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .assume_divisible import assume_divisible
-from .double_buffer import double_buffer, versions_for_triton_stages
-from .face import Schedule, create_schedule
 from .install import install, uninstall
-from .stage import Stage
+from .primitives.assume_divisible import assume_divisible
+from .primitives.double_buffer import double_buffer, versions_for_triton_stages
+from .te.face import Schedule, create_schedule
+from .te.stage import Stage
 
 __all__ = [
     "Schedule",

@@ -11,11 +11,11 @@ from tvm.ir import is_prim_expr
 from tvm.tirx import IterVar
 
 from ..errors import ScheduleError
-from .axes import is_reduction
-from .records import StorageAlign
+from .te.axes import is_reduction
+from .te.records import StorageAlign
 
 if TYPE_CHECKING:
-    from .stage import Stage
+    from .te.stage import Stage
 
 __all__ = [
     "check_align",

@@ -13,13 +13,13 @@ from tvm import s_tir, tirx
 
 from .. import decisions, pipeline
 from .._compat import pass_name
-from ..analysis.access import element_bytes
 from ..analysis.bank_conflict import placement_of
 from ..analysis.bank_requests import Requests, read_requests
 from ..analysis.choose_shared import Choice, choose, cost
-from ..analysis.pointers import is_unbounded, shape_of
+from ..analysis.nest import element_bytes
 from ..analysis.shared_access import loops_in_use, read_shared_accesses
 from ..errors import LayoutExtError
+from ..ir.pointers import is_unbounded, shape_of
 
 __all__ = ["TileConflicts", "UncountedTile", "tile_conflicts"]
 

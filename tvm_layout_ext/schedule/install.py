@@ -7,19 +7,19 @@ from typing import Any
 
 from tvm import s_tir
 
-from .auto_coalesce import auto_coalesce
-from .cluster import cluster
-from .double_buffer import double_buffer
-from .eviction_policy import eviction_policy
-from .pipeline import pipeline
-from .prefetch import prefetch
-from .rasterize import rasterize
-from .set_fragment_layout import set_fragment_layout
-from .split_k import split_k
-from .spread_sums import spread_sums
-from .store_matrix import store_matrix
-from .swizzle import swizzle
-from .use_tensor_core import use_tensor_core
+from .primitives.auto_coalesce import auto_coalesce
+from .primitives.cluster import cluster
+from .primitives.double_buffer import double_buffer
+from .primitives.eviction_policy import eviction_policy
+from .primitives.pipeline import pipeline
+from .primitives.prefetch import prefetch
+from .primitives.rasterize import rasterize
+from .primitives.set_fragment_layout import set_fragment_layout
+from .primitives.split_k import split_k
+from .primitives.spread_sums import spread_sums
+from .primitives.store_matrix import store_matrix
+from .primitives.swizzle import swizzle
+from .primitives.use_tensor_core import use_tensor_core
 
 __all__ = ["PRIMITIVES", "install", "uninstall"]
 

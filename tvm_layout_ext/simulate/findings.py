@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import NotModelled
-from .flights import OVERTAKEN, flight_into
+from .memory.flights import OVERTAKEN, flight_into
 from .races import MAX_SITES
 from .report import Hazard, Site
 
 if TYPE_CHECKING:
-    from .access import Access
-    from .flights import Source
-    from .memory import Memory
-    from .places import Place
+    from .compile.places import Place
+    from .memory.access import Access
+    from .memory.flights import Source
+    from .memory.memory import Memory
     from .races import Conflict
 
 __all__ = ["SHUFFLED", "TORN", "Findings"]

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import hardware
+from ..gpu import hardware
 
 __all__ = ["MAX_LANES", "MAX_SITES", "Clocks", "Conflict", "Shadow"]
 

@@ -10,18 +10,18 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.target import Target
 
-from .. import hardware
-from ..analysis.device_needs import check_shared
+from ..analysis.device_limits import check_shared
 from ..build import DeviceProgram, device_program, to_module
 from ..checks import whole_number
 from ..errors import SimulationError
+from ..gpu import hardware
+from .compile.host import Argument, Host
+from .compile.kernel import Kernel, Launch, compile_kernel
 from .findings import Findings
-from .gang import Geometry
-from .host import Argument, Host
-from .kernel import Kernel, Launch, compile_kernel
-from .memory import FRESH, Memory
-from .overlap import Overlap
-from .progress import Progress
+from .machine.gang import Geometry
+from .machine.overlap import Overlap
+from .machine.progress import Progress
+from .memory.memory import FRESH, Memory
 from .report import Access, Hazard, Report, Site
 from .report import Launch as LaunchReport
 from .sites import Blocks, Script, find_blocks, print_kernels

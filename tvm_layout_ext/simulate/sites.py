@@ -21,7 +21,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from .places import handle
+from .compile.places import handle
 
 __all__ = ["Blocks", "Script", "find_blocks", "print_kernels"]
 

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-from .align_offsets import AlignOffsets
 from .auto_coalesce import AutoCoalesce
-from .check_assumptions import CheckAssumptions
-from .check_host_stages import CheckHostStages
-from .check_tile_bounds import CheckTileBounds
-from .check_vectors import CheckVectors
-from .combine_conversions import CombineLayoutConversions
-from .eviction_policy import KeepEvictionPolicy, LowerEvictionPolicy
-from .expose_pointers import ExposePointers
-from .fill_padded_rows import FillPaddedRows
-from .fuse_dot_add import FuseDotAdd
-from .gather_launch_notes import GatherLaunchNotes
-from .guard_reductions import GuardReductions
-from .guard_vectors import GuardVectors
-from .launch_bounds import SetLaunchBounds
-from .launch_clusters import LaunchClusters
-from .lower_async_copy import LowerAsyncCopy
-from .lower_fragment import LowerFragment
-from .lower_shared_results import LowerSharedResults
-from .lower_tensor_core import LowerTensorCore
-from .lower_warp_memory import LowerWarpMemoryFully
+from .conversions.combine_conversions import CombineLayoutConversions
+from .fragments.lower_fragment import LowerFragment
+from .launch.check_assumptions import CheckAssumptions
+from .launch.check_host_stages import CheckHostStages
+from .launch.eviction_policy import KeepEvictionPolicy, LowerEvictionPolicy
+from .launch.gather_launch_notes import GatherLaunchNotes
+from .launch.launch_bounds import SetLaunchBounds
+from .launch.launch_clusters import LaunchClusters
+from .launch.overlap_launches import OverlapLaunches
+from .launch.rasterize_blocks import RasterizeBlocks
 from .mark_annotated import MarkAnnotated
-from .multi_stage_buffer import InjectMultiStageBuffer
-from .narrow_vectors import NarrowVectors
-from .overlap_launches import OverlapLaunches
-from .pack_bytes import PackBytes
-from .plan_sync import PlanSync
-from .prefetch_registers import PrefetchSharedToRegister
-from .rasterize_blocks import RasterizeBlocks
-from .rename_operands import RenameOperands
-from .reversed_indices import HideReversedIndices, ShowReversedIndices
-from .shift_vectors import ShiftVectors
-from .straighten_indices import StraightenIndices
-from .swizzle_shared import SwizzleSharedMemory
-from .type_matrix_loads import TypeMatrixLoads
+from .pipeline.lower_async_copy import LowerAsyncCopy
+from .pipeline.multi_stage_buffer import InjectMultiStageBuffer
+from .prefetch.prefetch_registers import PrefetchSharedToRegister
+from .shared_memory.fill_padded_rows import FillPaddedRows
+from .shared_memory.swizzle_shared import SwizzleSharedMemory
+from .sync.plan_sync import PlanSync
+from .tensor_core.fuse_dot_add import FuseDotAdd
+from .tensor_core.lower_tensor_core import LowerTensorCore
+from .tvm_fixes.align_offsets import AlignOffsets
+from .tvm_fixes.check_tile_bounds import CheckTileBounds
+from .tvm_fixes.check_vectors import CheckVectors
+from .tvm_fixes.expose_pointers import ExposePointers
+from .tvm_fixes.guard_reductions import GuardReductions
+from .tvm_fixes.lower_shared_results import LowerSharedResults
+from .tvm_fixes.lower_warp_memory import LowerWarpMemoryFully
+from .tvm_fixes.pack_bytes import PackBytes
+from .tvm_fixes.rename_operands import RenameOperands
+from .tvm_fixes.reversed_indices import HideReversedIndices, ShowReversedIndices
+from .tvm_fixes.straighten_indices import StraightenIndices
+from .tvm_fixes.type_matrix_loads import TypeMatrixLoads
+from .vectors.guard_vectors import GuardVectors
+from .vectors.narrow_vectors import NarrowVectors
+from .vectors.shift_vectors import ShiftVectors
 
 __all__ = [
     "AlignOffsets",

@@ -12,11 +12,9 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from .. import decisions
-from ..analysis.access import Loop, Nest, read_nest
-from ..analysis.mapping import store_mapping
-from ..analysis.sectors import Traffic, count_traffic
-from ..errors import ScheduleError
-from .coalesce_checks import (
+from ..analysis.nest import Loop, Nest, read_nest
+from ..coalesce.canonical import a_loop_a_dim
+from ..coalesce.checks import (
     check,
     check_place,
     check_registers,
@@ -24,15 +22,17 @@ from .coalesce_checks import (
     free_loops,
     threads_of,
 )
-from .coalesce_choice import Outcome, Way, choose
-from .coalesce_direct import schedule_copy, schedule_direct
-from .coalesce_loops import a_loop_a_dim
-from .coalesce_request import DONE, NAME, Request, request_of
-from .coalesce_ways import as_it_is, list_ways
-from .fused_loops import is_behind_several, unfuse, why_fused
-from .lent_buffers import lend_for_update, lend_for_writers
+from ..coalesce.choose import Outcome, Way, choose
+from ..coalesce.direct import schedule_copy, schedule_direct
+from ..coalesce.fused_loops import is_behind_several, unfuse, why_fused
+from ..coalesce.mapping import store_mapping
+from ..coalesce.privatize import lend_for_update, lend_for_writers
+from ..coalesce.request import DONE, NAME, Request, request_of
+from ..coalesce.sectors import Traffic, count_traffic
+from ..coalesce.split_reads import part_reads
+from ..coalesce.strategies import as_it_is, list_ways
+from ..errors import ScheduleError
 from .mark_annotated import ANNOTATION_PREFIX
-from .part_reads import part_reads
 
 __all__ = ["COALESCE", "AutoCoalesce", "Outcome", "Request", "coalesce"]
 
@@ -288,7 +288,7 @@ def AutoCoalesce() -> Any:
 
     A block annotated ``layout_ext.auto_coalesce`` = ``[num_threads or 0, vector_bytes, stage]`` is
     treated as ``sch.auto_coalesce(block, ...)`` would treat it. Reads of one buffer at several
-    places are parted where they are to be staged (:mod:`.part_reads`).
+    places are parted where they are to be staged (:mod:`.split_reads`).
 
     Does not handle, and refuses by name: opaque blocks (with other statements than stores, atomics,
     ``if`` and ``let``), reductions under an ``if``, loops that are bound or vectorized already,

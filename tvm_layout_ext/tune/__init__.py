@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from .apply import apply_best
-from .archive import archive
-from .context import ApplyBest
-from .database import Database
-from .export import export
-from .generic import operator_of
-from .knobs import Knob, knob
-from .module import tune_module
-from .operator import Operator, find_operator, known_operators, register_operator
-from .programs import Programs
-from .records import Log, Record
-from .search import Result, tune
+from .export.export import export
+from .records.apply import apply_best
+from .records.archive import archive
+from .records.context import ApplyBest
+from .records.database import Database
+from .records.log import Log, Record
+from .records.module import tune_module
+from .records.programs import Programs
+from .search.entry import Result, tune
+from .space.generic import operator_of
+from .space.knobs import Knob, knob
+from .space.operator import Operator, find_operator, known_operators, register_operator
 
 __all__ = [
     "ApplyBest",

@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any
 
 from tests.golden.programs.program import Program
-from tests.schedule import chains, test_cluster, test_eviction_policy, test_thread_reductions
-from tests.simulate import kernels
-from tests.transform.barriers import marked
+from tests.programs import chains, kernels
+from tests.programs.barriers import marked
+from tests.schedule import test_thread_reductions
+from tests.schedule.primitives import test_cluster, test_eviction_policy
 
 __all__ = ["programs"]
 

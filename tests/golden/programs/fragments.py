@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from tests.golden.programs.program import Program
-from tests.schedule import test_fragment
-from tests.transform.conversion_programs import program, versioned_tiles
-from tests.transform.test_lower_fragment import copy_through
+from tests.programs.conversions import program, versioned_tiles
+from tests.schedule.primitives import test_set_fragment_layout
+from tests.transform.fragments.test_lower_fragment import copy_through
 from tvm_layout_ext import layout as L
 
 __all__ = ["programs"]
@@ -57,7 +57,7 @@ def programs() -> Iterator[Program]:
             made = partial(copy_through, [_LAYOUTS[n] for n in names], dtype=dtype)
             outputs = int(dtype == "float16")
             yield Program(f"fragment/{'-'.join(names)}-{dtype}", made, outputs)
-    yield Program("fragment/scheduled", test_fragment.scheduled, 1)
+    yield Program("fragment/scheduled", test_set_fragment_layout.scheduled, 1)
     yield Program("fragment/line", _line, 1)
     for names in (("rows", "mma", "columns"), ("rows", "columns", "rows")):
         for dtype in ("float16", "float32"):

@@ -9,8 +9,8 @@ from typing import Any
 from tvm import s_tir, te
 
 from tests.golden.programs.program import Program
-from tests.schedule import moves
-from tests.schedule.patterns import all_patterns
+from tests.programs import moves
+from tests.programs.patterns import all_patterns
 
 __all__ = ["coalesced", "programs"]
 

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 from tests.golden.programs.program import Program
-from tests.transform import prefetched, test_pipeline_programs
-from tests.transform.pipelined import Stream
+from tests.programs import prefetched
+from tests.programs.pipelined import Stream
+from tests.transform.pipeline import test_programs
 
 __all__ = ["programs"]
 
@@ -34,7 +35,7 @@ def programs() -> Iterator[Program]:
         yield Program(f"pipeline/{name}", made)
     yield Program("pipeline/3-versions-sm_75", partial(_stream, 3), arch="sm_75")
     for index, data in ((1, 1), (2, 2), (2, 3), (3, 2)):
-        made = partial(test_pipeline_programs.gather, index, data, 7)
+        made = partial(test_programs.gather, index, data, 7)
         yield Program(f"pipeline/indirect-{index}-{data}", made)
     for stages in (1, 2, 3):
         for prefetch in (False, True):

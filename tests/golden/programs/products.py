@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import partial
 
 from tests.golden.programs.program import Program
-from tests.schedule.products import Product, scheduled
-from tests.schedule.test_use_tensor_core import TYPES
-from tests.simulate import tensor_kernels
+from tests.programs import tensor_kernels
+from tests.programs.products import Product, scheduled
+from tests.schedule.primitives.test_use_tensor_core import TYPES
 
 __all__ = ["programs"]
 

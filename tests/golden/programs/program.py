@@ -10,7 +10,7 @@ import numpy as np
 import tvm
 
 import tvm_layout_ext as tlx
-from tests.simulate.kernels import numpy_dtype
+from tests.programs.kernels import numpy_dtype
 from tvm_layout_ext import decisions
 from tvm_layout_ext.build import DeviceProgram, device_program
 from tvm_layout_ext.simulate import simulate

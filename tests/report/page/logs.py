@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tests.tune.helpers import make_model, make_record
-from tvm_layout_ext.tune.operator import find_operator
-from tvm_layout_ext.tune.records import Record
-from tvm_layout_ext.tune.workload import Workload
+from tvm_layout_ext.tune.records.log import Record
+from tvm_layout_ext.tune.space.operator import find_operator
+from tvm_layout_ext.tune.space.workload import Workload
 
 DEFAULT = find_operator("transpose").default_config()
 WORKLOAD = Workload("transpose", (256, 256), "float32")

@@ -11,8 +11,8 @@ from tvm_layout_ext.report.page.convergence import Convergence, convergence
 from tvm_layout_ext.report.page.plots import convergence_chart, roofline_chart
 from tvm_layout_ext.report.page.roofline import Roofline, roofline, roofs_of
 from tvm_layout_ext.report.text import number
-from tvm_layout_ext.tune.cost import FLOPS_PER_CYCLE, SECTORS_PER_CYCLE
-from tvm_layout_ext.tune.workload import Workload
+from tvm_layout_ext.tune.model.cost import FLOPS_PER_CYCLE, SECTORS_PER_CYCLE
+from tvm_layout_ext.tune.space.workload import Workload
 
 pytest.importorskip("matplotlib")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...tune.knobs import describe
-from ...tune.records import Record
+from ...tune.records.log import Record
+from ...tune.space.knobs import describe
 from ..tuning import score_text
 
 __all__ = ["Convergence", "Step", "convergence"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import RecordError
-from ...tune.files import replace_file
+from ...tune.records.files import replace_file
 from ..drawing.figures import Chart
 from ..text import number
 from .convergence import Convergence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..._version import __version__
-from ...tune.environment import now
+from ...tune.measure.environment import now
 from ..drawing.extras import template
 from .plots import convergence_chart, roofline_chart
 from .view import Workload

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES, TENSOR_TFLOPS, mma_sync_rate
-from ...tune.cost import FLOPS_PER_CYCLE, SECTORS_PER_CYCLE
-from ...tune.latency import H200
-from ...tune.records import Record
+from ...tune.model.cost import FLOPS_PER_CYCLE, SECTORS_PER_CYCLE
+from ...tune.model.latency import H200
+from ...tune.records.log import Record
 from ..text import number
 
 __all__ = ["Point", "Roofline", "Roofs", "roofline", "roofs_of", "work_unit"]
@@ -45,7 +45,7 @@ _HALF = "half precision"
 
 
 def _h200(dtype: str) -> Roofs:
-    """Those of the closed-form model, ``tune/latency.py``, which names the measurements."""
+    """Those of the closed-form model, ``tune/model/latency.py``, which names the measurements."""
     rate, name, unit = mma_sync_rate(dtype), _NAMES.get(dtype, _HALF), work_unit(dtype)
     by = (
         f", by {TENSOR_TFLOPS[dtype]} of {TENSOR_TFLOPS['float16']} peak {unit} for {name}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...tune.records import Record
+from ...tune.records.log import Record
 from ..text import number
 
 __all__ = ["Cell", "Column", "Row", "Table", "trial_table"]

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 from ...errors import LayoutError, LayoutExtError, ScheduleError, TargetError
 from ...target import cuda_target
-from ...tune.cost import FORMULA
-from ...tune.cubin import CompileError, PtxasError
-from ...tune.knobs import describe
-from ...tune.operator import Operator, find_operator
-from ...tune.programs import Programs
-from ...tune.pruned import Pruned
-from ...tune.ranking import best_first
-from ...tune.records import Record
-from ...tune.search import make_task
+from ...tune.measure.cubin import CompileError, PtxasError
+from ...tune.model.cost import FORMULA
+from ...tune.records.log import Record
+from ...tune.records.programs import Programs
+from ...tune.search.entry import make_task
+from ...tune.search.ranking import best_first
+from ...tune.space.knobs import describe
+from ...tune.space.operator import Operator, find_operator
+from ...tune.space.pruned import Pruned
 from ..comparison import COUNTERS
 from ..text import number
 from ..tuning import score_text

@@ -1,0 +1,276 @@
+"""The command line: every command end to end in the simulator, and every refusal."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.tune.helpers import make_record
+from tvm_layout_ext.cli import app
+from tvm_layout_ext.cli.app import join_shapes
+from tvm_layout_ext.layout import Layout, parse
+from tvm_layout_ext.tune.records.log import Log
+
+TUNE = ["tune", "transpose", "--shape", "64", "64", "--trials", "3", "--runner", "simulate"]
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+def invoke(*words: object) -> Ran:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Ran(result.exit_code, result.stdout, result.stderr)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
+    log = tmp_path_factory.mktemp("tuned") / "log"
+    return log, invoke(*TUNE, "--log", log)
+
+
+def test_tune_prints_trials_verdict_and_replay_command(tuned: tuple[Path, Ran]) -> None:
+    log, ran = tuned
+    assert ran.code == 0, ran.err
+    assert "trial 3 of 3" not in ran.out  # quiet: this is no terminal
+    assert "transpose 64x64 float32 on simulated GPU" in ran.out
+    assert "A model, not a time." in ran.out
+    assert "Verified against NumPy on transpose 64x64 float32." in ran.out
+    assert "Winner against" in ran.out
+    assert len(Log(log).read().records) == 3
+
+
+def test_tune_without_a_type_takes_one_that_the_operator_has(tmp_path: Path) -> None:
+    small = ["--shape", "16", "64", "4", "--trials", "1", "--runner", "simulate"]
+    ran = invoke("tune", "gather_rows", *small, "--log", tmp_path)
+    assert ran.code == 0, ran.err
+    assert "Verified against NumPy on gather_rows 16x64x4 int32." in ran.out
+
+
+def test_printed_replay_command_gives_the_same_counters(tuned: tuple[Path, Ran]) -> None:
+    command = tuned[1].out.strip().splitlines()[-1].split()
+    assert command[:3] == ["python", "-m", "tvm_layout_ext"]
+    ran = invoke(*command[3:])
+    assert ran.code == 0, ran.err
+    assert "counters: the same as recorded" in ran.out
+    assert "right on transpose 64x64 float32" in ran.out
+
+
+def test_replay_without_an_id_takes_the_best_of_each_workload(tuned: tuple[Path, Ran]) -> None:
+    ran = invoke("replay", tuned[0])
+    assert ran.code == 0
+    assert ran.out.count("right on") == 1
+
+
+def test_tune_again_takes_all_from_the_log(tuned: tuple[Path, Ran]) -> None:
+    ran = invoke(*TUNE, "--log", tuned[0])
+    assert ran.code == 0
+    assert "3 of them from the log" in " ".join(ran.out.split())
+    assert len(Log(tuned[0]).read().records) == 3
+
+
+def test_best_prints_a_record_and_explains_it(tuned: tuple[Path, Ran]) -> None:
+    ran = invoke("best", tuned[0], "--explain")
+    assert ran.code == 0
+    assert "transpose 64x64 float32" in ran.out
+    assert "sectors/request" in ran.out
+    assert "A_shared" in ran.out
+
+
+def test_real_process_runs_and_exits_with_the_documented_code(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "tvm_layout_ext"]
+    bad = subprocess.run(
+        [*command, "tune", "softmox", "--shape", "8", "8", "--log", tmp_path / "log"],
+        cwd=root, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert bad.returncode == 2
+    assert bad.stderr.startswith("Error: Unknown operator 'softmox'; known are ")
+    assert "Traceback" not in bad.stderr
+    assert not (tmp_path / "log").exists()
+
+
+def test_interrupt_keeps_the_records_and_exits_with_130(tmp_path: Path) -> None:
+    root, log = Path(__file__).parents[2], tmp_path / "log" / "trials.jsonl"
+    words = ["tune", "transpose", "--shape", "256", "256", "--trials", "900", "--log"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tvm_layout_ext", *words, log.parent, "--runner", "simulate"],
+        cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (log.exists() and log.read_text().count("\n") > 2):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    reading = Log(log.parent).read()
+    assert len(reading.records) > 2
+    assert reading.corrupt == 0
+    best = min(reading.records, key=lambda record: record.score or float("inf"))
+    assert f"Interrupted; best so far: {best.id}." in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tune", "nope", "--shape", "8", "8"], "Unknown operator 'nope'; known are "),
+        (["tune", "transpose"], "transpose needs a shape of 2 numbers (M N), not 0."),
+        (["tune", "transpose", "--shape", "8"], "transpose needs a shape of 2 numbers"),
+        (["tune", "transpose", "--shape", "-8", "8"], "M of transpose must be at least 1, not -8."),
+        (["tune", "transpose", "--shape", "8", "0"], "N of transpose must be at least 1, not 0."),
+        (["tune", "transpose", "--shape", "8", "eight"], "Got unexpected extra argument"),
+        (["tune", "transpose", "--shape", "8xeight"], "A shape is made of whole numbers"),
+        (["tune", "transpose", "--shape", "1.5", "8"], "A shape is made of whole numbers"),
+        (
+            ["tune", "matmul", "--shape", "8", "8", "8", "--dtype", "int4"],
+            "matmul has no dtype int4",
+        ),
+        (
+            ["tune", "transpose", "--shape", "8", "8", "--trials", "0"],
+            "The number of trials must be at least 1, not 0",
+        ),
+        (["tune", "transpose", "--shape", "8", "8", "--runner", "gpu"], "Unknown runner 'gpu'"),
+        (["tune", "transpose", "--shape", "8", "8", "--log", "/dev/null/x"], "Cannot write a log"),
+        (["best", "/no/such/log"], "Cannot read a log at /no/such/log: No such file"),
+        (["replay", "/no/such/log"], "Cannot read a log at /no/such/log: No such file"),
+        (["explain", "/no/such/file.py"], "Cannot read /no/such/file.py"),
+        (["explain", "x.py", "--size", "n=many"], "A size is written name=number"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_code_2(
+    words: list[str], message: str, tmp_path: Path
+) -> None:
+    if words[0] == "tune" and "--log" not in words:
+        words = [*words, "--log", str(tmp_path / "log")]
+    if words[:2] == ["explain", "x.py"]:
+        (tmp_path / "x.py").write_text("")
+        words = ["explain", str(tmp_path / "x.py"), *words[2:]]
+    ran = invoke(*words)
+    assert ran.code == 2
+    assert message in ran.err
+    assert not (tmp_path / "log").exists()
+
+
+def test_corrupt_and_foreign_lines_are_counted_once(tmp_path: Path) -> None:
+    Log(tmp_path).append(make_record())
+    foreign = json.dumps(make_record().to_json() | {"schema_version": 9})
+    with (tmp_path / "trials.jsonl").open("a") as file:
+        file.write(f"{{broken\n{foreign}\n")
+    ran = invoke("best", tmp_path)
+    assert ran.code == 0
+    assert ran.err == (
+        "Warning: Skipped 1 corrupt line and 1 record of a schema version other than 1.\n"
+    )
+
+
+def test_log_without_a_trial_that_worked_has_no_best(tmp_path: Path) -> None:
+    Log(tmp_path).append(make_record(status="error", error_class="X", error_text="y"))
+    assert invoke("best", tmp_path).code == 1
+    assert invoke("replay", tmp_path).code == 2
+
+
+def test_replay_of_an_unknown_id_or_of_other_knobs_is_refused(tmp_path: Path) -> None:
+    Log(tmp_path).append(make_record())
+    unknown = invoke("replay", tmp_path, "--id", "zz")
+    assert (unknown.code, "no record has an id starting with 'zz'" in unknown.err) == (2, True)
+    stale = invoke("replay", tmp_path, "--id", make_record().id[:6])
+    assert (stale.code, "cannot be replayed: transpose has the knobs" in stale.err) == (2, True)
+
+
+def test_tune_that_cannot_resume_another_writers_lines_still_runs(tmp_path: Path) -> None:
+    (tmp_path / "trials.jsonl").write_text("{broken\n")
+    ran = invoke(*TUNE[:-3], "1", "--runner", "simulate", "--log", tmp_path)
+    assert ran.code == 0
+    assert ran.err == "Warning: Skipped 1 corrupt line.\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "joined"),
+    [
+        (["--shape", "4", "5", "--dtype", "x"], ["--shape=4 5", "--dtype", "x"]),
+        (["--shape", "4x5", "name"], ["--shape=4x5", "name"]),
+        (["--shape=4", "5", "6"], ["--shape=4 5 6"]),
+        (["--shape", "-4", "5"], ["--shape=-4 5"]),
+        (["--trials", "4", "5"], ["--trials", "4", "5"]),
+        (["name", "--shape", "--dtype", "x"], ["name", "--shape", "--dtype", "x"]),
+    ],
+)
+def test_numbers_after_shape_become_one_word(given: list[str], joined: list[str]) -> None:
+    assert join_shapes(given) == joined
+
+
+def test_help_documents_the_exit_codes() -> None:
+    for command in ("tune", "best", "replay", "explain"):
+        text = " ".join(invoke(command, "--help").out.split())
+        assert "Exit codes: 0 done" in text
+
+
+_BLOCKED = (
+    "BlockedLayout(size_per_thread=[2, 2], threads_per_warp=[8, 4], warps_per_cta=[1, 2], "
+    "order=[1, 0])"
+)
+
+
+@pytest.mark.parametrize("view", ["bank", "tensor"])
+@pytest.mark.parametrize(("more", "bits"), [([], 16), (["--bits", "32"], 32)])
+def test_layout_draws_the_banks_of_the_bits_that_the_layout_has(
+    view: str, more: list[str], bits: int
+) -> None:
+    """Banks were drawn for words whatever the layout, and --bits was lost on other views."""
+    words = ["layout", "NVMMAShared(64, 16)", "--shape", "8", "64", "--view", view, *more]
+    drawn = CliRunner().invoke(app, words).output
+    layout = parse("NVMMAShared(64, 16)")
+    assert isinstance(layout, Layout)
+
+    assert drawn == layout.render([8, 64], view=view, element_bits=bits) + "\n"
+    assert drawn != layout.render([8, 64], view=view, element_bits=48 - bits) + "\n"
+
+
+def test_layout_draws_text() -> None:
+    result = CliRunner().invoke(app, ["layout", _BLOCKED, "--shape", "16", "16"])
+    assert result.exit_code == 0
+    cells = [line.split()[1:] for line in result.output.splitlines() if "0:0" in line]
+    assert [cell.split(":")[0] for cell in cells[0][:9]] == [*"00112233", "32"]
+
+
+@pytest.mark.parametrize("suffix", ["svg", "html"])
+def test_layout_writes_pictures(tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / f"picture.{suffix}"
+    words = ["layout", _BLOCKED, "--shape", "16x16", "-o", str(out)]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert f"<{suffix}" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["layout", "Blocked("], "is not of the form"),
+        (
+            ["layout", "Linear({x: [[1], [2]]}, {y: 4})", "--shape", "4"],
+            "write DistributedLinear(...)",
+        ),
+        (["layout", _BLOCKED], "lays out 2 dims, but the shape is []"),
+        (["layout", _BLOCKED, "--shape", "16", "16", "--view", "x"], "one of tensor, hardware"),
+        (["layout", _BLOCKED, "--shape", "16", "16", "-o", "a.gif"], ".svg or .html file"),
+        (["layout", _BLOCKED, "--shape", "16", "16", "-o", "/no/a.svg"], "Cannot write /no/a.svg"),
+    ],
+)
+def test_layout_refuses_in_one_sentence(words: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert message in result.output.replace("\n", " ")
+    assert "Traceback" not in result.output

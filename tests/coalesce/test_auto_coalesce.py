@@ -1,0 +1,424 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir, te, tirx
+from tvm.script import tirx as T
+from tvm_ffi import structural_equal
+
+import tvm_layout_ext as tlx
+from tests.programs.coalesced import numbers
+from tests.programs.tiles import upside_down
+from tvm_layout_ext import decisions
+from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.schedules import gather_rows
+from tvm_layout_ext.simulate import simulate
+
+
+def schedule_of(*tensors: Any) -> s_tir.Schedule:
+    return s_tir.Schedule(te.create_prim_func(list(tensors)))
+
+
+def copy(shape: tuple[int, ...], dtype: str = "float32") -> s_tir.Schedule:
+    a = te.placeholder(shape, dtype, "A")
+    return schedule_of(a, te.compute(shape, lambda *i: a[i], "B"))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])
+def test_a_copy_moves_16_bytes_a_lane_and_no_sector_twice(dtype: str) -> None:
+    sch = copy((64, 64), dtype)
+    assert sch.auto_coalesce("B").path == "direct"
+    a = numbers((64, 64), dtype)
+    report = simulate(sch, a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a)
+    assert {access.vector_bytes for access in report.accesses} == {16}
+    assert report.sectors == 2 * a.nbytes // 32
+
+
+def test_a_ragged_copy_keeps_its_vectors_inside() -> None:
+    sch = copy((257, 257))
+    sch.auto_coalesce("B")
+    a = numbers((257, 257))
+    report = simulate(sch, a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a)
+    assert [access.vector_bytes for access in report.accesses] == [16, 16, 4, 4]
+
+
+def test_symbolic_sizes() -> None:
+    n, m = te.var("n"), te.var("m")
+    a = te.placeholder((n, m), "float16", "A")
+    sch = schedule_of(a, te.compute((n, m), lambda i, j: a[i, j], "B"))
+    sch.auto_coalesce("B")
+    for shape in [(33, 65), (1, 1), (64, 64)]:
+        value = numbers(shape, "float16")
+        report = simulate(sch, value, None)
+        np.testing.assert_array_equal(report.outputs["B"], value)
+        assert not report.hazards
+
+
+def test_a_copy_in_a_kernel_uses_the_threads_of_the_kernel() -> None:
+    sch, tile = upside_down("float16")
+    assert sch.auto_coalesce(tile).path == "copy"
+    value = numbers((64, 64), "float16")
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["B"], value[::-1])
+    load = next(access for access in report.accesses if access.buffer == "A")
+    assert (load.vector_bytes, load.sectors) == (16, load.ideal_sectors)
+
+
+@T.prim_func(s_tir=True)
+def from_strided(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (64, 30), "float32", strides=(36, 1))
+    B = T.match_buffer(b, (64, 30), "float32", strides=(32, 1))
+    for i, j in T.grid(64, 30):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj]
+
+
+@T.prim_func(s_tir=True)
+def from_misaligned(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (1024,), "float16", align=4)
+    B = T.match_buffer(b, (1024,), "float16")
+    for i in T.serial(1024):
+        with T.sblock("B"):
+            vi = T.axis.spatial(1024, i)
+            B[vi] = A[vi]
+
+
+@T.prim_func(s_tir=True)
+def from_offset(a: T.handle, b: T.handle) -> None:
+    offset = T.int64()
+    A = T.match_buffer(a, (1024,), "float16", elem_offset=offset, offset_factor=4)
+    B = T.match_buffer(b, (1024,), "float16")
+    for i in T.serial(1024):
+        with T.sblock("B"):
+            vi = T.axis.spatial(1024, i)
+            B[vi] = A[vi]
+
+
+def vector_bytes_of(func: tvm.tirx.PrimFunc) -> set[int]:
+    sch = s_tir.Schedule(func)
+    outcome = sch.auto_coalesce("B")
+    assert outcome.path == "direct"
+    return {traffic.vector_bytes for traffic in outcome.after}
+
+
+def test_rows_of_a_strided_buffer_take_whole_vectors() -> None:
+    assert vector_bytes_of(from_strided) == {16}
+
+
+def test_a_base_pointer_less_aligned_gets_narrower_vectors() -> None:
+    assert vector_bytes_of(from_misaligned) == {4}
+
+
+def test_an_element_offset_gets_the_vectors_that_its_factor_allows() -> None:
+    assert vector_bytes_of(from_offset) == {8}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "to", "vector_bytes", "steps"),
+    [("float16", "float16", 16, 1), ("float16", "float32", 16, 1), ("float16", "float16", 4, 4),
+     ("float32", "float32", 4, 4), ("float32", "float32", 8, 4), ("int8", "int8", 1, 4)],
+)  # fmt: skip
+def test_a_thread_of_a_large_copy_moves_one_full_vector_or_several_narrow_ones(
+    dtype: str, to: str, vector_bytes: int, steps: int
+) -> None:
+    n = 1 << 24
+    a = te.placeholder((n,), dtype, "A")
+    sch = schedule_of(a, te.compute((n,), lambda i: a[i].astype(to), "B"))
+    sch.auto_coalesce("B", vector_bytes=vector_bytes)
+    extents = [int(sch.get(loop).extent) for loop in sch.get_loops(sch.get_sblock("B"))]
+    vector = vector_bytes // np.dtype(to).itemsize
+    assert extents == [n // (steps * 128 * vector), steps, 128, *[vector] * (vector > 1)]
+
+
+def test_a_thread_of_a_gather_moves_two_full_vectors() -> None:
+    tensors = gather_rows.compute((1 << 16, 1 << 15, 1024), "int32")
+    sch = schedule_of(*tensors)
+    sch.auto_coalesce("B")
+    extents = [int(sch.get(loop).extent) for loop in sch.get_loops(sch.get_sblock("B"))]
+    assert extents == [(1 << 15), 2, 128, 4]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_more_than_two_to_the_31_elements_need_and_get_64_bit_indices(turned: bool) -> None:
+    side = tirx.IntImm("int64", 65536)
+    a = te.placeholder((side, side), "int8", "A")
+    b = te.compute((side, side), lambda i, j: a[j, i] if turned else a[i, j], "B")
+    sch = schedule_of(a, b)
+    sch.auto_coalesce("B")
+    (kernel,) = tlx.device_program(sch).kernels.values()
+    blocks = 131072 if turned else 2097152
+    assert f'T.launch_thread("blockIdx.x", T.int64({blocks}))' in str(kernel)
+    assert f"T.int64({8388608 if turned else 2048})" in str(kernel)
+
+
+def test_too_many_elements_for_32_bit_indices_are_refused() -> None:
+    refused(copy((65536, 65536), "int8"), "4,294,967,296 elements")
+
+
+@pytest.mark.parametrize(("stage", "shared"), [("auto", False), ("shared", True), ("none", False)])
+def test_loads_of_a_copy_go_through_shared_memory_only_on_request(stage: str, shared: bool) -> None:
+    sch = copy((64, 64))
+    sch.auto_coalesce("B", stage=stage)
+    value = numbers((64, 64))
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["B"], value)
+    assert any(access.scope == "shared" for access in report.accesses) == shared
+    assert report.bank_conflicts == 0
+
+
+def test_a_transpose_without_staging_stays_direct() -> None:
+    a = te.placeholder((64, 64), "float32", "A")
+    sch = schedule_of(a, te.compute((64, 64), lambda j, i: a[i, j], "B"))
+    assert sch.auto_coalesce("B", stage="none").path == "direct"
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("threads", [32, 96, 256, 1024])
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
+def test_a_staged_tile_suits_any_number_of_threads(threads: int, dtype: str) -> None:
+    a = te.placeholder((128, 72), dtype, "A")
+    sch = schedule_of(a, te.compute((72, 128), lambda j, i: a[i, j], "B"))
+    assert sch.auto_coalesce("B", num_threads=threads).path == "staged"
+    value = numbers((128, 72), dtype)
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["B"], value.T)
+    assert report.bank_conflicts == 0
+    assert not report.hazards
+
+
+def test_loads_in_two_orders_meet_in_one_kernel() -> None:
+    a = te.placeholder((64, 96), "float16", "A")
+    b = te.placeholder((96, 64), "float16", "C")
+    sch = schedule_of(a, b, te.compute((96, 64), lambda j, i: a[i, j] + b[j, i], "B"))
+    assert sch.auto_coalesce("B").path == "staged"
+    values = numbers((64, 96), "float16"), numbers((96, 64), "float16")
+    report = simulate(sch, *values, None)
+    np.testing.assert_array_equal(report.outputs["B"], values[0].T + values[1])
+    assert report.bank_conflicts == 0
+    assert report.sectors == report.ideal_sectors
+
+
+def test_the_trace_replays() -> None:
+    sch = copy((100, 12))
+    sch.auto_coalesce("B", num_threads=64)
+    again = copy((100, 12))
+    s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
+    tvm.ir.assert_structural_equal(sch.mod, again.mod)
+
+
+def test_the_decision_tells_sectors_before_and_after() -> None:
+    sch = copy((64, 64))
+    with decisions.collect() as made:
+        sch.auto_coalesce("B")
+    (decision,) = made
+    assert "load of A: 16 bytes a lane, 16 sectors a request (least 16)" in decision.text
+    assert "before load of A: 4 bytes a lane, 4 sectors a request (least 4)" in decision.text
+
+
+def refused(sch: s_tir.Schedule, match: str, block: Any = "B", **arguments: Any) -> None:
+    before = sch.mod
+    with pytest.raises(ScheduleError, match=match) as error:
+        sch.auto_coalesce(block, **arguments)
+    assert str(error.value).endswith(".")
+    assert sch.mod.same_as(before) or structural_equal(sch.mod, before)
+
+
+@pytest.mark.parametrize("threads", [0, 16, 33, 1056, 2048, 64.0, True, "64"])
+def test_a_wrong_number_of_threads_is_refused(threads: Any) -> None:
+    refused(copy((64,)), "num_threads", num_threads=threads)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"vector_bytes": 3}, {"vector_bytes": 32}, {"stage": "yes"}, {"stage": None}]
+)
+def test_other_wrong_arguments_are_refused(arguments: dict[str, Any]) -> None:
+    refused(copy((64,)), next(iter(arguments)), **arguments)
+
+
+def test_an_unknown_block_is_refused() -> None:
+    refused(copy((64,)), "no single block named 'C'", block="C")
+
+
+def test_an_empty_extent_is_refused() -> None:
+    refused(copy((4, 0)), "extent 0")
+
+
+def test_a_bound_loop_is_refused() -> None:
+    sch = copy((64, 64))
+    sch.bind(sch.get_loops(sch.get_sblock("B"))[0], "blockIdx.x")
+    refused(sch, "i of block B|already bound", num_threads=64)
+
+
+def test_a_vectorized_loop_is_refused() -> None:
+    sch = copy((64, 4))
+    sch.vectorize(sch.get_loops(sch.get_sblock("B"))[1])
+    refused(sch, "already vectorized")
+
+
+@T.prim_func(s_tir=True)
+def opaque(A: T.Buffer((64,), "float32")) -> None:
+    for i in range(64):
+        with T.sblock("B"):
+            vi = T.axis.spatial(64, i)
+            T.reads()
+            T.writes(A[vi])
+            T.evaluate(T.call_extern("int32", "fill", A.data, vi))
+
+
+def test_an_opaque_block_is_refused() -> None:
+    refused(s_tir.Schedule(opaque), "opaque")
+
+
+@T.prim_func(s_tir=True)
+def in_order(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")) -> None:
+    for i in range(64):
+        with T.sblock("B"):
+            vi = T.axis.scan(64, i)
+            B[vi] = A[vi]
+
+
+@T.prim_func(s_tir=True)
+def without_loops(A: T.Buffer((1,), "float32"), B: T.Buffer((1,), "float32")) -> None:
+    with T.sblock("B"):
+        B[0] = A[0]
+
+
+def test_an_axis_whose_iterations_keep_their_order_is_refused() -> None:
+    refused(s_tir.Schedule(in_order), "Axis vi of block B is neither spatial nor one of a reduc")
+
+
+def test_the_outermost_block_of_a_function_is_refused() -> None:
+    """It was an IndexError, or a text of TVM's with the whole program."""
+    refused(s_tir.Schedule(without_loops), "Block B is the outermost of its function")
+    with pytest.raises(ScheduleError, match="Block root is the outermost of its function"):
+        s_tir.Schedule(in_order).auto_coalesce("root")
+
+
+@T.prim_func(s_tir=True)
+def nested(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")) -> None:
+    for i in range(8):
+        with T.sblock("B"):
+            vi = T.axis.spatial(8, i)
+            for j in range(8):
+                with T.sblock("inner"):
+                    vj = T.axis.spatial(8, j)
+                    B[vi * 8 + vj] = A[vi * 8 + vj]
+
+
+def test_a_block_of_blocks_is_refused() -> None:
+    refused(s_tir.Schedule(nested), "Block B is opaque")
+
+
+@T.prim_func(s_tir=True)
+def running_sum(A: T.Buffer((64,), "float32"), B: T.Buffer((65,), "float32")) -> None:
+    for i in range(64):
+        with T.sblock("B"):
+            vi = T.axis.spatial(64, i)
+            B[vi + 1] = B[vi] + A[vi]
+
+
+def test_a_block_without_a_legal_mapping_is_refused() -> None:
+    refused(
+        s_tir.Schedule(running_sum),
+        r"no legal mapping of block B: it reads B at \[i\] and writes it at \[i \+ 1\], which are "
+        "elements of two iterations; give the result a buffer of its own",
+    )
+
+
+@T.prim_func(s_tir=True)
+def turned_in_place(A: T.Buffer((64, 64), "float32")) -> None:
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = A[vj, vi]
+
+
+@pytest.mark.parametrize("stage", ["auto", "shared", "none"])
+def test_a_block_that_writes_what_it_reads_is_refused(stage: str) -> None:
+    """TVM's ``reindex_cache_read`` would take the process down."""
+    refused(s_tir.Schedule(turned_in_place), "no legal mapping of block B", stage=stage)
+
+
+def test_another_number_of_threads_than_the_kernel_has_is_refused() -> None:
+    sch = copy((64, 64))
+    block = sch.get_sblock("B")
+    i, j = sch.get_loops(block)
+    sch.bind(i, "blockIdx.x")
+    sch.bind(j, "threadIdx.x")
+    tile = sch.cache_read(block, 0, "shared")
+    sch.compute_at(tile, i)
+    refused(sch, "has 64 threads; auto_coalesce cannot give the block 128", tile, num_threads=128)
+
+
+@pytest.mark.parametrize("block", [None, 3, "B C"])
+def test_what_is_no_block_is_refused(block: Any) -> None:
+    refused(copy((64,)), "auto_coalesce", block)
+
+
+@pytest.mark.parametrize(
+    ("index", "where"),
+    [
+        (lambda i: tirx.if_then_else(i < 50, i + 50, i - 50), lambda i: (i + 50) % 100),
+        (lambda i: tirx.Select(tirx.likely(i < 50), i + 50, i - 50), lambda i: (i + 50) % 100),
+        (lambda i: tirx.bitwise_not(i) + 100, lambda i: 99 - i),
+    ],
+    ids=["if_then_else", "likely", "not"],
+)
+def test_indices_of_choices_and_bits_are_counted(index: Any, where: Any) -> None:
+    a = te.placeholder((100,), "float32", "A")
+    sch = schedule_of(a, te.compute((100,), lambda i: a[index(i)], "B"))
+    outcome = sch.auto_coalesce("B")
+    assert [(t.buffer, t.kind) for t in outcome.after] == [("A", "load"), ("B", "store")]
+    value = numbers((100,))
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["B"], value[where(np.arange(100))])
+    assert not report.hazards
+
+
+def test_an_unknown_function_in_an_index_is_refused() -> None:
+    a = te.placeholder((64,), "float32", "A")
+    index: Callable[[Any], Any] = lambda i: tirx.call_extern("int32", "hash", i)  # noqa: E731
+    sch = schedule_of(a, te.compute((64,), lambda i: a[index(i)], "B"))
+    refused(sch, "indexes A by")
+
+
+@T.prim_func(s_tir=True)
+def from_sixteen(A: T.Buffer((4096,), "float32"), B: T.Buffer((4096,), "float32")) -> None:
+    for i in range(16, 4096):
+        with T.sblock("B"):
+            vi = T.axis.spatial(4096, i)
+            B[vi] = A[vi]
+
+
+def test_a_loop_that_does_not_start_at_0_is_refused_by_name() -> None:
+    refused(
+        s_tir.Schedule(from_sixteen),
+        "loop i starts at 16, .*; let i run over its 4080 values from 0, and add 16 where B uses",
+    )
+
+
+@pytest.mark.parametrize("stage", ["none", "shared"])
+def test_a_second_call_says_that_the_block_is_mapped_already(stage: str) -> None:
+    sch = copy((64, 64))
+    path = sch.auto_coalesce("B", stage=stage).path
+    refused(sch, f"Block B is mapped already: auto_coalesce made it {path}; call it once")
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 16, 31])
+def test_copies_of_a_few_elements_are_staged_too(count: int, dtype: str) -> None:
+    a = te.placeholder((count,), dtype, "A")
+    sch = s_tir.Schedule(te.create_prim_func([a, te.compute((count,), lambda i: a[i], "B")]))
+    assert sch.auto_coalesce("B", stage="shared").path == "staged"
+    x = np.arange(1, count + 1).astype(dtype)
+    report = simulate(sch, x, None)
+    np.testing.assert_array_equal(report.outputs["B"], x)
+    assert (report.bank_conflicts, report.hazards) == (0, [])

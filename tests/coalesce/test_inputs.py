@@ -1,0 +1,306 @@
+"""auto_coalesce of buffers with strides, offsets, low alignment and very many elements: values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import s_tir, te
+from tvm.script import tirx as T
+
+from tests.programs.coalesced import numbers
+from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext.simulate.report import Report
+
+FAR = 1 << 30
+
+
+def run(func: Any, *arrays: Any) -> tuple[str, Report]:
+    """Map block B, run it without hazards; also the text of what was done."""
+    sch = s_tir.Schedule(func)
+    outcome = sch.auto_coalesce("B")
+    report = simulate(sch, *arrays)
+    assert not report.hazards
+    return outcome.text, report
+
+
+def widths(report: Report, buffer: str) -> set[int]:
+    return {access.vector_bytes for access in report.accesses if access.buffer == buffer}
+
+
+@T.prim_func(s_tir=True)
+def static_strides(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (64, 30), "float32", strides=(36, 1))
+    B = T.match_buffer(b, (64, 30), "float32", strides=(32, 1))
+    for i, j in T.grid(64, 30):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj]
+
+
+def test_rows_with_static_strides() -> None:
+    whole = numbers((64, 36))
+    _, report = run(static_strides, whole[:, :30], np.zeros((64, 32), "float32")[:, :30])
+    np.testing.assert_array_equal(report.outputs["B"], whole[:, :30])
+    # 30 elements are no multiple of 4: the last two of a row go one by one.
+    assert widths(report, "A") == {4, 16}
+
+
+@T.prim_func(s_tir=True)
+def symbolic_strides(a: T.handle, b: T.handle) -> None:
+    n, m, s, t = T.int64(), T.int64(), T.int64(), T.int64()
+    A = T.match_buffer(a, (n, m), "float32", strides=(s, t))
+    B = T.match_buffer(b, (n, m), "float32")
+    for i, j in T.grid(n, m):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj]
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda whole: whole,
+        lambda whole: whole[3:40, 5:61],
+        lambda whole: whole[::2, ::3],
+        lambda whole: whole.T,
+        lambda whole: whole[1:2, :1],
+    ],
+    ids=["whole", "box", "steps", "turned", "one"],
+)
+def test_a_view_with_strides_that_only_the_call_knows(view: Any) -> None:
+    a = view(numbers((64, 70)))
+    _, report = run(symbolic_strides, a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a)
+
+
+def from_offset(factor: int) -> Any:
+    @T.prim_func(s_tir=True)
+    def func(a: T.handle, b: T.handle) -> None:
+        offset = T.int64()
+        A = T.match_buffer(a, (1000,), "float16", elem_offset=offset, offset_factor=factor)
+        B = T.match_buffer(b, (1000,), "float16")
+        for i in T.serial(1000):
+            with T.sblock("B"):
+                vi = T.axis.spatial(1000, i)
+                B[vi] = A[vi]
+
+    return func
+
+
+@pytest.mark.parametrize(("factor", "bytes_a_lane"), [(1, 2), (2, 4), (4, 8), (8, 16), (64, 16)])
+def test_an_element_offset_gets_the_vectors_that_its_factor_allows(
+    factor: int, bytes_a_lane: int
+) -> None:
+    a = numbers((1200,), "float16")[factor : factor + 1000]
+    _, report = run(from_offset(factor), a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a)
+    assert widths(report, "A") == {bytes_a_lane}
+
+
+@T.prim_func(s_tir=True)
+def fixed_offset(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (1024,), "float16", elem_offset=12)
+    B = T.match_buffer(b, (1024,), "float16")
+    for i in T.serial(1024):
+        with T.sblock("B"):
+            vi = T.axis.spatial(1024, i)
+            B[vi] = A[vi]
+
+
+def test_a_fixed_element_offset() -> None:
+    a = numbers((1040,), "float16")[12:1036]
+    _, report = run(fixed_offset, a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a)
+    assert widths(report, "A") == {8}
+
+
+def misaligned(align: int) -> Any:
+    @T.prim_func(s_tir=True)
+    def func(a: T.handle, b: T.handle) -> None:
+        A = T.match_buffer(a, (1000,), "float16", align=align)
+        B = T.match_buffer(b, (1000,), "float16")
+        for i in T.serial(1000):
+            with T.sblock("B"):
+                vi = T.axis.spatial(1000, i)
+                B[vi] = A[vi]
+
+    return func
+
+
+@pytest.mark.parametrize("align", [2, 4, 8])
+def test_a_base_pointer_less_aligned_gets_narrower_vectors(align: int) -> None:
+    """The simulated memory begins as badly as it may: wider vectors would be found misaligned."""
+    whole = numbers((1024,), "float16")
+    first = (align - whole.__array_interface__["data"][0]) % 16 // 2
+    a = whole[first : first + 1000]
+    _, report = run(misaligned(align), a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a)
+    assert widths(report, "A") == {align}
+
+
+@T.prim_func(s_tir=True)
+def far_apart(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (T.int64(3), T.int64(256)), "int8", strides=(T.int64(FAR), T.int64(1)))
+    B = T.match_buffer(
+        b, (T.int64(3), T.int64(256)), "int8", strides=(T.int64(FAR + 16), T.int64(1))
+    )
+    for i, j in T.grid(T.int64(3), T.int64(256)):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj]
+
+
+def rows_far_apart(stride: int) -> Any:
+    """Three rows of 256 bytes, the last one beyond 2^31; memory in between is never touched."""
+    whole = np.zeros(2 * stride + 256, "int8")
+    return np.lib.stride_tricks.as_strided(whole, (3, 256), (stride, 1))
+
+
+def test_elements_beyond_two_to_the_31_are_loaded_and_stored() -> None:
+    a = rows_far_apart(FAR)
+    a[...] = numbers((3, 256), "int8")
+    _, report = run(far_apart, a, rows_far_apart(FAR + 16))
+    np.testing.assert_array_equal(report.outputs["B"], a)
+    assert widths(report, "A") == widths(report, "B") == {16}
+
+
+def far_picked(dtype: str) -> Any:
+    @T.prim_func(s_tir=True)
+    def func(a: T.handle, r: T.handle, b: T.handle) -> None:
+        A = T.match_buffer(
+            a, (T.int64(3), T.int64(256)), "int8", strides=(T.int64(FAR), T.int64(1))
+        )
+        R = T.match_buffer(r, (T.int64(8),), dtype)
+        B = T.match_buffer(b, (T.int64(8), T.int64(256)), "int8")
+        for i, j in T.grid(T.int64(8), T.int64(256)):
+            with T.sblock("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = A[R[vi], vj]
+
+    return func
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_rows_picked_beyond_two_to_the_31_elements(dtype: str) -> None:
+    table = rows_far_apart(FAR)
+    table[...] = numbers((3, 256), "int8")
+    picked = np.array([0, 2, 1, 2, 0, 1, 2, 2]).astype(dtype)
+    _, report = run(far_picked(dtype), table, picked, None)
+    np.testing.assert_array_equal(report.outputs["B"], table[picked])
+    assert widths(report, "A") == {16}
+
+
+@T.prim_func(s_tir=True)
+def far_apart_in_32_bits(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (3, 256), "int8", strides=(FAR, 1))
+    B = T.match_buffer(b, (3, 256), "int8")
+    for i, j in T.grid(3, 256):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj]
+
+
+def test_strides_that_32_bit_indices_cannot_reach_over_are_refused() -> None:
+    sch = s_tir.Schedule(far_apart_in_32_bits)
+    with pytest.raises(ScheduleError, match=r"A of block B spans 2,147,483,904 elements.*int64"):
+        sch.auto_coalesce("B")
+
+
+def turned_into_strides(size: Any) -> Any:
+    @T.prim_func(s_tir=True)
+    def func(a: T.handle, b: T.handle) -> None:
+        n = T.int32()
+        A = T.match_buffer(a, (n if size is None else size, 33, 3), "float32")
+        B = T.match_buffer(b, (33, 3, n if size is None else size), "float32", strides=(60, 20, 1))
+        for i, j, k in T.grid(33, 3, n if size is None else size):
+            with T.sblock("B"):
+                vi, vj, vk = T.axis.remap("SSS", [i, j, k])
+                B[vi, vj, vk] = A[vk, vi, vj]
+
+    return func
+
+
+@pytest.mark.parametrize("size", [None, 16])
+def test_loops_that_merge_in_a_store_with_strides_are_staged_one_by_one(size: Any) -> None:
+    """TVM gave the store's three strides to registers of two dims."""
+    a = numbers((16, 33, 3))
+    text, report = run(turned_into_strides(size), a, np.zeros((33, 3, 20), "float32")[..., :16])
+    np.testing.assert_array_equal(report.outputs["B"], a.transpose(1, 2, 0))
+    assert "tile" in text
+    assert report.bank_conflicts == 0
+
+
+@T.prim_func(s_tir=True)
+def guarded_transpose(A: T.Buffer((100, 60), "float32"), B: T.Buffer((60, 100), "float32")) -> None:
+    for i, j in T.grid(60, 100):
+        with T.sblock("B"):
+            T.where(j < 77)
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vj, vi]
+
+
+@T.prim_func(s_tir=True)
+def guarded_shift(A: T.Buffer((50, 301), "float16"), B: T.Buffer((50, 300), "float16")) -> None:
+    for i, j in T.grid(50, 300):
+        with T.sblock("B"):
+            T.where(j < 217)
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj + 1]
+
+
+@T.prim_func(s_tir=True)
+def guarded_sum(A: T.Buffer((64, 4096), "float32"), B: T.Buffer((64,), "float32")) -> None:
+    for i, j in T.grid(64, 4096):
+        with T.sblock("B"):
+            T.where(j < 4000)
+            vi, vj = T.axis.remap("SR", [i, j])
+            with T.init():
+                B[vi] = T.float32(0)
+            B[vi] = B[vi] + A[vi, vj]
+
+
+@pytest.mark.parametrize("stage", ["auto", "none"])
+@pytest.mark.parametrize("case", ["transpose", "shift", "sum"])
+def test_a_block_that_runs_only_where_a_condition_holds_keeps_it(case: str, stage: str) -> None:
+    """``transform_block_layout`` of TVM 0.27 leaves variables of loops that are gone in it."""
+    func, a, limit = {
+        "transpose": (guarded_transpose, numbers((100, 60)), 77),
+        "shift": (guarded_shift, numbers((50, 301), "float16"), 217),
+        "sum": (guarded_sum, numbers((64, 4096)), 4000),
+    }[case]
+    every = {"transpose": a.T, "shift": a[:, 1:], "sum": a}[case]
+    inside = np.arange(every.shape[1]) < limit
+    sch = s_tir.Schedule(func)
+    sch.auto_coalesce("B", stage=stage)
+    before = np.full(every.shape if case != "sum" else 64, -1, a.dtype)
+    report = simulate(sch, a, before)
+    kept = np.where(inside, every, 0 if case == "sum" else -1)
+    np.testing.assert_array_equal(report.outputs["B"], kept.sum(1) if case == "sum" else kept)
+    assert not report.hazards
+
+
+def test_a_guarded_block_is_not_staged() -> None:
+    sch = s_tir.Schedule(guarded_transpose)
+    with pytest.raises(ScheduleError, match="Block B runs only where j < 77 holds"):
+        sch.auto_coalesce("B", stage="shared")
+
+
+def test_a_block_without_dims_is_refused_by_name() -> None:
+    a = te.placeholder((), "float32", "A")
+    sch = s_tir.Schedule(te.create_prim_func([a, te.compute((), lambda: a() + 1.0, "B")]))
+    with pytest.raises(ScheduleError, match="Block B has no loop of its own"):
+        sch.auto_coalesce("B")
+
+
+def test_a_block_inside_a_block_whose_loop_is_bound_is_refused() -> None:
+    a = te.placeholder((24, 17), "float32", "A")
+    b = te.compute((24, 17), lambda i, j: a[i, j] * 2, "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    i, j = sch.get_loops("B")
+    sch.blockize(j)
+    sch.bind(i, "threadIdx.x")
+    with pytest.raises(ScheduleError, match="inside block B_o, whose loop i is already bound"):
+        sch.auto_coalesce("B")

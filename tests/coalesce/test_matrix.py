@@ -1,0 +1,163 @@
+"""auto_coalesce over many access patterns: values, hazards, bank conflicts and sectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import s_tir, te
+
+from tests.programs.coalesced import sectors
+from tests.programs.patterns import Pattern, all_patterns, permuted
+from tvm_layout_ext.coalesce.staging.plan import Plan
+from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext.simulate.report import Report
+from tvm_layout_ext.target import cuda_target
+
+PATTERNS = all_patterns()
+
+
+def run(pattern: Pattern) -> tuple[str, Report]:
+    """Map the pattern, run it, compare it with NumPy; also the way it was mapped."""
+    sch = s_tir.Schedule(te.create_prim_func(pattern.tensors()))
+    path = sch.auto_coalesce("B").path
+    arrays = pattern.arrays(np.random.default_rng(0))
+    report = simulate(sch, *arrays, None)
+    np.testing.assert_array_equal(report.outputs["B"], pattern.numpy(*arrays))
+    return path, report
+
+
+def test_there_are_more_than_sixty_patterns_with_names_of_their_own() -> None:
+    assert len({pattern.name for pattern in PATTERNS}) == len(PATTERNS) > 60
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
+def test_every_input_of_a_pattern_has_a_count(pattern: Pattern) -> None:
+    assert len(pattern.more) == len(pattern.inputs) - 1
+
+
+_AGAIN = "every warp that needs a repeated element asks for its sector again"
+_ASKEW = "rows begin inside of sectors, and two warps ask for the sector in which they part"
+#: Inputs of which more than the distinct sectors are asked for, and why.
+EXCEPTIONS = {
+    "broadcast-64x96-0-float32": _AGAIN,
+    "broadcast-64x96-1-float32": _AGAIN,
+    "broadcast-33x7-0-float64": _AGAIN,
+    "broadcast-5x33x8-1-float16": _AGAIN,
+    "broadcast-4x6x64-01-float32": _AGAIN,
+    "slice-33x7-of-50x50-float32": _ASKEW,
+    "pad-62x60-1x4-float32": _ASKEW,
+    "pad-33x7-1x1-float32": _ASKEW,
+    "concat-20x7+9-float32": _ASKEW,
+    "rows-20x7-3-float32": _ASKEW,
+}
+#: Permutations that are ragged on both sides, and the sectors that their tiles move.
+TILES = {
+    "permute-33x7-10-float32": 70,
+    "permute-7x33-10-float64": 126,
+    "permute-8x9x10-210-float32": 198,
+    "permute-4x5x6x7-3102-float32": 345,
+    "permute-2x3x4x5x6-42031-float32": 408,
+    "permute-4097x7-10-float16": 4360,
+    "permute-100x72-10-float32": 1944,
+    "permute-33x1000-10-int8": 4192,
+    "permute-300x7-10-int8": 192,
+    "permute-2x6x6x64-0312-float32": 1280,
+}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
+def test_pattern(pattern: Pattern) -> None:
+    with cuda_target("sm_90"):
+        path, report = run(pattern)
+    assert not report.hazards
+    assert report.bank_conflicts == 0
+    fewest = pattern.distinct_sectors()
+    if pattern.name in TILES:
+        assert sum(fewest.values()) < report.sectors <= TILES[pattern.name]
+    elif pattern.index is None and pattern.name not in EXCEPTIONS:
+        assert {name: sectors(report, name) for name in fewest} == fewest
+    else:
+        assert path == "direct"
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((1000, 33), "float32"), ((4096, 34), "float32"), ((4096, 7), "int8"), ((7, 1000), "float32")],
+)
+def test_short_rows_that_start_anywhere_are_read_as_one_range(
+    shape: tuple[int, int], dtype: str
+) -> None:
+    pattern = permuted(shape, (1, 0), dtype)
+    path, report = run(pattern)
+    assert (path, report.bank_conflicts) == ("staged", 0)
+    fewest = pattern.distinct_sectors()
+    assert {name: sectors(report, name) for name in fewest} == fewest
+
+
+ODD = [
+    pytest.param((rows, columns), dtype, id=f"{rows}x{columns}-{dtype}")
+    for rows in (3, 5, 7, 8, 13, 14, 17, 18, 31, 32, 33, 43, 51, 57, 64, 65)
+    for columns in range(1, 10)
+    for dtype in ("float32", "float16", "int8")
+]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("shape", "dtype"), ODD)
+def test_small_odd_matrices_are_turned_without_conflicts(
+    shape: tuple[int, int], dtype: str
+) -> None:
+    for one in (shape, shape[::-1]):
+        _, report = run(permuted(one, (1, 0), dtype))
+        assert (report.bank_conflicts, report.hazards) == (0, [])
+
+
+def pieces(rows: int, columns: int, width: int, piece: int, size: int) -> int:
+    """Sectors of a matrix whose rows are cut at multiples of ``width``, and there into pieces."""
+    found = 0
+    for row in range(rows):
+        for first in range(0, columns, width):
+            for start in range(first, min(first + width, columns), piece):
+                end = min(start + piece, first + width, columns)
+                bounds = [(row * columns + at) * size for at in (start, end)]
+                found += (bounds[1] - 1) // 32 - bounds[0] // 32 + 1
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((300, 202), "float32"), ((300, 300), "float16"), ((90, 202), "float32")]
+)
+def test_no_box_of_long_ragged_rows_moves_fewer_sectors(
+    shape: tuple[int, int], dtype: str, plans: list[tuple[Any, Plan]]
+) -> None:
+    pattern = permuted(shape, (1, 0), dtype)
+    _, report = run(pattern)
+    ((_, plan),) = plans[-1:]
+    assert plan.tiles[0].place.images is not None
+    size, (rows, columns) = np.dtype(dtype).itemsize, shape
+    read = 32 * plan.tiles[0].walk.unit[0]
+    written = plan.out.pieces[0][1] * plan.out.unit[1]
+    budget = int(np.prod(plan.tile))
+    boxes = [
+        pieces(rows, columns, wide, read, size)
+        + pieces(columns, rows, budget // wide, written, size)
+        for wide in (1 << bit for bit in range(budget.bit_length()))
+    ]
+    assert report.sectors == min(boxes)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])
+@pytest.mark.parametrize("order", [(1, 0), (0, 2, 1), (2, 1, 0)])
+def test_a_permutation_of_whole_tiles_moves_every_sector_once(
+    dtype: str, order: tuple[int, ...]
+) -> None:
+    pattern = permuted((128, 128) if len(order) == 2 else (32, 32, 32), order, dtype)
+    path, report = run(pattern)
+    assert path == "staged"
+    assert report.bank_conflicts == 0
+    fewest = pattern.distinct_sectors()
+    assert {name: sectors(report, name) for name in fewest} == fewest

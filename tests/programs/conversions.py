@@ -1,0 +1,155 @@
+"""Programs of one block each: a few nests over register tiles, written as their statements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+import tvm.script
+from tvm import s_tir, te
+
+from tvm_layout_ext import decisions
+from tvm_layout_ext._compat import pass_name
+from tvm_layout_ext.pipeline import lowering_passes
+from tvm_layout_ext.transform import CombineLayoutConversions
+from tvm_layout_ext.transform.conversions.read import read_graph
+from tvm_layout_ext.transform.conversions.rules import Conversion
+from tvm_layout_ext.transform.fragments.fragment import collect_fragments
+
+NAME = "tvm_layout_ext.CombineLayoutConversions"
+_VARIABLES = ("vi", "vj")
+
+
+def program(
+    tensors: Mapping[str, tuple[Sequence[int], str]],
+    buffers: Mapping[str, tuple[Sequence[int], str, Any]],
+    statements: Sequence[str],
+) -> tvm.IRModule:
+    """Make a function.
+
+    Parameters
+    ----------
+    tensors : mapping
+        Shape and type of each parameter.
+    buffers : mapping
+        Shape, type and layout of each fragment; ``"shared"`` in the place of a layout.
+    statements : sequence of str
+        Each a store over all of its buffer, in ``vi`` and ``vj``; lines that begin with ``for``
+        or ``if`` open a block for the ones after them that are indented. ``S: for r in range(8) at
+        ROW, COLUMN = VALUE`` stores S at other indices.
+    """
+    shapes = {name: tuple(one[0]) for name, one in {**tensors, **buffers}.items()}
+    parameters = ", ".join(
+        f'{name}: T.Buffer({tuple(shape)}, "{dtype}")' for name, (shape, dtype) in tensors.items()
+    )
+    lines = ["@T.prim_func(s_tir=True)", f"def main({parameters}):"]
+    for name, (shape, dtype, layout) in buffers.items():
+        scope = layout if layout == "shared" else "local"
+        lines.append(
+            f'    {name} = T.sblock_alloc_buffer({tuple(shape)}, "{dtype}", scope="{scope}")'
+        )
+    for number, statement in enumerate(statements):
+        lines += _lines(statement, shapes, number)
+    func = tvm.script.from_source("\n".join(lines) + "\n")
+    pairs = [[n, str(one[2])] for n, one in buffers.items() if one[2] != "shared"]
+    return tvm.IRModule({"main": func.with_attr("layout_ext.fragment", pairs)})
+
+
+def _lines(statement: str, shapes: Mapping[str, tuple[int, ...]], number: int) -> list[str]:
+    body = statement.strip()
+    indent = "    " + statement[: len(statement) - len(statement.lstrip())]
+    if body.endswith(":") or body.startswith("vk ="):
+        return [indent + body]
+    if (walk := re.match(r"(\w+): (for .*) at (.*), (.*) = (.*)", body)) is not None:
+        name, loop, row, column, value = walk.groups()
+        return [
+            f"{indent}{loop}:",
+            f'{indent}    with T.sblock("{name}_{number}"):',
+            f"{indent}        vi = T.axis.spatial({shapes[name][0]}, {row})",
+            f"{indent}        vj = T.axis.spatial({shapes[name][1]}, {column})",
+            f"{indent}        {name}[vi, vj] = {value}",
+        ]
+    name = body.split("[")[0]
+    shape = shapes[name]
+    variables = _VARIABLES[: len(shape)]
+    loops = [f"i{number}_{d}" for d in range(len(shape))]
+    listed = f"[{', '.join(loops)}]" if len(shape) > 1 else f"[{loops[0]}]"
+    sizes = ", ".join(map(str, shape))
+    return [
+        f"{indent}for {', '.join(loops)} in T.grid({sizes}):",
+        f'{indent}    with T.sblock("{name}_{number}"):',
+        f'{indent}        {", ".join(variables)} = T.axis.remap("{"S" * len(shape)}", {listed})',
+        f"{indent}        {body}",
+    ]
+
+
+def before_the_pass(mod: tvm.IRModule) -> tvm.IRModule:
+    first, _ = lowering_passes()
+    for one in first:
+        if pass_name(one) == NAME:
+            return mod
+        mod = one(mod)
+    raise AssertionError(f"{NAME} is not in the pipeline.")
+
+
+def combined(mod: tvm.IRModule) -> tuple[tvm.IRModule, tvm.IRModule, list[str]]:
+    """The function before and after the pass, and what the pass told."""
+    before = before_the_pass(mod)
+    with decisions.collect() as made:
+        after = CombineLayoutConversions()(before)
+    return before, after, [f"{d.subject}: {d.text}" for d in made]
+
+
+def stores(mod: tvm.IRModule) -> list[str]:
+    """The stores in order, without the loops; indices as letters."""
+    script = mod["main"].script()
+    found = re.findall(r"^\s*(\w+\[[^\n=]*\] = .*)$", script, re.MULTILINE)
+    return [re.sub(r"\b(i|ax)(\d+_)?(\d+)(_\d+)*\b", lambda m: "ij"[int(m[3])], s) for s in found]
+
+
+def conversions_in(mod: tvm.IRModule) -> int:
+    """Count the conversions that move data between threads."""
+    func = mod["main"]
+    graph = read_graph(func.body, collect_fragments(func))
+    return sum(Conversion(op).moves for op in graph.copies())
+
+
+def versioned_tiles(
+    layouts: Sequence[Any], stages: int, swizzle: str = "", rows: int = 64
+) -> s_tir.Schedule:
+    """Tiles of 64x64 come through shared memory of several versions, then change their layout.
+
+    Parameters
+    ----------
+    layouts : sequence of Layout
+        Of the register tiles, the last one first.
+    stages : int
+        Versions of the shared tile.
+    swizzle : str
+        Its mode; empty for none asked for.
+    rows : int
+        Of the matrix, whose rows have 256 elements.
+    """
+    a = te.placeholder((rows, 256), "float16", "A")
+    b = te.compute(a.shape, lambda i, j: a[i, j], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    block = sch.get_sblock("B")
+    i, j = sch.get_loops(block)
+    across, i = sch.split(i, [None, 64])
+    outer, j = sch.split(j, [None, 64])
+    sch.reorder(across, outer, i, j)
+    sch.bind(across, "blockIdx.x")
+    for layout in layouts:
+        block = sch.cache_read(block, 0, "local")
+        sch.compute_at(block, outer)
+        sch.set_fragment_layout(block, 0, layout)
+    staged = sch.cache_read(block, 0, "shared")
+    sch.compute_at(staged, outer)
+    _, x = sch.split(sch.fuse(*sch.get_loops(staged)[2:]), [None, 128])
+    sch.bind(x, "threadIdx.x")
+    if swizzle:
+        sch.swizzle(staged, mode=swizzle)
+    sch.double_buffer(staged, stages)
+    return sch

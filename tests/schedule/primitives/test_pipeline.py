@@ -1,0 +1,169 @@
+"""The primitives ``sch.pipeline`` and ``sch.rasterize``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm_ffi
+from hypothesis import given
+from hypothesis import strategies as st
+from tvm import s_tir
+from tvm.s_tir.schedule.testing import verify_trace_roundtrip
+
+import tvm_layout_ext as tlx
+from tvm_layout_ext import te
+from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext.transform.launch.rasterize_blocks import grouped
+
+
+def product(m: int = 8, n: int = 8, k: int = 16) -> Any:
+    A = te.placeholder((m, k), "float32", name="A")
+    B = te.placeholder((k, n), "float32", name="B")
+    r = te.reduce_axis((0, k), "r")
+    C = te.compute((m, n), lambda i, j: te.sum(A[i, r] * B[r, j], axis=r), name="C")
+    return te.create_prim_func([A, B, C]).with_attr("global_symbol", "main")
+
+
+def staged(func: Any) -> tuple[Any, Any]:
+    """Both operands staged at the loop over chunks of 4."""
+    sch = s_tir.Schedule(func)
+    block = sch.get_sblock("C")
+    i, j, k = sch.get_loops(block)
+    ko, ki = sch.split(k, [None, 4])
+    sch.reorder(ko, i, j, ki)
+    for index in (0, 1):
+        sch.compute_at(sch.cache_read(block, index, "shared"), ko)
+    return sch, ko
+
+
+def test_pipeline_annotates_every_copy_and_replays() -> None:
+    func = product()
+    sch, ko = staged(func)
+    copies = sch.pipeline(ko, 3, async_copy=False)
+    assert {sch.get(b).name_hint for b in copies} == {"A_shared", "B_shared"}
+    for copy in copies:
+        found = sch.get(copy).annotations
+        assert (found["layout_ext.num_stages"], found["layout_ext.async_copy"]) == (3, 0)
+    verify_trace_roundtrip(sch, func)
+
+
+def test_pipeline_needs_a_copy_from_global_to_shared_memory() -> None:
+    sch = s_tir.Schedule(product())
+    loop = sch.get_loops(sch.get_sblock("C"))[2]
+    with pytest.raises(ScheduleError, match="Loop r holds no block that copies from global"):
+        sch.pipeline(loop, 2)
+
+
+@pytest.mark.parametrize("stages", [0, True, 2.0])
+def test_pipeline_refuses_other_numbers(stages: Any) -> None:
+    sch, ko = staged(product())
+    with pytest.raises(ScheduleError, match="int num_stages >= 1"):
+        sch.pipeline(ko, stages)
+
+
+def test_pipeline_refuses_other_ways_to_copy() -> None:
+    sch, ko = staged(product())
+    with pytest.raises(ScheduleError, match="True, False or \"auto\", not 'yes'"):
+        sch.pipeline(ko, 2, async_copy="yes")
+    assert not sch.get(sch.get_sblock("A_shared")).annotations
+
+
+def test_pipeline_refuses_what_is_no_loop() -> None:
+    sch, _ = staged(product())
+    for wrong in (None, "ko", sch.get_sblock("C")):
+        with pytest.raises(ScheduleError, match="pipeline needs a loop, as get_loops gives"):
+            sch.pipeline(wrong, 2)
+
+
+def tiled(rows: int, columns: int) -> tuple[Any, Any, list[Any]]:
+    """A copy of one element a block."""
+    X = te.placeholder((rows, columns), "float32", name="X")
+    Y = te.compute((rows, columns), lambda i, j: X[i, j] + te.const(1, "float32"), name="Y")
+    func = te.create_prim_func([X, Y]).with_attr("global_symbol", "main")
+    sch = s_tir.Schedule(func)
+    return func, sch, list(sch.get_loops(sch.get_sblock("Y")))
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("shape", [(7, 5), (1, 6), (6, 1), (8, 4)])
+def test_rasterize_keeps_the_results_for_every_remainder(
+    shape: tuple[int, int], group: int
+) -> None:
+    func, sch, (i, j) = tiled(*shape)
+    sch.rasterize(i, j, group)
+    _, lane = sch.split(sch.add_unit_loop(sch.get_sblock("Y")), [None, 1])
+    sch.bind(lane, "threadIdx.x")
+    verify_trace_roundtrip(sch, func)
+    x = np.arange(shape[0] * shape[1], dtype="float32").reshape(shape)
+    report = simulate(sch, x, None)
+    np.testing.assert_array_equal(report.outputs["Y"], x + 1)
+    assert not report.hazards
+
+
+def test_rasterize_of_one_row_leaves_the_program_as_it_is() -> None:
+    _, one, (i, j) = tiled(4, 4)
+    one.rasterize(i, j, 1)
+    assert "_tile" not in tlx.lower(one).script()
+    _, two, (i, j) = tiled(4, 4)
+    two.rasterize(i, j, 2)
+    text = tlx.lower(two).script()
+    assert "layout_ext.rasterize" not in text
+    assert "//" in text
+
+
+@pytest.mark.parametrize("group", [0, -2, 1.5, True])
+def test_rasterize_refuses_other_groups(group: Any) -> None:
+    _, sch, (i, j) = tiled(4, 4)
+    with pytest.raises(ScheduleError, match="int group >= 1"):
+        sch.rasterize(i, j, group)
+
+
+def test_rasterize_binds_its_loops_itself() -> None:
+    _, sch, (i, j) = tiled(4, 4)
+    sch.bind(i, "blockIdx.y")
+    with pytest.raises(ScheduleError, match=r"already bound to blockIdx\.y"):
+        sch.rasterize(i, j)
+
+
+def test_rasterize_of_what_cannot_be_bound_leaves_the_program_as_it_is() -> None:
+    a, k = te.placeholder((32, 32), "float32", "A"), te.reduce_axis((0, 32), "k")
+    total = te.compute((32,), lambda i: te.sum(a[i, k], axis=k), name="B")
+    sch = s_tir.Schedule(te.create_prim_func([a, total]))
+    i, inner = sch.get_loops(sch.get_sblock("B"))
+    before = sch.mod
+    with pytest.raises(ScheduleError, match="TensorIR refuses rasterize of loops i and k: The "):
+        sch.rasterize(i, inner, 2)
+    assert tvm_ffi.structural_equal(before, sch.mod)
+
+
+def test_rasterize_refuses_a_loop_around_another_block_index() -> None:
+    _, sch, (i, j) = tiled(4, 4)
+    outer, inner = sch.split(j, [2, None])
+    sch.bind(inner, "blockIdx.x")
+    with pytest.raises(ScheduleError, match="i and j_0 are not"):
+        sch.rasterize(i, outer)
+
+
+def test_rasterize_needs_two_loops_and_a_group_that_a_grid_may_have() -> None:
+    _, sch, (i, j) = tiled(4, 4)
+    for wrong in (None, "i", sch.get_sblock("Y")):
+        with pytest.raises(ScheduleError, match="rasterize needs a loop, as get_loops gives"):
+            sch.rasterize(wrong, j)
+    with pytest.raises(ScheduleError, match="needs two loops; rows and columns are both i"):
+        sch.rasterize(i, i)
+    with pytest.raises(ScheduleError, match="group <= 65535, the rows that a grid may have"):
+        sch.rasterize(i, j, 65_536)
+    assert sch.get(i).thread_binding is None
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 50))
+def test_grouped_is_a_bijection_of_the_grid(rows: int, columns: int, group: int) -> None:
+    grid = [(r, c) for r in range(rows) for c in range(columns)]
+    found = [grouped(r, c, rows, columns, group) for r, c in grid]
+    assert sorted(found) == grid
+    # Each group of rows is done before the next begins.
+    groups = [r // group for r, _ in found]
+    assert groups == sorted(groups)

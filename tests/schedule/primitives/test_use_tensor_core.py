@@ -1,0 +1,421 @@
+"""``sch.use_tensor_core``: what it refuses, how it replays, and what its kernels compute."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tvm
+from tvm import s_tir, tirx
+from tvm.s_tir.schedule.testing import verify_trace_roundtrip
+
+import tvm_layout_ext as tlx
+from tests.programs.products import Product, scheduled, simulated
+from tvm_layout_ext import ScheduleError, TargetError, cuda_target, lower, te
+from tvm_layout_ext.schedules.gemm import OPERATOR, multiply
+
+TYPES = {
+    "f16": Product("float16", "float32", "float16"),
+    "f16_f16": Product("float16", "float16", "float16"),
+    "bf16": Product("bfloat16", "float32", "bfloat16"),
+    "tf32": Product("float32", "float32", "float32", instruction="mma.m16n8k8.f32.tf32"),
+    "s8": Product("int8", "int32", "int32"),
+    "u8": Product("uint8", "int32", "int32"),
+    "e4m3": Product("float8_e4m3fn", "float32", "float16"),
+    "e5m2": Product("float8_e5m2", "float32", "float16"),
+}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("b_transposed", [False, True])
+@pytest.mark.parametrize("a_transposed", [False, True])
+@pytest.mark.parametrize("name", TYPES)
+def test_result_without_conflicts_or_hazards(
+    name: str, a_transposed: bool, b_transposed: bool
+) -> None:
+    product = replace(TYPES[name], a_transposed=a_transposed, b_transposed=b_transposed)
+    report = simulated(product, scheduled(product))
+    assert report.bank_conflicts == 0
+    assert report.hazards == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "batch"), [((50, 72, 40), 0), ((17, 9, 33), 0), ((40, 70, 24), 3), ((65, 1, 64), 2)]
+)
+def test_ragged_batched_products_with_bias_and_relu(
+    shape: tuple[int, int, int], batch: int
+) -> None:
+    product = Product(out="float16", shape=shape, batch=batch, epilogue=True, b_transposed=True)
+    report = simulated(product, scheduled(product, tile=(64, 64, 32)))
+    assert report.hazards == []
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("k", [16, 32, 64, 128])
+@pytest.mark.parametrize("n", [64, 128, 256])
+@pytest.mark.parametrize("m", [64, 128, 256])
+@pytest.mark.parametrize("name", ["f16", "tf32", "s8"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_tiles_have_no_conflict(name: str, m: int, n: int, k: int, transposed: bool) -> None:
+    product = replace(
+        TYPES[name], shape=(m, n, k), a_transposed=transposed, b_transposed=not transposed
+    )
+    if name == "s8" and k == 16:
+        with pytest.raises(ScheduleError, match=r"multiple of k is 16; .* needs multiples of 32"):
+            scheduled(product, tile=(m, n, k))
+        return
+    sch = scheduled(product, tile=(m, n, k), warps=(4, 4))
+    if name != "f16" and m == n == 256:
+        # C's tile alone, of 4 bytes an element, is 256 KiB.
+        with pytest.raises(TargetError, match=r"a block on sm_90a may have 232,448"):
+            simulated(product, sch)
+        return
+    report = simulated(product, sch)
+    assert report.bank_conflicts == 0
+
+
+def test_replays_from_its_trace() -> None:
+    product = Product(batch=2, epilogue=True)
+    verify_trace_roundtrip(scheduled(product), product.func())
+
+
+def test_ragged_products_replay_from_their_traces() -> None:
+    product = Product(shape=(50, 72, 40), epilogue=True)
+    sch = s_tir.Schedule(product.func())
+    sch.use_tensor_core("C")
+    verify_trace_roundtrip(sch, product.func())
+    # TVM's own analysis cannot prove that guarded copies cover what is read, so no debug checks.
+    verify_trace_roundtrip(scheduled(product), product.func(), debug_mask="none")
+
+
+def staged_by_stmatrix(
+    product: Product, lay_out: Callable[[s_tir.Schedule, Any], None] | None = None
+) -> s_tir.Schedule:
+    """Results leave by ``stmatrix``; ``lay_out`` gets the block that was its copy."""
+    sch = s_tir.Schedule(product.func())
+    tc = sch.use_tensor_core("C")
+    out = sch.cache_write(tc.result, 0, "shared")
+    held = sch.cache_write(tc.result, 0, "warp")
+    warps, n = sch.split(tc.n, [2, None])
+    sch.reorder(warps, tc.k, tc.m, n)
+    kernel = sch.add_unit_loop(warps)
+    sch.bind(kernel, "blockIdx.x")
+    sch.bind(warps, "threadIdx.y")
+    for block in (tc.a_fragment, tc.b_fragment, tc.a, tc.b):
+        sch.compute_at(block, tc.k)
+    sch.reverse_compute_at(tc.result, warps)
+    sch.reverse_compute_at(held, warps)
+    sch.reverse_compute_at(out, kernel)
+    sch.store_matrix(held)
+    if lay_out is not None:
+        lay_out(sch, held)
+    sch.spread_sums(tc.result)
+    for block in (tc.a, tc.b, out):
+        _, y, x = sch.split(sch.fuse(*sch.get_loops(block)[-2:]), [None, 2, 32])
+        sch.bind(y, "threadIdx.y")
+        sch.bind(x, "threadIdx.x")
+    return sch
+
+
+def test_stmatrix_stores_what_the_warp_holds() -> None:
+    product = Product(out="float16", shape=(32, 64, 32), epilogue=True, b_transposed=True)
+    sch = staged_by_stmatrix(product)
+    source = tvm.compile(sch.mod, target=tlx.cuda_target("sm_90a")).mod.imports[0].inspect_source()
+    assert "stmatrix.sync.aligned.m8n8.x4.shared.b16" in source
+    report = simulated(product, sch)
+    assert report.hazards == []
+    verify_trace_roundtrip(sch, product.func())
+
+
+@pytest.mark.parametrize(
+    ("lay_out", "conflicts"),
+    [
+        (None, 224),
+        (lambda sch, held: sch.swizzle(held, 0, "auto"), 0),
+        (lambda sch, held: sch.swizzle(held, 0, "none"), 224),
+        (lambda sch, held: sch.storage_align(held, 0, -2, 64, 8), 0),
+    ],
+)
+def test_what_is_asked_for_the_copy_in_a_stmatrix_tile_is_not_lost(
+    lay_out: Any, conflicts: int
+) -> None:
+    product = Product(out="float16", shape=(32, 64, 32), epilogue=True, b_transposed=True)
+    report = simulated(product, staged_by_stmatrix(product, lay_out))
+    assert [x.bank_conflicts for x in report.accesses if x.kind == "stmatrix"] == [conflicts]
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "told"),
+    [
+        (
+            lambda sch, tile: sch.swizzle(tile, 0, "xor"),
+            lambda sch, held: sch.swizzle(held, 0, "pad"),
+            r"layout_ext.swizzle \S*xor\S* and its statement \S+ \S*pad\S*, for the one buffer",
+        ),
+        (
+            lambda sch, tile: sch.storage_align(tile, 0, -2, 64, 8),
+            lambda sch, held: sch.storage_align(held, 0, -2, 64, 16),
+            "buffer_dim_align .*8.* and its statement .*16.*, for the one buffer",
+        ),
+    ],
+)
+def test_a_tile_and_its_statement_that_disagree_are_refused(
+    outer: Any, inner: Any, told: str
+) -> None:
+    product = Product(out="float16", shape=(32, 64, 32), epilogue=True, b_transposed=True)
+
+    def both(sch: s_tir.Schedule, held: Any) -> None:
+        outer(sch, sch.get_sblock(f"{sch.get(held).name_hint}_o"))
+        inner(sch, held)
+
+    with pytest.raises(ScheduleError, match=told):
+        tlx.lower(staged_by_stmatrix(product, both).mod, target=tlx.cuda_target("sm_90a"))
+
+
+def test_a_tile_and_its_statement_may_ask_for_the_same() -> None:
+    product = Product(out="float16", shape=(32, 64, 32), epilogue=True, b_transposed=True)
+
+    def both(sch: s_tir.Schedule, held: Any) -> None:
+        sch.swizzle(f"{sch.get(held).name_hint}_o", 0, "auto")
+        sch.swizzle(held, 0, "auto")
+
+    report = simulated(product, staged_by_stmatrix(product, both))
+    assert [x.bank_conflicts for x in report.accesses if x.kind == "stmatrix"] == [0]
+
+
+def test_barriers_stand_between_copies_and_ldmatrix() -> None:
+    source = _source(scheduled(Product(shape=(128, 128, 256)), (128, 128, 32)))
+    loop = source[source.index("for (int k") :]
+    first, copied, loaded = (loop.index(s) for s in ("__syncthreads", "uint4", "ldmatrix"))
+    assert first < copied < loop.index("__syncthreads", copied) < loaded
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", ["tf32", "s8", "u8", "e4m3", "e5m2"])
+def test_explain_states_the_load_of_what_ldmatrix_cannot_transpose(name: str) -> None:
+    told = str(tlx.explain(scheduled(TYPES[name], tile=(64, 64, 32))))
+    dtype = TYPES[name].operand if name != "tf32" else r"\w+"
+    assert re.search(rf": ldmatrix\.x4\.a\.{dtype}\.k_major\.shared\.dyn", told)
+    plain = "plain loads by each lane, as ldmatrix transposes only elements of 16 bits"
+    assert re.search(rf": load\.x\d\.b\.{dtype}\.mn_major\.shared\.dyn: {plain}", told)
+
+
+def test_explain_states_ldmatrix_where_it_transposes() -> None:
+    told = str(tlx.explain(scheduled(TYPES["f16"])))
+    assert "ldmatrix.x4.b.float16.mn_major.shared.dyn" in told
+    assert "plain loads" not in told
+
+
+def _source(sch: s_tir.Schedule) -> str:
+    built = tvm.compile(sch.mod, target=tlx.cuda_target("sm_90a"))
+    return str(built.mod.imports[0].inspect_source())
+
+
+@pytest.mark.matrix
+@pytest.mark.nvcc
+@pytest.mark.parametrize(
+    ("name", "tile", "warps"),
+    [
+        ("f16", (128, 128, 32), (2, 2)),
+        ("f16", (128, 256, 32), (2, 4)),
+        ("bf16", (128, 128, 32), (2, 2)),
+        ("s8", (128, 128, 64), (2, 2)),
+        ("tf32", (128, 128, 32), (2, 2)),
+    ],
+)
+def test_no_register_spills(
+    name: str, tile: tuple[int, int, int], warps: tuple[int, int], tmp_path: Path
+) -> None:
+    product = replace(TYPES[name], shape=(512, 512, 512))
+    (tmp_path / "kernel.cu").write_text(_source(scheduled(product, tile, warps)))
+    command = ["nvcc", "-arch=sm_90a", "-cubin", "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in ran.stderr
+
+
+def _matmul(a: Any, b: Any, initial: float = 0.0) -> s_tir.Schedule:
+    """A product whose factors are given as functions of (i, j, k)."""
+    A = te.placeholder((64, 64), "float16", name="A")
+    B = te.placeholder((64, 64), "float16", name="B")
+    k = te.reduce_axis((0, 64), "k")
+    add = te.comm_reducer(lambda x, y: x + y, lambda t: te.const(initial, t), name="add")
+    C = te.compute(
+        (64, 64), lambda i, j: add(a(A, B, i, j, k) * b(A, B, i, j, k), axis=k), name="C"
+    )
+    return s_tir.Schedule(te.create_prim_func([A, B, C]))
+
+
+def _wide(x: Any) -> Any:
+    return x.astype("float32")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "why"),
+    [
+        (lambda A, B, i, j, k: _wide(A[i, k]), lambda A, B, i, j, k: _wide(A[k, j]), "by itself"),
+        (
+            lambda A, B, i, j, k: _wide(A[i, k]),
+            lambda A, B, i, j, k: _wide(B[i, k]),
+            "no iterator m",
+        ),
+        (
+            lambda A, B, i, j, k: _wide(A[i, k]) + 1.0,
+            lambda A, B, i, j, k: _wide(B[k, j]),
+            "a factor must be an element",
+        ),
+        (
+            lambda A, B, i, j, k: _wide(A[i, 63 - k]),
+            lambda A, B, i, j, k: _wide(B[k, j]),
+            "every index must be a number, an iterator",
+        ),
+    ],
+)
+def test_refuses_what_is_no_product(a: Any, b: Any, why: str) -> None:
+    sch = _matmul(a, b)
+    before = sch.mod
+    with pytest.raises(ScheduleError, match=why):
+        sch.use_tensor_core("C")
+    assert sch.mod.same_as(before) or tvm.ir.structural_equal(sch.mod, before)
+
+
+def test_refuses_another_initial_value() -> None:
+    sch = _matmul(
+        lambda A, B, i, j, k: _wide(A[i, k]), lambda A, B, i, j, k: _wide(B[k, j]), initial=1.0
+    )
+    with pytest.raises(ScheduleError, match="tensor cores start at 0"):
+        sch.use_tensor_core("C")
+
+
+def test_refuses_loops_that_were_split() -> None:
+    sch = s_tir.Schedule(Product().func())
+    sch.split(sch.get_loops(sch.get_sblock("C"))[0], [None, 16])
+    with pytest.raises(ScheduleError, match="3 iterators under 4 loops"):
+        sch.use_tensor_core("C")
+
+
+def test_refuses_a_decomposed_sum() -> None:
+    sch = s_tir.Schedule(Product().func())
+    block = sch.get_sblock("C")
+    sch.decompose_reduction(block, sch.get_loops(block)[2])
+    with pytest.raises(ScheduleError, match="no initial value"):
+        sch.use_tensor_core("C_update")
+
+
+def test_refuses_a_symbolic_extent() -> None:
+    n = te.var("n", "int32")
+    A, B = te.placeholder((n, 64), "float16", "A"), te.placeholder((64, 64), "float16", "B")
+    k = te.reduce_axis((0, 64), "k")
+    C = te.compute((n, 64), lambda i, j: te.sum(_wide(A[i, k]) * _wide(B[k, j]), axis=k), name="C")
+    sch = s_tir.Schedule(te.create_prim_func([A, B, C]))
+    with pytest.raises(ScheduleError, match=r"n iterations of .*needs numbers"):
+        sch.use_tensor_core("C")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"multiples": (128, 120, 32)}, "multiple of n is 120; .* needs multiples of 16"),
+        ({"multiples": (128, 128)}, "three are legal"),
+        ({"multiples": (0, 16, 16)}, "multiple of m is 0"),
+        ({"multiples": 16}, "multiples are 16; three are legal"),
+        ({"scope": "global"}, "staged in shared or shared.dyn"),
+        ({"arch": "sm_75"}, "needs compute capability 8.0"),
+        ({"instruction": "mma.m16n8k32.s32.s8"}, "the block float16 into float32"),
+    ],
+)
+def test_refuses_arguments(arguments: dict[str, Any], why: str) -> None:
+    sch = s_tir.Schedule(Product().func())
+    with pytest.raises(ScheduleError, match=why):
+        sch.use_tensor_core("C", **arguments)
+
+
+@pytest.mark.parametrize("block", ["E", None, 5])
+def test_refuses_an_unknown_block(block: Any) -> None:
+    with pytest.raises(ScheduleError, match=f"no single block named {block!r}"):
+        s_tir.Schedule(Product().func()).use_tensor_core(block)
+
+
+@pytest.mark.parametrize("shape", [(0, 64, 64), (64, 64, 0)])
+def test_refuses_empty_products(shape: tuple[int, int, int]) -> None:
+    with pytest.raises(ScheduleError, match=r"has 0 iterations of .*nothing to multiply"):
+        s_tir.Schedule(Product(shape=shape).func()).use_tensor_core("C")
+
+
+def test_refuses_warps_on_lanes() -> None:
+    sch = s_tir.Schedule(Product().func())
+    tc = sch.use_tensor_core("C")
+    sch.bind(tc.m, "threadIdx.x")
+    with pytest.raises(ScheduleError, match=r"bind warps to threadIdx.y or z"):
+        tlx.lower(sch.mod)
+
+
+def test_refuses_a_tile_that_was_changed() -> None:
+    sch = s_tir.Schedule(Product().func())
+    tc = sch.use_tensor_core("C")
+    inner = sch.get_loops(sch.get_child_blocks(tc.product)[-1])[-1]
+    sch.split(inner, [2, 8])
+    with pytest.raises(ScheduleError, match=r"no longer is one tile of mma.m16n8k16.f32.f16"):
+        tlx.lower(sch.mod)
+
+
+def test_spread_sums_refuses_other_blocks() -> None:
+    sch = s_tir.Schedule(Product().func())
+    with pytest.raises(ScheduleError, match="reads no sums of tensor cores"):
+        sch.spread_sums("D")
+
+
+def test_store_matrix_refuses() -> None:
+    sch = s_tir.Schedule(Product(out="float16").func())
+    tc = sch.use_tensor_core("C")
+    with pytest.raises(ScheduleError, match="is no copy"):
+        sch.store_matrix(tc.result)
+    with pytest.raises(ScheduleError, match=r"needs compute capability 9.0; sm_80"):
+        sch.store_matrix(tc.result, arch="sm_80")
+    with pytest.raises(ScheduleError, match=r"copies global to shared.dyn memory"):
+        sch.store_matrix(tc.a)
+
+
+def _square(extent: Any) -> tirx.PrimFunc:
+    A, B = (te.placeholder((extent, extent), "float16", name=name) for name in "AB")
+    k = te.reduce_axis((0, extent), name="k")
+    C = te.compute(
+        (extent, extent),
+        lambda i, j: te.sum(A[i, k].astype("float32") * B[k, j].astype("float32"), axis=k),
+        name="C",
+    )
+    return te.create_prim_func([A, B, C])
+
+
+def test_indices_of_64_bits_as_relax_writes_them_give_the_same_kernel() -> None:
+    sources = []
+    for extent in (tirx.IntImm("int64", 64), 64):
+        sch = s_tir.Schedule(_square(extent))
+        multiply(sch, "C", OPERATOR.default_config() | {"tile_m": 64, "tile_n": 64})
+        kernel = tlx.build(sch, target=tlx.cuda_target("sm_90a"))
+        sources.append(kernel.mod.imports[0].inspect_source())
+    assert "mma.sync" in sources[0]
+    assert sources[0] == sources[1]
+
+
+def test_the_target_around_must_have_the_instruction() -> None:
+    sch = s_tir.Schedule(Product().func())
+    with cuda_target("sm_75"), pytest.raises(ScheduleError, match=r"needs compute capability 8\.0"):
+        sch.use_tensor_core("C")
+
+
+def test_the_functions_own_target_must_have_the_instruction() -> None:
+    func = Product(operand="float8_e5m2").func().with_attr("target", cuda_target("sm_80"))
+    with pytest.raises(ScheduleError, match=r"needs compute capability 8\.9; sm_80 is older"):
+        s_tir.Schedule(func).use_tensor_core("C")
+
+
+@pytest.mark.parametrize(("operand", "arch"), [("float16", "sm_75"), ("float8_e5m2", "sm_86")])
+def test_lowering_for_a_gpu_without_the_instruction_is_refused(operand: str, arch: str) -> None:
+    sch = scheduled(Product(operand=operand))
+    with pytest.raises(ScheduleError, match=f"Block C_o was scheduled for mma.*; {arch} is older"):
+        lower(sch.mod, target=cuda_target(arch))

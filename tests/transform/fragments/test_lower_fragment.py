@@ -1,0 +1,719 @@
+"""Register tiles: structure of the lowered code, and results, races and conflicts simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import event, given
+from hypothesis import strategies as st
+from tvm import s_tir, te
+from tvm.script import tirx as T
+
+import tvm_layout_ext as tlx
+from tests.pipeline.corpus import cuda_source
+from tests.programs.conversions import versioned_tiles
+from tests.programs.strategies import splits
+from tvm_layout_ext import decisions
+from tvm_layout_ext import layout as L
+from tvm_layout_ext._compat import pass_name
+from tvm_layout_ext.errors import LayoutError, ScheduleError
+from tvm_layout_ext.pipeline import lowering_passes
+from tvm_layout_ext.simulate import Report, simulate
+
+ROWS = L.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
+#: The same elements in the same threads, in other registers.
+RENAMED = L.DistributedLinearLayout(
+    [[32, 0], [0, 1], [16, 0], [0, 2], [0, 32]],
+    [[0, 4], [0, 8], [0, 16], [1, 0], [2, 0]],
+    [[4, 0], [8, 0]],
+    [],
+    [64, 64],
+)
+#: Each warp keeps its elements.
+LANES_TURNED = L.BlockedLayout([1, 4], [4, 8], [4, 1], [0, 1])
+PAIRS = L.BlockedLayout([1, 2], [4, 8], [4, 1], [1, 0])
+COLUMNS = L.BlockedLayout([4, 1], [8, 4], [1, 4], [0, 1])
+OTHER_ROWS = L.BlockedLayout([1, 8], [8, 4], [2, 2], [1, 0])
+ACCUMULATOR = L.NVMMADistributedLayout([2, 0], [2, 2], [16, 8])
+OPERAND = L.DotOperandLayout(0, ACCUMULATOR, 2)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _conversions_as_written() -> Iterator[None]:
+    """Of conversions that could be left out, too, LowerFragment's code is wanted here."""
+    with tvm.transform.PassContext(disabled_pass=["tvm_layout_ext.CombineLayoutConversions"]):
+        yield
+
+
+def copy_through(
+    layouts: Sequence[Any],
+    shape: tuple[int, int] = (64, 64),
+    grid: tuple[int, int] = (2, 2),
+    dtype: str = "float32",
+) -> s_tir.Schedule:
+    """A copy by blocks, through one fragment of each layout in turn."""
+    a = te.placeholder((shape[0] * grid[0], shape[1] * grid[1]), dtype, "A")
+    b = te.compute(a.shape, lambda i, j: a[i, j], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    block = sch.get_sblock("B")
+    i, j = sch.get_loops(block)
+    rows, i = sch.split(i, [grid[0], None])
+    columns, j = sch.split(j, [grid[1], None])
+    sch.reorder(rows, columns, i, j)
+    sch.bind(rows, "blockIdx.y")
+    sch.bind(columns, "blockIdx.x")
+    for layout in reversed(layouts):
+        block = sch.cache_read(block, 0, "local")
+        sch.compute_at(block, columns)
+        sch.set_fragment_layout(block, 0, layout)
+    return sch
+
+
+def numbers(shape: Sequence[int], dtype: str) -> np.ndarray:
+    """Distinct where the type allows."""
+    return np.random.default_rng(0).permutation(int(np.prod(shape))).reshape(shape).astype(dtype)
+
+
+def checked(sch: s_tir.Schedule) -> tuple[Report, str]:
+    """Simulate a copy, and say what the last conversion was."""
+    parameter = sch.mod["main"].params[0]
+    value = numbers([int(n) for n in parameter.shape], str(parameter.dtype))
+    with decisions.collect() as made:
+        report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["B"], value)
+    assert not report.hazards
+    assert not report.redundant
+    return report, next((d.text for d in made if d.maker == "LowerFragment"), "")
+
+
+def lowered_fragments(sch: s_tir.Schedule | tvm.IRModule) -> str:
+    """Script right after the pass."""
+    mod = sch if isinstance(sch, tvm.IRModule) else sch.mod
+    first, _ = lowering_passes()
+    for one in first:
+        mod = one(mod)
+        if pass_name(one) == "tvm_layout_ext.LowerFragment":
+            break
+    return str(mod["main"].script())
+
+
+def widths(report: Report, scope: str) -> set[int]:
+    return {access.vector_bytes for access in report.accesses if access.scope == scope}
+
+
+# One layout
+
+
+def test_a_tile_becomes_the_registers_of_its_threads() -> None:
+    script = lowered_fragments(copy_through([ROWS]))
+    assert 'T.thread_binding(128, thread="threadIdx.x")' in script
+    assert 'A_local = T.sblock_alloc_buffer((32,), scope="local")' in script
+    assert "for r in T.unroll(8):" in script
+    assert "for v in T.vectorized(4):" in script
+    assert "layout_ext.fragment" not in script
+    index = (
+        "A[blockIdx_y * 64 + r // 2 * 16 + threadIdx_x // 8, "
+        "blockIdx_x * 64 + r % 2 * 32 + threadIdx_x % 8 * 4 + v]"
+    )
+    assert f"A_local[r * 4 + v] = {index}" in script
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
+@pytest.mark.parametrize("layout", [ROWS, COLUMNS, ACCUMULATOR, OPERAND, RENAMED])
+def test_a_copy_through_one_fragment(layout: L.Layout, dtype: str) -> None:
+    report, _ = checked(copy_through([layout], dtype=dtype))
+    assert (report.barriers, report.shared_bytes) == (0, 0)
+    assert report.sectors >= report.ideal_sectors
+
+
+@pytest.mark.parametrize(
+    ("layout", "elements"), [(ROWS, 4), (OTHER_ROWS, 8), (ACCUMULATOR, 2), (COLUMNS, 1)]
+)
+def test_vectors_are_as_wide_as_the_run_of_registers(layout: L.Layout, elements: int) -> None:
+    report, _ = checked(copy_through([layout], dtype="float16"))
+    assert widths(report, "global") == {2 * elements}
+
+
+def test_a_vector_is_at_most_16_bytes() -> None:
+    report, _ = checked(copy_through([OTHER_ROWS], dtype="float32"))
+    assert widths(report, "global") == {16}
+
+
+def test_registers_of_a_vector_need_not_be_the_first() -> None:
+    report, _ = checked(copy_through([L.BlockedLayout([2, 4], [8, 4], [4, 1], [0, 1])]))
+    assert widths(report, "global") == {16}
+
+
+def test_a_ragged_tile_touches_nothing_outside() -> None:
+    a = te.placeholder((100, 100), "float32", "A")
+    b = te.compute((100, 100), lambda i, j: a[i, j] * 2.0, "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    block = sch.get_sblock("B")
+    i, j = sch.get_loops(block)
+    rows, i = sch.split(i, [None, 64])
+    columns, j = sch.split(j, [None, 64])
+    sch.reorder(rows, columns, i, j)
+    sch.bind(rows, "blockIdx.x")
+    tile = sch.cache_read(block, 0, "local")
+    sch.compute_at(tile, columns)
+    sch.set_fragment_layout(tile, 0, ROWS)
+    value = numbers((100, 100), "float32")
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["B"], value * 2)
+    assert not report.hazards
+    assert widths(report, "global") == {16}
+
+
+def test_threads_that_the_kernel_has_are_used() -> None:
+    sch = copy_through([ROWS])
+    staged = sch.cache_read(sch.get_sblock("A_local"), 0, "shared")
+    sch.compute_at(staged, sch.get_loops(sch.get_sblock("A_local"))[1])
+    fused = sch.fuse(*sch.get_loops(staged)[2:])
+    _, y, x = sch.split(fused, [None, 4, 32])
+    sch.bind(y, "threadIdx.y")
+    sch.bind(x, "threadIdx.x")
+    report, _ = checked(sch)
+    assert report.barriers == 4
+
+
+def test_copies_of_an_element_are_stored_once() -> None:
+    layout = L.BlockedLayout([1, 1], [4, 8], [4, 1], [1, 0])
+    report, _ = checked(copy_through([layout], shape=(2, 4)))
+    assert sum(a.requests for a in report.accesses if a.kind == "store") == 4
+    script = lowered_fragments(copy_through([layout], shape=(2, 4)))
+    assert "if threadIdx_x & 116 == 0:" in script
+
+
+def test_a_split_and_fused_walk_over_the_tile_is_understood() -> None:
+    sch = copy_through([ROWS])
+    i, j = sch.get_loops(sch.get_sblock("A_local"))[-2:]
+    sch.split(sch.fuse(i, j), [8, 4, None])
+    sch.reorder(*reversed(sch.get_loops(sch.get_sblock("A_local"))[2:]))
+    report, _ = checked(sch)
+    assert widths(report, "global") == {16}
+
+
+def read_at(row: int, step: int, first: int) -> s_tir.Schedule:
+    """A 64x64 tile of every ``step``-th column, from ``first`` on, of an array of wider rows."""
+    a = te.placeholder((64, row), "float32", "A")
+    b = te.compute((64, 64), lambda i, j: a[i, j * step + first], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    block = sch.get_sblock("B")
+    sch.cache_write(block, 0, "local")
+    sch.set_fragment_layout(block, 0, ROWS)
+    return sch
+
+
+@pytest.mark.parametrize(
+    ("row", "step", "first", "width"),
+    [(64, 1, 0, 16), (68, 1, 4, 16), (66, 1, 2, 8), (68, 1, 1, 4), (65, 1, 0, 4), (128, 2, 0, 4)],
+)
+def test_vectors_start_at_multiples_of_their_length(
+    row: int, step: int, first: int, width: int
+) -> None:
+    value = numbers((64, row), "float32")
+    report = simulate(read_at(row, step, first), value, None)
+    np.testing.assert_array_equal(report.outputs["B"], value[:, first : first + 64 * step : step])
+    loads = {access.vector_bytes for access in report.accesses if access.kind == "load"}
+    stores = {access.vector_bytes for access in report.accesses if access.kind == "store"}
+    assert (loads, stores) == ({width}, {16})
+
+
+def test_strided_loads_are_no_vectors() -> None:
+    assert lowered_fragments(read_at(64, 1, 0)).count("T.vectorized(4)") == 2
+    assert lowered_fragments(read_at(128, 2, 0)).count("T.vectorized(4)") == 1
+
+
+# Conversions
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
+def test_register_moves(dtype: str) -> None:
+    report, how = checked(copy_through([ROWS, RENAMED], dtype=dtype))
+    assert how.startswith("register moves")
+    assert (report.barriers, report.shared_bytes) == (0, 0)
+    assert "__shfl" not in cuda_source(copy_through([ROWS, RENAMED], dtype=dtype).mod)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
+@pytest.mark.parametrize("layouts", [(ROWS, LANES_TURNED), (ROWS, PAIRS), (PAIRS, ROWS)])
+def test_warp_shuffles(layouts: tuple[L.Layout, L.Layout], dtype: str) -> None:
+    report, how = checked(copy_through(layouts, dtype=dtype))
+    assert how.startswith("32 warp shuffles")
+    assert (report.barriers, report.shared_bytes) == (0, 0)
+
+
+def test_a_shuffle_by_a_constant_distance_is_an_xor() -> None:
+    swapped = L.DistributedLinearLayout(
+        [[0, 1]], [[0, 2], [0, 4], [1, 4], [2, 0], [4, 0]], [], [], [8, 8]
+    )
+    straight = L.BlockedLayout([1, 2], [8, 4], [1, 1], [1, 0])
+    halves = L.DistributedLinearLayout(
+        [[1, 0]], [[0, 2], [0, 4], [0, 1], [2, 0], [4, 0]], [], [], [8, 8]
+    )
+    _, how = checked(copy_through([straight, halves], shape=(8, 8)))
+    assert how.startswith("2 warp shuffles")
+    source = cuda_source(copy_through([straight, halves], shape=(8, 8)).mod)
+    assert source.count("__shfl_xor_sync(") == 1
+    assert checked(copy_through([straight, swapped], shape=(8, 8)))
+
+
+PARTNERS = [COLUMNS, OTHER_ROWS, ACCUMULATOR, OPERAND]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
+@pytest.mark.parametrize("other", PARTNERS)
+def test_round_trips_without_conflicts(other: L.Layout, dtype: str) -> None:
+    for layouts in ([ROWS, other], [other, ROWS]):
+        report, how = checked(copy_through(layouts, dtype=dtype))
+        assert "round trips" in how
+        assert report.bank_conflicts == 0
+        rounds = int(how.split()[0])
+        assert report.barriers == 4 * (2 * rounds - 1)
+        bits = int(dtype[-2:].strip("t"))
+        pair = [layout.to_linear([64, 64]) for layout in layouts]
+        assert report.shared_bytes == L.scratch_bytes(*pair, bits)
+
+
+def test_a_large_tile_goes_through_dynamic_shared_memory() -> None:
+    layouts = [
+        L.BlockedLayout([1, 1], [1, 32], [8, 4], [1, 0]),
+        L.BlockedLayout([1, 1], [32, 1], [4, 8], [0, 1]),
+    ]
+    report, how = checked(copy_through(layouts, shape=(128, 128), grid=(1, 1)))
+    assert "65,536 bytes" in how
+    assert {access.scope for access in report.accesses} == {"global", "shared.dyn"}
+    assert report.bank_conflicts == 0
+
+
+def test_rounds_are_the_same_for_all_threads() -> None:
+    """Lanes that hold sums led to the other round's elements, and half of them came out wrong."""
+    sums = L.DistributedLinearLayout(
+        [[16, 0], [0, 16], [32, 0], [0, 38], [2, 0], [44, 0]],
+        [[8, 0], [0, 32], [33, 1], [0, 1], [0, 34]],
+        [[0, 8]],
+        [],
+        [64, 64],
+    )
+    copies = L.DistributedLinearLayout(
+        [[16, 0], [0, 32], [0, 2], [4, 2], [24, 0], [0, 4], [0, 16], [0, 8]],
+        [[32, 0], [0, 0], [0, 0], [0, 17], [1, 0]],
+        [[2, 0]],
+        [],
+        [64, 64],
+    )
+    for layouts in ([sums, copies], [copies, sums]):
+        _, how = checked(copy_through(layouts, grid=(1, 1), dtype="float64"))
+        assert "round trips" in how
+
+
+def test_lanes_of_sums_with_a_vector_meet_no_bank() -> None:
+    """Both sides hold pairs of neighbours, but a lane of one is a sum with it: 128 conflicts."""
+    torn = L.DistributedLinearLayout(
+        [[20, 8], [1, 2], [16, 0], [18, 0], [1, 0]],
+        [[0, 4], [4, 0], [0, 1], [8, 0], [0, 16]],
+        [],
+        [],
+        [32, 32],
+    )
+    accumulator = L.NVMMADistributedLayout([2, 0], [1, 1], [16, 8])
+    for layouts in ([torn, accumulator], [accumulator, torn]):
+        report, how = checked(copy_through(layouts, (32, 32), (1, 2), "float64"))
+        assert "round trips" in how
+        assert report.bank_conflicts == 0
+
+
+def test_lanes_that_read_copies_meet_no_bank() -> None:
+    """Two phases read at once where neighbours hold copies: in these there were 128 conflicts."""
+    blocked = L.BlockedLayout([2, 2], [4, 8], [1, 4], [0, 1])
+    copies = L.DistributedLinearLayout(
+        [[0, 16], [2, 0], [1, 0], [16, 0]],
+        [[0, 0], [0, 2], [4, 0], [0, 4], [0, 1]],
+        [[8, 8], [0, 8]],
+        [],
+        [32, 32],
+    )
+    report, how = checked(copy_through([blocked, copies], (32, 32), (1, 2), "float64"))
+    assert "round trips" in how
+    assert widths(report, "shared") == {16}
+    assert report.bank_conflicts == 0
+
+
+def test_a_chain_there_and_back() -> None:
+    report, _ = checked(copy_through([ROWS, ACCUMULATOR, PAIRS, COLUMNS, ROWS]))
+    assert report.bank_conflicts == 0
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_a_conversion_in_a_loop_waits_for_the_last_one(stages: int) -> None:
+    """Tiles come through shared memory with several versions, then change their layout."""
+    sch = versioned_tiles((COLUMNS, ROWS), stages, rows=128)
+    report, how = checked(sch)
+    assert "round trips" in how
+    # With one version TVM gives both tiles the same memory, under the first one's name.
+    scratch = [a for a in report.accesses if a.buffer.endswith("_scratch")]
+    assert {a.kind for a in scratch} == ({"load", "store"} if stages > 1 else set())
+    assert sum(a.bank_conflicts for a in scratch) == 0
+
+
+@T.prim_func(s_tir=True)
+def transposed(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
+    F = T.sblock_alloc_buffer((64, 64), scope="local")
+    G = T.sblock_alloc_buffer((64, 64), scope="local")
+    for i, j in T.grid(64, 64):
+        with T.sblock("F"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            F[vi, vj] = A[vi, vj]
+    for i, j in T.grid(64, 64):
+        with T.sblock("G"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            G[vj, vi] = F[vi, vj]
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = G[vi, vj]
+
+
+def with_layouts(func: Any, **layouts: Any) -> tvm.IRModule:
+    """Annotate the function; a kernel of one block needs no loop over blocks."""
+    pairs = [[name, str(layout)] for name, layout in layouts.items()]
+    return tvm.IRModule({"main": func.with_attr("layout_ext.fragment", pairs)})
+
+
+def test_a_transpose_of_registers_is_a_conversion() -> None:
+    value = numbers((64, 64), "float32")
+    for second, way in [(ROWS, "round trips"), (COLUMNS, "register moves")]:
+        with decisions.collect() as made:
+            report = simulate(with_layouts(transposed, F=ROWS, G=second), value, None)
+        np.testing.assert_array_equal(report.outputs["B"], value.T)
+        assert (report.bank_conflicts, report.hazards) == (0, [])
+        assert any(way in d.text for d in made)
+
+
+def test_columns_of_a_square_transpose_to_rows_in_place() -> None:
+    """Lane and register bits of both layouts are each other's under the transpose."""
+    turned = L.BlockedLayout([4, 1], [8, 4], [1, 4], [0, 1])
+    script = lowered_fragments(with_layouts(transposed, F=ROWS, G=turned))
+    assert "shared" not in script
+
+
+@T.prim_func(s_tir=True)
+def normalised(
+    A: T.Buffer((64, 64), "float32"),
+    s: T.Buffer((64,), "float32"),
+    B: T.Buffer((64, 64), "float32"),
+) -> None:
+    F = T.sblock_alloc_buffer((64, 64), scope="local")
+    loaded = T.sblock_alloc_buffer((64,), scope="local")
+    scale = T.sblock_alloc_buffer((64,), scope="local")
+    for i, j in T.grid(64, 64):
+        with T.sblock("F"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            F[vi, vj] = A[vi, vj]
+    for i in range(64):
+        with T.sblock("loaded"):
+            vi = T.axis.remap("S", [i])
+            loaded[vi] = s[vi]
+    for i in range(64):
+        with T.sblock("scale"):
+            vi = T.axis.remap("S", [i])
+            scale[vi] = loaded[vi]
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = F[vi, vj] * scale[vi]
+
+
+LINE = L.BlockedLayout([1], [32], [4], [0])
+
+
+@pytest.mark.parametrize("parent", [ROWS, COLUMNS, ACCUMULATOR])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_vector_in_a_slice_of_the_tile(parent: L.Layout, dim: int) -> None:
+    wide = str(parent)
+    mod = with_layouts(normalised, F=wide, loaded=LINE, scale=L.SliceLayout(dim, parent))
+    a, s = numbers((64, 64), "float32"), numbers((64,), "float32")
+    if dim == 0:
+        with pytest.raises(ScheduleError, match="other threads hold"):
+            tlx.lower(mod)
+        return
+    report = simulate(mod, a, s, None)
+    np.testing.assert_array_equal(report.outputs["B"], a * s[:, None])
+    assert (report.bank_conflicts, report.hazards, report.redundant) == (0, [], [])
+
+
+@T.prim_func(s_tir=True)
+def product(
+    A: T.Buffer((32, 16), "float32"),
+    B: T.Buffer((16, 32), "float32"),
+    C: T.Buffer((32, 32), "float32"),
+) -> None:
+    F = T.sblock_alloc_buffer((32, 32), scope="local")
+    for i, j in T.grid(32, 32):
+        with T.sblock("zero"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            F[vi, vj] = T.float32(0)
+    for i, j, k in T.grid(32, 32, 16):
+        with T.sblock("update"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            F[vi, vj] = F[vi, vj] + A[vi, vk] * B[vk, vj]
+    for i, j in T.grid(32, 32):
+        with T.sblock("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = F[vi, vj]
+
+
+def test_loops_that_walk_over_no_tile_stay_around() -> None:
+    layout = L.BlockedLayout([1, 4], [4, 8], [2, 1], [1, 0])
+    a, b = numbers((32, 16), "float32"), numbers((16, 32), "float32")
+    report = simulate(with_layouts(product, F=layout), a, b, None)
+    np.testing.assert_allclose(report.outputs["C"], a @ b, rtol=1e-6)
+    assert not report.hazards
+
+
+@st.composite
+def blocked(draw: st.DrawFn, warps: int) -> L.BlockedLayout:
+    return L.BlockedLayout(
+        draw(splits(2 ** draw(st.integers(0, 4)), 2)),
+        draw(splits(32, 2)),
+        draw(splits(warps, 2)),
+        list(draw(st.permutations(range(2)))),
+    )
+
+
+@given(st.data())
+def test_any_two_blocked_layouts(data: st.DataObject) -> None:
+    warps = 2 ** data.draw(st.integers(0, 3))
+    shape = data.draw(st.tuples(*[st.sampled_from([8, 16, 32, 64])] * 2))
+    dtype = data.draw(st.sampled_from(["int8", "float16", "float32", "float64"]))
+    layouts = [data.draw(blocked(warps)) for _ in range(2)]
+    src, dst = (layout.to_linear(shape) for layout in layouts)
+    needed = L.movement(src, dst)
+    event(needed.value)
+    report, _ = checked(copy_through(layouts, shape, (1, 1), dtype))
+    assert (report.shared_bytes > 0) == (needed is L.Movement.SHARED)
+    assert (report.barriers > 0) == (needed is L.Movement.SHARED)
+    shared = [access for access in report.accesses if access.scope == "shared"]
+    for access in shared:
+        phases = max(1, access.vector_bytes * 32 // 128)
+        assert access.wavefronts <= access.requests * phases
+    # Lanes that read copies could share a wavefront, which no swizzle aims at.
+    if all(src.flat_basis("lane")) and all(dst.flat_basis("lane")):
+        assert report.bank_conflicts == 0
+
+
+# Refusals
+
+
+def refused(mod: Any, match: str) -> None:
+    mod = mod.mod if isinstance(mod, s_tir.Schedule) else mod
+    before = str(mod)
+    with pytest.raises((LayoutError, ScheduleError), match=match) as error:
+        tlx.lower(mod)
+    assert str(error.value).endswith(".")
+    assert str(mod) == before
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ("Blocked([1, 4], [4, 8], [4, 1]", "not of the form"),
+        ("Blocked([1], [32], [4], [0])", "lays out 1 dims"),
+        ("SwizzledShared(8, 1, 8, [1, 0])", "no distributed layout"),
+        (L.DistributedLinearLayout([], [[1], [2], [4], [8], [16]], [], [], [32]), r"shape \[32\]"),
+        (
+            L.BlockedLayout(
+                [1, 4], [4, 8], [4, 1], [1, 0],
+                ctas_per_cga=[2, 1], cta_split_num=[2, 1], cta_order=[1, 0],
+            ),
+            "over 2 blocks of a cluster",
+        ),
+        (
+            L.DistributedLinearLayout(
+                [[0, 1], [0, 1], [0, 2], [0, 32], [16, 0], [32, 0]],
+                RENAMED.lane_bases, RENAMED.warp_bases, [], [64, 64],
+            ),
+            "several registers of one thread",
+        ),
+    ],
+)  # fmt: skip
+def test_a_layout_that_does_not_fit_is_refused(layout: Any, message: str) -> None:
+    refused(with_layouts(transposed, F=layout, G=ROWS), f"(?s)Fragment F.*{message}")
+
+
+def test_other_numbers_of_warps_are_refused() -> None:
+    eight = L.BlockedLayout([1, 4], [4, 8], [8, 1], [1, 0])
+    refused(with_layouts(transposed, F=ROWS, G=eight), "F and G are laid out over 4 and 8 warps")
+    sch = copy_through([eight])
+    block = sch.get_sblock("A_local")
+    staged = sch.cache_read(block, 0, "shared")
+    sch.compute_at(staged, sch.get_loops(block)[1])
+    _, x = sch.split(sch.fuse(*sch.get_loops(staged)[2:]), [None, 128])
+    sch.bind(x, "threadIdx.x")
+    refused(sch, r"8 warps \(256 threads\), but block A_local runs on 128")
+
+
+def test_a_tile_of_another_size_than_a_power_of_two_is_refused() -> None:
+    refused(copy_through([ROWS], shape=(48, 64)), "48, which is no power of two")
+
+
+def test_names_that_fit_no_buffer_are_refused() -> None:
+    refused(with_layouts(transposed, F=ROWS, G=ROWS, H=ROWS), "no buffer H on the chip.*F, G")
+    odd = transposed.with_attr("layout_ext.fragment", ["F", str(ROWS), "G"])
+    refused(tvm.IRModule({"main": odd}), "each followed by a layout")
+
+
+def test_a_store_that_every_thread_would_repeat_is_refused() -> None:
+    sch = copy_through([ROWS])
+    staged = sch.cache_read(sch.get_sblock("A_local"), 0, "shared")
+    sch.compute_at(staged, sch.get_loops(sch.get_sblock("A_local"))[1])
+    refused(sch, "Every thread of the kernel would write A_shared; bind the loops")
+
+
+@T.prim_func(s_tir=True)
+def part(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
+    F = T.sblock_alloc_buffer((64, 64), scope="local")
+    for i, j in T.grid(64, 64):
+        with T.sblock("F"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            F[vi, vj] = A[vi, vj]
+    for i, j in T.grid(64, 32):
+        with T.sblock("again"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            F[vi, vj * 2] = A[vi, vj]
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = F[vi, vj]
+
+
+@T.prim_func(s_tir=True)
+def ends(A: T.Buffer((64, 2), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
+    F = T.sblock_alloc_buffer((64, 64), scope="local")
+    for i, j in T.grid(64, 2):
+        with T.sblock("F"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            F[vi, vj * 63] = A[vi, vj]
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = F[vi, vj]
+
+
+def test_a_walk_over_part_of_the_tile_is_refused() -> None:
+    refused(with_layouts(ends, F=ROWS), "Block F accesses fragment F at .* 64x64 elements once")
+    refused(with_layouts(part, F=ROWS), "Block again accesses fragment F at .* 64x64 elements once")
+
+
+@T.prim_func(s_tir=True)
+def shifted(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
+    F = T.sblock_alloc_buffer((64, 64), scope="local")
+    G = T.sblock_alloc_buffer((64, 64), scope="local")
+    for i, j in T.grid(64, 64):
+        with T.sblock("F"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            F[vi, vj] = A[vi, vj]
+    for i, j in T.grid(64, 64):
+        with T.sblock("G"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            G[vi, vj] = F[vi, (vj + 1) % 64]
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = G[vi, vj]
+
+
+def test_elements_of_other_threads_are_refused() -> None:
+    refused(with_layouts(shifted, F=ROWS, G=ROWS), "Block G combines fragment G with elements of F")
+
+
+@T.prim_func(s_tir=True)
+def summed(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64,), "float32")) -> None:
+    F = T.sblock_alloc_buffer((64, 64), scope="local")
+    for i, j in T.grid(64, 64):
+        with T.sblock("F"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            F[vi, vj] = A[vi, vj]
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            B[vi] = B[vi] + F[vi, vj]
+
+
+@T.prim_func(s_tir=True)
+def turned_in_place(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
+    F = T.sblock_alloc_buffer((64, 64), scope="local")
+    for i, j in T.grid(64, 64):
+        with T.sblock("F"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            F[vi, vj] = A[vi, vj]
+    for i, j in T.grid(64, 64):
+        with T.sblock("turn"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            F[vi, vj] = F[vj, vi]
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = F[vi, vj]
+
+
+def test_elements_that_depend_on_each_other_are_refused() -> None:
+    refused(with_layouts(summed, F=ROWS), "Block B writes B at .* a place of its own")
+    refused(with_layouts(turned_in_place, F=ROWS), "Block turn reads F at .* in no order")
+
+
+@T.prim_func(s_tir=True)
+def opaque(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
+    F = T.sblock_alloc_buffer((64, 64), scope="local")
+    for i, j in T.grid(64, 64):
+        with T.sblock("F"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            F[vi, vj] = A[vi, vj]
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            T.reads(F[vi, vj])
+            T.writes(B[vi, vj])
+            B[vi, vj] = T.call_extern("float32", "use", T.address_of(F[vi, vj]))
+
+
+def test_an_access_through_a_pointer_is_refused() -> None:
+    refused(with_layouts(opaque, F=ROWS), "Fragment F is accessed through tirx.address_of")
+
+
+@T.prim_func(s_tir=True)
+def divergent(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
+    for t in T.thread_binding(128, thread="threadIdx.x"):
+        with T.sblock("kernel"):
+            F = T.sblock_alloc_buffer((64, 64), scope="local")
+            G = T.sblock_alloc_buffer((64, 64), scope="local")
+            for i, j in T.grid(64, 64):
+                with T.sblock("F"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    F[vi, vj] = A[vi, vj]
+            if t < 64:
+                for i, j in T.grid(64, 64):
+                    with T.sblock("G"):
+                        vi, vj = T.axis.remap("SS", [i, j])
+                        G[vi, vj] = F[vi, vj]
+            for i, j in T.grid(64, 64):
+                with T.sblock("B"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    B[vi, vj] = G[vi, vj]
+
+
+def test_a_conversion_that_only_some_threads_reach_is_refused() -> None:
+    refused(with_layouts(divergent, F=ROWS, G=COLUMNS), "Block G converts a fragment under")
+
+
+def test_a_buffer_outside_of_registers_is_refused() -> None:
+    sch = copy_through([])
+    staged = sch.cache_read(sch.get_sblock("B"), 0, "shared")
+    sch.annotate(staged, "layout_ext.fragment", ["A_shared", str(ROWS)])
+    refused(sch, "Buffer A_shared is in shared memory; only a local buffer")

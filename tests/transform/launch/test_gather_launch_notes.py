@@ -1,0 +1,94 @@
+"""What a schedule says about a launch reaches the passes that act on it, in grids of any dims."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import s_tir, te
+from tvm.ir import assert_structural_equal
+
+import tvm_layout_ext as tlx
+from tvm_layout_ext import decisions
+from tvm_layout_ext.transform import GatherLaunchNotes
+from tvm_layout_ext.transform.launch.launch_bounds import MIN_BLOCKS
+from tvm_layout_ext.transform.launch.rasterize_blocks import RASTERIZE
+from tvm_layout_ext.transform.mark_annotated import MARK
+
+H200 = tlx.cuda_target("sm_90a")
+
+
+def scheduled() -> s_tir.Schedule:
+    """A grid of three dims, with three notes."""
+    a = te.placeholder((2, 6, 128), "float32", "A")
+    b = te.compute((2, 6, 128), lambda z, i, j: a[z, i, j] * 2.0, "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]).with_attr("global_symbol", "main"))
+    z, y, j = sch.get_loops("B")
+    x, thread = sch.split(j, [None, 32])
+    sch.bind(z, "blockIdx.z")
+    sch.rasterize(y, x, 4)
+    sch.cluster(x, 2)
+    sch.annotate(x, MIN_BLOCKS, 3)
+    sch.bind(thread, "threadIdx.x")
+    return sch
+
+
+def marked(sch: s_tir.Schedule) -> tvm.IRModule:
+    return tvm.IRModule({"main": sch.mod["main"].with_attr(MARK, 1)})
+
+
+def notes(func: Any) -> list[dict[str, Any]]:
+    """Annotations of the loops, from outside in."""
+    found, body = [], func.body.block.body
+    while isinstance(body, tvm.tirx.For):
+        found.append({str(key): int(value) for key, value in body.annotations.items()})
+        body = body.body
+    return found
+
+
+def test_notes_of_all_grid_loops_move_to_the_outermost() -> None:
+    before = marked(scheduled())
+    cluster = "layout_ext.cluster.x"
+    assert notes(before["main"]) == [{}, {RASTERIZE: 4}, {cluster: 2, MIN_BLOCKS: 3}, {}]
+    after = GatherLaunchNotes()(before)["main"]
+    assert notes(after) == [{RASTERIZE: 4, cluster: 2, MIN_BLOCKS: 3}, {}, {}, {}]
+
+
+def test_each_kernel_keeps_its_own() -> None:
+    a = te.placeholder((64,), "float32", "A")
+    b = te.compute((64,), lambda i: a[i] * 2.0, "B")
+    c = te.compute((64,), lambda i: b[i] + 1.0, "C")
+    sch = s_tir.Schedule(te.create_prim_func([a, c]))
+    for name, blocks in (("B", 2), ("C", 5)):
+        grid, thread = sch.split(sch.get_loops(name)[0], [None, 32])
+        sch.bind(grid, "blockIdx.x")
+        sch.bind(thread, "threadIdx.x")
+        sch.annotate(grid, MIN_BLOCKS, blocks)
+    after = GatherLaunchNotes()(marked(sch))["main"]
+    first, second = after.body.block.body.seq
+    assert [int(loop.annotations[MIN_BLOCKS]) for loop in (first, second)] == [2, 5]
+
+
+def test_functions_without_the_mark_are_left_alone() -> None:
+    before = scheduled().mod["main"]
+    after = GatherLaunchNotes()(tvm.IRModule({"main": before}))["main"]
+    assert_structural_equal(after, before)
+
+
+def test_a_grid_of_three_dims_is_rasterized_bounded_and_clustered() -> None:
+    """TVM's own pass would keep one of the three notes."""
+    with decisions.collect() as made:
+        built = tvm.compile(scheduled().mod, target=H200)
+    source = str(built.mod.imports[0].inspect_source())
+    assert "__launch_bounds__(32, 3)" in source
+    said = {d.maker: d.text for d in made}
+    assert said["RasterizeBlocks"] == "blocks run in groups of 4 rows"
+    assert said["LaunchClusters"] == "clusters of 2 blocks along blockIdx.x"
+    assert "blockIdx.y) >> 2" in source
+
+
+def test_a_rasterized_batch_computes_every_tile() -> None:
+    a = np.arange(2 * 6 * 128, dtype=np.float32).reshape(2, 6, 128)
+    (got,) = tlx.simulate(scheduled().mod, a, None).outputs.values()
+    np.testing.assert_array_equal(got, 2 * a)

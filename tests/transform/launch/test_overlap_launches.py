@@ -1,0 +1,193 @@
+"""The second kernel of a function is launched while the first one ends, and waits for it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import s_tir, te, tirx
+
+import tvm_layout_ext as tlx
+from tvm_layout_ext import decisions
+from tvm_layout_ext.build import device_program
+from tvm_layout_ext.schedules.column_sum import compute as column_sum
+from tvm_layout_ext.simulate import run as run_module
+from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext.simulate.compile import kernel as kernel_module
+from tvm_layout_ext.transform.launch import overlap_launches
+from tvm_layout_ext.transform.launch.overlap_launches import waits_first
+
+TAG = "tirx.use_programtic_dependent_launch"
+CONTROL = "tirx.ptx.griddepcontrol"
+
+
+def two_kernels(*, ours: bool) -> s_tir.Schedule:
+    A = te.placeholder((4, 256), "float32", name="A")
+    B = te.compute(A.shape, lambda i, j: A[i, j] + 1, name="B")
+    C = te.compute(A.shape, lambda i, j: B[i, j] * 2, name="C")
+    sch = s_tir.Schedule(te.create_prim_func([A, C]))
+    for name in ("B", "C"):
+        if ours:
+            sch.auto_coalesce(name)
+        else:
+            i, j = sch.get_loops(sch.get_sblock(name))
+            sch.bind(i, "blockIdx.x")
+            sch.bind(j, "threadIdx.x")
+    return sch
+
+
+def tags(kernel: tirx.PrimFunc) -> list[str]:
+    return [str(tag) for tag in kernel.attrs["tirx.kernel_launch_params"]]
+
+
+def controls(kernel: tirx.PrimFunc) -> list[str]:
+    """What a kernel says about other launches, in its order."""
+    return re.findall(r'griddepcontrol\("(\w+)"', str(kernel))
+
+
+def waits(kernel: tirx.PrimFunc) -> bool:
+    head = str(kernel.body).find("griddepcontrol")
+    first = min(i for i in (str(kernel.body).find(name) for name in ("B[", "B_1[", "C[")) if i >= 0)
+    return 0 <= head < first
+
+
+def test_only_the_follower_waits_and_before_anything_else() -> None:
+    first, second = device_program(two_kernels(ours=True)).kernels.values()
+    assert controls(first) == ["launch_dependents"]
+    assert not waits_first(first)
+    assert TAG not in tags(first)
+    assert waits(second)
+    assert waits_first(second)
+    assert controls(second) == ["wait"]
+    assert tags(second)[-1] == TAG
+
+
+def test_a_kernel_between_two_others_lets_the_next_begin_once_it_has_waited() -> None:
+    value = np.random.default_rng(0).integers(-8, 8, (4, 256)).astype("float32")
+    A = te.placeholder((4, 256), "float32", name="A")
+    B = te.compute(A.shape, lambda i, j: A[i, j] + 1, name="B")
+    C = te.compute(A.shape, lambda i, j: B[i, j] * 2, name="C")
+    D = te.compute(A.shape, lambda i, j: C[i, j] - B[i, j], name="D")
+    sch = s_tir.Schedule(te.create_prim_func([A, D]))
+    for name in ("B", "C", "D"):
+        sch.auto_coalesce(name)
+    kernels = device_program(sch).kernels.values()
+    starts = ["launch_dependents"]
+    assert [controls(kernel) for kernel in kernels] == [starts, ["wait", *starts], ["wait"]]
+    report = simulate(sch, value, None)
+    np.testing.assert_array_equal(report.outputs["D"], (value + 1) * 2 - (value + 1))
+    assert not report.hazards
+
+
+def without(kernel: tirx.PrimFunc, action: str) -> tirx.PrimFunc:
+    def keep(call: tirx.Evaluate) -> tirx.Evaluate:
+        control = getattr(getattr(call.value, "op", None), "name", "") == CONTROL
+        if control and str(call.value.args[0].value) == action:
+            return tirx.Evaluate(0)
+        return call
+
+    rule = (tirx.Evaluate, keep)
+    return kernel.with_body(tvm_ffi.structural_map(kernel.body, [rule], order="post"))
+
+
+@pytest.mark.parametrize("action", ["wait", "launch_dependents"])
+def test_a_missing_wait_is_a_race_and_a_missing_start_is_none(
+    action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the first kernel lets nobody begin early: its end makes nothing visible."""
+    value = np.random.default_rng(0).integers(-8, 8, (4, 256)).astype("float32")
+    compiled = kernel_module.compile_kernel
+
+    def broken(name: str, function: tirx.PrimFunc, *rest: Any) -> Any:
+        return compiled(name, without(function, action), *rest)
+
+    monkeypatch.setattr(run_module, "compile_kernel", broken)
+    hazards = simulate(two_kernels(ours=True), value, None).hazards
+    if action == "launch_dependents":
+        assert not hazards
+        return
+    assert [(h.kind, h.buffer) for h in hazards] == [("race", "B")]
+    assert (
+        "kernel main_kernel_1, launched while main_kernel runs, reads B before "
+        "griddepcontrol.wait, and main_kernel writes it." in hazards[0].message
+    )
+
+
+def test_what_does_not_wait_is_not_let_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait that comes too late is none."""
+    real = overlap_launches._waiting
+
+    def late(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        changed = real(kernel)
+        wait, *rest = changed.body.seq
+        return changed.with_body(tirx.SeqStmt([*rest, wait]))
+
+    monkeypatch.setattr(overlap_launches, "_waiting", late)
+    first, second = device_program(two_kernels(ours=True)).kernels.values()
+    assert not waits_first(second)
+    assert controls(first) == []
+    value = np.zeros((4, 256), "float32")
+    kinds = [h.kind for h in simulate(two_kernels(ours=True), value, None).hazards]
+    assert kinds == ["race"]
+
+
+def test_dynamic_shared_memory_stays_the_last_launch_parameter() -> None:
+    A = te.placeholder((4, 256), "float32", name="A")
+    B = te.compute(A.shape, lambda i, j: A[i, j] + 1, name="B")
+    C = te.compute(A.shape, lambda i, j: B[i, 255 - j], name="C")
+    sch = s_tir.Schedule(te.create_prim_func([A, C]))
+    sch.auto_coalesce("B")
+    block = sch.get_sblock("C")
+    i, j = sch.get_loops(block)
+    sch.bind(i, "blockIdx.x")
+    sch.bind(j, "threadIdx.x")
+    staged = sch.cache_read(block, 0, "shared.dyn")
+    sch.compute_at(staged, i)
+    sch.bind(sch.get_loops(staged)[-1], "threadIdx.x")
+    _, second = device_program(sch).kernels.values()
+    assert tags(second)[-2:] == [TAG, "tirx.use_dyn_shared_memory"]
+    value = np.random.default_rng(0).integers(-8, 8, (4, 256)).astype("float32")
+    np.testing.assert_array_equal(simulate(sch, value, None).outputs["C"], value[:, ::-1] + 1)
+
+
+def test_results_and_decisions() -> None:
+    value = np.random.default_rng(0).integers(-8, 8, (4, 256)).astype("float32")
+    report = simulate(two_kernels(ours=True), value, None)
+    np.testing.assert_array_equal(report.outputs["C"], (value + 1) * 2)
+    with decisions.collect() as noted:
+        device_program(two_kernels(ours=True))
+    assert [d.subject for d in noted if d.maker == "OverlapLaunches"] == ["main_kernel_1"]
+
+
+@pytest.mark.parametrize(("ours", "arch"), [(False, "sm_90a"), (True, "sm_80")])
+def test_stock_functions_and_older_gpus_are_left_alone(ours: bool, arch: str) -> None:
+    kernels = device_program(two_kernels(ours=ours), target={"kind": "cuda", "arch": arch}).kernels
+    assert not any(TAG in tags(kernel) for kernel in kernels.values())
+    assert not any("griddepcontrol" in str(kernel) for kernel in kernels.values())
+
+
+def test_the_launch_reaches_the_cuda_code_and_the_runtime() -> None:
+    A, B = column_sum((32768, 4096), "float16")
+    s = tlx.create_schedule(B.op)
+    s[B].auto_coalesce()
+    source = tlx.build(s, [A, B], target="cuda").mod.imports[0].inspect_source()
+    assert source.count("tvm_builtin_ptx_griddepcontrol_wait();") == 1
+    assert source.count("tvm_builtin_ptx_griddepcontrol_launch_dependents();") == 1
+
+
+@pytest.mark.gpu
+def test_slabs_add_up_on_a_gpu_run_after_run() -> None:
+    A, B = column_sum((32768, 4096), "float16")
+    s = tlx.create_schedule(B.op)
+    s[B].auto_coalesce()
+    run = tlx.build(s, [A, B], target="cuda")["main"]
+    value = np.random.default_rng(0).integers(-8, 8, (32768, 4096)).astype("float16")
+    a = tvm.runtime.tensor(value, tvm.cuda())
+    for _ in range(8):
+        b = tvm.runtime.tensor(np.full(4096, np.nan, "float32"), tvm.cuda())
+        run(a, b)
+        np.testing.assert_array_equal(b.numpy(), value.astype("float32").sum(0))

@@ -1,0 +1,319 @@
+"""Pipelines of indirect loads, in nested loops, in two kernels, and before an epilogue."""
+
+from __future__ import annotations
+
+import re
+from textwrap import indent
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir
+
+import tvm_layout_ext as tlx
+from tests.programs.pipelines import LANES, block, copy, loop, program
+from tvm_layout_ext import decisions
+from tvm_layout_ext.simulate import simulate
+
+F32, I32 = '"float32"', '"int32"'
+SUM = block("sum", "B[t], S[31 - t]", "B[t]", "B[t] = B[t] + S[31 - t]")
+ZEROS = np.zeros(LANES, "float32")
+
+
+def rows(number: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-8, 8, (number, LANES)).astype("float32")
+
+
+def gather(index_stages: int, stages: int, extent: int) -> Any:
+    """Row ``I[k]`` of A is copied; the index goes through shared memory, too."""
+    body = [
+        copy("R", "I[k, t]", index_stages),
+        copy("S", "A[R[31 - t], t]", stages).replace(
+            "T.reads(A[R[31 - t], t])", "T.reads(A[0:9, t], R[31 - t])"
+        ),
+        SUM,
+    ]
+    return program(
+        f"A: T.Buffer((9, {LANES}), {F32}), I: T.Buffer(({extent}, {LANES}), {I32}), "
+        f"B: T.Buffer(({LANES},), {F32})",
+        [f'R = T.sblock_alloc_buffer(({LANES},), {I32}, scope="shared")',
+         loop(f"for k in range({extent})", *body)],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("extent", [1, 2, 3, 7])
+@pytest.mark.parametrize(("index", "data"), [(2, 2), (2, 3), (3, 2), (1, 1), (2, 1)])
+def test_indirect_loads(index: int, data: int, extent: int) -> None:
+    a = rows(9)
+    i = np.random.default_rng(1).integers(0, 9, (extent, LANES)).astype("int32")
+    report = simulate(gather(index, data, extent), a, i, ZEROS)
+    want = sum(a[i[k, ::-1], np.arange(LANES)] for k in range(extent))
+    np.testing.assert_array_equal(report.outputs["B"], want[::-1])
+    assert not report.hazards
+
+
+def test_pipeline_takes_copies_by_an_index_in_shared_memory() -> None:
+    """The gathered rows are copies as much as the indices are."""
+    sch = s_tir.Schedule(gather(1, 1, 5))
+    (loop_,) = [x for x in sch.get_loops(sch.get_sblock("R")) if sch.get(x).loop_var.name == "k"]
+    assert {sch.get(b).name_hint for b in sch.pipeline(loop_, 2)} == {"R", "S"}
+    a = rows(9)
+    i = np.random.default_rng(1).integers(0, 9, (5, LANES)).astype("int32")
+    report = simulate(sch, a, i, ZEROS)
+    want = sum(a[i[k, ::-1], np.arange(LANES)] for k in range(5))
+    np.testing.assert_array_equal(report.outputs["B"], want[::-1])
+    assert not report.hazards
+
+
+def test_an_index_that_cannot_run_ahead_is_refused_by_name() -> None:
+    with pytest.raises(tlx.ScheduleError, match=r"S reads R, which .* give block R, which must"):
+        tlx.lower(gather(1, 2, 4))
+
+
+def test_the_index_is_loaded_one_level_earlier() -> None:
+    """The index runs ahead of the copy that it feeds, which itself runs ahead of the sum."""
+    with decisions.collect() as made:
+        tlx.lower(gather(2, 3, 7))
+    record = next(d.record for d in made if d.record is not None)
+    assert [(s.fills, s.ahead) for s in record.steps] == [("R", 3), ("S", 2), (None, 0)]
+    assert {b.name: b.versions for b in record.buffers} == {"R": 2, "S": 3}
+    # The index of iteration k + 2 was committed one body ago: none younger may be missing.
+    assert record.wait == 0
+    assert record.prologue_wait == 0
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(2, 2), (3, 2), (2, 3), (1, 2), (2, 1)])
+def test_nested_pipelines(outer: int, inner: int) -> None:
+    """Each loop keeps its own copies; the inner one starts again in every iteration."""
+    use = block("use", "B[t], R[31 - t], S[31 - t]", "B[t]", "B[t] = B[t] + R[31 - t] * S[31 - t]")
+    nest = loop(
+        "for i in range(3)",
+        copy("R", "A[i, t]", outer),
+        loop("for k in range(4)", copy("S", "A[3 + i * 4 + k, t]", inner), use),
+    )
+    func = program(
+        f"A: T.Buffer((15, {LANES}), {F32}), B: T.Buffer(({LANES},), {F32})", [nest], ("R", "S")
+    )
+    a = rows(15)
+    report = simulate(func, a, ZEROS)
+    want = sum(a[i] * a[3 + i * 4 : 7 + i * 4].sum(0) for i in range(3))
+    np.testing.assert_array_equal(report.outputs["B"], want[::-1])
+    assert not report.hazards
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_a_load_used_twice(stages: int) -> None:
+    """Two statements read one copy; it is made once."""
+    again = block("again", "B[t], S[t]", "B[t]", "B[t] = B[t] * T.float32(2) + S[t]")
+    func = program(
+        f"A: T.Buffer((6, {LANES}), {F32}), B: T.Buffer(({LANES},), {F32})",
+        [loop("for k in range(6)", copy("S", "A[k, t]", stages), SUM, again)],
+    )
+    a, want = rows(6), ZEROS.copy()
+    for k in range(6):
+        want = (want + a[k, ::-1]) * 2 + a[k]
+    report = simulate(func, a, ZEROS)
+    np.testing.assert_array_equal(report.outputs["B"], want)
+    assert not report.hazards
+    text = tlx.lower(func).script()
+    assert len(re.findall(r'"async", "ca"', text[text.index("for k in") :])) == 1
+
+
+@pytest.mark.parametrize("stages", [(2, 2), (2, 4), (3, 1)])
+def test_two_kernels_in_one_function(stages: tuple[int, int]) -> None:
+    """Each has shared memory, groups and versions of its own."""
+
+    def kernel(name: str, source: str, to: str, depth: int) -> str:
+        use = block("sum", f"{to}[t], S[31 - t]", f"{to}[t]", f"{to}[t] = {to}[t] + S[31 - t]")
+        body = [
+            f"S = T.sblock_alloc_buffer(({LANES},), scope='shared')",
+            loop("for k in range(5)", copy("S", f"{source}[k, t]", depth), use),
+        ]
+        inside = loop(f"with T.sblock('{name}')", *body)
+        lanes = loop(f"for t in T.thread_binding({LANES}, thread='threadIdx.x')", inside)
+        return loop("for x in T.thread_binding(1, thread='blockIdx.x')", lanes)
+
+    head = ", ".join(
+        [f"A: T.Buffer((5, {LANES}), {F32})", f"C: T.Buffer((5, {LANES}), {F32})",
+         f"B: T.Buffer(({LANES},), {F32})", f"D: T.Buffer(({LANES},), {F32})"]
+    )  # fmt: skip
+    both = "\n".join([kernel("one", "A", "B", stages[0]), kernel("two", "C", "D", stages[1])])
+    source = f"@T.prim_func(s_tir=True)\ndef main({head}):\n{indent(both, '    ')}\n"
+    func = tvm.script.from_source(source)
+    a, c = rows(5), rows(5, seed=1)
+    report = simulate(func, a, c, ZEROS, ZEROS.copy())
+    np.testing.assert_array_equal(report.outputs["B"], a.sum(0)[::-1])
+    np.testing.assert_array_equal(report.outputs["D"], c.sum(0)[::-1])
+    assert not report.hazards
+    assert len(tlx.device_program(func).kernels) == 2
+
+
+@pytest.mark.parametrize("stages", [2, 3, 5])
+def test_an_epilogue_may_take_the_memory_of_the_versions(stages: int) -> None:
+    """Results go out through dynamic shared memory, which TVM puts where the versions were."""
+    stage = block("out", "P[t]", "E[t]", "E[t] = P[t]")
+    leave = block("leave", "E[31 - t]", "B[t]", "B[t] = E[31 - t]")
+    add = block("add", "P[t], S[31 - t]", "P[t]", "P[t] = P[t] + S[31 - t]")
+    func = program(
+        f"A: T.Buffer((6, {LANES}), {F32}), P: T.Buffer(({LANES},), {F32}), "
+        f"B: T.Buffer(({LANES},), {F32})",
+        [loop("for k in range(6)", copy("S", "A[k, t]", stages), add), stage, leave],
+        ("S", "E"),
+        "shared.dyn",
+    )
+    a = rows(6)
+    report = simulate(func, a, ZEROS, ZEROS.copy())
+    np.testing.assert_array_equal(report.outputs["B"], a.sum(0))
+    assert not report.hazards
+    assert report.shared_bytes == stages * LANES * 4
+
+
+#: Extents that one program must serve: none, fewer than versions, more.
+EXTENTS = (0, 1, 2, 3, 5, 8)
+
+
+@pytest.mark.parametrize(("index", "data"), [(2, 2), (3, 3), (2, 1)])
+def test_indirect_loads_of_symbolic_extent(index: int, data: int) -> None:
+    """The index runs further ahead than the copy that it feeds; neither may read beyond n."""
+    steps = [
+        copy("R", "I[k, t]", index),
+        copy("S", "A[R[31 - t], t]", data).replace(
+            "T.reads(A[R[31 - t], t])", "T.reads(A[0:9, t], R[31 - t])"
+        ),
+        SUM,
+    ]
+    func = program(
+        f"A: T.Buffer((9, {LANES}), {F32}), i: T.handle, B: T.Buffer(({LANES},), {F32}), "
+        "n: T.int32",
+        [f'R = T.sblock_alloc_buffer(({LANES},), {I32}, scope="shared")',
+         loop("for k in range(n)", *steps)],
+        before=f"I = T.match_buffer(i, (n, {LANES}), {I32})",
+    )  # fmt: skip
+    lowered, a = tlx.lower(func), rows(9)
+    for n in EXTENTS:
+        i = np.random.default_rng(n).integers(0, 9, (n, LANES)).astype("int32")
+        report = simulate(lowered, a, i, ZEROS.copy(), n)
+        want = sum((a[i[k, ::-1], np.arange(LANES)] for k in range(n)), ZEROS)
+        np.testing.assert_array_equal(report.outputs["B"], want[::-1])
+        assert not report.hazards
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(2, 3), (3, 2), (1, 4)])
+def test_nested_and_sibling_pipelines_of_symbolic_extents(outer: int, inner: int) -> None:
+    """A pipeline in each iteration of another one, then one beside them; each may run no time."""
+    use = block("use", "B[t], R[31 - t], S[31 - t]", "B[t]", "B[t] = B[t] + R[31 - t] * S[31 - t]")
+    nest = loop(
+        "for i in range(m)",
+        copy("R", "A[i, t]", outer),
+        loop("for k in range(n)", copy("S", "A[m + i * n + k, t]", inner), use),
+    )
+    beside = loop(
+        "for j in range(n)",
+        copy("Q", "A[j, t]", inner + 1),
+        block("add", "B[t], Q[31 - t]", "B[t]", "B[t] = B[t] + Q[31 - t]"),
+    )
+    func = program(
+        f"a: T.handle, B: T.Buffer(({LANES},), {F32}), m: T.int32, n: T.int32, rows: T.int32",
+        [nest, beside],
+        ("R", "S", "Q"),
+        before=f"A = T.match_buffer(a, (rows, {LANES}), {F32})",
+    )
+    lowered = tlx.lower(func)
+    for m, n in ((0, 0), (0, 3), (3, 0), (1, 1), (3, 2), (2, 5)):
+        a = rows(m + m * n + n)
+        want = sum((a[i] * a[m + i * n : m + i * n + n].sum(0) for i in range(m)), ZEROS)
+        report = simulate(lowered, a, ZEROS.copy(), m, n, len(a))
+        np.testing.assert_array_equal(report.outputs["B"], (want + a[:n].sum(0))[::-1])
+        assert not report.hazards
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_an_epilogue_of_a_symbolic_extent_may_take_the_memory_of_the_versions(stages: int) -> None:
+    """Also where the loop does not run, and no copy was waited for."""
+    stage = block("out", "P[t]", "E[t]", "E[t] = P[t]")
+    leave = block("leave", "E[31 - t]", "B[t]", "B[t] = E[31 - t]")
+    add = block("add", "P[t], S[31 - t]", "P[t]", "P[t] = P[t] + S[31 - t]")
+    func = program(
+        f"a: T.handle, P: T.Buffer(({LANES},), {F32}), B: T.Buffer(({LANES},), {F32}), n: T.int32",
+        [loop("for k in range(n)", copy("S", "A[k, t]", stages), add), stage, leave],
+        ("S", "E"),
+        "shared.dyn",
+        before=f"A = T.match_buffer(a, (n, {LANES}), {F32})",
+    )
+    lowered = tlx.lower(func)
+    for n in EXTENTS:
+        a = rows(n)
+        report = simulate(lowered, a, ZEROS.copy(), ZEROS.copy(), n)
+        np.testing.assert_array_equal(report.outputs["B"], a.sum(0))
+        assert not report.hazards
+        assert report.shared_bytes == stages * LANES * 4
+
+
+def one_copy(*body: str, head: str = "for k in range(6)") -> Any:
+    return program(
+        f"A: T.Buffer((7, {LANES}), {F32}), B: T.Buffer(({LANES},), {F32})", [loop(head, *body)]
+    )
+
+
+def test_a_store_outside_of_blocks_is_seen() -> None:
+    """It declares no region; a copy of what it writes must not run ahead of it."""
+    store = "A[k + 1, t] = S[t] + T.float32(1)"
+    with pytest.raises(tlx.ScheduleError, match="k writes in a statement outside of blocks, so"):
+        tlx.lower(one_copy(copy("S", "A[k, t]", 2), store, SUM))
+    behind = store.replace("A[k + 1, t]", "A[k, t]")
+    a, want = rows(7), rows(7)[:6].sum(0)[::-1]
+    report = simulate(one_copy(copy("S", "A[k, t]", 2), behind, SUM), a, ZEROS)
+    np.testing.assert_array_equal(report.outputs["B"], want)
+    assert not report.hazards
+
+
+def test_a_read_that_its_block_does_not_declare_is_seen() -> None:
+    fill = copy("S", "A[p[0] % 7, t]", 2).replace("T.reads(A[p[0] % 7, t])", "T.reads(A[0:7, t])")
+    step = block("step", "p[0]", "p[0]", "p[0] = p[0] + 3")
+    index = "p = T.sblock_alloc_buffer((1,), 'int32', scope='local')"
+    func = program(
+        f"A: T.Buffer((7, {LANES}), {F32}), B: T.Buffer(({LANES},), {F32})",
+        [index, "p[0] = 0", loop("for k in range(6)", fill, SUM, step)],
+    )
+    with pytest.raises(tlx.ScheduleError, match="Block S reads p, which loop k writes in block st"):
+        tlx.lower(func)
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("where", [False, True], ids=["if", "predicate"])
+def test_a_copy_that_iterations_leave_out_is_refused(stages: int, where: bool) -> None:
+    """Of one version they read what the iteration before copied; of several, something else."""
+
+    def func(depth: int) -> Any:
+        fill = copy("S", "A[k, t]", depth)
+        if where:
+            return one_copy(fill.replace("T.reads", "T.where(k % 2 == 0)\n    T.reads", 1), SUM)
+        return one_copy(loop("if k % 2 == 0", fill), SUM)
+
+    a = rows(7)
+    report = simulate(func(1), a, ZEROS)
+    np.testing.assert_array_equal(report.outputs["B"], 2 * a[:6:2].sum(0)[::-1])
+    with pytest.raises(tlx.ScheduleError, match="S copies only where k % 2 == 0, and block sum re"):
+        tlx.lower(func(stages))
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("condition", ["k % 2 == 0", "k * 32 + t < 180"])
+def test_copies_under_conditions_of_their_readers(stages: int, condition: str) -> None:
+    use = SUM.replace("31 - t", "t")
+    body = [loop(f"if {condition}", copy("S", "A[k, t]", stages)), "T.evaluate(0)"]
+    a = rows(7)
+    report = simulate(one_copy(*body, loop(f"if {condition}", use)), a, ZEROS)
+    k, t = np.arange(6)[:, None], np.arange(LANES)
+    kept = k % 2 == 0 if "%" in condition else k * 32 + t < 180
+    np.testing.assert_array_equal(report.outputs["B"], (a[:6] * kept).sum(0))
+    assert not report.hazards
+
+
+@pytest.mark.parametrize("head", ["if t < 7", "for j in range(t)"])
+def test_a_pipeline_that_only_some_threads_run_is_refused(head: str) -> None:
+    """Its barriers would never be passed."""
+    inner = loop("for k in range(6)", copy("S", "A[k, t]", 2), SUM)
+    with pytest.raises(tlx.ScheduleError, match=r"Loop k .* inside '.*', which depends on thread"):
+        tlx.lower(one_copy(inner, head=head))

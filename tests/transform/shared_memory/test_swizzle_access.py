@@ -1,0 +1,312 @@
+"""Every way to access a swizzled buffer follows it, or is refused with its name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from tvm import s_tir
+from tvm.script import tirx as T
+
+import tvm_layout_ext as tlx
+from tests.programs.swizzles import by_address, data, gemm, operand, transpose
+from tvm_layout_ext.analysis.bank_conflict import bank_conflicts
+from tvm_layout_ext.build import device_program
+from tvm_layout_ext.errors import LayoutError
+from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext.transform.shared_memory import swizzle_access
+from tvm_layout_ext.transform.shared_memory.swizzle_index import IndexWriter
+
+TARGET = {
+    "kind": "cuda",
+    "arch": "sm_90a",
+    "max_shared_memory_per_block": 232448,
+    "max_threads_per_block": 1024,
+}
+
+
+def shared_counts(report: Any) -> dict[str, tuple[int, int]]:
+    """Wavefronts and conflicts of each kind of shared access."""
+    return {
+        x.kind: (x.wavefronts, x.bank_conflicts)
+        for x in report.accesses
+        if x.scope.startswith("shared")
+    }
+
+
+def test_stores_and_loads_of_an_operand_in_one_table() -> None:
+    """128x32 halves: 16 requests of 16-byte vectors each way, 4 wavefronts at least."""
+    a = data((128, 32), "float16")
+    table = {str(m): shared_counts(simulate(operand(m), a, None)) for m in ("none", "pad", "xor")}
+    assert table == {
+        "none": {"store": (64, 0), "load": (256, 192)},
+        "pad": {"store": (128, 64), "load": (64, 0)},
+        "xor": {"store": (64, 0), "load": (64, 0)},
+    }
+
+
+@pytest.mark.parametrize("row_bytes", [32, 64, 128, 256, 512, 1024])
+@pytest.mark.parametrize("scope", ["shared", "shared.dyn"])
+def test_every_row_length_is_free_of_conflicts(row_bytes: int, scope: str) -> None:
+    a = data((32, row_bytes // 2), "float16")
+    report = simulate(operand("auto", rows=32, columns=row_bytes // 2, scope=scope), a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a)
+    assert report.bank_conflicts == 0
+    assert {x.vector_bytes for x in report.accesses if x.scope == scope} == {16}
+
+
+@pytest.mark.parametrize("mode", ["auto", "xor", "pad", 32])
+@pytest.mark.parametrize(
+    ("dtype", "vector"),
+    [("int8", 1), ("int8", 16), ("float16", 2), ("float16", 8), ("float32", 4), ("float64", 2)],
+)
+def test_every_type_keeps_its_result(dtype: str, vector: int, mode: Any) -> None:
+    a = data((2 * 64, 64), dtype)
+    sch = transpose(mode, dtype, rows=64, columns=64, vector=vector, tiles=2)
+    report = simulate(sch, a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a.T)
+    assert not report.hazards
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("scope", ["shared", "shared.dyn"])
+@pytest.mark.parametrize("tile_k", [32, 64])
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize("num_stages", [1, 2, 3])
+@pytest.mark.parametrize("mode", ["auto", "xor", "pad", 64])
+def test_matrix_instructions_follow(
+    mode: Any, num_stages: int, transposed: bool, tile_k: int, scope: str
+) -> None:
+    if scope == "shared" and num_stages == 3 and tile_k == 64:
+        pytest.skip("more than 48 KiB")
+    a, b = (data((128, 128), "float16", seed) for seed in (0, 1))
+    sch = gemm(
+        {"A": mode, "B": mode},
+        tile_k=tile_k,
+        transposed=transposed,
+        num_stages=num_stages,
+        scope=scope,
+    )
+    report = simulate(sch, a, b, None, target=tvm.target.Target(TARGET))
+    expected = a.astype("float32") @ (b.T if transposed else b).astype("float32")
+    np.testing.assert_array_equal(report.outputs["C"], expected)
+    assert not report.hazards
+    if mode == "auto":
+        assert report.bank_conflicts == 0
+    kernels = device_program(sch.mod, target=tvm.target.Target(TARGET)).kernels.values()
+    counted = {
+        (c.buffer, c.kind, _a_request(c.kind, c)) for k in kernels for c in bank_conflicts(k)
+    }
+    assert counted == {
+        (x.buffer, x.kind, _a_request(x.kind, x)) for x in report.accesses if x.scope == scope
+    }
+
+
+def _a_request(kind: str, counts: Any) -> float | None:
+    """Wavefronts a request; those of asynchronous copies depend on global addresses, too."""
+    return None if kind == "cp.async" else counts.wavefronts / counts.requests
+
+
+def test_one_operand_swizzled_and_one_padded() -> None:
+    a, b = (data((128, 128), "float16", seed) for seed in (0, 1))
+    sch = gemm({"A": "xor", "B": "pad(64, 8)"}, tile_k=64)
+    report = simulate(sch, a, b, None, target=tvm.target.Target(TARGET))
+    np.testing.assert_array_equal(report.outputs["C"], a.astype("float32") @ b.T.astype("float32"))
+    assert report.bank_conflicts == 0
+
+
+def _registers() -> Any:
+    return T.sblock_alloc_buffer((4,), "uint32", scope="local")
+
+
+def _ldmatrix(tile: Any, lane: Any) -> None:
+    name = "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
+    r = _registers()
+    T.evaluate(T.ptx[name](r[0], r[1], r[2], r[3], T.address_of(tile[lane, 8])))
+
+
+def _stmatrix(tile: Any, lane: Any) -> None:
+    name = "stmatrix.sync.aligned.m8n8.x4.shared.b16"
+    r = _registers()
+    T.evaluate(T.ptx[name](T.address_of(tile[lane, 8]), r[0], r[1], r[2], r[3]))
+
+
+def _legacy(tile: Any, lane: Any) -> None:
+    r = T.sblock_alloc_buffer((8,), "float16", scope="local")
+    T.evaluate(
+        T.ptx_legacy.ldmatrix(
+            False, 4, ".b16", r.data, 0, T.address_of(tile[0, 8]), lane * 64, dtype="float16"
+        )
+    )
+
+
+def _through_access_pointer(tile: Any, lane: Any) -> None:
+    name = "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
+    r = _registers()
+    pointer = tile.access_ptr("r", offset=lane * 64 + 8)
+    T.evaluate(T.ptx[name](r[0], r[1], r[2], r[3], pointer))
+
+
+def swizzled_addresses(mod: Any) -> str:
+    """The part of the lowered program after the last store, on one line."""
+    return " ".join(tlx.lower(mod).script().split())
+
+
+@pytest.mark.parametrize("use", [_ldmatrix, _stmatrix, _legacy, _through_access_pointer])
+def test_addresses_of_elements_follow(use: Callable[[Any, Any], None]) -> None:
+    """Row l, column 8 of 64 halves goes to l * 64 + ((1 ^ l % 8) * 8)."""
+    sch = by_address(use, "xor(8, 1, 8)")
+    found = re.findall(r"matrix\(.*?\)\)?", swizzled_addresses(sch))
+    lanes = np.arange(32)
+    expected = lanes * 64 + ((1 ^ lanes % 8) * 8)
+    assert any(_evaluates_to(tlx.lower(sch), expected) for _ in found), found
+
+
+def _evaluates_to(mod: Any, expected: np.ndarray) -> bool:
+    from tvm_layout_ext.analysis.bank_requests import read_requests
+    from tvm_layout_ext.analysis.shared_access import read_shared_accesses
+
+    for func in mod.functions.values():
+        for access in read_shared_accesses(func):
+            if access.kind in ("ldmatrix", "stmatrix"):
+                requests = read_requests(access)
+                assert requests is not None
+                return bool((requests.indices[-1][0, :, 0] == expected).all())
+    return False
+
+
+def _unknown_call(tile: Any, lane: Any) -> None:
+    T.evaluate(T.call_extern("int32", "use", T.address_of(tile[lane, 0])))
+
+
+def _odd_address(tile: Any, lane: Any) -> None:
+    name = "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
+    r = _registers()
+    T.evaluate(T.ptx[name](r[0], r[1], r[2], r[3], T.address_of(tile[lane, 4])))
+
+
+def _view(tile: Any, lane: Any) -> None:
+    other = T.decl_buffer((2048,), "float16", data=tile.data, scope="shared")
+    T.evaluate(T.call_extern("int32", "use", other[lane]))
+
+
+def _access_pointer(tile: Any, lane: Any) -> None:
+    T.evaluate(T.call_extern("int32", "use", tile.access_ptr("r"), lane))
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (_unknown_call, "accessed through T.address_of"),
+        (_odd_address, "its column is not known to be a multiple of 8"),
+        (_view, "accessed through"),
+        (_access_pointer, "accessed through T.tvm_access_ptr"),
+    ],
+)
+def test_an_access_that_is_not_understood_is_refused(
+    use: Callable[[Any, Any], None], message: str
+) -> None:
+    with pytest.raises(LayoutError, match=message) as error:
+        tlx.lower(by_address(use, "xor"))
+    assert "Buffer S" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("xor(1, 1, 8)", "16-byte vectors of store of S"),
+        ("xor(4, 1, 8)", "16-byte vectors of store of S"),
+        ("pad(32, 1)", "16-byte vectors of store of S"),
+        ("xor(8, 1, 32)", "Rows of 32 elements hold 4 vectors of 8"),
+        (128, "128-byte swizzle needs 8 rows or more of 128 bytes"),
+    ],
+)
+def test_what_does_not_suit_the_tile_is_refused(mode: Any, message: str) -> None:
+    with pytest.raises(LayoutError, match=re.escape(message)):
+        tlx.lower(operand(mode))
+
+
+def test_padding_and_swizzle_together_are_refused() -> None:
+    sch = operand("xor")
+    sch.storage_align("S", 0, 0, 32, 8)
+    with pytest.raises(LayoutError, match="either padded or swizzled"):
+        tlx.lower(sch)
+
+
+def test_rows_of_other_lengths_are_refused_and_padded() -> None:
+    with pytest.raises(LayoutError, match="power"):
+        tlx.lower(operand("xor", rows=32, columns=48))
+    a = data((32, 48), "float16")
+    report = simulate(operand("auto", rows=32, columns=48), a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a)
+
+
+@st.composite
+def programs(draw: Any) -> tuple[s_tir.Schedule, str]:
+    sizes = {"int8": 1, "float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+    dtype = draw(st.sampled_from(list(sizes)))
+    size = sizes[dtype]
+    columns = draw(st.sampled_from([32, 64, 128, 512])) // min(size, 4)
+    rows = draw(st.sampled_from([8, 32, 64] if columns < 128 else [8]))
+    vector = draw(st.sampled_from([v for v in (1, 2, 4, 8, 16) if v * size <= 16 and v <= columns]))
+    assume(rows * columns // vector >= 32)
+    modes = ["auto", "pad", "xor", 32, (vector, 1, 2), (vector, 2, 4)]
+    mode = draw(st.sampled_from(modes))
+    sch = transpose(
+        mode,
+        dtype,
+        rows=rows,
+        columns=columns,
+        vector=vector,
+        tiles=3,
+        num_stages=draw(st.integers(1, 2)),
+        scope=draw(st.sampled_from(["shared", "shared.dyn"])),
+    )
+    return sch, dtype
+
+
+def refusal_of(sch: s_tir.Schedule) -> str:
+    try:
+        tlx.lower(sch)
+    except LayoutError as error:
+        return str(error)
+    return ""
+
+
+@given(programs())
+def test_random_programs_keep_their_results(program: tuple[s_tir.Schedule, str]) -> None:
+    sch, dtype = program
+    refused = refusal_of(sch)
+    if refused:
+        # A swizzle that tears vectors, or rows too short or too few for it.
+        assert re.search("would fall|too few|needs 8 rows", refused)
+        return
+    a = data(tuple(map(int, sch.mod["main"].params[0].shape)), dtype)
+    report = simulate(sch, a, None)
+    np.testing.assert_array_equal(report.outputs["B"], a.T)
+    assert not report.hazards
+
+
+@pytest.mark.parametrize("side", ["_load", "_store"])
+def test_an_access_left_out_is_refused(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swizzle_access.Rewriter, side, lambda _self, node: node)
+    with pytest.raises(LayoutError, match="used in a way that the swizzle cannot follow"):
+        tlx.lower(operand("xor"))
+
+
+def test_the_simulator_sees_a_wrong_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = IndexWriter._xor
+
+    def plain_loads(self: Any, placement: Any, indices: Any) -> Any:
+        monkeypatch.setattr(IndexWriter, "_xor", right)
+        return indices[0] * 32 + indices[1]
+
+    monkeypatch.setattr(IndexWriter, "_xor", plain_loads)
+    a = data((128, 32), "float16")
+    assert not np.array_equal(simulate(operand("xor"), a, None).outputs["B"], a)

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir, te, tirx
+from tvm.script import tirx as T
+
+import tvm_layout_ext as tlx
+from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext.simulate.compile.values import split_type
+from tvm_layout_ext.transform import PackBytes
+
+TARGET = {"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024}
+
+
+def packed(func: Any) -> Any:
+    return PackBytes()(tvm.IRModule({"main": func}))["main"]
+
+
+def test_equal_bytes_become_equal_words() -> None:
+    @T.prim_func(s_tir=True)
+    def before(B: T.Buffer((64,), "int8"), C: T.Buffer((32,), "uint16")) -> None:
+        T.func_attr({"layout_ext.annotated": 1})
+        B[T.Ramp(0, 1, 16)] = T.Broadcast(T.int8(-3), 16)
+        B[T.Ramp(16, 1, 8)] = T.Broadcast(B[0], 8)
+        C[T.Ramp(0, 1, 8)] = T.Broadcast(T.uint16(5), 8)
+
+    @T.prim_func(s_tir=True)
+    def after(B: T.Buffer((64,), "int8"), C: T.Buffer((32,), "uint16")) -> None:
+        T.func_attr({"layout_ext.annotated": 1})
+        B[T.Ramp(0, 1, 16)] = T.reinterpret("int8x16", T.Broadcast(T.uint32(0xFDFDFDFD), 4))
+        B[T.Ramp(16, 1, 8)] = T.reinterpret(
+            "int8x8",
+            T.Broadcast(T.Cast("uint32", T.Cast("uint8", B[0])) * T.uint32(0x01010101), 2),
+        )
+        C[T.Ramp(0, 1, 8)] = T.reinterpret("uint16x8", T.Broadcast(T.uint32(0x00050005), 4))
+
+    tvm.ir.assert_structural_equal(packed(before), after.with_attr("global_symbol", "before"))
+
+
+def test_what_tvm_writes_itself_stays() -> None:
+    @T.prim_func(s_tir=True)
+    def short(B: T.Buffer((64,), "int8"), C: T.Buffer((64,), "float16")) -> None:
+        T.func_attr({"layout_ext.annotated": 1})
+        B[T.Ramp(0, 1, 4)] = T.Broadcast(T.int8(3), 4)
+        C[T.Ramp(0, 1, 8)] = T.Broadcast(T.float16(1), 8)
+
+    tvm.ir.assert_structural_equal(packed(short), short)
+
+
+def test_other_functions_pass_through() -> None:
+    @T.prim_func(s_tir=True)
+    def foreign(B: T.Buffer((64,), "int8")) -> None:
+        B[T.Ramp(0, 1, 16)] = T.Broadcast(T.int8(3), 16)
+
+    tvm.ir.assert_structural_equal(packed(foreign), foreign)
+
+
+def _values(dtype: str) -> Any:
+    found = np.random.default_rng(0).integers(-100, 100, (4, 512))
+    return found.astype(split_type(dtype)[0])
+
+
+def _mapped(dtype: str, body: Any, columns: int = 512) -> Any:
+    a = te.placeholder((4, 512), dtype, "A")
+    b = te.compute((4, columns), lambda i, j: body(a, i, j), "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch.auto_coalesce("B")
+    return sch
+
+
+def _of(dtype: str, value: int) -> Any:
+    return tirx.const(value, dtype)
+
+
+_WHOLE = ("int8", "uint8", "int16", "uint16")
+_CASES = [
+    *((dtype, "add") for dtype in _WHOLE),
+    *((dtype, "first") for dtype in _WHOLE),
+    *((dtype, "pad") for dtype in (*_WHOLE, "float8_e4m3fn", "float8_e5m2")),
+]
+
+
+def _case(dtype: str, what: str) -> tuple[Any, Any, Any]:
+    """A schedule, what it reads, and what it should give."""
+    a = _values(dtype)
+    if what == "add":
+        return _mapped(dtype, lambda t, i, j: t[i, j] + _of(dtype, 7)), a, a + np.array(7, a.dtype)
+    if what == "first":
+        return _mapped(dtype, lambda t, i, j: t[i, j] + t[i, 0]), a, a + a[:, :1]
+
+    def inside(t: Any, i: Any, j: Any) -> Any:
+        return tirx.if_then_else(j < 512, t[i, j], _of(dtype, 0))
+
+    return _mapped(dtype, inside, 528), a, np.pad(a, ((0, 0), (0, 16)))
+
+
+@pytest.mark.parametrize(("dtype", "what"), _CASES)
+def test_results_are_numpys_in_vectors_of_16_bytes(dtype: str, what: str) -> None:
+    sch, a, wanted = _case(dtype, what)
+    report = simulate(sch, a, None)
+    np.testing.assert_array_equal(report.outputs["B"].view("uint8"), wanted.view("uint8"))
+    assert max(access.vector_bytes for access in report.accesses) == 16
+
+
+@pytest.mark.parametrize(("dtype", "what"), _CASES)
+def test_no_vector_of_words_is_made_of_elements(dtype: str, what: str) -> None:
+    sch, _, _ = _case(dtype, what)
+    source = str(tlx.build(sch.mod, target=TARGET).mod.imports[0].inspect_source())
+    for count, arguments in re.findall(r"make_u?int([24])\(([^;]*)\);", source):
+        assert arguments.count(",") == int(count) - 1
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+def test_the_compiler_takes_them(tmp_path: Path) -> None:
+    for number, (dtype, what) in enumerate([("int8", "add"), ("int16", "first"), ("uint8", "pad")]):
+        sch, _, _ = _case(dtype, what)
+        path = tmp_path / f"kernel{number}.cu"
+        path.write_text(tlx.build(sch.mod, target=TARGET).mod.imports[0].inspect_source())
+        command = ["nvcc", "-w", "-arch=sm_90", "-ptx", "-o", str(path.with_suffix(".ptx")), path]
+        subprocess.run(command, check=True)

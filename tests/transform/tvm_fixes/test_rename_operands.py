@@ -1,0 +1,52 @@
+"""Names of ``mma``'s operands that TVM's text of the instruction would take for its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import tvm
+from tvm import s_tir
+
+from tests.programs.products import config
+from tvm_layout_ext import cuda_target, te
+from tvm_layout_ext.schedules import gemm
+
+
+def source(first: str, second: str, result: str) -> str:
+    A = te.placeholder((64, 64), "float16", name=first)
+    B = te.placeholder((64, 64), "float16", name=second)
+    k = te.reduce_axis((0, 64), "k")
+    C = te.compute(
+        (64, 64),
+        lambda i, j: te.sum(A[i, k].astype("float32") * B[j, k].astype("float32"), axis=k),
+        name=result,
+    )
+    sch = s_tir.Schedule(te.create_prim_func([A, B, C]))
+    gemm.multiply(sch, result, config((64, 64, 32)))
+    built = tvm.compile(sch.mod, target=cuda_target("sm_90a"))
+    return str(built.mod.imports[0].inspect_source())
+
+
+NAMES = [("B", "A", "sums"), ("aBc", "W", "sums"), ("x", "D_in", "sums"), ("C", "B", "D")]
+
+
+@pytest.mark.parametrize("names", NAMES)
+def test_operands_are_read_by_one_name_each(names: tuple[str, str, str]) -> None:
+    operands = re.findall(r'"r"\(\(\(unsigned \*\)\(([^)]*)\)', source(*names))
+    assert operands
+    assert all(re.fullmatch(r"\w+_warp_ptr \+ \d+", one) for one in operands)
+
+
+def test_names_that_survive_stay_as_they_are() -> None:
+    assert "A_reindex_shared_dyn_warp_ptr + 0" in source("A", "B", "sums")
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("names", NAMES)
+def test_products_compile_by_any_name(names: tuple[str, str, str], tmp_path: Path) -> None:
+    (tmp_path / "kernel.cu").write_text(source(*names))
+    command = ["nvcc", "-arch=sm_90a", "-cubin", "-o", "kernel.cubin", "kernel.cu"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)

@@ -1,0 +1,226 @@
+"""The pass that shifts vectors into place: what it makes and refuses, what nvcc makes of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tvm
+import tvm_ffi
+from tvm import s_tir, te, tirx
+
+from tests.programs.moves import Move, padded, sliced
+from tvm_layout_ext import decisions
+from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.ir.rebuild import loop_with
+from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext.transform import MarkAnnotated, ShiftVectors
+from tvm_layout_ext.transform.vectors.shift_vectors import SHIFTED
+
+SLICE = sliced((66, 1002), (1, 1), (64, 1000), "float16")
+PAD = padded((64, 1000), (1, 1), (1, 1), "int8")
+
+
+def scheduled(move: Move) -> s_tir.Schedule:
+    sch = s_tir.Schedule(te.create_prim_func(move.tensors()))
+    assert sch.auto_coalesce("B").path == "shifted"
+    return sch
+
+
+def passed(mod: tvm.IRModule) -> tvm.IRModule:
+    return ShiftVectors()(MarkAnnotated()(mod))
+
+
+def source(sch: s_tir.Schedule) -> str:
+    target = {"kind": "cuda", "arch": "sm_90a"}
+    return str(tvm.compile(sch.mod, target=target).mod.imports[0].inspect_source())
+
+
+def test_a_schedule_says_what_it_asks_and_nothing_more() -> None:
+    sch = scheduled(SLICE)
+    block = sch.get(sch.get_sblock("B"))
+    assert int(block.annotations[SHIFTED]) == 8
+    innermost = sch.get(sch.get_loops("B")[-1])
+    assert (innermost.kind, int(innermost.extent)) == (tirx.ForKind.VECTORIZED, 8)
+    assert len(block.iter_vars) == 2
+
+
+def test_loads_are_aligned_vectors_that_a_warp_passes_on() -> None:
+    text = passed(scheduled(SLICE).mod).script()
+    assert text.count("tvm_warp_shuffle_down") == 4
+    assert re.findall(r"A\[0, T.Ramp\((.*), 1, 8\)\]", text) == [
+        "B_place[2] // 8 * 8",
+        "(B_place[2] // 8 + 1) * 8",
+    ]
+    # 66,132 elements leave half a vector; each of the two may be that one.
+    assert text.count("A[0, 66128 + v]") == 2
+    assert SHIFTED not in text
+
+
+def test_a_row_of_whole_vectors_needs_no_second_window() -> None:
+    assert "B_other_row" not in passed(scheduled(SLICE).mod).script()
+    assert "B_other_row" in passed(scheduled(PAD).mod).script()
+
+
+def test_it_notes_what_it_did() -> None:
+    mod = scheduled(SLICE).mod
+    with decisions.collect() as notes:
+        passed(mod)
+    (note,) = notes
+    assert str(note) == "ShiftVectors chose for B: vectors of 8 by shuffles and shifts"
+
+
+def test_functions_without_the_annotation_stay_as_they_are() -> None:
+    mod = tvm.IRModule({"main": te.create_prim_func(SLICE.tensors())})
+    tvm.ir.assert_structural_equal(passed(mod), mod)
+
+
+def annotated(move: Move, vector: int, threads: int = 128) -> s_tir.Schedule:
+    """Bind a move by hand, and mark it."""
+    sch = s_tir.Schedule(te.create_prim_func(move.tensors()))
+    fused = sch.fuse(*sch.get_loops(sch.get_sblock("B")))
+    grid, thread, inner = sch.split(fused, [None, threads, vector])
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    sch.vectorize(inner)
+    sch.annotate(sch.get_sblock("B"), SHIFTED, vector)
+    return sch
+
+
+@pytest.mark.parametrize("move", [SLICE, sliced((9, 1003), (1, 1), (7, 1001), "float16")])
+def test_a_block_may_be_marked_by_hand(move: Move) -> None:
+    array = move.array()
+    report = simulate(annotated(move, 8), array, None)
+    assert (report.outputs["B"] == move.numpy(array)).all()
+
+
+def added() -> s_tir.Schedule:
+    a = te.placeholder((66, 1002), "float16", "A")
+    b = te.compute((64, 1000), lambda i, j: a[i + 1, j + 1] + a[i, j], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    fused = sch.fuse(*sch.get_loops(sch.get_sblock("B")))
+    grid, thread, inner = sch.split(fused, [None, 128, 8])
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    sch.vectorize(inner)
+    sch.annotate(sch.get_sblock("B"), SHIFTED, 8)
+    return sch
+
+
+def of_another_length() -> s_tir.Schedule:
+    sch = annotated(SLICE, 4)
+    block = sch.get_sblock("B")
+    sch.unannotate(block, SHIFTED)
+    sch.annotate(block, SHIFTED, 8)
+    return sch
+
+
+def bound(columns: int, outer: int, inner: int, *, by_column: bool = False) -> s_tir.Schedule:
+    """Rows to blocks, and a row's vectors to threads: the next lane has another vector, or row."""
+    move = sliced((70, columns + 3), (1, 1), (64, columns), "float16")
+    sch = s_tir.Schedule(te.create_prim_func(move.tensors()))
+    row, column = sch.get_loops(sch.get_sblock("B"))
+    if by_column:
+        grid, thread = sch.split(row, [outer, inner])
+        _, vector = sch.split(column, [None, 8])
+    else:
+        grid = row
+        _, thread, vector = sch.split(column, [outer, inner, 8])
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    sch.vectorize(vector)
+    sch.annotate(sch.get_sblock("B"), SHIFTED, 8)
+    return sch
+
+
+def in_a_branch() -> tvm.IRModule:
+    """Half of the threads do it: the others would miss in the shuffles."""
+    mod = annotated(SLICE, 8).mod
+
+    def branched(loop: tirx.For) -> tirx.For:
+        if loop.thread_binding is None or loop.thread_binding.thread_tag != "threadIdx.x":
+            return loop
+        return loop_with(loop, body=tirx.IfThenElse(loop.loop_var < 64, loop.body, None))
+
+    body = tvm_ffi.structural_map(mod["main"].body, [(tirx.For, branched)], order="post")
+    return tvm.IRModule({"main": mod["main"].with_body(body)})
+
+
+def without_an_end() -> tvm.IRModule:
+    """The last elements are left out, as no split of a loop does."""
+    mod = annotated(sliced((9, 1003), (1, 1), (7, 1001), "float16"), 8).mod
+
+    def shorter(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
+        if not isinstance(realize.predicate, tirx.LT):
+            return realize
+        end = realize.predicate.a < realize.predicate.b - 1
+        return s_tir.SBlockRealize(realize.iter_values, end, realize.block)
+
+    body = tvm_ffi.structural_map(mod["main"].body, [(s_tir.SBlockRealize, shorter)], order="post")
+    return tvm.IRModule({"main": mod["main"].with_body(body)})
+
+
+def intermediate() -> s_tir.Schedule:
+    a = te.placeholder((66, 1002), "float16", "A")
+    b = te.compute((64, 1000), lambda i, j: a[i + 1, j + 1], "B")
+    c = te.compute((64, 1000), lambda i, j: b[i, j] * b[i, j], "C")
+    sch = s_tir.Schedule(te.create_prim_func([a, c]))
+    fused = sch.fuse(*sch.get_loops(sch.get_sblock("B")))
+    grid, thread, vector = sch.split(fused, [None, 128, 8])
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    sch.vectorize(vector)
+    sch.annotate(sch.get_sblock("B"), SHIFTED, 8)
+    return sch
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (added, "it moves no elements"),
+        (of_another_length, "its innermost loop is not a vector of 8"),
+        (lambda: annotated(SLICE, 8, 48), "its threads are not threadIdx.x alone, in whole warps"),
+        (
+            lambda: annotated(sliced((9, 13), (1, 1), (7, 9), "float16"), 8),
+            "rows of 9 are too short",
+        ),
+        (lambda: bound(1001, 1, 128), "its vectors begin at .*, no multiple of 8"),
+        (lambda: bound(1000, 2, 32, by_column=True), "do not follow each other"),
+        (lambda: bound(1000, 1, 128), "is not the end of B"),
+        (without_an_end, "is not the end of B"),
+        (in_a_branch, "not all lanes of a warp come to it, by .* < 64"),
+        (intermediate, "B is no parameter of the function"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_by_name(make: Any, why: str) -> None:
+    made = make()
+    mod = made if isinstance(made, tvm.IRModule) else made.mod
+    with pytest.raises(ScheduleError, match=f"^Block B is marked layout_ext.shifted, but .*{why}"):
+        passed(mod)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    "move",
+    [
+        sliced((66, 1002), (1, 1), (64, 1000), "float16"),
+        padded((64, 1000), (1, 1), (1, 1), "int8"),
+        padded((64, 1000), (1, 1), (1, 1), "bfloat16"),
+        sliced((66, 1003), (1, 1), (64, 1001), "float16", "float32"),
+        padded((64, 1000), (1, 1), (1, 2), "float64"),
+    ],
+    ids=lambda move: move.name,
+)
+@pytest.mark.nvcc
+def test_registers_are_all_that_ptxas_needs(move: Move, tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text(source(scheduled(move)))
+    command = ["nvcc", "-arch=sm_90a", "-cubin", "-Xptxas", "-v", "-o", "k.cubin", "k.cu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "0 bytes stack frame, 0 bytes spill stores" in done.stderr
+    registers = re.search(r"Used (\d+) registers", done.stderr)
+    assert registers is not None
+    # 2,048 threads of a multiprocessor share 65,536.
+    assert int(registers.group(1)) <= 32

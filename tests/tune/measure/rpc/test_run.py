@@ -1,0 +1,367 @@
+"""The RPC runner against a tracker and two servers of its own, one of which is killed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import tvm
+from tvm.rpc.tracker import Tracker as TrackerProcess
+from tvm.s_tir.meta_schedule.builder import BuilderInput
+from tvm.s_tir.meta_schedule.runner import RunnerInput
+
+from tests.tune.artifacts import Shelf, doubling_task
+from tvm_layout_ext import te
+from tvm_layout_ext.errors import TargetError
+from tvm_layout_ext.gpu.hardware import architecture
+from tvm_layout_ext.tune.measure.builder import CubinBuilder
+from tvm_layout_ext.tune.measure.protocol import Measured, Timing
+from tvm_layout_ext.tune.measure.rpc import client, run, server
+from tvm_layout_ext.tune.measure.rpc.client import Gpu
+from tvm_layout_ext.tune.measure.rpc.run import RpcRunner, misfit
+from tvm_layout_ext.tune.measure.rpc.server import main as serve
+from tvm_layout_ext.tune.measure.rpc.tracker import NoServerError, Tracker
+from tvm_layout_ext.tune.search.entry import tune
+from tvm_layout_ext.tune.search.trials import Job
+
+#: Another run of these tests on this machine has another key.
+HOST, KEY = "127.0.0.1", f"loopback{os.getpid()}"
+QUICK = Timing(repeat_ms=0.5, repeats=2, most_repeats=4, spread=0.5, l2_bytes=20_000)
+
+
+class Farm:
+    """A tracker and servers on this machine."""
+
+    def __init__(self, count: int) -> None:
+        self._tracker = TrackerProcess(HOST, 9390, 9590, silent=True)
+        self.port = int(self._tracker.port)
+        self.tracker = Tracker(HOST, self.port, KEY)
+        self._servers = [self._start() for _ in range(count)]
+        self._wait(count)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        options = ["--tracker", f"{HOST}:{self.port}", "--key", KEY, "--host", HOST]
+        return subprocess.Popen(
+            [sys.executable, "-m", "tvm_layout_ext.tune.measure.rpc.server", *options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _wait(self, count: int) -> None:
+        deadline = time.monotonic() + 120
+        while len(self.tracker.servers()) != count and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert len(self.tracker.servers()) == count
+
+    def kill_one(self) -> None:
+        """End a server with all its processes, as a power cut would."""
+        server = self._servers.pop()
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+    def close(self) -> None:
+        while self._servers:
+            self.kill_one()
+        self._tracker.terminate()
+
+
+@pytest.fixture(scope="module")
+def farm() -> Iterator[Farm]:
+    made = Farm(2)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    return Shelf(tmp_path_factory.mktemp("artifacts"))
+
+
+@pytest.fixture(scope="module")
+def runner(farm: Farm) -> Iterator[RpcRunner]:
+    made = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=8, timing=QUICK)
+    yield made
+    made.close()
+
+
+def results(runner: RpcRunner, inputs: list[RunnerInput]) -> list[Measured]:
+    told = [future.result().error_msg for future in runner.run(inputs)]
+    measured = [Measured.read(str(one.artifact_path)) for one in inputs]
+    assert told == [one.error for one in measured]
+    return measured
+
+
+def llvm_inputs(folder: Path, count: int) -> list[RunnerInput]:
+    """Candidates that TVM builds for the CPU."""
+    builder = CubinBuilder("sm_90a", workers=1, folder=folder)
+    function = te.create_prim_func(doubling_task().operator.compute((1024,), "float32"))
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    built = builder.build([BuilderInput(module, tvm.target.Target("llvm"))] * count)
+    builder.close()
+    assert [result.error_msg for result in built] == [None] * count
+    return [RunnerInput(result.artifact_path, "llvm", []) for result in built]
+
+
+@pytest.mark.parametrize(
+    ("arch", "capability", "runs"),
+    [
+        ("sm_90a", "9.0", True),
+        ("sm_90a", "10.0", False),
+        ("sm_90a", "8.9", False),
+        ("sm_80", "8.6", True),
+        ("sm_86", "8.0", False),
+        ("sm_80", "9.0", False),
+        ("sm_90", "9.0", True),
+    ],
+)
+def test_machine_code_runs_on_its_major_and_at_least_its_minor_capability(
+    arch: str, capability: str, runs: bool
+) -> None:
+    assert (misfit(architecture(arch), Gpu("a:1", "GPU", capability)) is None) is runs
+
+
+def test_first_server_says_which_gpu_others_must_have() -> None:
+    gpu = Gpu("b:1", "NVIDIA A10", "8.6")
+    assert misfit(architecture("sm_80"), gpu, "NVIDIA A100") == (
+        "has the GPU NVIDIA A10, whose times cannot be compared with those of the NVIDIA A100 of "
+        "the first server"
+    )
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, old: list[str]) -> None:
+    """Let servers have GPUs: some an older one; candidates run on their CPUs."""
+    require_fit = run._Fleet.require_fit
+
+    def with_gpu(fleet: run._Fleet, gpu: Gpu) -> None:
+        facts = ("NVIDIA A100", "8.0") if gpu.server in old else ("NVIDIA H200", "9.0")
+        require_fit(fleet, Gpu(gpu.server, *facts))
+
+    def ready(seat: run._Client, job: Job | None) -> None:
+        seat.gpu = Gpu(*seat.worker.call(client.ready, seat.fleet.tracker, job))
+        seat.fleet.require_fit(seat.gpu)
+
+    monkeypatch.setattr(run._Fleet, "require_fit", with_gpu)
+    monkeypatch.setattr(run._Client, "ready", ready)
+
+
+def test_server_with_another_gpu_gets_no_trial_and_is_warned_of_once(
+    farm: Farm,
+    shelf: Shelf,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    unfit, left = farm.tracker.servers()
+    pretend(monkeypatch, [unfit])
+    runner = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=10, timing=QUICK)
+    warning = (
+        f"RPC server {unfit} is not used: it has the GPU NVIDIA A100 of compute capability 8.0, "
+        "and machine code for sm_90a runs on 9.0."
+    )
+    try:
+        for _ in range(2):
+            measured = results(runner, shelf.inputs(*["sleepy"] * 4))
+            assert {one.server for one in measured if one.verified} == {left}
+            assert all(one.verified for one in measured)
+    finally:
+        runner.close()
+    said = [record.message for record in caplog.records if "is not used" in record.message]
+    assert said == [warning]
+
+
+def test_trials_fail_in_a_sentence_where_no_server_fits(
+    farm: Farm, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = farm.tracker.servers()
+    pretend(monkeypatch, both)
+    runner = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=10, timing=QUICK)
+    measured = results(runner, shelf.inputs("right", "right", "right"))
+    runner.close()
+    for one in measured:
+        assert re.match(
+            r"UnfitServerError: RPC server \S+ cannot run kernels for sm_90a: it has the GPU "
+            r"NVIDIA A100 of compute capability 8\.0, ",
+            one.error or "",
+        )
+
+
+def test_two_servers_share_a_run_and_one_may_die(
+    farm: Farm, runner: RpcRunner, shelf: Shelf, tmp_path: Path
+) -> None:
+    both = set(farm.tracker.servers())
+    # The servers shall be at work when one is killed, and clients take seconds to start.
+    first: list[Measured] = []
+    while {one.server for one in first} != both:
+        first = results(runner, shelf.inputs("sleepy", "sleepy"))
+    assert all(one.verified and one.l2 == "rotated" for one in first)
+    inputs = [*shelf.inputs("sleepy", "sleepy"), *llvm_inputs(tmp_path, 4), *shelf.inputs("wrong")]
+    futures = runner.run(inputs)
+    time.sleep(0.8)
+    farm.kill_one()
+    told = [future.result().error_msg for future in futures]
+    measured = [Measured.read(str(one.artifact_path)) for one in inputs]
+    assert told[:-1] == [None] * 6
+    assert all(one.verified and one.times and one.device == "cpu" for one in measured[:-1])
+    assert str(told[-1]).startswith("WrongResultError: 1,024 of 1,024 elements differ")
+    (left,) = farm.tracker.servers()
+    assert {one.server for one in measured[2:]} == {left}
+
+
+def test_candidate_that_crashes_the_session_is_tried_twice_and_the_server_lives(
+    farm: Farm, runner: RpcRunner, shelf: Shelf
+) -> None:
+    (server,) = farm.tracker.servers()
+    abort, right = results(runner, shelf.inputs("abort", "right"))
+    assert abort.error == (
+        f"ServerLostError: The connection to {server} was lost while this candidate ran; if that "
+        "happens again, it crashes the server's process."
+    )
+    assert right.verified
+    assert farm.tracker.servers() == [server]
+
+
+def test_waiting_for_a_server_is_not_counted_and_hanging_is(
+    farm: Farm, runner: RpcRunner, shelf: Shelf
+) -> None:
+    hang, right, sticky = results(runner, shelf.inputs("hang", "right", "error"))
+    assert hang.error == "TrialTimeoutError: It was ended after 8 seconds."
+    # The server was busy with the session of the first for longer than a trial may take.
+    assert right.verified
+    assert sticky.error == "DeviceError: CUDA: an illegal memory access was encountered"
+
+
+def test_session_serves_many_trials_and_ends_with_one_that_fails(
+    farm: Farm, runner: RpcRunner, shelf: Shelf
+) -> None:
+    while len(farm.tracker.servers()) > 1:
+        farm.kill_one()
+        farm._wait(1)
+    # The third writes into the input and is itself right: the fourth is tried in a fresh session.
+    names = ["right", "right", "stray", "right", "one wrong", "right", "right"]
+    measured = results(runner, shelf.inputs(*names))
+    assert [one.verified for one in measured] == [name != "one wrong" for name in names]
+    opened = [one.phases.get("session", 0.0) > 0 for one in measured if one.verified]
+    # One session for the first trials, one for the fourth; which seat goes on then is open.
+    assert opened[1:4] == [False, False, True]
+    worked = [one.phases for one in measured if one.verified]
+    assert all(set(one) == {"wait", "session", "upload", "run"} for one in worked)
+    assert all(one["wait"] >= 0 and one["run"] > 0 for one in worked)
+
+
+def test_problem_is_sent_once_a_server(
+    farm: Farm, runner: RpcRunner, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    call = client._There.call
+
+    def noting(name: str, *args: object) -> object:
+        sent.append(name)
+        return call(name, *args)
+
+    monkeypatch.setattr(client._There, "call", noting)
+    for seat in runner._seats:
+        seat.renew()
+    job = runner._inputs.job(shelf.artifact("right"), "cpu", QUICK)
+    client.ready(runner.fleet.tracker, job)
+    assert client.run(job, 10)[0]["verified"]
+    client._There.close()
+    assert sent == ["device_name", "capability", "holds", "prepare", "library", "measure"]
+
+
+def test_winner_is_verified_and_finalists_take_turns_on_one_server(
+    farm: Farm, runner: RpcRunner, shelf: Shelf
+) -> None:
+    wrong = runner.verify(shelf.artifact("one wrong"), "cpu")
+    assert (wrong.error or "").startswith("WrongResultError")
+    artifacts = [shelf.artifact("right"), shelf.artifact("slow")]
+    measured = runner.in_turn(artifacts * 2, "cpu")
+    assert [one.verified for one in measured] == [True] * 4
+    assert len({one.server for one in measured}) == 1
+
+
+@pytest.mark.skipif(tvm.cuda(0).exist, reason="needs a machine without a CUDA GPU")
+def test_server_without_a_gpu_is_refused_at_the_start(farm: Farm, runner: RpcRunner) -> None:
+    for seat in runner._seats:
+        seat.renew()
+    with pytest.raises(TargetError) as error:
+        tune("transpose", shape=(8, 8), trials=2, runner=f"rpc:{HOST}:{farm.port}:{KEY}")
+    (server,) = farm.tracker.servers()
+    assert str(error.value) == (
+        f"RPC server {server} cannot run kernels for sm_90a: it has no CUDA GPU. Start one on a "
+        "machine with such a GPU and its driver."
+    )
+
+
+def test_tracker_without_servers_says_how_to_start_one(
+    farm: Farm,
+) -> None:
+    with pytest.raises(NoServerError) as error:
+        RpcRunner(doubling_task(), HOST, farm.port, "h200")
+    assert str(error.value) == (
+        f"The RPC tracker at {HOST}:{farm.port} has no server with the key h200; start one by: "
+        f"python -m tvm_layout_ext.tune.measure.rpc.server --tracker {HOST}:{farm.port} --key h200"
+    )
+    with pytest.raises(NoServerError, match="has no server with the key h200"):
+        Tracker(HOST, farm.port, "h200", patience=0.5).next_free()
+
+
+def test_tracker_that_is_not_there_says_how_to_start_it() -> None:
+    with socket.socket() as free:
+        free.bind((HOST, 0))
+        port = free.getsockname()[1]
+    with pytest.raises(NoServerError) as error:
+        RpcRunner(doubling_task(), HOST, port, "h200")
+    assert str(error.value) == (
+        f"There is no RPC tracker at {HOST}:{port} (connection refused); start one by: "
+        f"python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {port} --port-end {port + 1}"
+    )
+
+
+@pytest.mark.parametrize("port", [0, 65536])
+def test_port_that_cannot_be_is_refused(port: int) -> None:
+    with pytest.raises(TargetError, match=f"Port {port} of the RPC tracker is not one of 1 to 655"):
+        Tracker("127.0.0.1", port, "key")
+
+
+def test_servers_that_are_all_gone_fail_the_trials_in_a_sentence(
+    farm: Farm, runner: RpcRunner, shelf: Shelf
+) -> None:
+    farm.kill_one()
+    farm._wait(0)
+    runner.fleet.tracker = dataclasses.replace(runner.fleet.tracker, patience=0.5)
+    left, other = results(runner, shelf.inputs("right", "right"))
+    assert left.error == other.error
+    assert (left.error or "").startswith(
+        f"NoServerError: The RPC tracker at {HOST}:{farm.port} has no server with the key {KEY}; "
+    )
+
+
+@pytest.mark.parametrize(("options", "warns"), [([], False), (["--host", "10.0.0.5"], True)])
+def test_server_listens_on_this_machine_alone_unless_told(
+    options: list[str],
+    warns: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(server, "serve_rpc", lambda _, host, **__: heard.append(host))
+    monkeypatch.setattr(server, "_Sessions", lambda _: SimpleNamespace(serve=None))
+    serve(["--tracker", "a:9190", "--key", "h200", *options])
+    assert heard == ["10.0.0.5" if warns else "127.0.0.1"]
+    assert ("whoever reaches it can run code" in caplog.text) is warns
+
+
+@pytest.mark.parametrize("address", ["nowhere", "host:", ":9190", "host:port"])
+def test_server_wants_the_address_of_a_tracker(address: str) -> None:
+    with pytest.raises(TargetError, match="A tracker's address is HOST:PORT, not "):
+        serve(["--tracker", address, "--key", "h200"])

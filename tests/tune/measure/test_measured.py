@@ -1,0 +1,125 @@
+"""The measuring backend without a device: finalists are simulated beside their measurement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tvm
+
+from tests.schedules.test_generic import gather
+from tests.tune.records.test_apply import unscheduled
+from tvm_layout_ext.tune import tune_module
+from tvm_layout_ext.tune.measure import measured
+from tvm_layout_ext.tune.measure.builder import INFO
+from tvm_layout_ext.tune.measure.measured import MeasuringBackend
+from tvm_layout_ext.tune.measure.protocol import Measured
+from tvm_layout_ext.tune.search import entry
+from tvm_layout_ext.tune.search.backend import config_key
+from tvm_layout_ext.tune.search.entry import make_task
+from tvm_layout_ext.tune.search.simulated import count
+from tvm_layout_ext.tune.search.task import Task
+
+
+class Stopwatch:
+    """A runner whose candidates take as many seconds as their folder's name says."""
+
+    best_so_far = None
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+
+    def take(self, task: Task) -> None:
+        self.tasks.append(task)
+
+    def in_turn(self, artifacts: Sequence[str]) -> list[Measured]:
+        return [Measured([float(Path(one).name)]) for one in artifacts]
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[MeasuringBackend]:
+    task = make_task("transpose", (64, 64), "float32")
+    made = MeasuringBackend(task, Stopwatch(), "cuda", "NVIDIA H200", workers=1)
+    for index, config in enumerate(task.space.legal[:2], 1):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        info = {"registers": 32, "spill_bytes": 0, "smem_bytes": 4224, "seconds": 1.0}
+        (folder / INFO).write_text(json.dumps(info))
+        Measured([9.0], verified=True).write(str(folder))
+        made._artifacts[config_key(config)] = str(folder)
+    yield made
+    made.close()
+
+
+def checked(backend: MeasuringBackend) -> None:
+    task = backend._task
+    configs = task.space.legal[:2]
+    found = backend.remeasure(configs)
+    assert [one.times for one in found if one] == [(1.0,) * 5, (2.0,) * 5]
+    assert [one.conflict_model for one in found if one] == [
+        count(task, config)[1] for config in configs
+    ]
+
+
+def test_finalists_are_simulated_in_a_build_process(
+    backend: MeasuringBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def here(*_: Any) -> None:
+        raise AssertionError("It was simulated in this process.")
+
+    monkeypatch.setattr(measured, "count", here)
+    checked(backend)
+
+
+class Refusing:
+    """A builder to whose processes nothing can be sent."""
+
+    def __init__(self, builder: Any) -> None:
+        self.close = builder.close
+
+    def apart(self, *_: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_exception(TypeError("cannot pickle"))
+        return future
+
+
+def test_finalists_that_no_process_can_take_are_simulated_here(backend: MeasuringBackend) -> None:
+    unwilling: Any = Refusing(backend.builder)
+    backend.builder = unwilling
+    checked(backend)
+
+
+def test_one_crew_serves_several_tasks_with_the_same_processes(
+    backend: MeasuringBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def make(runner: str, _task: Task) -> MeasuringBackend:
+        made.append(runner)
+        return backend
+
+    monkeypatch.setattr(entry, "make_backend", make)
+    crew, other = entry.Crew("cuda"), make_task("transpose", (32, 64), "float32")
+    assert crew.backend(backend._task) is crew.backend(other) is backend
+    assert (made, backend._task, backend.runner.tasks) == (["cuda"], other, [other])
+    assert not backend._artifacts
+
+
+def test_a_whole_module_is_tuned_by_one_crew(tmp_path: Path) -> None:
+    crews: list[Any] = []
+
+    def noting(*what: Any, **options: Any) -> entry.Result:
+        crews.append(options["runner"])
+        return entry.tune(*what, **options)
+
+    mod = tvm.IRModule({"turn": unscheduled(64)["main"], "pick": gather(7, 64, 40)})
+    tune_module(mod, trials=1, log=tmp_path, runner="simulate", search=noting)
+    assert [crew.runner for crew in crews] == ["simulate"] * 2
+    assert crews[0] is crews[1]

@@ -1,0 +1,188 @@
+"""The measuring protocol, with counted calls instead of times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+
+from tests.tune.artifacts import Shelf, doubling_task
+from tvm_layout_ext.tune.measure.builder import LIBRARY
+from tvm_layout_ext.tune.measure.problem import Problem
+from tvm_layout_ext.tune.measure.protocol import (
+    MOST_COPIES,
+    Arguments,
+    Measured,
+    Timing,
+    failed,
+    interleaved,
+    measure,
+    relative_spread,
+    timed,
+)
+from tvm_layout_ext.tune.measure.reference import Expected
+from tvm_layout_ext.tune.measure.verify import WrongResultError
+from tvm_layout_ext.tune.space.operator import Tolerance
+
+
+class Clock:
+    """Stands for a kernel's timer: gives the seconds it was told to, and notes what was asked."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.seconds, self.asked = seconds, list[tuple[int, int]]()
+        self._next = self._all()
+
+    def _all(self) -> Iterator[float]:
+        while True:
+            yield from self.seconds
+
+    def __call__(self, launches: int, repeats: int) -> list[float]:
+        self.asked.append((launches, repeats))
+        return [next(self._next) for _ in range(repeats)]
+
+
+def test_repeats_last_as_long_as_was_asked_for() -> None:
+    clock = Clock(1e-4)
+    times, stopped = timed(clock, 2, Timing(repeat_ms=5, repeats=5), best=None)
+    assert clock.asked == [(1, 1), (25, 5)]
+    assert (times, stopped) == ([1e-4] * 5, False)
+
+
+def test_unsteady_times_are_repeated_up_to_the_cap() -> None:
+    clock = Clock(1.0, 2.0)
+    times, _ = timed(clock, 1, Timing(repeats=5, most_repeats=12), best=None)
+    assert clock.asked == [(1, 1), (1, 5), (1, 5), (1, 2)]
+    assert len(times) == 12
+
+
+def test_hopeless_candidate_is_stopped_after_one_repeat() -> None:
+    clock = Clock(1e-3)
+    times, stopped = timed(clock, 1, Timing(repeat_ms=5), best=1e-3 / 3.1)
+    assert clock.asked == [(1, 1), (5, 1)]
+    assert (times, stopped) == ([1e-3], True)
+
+
+def test_candidate_within_the_factor_is_not_stopped() -> None:
+    _, stopped = timed(Clock(1e-3), 1, Timing(), best=1e-3 / 2.9)
+    assert not stopped
+
+
+def test_one_late_launch_stops_nobody() -> None:
+    clock = Clock(1.0e-3, *[1e-4] * 50)
+    times, stopped = timed(clock, 1, Timing(), best=1e-4)
+    assert not stopped
+    assert set(times) == {1e-4}
+
+
+@pytest.mark.parametrize(
+    ("times", "spread"), [([1.0], 0.0), ([1.0, 1.0, 1.0], 0.0), ([1.0, 2.0, 3.0], 0.5)]
+)
+def test_spread_is_that_of_the_quartiles(times: list[float], spread: float) -> None:
+    assert relative_spread(times) == spread
+
+
+_ILLEGAL = "CUDA: an illegal memory access"
+_REMOTE = "RPCError: Error caught from RPC call:\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "text"),
+    [
+        (RuntimeError(f"{_ILLEGAL}\nat x"), "DeviceError", _ILLEGAL),
+        (RuntimeError(f"{_REMOTE}{_ILLEGAL}"), "DeviceError", _ILLEGAL),
+        (RuntimeError("CUDA: out of memory"), "OutOfMemoryError", "CUDA: out of memory"),
+        (WrongResultError("3 of 4 differ."), "WrongResultError", "3 of 4 differ."),
+        (KeyError(), "KeyError", "no text"),
+    ],
+)
+def test_failure_is_one_line(error: Exception, name: str, text: str) -> None:
+    measured = failed(error)
+    assert measured.error == f"{name}: {text}"
+    assert measured.verified is (False if name == "WrongResultError" else None)
+    assert measured.times == []
+
+
+def test_measurement_is_read_as_it_was_written(tmp_path: Path) -> None:
+    measured = Measured([1e-6, 2e-6], "rotated", True, device="NVIDIA H200", clock_mhz=1980)
+    measured.write(str(tmp_path))
+    assert Measured.read(str(tmp_path)) == measured
+
+
+def test_each_copy_of_the_arguments_gets_its_launch(tmp_path: Path) -> None:
+    shelf, problem = Shelf(tmp_path), Problem.draw(doubling_task(), 0)
+    library = tvm.runtime.load_module(f"{shelf.artifact('right')}/{LIBRARY}")
+    timing = Timing(repeat_ms=0.01, l2_bytes=20_000)
+    arguments = Arguments(problem, tvm.cpu(), timing)
+    assert problem.bytes == 8192
+    assert len(arguments.copies) == 5
+    measured = measure(library, arguments, problem, timing, None)
+    assert measured.l2 == "rotated"
+    assert measured.verified
+    for copy in arguments.copies:
+        problem.require_close(copy[-1].numpy())
+    arguments.poison()
+    assert all(np.isnan(copy[-1].numpy()).all() for copy in arguments.copies)
+    library["rotated"](*arguments.flat)
+    for copy in arguments.copies:
+        problem.require_close(copy[-1].numpy())
+
+
+@pytest.mark.parametrize("l2_bytes", [None, 0, 8192 * MOST_COPIES])
+def test_arguments_that_stay_in_the_cache_say_so(l2_bytes: int | None) -> None:
+    arguments = Arguments(Problem.draw(doubling_task(), 0), tvm.cpu(), Timing(l2_bytes=l2_bytes))
+    assert (len(arguments.copies), arguments.l2) == (1, "warm")
+
+
+def make_problem(want: np.ndarray) -> Problem:
+    return Problem((want,), Expected(want), str(want.dtype), Tolerance())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bfloat16", "float8_e4m3fn"])
+def test_problem_survives_its_files(tmp_path: Path, dtype: str) -> None:
+    assert ml_dtypes.bfloat16 is not None
+    want = np.arange(6).reshape(2, 3).astype(dtype)
+    problem = Problem(
+        (want.T.copy(), want), Expected(want, np.array([1])), dtype, Tolerance(0.1, 0.2)
+    )
+    problem.save(tmp_path)
+    again = Problem.load(tmp_path)
+    assert [a.dtype for a in again.inputs] == [want.dtype, want.dtype]
+    assert all(map(np.array_equal, again.inputs, problem.inputs))
+    assert np.array_equal(again.want.values, want)
+    assert again.want.rows is not None
+    assert again.want.rows.tolist() == [1]
+    assert (again.output_dtype, again.tolerance) == (dtype, Tolerance(0.1, 0.2))
+
+
+def test_sampled_comparison_sees_poison_anywhere_and_wrong_values_in_bulk() -> None:
+    want = np.ones(10_000, np.float32)
+    problem = make_problem(want)
+    problem.require_close(want, compared=50)
+    with pytest.raises(WrongResultError, match="1 of 10,000 elements are not-a-number"):
+        problem.require_close(np.where(np.arange(10_000) == 7, np.nan, want), compared=50)
+    with pytest.raises(WrongResultError, match="differ from NumPy's"):
+        problem.require_close(want * 2, compared=50)
+
+
+def test_two_streams_draw_other_inputs() -> None:
+    task = doubling_task()
+    one, other = Problem.draw(task, 0), Problem.draw(task, 1)
+    assert not np.array_equal(one.inputs[0], other.inputs[0])
+    assert np.array_equal(one.inputs[0], Problem.draw(task, 0).inputs[0])
+
+
+def test_finalists_take_turns() -> None:
+    asked: list[str] = []
+
+    class Fake:
+        def in_turn(self, artifacts: list[str]) -> list[Measured]:
+            asked.extend(artifacts)
+            seconds = {"a": [1.0, 3.0, 2.0], "b": [4.0], "c": []}
+            return [Measured(seconds[one]) for one in artifacts]
+
+    assert interleaved(Fake(), ["a", "b", "c"], 2) == [[2.0, 2.0], [4.0, 4.0], []]
+    assert asked == ["a", "b", "c", "a", "b", "c"]

@@ -1,0 +1,217 @@
+"""The local runner with candidates that crash, hang, are wrong, or leak; none ends the run."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tune.artifacts import Shelf, doubling_task
+from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.tune.measure import worker as worker_module
+from tvm_layout_ext.tune.measure.protocol import Measured, Timing, interleaved
+from tvm_layout_ext.tune.measure.run_local import LocalRunner
+from tvm_layout_ext.tune.measure.worker import TrialCrashError, TrialTimeoutError, Worker
+
+QUICK = Timing(repeat_ms=0.5, repeats=3, most_repeats=6)
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    return Shelf(tmp_path_factory.mktemp("artifacts"))
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[LocalRunner]:
+    made = LocalRunner(doubling_task(), timeout=8, timing=QUICK, growth=48 << 20)
+    yield made
+    made.close()
+
+
+def run(runner: LocalRunner, shelf: Shelf, *names: str) -> list[Measured]:
+    inputs = shelf.inputs(*names)
+    results = [future.result() for future in runner.run(inputs)]
+    measured = [Measured.read(str(one.artifact_path)) for one in inputs]
+    for result, one in zip(results, measured, strict=True):
+        assert result.error_msg == one.error
+        assert [float(t) for t in result.run_secs or []] == pytest.approx(one.times)
+    return measured
+
+
+def seat_process(runner: LocalRunner) -> int | None:
+    """The worker's process, if it has one."""
+    worker = runner._seats[0].worker
+    return worker._process if worker._worker is not None else None
+
+
+def test_whatever_a_candidate_does_the_others_are_measured(
+    runner: LocalRunner, shelf: Shelf
+) -> None:
+    names = ["right", "abort", "right", "hang", "nan", "right"]
+    measured = run(runner, shelf, *names)
+    assert [one.verified for one in measured] == [True, None, True, None, False, True]
+    right = [one for name, one in zip(names, measured, strict=True) if name == "right"]
+    assert all(3 <= len(one.times) <= 6 and min(one.times) > 0 for one in right)
+    assert {(one.l2, one.device, one.early_stop) for one in right} == {("warm", "cpu", False)}
+    abort, hang, nan = (measured[names.index(name)] for name in ("abort", "hang", "nan"))
+    assert abort.error == "TrialCrashError: Its process ended: Fatal Python error: Aborted."
+    assert hang.error == "TrialTimeoutError: It was ended after 8 seconds."
+    assert (nan.error or "").startswith("WrongResultError: 1 of 1,024 elements differ")
+    assert "at [5] the kernel has nan" in (nan.error or "")
+
+
+def test_process_is_kept_after_success_and_replaced_after_failure(
+    runner: LocalRunner, shelf: Shelf
+) -> None:
+    run(runner, shelf, "right")
+    first = seat_process(runner)
+    run(runner, shelf, "right")
+    assert seat_process(runner) == first is not None
+    (sticky,) = run(runner, shelf, "error")
+    assert sticky.error == "DeviceError: CUDA: an illegal memory access was encountered"
+    assert seat_process(runner) is None
+    # Unpoisoned, the output of the trial before would pass for this one's.
+    right, unwritten = run(runner, shelf, "right", "unwritten")
+    assert right.verified
+    assert "24 of 1,024 elements differ" in (unwritten.error or "")
+
+
+def test_wrong_result_in_a_used_process_is_tried_again_in_a_fresh_one(
+    runner: LocalRunner, shelf: Shelf
+) -> None:
+    # The one before writes into the input, and is itself right.
+    stray, right = run(runner, shelf, "stray", "right")
+    assert stray.verified
+    assert right.verified
+
+
+def test_process_that_grows_is_replaced(runner: LocalRunner, shelf: Shelf) -> None:
+    run(runner, shelf, "right")
+    assert seat_process(runner) is not None
+    (leak,) = run(runner, shelf, "leak")
+    assert leak.verified
+    assert seat_process(runner) is None
+
+
+def test_finalists_take_turns_and_the_winner_meets_fresh_inputs(
+    runner: LocalRunner, shelf: Shelf
+) -> None:
+    runner.best_so_far = 1e-9
+    (stopped,) = run(runner, shelf, "slow")
+    assert stopped.early_stop
+    assert len(stopped.times) == 1
+    slow, fast = shelf.artifact("slow"), shelf.artifact("right")
+    times = interleaved(_OnCpu(runner), [slow, fast], rounds=2)
+    assert [len(one) for one in times] == [2, 2]
+    assert min(times[0]) > max(times[1])
+    runner.best_so_far = None
+    assert runner.verify(fast, "llvm").verified
+    wrong = runner.verify(shelf.artifact("one wrong"), "llvm")
+    assert (wrong.error or "").startswith("WrongResultError: 1 of 1,024")
+
+
+class _OnCpu:
+    """A runner whose finalists run on the CPU."""
+
+    def __init__(self, runner: LocalRunner) -> None:
+        self._runner = runner
+
+    def in_turn(self, artifacts: list[str]) -> list[Measured]:
+        return self._runner.in_turn(artifacts, "cpu")
+
+
+def test_ctrl_c_is_left_to_the_tuner(runner: LocalRunner, shelf: Shelf) -> None:
+    run(runner, shelf, "right")
+    (one,) = shelf.inputs("sleepy")
+    (future,) = runner.run([one])
+    time.sleep(0.1)
+    os.kill(seat_process(runner) or 0, signal.SIGINT)
+    assert future.result().error_msg is None
+
+
+def test_another_task_goes_on_in_the_same_process_with_its_own_inputs(
+    runner: LocalRunner, shelf: Shelf
+) -> None:
+    run(runner, shelf, "right")
+    first = seat_process(runner)
+    operator = dataclasses.replace(doubling_task().operator, reference=lambda a: 3 * a)
+    runner.take(dataclasses.replace(doubling_task(), operator=operator, seed=1))
+    (tripled,) = run(runner, shelf, "wrong")
+    assert tripled.verified
+    assert seat_process(runner) == first is not None
+    runner.take(doubling_task())
+
+
+def test_artifact_that_is_gone_is_a_failed_trial(runner: LocalRunner, shelf: Shelf) -> None:
+    (one,) = shelf.inputs("right")
+    path = Path(str(one.artifact_path)) / "kernel.so"
+    kept = path.read_bytes()
+    path.unlink()
+    (measured,) = run(runner, shelf, "right")
+    path.write_bytes(kept)
+    assert (measured.error or "").startswith("ValueError: cannot find file ")
+
+
+def test_process_hands_on_errors_and_is_killed_when_it_does_not_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "GRACE", 0.5)
+    worker = Worker(tmp_path / "log")
+    assert worker.call(os.getpid) != os.getpid()
+    with pytest.raises(ScheduleError, match=r"^Not so\.$"):
+        worker.call(_refuse)
+    with pytest.raises(TrialTimeoutError, match="It was ended after 1 seconds"):
+        # Called so, sleep keeps Python's lock, and TVM's own watchdog in the process never runs.
+        worker.call(_sleep_with_the_lock, 60, timeout=1)
+    worker.close()
+
+
+def test_process_that_cannot_start_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(TrialCrashError, match=r"did not start, 3 times: it said nothing\.$"):
+        Worker(tmp_path / "log").call(os.getpid)
+
+
+def _refuse() -> None:
+    raise ScheduleError("Not so.")
+
+
+def _sleep_with_the_lock(seconds: int) -> None:
+    ctypes.PyDLL(None).sleep(seconds)
+    time.sleep(seconds)
+
+
+@pytest.mark.gpu
+def test_several_candidates_on_a_gpu() -> None:
+    from tvm.s_tir.meta_schedule.builder import BuilderInput
+    from tvm.s_tir.meta_schedule.runner import RunnerInput
+
+    from tvm_layout_ext.target import cuda_target
+    from tvm_layout_ext.tune.measure.builder import CubinBuilder
+    from tvm_layout_ext.tune.search.entry import make_task
+
+    task = make_task("transpose", (2048, 1024), "float32")
+    builder = CubinBuilder(task.architecture.name, workers=4)
+    runner = LocalRunner(task)
+    target = cuda_target(task.architecture.name)
+    built = builder.build([BuilderInput(task.module(c), target) for c in task.space.legal[:4]])
+    inputs = [RunnerInput(result.artifact_path, "cuda", []) for result in built]
+    for future in runner.run(inputs):
+        assert future.result().error_msg is None
+    for one in inputs:
+        measured = Measured.read(str(one.artifact_path))
+        assert measured.verified
+        assert measured.l2 == "rotated"
+        assert 0 < min(measured.times) < 1e-3
+    times = interleaved(runner, [str(one.artifact_path) for one in inputs[:2]], 2)
+    assert [len(one) for one in times] == [2, 2]
+    assert runner.verify(str(inputs[0].artifact_path)).verified
+    runner.close()
+    builder.close()

@@ -1,0 +1,307 @@
+"""Batches of the search: what is known when one is proposed, and what TVM's scheduler would do."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+
+from tests.tune.helpers import make_model
+from tvm_layout_ext._compat import without_tensor_intrinsics
+from tvm_layout_ext.target import cuda_target
+from tvm_layout_ext.tune import tune
+from tvm_layout_ext.tune.measure.measurement import Measurement
+from tvm_layout_ext.tune.records.log import Log
+from tvm_layout_ext.tune.search import entry, run
+from tvm_layout_ext.tune.search.backend import InProcess
+from tvm_layout_ext.tune.search.batches import Batches
+from tvm_layout_ext.tune.search.candidate import config_of
+from tvm_layout_ext.tune.search.design import Candidates
+from tvm_layout_ext.tune.search.interrupt import Interrupt
+from tvm_layout_ext.tune.search.task import Task
+from tvm_layout_ext.tune.space.knobs import Config
+
+
+@derived_object
+class Counting(ms.search_strategy.PySearchStrategy):
+    """Proposes what it is given, ``size`` at a time, and tells when it is asked and shown."""
+
+    def __init__(self, candidates: Sequence[Any], events: list[Any]) -> None:
+        super().__init__()
+        self.candidates, self.events = list(candidates), events
+        self.size = self.batch = self.seen = 0
+
+    def _initialize_with_tune_context(self, context: ms.TuneContext) -> None:
+        pass
+
+    def pre_tuning(self, max_trials: int, num_trials_per_iter: int, *rest: Any) -> None:
+        self.size = num_trials_per_iter
+
+    def post_tuning(self) -> None:
+        self.events.append("end")
+
+    def generate_measure_candidates(self) -> list[Any] | None:
+        if not self.candidates:
+            return None
+        now, self.candidates = self.candidates[: self.size], self.candidates[self.size :]
+        self.events.append(("propose", self.batch))
+        self.batch += 1
+        return now
+
+    def notify_runner_results(self, candidates: Sequence[Any], results: Sequence[Any]) -> None:
+        self.events.append(("see", self.seen, [bool(one.run_secs) for one in results]))
+        self.seen += 1
+
+    def clone(self) -> Any:
+        raise NotImplementedError
+
+
+class Bench:
+    """A builder, runner and model of which each step is an event; every third is not built."""
+
+    def __init__(self, events: list[Any], broken: bool) -> None:
+        self.events, self.broken, self.begun = events, broken, 0
+        self.learnt: list[int] = []
+
+    def build(self, inputs: Sequence[Any]) -> list[Any]:
+        self.events.append(("build", len(inputs)))
+        return [self._built(index) for index in range(len(inputs))]
+
+    def _built(self, index: int) -> Any:
+        if self.broken and index % 3 == 2:
+            return ms.builder.BuilderResult(None, "PtxasError: no")
+        return ms.builder.BuilderResult(str(index), None)
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        return [_Done(float(one.artifact_path) + 1.0) for one in inputs]
+
+    def update(self, _context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
+        assert all(one.run_secs for one in results)
+        assert len(candidates) == len(results)
+        self.learnt.append(len(results))
+
+
+@derived_object
+class Learning(ms.cost_model.PyCostModel):
+    """Hands what there is to learn to the bench."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__()
+        self.bench = bench
+
+    def update(self, context: Any, candidates: list[Any], results: list[Any]) -> None:
+        self.bench.update(context, candidates, results)
+
+
+class _Done:
+    """The result of a trial that ended long ago."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def result(self) -> Any:
+        return ms.runner.RunnerResult([self.seconds], None)
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return entry.make_task("transpose", (64, 64), "float32")
+
+
+def events_of(task: Task, ahead: int, trials: int, broken: bool = False) -> tuple[list[Any], Bench]:
+    """Run 10 candidates in batches of 4."""
+    events: list[Any] = []
+    sch = Candidates(task).schedule(task.space.default())
+    proposed = [ms.search_strategy.MeasureCandidate(sch, []) for _ in range(10)]
+    strategy = Counting(proposed, events)
+    with without_tensor_intrinsics():
+        context = ms.TuneContext(
+            mod=task.unscheduled,
+            target=cuda_target("sm_90a"),
+            space_generator=ms.space_generator.ScheduleFn(
+                lambda _: None, sch_rules=[], postprocs=[], mutator_probs={}
+            ),
+            search_strategy=strategy,
+            num_threads=1,
+        )
+    bench = Bench(events, broken)
+    Batches(context, bench, bench, Learning(bench), ahead).run(trials, 4)
+    return events, bench
+
+
+def test_batch_is_proposed_while_one_is_under_way_and_knows_those_before(task: Task) -> None:
+    events, bench = events_of(task, ahead=1, trials=99)
+    assert events == [
+        ("propose", 0), ("build", 4), ("propose", 1), ("build", 4), ("see", 0, [True] * 4),
+        ("propose", 2), ("build", 2), ("see", 1, [True] * 4), ("see", 2, [True] * 2), "end",
+    ]  # fmt: skip
+    assert bench.learnt == [4, 4, 2]
+
+
+def test_without_a_batch_ahead_each_is_seen_before_the_next(task: Task) -> None:
+    kinds = [event[:2] for event in events_of(task, ahead=0, trials=99)[0] if event[0] != "build"]
+    assert kinds[:-1] == [
+        pair for index in range(3) for pair in (("propose", index), ("see", index))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("trials", "sizes"), [(1, [1]), (4, [4]), (6, [4, 2]), (8, [4, 4])])
+def test_no_more_trials_are_begun_than_asked_for(task: Task, trials: int, sizes: list[int]) -> None:
+    events, bench = events_of(task, ahead=1, trials=trials)
+    assert [event[1] for event in events if event[0] == "build"] == sizes
+    assert bench.learnt == sizes
+
+
+def test_what_was_not_built_is_told_to_the_search_and_not_to_the_model(task: Task) -> None:
+    events, bench = events_of(task, ahead=1, trials=4, broken=True)
+    assert ("see", 0, [True, True, False, True]) in events
+    assert bench.learnt == [3]
+
+
+class Costs:
+    """Costs a function of the configuration, and keeps what it was asked."""
+
+    name, device = "simulate", "simulated GPU"
+
+    def __init__(self) -> None:
+        self.ran: list[Config] = []
+
+    def run(self, task: Task, config: Config) -> Measurement:
+        self.ran.append(config)
+        return Measurement(4224, make_model(100.0 - config["align_offset"]))
+
+    def verify(self, task: Task, _config: Config) -> str:
+        return str(task.workload)
+
+
+def tried() -> list[Config]:
+    runner = Costs()
+    tune("transpose", shape=(64, 64), trials=18, runner=runner)
+    return runner.ran
+
+
+def test_without_a_batch_ahead_trials_are_those_of_tvms_scheduler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}.items():
+        monkeypatch.setattr(run, name, value)
+
+    class Scheduler(Batches):
+        def run(self, trials: int, size: int) -> None:
+            ms.tune.tune_tasks(
+                tasks=[self._context], task_weights=[1.0], work_dir="", max_trials_global=trials,
+                num_trials_per_iter=size, builder=self._builder, runner=self._runner,
+                database=ms.database.MemoryDatabase(), cost_model=self._model,
+                measure_callbacks=[
+                    ms.measure_callback.AddToDatabase(), ms.measure_callback.UpdateCostModel(),
+                ],
+            )  # fmt: skip
+
+    class OneByOne(Batches):
+        def __init__(
+            self, context: Any, builder: Any, runner: Any, model: Any, *, interrupt: Interrupt
+        ) -> None:
+            super().__init__(context, builder, runner, model, 0, interrupt)
+
+    ahead = tried()
+    monkeypatch.setattr(run, "Batches", OneByOne)
+    ours = tried()
+    monkeypatch.setattr(run, "Batches", Scheduler)
+    assert ours == tried()
+    # The first batch knows nothing either way.
+    assert ahead[:9] == ours[:9]
+    assert ahead[9:] != ours[9:]
+
+
+class Failing(Costs):
+    """Fails where rows are padded by two, and ends by Ctrl-C in its ``last`` run."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self.last = last
+
+    def run(self, task: Task, config: Config) -> Measurement:
+        measured = super().run(task, config)
+        if len(self.ran) == self.last:
+            signal.raise_signal(signal.SIGINT)
+        if config["align_offset"] == 2:
+            raise ValueError("Planned.")
+        return measured
+
+
+def test_resumed_search_goes_on_as_if_it_had_not_ended_and_learns_from_failures(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}.items():
+        monkeypatch.setattr(run, name, value)
+    learnt: list[Config] = []
+
+    class Watched(Batches):
+        def _learn(self, batch: Any, results: Sequence[Any]) -> None:
+            pairs = zip(batch.candidates, batch.futures, strict=True)
+            knobs = entry.make_task("transpose", (64, 64)).operator.knobs
+            learnt.extend(config_of(one.sch, knobs) for one, future in pairs if future is not None)
+            super()._learn(batch, results)
+
+    monkeypatch.setattr(run, "Batches", Watched)
+
+    def order(last: int, log: Path) -> list[Config]:
+        found = tune("transpose", shape=(64, 64), trials=34, runner=Failing(last), log=log)
+        return [record.config for record in found.trials]
+
+    whole = order(0, tmp_path / "whole")
+    assert learnt == whole[1:]
+    assert order(26, tmp_path / "resumed") == whole[:25]
+    learnt.clear()
+    assert order(0, tmp_path / "resumed") == whole
+    assert learnt == whole[1:]
+    failed = [record.error_text for record in Log(tmp_path / "resumed").read().records]
+    assert failed.count("Planned.") == sum(config["align_offset"] == 2 for config in whole) > 2
+
+
+class _PressedOnce:
+    """A future that has ended; asking for it is when Ctrl-C comes, once."""
+
+    def __init__(self, future: Any) -> None:
+        self.future, self.pressed = future, False
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> Any:
+        if not self.pressed:
+            self.pressed = True
+            raise KeyboardInterrupt
+        return self.future.result()
+
+
+class Ended(InProcess):
+    """All of a batch end before anybody asks; trial 5 is when Ctrl-C comes."""
+
+    def run(self, artifacts: Sequence[str]) -> list[Any]:
+        futures = super().run(artifacts)
+        for future in futures:
+            future.result()
+        pairs = zip(artifacts, futures, strict=True)
+        return [_PressedOnce(future) if name == "5" else future for name, future in pairs]
+
+
+def test_ctrl_c_keeps_what_has_ended_in_both_batches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}.items():
+        monkeypatch.setattr(run, name, value)
+    runner = Costs()
+    monkeypatch.setattr(entry, "make_backend", lambda _name, task: Ended(task, runner))
+    result = tune("transpose", shape=(64, 64), trials=26, runner=runner, log=tmp_path)
+    assert result.interrupted
+    # The default, and two batches of 8; the third had not been proposed.
+    assert len(runner.ran) == len(result.trials) == 17
+    written = [record.config for record in Log(tmp_path).read().records]
+    assert written == [record.config for record in result.trials]
+    assert len({str(config) for config in written}) == 17

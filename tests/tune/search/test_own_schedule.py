@@ -1,0 +1,293 @@
+"""Tuning a function by a schedule of the user's own, and refusals of what is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from tvm_layout_ext import te
+from tvm_layout_ext.cli import app
+from tvm_layout_ext.errors import LayoutError, ScheduleError, TargetError
+from tvm_layout_ext.report.page import render_page, workloads
+from tvm_layout_ext.tune import Log, Result, apply_best, tune, tune_module
+from tvm_layout_ext.tune.space.knobs import Config, knob
+from tvm_layout_ext.tune.space.pruned import PRUNED, read_pruned
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (3, "Cannot tune a int; give a PrimFunc"),
+        (tvm.IRModule({}), "A module of one function is wanted, not of 0"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_by_its_type(what: Any, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        tune(what, runner="simulate")
+
+
+def test_what_is_no_module_is_refused_by_its_type(tmp_path: Path) -> None:
+    tune("transpose", shape=(8, 8), trials=1, runner="simulate", log=tmp_path)
+    with pytest.raises(ScheduleError, match="A PrimFunc or an IRModule is wanted, not a int"):
+        apply_best(3, tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(ScheduleError, match="A PrimFunc or an IRModule is wanted, not a str"):
+        tune_module("mod", log=tmp_path)  # type: ignore[arg-type]
+
+
+def test_runner_that_cannot_run_is_refused() -> None:
+    with pytest.raises(TargetError, match="A runner is a name or an object that runs, not None"):
+        tune("transpose", shape=(8, 8), runner=None)  # type: ignore[arg-type]
+
+
+def doubled() -> tvm.tirx.PrimFunc:
+    source = te.placeholder((64,), "float32", name="A")
+    return te.create_prim_func([source, te.compute((64,), lambda i: source[i] * 2.0, name="B")])
+
+
+def by_hand(sch: tvm.s_tir.Schedule, config: Config) -> None:
+    if config["threads"] == 8:
+        sch.get_sblock("no such block")
+    if config["threads"] == 16:
+        raise ZeroDivisionError
+    outer, inner = sch.split(sch.get_loops(sch.get_sblock("B"))[0], [None, config["threads"]])
+    sch.bind(outer, "blockIdx.x")
+    sch.bind(inner, "threadIdx.x")
+
+
+@pytest.mark.parametrize("default", [8, 32])
+def test_own_schedule_that_raises_is_a_failed_trial_and_not_the_end_of_the_run(
+    default: int,
+) -> None:
+    knobs = [knob("threads", (8, 16, 32, 64), default)]
+    module = tvm.IRModule({"main": doubled()})
+    result = tune(module, schedule=by_hand, knobs=knobs, runner="simulate")
+    told = {record.config["threads"]: record.error_class for record in result.trials}
+    assert told == {8: "ScheduleError", 16: "ZeroDivisionError", 32: None, 64: None}
+    assert result.best is not None
+    assert result.default.config == {"threads": default}
+
+
+def in_shared(sch: tvm.s_tir.Schedule, config: Config) -> None:
+    block = sch.get_sblock("B")
+    staged = sch.cache_read(block, 0, config["scope"])
+    outer, inner = sch.split(sch.get_loops(block)[0], [None, config["tile"]])
+    sch.bind(outer, "blockIdx.x")
+    sch.compute_at(staged, outer)
+    for loop in (inner, sch.get_loops(staged)[-1]):
+        _, lane = sch.split(loop, [None, 256])
+        sch.bind(lane, "threadIdx.x")
+
+
+def staged(scope: str, tiles: tuple[int, ...], **options: Any) -> Result:
+    """Tune a copy through tiles of so many floats."""
+    source = te.placeholder((65536,), "float32", name="A")
+    func = te.create_prim_func([source, te.compute((65536,), lambda i: source[i] * 2.0, name="B")])
+    knobs = [knob("scope", (scope,)), knob("tile", tiles)]
+    return tune(func, schedule=in_shared, knobs=knobs, runner="simulate", **options)
+
+
+@pytest.mark.parametrize(
+    ("scope", "fits", "refusal"),
+    [
+        ("shared", 8192, "needs 65,536 bytes of static shared memory"),
+        ("shared.dyn", 16384, "needs 262,144 bytes of shared memory"),
+    ],
+)
+def test_kernel_that_no_gpu_holds_is_pruned_and_counted(
+    scope: str, fits: int, refusal: str, tmp_path: Path
+) -> None:
+    """It won on the simulated GPU, and ``tlx.build`` then refused it."""
+    tiles = {8192: 16384, 16384: 65536}
+    result = staged(scope, (fits, tiles[fits]), log=tmp_path)
+    assert [(r.config["tile"], r.status) for r in result.trials] == [(fits, "ok")]
+    assert result.task.space.refused == {"shared memory": 1}
+    assert [config["tile"] for config in result.task.space.legal] == [fits]
+    # Neither records nor a resumed run know of it.
+    assert len(Log(tmp_path).read().records) == 1
+    again = staged(scope, (fits, tiles[fits]), log=tmp_path)
+    assert (again.resumed, len(again.trials)) == (1, 1)
+    only = rf"has no legal configuration .*: shared memory \(1\); the first: Kernel .* {refusal}"
+    with pytest.raises(ScheduleError, match=only):
+        staged(scope, (tiles[fits],))
+
+
+def test_buffers_that_share_their_place_are_not_pruned() -> None:
+    """Tiles of 128 KiB each, one after the other, are 128 KiB of dynamic memory."""
+
+    def in_turns(sch: tvm.s_tir.Schedule, config: Config) -> None:
+        first = sch.cache_read(sch.get_sblock("B"), 0, "shared.dyn")
+        second = sch.cache_read(sch.get_sblock("C"), 0, "shared.dyn")
+        for name, tile in (("B", first), ("C", second)):
+            block = sch.get_sblock(name)
+            outer, inner = sch.split(sch.get_loops(block)[0], [None, config["tile"]])
+            sch.bind(outer, "blockIdx.x")
+            sch.compute_at(tile, outer)
+            for loop in (inner, sch.get_loops(tile)[-1]):
+                sch.bind(sch.split(loop, [None, 256])[1], "threadIdx.x")
+
+    source = te.placeholder((65536,), "float32", name="A")
+    middle = te.compute((65536,), lambda i: source[i] * 2.0, name="B")
+    func = te.create_prim_func([source, te.compute((65536,), lambda i: middle[i] + 1.0, name="C")])
+    knobs = [knob("tile", (32768,))]
+    result = tune(func, schedule=in_turns, knobs=knobs, runner="simulate")
+    assert [record.status for record in result.trials] == ["ok"]
+    assert not result.task.space.refused
+
+
+def wide(sch: tvm.s_tir.Schedule, config: Config) -> None:
+    if config["threads"] == 16:
+        raise LayoutError("16 threads are too few.")
+    outer, inner = sch.split(sch.get_loops(sch.get_sblock("B"))[0], [None, config["threads"]])
+    if config["grid"]:
+        sch.bind(outer, "blockIdx.x")
+    sch.bind(inner, "threadIdx.x")
+
+
+@pytest.mark.parametrize("strategy", ["evolutionary", "replay"])
+def test_threads_and_what_the_schedule_refuses_are_pruned_and_counted(strategy: str) -> None:
+    source = te.placeholder((4096,), "float32", name="A")
+    func = te.create_prim_func([source, te.compute((4096,), lambda i: source[i] * 2.0, name="B")])
+    knobs = [knob("threads", (16, 64, 1024, 2048, 4096), 2048), knob("grid", (0, 1), 1)]
+    told: list[tuple[int, int]] = []
+    result = tune(
+        func,
+        schedule=wide,
+        knobs=knobs,
+        runner="simulate",
+        strategy=strategy,
+        progress=lambda _, done, total: told.append((done, total)),
+    )
+    assert result.task.space.refused == {"threads and blocks": 4, "refused by the schedule": 2}
+    # The default is not legal: its neighbour by one step is trial 0.
+    assert result.default.config == {"threads": 1024, "grid": 1}
+    assert {record.status for record in result.trials} == {"ok"}
+    assert len(result.trials) == len(result.task.space.legal) == 4
+    assert told[-1] == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "knobs", "message"),
+    [
+        (3, [knob("threads", (8,))], r"A schedule is a function of \(sch, config\), not 3"),
+        (by_hand, ["threads"], "'threads' is no knob; make one by knob"),
+        (by_hand, [knob("t", (8,)), knob("t", (9,))], "Two knobs are called t; names must differ"),
+    ],
+)
+def test_own_schedule_and_knobs_are_checked(schedule: Any, knobs: Any, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        tune(doubled(), schedule=schedule, knobs=knobs, runner="simulate")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        (3, (1, 2), "A knob's name is a word, not 3"),
+        ("k", "abc", "Knob k needs a range or a list of values, not 'abc'"),
+        ("k", 8, "Knob k needs a range or a list of values, not 8"),
+        ("k", (0.5, 1), "Knob k cannot be 0.5; a value is a whole number or a str"),
+    ],
+)
+def test_knob_of_another_type_is_refused(name: Any, values: Any, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        knob(name, values)
+
+
+def test_integers_of_numpy_become_ints_that_json_and_tvm_take() -> None:
+    values = knob("tile", np.array([16, 32])).values
+    assert values == (16, 32)
+    assert {type(value) for value in values} == {int}
+
+
+def test_what_was_pruned_is_in_the_log_for_its_report(tmp_path: Path) -> None:
+    """The page said that it knew no such operator."""
+    tiles = (8192, 16384)
+    first = staged("shared", tiles, log=tmp_path)
+    staged("shared", tiles, log=tmp_path)
+    (pruned,) = read_pruned(tmp_path)
+    (record,) = Log(tmp_path).read().records
+    assert pruned.is_of(record)
+    assert (pruned.legal, pruned.refused) == (1, {"shared memory": 1})
+    assert pruned.reasons == first.task.space.reasons
+    (view,) = workloads([record], kernels=False, pruned=[pruned])
+    assert view.space == (
+        "1 configurations are legal as far as they were scheduled; 1 were left out before building."
+    )
+    (row,) = view.refused
+    assert row[:3] == ["shared memory", "1", "before building"]
+    assert "needs 65,536 bytes of static shared memory" in row[3]
+    assert row[3] in render_page("log", [view])
+    page = tmp_path / "page.html"
+    app(["report", str(tmp_path), "-o", str(page), "--no-kernels"], standalone_mode=False)
+    assert row[3] in page.read_text()
+
+
+def test_lines_that_tell_of_no_pruning_are_skipped(tmp_path: Path) -> None:
+    staged("shared", (8192, 16384), log=tmp_path)
+    with (tmp_path / PRUNED).open("ab") as file:
+        file.write(b'null\n{"workload": 1}\n\xff\xfe\n[1\n{"refused": [1], "reasons": 2}\n')
+    assert len(read_pruned(tmp_path)) == 1
+    assert read_pruned(tmp_path / "trials.jsonl") == read_pruned(tmp_path / "none") == []
+
+
+def test_a_space_of_which_nothing_was_pruned_leaves_no_file(tmp_path: Path) -> None:
+    staged("shared", (8192,), log=tmp_path)
+    assert not (tmp_path / PRUNED).exists()
+
+
+def test_a_schedule_that_was_changed_is_not_taken_from_the_log(tmp_path: Path) -> None:
+    """Scores of the old one were given as the new one's, and what was mended stayed broken."""
+    source = te.placeholder((4096,), "float32", name="A")
+    func = te.create_prim_func([source, te.compute((4096,), lambda i: source[i] * 2.0, name="B")])
+
+    def by_vectors(width: int) -> Result:
+        def copy(sch: tvm.s_tir.Schedule, config: Config) -> None:
+            if config["threads"] == 64 and width == 1:
+                raise KeyError("not yet")
+            (i,) = sch.get_loops(sch.get_sblock("B"))
+            outer, inner, lanes = sch.split(i, [None, config["threads"], width])
+            sch.bind(outer, "blockIdx.x")
+            sch.bind(inner, "threadIdx.x")
+            sch.vectorize(lanes)
+
+        knobs = [knob("threads", (32, 64))]
+        return tune(func, schedule=copy, knobs=knobs, runner="simulate", log=tmp_path)
+
+    first, again, other = by_vectors(1), by_vectors(1), by_vectors(4)
+    assert [record.status for record in first.trials] == ["ok", "error"]
+    assert (again.resumed, again.warning) == (2, None)
+    assert [record.status for record in other.trials] == ["ok", "ok"]
+    assert other.resumed == 0
+    assert other.warning == (
+        "Ran 2 candidates again, which the log has of another schedule with these knobs."
+    )
+    before, after = (one.trials[0].conflict_model or {} for one in (first, other))
+    assert before["requests"] == 4 * after["requests"]
+    assert (by_vectors(4).resumed, len(Log(tmp_path).read().records)) == (2, 2)
+
+
+def test_knobs_of_ones_own_are_not_given_to_the_schedule_that_fits(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those of the same names were, and others were warned of before the right one was taken."""
+    source = te.placeholder((4096,), "float32", name="A")
+    func = te.create_prim_func([source, te.compute((4096,), lambda i: source[i] * 2.0, name="B")])
+
+    def copy(sch: tvm.s_tir.Schedule, config: Config) -> None:
+        outer, inner = sch.split(sch.get_loops(sch.get_sblock("B"))[0], [None, config["threads"]])
+        sch.bind(outer, "blockIdx.x")
+        sch.bind(inner, "threadIdx.x")
+
+    knobs = [knob("threads", (64,)), knob("vector_bytes", (16,)), knob("stage", ("auto",))]
+    tune(func, schedule=copy, knobs=knobs, runner="simulate", log=tmp_path)
+    applied = apply_best(func, tmp_path)
+    ((_, found),) = applied.functions_items()
+    extents: list[int] = []
+    tvm_ffi.structural_walk(found.body, [(tirx.For, lambda loop: extents.append(int(loop.extent)))])
+    assert sorted(extents) == [64, 64]
+    assert not caplog.records

@@ -1,0 +1,1 @@
+"""Contiguity, divisibility and constancy of index expressions: Triton's AxisInfo."""

@@ -1,0 +1,388 @@
+"""What arithmetic makes of contiguity, divisibility and constancy: one table, two rule sets.
+
+Each operation has one entry in :data:`RULES`. The rule set ``triton`` is Triton's, exactly,
+including where it is cautious (decreasing runs, masks by ``&``) or bold (casts and products are
+taken not to wrap). The rule set ``tir`` decides which vector accesses are emitted, so it is sound
+for every input. An entry says where the two differ:
+
+* ``tir`` rules of their own: bitwise operations keep the zero bits that both sides, or for ``&``
+  either side, are known to have at the bottom, and ``|`` and ``^`` keep runs below them, where
+  TVM's own analyser gives up on the whole expression;
+* ``may_wrap``: ``tir`` claims of the result hold only if it is proven to stay in its type's range,
+  else only runs that begin at multiples of their length are kept;
+* ``divides``: ``tir`` needs a divisor proven positive, and a division that truncates needs a
+  dividend proven non-negative besides; constants are divided rounding down, too.
+
+:mod:`.values` has the numbers themselves and how they follow changes of shape;
+:mod:`.indices` applies the rule set ``tir`` to TIR expressions.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+from typing import Literal
+
+from .values import (
+    BIG,
+    WORD_BITS,
+    AxisInfo,
+    broadcast,
+    expand_dims,
+    join,
+    load,
+    power_of_two_in,
+    reshape,
+    select,
+    splat,
+    times,
+    transpose,
+)
+
+__all__ = [
+    "BIG",
+    "COMPARISONS",
+    "RULES",
+    "WORD_BITS",
+    "Axis",
+    "AxisInfo",
+    "Entry",
+    "Rule",
+    "RuleSet",
+    "add_pointer",
+    "apply_binary",
+    "broadcast",
+    "by_axis",
+    "compare",
+    "expand_dims",
+    "join",
+    "load",
+    "opaque",
+    "power_of_two_in",
+    "reshape",
+    "select",
+    "splat",
+    "transpose",
+]
+
+#: From both operands and the shape to the result; constants are folded before.
+Rule = Callable[[AxisInfo, AxisInfo, Sequence[int]], AxisInfo]
+RuleSet = Literal["triton", "tir"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One operation in both rule sets.
+
+    Attributes
+    ----------
+    fold : callable
+        The operation on two known numbers.
+    triton : Rule
+        Triton's rule.
+    own_tir : Rule, optional
+        The rule of ``tir``, where it is another.
+    tir_fold : callable, optional
+        The operation of ``tir`` on two known numbers, where it is another.
+    may_wrap : bool
+        The result may leave its type's range.
+    divides : bool
+        The operation has a divisor.
+    """
+
+    fold: Callable[[int, int], int]
+    triton: Rule
+    own_tir: Rule | None = None
+    tir_fold: Callable[[int, int], int] | None = None
+    may_wrap: bool = False
+    divides: bool = False
+
+    def rule(self, rules: RuleSet) -> Rule:
+        """Rule of a rule set."""
+        return self.own_tir if rules == "tir" and self.own_tir else self.triton
+
+    def folded(self, rules: RuleSet) -> Callable[[int, int], int]:
+        """Operation of a rule set on known numbers."""
+        return self.tir_fold if rules == "tir" and self.tir_fold else self.fold
+
+
+def apply_binary(
+    name: str,
+    left: AxisInfo,
+    right: AxisInfo,
+    shape: Sequence[int],
+    rules: RuleSet = "triton",
+) -> AxisInfo:
+    """Apply an operation of :data:`RULES`, or fold it.
+
+    Parameters
+    ----------
+    name : str
+        A key of the table.
+    left, right : AxisInfo
+        The operands, already of one shape.
+    shape : sequence of int
+        That shape, ``(1,)`` for scalars.
+    rules : str
+        ``triton`` or ``tir``; of the latter the caller proves what an entry demands.
+
+    Examples
+    --------
+    >>> index = AxisInfo.of_range(0, 256)
+    >>> apply_binary("mul", index, AxisInfo.of_constant(4, (256,)), (256,))
+    AxisInfo(contiguity=(1,), divisibility=(4,), constancy=(1,), constant=None)
+
+    Only ``tir`` knows what an XOR keeps:
+
+    >>> mask = AxisInfo.of_constant(16, (256,))
+    >>> [apply_binary("xor", index, mask, (256,), r).contiguity for r in ("triton", "tir")]
+    [(1,), (16,)]
+    """
+    folded = _fold(name, left.constant, right.constant, rules)
+    if folded is not None:
+        return AxisInfo.of_constant(folded, shape)
+    return RULES[name].rule(rules)(left, right, shape)
+
+
+def _fold(name: str, left: int | None, right: int | None, rules: RuleSet) -> int | None:
+    if (name == "mul" and 0 in (left, right)) or (name == "rem" and right == 1):
+        return 0
+    if left is None or right is None:
+        return None
+    if RULES[name].divides and right == 0:
+        return None
+    if name in ("shl", "shr") and not 0 <= right < WORD_BITS:
+        return None
+    return int(RULES[name].folded(rules)(left, right))
+
+
+def _quotient(left: int, right: int) -> int:
+    """Divide as C does, towards zero."""
+    quotient = abs(left) // abs(right)
+    return quotient if (left < 0) == (right < 0) else -quotient
+
+
+def _remainder_of(left: int, right: int) -> int:
+    return left - right * _quotient(left, right)
+
+
+def by_axis(
+    rule: Callable[[Axis, int], tuple[int, int, int]],
+) -> Rule:
+    """Make a rule for tensors of one for a single axis."""
+
+    def apply(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
+        axes = [rule(Axis(left, right, d), size) for d, size in enumerate(shape)]
+        contiguity, divisibility, constancy = zip(*axes, strict=True)
+        return AxisInfo(contiguity, divisibility, constancy)
+
+    return apply
+
+
+class Axis:
+    """The six numbers of both operands along one axis, and their constants."""
+
+    def __init__(self, left: AxisInfo, right: AxisInfo, axis: int) -> None:
+        self.cl, self.cr = left.contiguity[axis], right.contiguity[axis]
+        self.vl, self.vr = left.divisibility[axis], right.divisibility[axis]
+        self.kl, self.kr = left.constancy[axis], right.constancy[axis]
+        self.left, self.right = left.constant, right.constant
+
+    @property
+    def constancy(self) -> int:
+        """Elements in a row along which neither operand changes."""
+        return gcd(self.kl, self.kr)
+
+    @property
+    def shift(self) -> int | None:
+        """The right operand as a known and legal shift."""
+        return self.right if self.right is not None and 0 <= self.right < WORD_BITS else None
+
+    @property
+    def run_over_constants(self) -> int:
+        """How far a run of one operand lasts while the other stays the same."""
+        return max(gcd(self.cl, self.kr), gcd(self.kl, self.cr))
+
+
+def _sum_divisor(axis: Axis, contiguity: int, element_bytes: int, *, minus: bool = False) -> int:
+    """Divisibility of a sum; runs that are cut shorter begin at multiples of what is left."""
+    right = times(axis.vr, element_bytes)
+    if axis.cl > 1 and axis.cr > 1:
+        if minus and axis.cl == axis.cr:
+            return gcd(axis.vl, right)
+        return 2 if axis.vl % 2 == 0 and right % 2 == 0 else 1
+    if axis.cl > 1 or axis.cr > 1:
+        return gcd(axis.vl, right, times(contiguity, element_bytes))
+    return gcd(axis.vl, right)
+
+
+def _add(axis: Axis, _: int) -> tuple[int, int, int]:
+    run = axis.run_over_constants
+    return run, _sum_divisor(axis, run, 1), axis.constancy
+
+
+def _subtract(axis: Axis, _: int) -> tuple[int, int, int]:
+    run = gcd(axis.cl, axis.kr)
+    return run, _sum_divisor(axis, run, 1, minus=True), axis.constancy
+
+
+def add_pointer(
+    pointer: AxisInfo, offset: AxisInfo, shape: Sequence[int], element_bits: int
+) -> AxisInfo:
+    """Move pointers by a number of elements; divisibility stays in bytes.
+
+    Examples
+    --------
+    An aligned base, but the offset begins at 1: only 2 bytes can be relied on.
+
+    >>> base = splat(AxisInfo.argument(16), (64,))
+    >>> add_pointer(base, AxisInfo.of_range(1, 65), (64,), 16).divisibility
+    (2,)
+    """
+    element_bytes = max(1, element_bits // 8)
+
+    def rule(axis: Axis, _: int) -> tuple[int, int, int]:
+        run = axis.run_over_constants
+        return run, _sum_divisor(axis, run, element_bytes), axis.constancy
+
+    return by_axis(rule)(pointer, offset, shape)
+
+
+def _multiply(axis: Axis, _: int) -> tuple[int, int, int]:
+    run = axis.cl if axis.right == 1 else axis.cr if axis.left == 1 else 1
+    left = 1 if axis.cl > 1 and axis.right != 1 else axis.vl
+    right = 1 if axis.cr > 1 and axis.left != 1 else axis.vr
+    return run, times(left, right), axis.constancy
+
+
+def _divide(axis: Axis, size: int) -> tuple[int, int, int]:
+    divisor, constancy = 1, axis.constancy
+    if axis.left == 0 or axis.right == 1:
+        divisor = axis.vl
+    elif axis.right and power_of_two_in(axis.right) == abs(axis.right) and axis.cl == 1:
+        divisor = max(1, axis.vl // abs(axis.right))
+    if axis.cl == size and axis.kr == size:
+        # A run that begins at a multiple of the divisor's power of two stays in one quotient.
+        constancy = max(constancy, gcd(axis.cl, axis.vl, axis.vr))
+    return axis.cl if axis.right == 1 else 1, divisor, constancy
+
+
+def _remainder(axis: Axis, size: int) -> tuple[int, int, int]:
+    run = gcd(axis.cl, axis.vl, axis.vr) if axis.cl == size and axis.kr == size else 1
+    divisor = gcd(axis.vl, axis.vr)
+    if axis.cl > 1 or axis.cr > 1:
+        divisor = gcd(divisor, run)
+    return run, divisor, axis.constancy
+
+
+def _opaque(axis: Axis, _: int) -> tuple[int, int, int]:
+    return 1, 1, axis.constancy
+
+
+#: Nothing is known but that equal operands give equal results.
+opaque: Rule = by_axis(_opaque)
+
+
+def _shift_left(axis: Axis, _: int) -> tuple[int, int, int]:
+    shift = axis.shift or 0
+    divisor = 1 if axis.cl > 1 and shift > 0 else axis.vl
+    return axis.cl if axis.shift == 0 else 1, times(divisor, 1 << shift), axis.constancy
+
+
+def _shift_right(axis: Axis, _: int) -> tuple[int, int, int]:
+    if axis.shift is None:
+        return 1, 1, axis.constancy
+    run = axis.cl if axis.shift == 0 else 1
+    divisor = 1 if axis.cl > 1 and axis.shift > 0 else axis.vl
+    return run, max(1, divisor >> axis.shift), axis.constancy
+
+
+def _extremum(left: AxisInfo, right: AxisInfo, _: Sequence[int]) -> AxisInfo:
+    return replace(join(left, right), constant=None)
+
+
+# Where TIR's own rules differ
+
+
+def _tir_either(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
+    """Keep, for ``|`` and ``^``, the runs of one side that fit below the other's lowest bit."""
+
+    def rule(axis: Axis, _: int) -> tuple[int, int, int]:
+        runs = (
+            gcd(axis.cl, axis.vl, axis.kr, right.divisor_of_all),
+            gcd(axis.cr, axis.vr, axis.kl, left.divisor_of_all),
+        )
+        run = max(runs)
+        return run, run, axis.constancy
+
+    kept = by_axis(rule)(left, right, shape)
+    zeros = min(left.divisor_of_all, right.divisor_of_all)
+    return replace(kept, divisibility=tuple(max(v, zeros) for v in kept.divisibility))
+
+
+def _tir_and(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
+    """Clear bits: of a mask of ones at the bottom, what a remainder leaves."""
+    for value, mask in ((left, right.constant), (right, left.constant)):
+        if mask is not None and mask >= 0 and mask & (mask + 1) == 0:
+            return apply_binary("rem", value, AxisInfo.of_constant(mask + 1, shape), shape, "tir")
+    zeros = max(left.divisor_of_all, right.divisor_of_all)
+    return replace(opaque(left, right, shape), divisibility=(zeros,) * len(shape))
+
+
+def _tir_shift_left(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
+    if right.constant is not None:
+        return by_axis(_shift_left)(left, right, shape)
+    kept = opaque(left, right, shape)
+    return replace(kept, divisibility=(left.divisor_of_all,) * len(shape))
+
+
+def _comparison(name: str) -> Rule:
+    """Make the rule of a comparison: against a constant it changes only between aligned groups."""
+
+    def rule(axis: Axis, size: int) -> tuple[int, int, int]:
+        constancy = axis.constancy
+        if name in ("gt", "le") and axis.kl == size:
+            constancy = max(constancy, gcd(axis.cr, axis.vl, axis.vr))
+        elif name in ("lt", "ge") and axis.kr == size:
+            constancy = max(constancy, gcd(axis.cl, axis.vl, axis.vr))
+        return 1, 1, constancy
+
+    return by_axis(rule)
+
+
+COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")
+}
+
+#: Every operation of two operands.
+RULES: Mapping[str, Entry] = {
+    "add": Entry(operator.add, by_axis(_add), may_wrap=True),
+    "sub": Entry(operator.sub, by_axis(_subtract), may_wrap=True),
+    "mul": Entry(operator.mul, by_axis(_multiply), may_wrap=True),
+    "div": Entry(_quotient, by_axis(_divide), tir_fold=operator.floordiv, divides=True),
+    "rem": Entry(_remainder_of, by_axis(_remainder), tir_fold=operator.mod, divides=True),
+    "and": Entry(operator.and_, opaque, _tir_and),
+    "or": Entry(operator.or_, opaque, _tir_either),
+    "xor": Entry(operator.xor, opaque, _tir_either),
+    "shl": Entry(operator.lshift, by_axis(_shift_left), _tir_shift_left, may_wrap=True),
+    "shr": Entry(operator.rshift, by_axis(_shift_right)),
+    "min": Entry(min, _extremum),
+    "max": Entry(max, _extremum),
+    **{name: Entry(fold, _comparison(name)) for name, fold in COMPARISONS.items()},
+}
+
+
+def compare(name: str, left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
+    """Compare; both rule sets agree.
+
+    Examples
+    --------
+    A mask ``i < n`` with n a multiple of 16 is uniform over groups of 16:
+
+    >>> bound = splat(AxisInfo.argument(16), (256,))
+    >>> compare("lt", AxisInfo.of_range(0, 256), bound, (256,)).constancy
+    (16,)
+    """
+    return apply_binary(name, left, right, shape)

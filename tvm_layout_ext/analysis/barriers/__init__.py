@@ -1,0 +1,1 @@
+"""Which accesses of shared memory a barrier has to keep apart."""

@@ -1,0 +1,279 @@
+"""Pairs of accesses to shared memory that a barrier has to keep apart.
+
+The kernel is walked in program order with the accesses that are *pending*: made since the last
+barrier on some path. An access that touches what a pending one touched, by another thread, and one
+of the two writes, is a :class:`Hazard`. A loop is walked until its end gives nothing new: pending
+accesses carry how many iterations ago they were made, so that version ``(k + 2) % 3`` that was
+filled two iterations ago is known to be version ``k % 3`` now.
+
+A ``cp.async`` takes effect at the wait for its group (PTX ISA, "cp.async.wait_group"), for the
+thread that issued it. Until then no barrier orders it; from then on it is a write like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from .footprint import Footprints
+from .footprint_side import Relation
+from .program import Access, Loop, Node, Sync
+
+__all__ = ["Hazard", "first_hazard"]
+
+#: Iterations back that are told apart beyond those that the waits of a kernel need.
+_ITERATIONS = 3
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """An access since the last barrier.
+
+    Attributes
+    ----------
+    access : Access
+    node : Node
+        The leaf that made it.
+    relation : Relation
+        To what comes now.
+    age : int or None
+        Of an asynchronous copy under way: groups committed since it was issued.
+    joined : bool
+        Whether a barrier of the warp came since.
+    """
+
+    access: Access
+    node: Node
+    relation: Relation
+    age: int | None = None
+    joined: bool = False
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """Two accesses that nothing orders.
+
+    Attributes
+    ----------
+    first, second : Node
+        Statements of the two accesses.
+    before, after : Access
+    around : tuple of Loop
+        Loops around both in the same execution: a barrier between the two lies in all of them.
+    is_flying : bool
+        The first is an asynchronous copy that no wait has covered; no barrier helps.
+    """
+
+    first: Node
+    second: Node
+    before: Access
+    after: Access
+    around: tuple[Loop, ...]
+    is_flying: bool = False
+
+
+# Insertion-ordered, so that plans are the same from run to run.
+_State = dict[_Pending, None]
+
+
+class _Found(Exception):  # noqa: N818 (control flow)
+    def __init__(self, hazard: Hazard) -> None:
+        super().__init__()
+        self.hazard = hazard
+
+
+class _Walk:
+    def __init__(
+        self, prints: Footprints, barriers: Iterable[Node], dropped: Iterable[Node]
+    ) -> None:
+        self.prints = prints
+        self.barriers = set(map(id, barriers))
+        self.dropped = set(map(id, dropped))
+        self.most_groups = _most_groups(prints.program.root)
+        #: Iterations back that are told apart, by loop; others make no difference to addresses.
+        self.limits = _limits(prints.program.root, self.most_groups + _ITERATIONS)
+
+    def visit(self, node: Node, state: _State) -> _State:
+        """State after a statement; hazards are raised."""
+        if id(node) in self.barriers:
+            state = self.sync(Sync("block"), state)
+        if node.before is not None and id(node) not in self.dropped:
+            state = self.sync(node.before, state)
+        if node.kind == "loop" and node.loop is not None:
+            state = self.loop(node, node.loop, state)
+        else:
+            state = self.touch(node, state)
+            state = self.inside(node, state)
+        return state if node.after is None else self.sync(node.after, state)
+
+    def inside(self, node: Node, state: _State) -> _State:
+        if node.kind != "if":
+            for child in node.children:
+                state = self.visit(child, state)
+            return state
+        ends = [self.visit(child, state) for child in node.children]
+        if len(ends) == 1:
+            ends.append(state)
+        return {**ends[0], **ends[1]}
+
+    def touch(self, node: Node, state: _State) -> _State:
+        """Check and add the accesses of a statement; those of one statement are not compared."""
+        if not node.accesses:
+            return state
+        for access in node.accesses:
+            for pending in state:
+                if pending.access.may_disturb(access):
+                    self.check(pending, node, access)
+        fresh: _State = {}
+        for access in node.accesses:
+            at = Relation(tuple((loop, 0) for loop in access.loops if loop in self.limits))
+            fresh[_Pending(access, node, at, 0 if access.is_async else None)] = None
+        return {**state, **fresh}
+
+    def check(self, pending: _Pending, node: Node, access: Access) -> None:
+        flying = pending.age is not None
+        who = "all" if flying else "warps" if pending.joined else "threads"
+        met = self.prints.meet(pending.access, access, pending.relation, who)
+        # Of a copy under way only what is beyond doubt counts: no barrier helps, so it is an error.
+        if met is False or (flying and not (met and _is_plain(pending.access, access))):
+            return
+        ended = {loop for loop, _ in pending.relation.left}
+        around = tuple(
+            loop for loop in pending.access.loops if loop in access.loops and loop not in ended
+        )
+        raise _Found(Hazard(pending.node, node, pending.access, access, around, flying))
+
+    def sync(self, sync: Sync, state: _State) -> _State:
+        if sync.kind == "block":
+            return {p: None for p in state if p.age is not None}
+        if sync.kind == "warp":
+            return {p if p.age is not None else replace(p, joined=True): None for p in state}
+        if sync.kind == "commit":
+            most = self.most_groups + 1
+            return {
+                p if p.age is None else replace(p, age=min(p.age + 1, most)): None for p in state
+            }
+        return {
+            replace(p, age=None) if p.age is not None and p.age > sync.groups else p: None
+            for p in state
+        }
+
+    def loop(self, node: Node, loop: Loop, state: _State) -> _State:
+        """Walk a loop until its end brings nothing new to its beginning."""
+        first = {self.entering(p, loop): None for p in state}
+        ends: _State = {} if (loop.trips or 0) > 0 else dict(state)
+        head, new = dict(first), first
+        while True:
+            end = self.inside(node, self.touch(node, new))
+            ends |= {self.leaving(p, loop): None for p in end}
+            moved = (self.later(p, loop) for p in end)
+            new = {p: None for p in moved if p is not None and p not in head}
+            if not new:
+                return ends
+            head |= new
+
+    def entering(self, pending: _Pending, loop: Loop) -> _Pending:
+        """What is pending, as a loop begins."""
+        if self.limits.get(loop, 1) == 1:
+            return pending
+        at = (*pending.relation.at, (loop, 0))
+        return replace(pending, relation=Relation(at, pending.relation.left))
+
+    def leaving(self, pending: _Pending, loop: Loop) -> _Pending:
+        """What is pending, as a loop has ended."""
+        if loop not in self.limits:
+            return pending
+        at, left = dict(pending.relation.at), dict(pending.relation.left)
+        distance = at.pop(loop, None)
+        if loop in pending.access.loops and loop not in left:
+            left[loop] = None if self.limits[loop] == 1 else distance
+        return replace(pending, relation=Relation(tuple(at.items()), tuple(left.items())))
+
+    def later(self, pending: _Pending, loop: Loop) -> _Pending | None:
+        """What is pending, one iteration later; None if that iteration cannot be."""
+        if loop.trips is not None and loop.trips <= 1:
+            return None
+        at = dict(pending.relation.at)
+        distance = at.get(loop)
+        if distance is None:
+            return pending
+        distance += 1
+        if loop.trips is not None and distance >= loop.trips:
+            return None
+        at[loop] = None if distance > self.limits[loop] else distance
+        return replace(pending, relation=Relation(tuple(at.items()), pending.relation.left))
+
+
+def _is_plain(*accesses: Access) -> bool:
+    """Whether accesses depend on threads alone."""
+    return not any(access.index_loops for access in accesses) and all(
+        symbol.thread.startswith("threadIdx")
+        for access in accesses
+        for condition in access.conditions
+        for symbol in condition.symbols
+    )
+
+
+def _limits(root: Node, most: int) -> dict[Loop, int]:
+    """Iterations back that are told apart, for each loop that an address depends on.
+
+    One, but ``most`` for a loop that waits for copies, or whose iteration chooses among versions.
+    Telling all apart in nested loops would take time exponential in their number.
+    """
+    found: dict[Loop, int] = {}
+    waiting: set[Loop] = set()
+    todo = [root]
+    while todo:
+        node = todo.pop()
+        todo += node.children
+        if node.before is not None and node.before.kind == "wait":
+            waiting |= {around.loop for around in node.ancestors() if around.loop is not None}
+        for access in node.accesses:
+            for loop in access.index_loops:
+                found[loop] = most if _has_versions(access, loop) else found.get(loop, 1)
+    return {loop: most if loop in waiting else limit for loop, limit in found.items()}
+
+
+def _has_versions(access: Access, loop: Loop) -> bool:
+    assert access.offset is not None
+    return (
+        loop.symbol in access.offset.symbols and access.offset.period(loop.symbol, {}) is not None
+    )
+
+
+def _most_groups(root: Node) -> int:
+    """Most groups that any wait leaves under way."""
+    found = 0
+    todo = [root]
+    while todo:
+        node = todo.pop()
+        todo += node.children
+        if node.before is not None and node.before.kind == "wait":
+            found = max(found, node.before.groups)
+    return found
+
+
+def first_hazard(
+    prints: Footprints, barriers: Iterable[Node] = (), dropped: Iterable[Node] = ()
+) -> Hazard | None:
+    """Find a hazard of a kernel that has barriers before the given statements.
+
+    Parameters
+    ----------
+    prints : Footprints
+        Of the kernel; keeps what it found for the next call.
+    barriers : iterable of Node
+        Statements before which barriers are to stand, beside the kernel's own.
+    dropped : iterable of Node
+        Barriers of the kernel's own that are to go.
+
+    Returns
+    -------
+    Hazard or None
+        The first one in program order, or None if the kernel is sound.
+    """
+    try:
+        _Walk(prints, barriers, dropped).visit(prints.program.root, {})
+    except _Found as found:
+        return found.hazard
+    return None

@@ -1,0 +1,273 @@
+"""What the statements of a flat kernel do to its shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ..._compat import CHOICE
+from ...errors import ScheduleError
+from ...ir.atomics import atomic_of
+from ...ir.index_terms import Scope, Term, term_of
+from ...ir.pointers import OPAQUE, POINTER_OPS, constant, pointer_of
+from ..nest import element_bytes
+from .program import ATOMIC, READ, WRITE, Access, Loop, Program
+
+__all__ = ["AccessReader", "Around", "conjuncts"]
+
+#: Begins of the names of operators that synchronise in ways that no barrier plan understands.
+_OTHER_SYNC = (
+    "tirx.ptx.mbarrier_",
+    "tirx.cuda.mbarrier_",
+    "tirx.ptx.cp_async_bulk",
+    "tirx.ptx.cp_async_mbarrier",
+    "tirx.ptx.wgmma_",
+    "tirx.ptx.tcgen05_",
+    "tirx.ptx.bar_sync",
+    "tirx.ptx.barrier_",
+    "tirx.cuda.cluster_sync",
+    "tirx.cuda.warpgroup_sync",
+)
+_JUMPS = ("tirx.break_loop", "tirx.continue_loop", "tirx.thread_return")
+_COPIES = "tirx.ptx.cp_async_"
+#: Bits of ``tvm_access_ptr``'s mask.
+_MASK_READ, _MASK_WRITE = 1, 2
+
+
+@dataclass(frozen=True)
+class Around:
+    """What lies around a statement.
+
+    Attributes
+    ----------
+    scope : Scope
+    loops : tuple of Loop
+        Outermost first.
+    conditions : tuple of Term
+        All of which hold.
+    """
+
+    scope: Scope
+    loops: tuple[Loop, ...] = ()
+    conditions: tuple[Term, ...] = ()
+
+    def under(self, *conditions: Term) -> Around:
+        """Add conditions."""
+        return replace(self, conditions=(*self.conditions, *conditions))
+
+
+@dataclass(frozen=True)
+class _View:
+    """A shared buffer: its arena, and the byte at which it begins."""
+
+    arena: int
+    begin: Term
+    element: int
+    name: str
+
+
+class AccessReader:
+    """Knows the shared buffers of a kernel, and finds what expressions and calls do to them.
+
+    Parameters
+    ----------
+    program : Program
+        Filled with the arenas, and what else is met.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.views: dict[int, _View] = {}
+
+    # Buffers.
+
+    def allocate(self, buffer: Any) -> None:
+        """Take note of an allocation; shared memory is laid out before a kernel runs."""
+        if not str(buffer.scope()).startswith("shared"):
+            return
+        if any(constant(extent) is None for extent in buffer.shape):
+            raise ScheduleError(
+                f"Buffer {buffer.name} in {buffer.scope()} memory has a symbolic size; shared "
+                "memory needs constant extents, such as the bounds of these."
+            )
+        size = reduce(lambda n, e: n * int(e), buffer.shape, element_bytes(buffer))
+        arena = buffer.__chandle__()
+        self.program.arenas[arena] = size
+        self.views[arena] = _View(arena, Term("const", leaf=0), element_bytes(buffer), buffer.name)
+        if str(buffer.scope()) == "shared.dyn":
+            self.program.scope = "shared.dyn"
+
+    def declare(self, stmt: Any, around: Around) -> None:
+        """Take note of a view."""
+        base = self.view_of(stmt.data)
+        if base is None:
+            return
+        size = element_bytes(stmt.buffer)
+        begin = _bytes(term_of(stmt.buffer.ty.elem_offset, around.scope), size)
+        begin = Term("Add", (base.begin, begin))
+        name = str(stmt.buffer.name)
+        self.views[stmt.buffer.__chandle__()] = _View(base.arena, begin, size, name)
+
+    def view_of(self, data: Any) -> _View | None:
+        """View whose address an expression is."""
+        if isinstance(data, tvm.ir.Call) and data.op.name == "tirx.buffer_data":
+            data = data.args[0]
+        return self.views.get(data.__chandle__())
+
+    # Accesses.
+
+    def accesses(self, node: Any, around: Around) -> list[Access]:
+        """Loads, and calls that take addresses, of an expression or a statement without a body."""
+        found: list[Access] = []
+
+        def call(call: Any) -> Any:
+            name = str(getattr(call.op, "name", ""))
+            if name.startswith(_OTHER_SYNC):
+                self.program.foreign = name
+            if name in _JUMPS:
+                self.program.jump = name
+            if name == CHOICE:
+                found.extend(self._choice(call.args, around))
+                return tvm_ffi.WalkResult.SKIP
+            here = self._call(name, call, around)
+            if here is None:
+                return None
+            found.extend(here)
+            return tvm_ffi.WalkResult.SKIP
+
+        def load(load: Any) -> None:
+            found.extend(self.at(load.source, load.indices, READ, around))
+
+        def let(let: Any) -> Any:
+            found.extend(self.accesses(let.value, around))
+            value = term_of(let.value, around.scope)
+            inside = replace(around, scope=around.scope.having(let.var, value))
+            found.extend(self.accesses(let.body, inside))
+            return tvm_ffi.WalkResult.SKIP
+
+        rules: list[tuple[Any, Callable[[Any], Any]]] = [
+            (tirx.Let, let),
+            (tvm.ir.Call, call),
+            (tvm.ir.TensorLoad, load),
+        ]
+        tvm_ffi.structural_walk(node, rules, order="pre")
+        return found
+
+    def _choice(self, args: Sequence[Any], around: Around) -> list[Access]:
+        condition = term_of(args[0], around.scope)
+        return [
+            *self.accesses(args[0], around),
+            *self.accesses(args[1], around.under(*conjuncts(condition))),
+            *self.accesses(args[2], around.under(Term("Not", (condition,)))),
+        ]
+
+    def _call(self, name: str, call: Any, around: Around) -> list[Access] | None:
+        """Accesses of a call, arguments included; None if it is nothing special itself."""
+        if name in POINTER_OPS:
+            return self._instruction(name, call, around)
+        if name.startswith(_COPIES) and name.endswith(("_src_size", "_ignore_src")):
+            return self._instruction(name.rpartition("_")[0].rpartition("_")[0], call, around)
+        updated = atomic_of(tirx.Evaluate(call))
+        if updated is not None:
+            rest = [found for arg in call.args[1:] for found in self._arguments(arg, around)]
+            return [*rest, *self.at(updated.source, updated.indices, ATOMIC, around)]
+        if name == "tirx.tvm_access_ptr":
+            return self._range(call, around)
+        if name in OPAQUE:
+            return self._opaque(call, around)
+        return None
+
+    def _arguments(self, arg: Any, around: Around) -> list[Access]:
+        """Accesses of an argument that is not the atomically updated address."""
+        is_address = isinstance(arg, tvm.ir.Call) and arg.op.name == "tirx.address_of"
+        return [] if is_address else self.accesses(arg, around)
+
+    def _instruction(self, name: str, call: Any, around: Around) -> list[Access]:
+        op = POINTER_OPS[name]
+        at = op.pointer(call.args)
+        skip = (at, at + 1) if op.has_offset else (at,)
+        rest = [arg for i, arg in enumerate(call.args) if i not in skip]
+        found = [one for arg in rest for one in self.accesses(arg, around)]
+        pointer, size = pointer_of(call, op), op.bytes(call.args)
+        if pointer is None or size is None:
+            return found + self.accesses(call.args[at], around)
+        kind = READ if op.kind == "ldmatrix" else WRITE
+        buffer, indices = pointer
+        copy = op.kind == "cp.async"
+        return found + self.at(buffer, indices, kind, around, size=size, is_async=copy)
+
+    def _range(self, call: Any, around: Around) -> list[Access]:
+        """What ``tvm_access_ptr`` gives access to."""
+        kind, data, offset, extent, mask = call.args
+        view = self.view_of(data)
+        if view is None:
+            return []
+        element = tvm.DataType(str(kind.ty.dtype)).itemsize
+        begin = Term("Add", (view.begin, _bytes(term_of(offset, around.scope), element)))
+        size = term_of(extent, around.scope).constant()
+        kinds = [
+            k for k, bit in ((READ, _MASK_READ), (WRITE, _MASK_WRITE)) if int(mask.value) & bit
+        ]
+        if size is None:
+            return [self._anywhere(view, k, around) for k in kinds]
+        return [self._access(view, k, begin, size * element, False, around) for k in kinds]
+
+    def _opaque(self, call: Any, around: Around) -> list[Access]:
+        """An address that goes who knows where: anything may be read and written."""
+        target = call.args[0]
+        buffer = target.source if isinstance(target, tvm.ir.TensorLoad) else target
+        view = self.view_of(buffer)
+        if view is None:
+            indices = target.indices if buffer is not target else []
+            return [one for index in indices for one in self.accesses(index, around)]
+        return [self._anywhere(view, kind, around) for kind in (READ, WRITE)]
+
+    def at(
+        self,
+        buffer: Any,
+        indices: Sequence[Any],
+        kind: str,
+        around: Around,
+        size: int = 0,
+        is_async: bool = False,
+    ) -> list[Access]:
+        """The access of an element or vector, if the buffer is shared."""
+        view = self.views.get(buffer.__chandle__())
+        if view is None:
+            return []
+        if len(indices) != 1:
+            return [self._anywhere(view, kind, around)]
+        begin = Term("Add", (view.begin, _bytes(term_of(indices[0], around.scope), view.element)))
+        return [self._access(view, kind, begin, size or view.element, is_async, around)]
+
+    def _access(
+        self, view: _View, kind: str, begin: Term, size: int, is_async: bool, around: Around
+    ) -> Access:
+        while self.program.granule > 1 and (
+            view.element % self.program.granule or size % self.program.granule
+        ):
+            self.program.granule //= 2
+        where = (around.loops, around.conditions)
+        return Access(view.name, view.arena, kind, begin, size, is_async, *where)
+
+    def _anywhere(self, view: _View, kind: str, around: Around) -> Access:
+        size = self.program.arenas[view.arena]
+        where = (around.loops, around.conditions)
+        return Access(view.name, view.arena, kind, None, size, False, *where)
+
+
+def _bytes(term: Term, size: int) -> Term:
+    return Term("Mul", (term, Term("const", leaf=size)))
+
+
+def conjuncts(term: Term) -> list[Term]:
+    """Parts of a condition that must all hold."""
+    if term.op != "And":
+        return [term]
+    return [part for arg in term.args for part in conjuncts(arg)]

@@ -1,0 +1,160 @@
+"""Read a kernel of flat TIR into a :class:`.program.Node`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from ...ir.index_terms import Scope, Symbol, Term, term_of
+from .program import WRITE, Loop, Node, Program, Sync
+from .program_accesses import AccessReader, Around, conjuncts
+
+__all__ = ["read_program"]
+
+_THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+_BLOCK_BARRIERS = ("tirx.cuda.cta_sync", "tirx.cuda.syncthreads_and", "tirx.cuda.syncthreads_or")
+_STORAGE_SYNC = "tirx.tvm_storage_sync"
+_WARP_BARRIERS = ("tirx.cuda.warp_sync", "tirx.ptx.bar_warp_sync")
+
+
+class _Reader:
+    """Reads statements."""
+
+    def __init__(self) -> None:
+        self.program = Program(Node(None))
+        self.memory = AccessReader(self.program)
+
+    def statement(self, stmt: Any, around: Around) -> tuple[Node, Around]:
+        """Read a statement; gives what lies around the next one."""
+        if isinstance(stmt, tirx.Bind):
+            term = term_of(stmt.value, around.scope)
+            after = replace(around, scope=around.scope.having(stmt.var, term))
+            return self.leaf(stmt, around), after
+        if isinstance(stmt, tirx.AllocBuffer):
+            self.memory.allocate(stmt.buffer)
+            return Node(stmt), around
+        if isinstance(stmt, tirx.DeclBuffer):
+            self.memory.declare(stmt, around)
+            return Node(stmt), around
+        handler = _HANDLERS.get(type(stmt).__name__, _Reader.leaf)
+        return handler(self, stmt, around), around
+
+    def node(self, stmt: Any, kind: str, children: Sequence[Node], **more: Any) -> Node:
+        node = Node(stmt, kind, list(children), **more)
+        for child in children:
+            child.parent = node
+        return node
+
+    def sequence(self, stmt: Any, around: Around) -> Node:
+        children = []
+        for part in stmt.seq:
+            child, around = self.statement(part, around)
+            children.append(child)
+        return self.node(stmt, "seq", children)
+
+    def branch(self, stmt: Any, around: Around) -> Node:
+        condition = term_of(stmt.condition, around.scope)
+        test = self.memory.accesses(stmt.condition, around)
+        children = [self.statement(stmt.then_case, around.under(*conjuncts(condition)))[0]]
+        if stmt.else_case is not None:
+            otherwise = around.under(Term("Not", (condition,)))
+            children.append(self.statement(stmt.else_case, otherwise)[0])
+        return self.node(stmt, "if", children, condition=condition, accesses=test)
+
+    def loop(self, stmt: Any, around: Around) -> Node:
+        start, extent = (term_of(e, around.scope) for e in (stmt.min, stmt.extent))
+        symbol = Symbol(str(stmt.loop_var.name), varies=start.varies)
+        loop = Loop(symbol, start, extent)
+        scope = around.scope.having(stmt.loop_var, Term("symbol", leaf=symbol))
+        inside = replace(around, scope=scope, loops=(*around.loops, loop))
+        return self.node(stmt, "loop", [self.statement(stmt.body, inside)[0]], loop=loop)
+
+    def repeat(self, stmt: Any, around: Around) -> Node:
+        loop = Loop(Symbol("while"), None, None)
+        inside = replace(around, loops=(*around.loops, loop))
+        condition = term_of(stmt.condition, around.scope)
+        body = self.statement(stmt.body, inside)[0]
+        test = self.memory.accesses(stmt.condition, inside)
+        return self.node(stmt, "loop", [body], loop=loop, condition=condition, accesses=test)
+
+    def attribute(self, stmt: Any, around: Around) -> Node:
+        key, before, after = str(stmt.attr_key), None, None
+        if key in ("thread_extent", "virtual_thread"):
+            around = replace(around, scope=self.bind_thread(stmt, around.scope))
+        elif key == "async_commit_queue_scope":
+            after = Sync("commit")
+        elif key == "async_wait_queue_scope":
+            # The attribute right inside says how many groups may stay under way.
+            before = Sync("wait", _groups(stmt.body.value))
+        body = self.statement(stmt.body, around)[0]
+        return self.node(stmt, "scope", [body], before=before, after=after)
+
+    def bind_thread(self, stmt: Any, scope: Scope) -> Scope:
+        tag = str(stmt.node.thread_tag)
+        extent = term_of(stmt.value, scope).constant() or 0
+        fresh = Symbol(tag, tag, tag in _THREADS, extent)
+        symbol = self.program.symbols.setdefault(tag, fresh)
+        if tag in _THREADS:
+            self.program.threads[tag] = extent
+        return scope.having(stmt.node.var, Term("symbol", leaf=symbol))
+
+    def leaf(self, stmt: Any, around: Around) -> Node:
+        call = getattr(stmt, "value", None) if isinstance(stmt, tirx.Evaluate) else None
+        sync = _sync_of(call) if isinstance(call, tvm.ir.Call) else None
+        if sync is not None:
+            return Node(stmt, before=sync)
+        found = self.memory.accesses(stmt, around)
+        if isinstance(stmt, tirx.BufferStore):
+            found += self.memory.at(stmt.buffer, stmt.indices, WRITE, around)
+        return Node(stmt, accesses=found)
+
+
+_HANDLERS: dict[str, Callable[[_Reader, Any, Around], Node]] = {
+    "SeqStmt": _Reader.sequence,
+    "IfThenElse": _Reader.branch,
+    "For": _Reader.loop,
+    "While": _Reader.repeat,
+    "AttrStmt": _Reader.attribute,
+}
+
+
+def _groups(value: Any) -> int:
+    return int(value) if isinstance(value, tirx.IntImm) else 0
+
+
+def _sync_of(call: Any) -> Sync | None:
+    name = str(getattr(call.op, "name", ""))
+    if name == _STORAGE_SYNC:
+        scope = str(call.args[0].value)
+        kind = "block" if scope.startswith("shared") else "warp"
+        return Sync(kind, is_storage=True)
+    if name in _BLOCK_BARRIERS:
+        return Sync("block")
+    if name in _WARP_BARRIERS:
+        return Sync("warp")
+    if name == "tirx.ptx.cp_async_commit_group":
+        return Sync("commit")
+    if name == "tirx.ptx.cp_async_wait_all":
+        return Sync("wait", -1)
+    if name == "tirx.ptx.cp_async_wait_group":
+        return Sync("wait", _groups(call.args[0]))
+    return None
+
+
+def read_program(launch: Any, scope: Scope) -> Program:
+    """Read a kernel.
+
+    Parameters
+    ----------
+    launch : Stmt
+        Its outermost ``thread_extent``.
+    scope : Scope
+        The function's parameters.
+    """
+    reader = _Reader()
+    reader.program.root, _ = reader.statement(launch, Around(scope))
+    return reader.program

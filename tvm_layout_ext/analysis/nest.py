@@ -1,0 +1,437 @@
+"""How each buffer access of a block walks memory as the loops around the block run.
+
+An access is reduced to one number, the offset of the element from the base pointer, as a function
+of the loops. What matters of it is how far one step of each loop moves it: 1 along a contiguous
+loop, 0 where the loop only repeats the access, the row length along rows. Offsets with anything but
+sums in them (quotients, loads, xor) keep their regular loops and are irregular in the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.tirx import IterVar
+
+from ..errors import ScheduleError
+from ..gpu.hardware import MAX_ACCESS_BYTES
+from ..ir.block_body import Reference, binds_truth, choices_of_values, read_body, without_lets
+from ..ir.conditions import compares_values
+from ..ir.queries import depends_on, loads_in, substitute
+from .assumptions import NO_ASSUMPTIONS, Assumptions, Prover, read_assumptions
+from .axis_info.arithmetic import power_of_two_in
+from .axis_info.indices import IndexAnalyzer
+
+__all__ = ["Access", "Loop", "Nest", "element_bytes", "read_nest", "steps_of"]
+
+#: TVM 0.27 writes no longer vectors of truth values for CUDA than these.
+_TRUTH_LANES = 4
+#: Nor longer ones of FP8 that it casts.
+_FP8_LANES = 4
+#: Bytes of the longest vector that it has a CUDA type for, as for 8 of ``float32``.
+_VECTOR_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop around a block.
+
+    Attributes
+    ----------
+    var : Var
+        Its variable, counted from 0.
+    extent : int or PrimExpr
+        Iterations; an expression where the size is symbolic.
+    kind : str
+        ``serial``, ``vectorized``, ``unrolled``, ``parallel``, or a thread such as ``threadIdx.x``.
+    is_reduction : bool
+        Some reduction iterator of the block depends on it.
+    is_perfect : bool
+        Nothing but the block is in it.
+    is_data : bool
+        Some iterator that is none of a reduction depends on it.
+    """
+
+    var: Any
+    extent: Any
+    kind: str
+    is_reduction: bool
+    is_perfect: bool
+    is_data: bool
+
+    @property
+    def size(self) -> int | None:
+        """Iterations, or None where they are symbolic."""
+        return int(self.extent) if isinstance(self.extent, int | tirx.IntImm) else None
+
+
+@dataclass(frozen=True)
+class Access:
+    """One load, store or atomic of a block.
+
+    Attributes
+    ----------
+    buffer : Buffer
+        What is accessed.
+    kind : str
+        ``load``, ``store`` or ``atomic``.
+    offset : PrimExpr
+        Elements from the base pointer, in the variables of the loops.
+    steps : tuple of int, PrimExpr or None
+        By how much one step of each loop moves the offset; None where that is not the same
+        everywhere.
+    assumptions : Assumptions
+        What the function promises about its arguments.
+    most_lanes : int
+        Elements of the longest vector that can be compiled.
+    indices : tuple of PrimExpr
+        One for each dim of the buffer, in the variables of the loops.
+    conditions : tuple of PrimExpr
+        Of the ``if`` statements around it, each of which must hold, in the variables of the loops.
+    own_conditions : tuple of PrimExpr
+        The same in the block's iterators.
+    axes : tuple of IterVar
+        These iterators.
+    """
+
+    buffer: Any
+    kind: str
+    offset: Any
+    steps: tuple[Any, ...]
+    assumptions: Assumptions = NO_ASSUMPTIONS
+    most_lanes: int = MAX_ACCESS_BYTES
+    indices: tuple[Any, ...] = ()
+    conditions: tuple[Any, ...] = ()
+    own_conditions: tuple[Any, ...] = ()
+    axes: tuple[Any, ...] = ()
+
+    @cached_property
+    def name(self) -> str:
+        """Name of the buffer."""
+        return str(self.buffer.name)
+
+    @cached_property
+    def scope(self) -> str:
+        """Memory of the buffer: ``global``, ``shared``, ``local``, ..."""
+        return str(self.buffer.scope())
+
+    @cached_property
+    def bytes(self) -> int:
+        """Bytes of an element."""
+        return element_bytes(self.buffer)
+
+    @cached_property
+    def alignment(self) -> int:
+        """Power of two, in bytes, that divides the base address."""
+        declared = power_of_two_in(int(self.buffer.ty.data_alignment) or self.bytes)
+        return max(declared, self.assumptions.alignment(self.buffer))
+
+    def is_affine(self) -> bool:
+        """Whether the offset is regular in every loop."""
+        return all(step is not None for step in self.steps)
+
+    def moves_alike(self, other: Access) -> bool:
+        """Whether two accesses of a buffer have equal steps, so that they differ by a shift."""
+        return len(self.steps) == len(other.steps) and all(
+            _same(a, b) for a, b in zip(self.steps, other.steps, strict=True)
+        )
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether CUDA code has vectors of the type: of bool TVM 0.27 writes none aright."""
+        return str(self.buffer.dtype) != "bool"
+
+    def vector(self, run: Sequence[Loop], most_bytes: int = MAX_ACCESS_BYTES) -> int:
+        """Find how many neighbours along a run of loops one instruction may take.
+
+        Parameters
+        ----------
+        run : sequence of Loop
+            Loops that together walk contiguously, outermost first.
+        most_bytes : int
+            Bytes of the widest instruction wanted.
+
+        Returns
+        -------
+        int
+            A power of two: every group of that many neighbours begins at a multiple of its bytes. 1
+            for a type without vectors.
+        """
+        if not self.has_vectors:
+            return 1
+        width = max(1, min(self.most_lanes, most_bytes // self.bytes))
+        while width > 1 and not self._is_aligned(run, width):
+            width //= 2
+        return width
+
+    def _is_aligned(self, run: Sequence[Loop], width: int) -> bool:
+        if self.alignment % (width * self.bytes):
+            return False
+        start = {loop.var: loop.var * 0 for loop in run[:-1]}
+        start[run[-1].var] = run[-1].var * width
+        first = substitute(self.offset, start)
+        if Prover(self.assumptions.conditions).is_multiple(first, width):
+            return True
+        # TVM gives up on bitwise operations.
+        found = IndexAnalyzer([], assumptions=self.assumptions).info(first)
+        return found.divisor_of_all % width == 0
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A block with the loops around it and all its accesses.
+
+    Attributes
+    ----------
+    block : SBlock
+        The block.
+    loops : tuple of Loop
+        Outermost first.
+    accesses : tuple of Access
+        Loads, stores and atomics of the body in the order of the program.
+    predicate : PrimExpr
+        Where the block runs.
+    assumptions : Assumptions
+        What the function promises about its arguments.
+    choices : tuple of PrimExpr
+        Conditions of ``if_then_else`` beside ``if`` and ``let`` statements.
+    """
+
+    block: Any
+    loops: tuple[Loop, ...]
+    accesses: tuple[Access, ...]
+    predicate: Any
+    assumptions: Assumptions = NO_ASSUMPTIONS
+    choices: tuple[Any, ...] = ()
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether the block runs only where a condition holds, as a split with a rest leaves it."""
+        guard = self.predicate
+        return not (isinstance(guard, tirx.IntImm) and bool(guard.value))
+
+    @property
+    def conditions(self) -> tuple[Any, ...]:
+        """Conditions of all ``if`` statements around accesses, each once."""
+        found: list[Any] = []
+        for access in self.accesses:
+            found += [
+                condition
+                for condition in access.conditions
+                if not any(tvm_ffi.structural_equal(condition, other) for other in found)
+            ]
+        return tuple(found)
+
+    def position(self, loop: Loop) -> int:
+        """Where a loop stands among those of the nest, the outermost 0."""
+        return next(at for at, own in enumerate(self.loops) if own is loop)
+
+    def step(self, access: Access, loop: Loop) -> Any:
+        """By how many elements one step of a loop moves an access; None where that differs."""
+        return access.steps[self.position(loop)]
+
+    def groups(self, access: Access, loop: Loop) -> tuple[int, int]:
+        """Count the neighbours along a loop that an access walks one by one, or that it stays at.
+
+        Powers of two, of every aligned group of so many iterations: of ``a[i % 12, i // 128]`` they
+        are 4 where the column stays, and 128 of ``b[i // 128]``.
+        """
+        ranges = {
+            one.var: tvm.ir.Range.from_min_extent(0, one.extent)
+            for one in self.loops
+            if one is not loop
+        }
+        axis = (loop.var, tvm.ir.Range.from_min_extent(0, loop.extent))
+        found = IndexAnalyzer([axis], ranges, assumptions=self.assumptions).info(access.offset)
+        return found.contiguity[0], found.constancy[0]
+
+    def of_scope(self, scope: str) -> list[Access]:
+        """Accesses of one kind of memory."""
+        return [access for access in self.accesses if access.scope == scope]
+
+
+def element_bytes(buffer: Any) -> int:
+    """Bytes of an element; sub-byte types count as one."""
+    return _type_bytes(str(buffer.dtype))
+
+
+@cache
+def _type_bytes(dtype: str) -> int:
+    return max(1, int(tvm.DataType(dtype).itemsize))
+
+
+def read_nest(sch: Any, block: Any) -> Nest:
+    """Read a block of a schedule, with its accesses in terms of the loops around it.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+    block : SBlockRV
+    """
+    stmt = sch.get(block)
+    refs = [sch.get(loop) for loop in sch.get_loops(block)]
+    realize = find_realize(sch, stmt, refs)
+    pairs = list(zip(stmt.iter_vars, realize.iter_values, strict=True))
+    loops = tuple(_loop(ref, pairs) for ref in refs)
+    values = {it.var: value for it, value in pairs}
+    assumptions = _assumptions(sch, block)
+    facts: dict[str, Any] = {
+        "assumptions": assumptions,
+        "most_lanes": _most_lanes(stmt.body),
+        "axes": tuple(stmt.iter_vars),
+    }
+    accesses = tuple(
+        replace(_access(reference, values, loops), **facts) for reference in _references(stmt)
+    )
+    choices = tuple(substitute(one, values) for one in choices_of_values(stmt.body))
+    return Nest(stmt, loops, accesses, realize.predicate, assumptions, choices)
+
+
+def _references(block: Any) -> list[Reference]:
+    """List what a block accesses; a reduction to several results reads each element once.
+
+    Its formulas name an operand again and again: both results of an argmax choose by the values.
+    """
+    reduces = any(it.iter_type == IterVar.CommReduce for it in block.iter_vars)
+    found: list[Reference] = []
+    for one in read_body(block.body):
+        again = reduces and len(block.writes) > 1 and one.kind == "load"
+        if not again or not any(one.is_like(other) for other in found):
+            found.append(one)
+    return found
+
+
+def _most_lanes(body: Any) -> int:
+    """Elements of the longest vector that TVM can write of a body, whatever its buffers are."""
+    if binds_truth(body):
+        return 1
+    if compares_values(without_lets(body)):
+        return _TRUTH_LANES
+    casts: list[Any] = []
+    tvm_ffi.structural_walk(body, [(tirx.Cast, casts.append)])
+    types = [str(t) for cast in casts if loads_in(cast.value) for t in (cast.ty, cast.value.ty)]
+    if any(one.startswith("float8") for one in types):
+        return _FP8_LANES
+    return min(MAX_ACCESS_BYTES, _VECTOR_BYTES // max(map(_type_bytes, types), default=1))
+
+
+def _assumptions(sch: Any, block: Any) -> Assumptions:
+    """Read what the function that holds a block promises."""
+    root = sch.get_sref(block)
+    while root.parent is not None:
+        root = root.parent
+    for func in sch.mod.functions.values():
+        body = getattr(func, "body", None)
+        if isinstance(body, s_tir.SBlockRealize) and body.block.same_as(root.stmt):
+            return read_assumptions(func)
+    return NO_ASSUMPTIONS
+
+
+def find_realize(sch: Any, block: Any, loops: Sequence[Any]) -> Any:
+    """Find the SBlockRealize of a block below its innermost loop, or below the root."""
+    scope = loops[-1].body if loops else sch.get(sch.get_sblock("root")).body
+    found: list[Any] = []
+
+    def look(realize: Any) -> None:
+        if realize.block.same_as(block):
+            found.append(realize)
+
+    tvm_ffi.structural_walk(scope, [(s_tir.SBlockRealize, look)])
+    return found[0]
+
+
+def _loop(ref: Any, pairs: Sequence[tuple[Any, Any]]) -> Loop:
+    own = [it for it, value in pairs if depends_on(value, ref.loop_var)]
+    sums = [it for it in own if it.iter_type == IterVar.CommReduce]
+    is_data = len(sums) < len(own)
+    return Loop(ref.loop_var, ref.extent, loop_kind(ref), bool(sums), _holds_one(ref), is_data)
+
+
+def loop_kind(ref: Any) -> str:
+    """Kind of a For: ``serial`` and so on, or the thread that it is bound to."""
+    if ref.thread_binding is not None:
+        return str(ref.thread_binding.thread_tag)
+    return str(tirx.ForKind(ref.kind).name).lower()
+
+
+def _holds_one(ref: Any) -> bool:
+    body = ref.body
+    while isinstance(body, tirx.For):
+        body = body.body
+    return isinstance(body, s_tir.SBlockRealize)
+
+
+def _access(reference: Reference, values: dict[Any, Any], loops: Sequence[Loop]) -> Access:
+    buffer, kind = reference.buffer, reference.kind
+    at = tuple(substitute(index, values) for index in reference.indices)
+    analyzer = tvm.sym.Analyzer()
+    for loop in loops:
+        # A loop of one iteration keeps its step: it goes on where the next one ends.
+        if loop.size is not None and loop.size > 1:
+            analyzer.bind(loop.var, tvm.ir.Range.from_min_extent(0, loop.extent))
+    offset = analyzer.simplify(_flat(buffer, at))
+    steps = steps_of(offset, [loop.var for loop in loops])
+    holds = tuple(substitute(condition, values) for condition in reference.conditions)
+    own = reference.conditions
+    return Access(buffer, kind, offset, steps, indices=at, conditions=holds, own_conditions=own)
+
+
+def _flat(buffer: Any, indices: Sequence[Any]) -> Any:
+    """Offset of an element; an element offset of unknown value is a multiple of its factor."""
+    strides = list(buffer.ty.strides) or _dense(list(buffer.shape))
+    offset = buffer.ty.elem_offset
+    factor = int(buffer.ty.offset_factor)
+    if not isinstance(offset, int | tirx.IntImm) and factor > 1:
+        offset = tirx.Var("aligned_offset", offset.ty) * factor
+    if len(strides) != len(indices):
+        raise ScheduleError(
+            f"TVM gives {buffer.name}, of {len(indices)} dims, the {len(strides)} strides of the "
+            "buffer that it stands for"
+        )
+    for index, stride in zip(indices, strides, strict=True):
+        offset = offset + index * stride
+    return offset
+
+
+def _dense(shape: list[Any]) -> list[Any]:
+    strides: list[Any] = [1] if shape else []
+    for extent in reversed(shape[1:]):
+        strides.insert(0, strides[0] * extent)
+    return strides
+
+
+def steps_of(value: Any, variables: list[Any]) -> tuple[Any, ...]:
+    """By how much one step of each loop moves a value, None where that differs."""
+    analyzer = tvm.sym.Analyzer()
+    used = tirx.analysis.undefined_vars(value)
+    moving = [any(var.same_as(one) for one in used) for var in variables]
+    # One answer for all loops that do not occur in the value, of which there are many.
+    still = None if all(moving) else _step(value, value, variables, analyzer)
+    return tuple(
+        _step(substitute(value, {var: var + 1}), value, variables, analyzer) if moves else still
+        for var, moves in zip(variables, moving, strict=True)
+    )
+
+
+def _step(moved: Any, offset: Any, variables: list[Any], analyzer: Any) -> Any:
+    """Difference of the offset over one step of a loop, if it is the same everywhere."""
+    step = analyzer.simplify(moved - offset)
+    if isinstance(step, tirx.IntImm):
+        return int(step)
+    if loads_in(step):
+        return None
+    used = tirx.analysis.undefined_vars(step)
+    return None if any(v.same_as(w) for v in used for w in variables) else step
+
+
+def _same(a: Any, b: Any) -> bool:
+    if a is None or b is None:
+        return False
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    return bool(tvm.sym.Analyzer().can_prove(a == b))

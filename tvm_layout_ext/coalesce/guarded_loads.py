@@ -1,0 +1,97 @@
+"""Loads that a block does under a condition only, and that would leave their buffer without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from .._compat import CHOICE
+from ..analysis.nest import Nest
+from ..ir.block_body import without_lets
+from ..ir.conditions import selects_as_choices
+from ..ir.queries import loads_in
+
+__all__ = ["chosen_by_index", "guarded_outside"]
+
+
+def guarded_outside(nest: Nest) -> str | None:
+    """Find a buffer that only a condition keeps a block from reading outside of its shape.
+
+    A copy of what the block reads, as a shared tile is one, knows of no such condition.
+
+    Parameters
+    ----------
+    nest : Nest
+
+    Returns
+    -------
+    str or None
+        Name of the buffer.
+
+    Examples
+    --------
+    >>> from tvm import s_tir, te
+    >>> a = te.placeholder((8, 8), name="A")
+    >>> b = te.compute((8, 8), lambda i, j: tvm.tirx.if_then_else(i > 0, a[j, i - 1], 0.0), "B")
+    >>> sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    >>> from tvm_layout_ext.analysis.nest import read_nest
+    >>> guarded_outside(read_nest(sch, sch.get_sblock("B")))
+    'A'
+    """
+    analyzer = tvm.sym.Analyzer()
+    for axis in nest.block.iter_vars:
+        analyzer.bind(axis.var, axis.dom)
+    for load in _guarded(without_lets(nest.block.body)):
+        if load.source.scope() not in ("", "global"):
+            continue
+        for index, extent in zip(load.indices, load.source.shape, strict=True):
+            if not analyzer.can_prove(tirx.all(index >= 0, index < extent)):
+                return str(load.source.name)
+    return None
+
+
+def chosen_by_index(body: Any) -> set[str]:
+    """Name the buffers that a body loads in a choice by indices: not in every iteration, perhaps.
+
+    Examples
+    --------
+    >>> i = tirx.Var("i", "int32")
+    >>> b = tirx.decl_buffer((8,), "float32", "B", layout=None)
+    >>> chosen_by_index(tirx.Evaluate(tirx.if_then_else(i < 3, b[i], 0.0)))
+    {'B'}
+    """
+    found: set[str] = set()
+
+    def look(call: Any) -> None:
+        if getattr(call.op, "name", "") == CHOICE and not loads_in(call.args[0]):
+            for part in call.args[1:]:
+                found.update(str(load.source.name) for load in loads_in(part))
+
+    tvm_ffi.structural_walk(selects_as_choices(body), [(tvm.ir.Call, look)])
+    return found
+
+
+def _guarded(body: Any) -> list[Any]:
+    """Loads in the branches of choices and of ``if`` statements."""
+    found: list[Any] = []
+
+    def branches(parts: list[Any]) -> None:
+        for part in parts:
+            tvm_ffi.structural_walk(part, [(tvm.ir.TensorLoad, found.append)])
+
+    def call(node: Any) -> None:
+        if getattr(node.op, "name", "") == CHOICE:
+            branches(list(node.args[1:]))
+
+    def select(node: Any) -> None:
+        branches([node.true_value, node.false_value])
+
+    def chosen(node: Any) -> None:
+        branches([node.then_case, *([] if node.else_case is None else [node.else_case])])
+
+    rules = [(tvm.ir.Call, call), (tirx.Select, select), (tirx.IfThenElse, chosen)]
+    tvm_ffi.structural_walk(body, rules)
+    return found

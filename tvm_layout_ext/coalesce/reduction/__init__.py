@@ -1,0 +1,1 @@
+"""Mappings of reductions: along rows, across rows, in slabs."""

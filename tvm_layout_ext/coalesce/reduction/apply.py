@@ -1,0 +1,295 @@
+"""Share out a reduction so that its loads are full and wide.
+
+Where the load runs along the reduction (row sums), neighbouring lanes take neighbouring elements of
+a row and add up their sums at the end. Where it runs along the result (column sums), lanes lie
+along the columns and the rows are dealt out to the warps. Where that leaves multiprocessors idle,
+the reduction is first cut into slabs (:mod:`.slabs`), and a second kernel adds these up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from tvm import tirx
+
+from ...analysis.nest import Nest, read_nest
+from ...errors import ScheduleError
+from ...gpu.hardware import WARP_SIZE
+from ...ir.evaluate import stand_in
+from ...ir.queries import is_number
+from ..canonical import is_straight, transform_iterators
+from ..direct import DEFAULT_THREADS, fuse
+from ..fused_loops import is_behind_several
+from .columns import a_column_each, along_columns
+from .plan import (
+    ENOUGH_BLOCKS,
+    ENOUGH_THREADS,
+    MAX_THREADS,
+    Plan,
+    batched_load,
+    loads_together,
+    operand_loads,
+    refs_of,
+    still_loading,
+    total,
+)
+from .slabs import choose_slabs, cut
+
+__all__ = ["schedule_a_result_each", "schedule_reduction"]
+
+#: Threads of a block that sums rows, vectors of 16 bytes that each of them loads at once, and the
+#: most threads of a row. Rows of 4096 halves take 128 threads: hand-written so, 32768 of them take
+#: an H200 61.8 us; 32 threads a row took 64.8 us, and a kernel that only reads takes 60.7. Blocks
+#: of 128 threads take 63.3 us; only with loads past L1, which TVM does not emit, they are as fast
+#: (61.5 us, to 61.4 of 512 threads). See ``benchmarks/results/h200_reductions.json``.
+_ROW_THREADS, _VECTORS_EACH, _MOST_LANES = 512, 4, 512
+
+
+def schedule_reduction(
+    sch: Any, block: Any, nest: Nest, num_threads: int | None, vector_bytes: int
+) -> tuple[str, list[Any]]:
+    """Bind a whole reduction nest.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+    block : SBlockRV
+    nest : Nest
+        The block as it is, all its loops free.
+    num_threads : int, optional
+        Threads of a block.
+    vector_bytes : int
+        Bytes of the widest load of a thread.
+
+    Returns
+    -------
+    tuple
+        What was chosen, for the report, and the blocks that now access global memory.
+    """
+    _check_guard(sch, block, nest)
+    nest = _without_units(sch, block, nest, Plan.of(nest, vector_bytes))
+    plan = Plan.of(nest, vector_bytes)
+    slabs = choose_slabs(plan.load, plan.data, plan.reduced, along=plan.along)
+    # Rows of several dims are one loop of a slab, but several iterators, which columns want as one.
+    is_deep = len(plan.reduced) > 1 and not plan.along
+    if slabs == 1 or is_deep or nest.is_guarded or not plan.is_plain:
+        return _one_kernel(sch, block, nest, plan, num_threads)
+    (outermost,) = refs_of(sch, block, nest, plan.reduced[:1])
+    partial = cut(sch, outermost, slabs, len(plan.data) if plan.along else 0)
+    caches = []
+    texts = []
+    for part in (partial, block):
+        now = read_nest(sch, part)
+        text, touching = _one_kernel(sch, part, now, Plan.of(now, vector_bytes), num_threads)
+        caches += touching
+        texts.append(text)
+    # The second kernel reads next to nothing; counting it an iteration would give it half a say.
+    return f"{texts[0]}, in {slabs} slabs that a second kernel adds up", caches[:1]
+
+
+def _check_guard(sch: Any, block: Any, nest: Nest) -> None:
+    """Refuse a guard over fused loops, which TVM 0.27 loses where results leave their registers."""
+    fused = is_behind_several(sch, block, nest)
+    if nest.is_guarded and fused is not None:
+        raise ScheduleError(
+            f"loop {fused} stands behind several iterators of {nest.block.name_hint}, which runs "
+            f"only where {nest.predicate} holds; split no fused loop by what does not divide it"
+        )
+
+
+def _without_units(sch: Any, block: Any, nest: Nest, plan: Plan) -> Nest:
+    """Drop axes of extent 1, which TVM's primitives take for no loops; read the block again.
+
+    Column sums keep those of the result, whose dims are those of their partial sums.
+    """
+    units = [loop.size == 1 and (loop.is_reduction or plan.along) for loop in nest.loops]
+    sums = any(loop.size != 1 for loop in plan.reduced)
+    if not (sums and any(units) and is_straight(sch, block)):
+        return nest
+
+    def index_map(*iters: Any) -> list[Any]:
+        return [value for value, unit in zip(iters, units, strict=True) if not unit]
+
+    transform_iterators(sch, block, index_map)
+    return read_nest(sch, block)
+
+
+def schedule_a_result_each(
+    sch: Any, block: Any, nest: Nest, num_threads: int | None, vector_bytes: int
+) -> tuple[str, list[Any]]:
+    """Let each thread sum a result by itself, as a reduction is counted before it is mapped.
+
+    So no load moves more sectors than before, however short or ragged rows and columns are.
+    Neighbouring lanes take neighbours of the loops as they stand: a product's main load, which does
+    not know its columns, would have them go down its rows.
+    """
+    _check_guard(sch, block, nest)
+    data = [loop for loop in nest.loops if not loop.is_reduction]
+    if not data:
+        raise ScheduleError("there is one result, which one thread alone would sum")
+    plan = replace(Plan.of(nest, vector_bytes), data=data, vector=1)
+    _, touching = a_column_each(sch, block, nest, plan, num_threads)
+    return "reduction, a thread for each result", touching
+
+
+def _one_kernel(
+    sch: Any, block: Any, nest: Nest, plan: Plan, num_threads: int | None
+) -> tuple[str, list[Any]]:
+    share_out = _along_rows if plan.along else along_columns
+    if not plan.along and (plan.data[-1].size is None or not _may_factor(nest, plan)):
+        share_out = a_column_each
+    return share_out(sch, block, nest, plan, num_threads)
+
+
+def _may_factor(nest: Nest, plan: Plan) -> bool:
+    """Whether partial sums may become an array: ``rfactor`` of TVM 0.27 loses a block's guard.
+
+    Every dim of that array is one loop besides, which it is not once a loop was split, and the
+    reduction one iterator, which it is not where another of extent 1 was fused into it.
+    """
+    dims = len(nest.block.writes[0].source.shape)
+    sums = [axis for axis in nest.block.iter_vars if axis.iter_type == tirx.IterVar.CommReduce]
+    units = [axis for axis in sums if is_number(axis.dom.extent, 1)]
+    is_one = len(sums) == 1 or not units
+    return not nest.is_guarded and len(plan.data) == dims and plan.is_plain and is_one
+
+
+def _along_rows(
+    sch: Any, block: Any, nest: Nest, plan: Plan, num_threads: int | None
+) -> tuple[str, list[Any]]:
+    """Deal a row out to the lanes of a warp, or of more warps where there are few rows."""
+    _check_combines(sch, block, nest, plan)
+    if plan.places > 1:
+        raise ScheduleError(
+            f"an iteration reads {plan.load.name} at {plan.places} places, and one copy of its "
+            "elements holds those of one"
+        )
+    rows, groups = total(plan.data), -(-total(plan.reduced) // plan.vector)
+    lanes = _row_lanes(rows, groups, num_threads or MAX_THREADS)
+    if len(plan.reduced) > 1:
+        lanes = _lanes_of_dims(plan, groups, lanes)
+    rows_at_once = max(1, (num_threads or _row_threads(rows * lanes)) // lanes)
+    if rows == 1 and num_threads is None:
+        # A loop of one iteration has no guard: all rows of threads would load the one there is.
+        rows_at_once = 1
+    batched = plan.is_plain and plan.is_inside and not plan.has_factors
+    batched = batched and is_straight(sch, block) and _shares_out(nest, plan, lanes)
+    split = _split_iterators if batched else _split_loops
+    outer, (steps, step, lane, part) = split(sch, block, nest, plan, lanes)
+    row = fuse(sch, outer) if outer else sch.add_unit_loop(steps)
+    grid, row = sch.split(row, [None, rows_at_once])
+    sch.reorder(*dict.fromkeys((grid, row, lane, steps, step, part)))
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(row, "threadIdx.y")
+    sch.bind(lane, "threadIdx.x")
+    if batched:
+        caches = still_loading(sch, [batched_load(sch, block, steps, step, plan)], block)
+    else:
+        sch.unroll(step)
+        caches = operand_loads(sch, block, step, plan)
+    sch.unroll(part)
+    text = f"reduction along the rows, {rows_at_once} rows of {lanes} lanes, vectors of "
+    return f"{text}{plan.vector}", caches
+
+
+def _check_combines(sch: Any, block: Any, nest: Nest, plan: Plan) -> None:
+    """Refuse to let threads combine results by a body that TVM does not know for a reducer's.
+
+    Its LowerCrossThreadReduction knows what its rfactor knows: of several results, those of
+    ``topi`` and their like; of one, no ``let`` statement, and no start but the combiner's identity
+    (a sum from 0, not from 1; a maximum from the least number of its type).
+    """
+    trial = sch.copy()
+    try:
+        trial.rfactor(refs_of(trial, block, nest, plan.reduced[:1])[0], 0)
+    except RuntimeError as error:
+        if "No matched reducer" in str(error) or "RFactor cannot be applied" in str(error):
+            raise ScheduleError(
+                f"TVM knows no reducer in the body of {nest.block.name_hint}, by which threads "
+                "could combine what they found; a thread alone needs none"
+            ) from error
+
+
+def _row_lanes(rows: int, groups: int, most: int) -> int:
+    """Threads of a row of so many vectors: up to 4 vectors each, fewer where rows are few."""
+    lanes = WARP_SIZE
+    while lanes < min(most, _MOST_LANES) and lanes * 2 * _VECTORS_EACH <= groups:
+        lanes *= 2
+    while lanes < most and rows * lanes < ENOUGH_THREADS and lanes < groups:
+        lanes *= 2
+    return lanes
+
+
+def _lanes_of_dims(plan: Plan, groups: int, most: int) -> int:
+    """Find the most threads of a row of several dims whose vectors TVM sees to stay in one of them.
+
+    It finds the bounds of a load where a step over the lanes is a part of each inner dim, or whole
+    ones; of steps of 136 over rows of 16, say, the vector has none, and is not lowered.
+    """
+    sizes = [stand_in(loop.extent) for loop in plan.reduced[1:]]
+    spans = [prod(sizes[i:]) for i in range(len(sizes))]
+
+    def is_seen(lanes: int) -> bool:
+        step = lanes * plan.vector
+        return lanes == groups or all(step % span == 0 or span % step == 0 for span in spans)
+
+    whole = [lanes for lanes in range(1, min(most, groups) + 1) if groups % lanes == 0]
+    return max(lanes for lanes in whole if plan.vector == 1 or lanes == 1 or is_seen(lanes))
+
+
+def _shares_out(nest: Nest, plan: Plan, lanes: int) -> bool:
+    """Whether a thread has loads to batch, and vectors share a row out without a rest.
+
+    The loops are the block's iterators, as they are before anything is split.
+    """
+    if len(plan.reduced) > 1 or any(loop.size is None for loop in nest.loops):
+        return False
+    steps, rest = divmod(total(plan.reduced), lanes * plan.vector)
+    return not nest.is_guarded and not rest and loads_together(steps) > 1
+
+
+def _split_loops(
+    sch: Any, block: Any, nest: Nest, plan: Plan, lanes: int
+) -> tuple[list[Any], list[Any]]:
+    """Split the loops along a row into steps, unrolled ones, lanes and vectors."""
+    outer, inner = (refs_of(sch, block, nest, loops) for loops in (plan.data, plan.reduced))
+    sch.reorder(*outer, *inner)
+    step, lane, part = sch.split(fuse(sch, inner), [None, lanes, plan.vector])
+    together = loads_together(stand_in(sch.get(step).extent))
+    return outer, [*sch.split(step, [None, together]), lane, part]
+
+
+def _split_iterators(
+    sch: Any, block: Any, nest: Nest, plan: Plan, lanes: int
+) -> tuple[list[Any], list[Any]]:
+    """Do the same to the block's iterator along a row, so that loads can go before the sums.
+
+    Where there is one step, the loop over the lanes is its loop, and so it is that of a vector of
+    one element: TVM's LowerCrossThreadReduction takes no loop of one iteration between, or inside
+    of, those of a reduction.
+    """
+    steps = total(plan.reduced) // (lanes * plan.vector)
+    together = loads_together(steps)
+    sizes = [*[steps // together] * (steps > together), together, lanes]
+    sizes += [plan.vector] * (plan.vector > 1)
+    at = next(i for i, loop in enumerate(nest.loops) if loop is plan.reduced[0])
+
+    def index_map(*iters: Any) -> list[Any]:
+        parts = [iters[at] // prod(sizes[i + 1 :]) % sizes[i] for i in range(len(sizes))]
+        return [*iters[:at], *parts, *iters[at + 1 :]]
+
+    transform_iterators(sch, block, index_map)
+    loops = sch.get_loops(block)
+    parts = loops[at : at + len(sizes)]
+    data = [loop for i, loop in enumerate(loops) if not at <= i < at + len(sizes)]
+    places = {id(loop): i - (i > at) for i, loop in enumerate(nest.loops)}
+    *outer, step, lane = parts[:-1] if plan.vector > 1 else parts
+    own = [outer[0] if outer else lane, step, lane, parts[-1]]
+    return [data[places[id(loop)]] for loop in plan.data], own
+
+
+def _row_threads(threads: int) -> int:
+    """Threads of a block, of so many in all: fewer where that makes more multiprocessors busy."""
+    return _ROW_THREADS if threads >= _ROW_THREADS * ENOUGH_BLOCKS else DEFAULT_THREADS

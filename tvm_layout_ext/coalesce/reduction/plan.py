@@ -1,0 +1,305 @@
+"""What a reduction's loops mean to its main load, and steps that all ways to share it out take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.tirx import IntImm
+
+from ...analysis.nest import Access, Loop, Nest, read_nest
+from ...errors import ScheduleError
+from ...gpu.hardware import MULTIPROCESSORS
+from ...ir.evaluate import stand_in
+from ..guarded_loads import chosen_by_index, guarded_outside
+from ..mapping import merged_run, own_order
+
+__all__ = [
+    "ENOUGH_BLOCKS",
+    "ENOUGH_THREADS",
+    "MAX_THREADS",
+    "Plan",
+    "batched_load",
+    "divisor",
+    "inside",
+    "keep_in_flight",
+    "loads_together",
+    "operand_loads",
+    "refs_of",
+    "still_loading",
+    "total",
+    "vector_load",
+]
+
+MAX_THREADS = 1024
+#: Threads that keep a large GPU busy.
+ENOUGH_THREADS = MULTIPROCESSORS * MAX_THREADS
+#: Blocks that keep it busy, if each has many threads.
+ENOUGH_BLOCKS = 128
+#: Loads of a thread that are on their way together.
+_IN_FLIGHT = 8
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the main load of a reduction makes of its loops.
+
+    Attributes
+    ----------
+    load : Access
+        The load with the most loops.
+    data, reduced : list of Loop
+        In the load's own order.
+    along : bool
+        Whether the load runs along the reduction.
+    vector : int
+        Neighbours that a thread loads at once.
+    results : int
+        Buffers that the reduction writes.
+    is_plain : bool
+        Whether its body is one store, as TVM's rfactor wants it of one result.
+    has_factors : bool
+        Whether such a body loads several buffers, as a matrix times a vector.
+    places : int
+        At how many an iteration reads the buffer of the main load.
+    is_inside : bool
+        Whether loads stay in their buffers also where a choice does not take them.
+    """
+
+    load: Access
+    data: list[Loop]
+    reduced: list[Loop]
+    along: bool
+    vector: int
+    results: int = 1
+    is_plain: bool = True
+    has_factors: bool = False
+    places: int = 1
+    is_inside: bool = True
+
+    @classmethod
+    def of(cls, nest: Nest, vector_bytes: int) -> Plan:
+        """Plan a nest whose widest load of a thread has so many bytes."""
+        load = _main_load(nest)
+        data = [loop for loop in own_order(load, nest, nest.loops) if not loop.is_reduction]
+        reduced = [loop for loop in own_order(load, nest, nest.loops) if loop.is_reduction]
+        inner = max(
+            (group for group in (data, reduced) if group),
+            key=lambda group: _is_one(nest.step(load, group[-1])),
+        )
+        results = len(nest.block.writes)
+        is_plain = isinstance(nest.block.body, tirx.BufferStore)
+        has_factors = is_plain and len({access.name for access in _operands(nest)}) > 1
+        along, vector = inner is reduced, 1
+        if _is_one(nest.step(load, inner[-1])):
+            run = merged_run([load], nest.loops, inner)
+            vector = min(
+                one.vector(inner[len(inner) - run :], vector_bytes)
+                for one in (
+                    _main_loads(nest, inner[-1])
+                    if not is_plain or (along and has_factors)
+                    else [load]
+                )
+            )
+            while vector > 1 and stand_in(inner[-1].extent) % vector:
+                vector //= 2
+        return cls(
+            load,
+            data,
+            reduced,
+            along,
+            vector,
+            results,
+            is_plain,
+            has_factors,
+            _places(nest, load),
+            guarded_outside(nest) is None,
+        )
+
+
+def _operands(nest: Nest) -> list[Access]:
+    stores = {access.name for access in nest.accesses if access.kind == "store"}
+    return [a for a in nest.of_scope("global") if a.kind == "load" and a.name not in stores]
+
+
+def _places(nest: Nest, load: Access) -> int:
+    """At how many different places an iteration reads a load's buffer."""
+    found: list[Any] = []
+    for one in _operands(nest):
+        known = any(tvm_ffi.structural_equal(one.offset, other) for other in found)
+        if one.name == load.name and not known:
+            found.append(one.offset)
+    return len(found)
+
+
+def _main_loads(nest: Nest, loop: Loop) -> list[Access]:
+    """Loads that run along a loop, which a reduction to several results takes in vectors alike."""
+    return [access for access in _operands(nest) if _is_one(nest.step(access, loop))]
+
+
+def _main_load(nest: Nest) -> Access:
+    loads = _operands(nest)
+    if not loads:
+        raise ScheduleError(
+            f"Reduction block {nest.block.name_hint} loads nothing from global memory."
+        )
+    return max(loads, key=lambda a: sum(step != 0 for step in a.steps))
+
+
+def _is_one(step: Any) -> bool:
+    """Whether a step is the number 1; a symbolic one, as of the rows of ``a[j, k]``, is not."""
+    return isinstance(step, int | IntImm) and int(step) == 1
+
+
+def total(loops: Sequence[Loop]) -> int:
+    """Iterations of some loops; a symbolic extent counts as 1021."""
+    return prod(stand_in(loop.extent) for loop in loops)
+
+
+def refs_of(sch: Any, block: Any, nest: Nest, loops: Sequence[Loop]) -> list[Any]:
+    """Find the random variables of some loops of a nest."""
+    refs = sch.get_loops(block)
+    return [refs[nest.position(loop)] for loop in loops]
+
+
+def inside(sch: Any, block: Any, loop: Any) -> list[Any]:
+    """Loops of a block inside another loop."""
+    loops = sch.get_loops(block)
+    outer = sch.get(loop)
+    return loops[1 + next(i for i, own in enumerate(loops) if sch.get(own).same_as(outer)) :]
+
+
+def divisor(number: int, most: int) -> int:
+    """Largest divisor up to a bound."""
+    return next(d for d in range(min(number, most), 0, -1) if number % d == 0)
+
+
+def loads_together(steps: int) -> int:
+    """Loads of a thread that are on their way together, of so many in all; a divisor of these."""
+    return divisor(steps, _IN_FLIGHT)
+
+
+def keep_in_flight(sch: Any, step: Any) -> Any:
+    """Unroll some steps of a serial loop, so that their loads may be on their way together."""
+    _, inner = sch.split(step, [None, loads_together(stand_in(sch.get(step).extent))])
+    sch.unroll(inner)
+    return inner
+
+
+def vector_load(sch: Any, partial: Any, step: Any, vector: int) -> Any:
+    """Load into registers first, as a vector."""
+    # Other readers of the buffer stay as they are: their loads are none of this kernel's.
+    cache = sch.cache_read(partial, _load_index(sch, partial), "local", [partial])
+    sch.compute_at(cache, step, preserve_unit_loops=True)
+    if vector > 1:
+        sch.vectorize(sch.get_loops(cache)[-1])
+    return cache
+
+
+def operand_loads(
+    sch: Any, partial: Any, step: Any, plan: Plan, *, moving: bool = False
+) -> list[Any]:
+    """Load what a thread adds into registers first: the main operand, or all operands.
+
+    With ``moving``, what all results share waits for the sum unless it goes in vectors: before it,
+    threads without a result would load it, too.
+
+    Returns
+    -------
+    list of SBlockRV
+        The blocks that load, and the sum itself where it still loads from global memory.
+    """
+    chosen = chosen_by_index(sch.get(partial).body) if plan.vector == 1 else set()
+    if plan.is_plain and not (plan.has_factors or plan.places > 1 or chosen):
+        return still_loading(sch, [vector_load(sch, partial, step, plan.vector)], partial)
+    nest = read_nest(sch, partial)
+    operands = _operands(nest)
+    names = [access.name for access in operands]
+    # What is read at two places, or by what was loaded, has no one vector.
+    regular = [a for a in operands if a.is_affine() and names.count(a.name) == 1]
+    # A copy would be loaded in each iteration, whatever the choice is.
+    regular = [a for a in regular if a.name not in chosen]
+    if moving and plan.vector == 1:
+        results = [loop for loop in nest.loops if not loop.is_reduction]
+        regular = [a for a in regular if any(nest.step(a, loop) != 0 for loop in results)]
+    along = _main_loads(nest, nest.loops[-1])
+    caches = []
+    for access in regular:
+        reads = [str(region.source.name) for region in sch.get(partial).reads]
+        cache = sch.cache_read(partial, reads.index(access.name), "local", [partial])
+        sch.compute_at(cache, step, preserve_unit_loops=True)
+        if plan.vector > 1 and any(access is one for one in along):
+            sch.vectorize(sch.get_loops(cache)[-1])
+        caches.append(cache)
+    return caches if len(regular) == len(operands) else [*caches, partial]
+
+
+def still_loading(sch: Any, caches: list[Any], partial: Any) -> list[Any]:
+    """Add the sum itself to the blocks that load, where it still loads an operand by itself."""
+    return [*caches, partial] if _operands(read_nest(sch, partial)) else caches
+
+
+def batched_load(sch: Any, partial: Any, steps: Any, step: Any, plan: Plan) -> Any:
+    """Load what all iterations of an unrolled loop add before the first of them adds.
+
+    ::
+
+        for o in range(n):                   for o in range(n):
+            for u in T.unroll(8):                for u in T.unroll(8):
+                r[0:8] = A[...]                      r[u, 0:8] = A[...]
+                B[...] += r[...]                 for u in T.unroll(8):
+                                                     B[...] += r[u, ...]
+
+    Of loads and sums by turns ptxas 13.0 starts only 3 or 4 loads before the first addition.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+    partial : SBlockRV
+        The sum, all its loads inside their buffers. The loop ``step`` has a block iterator of its
+        own, or registers would be set aside for all that lies between two of its iterations.
+    steps, step : LoopRV
+        The loop around the unrolled one, and the latter.
+    plan : Plan
+        Of the nest that the sum comes from.
+    """
+    sch.unroll(step)
+    index = _load_index(sch, partial)
+    order = _iterators_of(sch.get(partial), index, plan.along)
+    iterators = len(sch.get(partial).iter_vars)
+    index_map = tirx.IndexMap.from_func(lambda *iters: [iters[i] for i in order], iterators)
+    cache = sch.reindex_cache_read(partial, index, "local", index_map)
+    sch.compute_at(cache, steps, preserve_unit_loops=True)
+    own = dict(zip(sorted(order), inside(sch, cache, steps), strict=True))
+    *outer, last = [own[i] for i in order]
+    sch.reorder(*outer, last)
+    for loop in outer:
+        sch.unroll(loop)
+    if plan.vector > 1:
+        sch.vectorize(last)
+    return cache
+
+
+def _iterators_of(stmt: Any, index: int, reduced_last: bool) -> list[int]:
+    """Block iterators that an operand is read by, those along which it is contiguous last."""
+    read: list[Any] = []
+    for one in stmt.reads[index].region:
+        read += tirx.analysis.undefined_vars(one.min)
+    used = [i for i, it in enumerate(stmt.iter_vars) if any(it.var.same_as(v) for v in read)]
+    reduces = [it.iter_type == tirx.IterVar.CommReduce for it in stmt.iter_vars]
+    return sorted(used, key=lambda i: (reduces[i] == reduced_last, i))
+
+
+def _load_index(sch: Any, partial: Any) -> int:
+    """Of the operands that a partial sum reads, the largest."""
+    stmt = sch.get(partial)
+    own = stmt.writes[0].source
+    sizes = [
+        -1 if region.source.same_as(own) else prod(stand_in(n) for n in region.source.shape)
+        for region in stmt.reads
+    ]
+    return sizes.index(max(sizes))

@@ -1,0 +1,1 @@
+"""Mappings of moves whose rows begin inside vectors: shuffles and shifts."""

@@ -1,0 +1,184 @@
+"""Plans of tiles that go through shared memory: how large, how in, how laid out, how out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
+
+from ...analysis.nest import Access, Nest
+from ...errors import ScheduleError
+from ...gpu.hardware import SECTOR_BYTES, STATIC_SHARED_BYTES, WARP_SIZE
+from .boxes import (
+    Plan,
+    StagedLoad,
+    dims_of,
+    plan_boxes,
+    shared_out,
+    store_of,
+    store_vector,
+)
+from .shared_tile import end_conflicts, place_tile
+from .walks import Walk, box
+from .whole_rows import Side, box_walk, patch_walks, reshaped, sectors, whole_rows
+
+__all__ = ["Plan", "StagedLoad", "dims_of", "plan_tile"]
+
+#: Bytes of a tile from which on 512 threads move it faster than 256: on an H200 64x64 of f32 went
+#: at 0.974 of a copy and 0.964, 128x256 of i8 at 0.950 and 0.931; 64x64 of f16 at 0.98 with either.
+_LARGE_TILE = 1 << 14
+#: The same for 1,024 threads, of elements of 2 bytes: on an H200 (driver 580.159.04) 128x128 of f16
+#: went at 4.12 TB/s so, and at 4.08 with 512; f32 and i8 stay at 512.
+_LARGEST_TILE, _LARGEST_OF = 1 << 15, 2
+
+
+def plan_tile(
+    nest: Nest,
+    names: set[str],
+    most: int | None,
+    vector_bytes: int,
+) -> Plan:
+    """Plan how a block of threads moves a tile.
+
+    Parameters
+    ----------
+    nest : Nest
+        The block, loops that every access walks as one merged.
+    names : set of str
+        Buffers whose loads go through shared memory.
+    most : int, optional
+        Most threads of a block; by default 512 for a large tile, 1,024 for a larger one of 2-byte
+        elements, and 256 for a small one.
+    vector_bytes : int
+        Bytes of the widest access of a thread.
+
+    Raises
+    ------
+    ScheduleError
+        If a block reads a buffer in two orders.
+    """
+    staged = _one_each(nest, names)
+    if (together := _together(nest, staged, most, vector_bytes)) is not None:
+        return together
+    extents = [loop.size for loop in nest.loops]
+    accesses = [store_of(nest), *staged]
+    orders = [dims_of(access, nest) for access in accesses]
+    tile = box(extents, orders, [access.bytes for access in accesses])
+    most = most or _usual_threads(prod(tile) * accesses[0].bytes, accesses[0].bytes)
+    plan = plan_boxes(nest, staged, tile, most, vector_bytes)
+    known = [extent for extent in extents if extent is not None]
+    if len(staged) > 1 or len(known) < len(extents) or len(orders[0]) < len(extents):
+        return plan
+    sides = _sides(nest, plan)
+    rows = [known[side.order[-1]] * side.size for side in sides]
+    if not any(row % SECTOR_BYTES for row in rows) or not all(s.is_dense(known) for s in sides):
+        return plan
+    return _ragged(nest, plan, known, most, vector_bytes)
+
+
+def _together(
+    nest: Nest, staged: Sequence[Access], most: int | None, vector_bytes: int
+) -> Plan | None:
+    """Plan loads of one order as one of them, each with a tile of its own, if there is room."""
+    first = staged[0]
+    if len(staged) < 2 or any(
+        one.bytes != first.bytes or not one.moves_alike(first) for one in staged
+    ):
+        return None
+    run = [nest.loops[dims_of(first, nest)[-1]]]
+    narrowest = min(staged, key=lambda one: one.vector(run, vector_bytes))
+    plan = plan_tile(nest, {narrowest.name}, most, vector_bytes)
+    plan = replace(plan, tiles=[replace(plan.tiles[0], access=one) for one in staged])
+    return plan if plan.shared_bytes <= STATIC_SHARED_BYTES else None
+
+
+def _usual_threads(tile_bytes: int, size: int) -> int:
+    if size == _LARGEST_OF and tile_bytes >= _LARGEST_TILE:
+        return 1024
+    return 512 if tile_bytes >= _LARGE_TILE else 256
+
+
+def _ragged(nest: Nest, plan: Plan, extents: list[int], most: int, vector_bytes: int) -> Plan:
+    """Plan for rows that start anywhere: whole ones, or the box whose cuts cost least.
+
+    Of staged loads in several orders each would want its own rows whole; those stay with boxes.
+    """
+    boxes = [
+        plan_boxes(nest, [plan.tiles[0].access], tile, most, vector_bytes)
+        for tile in reshaped(plan.tile, plan.tiles[0].dims[-1], extents)
+    ]
+
+    def cost(one: Plan) -> int:
+        return sum(sectors(s, extents, one.tile, whole=False) for s in _sides(nest, one))
+
+    best = min([plan, *boxes], key=cost)
+    return _whole_rows(nest, best, extents, most, vector_bytes) or best
+
+
+def _sides(nest: Nest, plan: Plan) -> list[Side]:
+    """The load and the store of a plan with one staged load."""
+    load, store = plan.tiles[0], store_of(nest)
+    across = tuple(dims_of(store, nest))
+    read = WARP_SIZE * load.walk.unit[load.dims[-1]]
+    first, lanes = plan.out.pieces[0] if plan.out.pieces else (across[-1], 1)
+    written = plan.out.unit[-1] * (lanes if first == across[-1] else 1)
+    return [
+        Side(load.dims, load.access.steps, load.access.bytes, read),
+        Side(across, store.steps, store.bytes, written),
+    ]
+
+
+def _whole_rows(
+    nest: Nest, boxes: Plan, extents: list[int], most: int, vector_bytes: int
+) -> Plan | None:
+    """Plan tiles of whole rows that meet every bank once; None if none moves fewer sectors."""
+    load, store = boxes.tiles[0].access, store_of(nest)
+    order, sides = list(boxes.tiles[0].dims), _sides(nest, boxes)
+    for tile, (_, stored_whole) in whole_rows(boxes.tile, extents, sides):
+        stores = _dividing(store_vector(nest, [load], vector_bytes), tile[-1])
+        loads = _dividing(load.vector([nest.loops[order[-1]]], vector_bytes), tile[order[-1]])
+        for out in _ways_out(tile, order[-1], stores, store.bytes, whole=stored_whole):
+            for vector in _halves(loads):
+                into = box_walk(tile, order, vector)
+                place, left = place_tile(tile, order, into, out, load.bytes)
+                if left == 0 and not end_conflicts(out, tile, place, load.bytes, extents):
+                    threads = shared_out([into.units, out.units], most)
+                    slowest = out.pieces[-1][0]
+                    if tile[slowest] < extents[slowest]:
+                        # A rest would reach into the next tile, and TVM would load it, too.
+                        threads = min(threads, out.units & -out.units)
+                    return Plan(tile, [StagedLoad(load, into, place)], out, threads)
+    return None
+
+
+def _ways_out(
+    tile: Sequence[int], load_inner: int, most: int, size: int, *, whole: bool
+) -> Iterator[Walk]:
+    """List the ways to write whole rows, the widest stores first."""
+    for vector in _halves(most):
+        if not whole:
+            yield from patch_walks(tile, load_inner, vector, size)
+        yield box_walk(tile, range(len(tile)), vector)
+
+
+def _halves(most: int) -> list[int]:
+    """The powers of two up to one, largest first."""
+    return [most >> shift for shift in range(most.bit_length())]
+
+
+def _dividing(width: int, extent: int) -> int:
+    """Largest power of two up to ``width`` that divides ``extent``."""
+    return min(width, extent & -extent)
+
+
+def _one_each(nest: Nest, names: set[str]) -> list[Access]:
+    found: dict[str, Access] = {}
+    for access in nest.accesses:
+        if access.kind == "store" or access.name not in names:
+            continue
+        if not access.moves_alike(found.setdefault(access.name, access)):
+            raise ScheduleError(
+                f"Block {nest.block.name_hint} reads {access.name} in two orders at once, and TVM "
+                "puts one tile between a block and a buffer; pass it as two buffers"
+            )
+    return list(found.values())

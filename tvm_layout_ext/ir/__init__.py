@@ -1,0 +1,1 @@
+"""What everybody asks of TIR: expressions, statements, indices and their values."""

@@ -1,0 +1,254 @@
+"""What a block's body accesses, and under which conditions: through ``if`` and ``let`` statements.
+
+A body may choose between statements by ``if``, and name values by ``let`` (``Bind`` of TVM 0.27).
+What is accessed then follows from the values that the names stand for, and is only accessed where
+the conditions around it hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from .._compat import CHOICE
+from .atomics import atomic_of
+from .conditions import selects_as_choices
+from .queries import are_equal, loads_in, substitute
+
+__all__ = [
+    "Reference",
+    "binds_truth",
+    "choices_of_values",
+    "is_mappable",
+    "is_reduction_step",
+    "one_element",
+    "read_body",
+    "without_lets",
+]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One access of a body.
+
+    Attributes
+    ----------
+    buffer : Buffer
+    kind : str
+        ``load``, ``store`` or ``atomic``.
+    indices : tuple of PrimExpr
+        In the block's iterators, with the values of ``let`` in the place of their names.
+    conditions : tuple of PrimExpr
+        Of the ``if`` statements around it, each of which must hold; of a load beside ``if`` and
+        ``let`` statements also of the choices around it that ask indices alone.
+    """
+
+    buffer: Any
+    kind: str
+    indices: tuple[Any, ...]
+    conditions: tuple[Any, ...] = ()
+
+    def is_like(self, other: Reference) -> bool:
+        """Whether another access is of the same kind and element."""
+        alike = self.kind == other.kind and self.buffer.same_as(other.buffer)
+        return alike and are_equal(self.indices, other.indices)
+
+
+def read_body(body: Any) -> Iterator[Reference]:
+    """List the loads, stores and atomics of a body in the order of the program.
+
+    Loads come in the order of :func:`.queries.loads_in`.
+
+    Parameters
+    ----------
+    body : Stmt
+        Of a block.
+
+    Examples
+    --------
+    >>> n = tirx.Var("n", "int32")
+    >>> b = tirx.decl_buffer((8,), "float32", "B", layout=None)
+    >>> zero, one = (tirx.BufferStore(b, tirx.const(x, "float32"), [n]) for x in (0.0, 1.0))
+    >>> [found.conditions for found in read_body(tirx.IfThenElse(n < 4, one, zero))]
+    [(n < 4,), (not n < 4,)]
+    """
+    plain = _is_stores(body)
+    return _read(body if plain else selects_as_choices(body), {}, (), plain)
+
+
+def _is_stores(body: Any) -> bool:
+    parts = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    return all(isinstance(part, tirx.BufferStore) for part in parts)
+
+
+def _read(
+    stmt: Any, values: dict[Any, Any], conditions: tuple[Any, ...], plain: bool
+) -> Iterator[Reference]:
+    """Read a statement; ``values`` gets what it binds."""
+    if isinstance(stmt, tirx.SeqStmt):
+        for part in stmt.seq:
+            yield from _read(part, values, conditions, plain)
+    elif isinstance(stmt, tirx.IfThenElse):
+        yield from _loads(stmt.condition, values, conditions, plain)
+        holds = substitute(stmt.condition, values)
+        yield from _read(stmt.then_case, dict(values), (*conditions, holds), plain)
+        if stmt.else_case is not None:
+            other = (*conditions, tirx.Not(holds))
+            yield from _read(stmt.else_case, dict(values), other, plain)
+    elif isinstance(stmt, tirx.Bind):
+        yield from _loads(stmt.value, values, conditions, plain)
+        values[stmt.var] = substitute(stmt.value, values)
+    else:
+        yield from _loads(stmt, values, conditions, plain)
+
+
+def _loads(
+    node: Any, values: Mapping[Any, Any], conditions: tuple[Any, ...], plain: bool
+) -> list[Reference]:
+    """List what an expression, or a statement without others in it, accesses."""
+    found: list[Reference] = []
+    updated = atomic_of(node)
+    chosen = [] if plain else _choices_around(node, values)
+
+    def note(buffer: Any, kind: str, indices: Sequence[Any], holds: Sequence[Any] = ()) -> None:
+        at = tuple(substitute(index, values) for index in indices)
+        found.append(Reference(buffer, kind, at, (*conditions, *holds)))
+
+    def load(one: Any) -> None:
+        kind = "atomic" if updated is not None and one.same_as(updated) else "load"
+        holds = [condition for other, condition in chosen if other.same_as(one)]
+        note(one.source, kind, one.indices, holds)
+
+    def store(one: Any) -> None:
+        note(one.buffer, "store", one.indices)
+
+    tvm_ffi.structural_walk(node, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)])
+    return found
+
+
+def _choices_around(node: Any, values: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+    """Loads in choices by indices, each with what must hold for it."""
+    found: list[tuple[Any, Any]] = []
+
+    def look(call: Any) -> None:
+        if getattr(call.op, "name", "") == CHOICE:
+            holds = substitute(call.args[0], values)
+            if not loads_in(holds):
+                found.extend((load, holds) for load in loads_in(call.args[1]))
+                found.extend((load, tirx.Not(holds)) for load in loads_in(call.args[2]))
+
+    tvm_ffi.structural_walk(node, [(tvm.ir.Call, look)])
+    return found
+
+
+def without_lets(body: Any) -> Any:
+    """Put the values of ``let`` statements in the place of their names.
+
+    The result is for reading only: a value may stand in it where what it loads was stored since.
+    """
+    return _inlined(body, {})
+
+
+def _inlined(stmt: Any, values: dict[Any, Any]) -> Any:
+    """Rebuild a statement without names; ``values`` gets what it binds."""
+    if isinstance(stmt, tirx.SeqStmt):
+        parts: list[Any] = []
+        for part in stmt.seq:
+            if isinstance(part, tirx.Bind):
+                values[part.var] = substitute(part.value, values)
+            else:
+                parts.append(_inlined(part, values))
+        return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
+    if isinstance(stmt, tirx.IfThenElse):
+        cases = [
+            None if case is None else _inlined(case, dict(values))
+            for case in (stmt.then_case, stmt.else_case)
+        ]
+        return tirx.IfThenElse(substitute(stmt.condition, values), *cases)
+    return substitute(stmt, values)
+
+
+def binds_truth(body: Any) -> bool:
+    """Whether a body names a truth value, of which TVM 0.27 cannot make a vector."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(body, [(tirx.Bind, lambda bind: found.append(bind.var))])
+    return any(str(var.ty) == "bool" for var in found)
+
+
+def choices_of_values(body: Any) -> list[Any]:
+    """Conditions of choices in a body that is more than stores, in its iterators.
+
+    Choices are ``if_then_else``, and ``Select`` of loads by indices alone.
+
+    ``GuardVectors`` takes vectors of stores apart where such a condition differs among the lanes;
+    beside ``if`` and ``let`` statements TVM does them element by element.
+
+    >>> n = tirx.Var("n", "int32")
+    >>> b = tirx.decl_buffer((8,), "float32", "B", layout=None)
+    >>> store = tirx.BufferStore(b, tirx.if_then_else(n < 3, b[n], 0.0), [n])
+    >>> choices_of_values(store), choices_of_values(tirx.IfThenElse(n > 0, store, None))
+    ([], [n < 3])
+    """
+    if _is_stores(body):
+        return []
+    found: list[Any] = []
+
+    def look(call: Any) -> None:
+        if getattr(call.op, "name", "") == CHOICE:
+            found.append(call.args[0])
+
+    tvm_ffi.structural_walk(selects_as_choices(without_lets(body)), [(tvm.ir.Call, look)])
+    return found
+
+
+def is_mappable(body: Any) -> bool:
+    """Whether a body is stores and atomics, chosen between by ``if`` and with values named by let.
+
+    Parameters
+    ----------
+    body : Stmt
+        Of a block that reduces nothing.
+    """
+    if isinstance(body, tirx.SeqStmt):
+        return all(is_mappable(part) for part in body.seq)
+    if isinstance(body, tirx.IfThenElse):
+        cases = [body.then_case, *([] if body.else_case is None else [body.else_case])]
+        return all(is_mappable(case) for case in cases)
+    return isinstance(body, tirx.BufferStore | tirx.Bind) or atomic_of(body) is not None
+
+
+def is_reduction_step(body: Any) -> bool:
+    """Whether a body is stores, with values named by ``let``: a reduction to one result or more."""
+    parts = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    return all(isinstance(part, tirx.BufferStore | tirx.Bind) for part in parts)
+
+
+def one_element(body: Any) -> bool:
+    """Whether a body stores exactly one element whatever its conditions are, and the same one.
+
+    >>> n = tirx.Var("n", "int32")
+    >>> b = tirx.decl_buffer((8,), "float32", "B", layout=None)
+    >>> store = tirx.BufferStore(b, tirx.const(0.0, "float32"), [n])
+    >>> one_element(tirx.IfThenElse(n < 4, store, store))
+    True
+    >>> one_element(tirx.IfThenElse(n < 4, store, None))
+    False
+    """
+    return _stored(without_lets(body)) is not None
+
+
+def _stored(stmt: Any) -> Any | None:
+    """The one store of a statement, or of each of its branches, without values of names."""
+    if isinstance(stmt, tirx.BufferStore):
+        return stmt
+    if not isinstance(stmt, tirx.IfThenElse) or stmt.else_case is None:
+        return None
+    first, other = _stored(stmt.then_case), _stored(stmt.else_case)
+    if first is None or other is None or not first.buffer.same_as(other.buffer):
+        return None
+    return first if are_equal(first.indices, other.indices) else None

@@ -1,0 +1,118 @@
+"""Taking conditions apart, and what expressions are for certain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from .._compat import LIKELY
+from .queries import depends_on, loads_in, substitute, uses
+
+__all__ = ["compares_values", "conjuncts", "is_zero", "same_at_ends", "selects_as_choices"]
+
+_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+#: TVM rounds signed quotients down by a comparison.
+_ROUNDED = (tirx.FloorDiv, tirx.FloorMod)
+
+
+def conjuncts(condition: Any) -> list[Any]:
+    """Parts of a condition that must all hold, without TVM's ``likely`` around them."""
+    if isinstance(condition, tirx.And):
+        return [*conjuncts(condition.a), *conjuncts(condition.b)]
+    if isinstance(condition, tvm.ir.Call) and condition.op.name == LIKELY:
+        return conjuncts(condition.args[0])
+    return [condition]
+
+
+def is_zero(value: Any) -> bool:
+    """Whether an expression is the number 0, also cast, or in every lane of a vector.
+
+    >>> is_zero(tirx.IntImm("int32", 0)), is_zero(tirx.Var("n", "int32"))
+    (True, False)
+    """
+    while isinstance(value, tirx.Cast | tirx.Broadcast):
+        value = value.value
+    return isinstance(value, tirx.IntImm | tirx.FloatImm) and bool(value.value == 0)
+
+
+def same_at_ends(condition: Any, var: Any, lanes: int) -> bool:
+    """Whether a condition is proven the same from each multiple of some lanes to the next one.
+
+    Comparisons of what goes up or down with the variable are, if they are at both ends.
+
+    >>> i = tirx.Var("i", "int32")
+    >>> same_at_ends(i < 700, i, 4), same_at_ends(i < 701, i, 4)
+    (True, False)
+    """
+    if isinstance(condition, tirx.Not):
+        return same_at_ends(condition.a, var, lanes)
+    if isinstance(condition, tirx.And | tirx.Or):
+        return all(same_at_ends(part, var, lanes) for part in (condition.a, condition.b))
+    if not isinstance(condition, tirx.LT | tirx.LE | tirx.GT | tirx.GE):
+        return not depends_on(condition, var)
+    analyzer = tvm.sym.Analyzer()
+    difference = condition.a - condition.b
+    step = analyzer.simplify(substitute(difference, {var: var + 1}) - difference)
+    if not isinstance(step, tirx.IntImm):
+        return False
+    group = tirx.Var("group", var.ty)
+    first, last = (
+        analyzer.simplify(substitute(condition, {var: group * lanes + lane}))
+        for lane in (0, lanes - 1)
+    )
+    return bool(tvm_ffi.structural_equal(first, last))
+
+
+def compares_values(body: Any) -> bool:
+    """Whether a statement selects, or compares or rounds what it loads: vectors of truth values.
+
+    The condition of an ``if_then_else`` on indices alone stays a scalar.
+    """
+    found: list[Any] = []
+
+    def look(comparison: Any) -> None:
+        tvm_ffi.structural_walk(comparison, [(tvm.ir.TensorLoad, found.append)])
+
+    def rounded(quotient: Any) -> None:
+        if not str(quotient.ty).startswith("uint"):
+            look(quotient)
+
+    rules = [(tirx.Select, found.append), *((kind, look) for kind in _COMPARISONS)]
+    tvm_ffi.structural_walk(body, [*rules, *((kind, rounded) for kind in _ROUNDED)])
+    return bool(found)
+
+
+def selects_as_choices(node: Any) -> Any:
+    """Write ``Select`` of loads from global memory by indices alone as ``if_then_else``.
+
+    A scalar ``Select`` loads in CUDA code only what it takes, a vector of them all of both sides.
+    ``if_then_else`` is the same in both forms.
+
+    Parameters
+    ----------
+    node : PrimExpr or Stmt
+        A condition that asks a name which a ``let`` statement in it binds is left alone: the value
+        may be a loaded one.
+
+    Examples
+    --------
+    >>> i = tirx.Var("i", "int32")
+    >>> b = tirx.decl_buffer((8,), "float32", "B", layout=None)
+    >>> selects_as_choices(tirx.Select(i < 3, b[i], 0.0))
+    T.if_then_else(i < 3, B[i], T.float32(0.0))
+    """
+    bound: list[Any] = []
+    tvm_ffi.structural_walk(node, [(tirx.Bind, lambda bind: bound.append(bind.var))])
+
+    def choice(select: Any) -> Any:
+        loads = [*loads_in(select.true_value), *loads_in(select.false_value)]
+        if not any(load.source.scope() in ("", "global") for load in loads):
+            return select
+        if loads_in(select.condition) or any(uses(select.condition, var) for var in bound):
+            return select
+        return tirx.if_then_else(select.condition, select.true_value, select.false_value)
+
+    return tvm_ffi.structural_map(node, [(tirx.Select, choice)], order="post")

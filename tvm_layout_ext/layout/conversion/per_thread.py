@@ -1,0 +1,213 @@
+"""What one thread does under a distributed layout: its registers, and runs of them in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...errors import LayoutError
+from ..f2 import Columns
+from ..linear import LinearLayout
+
+__all__ = [
+    "Field",
+    "bit_fields",
+    "contiguous_bits",
+    "per_thread",
+    "same_thread",
+    "split_input",
+]
+
+
+@dataclass(frozen=True)
+class Field:
+    """Neighbouring bits of an index, each the XOR of as many bits of other indices.
+
+    Attributes
+    ----------
+    first, width : int
+        Which bits of the index: ``first``, ``first + 1``, ...
+    sources : tuple of (str, int)
+        Input dims, and the bit of each that goes to ``first``; the next ones go to the next.
+    """
+
+    first: int
+    width: int
+    sources: tuple[tuple[str, int], ...]
+
+
+def bit_fields(layout: LinearLayout, out_dim: str) -> tuple[Field, ...]:
+    """Cut one output index into as few fields as possible, so that it can be computed by shifts.
+
+    Examples
+    --------
+    The column of a row-major tile of pairs: bit 0 is the register, the next two are the lane's.
+
+    >>> bases = {"register": [(0, 1)], "lane": [(0, 2), (0, 4), (1, 0)]}
+    >>> for field in bit_fields(LinearLayout.from_bases(bases, ["i", "j"]), "j"):
+    ...     print(field)
+    Field(first=0, width=1, sources=(('register', 0),))
+    Field(first=1, width=2, sources=(('lane', 0),))
+    """
+    sources = _sources(layout, out_dim)
+    fields, bit = [], 0
+    while bit < len(sources):
+        width = 1
+        while bit + width < len(sources) and sources[bit + width] == [
+            (name, first + width) for name, first in sources[bit]
+        ]:
+            width += 1
+        if sources[bit]:
+            fields.append(Field(bit, width, tuple(sources[bit])))
+            bit += width
+        else:
+            bit += 1
+    return tuple(fields)
+
+
+def _sources(layout: LinearLayout, out_dim: str) -> list[list[tuple[str, int]]]:
+    """For each bit of an output index, the input bits that are XORed there."""
+    at = layout.out_names.index(out_dim)
+    bits = (layout.out_sizes[out_dim] - 1).bit_length()
+    return [
+        [
+            (name, i)
+            for name, vectors in layout.bases
+            for i, vector in enumerate(vectors)
+            if vector[at] >> bit & 1
+        ]
+        for bit in range(bits)
+    ]
+
+
+def per_thread(layout: LinearLayout) -> LinearLayout:
+    """Join lanes and warps to one dim ``thread``, and drop registers that are only copies.
+
+    Parameters
+    ----------
+    layout : LinearLayout
+        From register, lane, warp and block to the tensor.
+
+    Raises
+    ------
+    LayoutError
+        If it spreads the tensor over several blocks of a cluster, or a thread holds an element
+        twice.
+
+    Examples
+    --------
+    >>> from tvm_layout_ext.layout import BlockedLayout
+    >>> per_thread(BlockedLayout([1, 2], [8, 4], [2, 1], [1, 0]).to_linear([16, 8]))
+    ... # doctest: +NORMALIZE_WHITESPACE
+    Linear({register: [[0, 1]], thread: [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0], [8, 0]]},
+           {dim0: 16, dim1: 8})
+    """
+    if layout.in_sizes.get("block", 1) > 1:
+        raise LayoutError(
+            f"The layout spreads the tensor over {layout.in_sizes['block']} blocks of a cluster; "
+            "a register tile belongs to one block."
+        )
+    kept = layout.without_zero_bases("register")
+    if Columns(kept.flat_basis("register")).free:
+        raise LayoutError("The layout keeps some elements in several registers of one thread.")
+    bases = {
+        "register": kept.basis("register"),
+        "thread": kept.basis("lane") + kept.basis("warp"),
+    }
+    return LinearLayout.from_bases(bases, kept.out_sizes)
+
+
+def split_input(layout: LinearLayout, dim: str, parts: Mapping[str, Sequence[int]]) -> LinearLayout:
+    """Replace an input dim by several, each made of some of its bits.
+
+    Examples
+    --------
+    >>> layout = LinearLayout.identity(8, "register", "x")
+    >>> split_input(layout, "register", {"v": [1], "r": [0, 2]})
+    Linear({v: [[2]], r: [[1], [4]]}, {x: 8})
+    """
+    vectors = layout.basis(dim)
+    bases = {name: [vectors[bit] for bit in bits] for name, bits in parts.items()}
+    bases |= {name: list(own) for name, own in layout.bases if name != dim}
+    return LinearLayout.from_bases(bases, layout.out_sizes, surjective=False)
+
+
+def contiguous_bits(layout: LinearLayout, out_dim: str, most: int) -> tuple[int, ...]:
+    """Find the register bits that step through neighbours of an output index, lowest first.
+
+    As in a vector access, the run begins at a multiple of its length: no other input touches the
+    low bits of the index, and the run moves no other index.
+
+    Parameters
+    ----------
+    layout : LinearLayout
+        From register and other dims.
+    out_dim : str
+        The output whose neighbours are wanted.
+    most : int
+        Longest run wanted, a power of two.
+
+    Examples
+    --------
+    >>> from tvm_layout_ext.layout import BlockedLayout
+    >>> layout = BlockedLayout([2, 4], [8, 4], [1, 1], [0, 1]).to_linear([16, 16])
+    >>> contiguous_bits(layout, "dim1", 8), contiguous_bits(layout, "dim0", 8)
+    ((1, 2), (0,))
+    """
+    at = layout.out_names.index(out_dim)
+    registers = layout.basis("register")
+    run: list[int] = []
+    while 2 << len(run) <= most:
+        unit = tuple(1 << len(run) if i == at else 0 for i in range(len(layout.out_dims)))
+        if unit not in registers:
+            break
+        run.append(registers.index(unit))
+    while run and _touches(layout, at, run):
+        run.pop()
+    return tuple(run)
+
+
+def _touches(layout: LinearLayout, at: int, run: Sequence[int]) -> bool:
+    """Whether an input bit outside the run reaches the bits that the run steps through."""
+    low = (1 << len(run)) - 1
+    return any(
+        vector[at] & low
+        for name, vectors in layout.bases
+        for bit, vector in enumerate(vectors)
+        if not (name == "register" and bit in run)
+    )
+
+
+def same_thread(wanted: LinearLayout, held: LinearLayout) -> LinearLayout | None:
+    """Find in which register each thread itself holds the elements that it wants.
+
+    Parameters
+    ----------
+    wanted, held : LinearLayout
+        From register and thread to the tensor; see :func:`per_thread`. The wanted part may be
+        smaller than the tensor that is held.
+
+    Returns
+    -------
+    LinearLayout or None
+        From register of ``wanted`` to register of ``held``; None if some thread lacks an element,
+        or holds it in another register than its neighbours.
+
+    Examples
+    --------
+    >>> from tvm_layout_ext.layout import BlockedLayout
+    >>> row = per_thread(BlockedLayout([1, 2], [8, 4], [1, 1], [1, 0]).to_linear([8, 8]))
+    >>> swapped = per_thread(BlockedLayout([1, 4], [8, 4], [1, 1], [1, 0]).to_linear([8, 8]))
+    >>> same_thread(row, row), same_thread(row, swapped)
+    (Linear({register: [[1]]}, {register: 2}), None)
+    """
+    wanted = LinearLayout(wanted.bases, held.out_dims)
+    if wanted.basis("thread") != held.basis("thread"):
+        return None
+    columns = Columns(held.flat_basis("register"))
+    bits = [columns.solve(vector) for vector in wanted.flat_basis("register")]
+    if None in bits:
+        return None
+    images = [(bit,) for bit in bits if bit is not None]
+    sizes = {"register": held.in_sizes["register"]}
+    return LinearLayout.from_bases({"register": images}, sizes, surjective=False)

@@ -1,0 +1,1 @@
+"""The primitives of TensorIR schedules, one a file."""

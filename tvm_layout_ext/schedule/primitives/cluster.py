@@ -1,0 +1,67 @@
+"""``sch.cluster``: launch neighbouring blocks together, on one group of multiprocessors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...checks import whole_number
+from ...errors import ScheduleError
+from ...gpu.hardware import CLUSTER_BLOCKS
+from ...transform.launch.launch_clusters import CLUSTER
+from ..checks import whole
+from ..handles import find_loop
+
+__all__ = ["cluster"]
+
+
+def cluster(sch: Any, loop: Any, size: int) -> None:
+    """Launch blocks as clusters of ``size`` neighbours along a grid axis (``sm_90`` and later).
+
+    Called ``num_ctas`` in Triton, ``ClusterShape`` in CUTLASS, and ``__cluster_dims__`` in CUDA.
+    Blocks of a cluster start together on one GPC, so neighbours that read the same tile find it in
+    caches near by. They share nothing else here: no copy fills the shared memory of several blocks
+    (multicast). What a kernel computes stays the same.
+
+    ::
+
+        for b in T.thread_binding(64, "blockIdx.x"):   # layout_ext.cluster.x = 2
+            ...
+
+        dim3 grid(64), cluster(2);                     // blocks 0 and 1, 2 and 3, ... together
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        The schedule; this function is also its method ``cluster``.
+    loop : LoopRV
+        A loop that is bound to ``blockIdx.x``, ``blockIdx.y`` or ``blockIdx.z``. Clusters of
+        several dims take a call for each.
+    size : int
+        Neighbours of a cluster along it; it divides the loop's extent, and is 8 at most, which all
+        GPUs with clusters have. 1 leaves the launch as it is.
+
+    Raises
+    ------
+    ScheduleError
+        If the loop is bound to no grid axis, or the size is not legal. That the GPU has clusters
+        and that no more than 8 blocks are in one over all dims is checked when the schedule is
+        lowered.
+    """
+    count = whole_number("size of cluster", size, 1, ScheduleError)
+    if count > CLUSTER_BLOCKS:
+        raise ScheduleError(f"cluster needs a size of 1 to {CLUSTER_BLOCKS}, not {count}.")
+    nest = find_loop(sch, loop, "cluster")
+    tag = None if nest.thread_binding is None else str(nest.thread_binding.thread_tag)
+    if tag is None or not tag.startswith("blockIdx."):
+        raise ScheduleError(
+            f"cluster needs a loop that is bound to blockIdx; {nest.loop_var.name} is "
+            f"{'not bound' if tag is None else f'bound to {tag}'}."
+        )
+    blocks = whole(nest.extent)
+    if blocks is None or blocks % count:
+        raise ScheduleError(
+            f"Loop {nest.loop_var.name} has {nest.extent} blocks along {tag}, which is no multiple "
+            f"of a cluster of {count}."
+        )
+    if count > 1:
+        sch.annotate(loop, f"{CLUSTER}{tag.rpartition('.')[2]}", count)

@@ -1,0 +1,152 @@
+"""``sch.swizzle``: lay a shared buffer out so that no access of it meets a bank twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import ScheduleError
+from ...layout.base import Layout
+from ...layout.linear import LinearLayout
+from ...transform.shared_memory.swizzle_modes import mode_text
+from ...transform.shared_memory.swizzle_shared import SWIZZLE, swizzles_of
+
+__all__ = ["SwizzleMode", "swizzle"]
+
+SwizzleMode = str | int | tuple[int, ...] | Layout | LinearLayout
+
+
+def swizzle(
+    sch: Any,
+    block: Any,
+    buffer_index: int = 0,
+    mode: SwizzleMode = "auto",
+    *,
+    vec: int | None = None,
+    per_phase: int | None = None,
+    max_phase: int | None = None,
+) -> None:
+    """Lay out a shared buffer that a block writes by a swizzle, or by padding.
+
+    Called ``swizzled_shared`` and ``nvmma_shared`` in Triton, ``Swizzle<B, M, S>`` in CUTLASS. The
+    annotation is traced; pass ``SwizzleSharedMemory`` rewrites every access of the buffer when the
+    program is lowered, or refuses with the access. Call it after ``sch.tensorize`` of
+    the block or around it, which drops the annotation without a word; ``storage_align(axis,
+    swizzle=...)`` of a stage may come in any order.
+
+    The pictures show 8 rows of 32 halves (64 bytes), each number the bank at which a vector of 8
+    begins. 8 lanes that read a column of vectors, as ``ldmatrix`` does, should find 8 different
+    numbers in it, and 8 lanes that store two rows 8 in those::
+
+        "none"           "xor", (8, 2, 4), 64    "pad"
+         0  4  8 12       0  4  8 12              0  4  8 12
+        16 20 24 28      16 20 24 28             20 24 28  0
+         0  4  8 12       4  0 12  8              8 12 16 20
+        16 20 24 28      20 16 28 24             28  0  4  8
+         0  4  8 12       8 12  0  4             16 20 24 28
+        16 20 24 28      24 28 16 20              4  8 12 16
+         0  4  8 12      12  8  4  0             24 28  0  4
+        16 20 24 28      28 24 20 16             12 16 20 24
+
+    Plain rows meet a bank 4 times in a column. The swizzle is free of conflicts both ways and takes
+    no memory. The padded rows, 80 bytes long, are free of them down a column; the stores of rows 0
+    and 1 meet banks 0 to 3 twice.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        The schedule; this function is also its method ``swizzle``.
+    block : SBlockRV or str
+        A block that writes the buffer, usually one that ``cache_read`` made.
+    buffer_index : int
+        Which of the buffers that the block writes.
+    mode : str, int, tuple of int, Layout or LinearLayout
+        * ``"auto"`` counts every access, writes and reads, and takes the cheapest of plain rows,
+          XOR swizzles, byte swizzles and padding, the first of equals;
+        * ``"xor"`` permutes vectors of ``vec`` elements by the row number divided by ``per_phase``,
+          modulo ``max_phase``; the numbers are given, also as ``(vec, per_phase, max_phase)``, or
+          derived as Triton does for an operand whose rows lie along K, or, where lanes read patches
+          wider than high without ``ldmatrix``, along M or N. If those conflict with loads or
+          stores, or are for narrower copies, the cheapest numbers by count are taken;
+        * ``"pad"`` makes rows longer by as little as leaves loads and stores the fewest conflicts,
+          and ``cp.async`` the fewest wavefronts then, by steps that keep the widest vector
+          aligned; ``"pad(factor, offset)"`` as ``storage_align`` does;
+        * 32, 64 or 128 are the byte swizzles of TMA and ``wgmma``, with their alignment;
+        * ``"none"`` keeps plain rows;
+        * a :class:`.SwizzledSharedLayout`, :class:`.NVMMASharedLayout`, or a linear layout from
+          offsets to the whole buffer.
+    vec, per_phase, max_phase : int, optional
+        For ``"xor"``, all three or none.
+
+    Raises
+    ------
+    ScheduleError
+        If the block writes no such buffer, or ``storage_align`` pads it.
+    LayoutError
+        If the mode is not legal, or the buffer is not shared. Whether it suits the tile's shape is
+        known, and checked, only when the program is lowered.
+    """
+    block = _find(sch, block)
+    site = sch.get(block)
+    buffer = _written(site, buffer_index)
+    if not buffer.scope().startswith("shared"):
+        raise ScheduleError(
+            f"Buffer {buffer.name} of block {site.name_hint} is in {buffer.scope()} memory; only "
+            "shared memory has banks."
+        )
+    _check_alone(site, buffer_index, str(buffer.name))
+    _annotate(sch, block, str(buffer.name), mode_text(_mode(mode, vec, per_phase, max_phase)))
+
+
+def _find(sch: Any, block: Any) -> Any:
+    try:
+        found = sch.get_sblock(block) if isinstance(block, str) else block
+        sch.get(found).writes  # noqa: B018 (a block, and of this schedule?)
+    except (RuntimeError, TypeError, IndexError, AttributeError) as error:
+        raise ScheduleError(f"swizzle finds no single block named {block!r}.") from error
+    return found
+
+
+def _written(site: Any, buffer_index: Any) -> Any:
+    if not isinstance(buffer_index, int) or isinstance(buffer_index, bool):
+        raise ScheduleError(f"buffer_index is {buffer_index!r}; it must be an int.")
+    if not 0 <= buffer_index < len(site.writes):
+        raise ScheduleError(
+            f"Block {site.name_hint} writes {len(site.writes)} buffers, so buffer_index "
+            f"{buffer_index} names none."
+        )
+    return site.writes[buffer_index].source
+
+
+def _check_alone(site: Any, buffer_index: int, name: str) -> None:
+    for entry in site.annotations.get("buffer_dim_align", None) or ():
+        if int(entry[0]) == buffer_index:
+            raise ScheduleError(
+                f"Buffer {name} of block {site.name_hint} is padded by storage_align; a buffer is "
+                "either padded or swizzled."
+            )
+
+
+def _mode(
+    mode: SwizzleMode, vec: int | None, per_phase: int | None, max_phase: int | None
+) -> SwizzleMode:
+    given = [value for value in (vec, per_phase, max_phase) if value is not None]
+    if not given:
+        return mode
+    if mode != "xor" or len(given) < 3:
+        raise ScheduleError(
+            f'vec, per_phase and max_phase belong to mode "xor", all three; the mode is {mode!r} '
+            f"and {len(given)} are given."
+        )
+    return tuple(given)
+
+
+def _annotate(sch: Any, block: Any, name: str, text: str) -> None:
+    """Add to what other buffers of the block already have."""
+    site = sch.get(block)
+    modes = {**swizzles_of(site), name: text}
+    if SWIZZLE in site.annotations:
+        sch.unannotate(block, SWIZZLE)
+    if len(site.writes) == 1:
+        sch.annotate(block, SWIZZLE, text)
+    else:
+        sch.annotate(block, SWIZZLE, [part for pair in modes.items() for part in pair])

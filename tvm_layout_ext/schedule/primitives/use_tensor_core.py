@@ -1,0 +1,306 @@
+"""``sch.use_tensor_core``: multiply on tensor cores, by instructions that suit types and GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.tirx import IndexMap
+
+from ...analysis.contraction import Contraction, Operand, read_contraction
+from ...errors import ScheduleError
+from ...gpu.hardware import architecture
+from ...intrin import Instruction, choose, clear_name, load_name, multiply_name
+from ...intrin.instructions import TILE
+from ...transform.tensor_core.lower_tensor_core import TENSOR_CORE
+from ..checks import whole
+from ..handles import own_arch
+from ..merge_iterators import merge_iterators, merge_result, read_groups
+
+__all__ = ["TensorCore", "use_tensor_core"]
+
+
+@dataclass(frozen=True)
+class TensorCore:
+    """What :func:`use_tensor_core` leaves to the user to place.
+
+    Attributes
+    ----------
+    product : SBlockRV
+        Multiplies tiles of 16 x 16 x k; its loops are :attr:`batch`, :attr:`m`, :attr:`n`,
+        :attr:`k`, the last three counting tiles.
+    batch : tuple of LoopRV
+        One for each batch iterator, and for others of extent 1.
+    m, n, k : LoopRV
+        Loops over tiles.
+    a, b : SBlockRV
+        Copy an operand to shared memory, filled up with zeros. Their loops follow memory.
+    a_fragment, b_fragment : SBlockRV
+        Load tiles from shared memory into the registers of a warp; place them under a loop of k.
+    result : SBlockRV
+        Reads the sums where they lie in registers; ``sch.spread_sums`` hands it to their owners.
+    a_k_major, b_k_major : bool
+        Whether rows of the operand in memory lie along K. If not, ``ldmatrix`` transposes elements
+        of 16 bits; others are loaded one by one.
+    instruction : str
+        The instruction that was chosen.
+    """
+
+    product: Any
+    batch: tuple[Any, ...]
+    m: Any
+    n: Any
+    k: Any
+    a: Any
+    b: Any
+    a_fragment: Any
+    b_fragment: Any
+    result: Any
+    a_k_major: bool
+    b_k_major: bool
+    instruction: str
+
+
+def use_tensor_core(
+    sch: Any,
+    block: Any,
+    instruction: str = "auto",
+    *,
+    multiples: Sequence[int] | None = None,
+    scope: str = "shared.dyn",
+    arch: str | None = None,
+) -> TensorCore:
+    """Let tensor cores do a sum of products.
+
+    The block becomes a loop nest over tiles of 16 x 16 x k, with copies of its operands in shared
+    memory and in registers around it. Tiling, thread blocks and warps stay the user's: bind warps
+    to ``threadIdx.y`` and ``threadIdx.z``, the lanes are ``threadIdx.x``. Only traced primitives
+    are used; pass ``LowerTensorCore`` puts the instructions in when the program is lowered.
+
+    ::
+
+        # before                                 # after
+        for i, j, k in T.grid(M, N, K):          A_shared = A; B_shared = B    # tc.a, tc.b
+            C[i, j] += A[i, k] * B[k, j]         A_warp = A_shared ...         # tc.a_fragment
+        for i, j in T.grid(M, N):                for m, n, k in T.grid(M / 16, N / 16, K / 16):
+            D[i, j] = relu(C[i, j])                  C_warp[m, n] += A_warp[m, k] * B_warp[n, k]
+                                                 D = relu(C_warp)              # tc.result
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        The schedule; this function is also its method ``use_tensor_core``.
+    block : SBlockRV or str
+        The sum, its loops not touched yet: ``C[b..., m, n] += A[b..., m, k] * B[b..., n, k]`` with
+        the indices of each buffer in any order; m, n and k may be several iterators each.
+    instruction : str
+        Name of an instruction of ``tvm_layout_ext.intrin.INSTRUCTIONS``, or ``auto``.
+    multiples : sequence of int, optional
+        Fill m, n and k up to multiples of these by zeros; tiles of thread blocks, so that their
+        loops divide. Each must be a multiple of the instruction's tile, which is the default. A
+        dimension of a single tile is filled up to two.
+    scope : str
+        Where the operands are staged: ``shared.dyn`` or ``shared``.
+    arch : str, optional
+        Architecture that must have the instruction; by default that of the function's target, of
+        the one around, or the default target's.
+
+    Returns
+    -------
+    TensorCore
+
+    Raises
+    ------
+    ScheduleError
+        If the block is no such sum, no instruction suits its types or the GPU, or an argument is
+        not legal; the schedule is unchanged.
+    """
+    block = _find(sch, block)
+    what = read_contraction(sch.get(block))
+    one = choose(instruction, what.operand, what.sums, architecture(arch or own_arch(sch)))
+    _check_loops(sch, block, what)
+    paddings = _paddings(what, one, multiples)
+    if scope not in ("shared", "shared.dyn"):
+        raise ScheduleError(f"scope is {scope!r}; operands are staged in shared or shared.dyn.")
+    merged = merge_iterators(sch, block, what)
+    if merged:
+        what = read_contraction(sch.get(block))
+    return _Builder(sch, block, what, one, scope).build(paddings, merged)
+
+
+def _find(sch: Any, block: Any) -> Any:
+    try:
+        found = sch.get_sblock(block) if isinstance(block, str) else block
+        sch.get(found).reads  # noqa: B018 (a block, and of this schedule?)
+    except (RuntimeError, TypeError, IndexError, AttributeError) as error:
+        raise ScheduleError(f"use_tensor_core finds no single block named {block!r}.") from error
+    return found
+
+
+def _check_loops(sch: Any, block: Any, what: Contraction) -> None:
+    loops = [sch.get(loop) for loop in sch.get_loops(block)]
+    name = sch.get(block).name_hint
+    if len(loops) != len(what.extents):
+        raise ScheduleError(
+            f"Block {name} has {len(what.extents)} iterators under {len(loops)} loops; "
+            "use_tensor_core comes before loops are split, fused or moved."
+        )
+    for loop, extent in zip(loops, what.extents, strict=True):
+        if int(loop.kind) != 0 or int(loop.extent) != extent:
+            raise ScheduleError(
+                f"Loop {loop.loop_var.name} over block {name} is no longer plain; "
+                "use_tensor_core comes before loops are reordered, bound or vectorized."
+            )
+
+
+def _paddings(what: Contraction, one: Instruction, multiples: Sequence[int] | None) -> list[int]:
+    """Multiples of m, n and k."""
+    wanted = one.shape if multiples is None else multiples
+    if not isinstance(wanted, Sequence) or len(wanted) != 3:
+        raise ScheduleError(f"multiples are {wanted!r}; three are legal, of m, n and k.")
+    for dim, value, tile in zip("mnk", wanted, one.shape, strict=True):
+        number = whole(value)
+        if number is None or number < 1 or number % tile:
+            raise ScheduleError(
+                f"The multiple of {dim} is {value!r}; {one.name} needs multiples of {tile}."
+            )
+    return _least_two([int(value) for value in wanted], what, one)
+
+
+def _least_two(multiples: Sequence[int], what: Contraction, one: Instruction) -> list[int]:
+    """Double what would be filled up to a single tile: TVM cannot move a copy of one tile.
+
+    Its ``compute_at`` looks for the copy's iterators in the region that the copy fills, from
+    which those of a single iteration are gone.
+    """
+    dims = zip(multiples, one.shape, what.sizes, strict=True)
+    return [2 * multiple if multiple == tile >= size else multiple for multiple, tile, size in dims]
+
+
+class _Builder:
+    """Applies the primitives, one method a step."""
+
+    def __init__(
+        self, sch: Any, block: Any, what: Contraction, one: Instruction, scope: str
+    ) -> None:
+        self.sch = sch
+        self.block = block
+        self.what = what
+        self.one = one
+        self.scope = scope
+
+    def build(self, paddings: Sequence[int], merged: Sequence[Any] = ()) -> TensorCore:
+        sch, what = self.sch, self.what
+        sch.reorder_block_iter_var(self.block, what.order)
+        loops = sch.get_loops(self.block)
+        sch.reorder(*(loops[position] for position in what.order))
+        sides = (what.a, what.b)
+        copies = [sch.reindex(self.block, ("read", side.index)) for side in sides]
+        sch.reindex(self.block, ("write", 0))
+        for copy in merged:
+            sch.compute_inline(copy)
+        if any(size % multiple for size, multiple in zip(what.sizes, paddings, strict=True)):
+            copies = self._pad(copies, [*[1] * len(what.batch), *paddings])
+        for copy, side in zip(copies, sides, strict=True):
+            self._stage(copy, side)
+        *batch, m, n, k, product = self._tile()
+        a, b = (
+            self._fragment(product, copy, matrix, side)
+            for copy, matrix, side in zip(copies, "ab", sides, strict=True)
+        )
+        result = self._result(product)
+        sch.annotate(product, TENSOR_CORE, [multiply_name(self.one), clear_name(self.one.sums)])
+        return TensorCore(
+            product=product,
+            batch=tuple(batch),
+            m=m,
+            n=n,
+            k=k,
+            a=copies[0],
+            b=copies[1],
+            a_fragment=a,
+            b_fragment=b,
+            result=result,
+            a_k_major=what.a.k_major,
+            b_k_major=what.b.k_major,
+            instruction=self.one.name,
+        )
+
+    def _pad(self, copies: Sequence[Any], paddings: Sequence[int]) -> list[Any]:
+        """Fill up the operands by zeros as they are copied."""
+        self.sch.pad_einsum(self.block, list(paddings))
+        padded = []
+        for copy in copies:
+            (consumer,) = self.sch.get_consumers(copy)
+            if self.sch.get(consumer).same_as(self.sch.get(self.block)):
+                padded.append(copy)
+            else:
+                self.sch.compute_inline(copy)
+                padded.append(consumer)
+        return padded
+
+    def _stage(self, copy: Any, side: Operand) -> None:
+        """Copy to shared memory, neighbours in global memory staying neighbours."""
+        if not side.k_major:
+            dims = len(self.sch.get(copy).iter_vars)
+            dtype = str(self.sch.get(copy).iter_vars[0].var.ty.dtype)
+            swapped = IndexMap.from_func(
+                lambda *i: (*i[:-2], i[-1], i[-2]), ndim=dims, index_dtype=dtype
+            )
+            self.sch.transform_layout(copy, ("write", 0), swapped)
+            self.sch.reorder_block_iter_var(copy, [*range(dims - 2), dims - 1, dims - 2])
+            loops = self.sch.get_loops(copy)
+            self.sch.reorder(loops[-1], loops[-2])
+        self.sch.set_scope(copy, 0, self.scope)
+
+    def _tile(self) -> list[Any]:
+        """Split off the tiles of the instruction; the loops left, and the block of a tile."""
+        sch = self.sch
+        *batch, m, n, k = sch.get_loops(self.block)
+        outer, inner = [], []
+        for loop, size in zip((m, n, k), self.one.shape, strict=True):
+            first, second = sch.split(loop, [None, size])
+            outer.append(first)
+            inner.append(second)
+        sch.reorder(*outer, *inner)
+        return [*batch, *outer, sch.blockize(inner[0])]
+
+    def _fragment(self, product: Any, copy: Any, matrix: str, side: Operand) -> Any:
+        """Load tiles of one operand into the registers of a warp."""
+        sch, one = self.sch, self.one
+        name = sch.get(copy).writes[0].source
+        index = _read_index(sch.get(product), name)
+        load = sch.cache_read(product, index, "warp")
+
+        tile = (TILE, one.k) if side.k_major else (one.k, TILE)
+        blocked = _blocked(sch, load, tile)
+        intrinsic = load_name(matrix, one, self.scope, k_major=side.k_major)
+        sch.annotate(blocked, TENSOR_CORE, [intrinsic])
+        return blocked
+
+    def _result(self, product: Any) -> Any:
+        """Keep the sums in registers; whoever reads them element by element reads them there."""
+        sch = self.sch
+        block = sch.cache_write(product, 0, "warp")
+
+        while len(consumers := sch.get_consumers(block)) == 1 and read_groups(
+            sch.get(consumers[0]), sch.get(block).writes[0].source
+        ):
+            sch.compute_inline(block)
+            block = consumers[0]
+        sums = (one.source for one in sch.get(block).reads if one.source.scope() == "warp")
+        merge_result(sch, block, next(sums))
+        return block
+
+
+def _read_index(block: Any, buffer: Any) -> int:
+    return next(i for i, one in enumerate(block.reads) if one.source.same_as(buffer))
+
+
+def _blocked(sch: Any, block: Any, tile: tuple[int, int]) -> Any:
+    *_, i, j = sch.get_loops(block)
+    i_outer, i_inner = sch.split(i, [None, tile[0]])
+    j_outer, j_inner = sch.split(j, [None, tile[1]])
+    sch.reorder(i_outer, j_outer, i_inner, j_inner)
+    return sch.blockize(i_inner)

@@ -1,0 +1,1 @@
+"""TVM's classic TE schedule on TensorIR: recorded at the call, applied late."""

@@ -1,0 +1,236 @@
+"""What the stages of one kernel have to agree on: the threads that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tvm import sym, tirx
+from tvm.tirx import IterVar
+
+from ...errors import ScheduleError
+from .axes import AxisMap, is_reduction
+from .records import LoopMark
+
+if TYPE_CHECKING:
+    from .stage import Stage
+
+__all__ = [
+    "check_extents",
+    "check_parallel",
+    "check_threads",
+    "check_uniform",
+    "loops_around",
+    "root_of",
+    "thread_tags",
+]
+
+_VIRTUAL = ("vthread.x", "vthread.y", "vthread.z")
+
+
+def root_of(stage: Stage) -> Stage:
+    """The stage at the root in whose loops a stage is computed in the end."""
+    while stage.attach is not None:
+        stage = stage.attach.stage
+    return stage
+
+
+def loops_around(stage: Stage) -> Iterator[tuple[Stage, IterVar, LoopMark | None]]:
+    """Loops that a stage is computed in, innermost first: their stage, axis and mark."""
+    attach = stage.attach
+    while attach is not None:
+        parent = attach.stage
+        leaf = parent.leaf
+        around = list(leaf)[: leaf.index(attach.axis) + 1] if attach.axis in leaf else []
+        yield from ((parent, axis, parent.marks.get(axis)) for axis in reversed(around))
+        attach = parent.attach
+
+
+def _bound(stage: Stage) -> list[tuple[IterVar, IterVar]]:
+    """Loops of a stage and the thread axes that they are bound to, outermost first."""
+    marks = [(axis, stage.marks.get(axis)) for axis in stage.leaf]
+    return [(axis, mark.value) for axis, mark in marks if mark is not None and mark.kind == "bind"]
+
+
+def _bound_around(stage: Stage) -> list[tuple[Stage, IterVar]]:
+    """Stages and thread axes of the bound loops around a stage, innermost first."""
+    return [
+        (parent, mark.value)
+        for parent, _, mark in loops_around(stage)
+        if mark is not None and mark.kind == "bind"
+    ]
+
+
+def _kernel_of(stage: Stage, opened: set[Stage]) -> Stage:
+    """The stage that opens the kernel that this one runs in: the outermost that binds a thread.
+
+    ``opened`` are the stages around which a grid of one block was put.
+    """
+    root = root_of(stage)
+    owners = [parent for parent, _ in _bound_around(stage)]
+    return root if root in opened else [stage, *owners][-1]
+
+
+def thread_tags(stage: Stage) -> AxisMap[str]:
+    """Tag, by the loop, of every thread that a stage binds.
+
+    TensorIR makes loops of one tag one loop. So each plain ``vthread`` gets a tag of its own.
+
+    Raises
+    ------
+    ScheduleError
+        If the stage has more virtual threads than TensorIR has tags.
+    """
+    bound = _bound(stage)
+    free = [tag for tag in _VIRTUAL if all(thread.thread_tag != tag for _, thread in bound)]
+    tags: AxisMap[str] = AxisMap()
+    for axis, thread in bound:
+        tags[axis] = str(thread.thread_tag)
+        if thread.thread_tag == "vthread":
+            if not free:
+                raise ScheduleError(
+                    f"bind of {axis.var.name} of {stage.name} is one virtual thread too many: "
+                    f"TensorIR has {len(_VIRTUAL)} in a kernel; fuse two of the axes or unroll one."
+                )
+            tags[axis] = free.pop(0)
+    return tags
+
+
+def check_threads(stage: Stage, scope: str, opened: set[Stage]) -> None:
+    """Refuse threads that would leave part of an attached stage undone, inside a kernel.
+
+    The blocks of a grid neither share on-chip memory nor wait for each other, so nothing inside
+    can be dealt out to them. A virtual thread keeps a copy of its own of what it fills. And local
+    memory cannot be filled by other threads than those that own it, while shared memory is filled
+    by the threads around it, together.
+
+    Raises
+    ------
+    ScheduleError
+        Naming the stage, its axis, the thread, and what would be legal.
+    """
+    around = {str(thread.thread_tag) for _, thread in _bound_around(stage)}
+    if not around and root_of(stage) not in opened:
+        return
+    for axis, thread in _bound(stage):
+        tag = str(thread.thread_tag)
+        where = f"bind of {axis.var.name} of {stage.name} to {tag} is not legal"
+        if tag.startswith("blockIdx"):
+            raise ScheduleError(
+                f"{where} inside the kernel of {_kernel_of(stage, opened).name}, whose blocks do "
+                f"not share work; bind threadIdx, or compute the stage at its root."
+            )
+        if tag.startswith("vthread"):
+            raise ScheduleError(
+                f"{where} inside the kernel of {_kernel_of(stage, opened).name}, because each "
+                f"virtual thread would see only its part; leave the axis serial or unroll it."
+            )
+        if scope == "local" and not is_reduction(axis):
+            _check_local(stage, tag, tag in around, where)
+
+
+def _check_local(stage: Stage, tag: str, nested: bool, where: str) -> None:
+    if nested:
+        raise ScheduleError(
+            f"{where} for local memory inside a loop that {tag} runs, because each thread sees "
+            f"only its own; leave the axis serial, or use shared memory."
+        )
+    outside = [reader.name for reader in _readers(stage) if tag not in _threads_of(reader)]
+    if outside:
+        raise ScheduleError(
+            f"{where} for local memory that {outside[0]}, not run by that thread, reads; leave the "
+            f"axis serial, or use shared memory."
+        )
+
+
+def _threads_of(stage: Stage) -> set[str]:
+    return {str(thread.thread_tag) for _, thread in [*_bound(stage), *_bound_around(stage)]}
+
+
+def _readers(stage: Stage) -> Iterator[Stage]:
+    """Stages that read a stage, those behind inlined ones instead of these."""
+    for reader in stage.downstream():
+        if stage in reader.inputs:
+            yield from _readers(reader) if reader.inlined else (reader,)
+
+
+def check_extents(
+    stages: Sequence[Stage], opened: set[Stage], loop_of: Callable[[Stage, IterVar], tirx.For]
+) -> None:
+    """Refuse a thread that two stages of one kernel bind with different numbers of iterations.
+
+    TensorIR would launch those of the first and leave the rest of the other undone.
+
+    Raises
+    ------
+    ScheduleError
+        Naming both stages, the thread and both extents.
+    """
+    analyzer = sym.Analyzer()
+    seen: dict[tuple[Stage, str], tuple[Stage, Any]] = {}
+    for stage in reversed(stages):
+        kernel = _kernel_of(stage, opened)
+        for axis, tag in thread_tags(stage).items():
+            extent = loop_of(stage, axis).extent
+            other, wanted = seen.setdefault((kernel, tag), (stage, extent))
+            if not analyzer.can_prove_equal(extent, wanted):
+                raise ScheduleError(
+                    f"Stages {other.name} and {stage.name} of one kernel bind {tag} to loops of "
+                    f"{wanted} and {extent} iterations; split them so that both have the same."
+                )
+
+
+def check_uniform(stage: Stage, scope: str, loop_of: Callable[[Stage, IterVar], tirx.For]) -> None:
+    """Refuse shared memory filled in a loop that not all threads run equally often.
+
+    Its barriers would be in that loop. Several versions need as many iterations in every block,
+    too.
+
+    Raises
+    ------
+    ScheduleError
+        Naming the stage, the loop and its extent.
+    """
+    if not scope.startswith("shared"):
+        return
+    around = [(parent, axis, loop_of(parent, axis)) for parent, axis, _ in loops_around(stage)]
+    staged = stage.num_stages is not None and stage.num_stages > 1
+    varying = [loop.loop_var for _, _, loop in around if staged or _is_thread(loop)]
+    for parent, axis, loop in around:
+        used = tirx.analysis.undefined_vars(loop.extent)
+        if any(var.same_as(other) for var in used for other in varying):
+            versions = f" with {stage.num_stages} versions" if staged else ""
+            raise ScheduleError(
+                f"Stage {stage.name} in {scope} memory{versions} is computed at a loop "
+                f"{axis.var.name} of {parent.name}, whose {loop.extent} iterations are not the "
+                f"same for all threads; split by divisors, so that tiles end where rows do, or "
+                f"compute it at a loop further out."
+            )
+
+
+def _is_thread(loop: tirx.For) -> bool:
+    bound = loop.thread_binding
+    return bound is not None and str(bound.thread_tag).startswith("threadIdx")
+
+
+def check_parallel(stage: Stage) -> None:
+    """Refuse CPU threads around a kernel, which TVM cannot launch from them.
+
+    Raises
+    ------
+    ScheduleError
+        Naming the parallel loop and the thread inside it.
+    """
+    bound = _bound(stage)
+    if not bound:
+        return
+    inside, thread = bound[-1]
+    own = [(stage, axis, stage.marks.get(axis)) for axis in stage.leaf]
+    own = own[: stage.leaf.index(inside)]
+    for parent, axis, mark in [*own, *loops_around(stage)]:
+        if mark is not None and mark.kind == "parallel":
+            raise ScheduleError(
+                f"parallel of {axis.var.name} of {parent.name} is not legal around the loop "
+                f"{inside.var.name} of {stage.name}, which {thread.thread_tag} runs; bind "
+                f"{axis.var.name} to blockIdx or leave it serial."
+            )

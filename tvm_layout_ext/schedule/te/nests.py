@@ -1,0 +1,155 @@
+"""Where each stage is in the TensorIR schedule while a record is applied to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tvm import s_tir, te, tirx
+from tvm.tirx import IterVar
+
+from ...errors import ScheduleError
+from .axes import AxisMap
+from .kernels import loops_around
+from .records import Attach, Fuse, LoopMark, Move, Split
+
+if TYPE_CHECKING:
+    from .stage import Stage
+
+__all__ = ["Nest", "Nests", "legal", "marks_around", "reason"]
+
+
+@contextmanager
+def legal(request: str) -> Iterator[None]:
+    """Turn TVM's refusal of a request into one sentence."""
+    try:
+        yield
+    except ScheduleError:
+        raise
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        raise ScheduleError(f"TensorIR refuses {request}: {reason(error)}") from error
+
+
+def reason(error: Exception) -> str:
+    """First line of a TVM diagnostic's message, without the program around it."""
+    text = str(error).rpartition("Error message:")[2].strip().removeprefix("ScheduleError: ")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    reason = re.sub(r"(tirx|s_tir)\.(\w+)#\d+", r"\2", lines[0] if lines else "")
+    return f"{reason.rstrip('.:') or type(error).__name__}."
+
+
+@dataclass
+class Nest:
+    """Where a stage is in the TensorIR schedule.
+
+    Attributes
+    ----------
+    block : SBlockRV
+        Its block.
+    root_loops : tuple of IterVar
+        Its root axes in the order of the loops around it, while it is not moved.
+    iter_axes : tuple of IterVar
+        Its root axes in the order of its block iterators.
+    loops : AxisMap
+        The loop of every leaf axis.
+    """
+
+    block: Any
+    root_loops: tuple[IterVar, ...]
+    iter_axes: tuple[IterVar, ...]
+    loops: AxisMap[Any] = field(default_factory=AxisMap)
+
+
+class Nests:
+    """Blocks and loops of all stages, found and moved in one TensorIR schedule.
+
+    Attributes
+    ----------
+    sch : tvm.s_tir.Schedule
+        What the record is applied to.
+    of : dict of Stage to Nest
+        The stages that have a block.
+    opened : set of Stage
+        Kernels that were given a grid of one block.
+    """
+
+    def __init__(self, sch: s_tir.Schedule, args: list[Any]) -> None:
+        self.sch = sch
+        self.args = args
+        self.of: dict[Stage, Nest] = {}
+        self.opened: set[Stage] = set()
+
+    def buffer(self, stage: Stage, value_index: int = 0) -> Any:
+        """Buffer that holds a stage's result now."""
+        if stage in self.of:
+            return self.sch.get(self.of[stage].block).writes[value_index].source
+        position = next(
+            i
+            for i, a in enumerate(self.args)
+            if isinstance(a, te.Tensor) and a.op.same_as(stage.op)
+        )
+        return self.sch.mod["main"].params[position]
+
+    def loop(self, stage: Stage, axis: IterVar) -> Any:
+        """Loop of a leaf axis."""
+        return self.sch.get(self.of[stage].loops[axis])
+
+    def realize(self, block: Any) -> Any:
+        """SBlockRealize of a block that is still alone in its loop nest."""
+        loops = self.sch.get_loops(block)
+        if loops:
+            return self.sch.get(loops[-1]).body
+        wanted = self.sch.get(block)
+        body = self.sch.get(self.sch.get_sblock("root")).body
+        realizes = body.seq if isinstance(body, tirx.SeqStmt) else [body]
+        return next(
+            r for r in realizes if isinstance(r, s_tir.SBlockRealize) and r.block.same_as(wanted)
+        )
+
+    def find_loops(self, nest: Nest, root: Sequence[IterVar], attach: Attach | None = None) -> None:
+        """Give every root axis its loop, and put the loops in the order of the axes."""
+        loops = self.sch.get_loops(nest.block)
+        order = nest.root_loops
+        if attach is not None:
+            parent = self.of[attach.stage]
+            outer = self.sch.get(parent.loops[attach.axis])
+            depth = [self.sch.get(loop).same_as(outer) for loop in loops].index(True) + 1
+            loops, order = loops[depth:], nest.iter_axes
+        nest.loops = AxisMap()
+        for axis, loop in zip(order, loops, strict=False):
+            nest.loops[axis] = loop
+        if any(not axis.same_as(other) for axis, other in zip(order, root, strict=False)):
+            self.sch.reorder(*(nest.loops[axis] for axis in root))
+
+    def apply_moves(self, name: str, nest: Nest, moves: Sequence[Move]) -> None:
+        """Split, fuse and reorder the loops of a stage as it was recorded."""
+        for move in moves:
+            if isinstance(move, Split):
+                self._split(name, nest.loops, move)
+            elif isinstance(move, Fuse):
+                self._fuse(name, nest, move)
+            else:
+                names = ", ".join(axis.var.name for axis in move.axes)
+                with legal(f"reorder of {names} of {name}"):
+                    self.sch.reorder(*(nest.loops[axis] for axis in move.axes))
+
+    def _split(self, name: str, loops: AxisMap[Any], move: Split) -> None:
+        with legal(f"split of {move.parent.var.name} of {name}"):
+            outer, inner = self.sch.split(loops[move.parent], [move.nparts, move.factor])
+        loops[move.outer], loops[move.inner] = outer, inner
+
+    def _fuse(self, name: str, nest: Nest, move: Fuse) -> None:
+        if not move.axes:
+            nest.loops[move.fused] = self.sch.add_unit_loop(nest.block)
+            return
+        with legal(f"fusion into {move.fused.var.name} of {name}"):
+            fused = self.sch.fuse(*(nest.loops[axis] for axis in move.axes))
+        nest.loops[move.fused] = fused
+
+
+def marks_around(stage: Stage) -> Iterator[LoopMark]:
+    """Marks of the loops that a stage is computed in, innermost first."""
+    return (mark for _, _, mark in loops_around(stage) if mark is not None)

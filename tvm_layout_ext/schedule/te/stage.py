@@ -1,0 +1,401 @@
+"""One stage of a TE-style schedule: it records what the user asks for and checks what it can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tvm import te
+from tvm.ir import is_prim_expr
+from tvm.tirx import IterVar
+
+from ...errors import ScheduleError
+from ...gpu.hardware import MAX_ACCESS_BYTES
+from ...transform.auto_coalesce import Request
+from ...transform.shared_memory.swizzle_modes import mode_text
+from .. import checks
+from ..primitives.double_buffer import check_async_copy, check_num_stages
+from ..primitives.eviction_policy import check_policy
+from ..primitives.swizzle import SwizzleMode
+from .axes import Axes, AxisMap, is_reduction, new_axis
+from .records import Attach, Fuse, LoopMark, Move, Reorder, Split, StorageAlign
+
+if TYPE_CHECKING:
+    from .face import Schedule
+
+__all__ = ["Stage"]
+
+
+class Stage:
+    """How one operation is computed; made by a :class:`Schedule`, found as ``s[tensor]``.
+
+    Every call is recorded and checked at once as far as that needs no bounds; TensorIR sees it only
+    when the schedule is materialised, in one fixed order, so the order of calls on different
+    stages does not matter.
+
+    Attributes
+    ----------
+    op : te.Operation
+        The operation; ``cache_write`` and ``rfactor`` give the stage another one.
+    root : Axes
+        ``op.axis`` and then ``op.reduce_axis``.
+    leaf : Axes
+        The loops as they are now, outermost first.
+    """
+
+    def __init__(self, schedule: Schedule, op: te.Operation, inputs: list[Stage]) -> None:
+        self._schedule = schedule
+        self.inputs = inputs
+        self.is_output = False
+        self.marks: AxisMap[LoopMark] = AxisMap()
+        self.pragmas: list[tuple[IterVar, str, Any]] = []
+        self.annotations: dict[str, Any] = {}
+        self.alignments: list[StorageAlign] = []
+        self.swizzle_mode: str | None = None
+        self.num_stages: int | None = None
+        self.async_copy: bool | str = "auto"
+        self.coalesce: Request | None = None
+        self.policy: str | None = None
+        self.scope: str | None = None
+        self.store_predicate: Any = None
+        self.attach: Attach | None = None
+        self.inlined = False
+        self.is_cache = False
+        self.reset(op)
+
+    def reset(self, op: te.Operation) -> None:
+        """Take another operation, whose loops nobody has touched yet."""
+        self.op = op
+        axes = [*op.axis, *op.reduce_axis] if isinstance(op, te.ComputeOp) else []
+        self.root = Axes(axes)
+        self.leaf = Axes(axes)
+        self.used = Axes()
+        self.moves: list[Move] = []
+
+    @property
+    def name(self) -> str:
+        """Name of the operation."""
+        return str(self.op.name)
+
+    def __repr__(self) -> str:
+        return f"Stage({self.name}: {self.leaf})"
+
+    @property
+    def leaf_iter_vars(self) -> list[IterVar]:
+        """The loops as they are now, outermost first; what :attr:`leaf` is, under TVM's name."""
+        return list(self.leaf)
+
+    def depends_on(self, other: Stage) -> bool:
+        """Whether this stage reads ``other``, directly or through further stages."""
+        seen: set[Stage] = set()
+        waiting = list(self.inputs)
+        while waiting:
+            stage = waiting.pop()
+            if stage not in seen:
+                seen.add(stage)
+                waiting.extend(stage.inputs)
+        return other in seen
+
+    def downstream(self) -> Iterator[Stage]:
+        """Iterate over the stages that depend on this one."""
+        return (stage for stage in self._schedule.stages if stage.depends_on(self))
+
+    def refuse_output(self, call: str) -> None:
+        """Raise ScheduleError if the stage is an output of the schedule or one of its inputs."""
+        if not isinstance(self.op, te.ComputeOp):
+            kind = "an input" if isinstance(self.op, te.PlaceholderOp) else "an extern operation"
+            raise ScheduleError(f"{call} is not legal on {self.name}, which is {kind}.")
+        if self.is_output:
+            raise ScheduleError(f"{call} is not legal on {self.name}, an output of the schedule.")
+
+    def split(
+        self, parent: IterVar, factor: Any = None, nparts: Any = None
+    ) -> tuple[IterVar, IterVar]:
+        """Split an axis in two; a factor that does not divide the extent gives a guard.
+
+        Parameters
+        ----------
+        parent : IterVar
+            A leaf axis of this stage.
+        factor : int or PrimExpr, optional
+            Extent of the inner axis.
+        nparts : int or PrimExpr, optional
+            Extent of the outer axis; give exactly one of the two.
+
+        Returns
+        -------
+        tuple of IterVar
+            Outer and inner axis, named ``i.outer`` and ``i.inner``.
+        """
+        position = self._splittable(parent)
+        if (factor is None) == (nparts is None):
+            given = "neither" if factor is None else "both"
+            raise ScheduleError(
+                f"split on stage {self.name} needs either factor or nparts; {given} was given."
+            )
+        if factor is None:
+            nparts = checks.check_factor("nparts", nparts)
+        else:
+            factor = checks.check_factor("factor", factor)
+        name, reduction = parent.var.name, is_reduction(parent)
+        outer, inner = (new_axis(f"{name}.{part}", reduction) for part in ("outer", "inner"))
+        self._move(Split(parent, outer, inner, factor, nparts), position, [parent], [outer, inner])
+        return outer, inner
+
+    def _splittable(self, axis: IterVar) -> int:
+        position = checks.leaf_position(self, axis, "split")
+        checks.check_unmarked(self, axis, "split")
+        return position
+
+    def fuse(self, *axes: IterVar) -> IterVar:
+        """Fuse neighbouring axes into one; without axes, add a loop of one iteration.
+
+        Returns
+        -------
+        IterVar
+            Named ``i.j.fused``.
+        """
+        if not axes:
+            return self._add_unit_loop()
+        position = checks.check_neighbours(self, axes)
+        for axis in axes:
+            checks.check_unmarked(self, axis, "fuse")
+        if len(axes) == 1:
+            return axes[0]
+        name = ".".join(axis.var.name for axis in axes) + ".fused"
+        fused = new_axis(name, is_reduction(axes[0]))
+        self._move(Fuse(axes, fused), position, axes, [fused])
+        return fused
+
+    def _add_unit_loop(self) -> IterVar:
+        if len(self.leaf):
+            raise ScheduleError(
+                f"fuse() without axes is for a stage without loops; {self.name} has {self.leaf}."
+            )
+        fused = new_axis("singleton", reduction=False)
+        self._move(Fuse((), fused), 0, (), [fused])
+        return fused
+
+    def _move(self, move: Move, position: int, old: Any, new: list[IterVar]) -> None:
+        self.leaf.replace(position, len(old), new)
+        self.used = Axes([*self.used, *old])
+        self.moves.append(move)
+
+    def reorder(self, *axes: IterVar) -> None:
+        """Put the given axes in the given order, in the places that they have among the loops."""
+        positions = [checks.leaf_position(self, axis, "reorder") for axis in axes]
+        if len(set(positions)) < len(positions):
+            names = ", ".join(axis.var.name for axis in axes)
+            raise ScheduleError(f"reorder on stage {self.name} names an axis twice: {names}.")
+        for position, axis in zip(sorted(positions), axes, strict=True):
+            self.leaf.replace(position, 1, [axis])
+        self.moves.append(Reorder(axes))
+
+    def tile(
+        self, x_parent: IterVar, y_parent: IterVar, x_factor: Any, y_factor: Any
+    ) -> tuple[IterVar, IterVar, IterVar, IterVar]:
+        """Split two axes and reorder to x outer, y outer, x inner, y inner.
+
+        Returns
+        -------
+        tuple of IterVar
+            ``x_outer, y_outer, x_inner, y_inner``.
+        """
+        # Everything is checked before anything changes.
+        if self._splittable(x_parent) == self._splittable(y_parent):
+            raise ScheduleError(
+                f"tile on stage {self.name} needs two axes, not {x_parent.var.name} twice."
+            )
+        factors = [checks.check_factor("factor", value) for value in (x_factor, y_factor)]
+        x_outer, x_inner = self.split(x_parent, factor=factors[0])
+        y_outer, y_inner = self.split(y_parent, factor=factors[1])
+        self.reorder(x_outer, y_outer, x_inner, y_inner)
+        return x_outer, y_outer, x_inner, y_inner
+
+    def bind(self, axis: IterVar, thread_axis: IterVar) -> None:
+        """Run the iterations of an axis on the threads of ``te.thread_axis("threadIdx.x")`` etc."""
+        checks.leaf_position(self, axis, "bind")
+        checks.check_bindable(self, axis, checks.thread_tag(thread_axis))
+        self.marks[axis] = LoopMark("bind", thread_axis)
+
+    def _mark(self, axis: IterVar, mark: LoopMark) -> None:
+        checks.leaf_position(self, axis, mark.kind)
+        checks.check_unmarked(self, axis, mark.kind)
+        self.marks[axis] = mark
+
+    def vectorize(self, axis: IterVar) -> None:
+        """Do all iterations of an axis in one vector instruction."""
+        self._mark(axis, LoopMark("vectorize"))
+
+    def unroll(self, axis: IterVar) -> None:
+        """Unroll the loop of an axis."""
+        self._mark(axis, LoopMark("unroll"))
+
+    def parallel(self, axis: IterVar) -> None:
+        """Run the iterations of an axis on CPU threads."""
+        self._mark(axis, LoopMark("parallel"))
+
+    def pragma(self, axis: IterVar, pragma_type: str, pragma_value: Any = 1) -> None:
+        """Put ``pragma_<pragma_type>`` on the loop of an axis, e.g. ``auto_unroll_max_step``."""
+        checks.leaf_position(self, axis, "pragma")
+        checks.check_key(self, "pragma", pragma_type)
+        value = checks.plain_value(self, f"pragma {pragma_type}", pragma_value)
+        self.pragmas.append((axis, f"pragma_{pragma_type}", value))
+
+    def annotate(self, key: str, value: Any) -> None:
+        """Annotate the block of this stage; ``value`` is a str, int, float or a list of these."""
+        checks.check_key(self, "annotate", key)
+        self.annotations[key] = checks.plain_value(self, f"annotate {key}", value)
+
+    def compute_at(self, parent: Stage, axis: IterVar) -> None:
+        """Compute this stage inside the loop ``axis`` of a stage that uses it."""
+        checks.check_attach(self, parent, axis)
+        self.attach, self.inlined = Attach(parent, axis), False
+
+    def compute_inline(self) -> None:
+        """Put this stage's expression where it is used, so that it needs no buffer."""
+        checks.check_inlinable(self)
+        self.attach, self.inlined = None, True
+
+    def compute_root(self) -> None:
+        """Compute this stage in a loop nest of its own, which is how every stage begins."""
+        self.attach, self.inlined = None, False
+
+    def set_scope(self, scope: str) -> None:
+        """Keep the result in ``global``, ``shared``, ``shared.dyn``, ``local`` or ``warp`` memory.
+
+        A stage without a scope gets ``shared`` when it is computed inside a block's loops and
+        ``local`` inside a thread's, as in TVM's classic schedules.
+        """
+        checks.check_scope(scope)
+        self.refuse_output("set_scope")
+        self.scope = scope
+
+    def storage_align(
+        self,
+        axis: IterVar,
+        factor: int | None = None,
+        offset: int | None = None,
+        *,
+        swizzle: SwizzleMode | None = None,
+    ) -> None:
+        """Lay rows out so that columns and patches of the tile meet different banks.
+
+        With ``factor`` and ``offset`` it makes the stride of a dimension ``offset`` modulo
+        ``factor`` elements: a 32-wide fp32 tile aligned with ``(32, 1)`` has rows of 33, so that a
+        column touches every bank once. With ``swizzle`` rows are permuted instead, or the padding
+        is chosen by count.
+
+        Parameters
+        ----------
+        axis : IterVar
+            The dimension, from ``op.axis``; for a swizzle that of the rows, the last but one.
+        factor, offset : int
+            The least stride ``s`` that holds a row and has ``(s - offset) % factor == 0`` is taken,
+            by TVM's own formula: ``-1`` and ``factor - 1`` are the same offset. ``factor`` is 1 or
+            more, and both have 32 bits, to which TVM would cut them.
+        swizzle : str, int, tuple of int, Layout or LinearLayout
+            A mode of :func:`.swizzle.swizzle`: ``"auto"``, ``"xor"``,
+            ``"pad"``, 32, 64, 128, ...
+        """
+        if swizzle is None:
+            align = checks.check_align(self, axis, factor, offset)
+            self.refuse_output("storage_align")
+            others = [known for known in self.alignments if known.dim != align.dim]
+            self.alignments = [*others, align]
+            self.swizzle_mode = None
+            return
+        if factor is not None or offset is not None:
+            raise ScheduleError(
+                f"storage_align on stage {self.name} takes factor and offset, or a swizzle, "
+                "not both."
+            )
+        checks.check_rows(self, axis)
+        self.refuse_output("storage_align")
+        self.swizzle_mode = mode_text(swizzle)
+        self.alignments = []
+
+    def double_buffer(self, num_stages: int = 2, *, async_copy: bool | str = "auto") -> None:
+        """Keep ``num_stages`` versions of this cache, so that copying overlaps computing.
+
+        See :func:`.double_buffer.double_buffer` for what the arguments mean.
+        """
+        if not self.is_cache:
+            raise ScheduleError(
+                f"double_buffer needs a stage that cache_read made; {self.name} is none."
+            )
+        check_async_copy(async_copy)
+        self.num_stages, self.async_copy = check_num_stages(num_stages), async_copy
+
+    def auto_coalesce(
+        self,
+        *,
+        num_threads: int | None = None,
+        vector_bytes: int = MAX_ACCESS_BYTES,
+        stage: str = "auto",
+    ) -> None:
+        """Map this stage's loops to threads so that its memory requests are full and wide.
+
+        Takes the place of splitting and binding them; see
+        :func:`.auto_coalesce.auto_coalesce` for what the arguments mean.
+        """
+        if not isinstance(self.op, te.ComputeOp):
+            self.refuse_output("auto_coalesce")
+        if self.moves or any(self.marks.values()) or self.inlined:
+            raise ScheduleError(
+                f"auto_coalesce of stage {self.name} needs loops that nothing was done to yet; "
+                f"its axes are {self.leaf}."
+            )
+        self.coalesce = Request(num_threads, vector_bytes, stage)
+
+    def eviction_policy(self, policy: str) -> None:
+        """Let L2 evict what this stage stores to global memory last, or first.
+
+        See :func:`.eviction_policy.eviction_policy` for the policies.
+        """
+        self.policy = check_policy(policy)
+
+    def set_store_predicate(self, predicate: Any) -> None:
+        """Store the result where ``predicate`` holds: ``thread.var.equal(0)``, and nothing else.
+
+        TensorIR lets thread 0 of a reduction over threads store, so there the call changes nothing;
+        any other predicate is refused when the schedule is applied.
+        """
+        if not is_prim_expr(predicate):
+            raise ScheduleError(
+                f"set_store_predicate on stage {self.name} needs an expression like "
+                f"thread.var.equal(0), not {predicate!r}."
+            )
+        self.store_predicate = predicate
+
+    def env_threads(self, threads: Any) -> None:
+        """Refuse: TensorIR binds threads to loops only."""
+        raise ScheduleError(
+            f"env_threads on stage {self.name} is not there, because TensorIR binds threads to "
+            f"loops only; use s[stage].bind(axis, thread)."
+        )
+
+    def prefetch(self, tensor: Any, var: Any, offset: Any) -> None:
+        """Refuse: TensorIR has no statement that prefetches."""
+        raise ScheduleError(
+            f"prefetch on stage {self.name} is not there, because TensorIR has no such statement; "
+            f"to load tiles ahead use s.cache_read(tensor, 'shared', readers), compute_at, and "
+            f"double_buffer on the cache."
+        )
+
+    def tensorize(self, axis: IterVar, intrin: Any) -> None:
+        """Compute the loops from ``axis`` inwards by a tensor intrinsic.
+
+        Parameters
+        ----------
+        axis : IterVar
+            The outermost loop that the intrinsic takes over.
+        intrin : te.TensorIntrin or str
+            From ``te.decl_tensor_intrin``, or the name of one registered with TVM.
+        """
+        if not isinstance(intrin, str) and not isinstance(getattr(intrin, "name", None), str):
+            raise ScheduleError(
+                f"tensorize on stage {self.name} needs what te.decl_tensor_intrin gives, or the "
+                f"name of a registered intrinsic, not a {type(intrin).__name__}."
+            )
+        self._mark(axis, LoopMark("tensorize", intrin))

@@ -1,0 +1,1 @@
+"""Device functions become Python closures over NumPy arrays."""

@@ -1,0 +1,105 @@
+"""Atomic read-modify-writes, performed in the order of the threads' numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..memory.access import Access
+from .code import VARYING, Code
+
+__all__ = ["NAMES", "atomic"]
+
+Update = Callable[[Any, Any], Any]
+
+
+def _increment(old: Any, limit: Any) -> Any:
+    return np.where(old >= limit, 0, old + 1).astype(old.dtype)
+
+
+def _decrement(old: Any, limit: Any) -> Any:
+    return np.where((old == 0) | (old > limit), limit, old - 1).astype(old.dtype)
+
+
+#: CUDA function -> new value from the old one and the operand.
+NAMES: dict[str, Update] = {
+    "atomicAdd": np.add,
+    "atomicSub": np.subtract,
+    "atomicMin": np.minimum,
+    "atomicMax": np.maximum,
+    "atomicAnd": np.bitwise_and,
+    "atomicOr": np.bitwise_or,
+    "atomicXor": np.bitwise_xor,
+    "atomicExch": lambda old, new: np.broadcast_to(new, old.shape),
+    "atomicInc": _increment,
+    "atomicDec": _decrement,
+}
+
+
+def atomic(access: Access, update: Update, operands: list[Code]) -> Code:
+    """Compile an atomic; its value is what was in memory before.
+
+    Parameters
+    ----------
+    access : Access
+        Its location.
+    update : callable
+        New value from the old one and the operands.
+    operands : list of Code
+        What the update needs.
+    """
+    pairs = [code.pair for code in operands]
+
+    def run(s: Any, m: Any) -> tuple[Any, Any]:
+        gang = s.gang
+        address = access.locate(s, m)
+        if address is None:
+            return access.place.dtype.type(0), None
+        access.tally(gang, address)
+        mask = address.mask if address.mask is not None else gang.full
+        chosen = gang.lane if mask is None else np.flatnonzero(mask)
+        values = []
+        for pair in pairs:
+            value, poison = pair(s, m)
+            if poison is not None:
+                access._report_stored_poison(gang, poison, mask)
+            values.append(np.broadcast_to(value, (gang.size,))[chosen])
+        old, codes = _perform(access, gang, address.flat[chosen], chosen, values, update)
+        whole = np.zeros(gang.size, access.place.dtype)
+        whole[chosen] = old
+        if codes is None:
+            return whole, None
+        spread = np.zeros(gang.size, np.int64)
+        spread[chosen] = codes
+        return whole, spread
+
+    return Code(run, VARYING, True)
+
+
+def _perform(
+    access: Access, gang: Any, elements: Any, lanes: Any, values: list[Any], update: Update
+) -> tuple[Any, Any]:
+    memory = gang.memories[access.place.storage.number]
+    view = memory.view(access.place.dtype)
+    before = None if memory.poison is None else memory.poison[access.cells(memory, elements)]
+    old = np.empty(len(elements), access.place.dtype)
+    for turn in _turns(elements):
+        at = elements[turn]
+        old[turn] = view[at]
+        view[at] = update(old[turn], *[value[turn] for value in values])
+    result = view[elements]
+    access.write(gang, memory, elements, lanes, result, before)
+    return old, before
+
+
+def _turns(elements: Any) -> list[Any]:
+    """Positions in groups without a repeated element: first the first of each, and so on."""
+    order = np.argsort(elements, kind="stable")
+    ordered = elements[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    rank = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.r_[starts, len(ordered)]))
+    by_rank = np.argsort(rank, kind="stable")
+    edges = np.flatnonzero(np.r_[True, np.diff(rank[by_rank]) != 0])
+    return [order[part] for part in np.split(by_rank, edges[1:])]

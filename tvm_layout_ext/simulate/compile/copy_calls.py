@@ -1,0 +1,204 @@
+"""Compiles the calls that are asynchronous copies, their groups and waits.
+
+``tirx.s_tir.cp_async_raw`` is what TVM's own lowering makes; its predicate stores zeros at once.
+The table ops are PTX ``cp.async``: with ``src-size``, so many bytes are read and zeros fill the
+rest; with ``ignore-src``, nothing is read where it is true (PTX ISA, ``cp.async``). A source size
+that is no constant must be whole elements; threads that read different sizes at once count as
+requests of their own. Indices that the address of a source loads are loaded by every thread, also
+by those that read nothing there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tvm import ir, tirx
+from tvm.ir.prim.expr import Cast, IntImm, Select
+
+from ...errors import NotModelled
+from ...gpu import hardware
+from ...ir.queries import loads_in
+from ..memory import async_copy
+from ..memory.access import Access
+from ..memory.async_copy import Way
+from .code import VARYING, Code, Run, constant
+from .places import handle
+from .values import split_type
+
+if TYPE_CHECKING:
+    from .plain_statements import PlainCompiler
+
+__all__ = ["COPY_CALLS"]
+
+
+def _legacy(c: PlainCompiler, call: Any) -> Run:
+    target, target_at, source, source_at, size, *predicate = call.args
+    width = int(size.value)
+    name = c.places.pointed(source).name
+    store = _legacy_side(c, target, target_at, width, "cp.async", name)
+    load = _legacy_side(c, source, source_at, width, "load")
+    chosen = c.expr(predicate[0]) if predicate and not _is_minus_one(predicate[0]) else None
+    # The helper that TVM emits goes past L1 where cp.async.cg is legal.
+    way = Way(width, width < hardware.MAX_ACCESS_BYTES)
+    return async_copy.copy(load, store, chosen, way)
+
+
+def _legacy_side(
+    c: PlainCompiler, pointer: Any, at: Any, width: int, kind: str, source: str = ""
+) -> Access:
+    place = c.places.pointed(pointer)
+    # The emitted helper scales offsets by the size of the pointer's own element type.
+    unit, _ = split_type(str(pointer.ty.element_type.dtype))
+    if unit != place.dtype:
+        place = replace(place, dtype=unit)
+    return _side(c, place, at, width, kind, source)
+
+
+def _side(c: PlainCompiler, place: Any, at: Any, width: int, kind: str, source: str = "") -> Access:
+    name = c.names.of(place, at, width)
+    if kind == "cp.async":
+        c.enter_block(name, source)
+    return c.access(place, at, max(width // place.dtype.itemsize, 1), True, kind, name)
+
+
+def _is_minus_one(expr: Any) -> bool:
+    return isinstance(expr, IntImm) and expr.value == -1
+
+
+def _table(c: PlainCompiler, call: Any) -> Run:
+    operands = [a for a in call.args if not isinstance(a, ir.StringImm)]
+    *modifiers, flags = (str(a.value) for a in call.args if isinstance(a, ir.StringImm))
+    if "pred" in flags.split(","):
+        raise NotModelled(f"The simulated GPU does not model {call.op.name} with a predicate.")
+    if "L2::cache_hint" in modifiers:
+        operands.pop()
+    target, source, size, *tail = operands
+    width = int(size.value)
+    from_place, from_at = c.pointee(source)
+    if not tail or not loads_in(from_at):
+        return _table_at(c, call, (from_place, from_at), target, width, tail)
+    from_at, keep = _kept(c, from_at)
+    copied = _table_at(c, call, (from_place, from_at), target, width, tail)
+
+    def run(s: Any, m: Any) -> None:
+        keep(s, m)
+        copied(s, m)
+
+    return run
+
+
+def _kept(c: PlainCompiler, index: Any) -> tuple[Any, Run]:
+    """A variable for an index, and what gives it its value for all active threads."""
+    code, slot = c.expr(index), c.new_slot()
+    var = tirx.Var("address", index.ty)
+    c.scope[handle(var)] = Code(lambda s, m: s.slots[slot], code.rank, code.taint)
+
+    def keep(s: Any, m: Any) -> None:
+        s.slots[slot] = code.run(s, m)
+
+    return var, keep
+
+
+def _table_at(
+    c: PlainCompiler, call: Any, source: tuple[Any, Any], target: Any, width: int, tail: Any
+) -> Run:
+    from_place, from_at = source
+    to_place, to_at = c.pointee(target)
+    store = _side(c, to_place, to_at, width, "cp.async", from_place.name)
+
+    def load(read: int) -> Access:
+        return _side(c, from_place, from_at, read, "load")
+
+    way = Way(width, call.op.name.startswith("tirx.ptx.cp_async_ca"))
+    if tail and call.op.name.endswith("src_size"):
+        return _of_size(c, load, store, tail[0], way)
+    wanted = None
+    if tail:
+        wanted = _compared(c.expr(tail[0]), lambda ignored, active: np.equal(ignored, 0))
+    return async_copy.copy_or_clear(load(width), store, wanted, way)
+
+
+def _of_size(
+    c: PlainCompiler, load: Callable[[int], Access], store: Access, size: Any, way: Way
+) -> Run:
+    """Compile a copy that reads so many bytes and fills up with zeros."""
+    width = way.width
+    way = replace(way, fills=not _all_or_nothing(size, width))
+    if isinstance(size, IntImm):
+        read = int(size.value)
+        if not 0 <= read <= width:
+            raise NotModelled(
+                f"cp.async of {width} bytes with {read} bytes of source is undefined."
+            )
+        return async_copy.copy_or_clear(
+            load(read or width), store, None if read else constant(np.False_), way
+        )
+    step = store.place.dtype.itemsize
+    loads = {read: load(read) for read in range(width, 0, -step)}
+
+    def legal(found: Any, active: Any) -> Any:
+        odd = active & (found != 0) & ~np.isin(found, list(loads))
+        if odd.any():
+            raise NotModelled(
+                f"A cp.async of {width} bytes with {int(found[odd][0])} bytes of source; the "
+                f"simulated GPU models multiples of {step} from 0 to {width}."
+            )
+        return found
+
+    return async_copy.copy_by_size(loads, store, _compared(c.expr(size), legal), way)
+
+
+def _all_or_nothing(size: Any, width: int) -> bool:
+    """Whether ptxas sees that a size is 0 or all: a predicate then, and no ``LDGSTS.ZFILL``."""
+    if isinstance(size, IntImm):
+        return int(size.value) in (0, width)
+    if isinstance(size, Cast):
+        return _all_or_nothing(size.value, width)
+    if isinstance(size, Select):
+        return all(_all_or_nothing(x, width) for x in (size.true_value, size.false_value))
+    if isinstance(size, ir.Call) and size.op.name.endswith("if_then_else"):
+        return all(_all_or_nothing(x, width) for x in size.args[1:3])
+    return False
+
+
+def _compared(code: Code, test: Callable[[Any, Any], Any]) -> Code:
+    """A condition on a value, given the active threads, too; it keeps the value's poison."""
+    pair = code.pair
+
+    def run(s: Any, m: Any) -> Any:
+        value, poison = pair(s, m)
+        active = s.gang.active(m if m is not None else s.gang.full)
+        return test(np.broadcast_to(value, (s.gang.size,)), active), poison
+
+    return Code(run, VARYING, True)
+
+
+def _commit(c: PlainCompiler, call: Any) -> Run:
+    return async_copy.commit()
+
+
+def _wait(c: PlainCompiler, call: Any) -> Run:
+    groups = [a for a in call.args if isinstance(a, IntImm)]
+    return async_copy.wait(constant(np.int64(groups[0].value)))
+
+
+def _wait_all(c: PlainCompiler, call: Any) -> Run:
+    # Copies that are in no group yet count, too: one more group than there are.
+    return async_copy.wait(constant(np.int64(-1)))
+
+
+#: Op name -> its compiler.
+COPY_CALLS: dict[str, Callable[[Any, Any], Run]] = {
+    "tirx.s_tir.cp_async_raw": _legacy,
+    **{
+        f"tirx.ptx.cp_async_{kind}{tail}": _table
+        for kind in ("ca", "cg")
+        for tail in ("", "_src_size", "_ignore_src")
+    },
+    "tirx.ptx.cp_async_commit_group": _commit,
+    "tirx.ptx.cp_async_wait_group": _wait,
+    "tirx.ptx.cp_async_wait_all": _wait_all,
+}

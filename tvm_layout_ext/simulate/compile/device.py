@@ -1,0 +1,327 @@
+"""Compiles what only device code has: memory accesses, warp operations, atomics, device calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import ir, sym, tirx
+from tvm.ir.prim.expr import IntImm, Ramp
+
+from ...errors import NotModelled
+from ...ir.conditions import is_zero
+from ..findings import Findings
+from ..machine.local import LocalAccess
+from ..machine.warp import SHUFFLES, active_mask, ballot, shuffle, vote_any
+from ..matrix.registers import LocalBits
+from ..memory.access import Access
+from ..memory.located_access import AddressCode
+from ..report import Site
+from ..sites import Blocks, Script, loaded_names
+from .atomics import NAMES, atomic
+from .code import FIXED, LAUNCH, UNIFORM, VARYING, Code, lift
+from .expressions import ExpressionCompiler, added
+from .intrinsics import extern, popcount
+from .places import Place, Places, handle
+from .values import numpy_type, retyped, retyped_poison
+
+__all__ = ["DeviceCompiler"]
+
+
+class DeviceCompiler(ExpressionCompiler):
+    """Compiles expressions of one device function.
+
+    Parameters
+    ----------
+    places : Places
+        Its buffers.
+    findings : Findings
+        Where sites are numbered and hazards go.
+    script : Script
+        Lines of its statements.
+    blocks : Blocks
+        Schedule blocks of its source.
+    """
+
+    def __init__(self, places: Places, findings: Findings, script: Script, blocks: Blocks) -> None:
+        super().__init__()
+        self.places = places
+        self.findings = findings
+        self.accesses: list[Access] = []
+        self._script = script
+        self._blocks = blocks
+        self._line = 0
+        self._block: str | None = None
+        self._lent: tuple[str, str] | None = None
+        self.loops: list[tuple[str, int]] = []
+
+    # Sites.
+
+    def enter(self, statement: Any) -> None:
+        """Attribute what is compiled next to a statement."""
+        self._line = self._script.lines.get(handle(statement), self._line)
+        written = str(statement.buffer.name) if isinstance(statement, tirx.BufferStore) else None
+        lent = self._blocks.lent(written, lambda: loaded_names(statement))
+        if lent is not None:
+            self._lent, self._block = lent[:2], lent[2]
+            return
+        self._lent = None
+        self._block = self._blocks.of(written, lambda: loaded_names(statement))
+
+    def enter_block(self, written: str, read: str) -> None:
+        """Attribute what is compiled next to the block that copies one buffer to another."""
+        self._lent, self._block = None, self._blocks.of(written, lambda: {read})
+
+    def site(self, buffer: str) -> Site:
+        """Site of a buffer in the current statement."""
+        if self._lent is not None and buffer == self._lent[0]:
+            buffer = self._lent[1]
+        made = Site(buffer, self._block, self._line)
+        self.findings.note_loops(made, tuple(self.loops))
+        return made
+
+    # Accesses.
+
+    def access(
+        self, place: Place, start: Any, lanes: int, together: bool, kind: str, name: str = ""
+    ) -> Access:
+        """Make an access of global or shared memory.
+
+        Parameters
+        ----------
+        place : Place
+            Its buffer.
+        start : TIR expression
+            Index of its first element, or of each.
+        lanes : int
+            Elements.
+        together : bool
+            Whether they lie one after the other and move together.
+        kind : str
+            ``load``, ``store`` or ``atomic``.
+        name : str
+            Buffer name to report, if not the place's.
+        """
+        site = self.site(name or place.name)
+        number = self.findings.new_site(site, kind == "atomic")
+        address = self._address(start, place)
+        made = Access(number, site, place, kind, address, lanes, together)
+        self.accesses.append(made)
+        return made
+
+    def _address(self, start: Any, place: Place) -> AddressCode:
+        code = self.operand(start)
+        if not isinstance(place.offset, int) and not is_zero(place.offset):
+            code = lift(np.add, code, self.operand(place.offset))
+        whole = code.rank == VARYING or (code.rank == UNIFORM and numpy_type(start)[1] > 1)
+        if code.taint or (code.terms is None and whole):
+            return AddressCode(None, None, code, 0)
+        terms = code.terms or ((1, code),)
+        fixed = [t for t in terms if t[1].rank in (LAUNCH, FIXED)]
+        moving = [t for t in terms if t[1].rank == UNIFORM]
+        zero = Code(lambda s, m: np.int32(0), LAUNCH)
+        return AddressCode(
+            added(fixed) if fixed else zero,
+            added(moving) if moving else None,
+            None,
+            self.new_cache(),
+        )
+
+    def _start(self, indices: Any, place: Place) -> tuple[Any, int, bool]:
+        """First index in scalars (or the index of each), elements, and whether they adjoin."""
+        index = indices[0]
+        for extent, more in zip(place.shape[1:], indices[1:], strict=True):
+            index = index * extent + more
+        lanes = numpy_type(index)[1]
+        if place.lanes > 1 and lanes > 1:
+            raise NotModelled(
+                f"{place.name} holds vectors and is indexed by vectors, which has no model here."
+            )
+        if place.lanes > 1:
+            return index * place.lanes, place.lanes, True
+        if isinstance(index, Ramp) and isinstance(index.stride, IntImm) and index.stride.value == 1:
+            return index.base, lanes, True
+        return index, lanes, lanes == 1
+
+    def load(self, expr: Any) -> Code:
+        """Compile a buffer load."""
+        place = self.places.at(expr.source)
+        start, lanes, contiguous = self._start(expr.indices, place)
+        if place.storage.scope == "local":
+            if place.dtype != place.storage.dtype:
+                return self._local_view(place, start, lanes, contiguous).load(lanes)
+            return self._local(place, start, lanes, contiguous).load()
+        if contiguous and lanes > 1 and place.lanes == 1 and not _divisible(start, lanes):
+            start, contiguous = expr.indices[0], False
+        made = self.access(place, start, lanes, contiguous, "load")
+        return Code(made.load, VARYING, True)
+
+    def _local(self, place: Place, start: Any, lanes: int, contiguous: bool) -> LocalAccess:
+        index = self.local_index(start, place)
+        return LocalAccess(place, self.site(place.name), index, lanes, contiguous)
+
+    def local_index(self, start: Any, place: Place) -> Code:
+        """Compile the index of a local array's element, in those of its view."""
+        code = self.operand(start)
+        if isinstance(place.offset, int) or is_zero(place.offset):
+            return code
+        return lift(np.add, code, self.operand(place.offset))
+
+    def _local_view(self, place: Place, start: Any, lanes: int, contiguous: bool) -> LocalBits:
+        """An access of a local array as elements of another type than its own."""
+        if not contiguous:
+            raise NotModelled(
+                f"Local array {place.name} is a {place.dtype} view of {place.storage.dtype} data "
+                "whose elements are accessed apart, which the simulated GPU does not model."
+            )
+        size = lanes * place.dtype.itemsize
+        return LocalBits(place, self.site(place.name), self.local_index(start, place), size)
+
+    def store(self, statement: Any) -> Any:
+        """Compile a buffer store to a function of (strand, mask)."""
+        place = self.places.at(statement.buffer)
+        start, lanes, contiguous = self._start(statement.indices, place)
+        value = self.narrowed(statement.value)
+        if place.storage.scope == "local":
+            if place.dtype != place.storage.dtype:
+                return self._local_view(place, start, lanes, contiguous).store(value, lanes)
+            return self._local(place, start, lanes, contiguous).store(value)
+        made = self.access(place, start, lanes, contiguous, "store")
+        pair = value.pair
+
+        def run(s: Any, m: Any) -> None:
+            made.store(s, m, *pair(s, m))
+
+        return run
+
+    # Calls.
+
+    def call(self, expr: Any) -> Code:
+        """Compile a call that has a value."""
+        name = getattr(expr.op, "name", str(expr.op))
+        if name in ("tirx.call_pure_extern", "tirx.call_extern"):
+            return self._extern(expr)
+        if name in SHUFFLES:
+            _, value, operand, width, *_ = expr.args
+            return shuffle(name, self.narrowed(value), self.expr(operand), self.expr(width))
+        handler = _CALLS.get(name)
+        if handler is None:
+            raise NotModelled(f"The simulated GPU does not model {name}, used in {expr}.")
+        return handler(self, expr)
+
+    def _extern(self, expr: Any) -> Code:
+        name = str(expr.args[0].value)
+        if name in NAMES:
+            return self._atomic(NAMES[name], expr.args[1], list(expr.args[2:]))
+        dtype, _ = numpy_type(expr)
+        function = extern(name, dtype)
+        if function is None:
+            raise NotModelled(f"The simulated GPU does not model the device function {name}.")
+        return lift(function, *[self.operand(argument) for argument in expr.args[1:]])
+
+    def _atomic(self, update: Any, pointer: Any, operands: list[Any]) -> Code:
+        place, index = self.pointee(pointer)
+        access = self.access(place, index, 1, True, "atomic")
+        dtype = place.dtype
+        codes = [
+            lift(lambda x: np.asarray(x).astype(dtype), self.narrowed(operand))
+            for operand in operands
+        ]
+        return atomic(access, update, codes)
+
+    def _compare_and_swap(self, expr: Any) -> Code:
+        def swap(old: Any, expected: Any, new: Any) -> Any:
+            return np.where(old == expected, new, old)
+
+        arguments = [a for a in expr.args if not isinstance(a, ir.StringImm)]
+        return self._atomic(swap, arguments[0], arguments[1:])
+
+    def pointee(self, pointer: Any, local: bool = False) -> tuple[Place, Any]:
+        """Buffer and index that an ``address_of`` points at; ``local`` allows local arrays."""
+        name = pointer.op.name if isinstance(pointer, ir.Call) else ""
+        if name == "tirx.cuda.cvta_generic_to_shared":
+            return self.pointee(pointer.args[0], local)
+        if name == "tirx.ptx.addr":
+            return self._displaced(*pointer.args)
+        if name == "tirx.address_of":
+            load = pointer.args[0]
+            place = self.places.at(load.source)
+            if place.storage.scope == "local" and not local:
+                raise NotModelled(f"A pointer to local array {place.name} has no model here.")
+            return place, self._start(load.indices, place)[0]
+        return self.places.pointed(pointer), IntImm("int32", 0)
+
+    def _displaced(self, base: Any, offset: Any) -> tuple[Place, Any]:
+        """Buffer and index at a constant number of bytes from a pointer."""
+        place, index = self.pointee(base)
+        size = place.dtype.itemsize
+        if not isinstance(offset, IntImm) or offset.value % size:
+            raise NotModelled(
+                f"An address {offset} bytes from an element of {place.name}, which has {size} "
+                "bytes, has no model here."
+            )
+        return place, index + int(offset.value) // size
+
+    def _reinterpret(self, expr: Any) -> Code:
+        dtype, lanes = numpy_type(expr)
+        source, others = numpy_type(expr.args[0])
+        if source.itemsize * others != dtype.itemsize * lanes:
+            raise NotModelled(f"The simulated GPU does not model {expr}, which changes the size.")
+        value = self.narrowed(expr.args[0])
+        if lanes != others:
+            return _regrouped(value, dtype, lanes, others)
+        return lift(lambda x: np.ascontiguousarray(x).view(dtype).reshape(np.shape(x)), value)
+
+    def _ldg(self, expr: Any) -> Code:
+        """Compile ``__ldg`` of a scalar: a load through the read-only cache."""
+        if len(expr.args) != _SCALAR_LDG:
+            raise NotModelled(f"The simulated GPU does not model the vector form of {expr}.")
+        place, index = self.pointee(expr.args[0])
+        return Code(self.access(place, index, 1, True, "load").load, VARYING, True)
+
+    def _isnan(self, expr: Any) -> Code:
+        return lift(np.isnan, self.expr(expr.args[0]))
+
+    def _popcount(self, expr: Any) -> Code:
+        dtype, _ = numpy_type(expr)
+        return lift(lambda x: popcount(x).astype(dtype), self.narrowed(expr.args[0]))
+
+
+def _regrouped(value: Code, dtype: Any, lanes: int, others: int) -> Code:
+    """Compile the bits of ``others`` elements as ``lanes`` elements of another size."""
+
+    def rows(x: Any) -> Any:
+        spread = np.reshape(x, (1, -1)) if others == 1 else np.atleast_2d(x)
+        return np.broadcast_to(spread, (others, spread.shape[-1]))
+
+    def run(s: Any, m: Any) -> Any:
+        x, p = value.pair(s, m)
+        found = retyped(rows(x), dtype)
+        codes = None if p is None else retyped_poison(rows(p), lanes)
+        return (found, codes) if lanes > 1 else (found[0], None if codes is None else codes[0])
+
+    return Code(run, VARYING, True)
+
+
+def _divisible(start: Any, lanes: int) -> bool:
+    """Whether TVM's CUDA code generator loads the vector at once: only if it can prove this."""
+    known = sym.Analyzer().modular_set(start)
+    return known.coeff % lanes == 0 and known.base % lanes == 0
+
+
+_SCALAR_LDG = 2
+_CALLS = {
+    "tirx.if_then_else": lambda c, e: c.choice(*e.args),
+    "prim.if_then_else": lambda c, e: c.choice(*e.args),
+    "prim.likely": lambda c, e: c.expr(e.args[0]),
+    "tirx.reinterpret": DeviceCompiler._reinterpret,
+    "tirx.cuda.ldg": DeviceCompiler._ldg,
+    "tirx.isnan": DeviceCompiler._isnan,
+    "tirx.popcount": DeviceCompiler._popcount,
+    "tirx.cuda.__activemask": lambda c, e: active_mask(),
+    "tirx.tvm_warp_activemask": lambda c, e: active_mask(),
+    "tirx.cuda.ballot_sync": lambda c, e: ballot(c.expr(e.args[1])),
+    "tirx.cuda.any_sync": lambda c, e: vote_any(c.expr(e.args[1])),
+    "tirx.cuda.atomic_add": lambda c, e: c._atomic(np.add, e.args[0], [e.args[1]]),
+    "tirx.cuda.atomic_cas": DeviceCompiler._compare_and_swap,
+}

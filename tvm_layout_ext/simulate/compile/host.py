@@ -1,0 +1,315 @@
+"""Interprets the host function: binds arguments, allocates workspace, launches kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import ir
+
+from ...errors import NotModelled, SimulationError
+from ..machine.gang import AXES, CLUSTER_AXIS, Geometry
+from ..memory.arrays import View, check_offset, copy_in, elements_before, low_address
+from ..memory.memory import Memory
+from .code import Code, constant
+from .expressions import ExpressionCompiler
+from .places import handle
+from .values import numpy_type, split_type
+
+__all__ = ["Argument", "Host"]
+
+Launcher = Callable[[str, Geometry, list[Memory], list[Any]], None]
+_DYNAMIC_SHARED = "tirx.use_dyn_shared_memory"
+
+
+@dataclass
+class Argument:
+    """An array argument.
+
+    Attributes
+    ----------
+    name : str
+        Parameter name.
+    view : View
+        Which elements of its memory it has.
+    memory : Memory
+        Its device copy.
+    """
+
+    name: str
+    view: View
+    memory: Memory
+
+    def array(self) -> Any:
+        """Present contents with their shape."""
+        return self.view.of(self.memory.view(self.view.dtype)).copy()
+
+
+class Host(ExpressionCompiler):
+    """Runs one host function.
+
+    Parameters
+    ----------
+    function : PrimFunc
+        The entry function.
+    launch : callable
+        Called for every kernel launch.
+    poisoned : bool
+        Whether memory that the caller does not give starts as poison.
+    """
+
+    def __init__(self, function: Any, launch: Launcher, poisoned: bool) -> None:
+        super().__init__()
+        self.function = function
+        self.arguments: list[Argument] = []
+        self._launch = launch
+        self._poisoned = poisoned
+        self._memories: dict[int, Memory] = {}
+
+    def cached(self, code: Code) -> Code:
+        """Host values are computed once anyway."""
+        return code
+
+    def _now(self, expr: Any) -> Any:
+        return self.expr(expr).value(None, None)
+
+    # Arguments.
+
+    def bind_arguments(self, arrays: Sequence[Any], may_omit: Callable[[str], bool]) -> None:
+        """Bind the caller's arrays and numbers to the parameters.
+
+        Raises
+        ------
+        SimulationError
+            If number, shape or type do not fit.
+        """
+        params = list(self.function.params)
+        names = [str(param.name) for param in params]
+        if len(arrays) > len(params):
+            raise SimulationError(
+                f"The function takes {len(params)} arguments ({', '.join(names)}) but "
+                f"{len(arrays)} were given."
+            )
+        given = [*arrays, *[None] * (len(params) - len(arrays))]
+        pairs = list(zip(params, given, strict=True))
+        for param, value in pairs:
+            self._bind_given(param, value, may_omit)
+        for param, value in pairs:
+            if hasattr(param.ty, "shape"):
+                self._add_argument(param, value)
+
+    def _bind_given(self, param: Any, value: Any, may_omit: Callable[[str], bool]) -> None:
+        name = str(param.name)
+        if not hasattr(param.ty, "shape"):
+            if value is None or np.ndim(value) != 0:
+                raise SimulationError(
+                    f"Parameter {name} is a number of type {param.ty.dtype}; got "
+                    f"{'nothing' if value is None else f'an array of shape {np.shape(value)}'}."
+                )
+            dtype, _ = numpy_type(param)
+            self._bind_variable(param, dtype.type(value), name)
+            return
+        if value is None:
+            if not may_omit(name):
+                raise SimulationError(f"Argument {name} is an input, so it needs an array.")
+            return
+        self._match(param, np.asarray(value), name)
+
+    def _match(self, param: Any, array: Any, name: str) -> None:
+        dtype, _ = split_type(str(param.ty.dtype))
+        shape = param.ty.shape
+        wanted = f"({', '.join(map(str, shape))})"
+        if array.dtype != dtype:
+            raise SimulationError(
+                f"Argument {name} has type {array.dtype}, but the function takes {dtype}."
+            )
+        if array.ndim != len(shape):
+            raise SimulationError(
+                f"Argument {name} has shape {array.shape}, but the function takes {wanted}."
+            )
+        for extent, size in zip(shape, array.shape, strict=True):
+            if isinstance(extent, ir.Var):
+                self._bind_variable(extent, numpy_type(extent)[0].type(size), name)
+        if isinstance(offset := param.ty.elem_offset, ir.Var):
+            before = elements_before(name, array, int(param.ty.offset_factor))
+            self._bind_variable(offset, numpy_type(offset)[0].type(before), name)
+        for stride, step in zip(param.ty.strides, array.strides, strict=False):
+            if isinstance(stride, ir.Var):
+                self._bind_variable(
+                    stride, numpy_type(stride)[0].type(step // dtype.itemsize), name
+                )
+
+    def _bind_variable(self, var: Any, value: Any, name: str) -> None:
+        known = self.scope.get(handle(var))
+        if known is not None and known.value(None, None) != value:
+            raise SimulationError(
+                f"Argument {name} makes {var.name} = {int(value)}, but another argument makes it "
+                f"{int(known.value(None, None))}."
+            )
+        self.scope[handle(var)] = constant(value)
+
+    def _add_argument(self, param: Any, value: Any) -> None:
+        name = str(param.name)
+        dtype, _ = split_type(str(param.ty.dtype))
+        shape = self._extents(param, name)
+        strides = tuple(int(self._now(s)) for s in param.ty.strides) or None
+        array = None if value is None else np.asarray(value)
+        if array is not None and array.shape != shape:
+            raise SimulationError(
+                f"Argument {name} has shape {array.shape}, but the function takes {shape}."
+            )
+        offset = self._offset(param, array, name)
+        view = View(shape, strides, offset, dtype)
+        memory = self._device_copy(name, array, view, int(param.ty.data_alignment))
+        self._memories[handle(param)] = memory
+        self.arguments.append(Argument(name, view, memory))
+
+    def _offset(self, param: Any, array: Any, name: str) -> int:
+        """Elements of the memory before the first one of a parameter."""
+        try:
+            wanted = int(self._now(param.ty.elem_offset))
+        except NotModelled:
+            raise SimulationError(
+                f"The element offset of {name} follows from no argument; pass an array."
+            ) from None
+        return check_offset(name, array, wanted) if wanted else 0
+
+    def _extents(self, param: Any, name: str) -> tuple[int, ...]:
+        try:
+            return tuple(int(self._now(extent)) for extent in param.ty.shape)
+        except NotModelled:
+            raise SimulationError(
+                f"The shape of {name} follows from no argument that was given; pass an array."
+            ) from None
+
+    def _device_copy(self, name: str, array: Any, view: View, alignment: int) -> Memory:
+        if array is not None:
+            return copy_in(name, array, view, low_address(name, array, view.offset, alignment))
+        memory = self._workspace(name, view.elements * view.dtype.itemsize, view.dtype)
+        if memory.poison is not None and (view.strides is not None or view.offset):
+            memory.poison[view.between(memory.cells)] = 0
+        return memory
+
+    def _workspace(self, name: str, size: int, dtype: np.dtype[Any]) -> Memory:
+        if self._poisoned:
+            return Memory.unwritten(name, size, dtype.itemsize, "global", size)
+        return Memory(name, np.zeros(size, np.uint8), dtype.itemsize, "global", size, False)
+
+    # Statements.
+
+    def run(self) -> None:
+        """Run the function."""
+        self._run(self.function.body)
+
+    def _run(self, statement: Any) -> None:
+        handler = _STATEMENTS.get(type(statement).__name__)
+        if handler is None:
+            raise NotModelled(
+                f"The simulated GPU does not model {type(statement).__name__} on the host."
+            )
+        handler(self, statement)
+
+    def _run_sequence(self, statement: Any) -> None:
+        for part in statement.seq:
+            self._run(part)
+
+    def _run_attribute(self, statement: Any) -> None:
+        self._run(statement.body)
+
+    def _run_view(self, statement: Any) -> None:
+        self._memories[handle(statement.buffer)] = self._pointed(statement.data)
+
+    def _run_allocation(self, statement: Any) -> None:
+        buffer = statement.buffer
+        dtype, lanes = split_type(str(buffer.dtype))
+        size = int(np.prod([int(self._now(e)) for e in buffer.shape], dtype=np.int64)) * lanes
+        self._memories[handle(buffer)] = self._workspace(
+            str(buffer.name), size * dtype.itemsize, dtype
+        )
+
+    def _run_bind(self, statement: Any) -> None:
+        self.scope[handle(statement.var)] = constant(self._now(statement.value))
+
+    def _run_if(self, statement: Any) -> None:
+        if self._now(statement.condition):
+            self._run(statement.then_case)
+        elif statement.else_case is not None:
+            self._run(statement.else_case)
+
+    def _run_for(self, statement: Any) -> None:
+        first, extent = int(self._now(statement.min)), int(self._now(statement.extent))
+        make = numpy_type(statement.loop_var)[0].type
+        for i in range(first, first + extent):
+            self.scope[handle(statement.loop_var)] = constant(make(i))
+            self._run(statement.body)
+
+    def _run_assert(self, statement: Any) -> None:
+        if not self._now(statement.condition):
+            text = "".join(str(part.value) for part in statement.message_parts)
+            raise SimulationError(f"The program's own check failed: {text}")
+
+    def _run_evaluate(self, statement: Any) -> None:
+        call = statement.value
+        if not isinstance(call, ir.Call):
+            return
+        name = str(getattr(call.op, "name", ""))
+        if name == "tirx.assume":
+            if not self._now(call.args[0]):
+                raise SimulationError(f"The program assumes {call.args[0]}, which does not hold.")
+            return
+        if name != "tirx.call_ffi_kernel":
+            raise NotModelled(f"The simulated GPU does not model {name} on the host.")
+        self._run_launch(call)
+
+    def _run_launch(self, call: Any) -> None:
+        axes = [str(axis) for axis in call.attrs.launch_params]
+        kernel, *arguments = call.args
+        passed, extents = arguments[: -len(axes)], arguments[-len(axes) :]
+        memories: list[Memory] = []
+        scalars: list[Any] = []
+        for argument in passed:
+            if hasattr(argument.ty, "element_type"):
+                memories.append(self._pointed(argument))
+                scalars.append(None)
+            else:
+                scalars.append(self._now(argument))
+        sizes = dict(zip(axes, (int(self._now(e)) for e in extents), strict=True))
+        self._launch(str(kernel.value), _geometry(sizes), memories, scalars)
+
+    def _pointed(self, pointer: Any) -> Memory:
+        if isinstance(pointer, ir.Call) and pointer.op.name == "tirx.buffer_data":
+            found = self._memories.get(handle(pointer.args[0]))
+            if found is not None:
+                return found
+        raise NotModelled(f"Cannot tell which array the host pointer {pointer} means.")
+
+
+def _geometry(sizes: dict[str, int]) -> Geometry:
+    known = {f"{kind}.{axis}" for kind in ("blockIdx", "threadIdx") for axis in AXES}
+    known |= {f"{CLUSTER_AXIS}{axis}" for axis in AXES}
+    for axis in sizes:
+        if axis not in known and axis != _DYNAMIC_SHARED:
+            raise NotModelled(f"The simulated GPU does not model the launch parameter {axis}.")
+    grid = tuple(sizes.get(f"blockIdx.{axis}", 1) for axis in AXES)
+    block = tuple(sizes.get(f"threadIdx.{axis}", 1) for axis in AXES)
+    for axis, blocks in zip(AXES, grid, strict=True):
+        if blocks % (cluster := sizes.get(f"{CLUSTER_AXIS}{axis}", 1)):
+            raise SimulationError(
+                f"A grid of {blocks} blocks along {axis} is no multiple of a cluster of {cluster}."
+            )
+    return Geometry(grid, block)  # type: ignore[arg-type]
+
+
+_STATEMENTS: dict[str, Callable[[Host, Any], None]] = {
+    "SeqStmt": Host._run_sequence,
+    "AttrStmt": Host._run_attribute,
+    "DeclBuffer": Host._run_view,
+    "AllocBuffer": Host._run_allocation,
+    "Bind": Host._run_bind,
+    "IfThenElse": Host._run_if,
+    "For": Host._run_for,
+    "AssertStmt": Host._run_assert,
+    "Evaluate": Host._run_evaluate,
+}

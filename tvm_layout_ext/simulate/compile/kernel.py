@@ -1,0 +1,209 @@
+"""A compiled device function, and its launch: gangs of blocks, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..findings import Findings
+from ..machine.gang import Gang, Geometry
+from ..machine.machine import Instruction, Machine
+from ..machine.overlap import Early, find_early
+from ..memory.access import Access
+from ..memory.memory import Locals, Memory
+from ..memory.versions import note_versions
+from ..races import Clocks
+from ..sites import Blocks, Script
+from .code import LAUNCH, Code
+from .names import find_names
+from .places import Places, Storage, find_places, handle
+from .statements import StatementCompiler
+from .values import numpy_type
+
+__all__ = ["Kernel", "Launch", "compile_kernel"]
+
+#: Lanes of a gang: enough to hide Python's cost, few enough to stay in cache.
+_GANG_LANES = 1 << 15
+#: Bytes of shared and local memory of a gang, which bounds it for kernels that use much.
+_GANG_BYTES = 1 << 25
+
+
+@dataclass
+class Kernel:
+    """A compiled device function.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    places : Places
+        Its buffers.
+    program : list of Instruction
+        What it does.
+    accesses : list of Access
+        Its loads, stores and atomics of global and shared memory.
+    scalars : list
+        Values of its scalar parameters, by position; None for pointers.
+    slots, caches : int
+        Sizes of a strand's and of a gang's storage.
+    early : Early
+        What it does before it waits for the kernels before it.
+    time : int
+        First time that no launch has used: the clocks of warps go on from launch to launch.
+    """
+
+    name: str
+    places: Places
+    program: list[Instruction]
+    accesses: list[Access]
+    scalars: list[Any]
+    slots: int
+    caches: int
+    early: Early
+    time: int = 1
+
+    @property
+    def shared(self) -> list[Storage]:
+        """Shared allocations."""
+        return [s for s in self.places.storages if s.scope.startswith("shared")]
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        return sum(storage.bytes for storage in self.shared)
+
+    def block_bytes(self, lanes: int) -> int:
+        """Memory that a block of the simulation needs."""
+        local = sum(s.bytes * lanes for s in self.places.storages if s.scope == "local")
+        return local + sum(s.span * (1 + 16 // s.granule) for s in self.shared)
+
+
+class _KernelCompiler(StatementCompiler):
+    """Binds scalar parameters before it compiles."""
+
+    def bind_parameters(self, kernel: Any, scalars: list[Any]) -> None:
+        """Let scalar parameters read their values at run time."""
+        for position, param in enumerate(kernel.params):
+            if handle(param) in self.places.by_pointer:
+                continue
+            dtype, _ = numpy_type(param)
+            self.scope[handle(param)] = Code(_reader(scalars, position, dtype), LAUNCH)
+
+
+def _reader(scalars: list[Any], position: int, dtype: Any) -> Callable[[Any, Any], Any]:
+    return lambda s, m: dtype.type(scalars[position])
+
+
+def compile_kernel(
+    name: str, function: Any, findings: Findings, script: Script, blocks: Blocks
+) -> Kernel:
+    """Compile a device function.
+
+    Raises
+    ------
+    NotModelled
+        If it has anything that the simulator does not know.
+    """
+    places = find_places(function)
+    scalars: list[Any] = [None] * len(function.params)
+    compiler = _KernelCompiler(places, findings, script, blocks)
+    compiler.names = find_names(function, places)
+    note_versions(function, places, compiler.names)
+    compiler.bind_parameters(function, scalars)
+    program = compiler.compile(function)
+    return Kernel(
+        name,
+        places,
+        program,
+        compiler.accesses,
+        scalars,
+        compiler.slots,
+        compiler.caches,
+        find_early(function, places),
+    )
+
+
+@dataclass
+class Launch:
+    """One launch of a kernel.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        What runs.
+    geometry : Geometry
+        How many threads.
+    memories : list of Memory
+        Global memory of each pointer parameter, in order.
+    findings : Findings
+        Where hazards go.
+    barriers : int
+        Barriers of blocks that were passed so far, summed over blocks.
+    """
+
+    kernel: Kernel
+    geometry: Geometry
+    memories: list[Memory]
+    findings: Findings
+    barriers: int = 0
+
+    def run(self, blocks: Any, progress: Callable[[int], None]) -> None:
+        """Run blocks, given by number; ``progress`` is told how many more are done."""
+        self._begin()
+        size = self._gang_blocks()
+        shared: dict[int, Memory] = {}
+        with np.errstate(all="ignore"):
+            for start in range(0, len(blocks), size):
+                part = blocks[start : start + size]
+                self._run_gang(part, shared)
+                progress(len(part))
+
+    def _begin(self) -> None:
+        for storage, memory in zip(self.kernel.places.storages, self.memories, strict=False):
+            memory.refine(storage.granule)
+            if memory.shadow is not None:
+                memory.shadow.clear()
+            elif storage.written:
+                memory.track()
+
+    def _gang_blocks(self) -> int:
+        lanes = self.geometry.lanes
+        by_memory = _GANG_BYTES // max(self.kernel.block_bytes(lanes), 1)
+        return max(1, min(_GANG_LANES // lanes, by_memory))
+
+    def _run_gang(self, blocks: Any, shared: dict[int, Memory]) -> None:
+        kernel, geometry = self.kernel, self.geometry
+        clocks = Clocks(kernel.time, len(blocks), geometry.warps)
+        memories = self._gang_memories(len(blocks), shared)
+        gang = Gang(self, geometry, blocks, memories, clocks, kernel.caches)
+        machine = Machine(gang, kernel.program, kernel.slots)
+        machine.run()
+        self.barriers += machine.barriers
+        kernel.time = clocks.now + 1
+
+    def _gang_memories(self, blocks: int, shared: dict[int, Memory]) -> list[Any]:
+        found: list[Any] = list(self.memories)
+        threads = blocks * self.geometry.lanes
+        for storage in self.kernel.places.storages[len(found) :]:
+            if storage.scope == "local":
+                found.append(Locals(storage.name, storage.length, storage.dtype, threads))
+            else:
+                found.append(_shared_memory(storage, blocks, shared))
+        return found
+
+
+def _shared_memory(storage: Storage, blocks: int, shared: dict[int, Memory]) -> Memory:
+    """Shared memory of a gang; that of the last one is used again if it fits."""
+    size = storage.span * blocks
+    known = shared.get(storage.number)
+    if known is not None and len(known.data) == size:
+        known.reset()
+        return known
+    scope = storage.scope
+    made = Memory.unwritten(storage.name, size, storage.granule, scope, storage.bytes)
+    made.track()
+    shared[storage.number] = made
+    return made

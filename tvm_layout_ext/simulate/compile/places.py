@@ -1,0 +1,243 @@
+"""What the device function's buffers are: which storage each is a view of, and as what type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.ir.prim.expr import IntImm
+
+from ...errors import NotModelled
+from .values import numpy_type, split_type
+
+if TYPE_CHECKING:
+    from ..memory.versions import Versions
+
+__all__ = ["Place", "Storage", "find_places", "handle", "written_by_call"]
+
+_SHARED = ("shared", "shared.dyn")
+#: Shared allocations start on this, so that banks and sectors of a block do not depend on others.
+_ALIGN = 128
+
+
+def handle(node: Any) -> int:
+    """Identity of a TVM object; ``==`` on expressions builds an expression."""
+    return int(node.__chandle__())
+
+
+@dataclass
+class Storage:
+    """Memory that a kernel allocates or is handed.
+
+    Attributes
+    ----------
+    number : int
+        Place of it among the gang's memories.
+    name : str
+        Name of the allocation or parameter.
+    scope : str
+        ``global``, ``shared``, ``shared.dyn`` or ``local``.
+    dtype : numpy.dtype
+        Element type of the allocation.
+    length : int
+        Elements; 0 for a parameter, whose array tells.
+    granule : int
+        Bytes of the smallest element type it is accessed as.
+    written : bool
+        Whether the kernel writes it.
+    read : bool
+        Whether the kernel reads it.
+    versions : dict
+        Buffers in it, by name, of which a pipelined loop made versions.
+    """
+
+    number: int
+    name: str
+    scope: str
+    dtype: np.dtype[Any]
+    length: int
+    granule: int
+    written: bool = False
+    read: bool = False
+    versions: dict[str, Versions] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the allocation."""
+        return self.length * self.dtype.itemsize
+
+    @property
+    def span(self) -> int:
+        """Size with the padding up to the next block's copy of it."""
+        return -(-self.bytes // _ALIGN) * _ALIGN
+
+
+@dataclass(frozen=True)
+class Place:
+    """A buffer as the program names it.
+
+    Attributes
+    ----------
+    name : str
+        The user's name.
+    storage : Storage
+        What it is a view of.
+    dtype : numpy.dtype
+        Element type of the view.
+    shape : tuple
+        Extents as TIR expressions.
+    offset : int or TIR expression
+        First element.
+    lanes : int
+        Vector lanes of an element; TVM's storage rewriting makes arrays of vectors.
+    """
+
+    name: str
+    storage: Storage
+    dtype: np.dtype[Any]
+    shape: tuple[Any, ...]
+    offset: Any
+    lanes: int = 1
+
+
+@dataclass
+class Places:
+    """All buffers of a kernel, by identity, and its storages.
+
+    Attributes
+    ----------
+    by_buffer : dict
+        Place of each buffer variable.
+    by_pointer : dict
+        Place whose data a pointer variable or a buffer's data is.
+    storages : list of Storage
+        Parameters first, in order, then allocations.
+    """
+
+    by_buffer: dict[int, Place] = field(default_factory=dict)
+    by_pointer: dict[int, Place] = field(default_factory=dict)
+    storages: list[Storage] = field(default_factory=list)
+
+    def at(self, buffer: Any) -> Place:
+        """Place of a buffer.
+
+        Raises
+        ------
+        NotModelled
+            If nothing declares it.
+        """
+        found = self.by_buffer.get(handle(buffer))
+        if found is None:
+            raise NotModelled(f"Buffer {buffer.name} is used but declared nowhere in the kernel.")
+        return found
+
+    def pointed(self, pointer: Any) -> Place:
+        """Place that a pointer expression points at the start of."""
+        if isinstance(pointer, ir.Call) and pointer.op.name == "tirx.buffer_data":
+            return self.at(pointer.args[0])
+        found = self.by_pointer.get(handle(pointer))
+        if found is None:
+            raise NotModelled(f"Cannot tell which buffer the pointer {pointer} points into.")
+        return found
+
+
+def _is_pointer(var: Any) -> bool:
+    return hasattr(var.ty, "element_type")
+
+
+def _add_parameters(places: Places, kernel: Any) -> None:
+    for param in kernel.params:
+        if not _is_pointer(param):
+            continue
+        dtype, _ = split_type(str(param.ty.element_type.dtype))
+        storage = Storage(len(places.storages), param.name, "global", dtype, 0, dtype.itemsize)
+        places.storages.append(storage)
+        places.by_pointer[handle(param)] = Place(param.name, storage, dtype, (), 0)
+
+
+def _add_allocation(places: Places, node: Any) -> None:
+    buffer = node.buffer
+    dtype, lanes = split_type(str(buffer.dtype))
+    scope = str(buffer.scope())
+    if scope == "warp":
+        # TVM 0.27 leaves some warp buffers as they are, and prints each as a thread's local array.
+        scope = "local"
+    if scope not in (*_SHARED, "local"):
+        raise NotModelled(f"Buffer {buffer.name} has scope {scope!r}, which has no model here.")
+    extents = [e.value for e in buffer.shape if isinstance(e, IntImm)]
+    if len(extents) != len(buffer.shape):
+        raise NotModelled(f"Allocation {buffer.name} in {scope} memory has no constant size.")
+    length = int(np.prod(extents, dtype=np.int64)) * lanes
+    storage = Storage(len(places.storages), str(buffer.name), scope, dtype, length, dtype.itemsize)
+    places.storages.append(storage)
+    places.by_buffer[handle(buffer)] = Place(
+        str(buffer.name), storage, dtype, tuple(buffer.shape), 0, lanes
+    )
+
+
+def _add_view(places: Places, node: Any) -> None:
+    buffer = node.buffer
+    source = places.pointed(node.data)
+    dtype, lanes = split_type(str(buffer.dtype))
+    places.by_buffer[handle(buffer)] = Place(
+        str(buffer.name), source.storage, dtype, tuple(buffer.shape), buffer.elem_offset, lanes
+    )
+    if source.storage.scope == "global":
+        source.storage.name = str(buffer.name)
+
+
+def find_places(kernel: Any) -> Places:
+    """Collect the buffers of a device function and how each storage is used."""
+    places = Places()
+    _add_parameters(places, kernel)
+    tvm_ffi.structural_walk(
+        kernel.body,
+        [
+            (tirx.AllocBuffer, lambda node: _add_allocation(places, node)),
+            (tirx.DeclBuffer, lambda node: _add_view(places, node)),
+        ],
+    )
+    _note_uses(places, kernel)
+    return places
+
+
+def _note_uses(places: Places, kernel: Any) -> None:
+    def note(buffer: Any, expr: Any) -> Storage:
+        storage = places.at(buffer).storage
+        storage.granule = min(storage.granule, numpy_type(expr)[0].itemsize)
+        return storage
+
+    def store(node: Any) -> None:
+        note(node.buffer, node.value).written = True
+
+    def load(node: Any) -> None:
+        note(node.source, node).read = True
+
+    def call(node: Any) -> None:
+        for storage in written_by_call(places, node):
+            storage.written = True
+
+    tvm_ffi.structural_walk(
+        kernel.body,
+        [(tirx.BufferStore, store), (ir.TensorLoad, load), (ir.Call, call)],
+    )
+
+
+def written_by_call(places: Places, call: Any) -> list[Storage]:
+    """Storages that a call writes through a pointer argument."""
+    name = call.op.name if hasattr(call.op, "name") else ""
+    if name == "tirx.s_tir.cp_async_raw":
+        return [places.pointed(call.args[0]).storage]
+    if name.startswith("tirx.ptx.cp_async") or name.endswith("ldmatrix"):
+        # They read through their pointers, or write shared memory.
+        return []
+    return [
+        places.at(argument.args[0].source).storage
+        for argument in call.args
+        if isinstance(argument, ir.Call)
+        and getattr(argument.op, "name", "") == "tirx.address_of"
+        and name != "tirx.cuda.ldg"
+    ]

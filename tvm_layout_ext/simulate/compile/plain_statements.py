@@ -1,0 +1,303 @@
+"""Compiles statements without barriers: all threads that are active run each to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tvm import ir, tirx
+
+from ...errors import NotModelled
+from ...gpu import hardware
+from ...intrin.policy_stores import is_policy_store, plain_store
+from ..machine.gang import CLUSTER_AXIS
+from ..machine.machine import check_predicate
+from ..matrix.calls import MATRIX_CALLS
+from ..memory import async_copy
+from .code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run
+from .copy_calls import COPY_CALLS
+from .device import DeviceCompiler
+from .names import BufferNames
+from .places import handle
+from .values import numpy_type
+
+__all__ = ["STORAGE_SYNC", "PlainCompiler", "op_name", "step_of"]
+
+_WARP_BARRIER = "tirx.cuda.warp_sync"
+STORAGE_SYNC = "tirx.tvm_storage_sync"
+_NOTHING = ("tirx.assume", "tirx.ptx.fence_proxy", "tirx.cuda.thread_fence")
+#: Does nothing where kernels run one after another; :mod:`.overlap` checks that it is there.
+_DEPENDENCY = "tirx.ptx.griddepcontrol"
+
+
+def op_name(call: Any) -> str:
+    """Name of what is called; nothing for a function of the module."""
+    return str(getattr(call.op, "name", ""))
+
+
+class PlainCompiler(DeviceCompiler):
+    """Compiles a statement to one function of a strand and a mask of its threads.
+
+    ``names`` resolves bare pointers into shared memory.
+    """
+
+    names: BufferNames
+
+    def plain(self, statement: Any) -> Run | None:
+        """Compile a statement without synchronisation; None if there is nothing to do."""
+        handler = _PLAIN.get(type(statement).__name__)
+        if handler is None:
+            raise NotModelled(
+                f"The simulated GPU does not model the statement {type(statement).__name__}."
+            )
+        if not isinstance(statement, tirx.SeqStmt):
+            self.enter(statement)
+        return handler(self, statement)
+
+    def _plain_sequence(self, statement: Any) -> Run | None:
+        return _in_turn([self.plain(part) for part in statement.seq])
+
+    def _plain_nothing(self, statement: Any) -> None:
+        return None
+
+    def _plain_attribute(self, statement: Any) -> Run | None:
+        before, after = self.attribute(statement)
+        return _in_turn([before, self.plain(statement.body), after])
+
+    def attribute(self, statement: Any) -> tuple[Run | None, Run | None]:
+        """What an attribute does before and after its body."""
+        key = str(statement.attr_key)
+        if key in ("thread_extent", "virtual_thread"):
+            self._bind_thread(statement)
+        elif key == "async_commit_queue_scope":
+            return None, async_copy.commit()
+        elif key == "async_wait_queue_scope":
+            # The attribute right inside says how many groups may stay under way.
+            return async_copy.wait(self.expr(statement.body.value)), None
+        return None, None
+
+    def _bind_thread(self, statement: Any) -> None:
+        tag = str(statement.node.thread_tag)
+        if tag.startswith(CLUSTER_AXIS):
+            self._bind_rank(statement, f"blockIdx.{tag.removeprefix(CLUSTER_AXIS)}")
+            return
+        if not tag.startswith(("threadIdx.", "blockIdx.")):
+            raise NotModelled(f"The simulated GPU does not model the thread axis {tag}.")
+        dtype, _ = numpy_type(statement.node.var)
+        code = Code(lambda s, m: s.gang.index[tag].astype(dtype), FIXED)
+        self.scope[handle(statement.node.var)] = self.cached(code)
+
+    def _bind_rank(self, statement: Any, axis: str) -> None:
+        """Place of a block in its cluster: clusters are neighbours that begin at a multiple."""
+        dtype, _ = numpy_type(statement.node.var)
+        size = int(statement.value)
+        code = Code(lambda s, m: (s.gang.index[axis] % size).astype(dtype), FIXED)
+        self.scope[handle(statement.node.var)] = self.cached(code)
+
+    def _plain_bind(self, statement: Any) -> Run | None:
+        code = self.narrowed(statement.value)
+        slot = self.bind(statement.var, code)
+        if slot is None:
+            return None
+        run = code.run
+
+        def keep(s: Any, m: Any) -> None:
+            s.slots[slot] = _own(run(s, m))
+
+        return keep
+
+    def _plain_store(self, statement: Any) -> Run:
+        run: Run = self.store(statement)
+        return run
+
+    def _plain_if(self, statement: Any) -> Run:
+        condition = self.cached(self.expr(statement.condition))
+        key = self.new_cache()
+        yes = self.plain(statement.then_case) or _nothing
+        no = self.plain(statement.else_case) if statement.else_case is not None else None
+        self.enter(statement)
+        site = self.site("if")
+        test, fixed = condition.pair, condition.rank in (LAUNCH, FIXED)
+
+        def run(s: Any, m: Any) -> None:
+            c, p = test(s, m)
+            if p is not None:
+                c = check_predicate(site, s.gang, m, c, p)
+            if np.ndim(c) == 0:
+                if c:
+                    yes(s, m)
+                elif no is not None:
+                    no(s, m)
+                return
+            inside, outside = _split(s.gang, m, c, key if fixed else None)
+            if inside is not _EMPTY:
+                yes(s, inside)
+            if no is not None and outside is not _EMPTY:
+                no(s, outside)
+
+        return run
+
+    def _plain_for(self, statement: Any) -> Run | None:
+        slot = self.new_slot()
+        dtype, _ = numpy_type(statement.loop_var)
+        first, extent = self.expr(statement.min), self.expr(statement.extent)
+        even = first.rank in (LAUNCH, UNIFORM) and not first.taint
+        self.scope[handle(statement.loop_var)] = Code(
+            lambda s, m: s.slots[slot], UNIFORM if even else VARYING
+        )
+        step = step_of(statement)
+        site = self.site("for")
+        self.loops.append((str(statement.loop_var.name), slot))
+        body = self.plain(statement.body)
+        self.loops.pop()
+        if body is None:
+            return None
+        even = even and extent.rank in (LAUNCH, UNIFORM) and not extent.taint
+        maker = _even_loop if even else _ragged_loop
+        return maker(slot, dtype, first, extent, step, body, site)
+
+    def _plain_evaluate(self, statement: Any) -> Run | None:
+        call = statement.value
+        if not isinstance(call, ir.Call):
+            return None
+        name = op_name(call)
+        if name in (_WARP_BARRIER, STORAGE_SYNC):
+            return self._warp_barrier(call)
+        if name in _NOTHING or name == _DEPENDENCY:
+            return None
+        if name in MATRIX_CALLS:
+            return MATRIX_CALLS[name](self, call)
+        if name in COPY_CALLS:
+            return COPY_CALLS[name](self, call)
+        if is_policy_store(call):
+            store = plain_store(call)
+            self.enter(store)
+            return self._plain_store(store)
+        run = self.expr(call).run
+
+        def evaluate(s: Any, m: Any) -> None:
+            run(s, m)
+
+        return evaluate
+
+    def _warp_barrier(self, call: Any) -> Run:
+        """Compile ``__syncwarp`` or ``tvm_storage_sync("warp")``: order the warps of the threads.
+
+        For the latter, TVM's CUDA code generator emits nothing: its all-reduce relies on volatile
+        accesses and on threads of a warp that stay together, as threads of a gang do here.
+        """
+        if op_name(call) == STORAGE_SYNC and str(call.args[0].value) != "warp":
+            raise NotModelled(f"The simulated GPU does not model {call}.")
+        return _join_warps
+
+
+_EMPTY = object()
+
+
+def _nothing(s: Any, m: Any) -> None:
+    """Do nothing."""
+
+
+def _join_warps(s: Any, m: Any) -> None:
+    mask = s.gang.active(m if m is not None else s.gang.full)
+    s.gang.clocks.join_warps(mask.reshape(-1, hardware.WARP_SIZE).any(axis=1))
+
+
+def _own(value: Any) -> Any:
+    """Copy of a value that is a view of a local array, which may change."""
+    if isinstance(value, tuple):
+        return _own(value[0]), value[1]
+    if isinstance(value, np.ndarray) and value.base is not None:
+        return value.copy()
+    return value
+
+
+def _in_turn(runs: list[Run | None]) -> Run | None:
+    """One function that runs several."""
+    some = [run for run in runs if run is not None]
+    if len(some) <= 1:
+        return some[0] if some else None
+
+    def run_all(s: Any, m: Any) -> None:
+        for run in some:
+            run(s, m)
+
+    return run_all
+
+
+def step_of(statement: Any) -> int:
+    """By how much the variable of a loop goes up from one iteration to the next."""
+    step = getattr(statement, "step", None)
+    return 1 if step is None else int(step.value)
+
+
+def _split(gang: Any, mask: Any, c: Any, key: int | None) -> tuple[Any, Any]:
+    """Threads inside and outside a condition; `_EMPTY` if there are none."""
+    if key is not None:
+        known = gang.masks.get((key, id(mask)))
+        if known is not None and known[0] is mask:
+            return known[1], known[2]
+    whole = gang.active(mask)
+    inside = whole & c
+    outside = whole & ~inside
+    parts = (
+        mask if not outside.any() else inside if inside.any() else _EMPTY,
+        mask if not inside.any() else outside if outside.any() else _EMPTY,
+    )
+    if key is not None:
+        gang.masks[key, id(mask)] = mask, *parts
+    return parts
+
+
+def _even_loop(
+    slot: int, dtype: Any, first: Code, extent: Code, step: int, body: Run, site: Any
+) -> Run:
+    """Loop with the same bounds for all threads."""
+
+    def run(s: Any, m: Any) -> None:
+        start = int(first.run(s, m))
+        slots, make = s.slots, dtype.type
+        for i in range(start, start + int(extent.run(s, m)), step):
+            slots[slot] = make(i)
+            body(s, m)
+
+    return run
+
+
+def _ragged_loop(
+    slot: int, dtype: Any, first: Code, extent: Code, step: int, body: Run, site: Any
+) -> Run:
+    """Loop whose bounds differ among threads."""
+    low, size = first.pair, extent.pair
+
+    def run(s: Any, m: Any) -> None:
+        gang = s.gang
+        start, p = low(s, m)
+        length, q = size(s, m)
+        mask = gang.active(m if m is not None else gang.full)
+        for codes in (p, q):
+            if codes is not None:
+                mask = mask & check_predicate(site, gang, mask, np.True_, codes)
+        turns = np.broadcast_to(length, (gang.size,))
+        most = int(turns[mask].max(initial=0))
+        for i in range(0, most, step):
+            inside = mask & (turns > i)
+            s.slots[slot] = (start + np.asarray(i)).astype(dtype)
+            body(s, m if inside.all() else inside)
+
+    return run
+
+
+_PLAIN: dict[str, Callable[[PlainCompiler, Any], Run | None]] = {
+    "SeqStmt": PlainCompiler._plain_sequence,
+    "AttrStmt": PlainCompiler._plain_attribute,
+    "AllocBuffer": PlainCompiler._plain_nothing,
+    "DeclBuffer": PlainCompiler._plain_nothing,
+    "Bind": PlainCompiler._plain_bind,
+    "BufferStore": PlainCompiler._plain_store,
+    "IfThenElse": PlainCompiler._plain_if,
+    "For": PlainCompiler._plain_for,
+    "AssertStmt": PlainCompiler._plain_nothing,
+    "Evaluate": PlainCompiler._plain_evaluate,
+}

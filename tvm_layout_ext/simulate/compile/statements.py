@@ -1,0 +1,185 @@
+"""Compiles the statements of a device function to a program for the :class:`.machine.Machine`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import ir, tirx
+
+from ...errors import NotModelled
+from ..machine.machine import Barrier, Branch, End, Instruction, Jump, RunInstruction, SetSlot
+from ..report import Site
+from .code import LAUNCH, UNIFORM, VARYING, Code, constant, lift
+from .places import handle
+from .plain_statements import STORAGE_SYNC, PlainCompiler, op_name, step_of
+from .values import numpy_type
+
+__all__ = ["StatementCompiler"]
+
+_BLOCK_BARRIERS = ("tirx.cuda.cta_sync",)
+_LEAVES = ("tirx.break_loop", "tirx.continue_loop", "tirx.thread_return")
+
+
+def _needs_program(statement: Any) -> bool:
+    """Whether threads may part company in a statement: it synchronises, has while, or is left."""
+    if isinstance(statement, tirx.BufferStore | tirx.Bind | tirx.AllocBuffer | tirx.DeclBuffer):
+        return False
+    if isinstance(statement, tirx.Evaluate):
+        return isinstance(statement.value, ir.Call) and _parts(statement.value)
+    found: list[Any] = []
+
+    def look(call: Any) -> None:
+        if _parts(call):
+            found.append(call)
+
+    kinds = (tirx.While, tirx.Break, tirx.Continue, tirx.Return)
+    tvm_ffi.structural_walk(statement, [(ir.Call, look), *[(kind, found.append) for kind in kinds]])
+    return bool(found)
+
+
+def _parts(call: Any) -> bool:
+    name = op_name(call)
+    return name in _LEAVES or name in _BLOCK_BARRIERS or _syncs(call)
+
+
+def _syncs(call: Any) -> bool:
+    return op_name(call) == STORAGE_SYNC and str(call.args[0].value).startswith("shared")
+
+
+class StatementCompiler(PlainCompiler):
+    """Compiles a device function to instructions that strands of warps step through."""
+
+    program: list[Instruction]
+
+    def compile(self, kernel: Any) -> list[Instruction]:
+        """Compile the body of a device function; the scope must hold its scalar parameters."""
+        self.program = []
+        self._live: tuple[int, ...] = ()
+        self._breaks: list[list[Jump]] = []
+        self._continues: list[list[Jump]] = []
+        self._returns: list[Jump] = []
+        self.emit(kernel.body)
+        self._land(self._returns)
+        self._add(End())
+        return self.program
+
+    def _add(self, instruction: Any) -> Any:
+        instruction.live = self._live
+        self.program.append(instruction)
+        return instruction
+
+    def _land(self, jumps: list[Jump]) -> None:
+        """Let jumps or branches go to the next instruction."""
+        for jump in jumps:
+            jump.target = len(self.program)
+
+    def emit(self, statement: Any) -> None:
+        """Add a statement to the program."""
+        if isinstance(statement, tirx.SeqStmt):
+            for part in statement.seq:
+                self.emit(part)
+            return
+        if isinstance(statement, tirx.AttrStmt):
+            self._emit_attribute(statement)
+            return
+        if not _needs_program(statement):
+            run = self.plain(statement)
+            if run is not None:
+                self._add(RunInstruction(run))
+            return
+        emitter = _EMITTERS.get(type(statement).__name__)
+        if emitter is None:
+            raise NotModelled(
+                f"The simulated GPU does not model {type(statement).__name__} around a barrier."
+            )
+        self.enter(statement)
+        emitter(self, statement)
+
+    def _emit_attribute(self, statement: Any) -> None:
+        before, after = self.attribute(statement)
+        if before is not None:
+            self._add(RunInstruction(before))
+        self.emit(statement.body)
+        if after is not None:
+            self._add(RunInstruction(after))
+
+    def _emit_if(self, statement: Any) -> None:
+        branch = self._add(Branch(self.expr(statement.condition), self.site("if")))
+        self.emit(statement.then_case)
+        if statement.else_case is None:
+            self._land([branch])
+            return
+        jump = self._add(Jump())
+        self._land([branch])
+        self.emit(statement.else_case)
+        self._land([jump])
+
+    def _emit_for(self, statement: Any) -> None:
+        slot = self.new_slot()
+        dtype, _ = numpy_type(statement.loop_var)
+        first, extent = self.expr(statement.min), self.expr(statement.extent)
+        step = constant(dtype.type(step_of(statement)))
+        rank = UNIFORM if first.rank in (LAUNCH, UNIFORM) and not first.taint else VARYING
+        var = Code(lambda s, m: s.slots[slot], rank, first.taint)
+        self.scope[handle(statement.loop_var)] = var
+        end = lift(np.add, first, extent)
+        self._add(SetSlot(slot, lift(lambda x: np.asarray(x, dtype)[()], first)))
+        outer, self._live = self._live, (*self._live, slot)
+        start = len(self.program)
+        leave = self._add(Branch(lift(np.less, var, end), self.site("for")))
+        self.loops.append((str(statement.loop_var.name), slot))
+        self._loop_body(statement.body)
+        self.loops.pop()
+        self._add(SetSlot(slot, lift(np.add, var, step)))
+        self._close_loop(start, leave, None)
+        self._live = outer
+
+    def _loop_body(self, body: Any) -> None:
+        self._breaks.append([])
+        self._continues.append([])
+        self.emit(body)
+        self._land(self._continues.pop())
+
+    def _close_loop(self, start: int, leave: Branch, endless: Site | None) -> None:
+        self._add(Jump(start, endless=endless))
+        self._land([leave, *self._breaks.pop()])  # type: ignore[list-item]
+
+    def _emit_while(self, statement: Any) -> None:
+        start = len(self.program)
+        leave = self._add(Branch(self.expr(statement.condition), self.site("while")))
+        self._loop_body(statement.body)
+        self._close_loop(start, leave, leave.site)
+
+    def _emit_evaluate(self, statement: Any) -> None:
+        name = op_name(statement.value)
+        if name in _BLOCK_BARRIERS or name == STORAGE_SYNC:
+            self._add(Barrier(self.site("barrier")))
+        elif name == "tirx.break_loop":
+            self._emit_break(statement)
+        elif name == "tirx.continue_loop":
+            self._emit_continue(statement)
+        else:
+            self._emit_return(statement)
+
+    def _emit_break(self, statement: Any) -> None:
+        self._breaks[-1].append(self._add(Jump()))
+
+    def _emit_continue(self, statement: Any) -> None:
+        self._continues[-1].append(self._add(Jump()))
+
+    def _emit_return(self, statement: Any) -> None:
+        self._returns.append(self._add(Jump()))
+
+
+_EMITTERS: dict[str, Callable[[StatementCompiler, Any], None]] = {
+    "IfThenElse": StatementCompiler._emit_if,
+    "For": StatementCompiler._emit_for,
+    "While": StatementCompiler._emit_while,
+    "Evaluate": StatementCompiler._emit_evaluate,
+    "Break": StatementCompiler._emit_break,
+    "Continue": StatementCompiler._emit_continue,
+    "Return": StatementCompiler._emit_return,
+}

@@ -1,0 +1,1 @@
+"""Threads that run together: batches of warps, divergence, launches that overlap."""

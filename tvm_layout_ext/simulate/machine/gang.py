@@ -1,0 +1,159 @@
+"""The threads that run together: a gang of whole blocks, and the strands its threads split into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...gpu import hardware
+from ..races import Clocks
+
+__all__ = ["AXES", "CLUSTER_AXIS", "Gang", "Geometry", "Strand"]
+
+#: Innermost first, as CUDA numbers threads and blocks.
+AXES = ("x", "y", "z")
+#: Begins the names of the axes of a block within its cluster.
+CLUSTER_AXIS = "clusterCtaIdx."
+_WARP = hardware.WARP_SIZE
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Extents of a launch.
+
+    Attributes
+    ----------
+    grid, block : tuple of int
+        Extents along x, y, z.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Extents by thread tag."""
+        pairs = (("blockIdx", self.grid), ("threadIdx", self.block))
+        return {f"{unit}.{dim}": n for unit, ns in pairs for dim, n in zip("xyz", ns, strict=True)}
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid."""
+        return int(np.prod(self.grid, dtype=np.int64))
+
+    @property
+    def threads(self) -> int:
+        """Threads a block."""
+        return int(np.prod(self.block, dtype=np.int64))
+
+    @property
+    def warps(self) -> int:
+        """Warps a block, the last one perhaps not full."""
+        return -(-self.threads // _WARP)
+
+    @property
+    def lanes(self) -> int:
+        """Lanes a block: threads, and the idle lanes of its last warp."""
+        return self.warps * _WARP
+
+
+def _coordinates(linear: Any, extents: tuple[int, int, int]) -> tuple[Any, Any, Any]:
+    x, y, _ = extents
+    return linear % x, linear // x % y, linear // (x * y)
+
+
+class Gang:
+    """Blocks that run in lockstep, a NumPy lane a thread.
+
+    Parameters
+    ----------
+    launch : Launch
+        What they belong to.
+    geometry : Geometry
+        Extents of the launch.
+    blocks : array of int
+        Numbers of the blocks.
+    memories : list
+        Memories by number, this gang's shared memory and locals among them.
+    clocks : Clocks
+        Happens-before of its warps.
+    caches : int
+        Number of values that are computed once a gang.
+    """
+
+    def __init__(
+        self,
+        launch: Any,
+        geometry: Geometry,
+        blocks: Any,
+        memories: list[Any],
+        clocks: Clocks,
+        caches: int,
+    ) -> None:
+        self.launch = launch
+        self.geometry = geometry
+        self.blocks = blocks
+        self.memories = memories
+        self.clocks = clocks
+        self.size = len(blocks) * geometry.lanes
+        self.lane = np.arange(self.size, dtype=np.int64)
+        self.block_of = self.lane // geometry.lanes
+        thread = self.lane % geometry.lanes
+        self.full = None if geometry.lanes == geometry.threads else thread < geometry.threads
+        self.cache: list[Any] = [None] * caches
+        self.masks: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
+        self.flights: list[Any] = []
+        self.groups: Any = None
+        #: Loop variables, by slot, of the strand that runs.
+        self.slots: list[Any] = []
+        self.index = self._thread_indices(np.minimum(thread, geometry.threads - 1))
+
+    def _thread_indices(self, thread: Any) -> dict[str, Any]:
+        inside = _coordinates(thread, self.geometry.block)
+        outside = _coordinates(self.blocks, self.geometry.grid)
+        found = {f"threadIdx.{a}": i.astype(np.int32) for a, i in zip(AXES, inside, strict=True)}
+        for axis, index in zip(AXES, outside, strict=True):
+            found[f"blockIdx.{axis}"] = np.repeat(index.astype(np.int32), self.geometry.lanes)
+        return found
+
+    def active(self, mask: Any) -> Any:
+        """Mask as an array of bool."""
+        return np.ones(self.size, bool) if mask is None else mask
+
+    def thread_name(self, lane: int) -> str:
+        """How a report names a thread: block and thread coordinates."""
+        at = [int(self.index[f"threadIdx.{a}"][lane]) for a in AXES]
+        block = [int(self.index[f"blockIdx.{a}"][lane]) for a in AXES]
+        return f"thread ({at[0]},{at[1]},{at[2]}) of block ({block[0]},{block[1]},{block[2]})"
+
+
+@dataclass
+class Strand:
+    """Threads of a gang that are at one point of the program.
+
+    Attributes
+    ----------
+    mask : array of bool or None
+        Its threads; None means all lanes of the gang.
+    slots : list
+        Values of loop variables and lets.
+    pc : int
+        Next instruction.
+    waiting : Barrier or None
+        What it waits at.
+    turns : int
+        Backward jumps so far, which lets others overtake a strand that spins.
+    """
+
+    gang: Gang
+    mask: Any
+    slots: list[Any]
+    pc: int = 0
+    waiting: Any = None
+    turns: int = 0
+
+    def split(self, mask: Any, pc: int) -> Strand:
+        """Make a strand of some of its threads that goes on elsewhere."""
+        return Strand(self.gang, mask, list(self.slots), pc, None, self.turns)

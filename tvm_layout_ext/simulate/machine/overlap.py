@@ -1,0 +1,136 @@
+"""Kernels that are launched while others run: what they may touch before they wait for these.
+
+A kernel with the tag of a programmatic dependent launch may run beside the kernels before it until
+it has executed ``griddepcontrol.wait`` (PTX ISA, "griddepcontrol"), whether these let it start
+early or not: their end alone makes nothing visible to it. The simulated GPU runs kernels one after
+another, so that nothing goes wrong there; what would is told from the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from ..compile.places import Places, written_by_call
+from ..report import Hazard, Site
+
+if TYPE_CHECKING:
+    from ..compile.kernel import Kernel
+    from ..findings import Findings
+    from ..memory.memory import Memory
+
+__all__ = ["Early", "Overlap", "find_early"]
+
+_DEPENDENT = "tirx.use_programtic_dependent_launch"
+_CONTROL = "tirx.ptx.griddepcontrol"
+
+
+@dataclass(frozen=True)
+class Early:
+    """What a kernel does before it waits for the kernels before it.
+
+    Attributes
+    ----------
+    dependent : bool
+        Whether it may be launched while they run.
+    waits : bool
+        Whether all its threads wait for them.
+    reads, writes : frozenset of int
+        Parameters, by number of their storage, that it touches before, or ever if it never waits.
+    """
+
+    dependent: bool
+    waits: bool
+    reads: frozenset[int]
+    writes: frozenset[int]
+
+
+def find_early(kernel: Any, places: Places) -> Early:
+    """Read off a device function what it does before its wait.
+
+    Only a wait that every thread comes to counts, outside of branches and loops.
+    """
+    before: list[Any] = []
+    waits = _up_to_wait(kernel.body, before)
+    reads: set[int] = set()
+    writes: set[int] = set()
+
+    def note(into: set[int], buffer: Any) -> None:
+        storage = places.at(buffer).storage
+        if storage.scope == "global":
+            into.add(storage.number)
+
+    def call(node: Any) -> None:
+        writes.update(s.number for s in written_by_call(places, node) if s.scope == "global")
+
+    rules = [
+        (tirx.BufferStore, lambda node: note(writes, node.buffer)),
+        (ir.TensorLoad, lambda node: note(reads, node.source)),
+        (ir.Call, call),
+    ]
+    tvm_ffi.structural_walk(tvm_ffi.convert(before), rules)
+    tags = [str(tag) for tag in kernel.attrs["tirx.kernel_launch_params"]]
+    return Early(_DEPENDENT in tags, waits, frozenset(reads), frozenset(writes))
+
+
+def _up_to_wait(statement: Any, before: list[Any]) -> bool:
+    """Collect the statements before a wait; whether there is one."""
+    if isinstance(statement, tirx.AttrStmt):
+        return _up_to_wait(statement.body, before)
+    if isinstance(statement, tirx.SeqStmt):
+        return any(_up_to_wait(part, before) for part in statement.seq)
+    call: Any = statement.value if isinstance(statement, tirx.Evaluate) else None
+    if getattr(getattr(call, "op", None), "name", "") == _CONTROL:
+        return str(call.args[0].value) == "wait"
+    before.append(statement)
+    return False
+
+
+@dataclass
+class Overlap:
+    """The kernels that may be running still, as far as the next launch knows."""
+
+    findings: Findings
+    _running: list[tuple[Kernel, Sequence[Memory]]] = field(default_factory=list)
+
+    def launch(self, kernel: Kernel, memories: Sequence[Memory]) -> None:
+        """Report what a kernel touches too early, and count it among those that run."""
+        if kernel.early.dependent:
+            for other, theirs in self._running:
+                self._compare(kernel, memories, other, theirs)
+        if not kernel.early.dependent or kernel.early.waits:
+            self._running.clear()
+        self._running.append((kernel, memories))
+
+    def _compare(
+        self,
+        kernel: Kernel,
+        memories: Sequence[Memory],
+        other: Kernel,
+        theirs: Sequence[Memory],
+    ) -> None:
+        storages = dict(enumerate(other.places.storages[: len(theirs)]))
+        written = {id(theirs[n]) for n, storage in storages.items() if storage.written}
+        read = {id(theirs[n]) for n, storage in storages.items() if storage.read}
+        for verb, uses, rivals in (
+            ("reads", kernel.early.reads, written),
+            ("writes", kernel.early.writes, written | read),
+        ):
+            for number in sorted(uses):
+                if id(memories[number]) in rivals:
+                    past = "writes" if id(memories[number]) in written else "reads"
+                    self._report(kernel, other, number, verb, past)
+
+    def _report(self, kernel: Kernel, other: Kernel, number: int, verb: str, past: str) -> None:
+        name = kernel.places.storages[number].name
+        site = Site(name, None, 0)
+        message = (
+            f"kernel {kernel.name}, launched while {other.name} runs, {verb} {name} before "
+            f"griddepcontrol.wait, and {other.name} {past} it."
+        )
+        hazard = Hazard("race", name, -1, (), (site,), message)
+        self.findings.add(("launch", kernel.name, other.name, name, verb), hazard, 1)

@@ -1,0 +1,117 @@
+"""Warp-wide operations: shuffles, votes, and the mask of active threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...gpu import hardware
+from ..compile.code import VARYING, Code
+from ..compile.values import either
+from ..findings import SHUFFLED
+
+__all__ = ["SHUFFLES", "active_mask", "ballot", "shuffle", "vote_any"]
+
+_WARP = hardware.WARP_SIZE
+
+
+def _from_index(lane: Any, operand: Any, width: Any) -> tuple[Any, Any]:
+    start = lane // width * width
+    return start + operand % width, np.ones_like(lane, bool)
+
+
+def _from_below(lane: Any, operand: Any, width: Any) -> tuple[Any, Any]:
+    source = lane - operand
+    return source, source >= lane // width * width
+
+
+def _from_above(lane: Any, operand: Any, width: Any) -> tuple[Any, Any]:
+    source = lane + operand
+    return source, source < lane // width * width + width
+
+
+def _from_xor(lane: Any, operand: Any, width: Any) -> tuple[Any, Any]:
+    source = lane ^ operand
+    return source, source < lane // width * width + width
+
+
+#: Op name -> (lane, operand, width) -> source lane, and whether it is in range.
+SHUFFLES: dict[str, Callable[[Any, Any, Any], tuple[Any, Any]]] = {
+    "tirx.cuda.__shfl_sync": _from_index,
+    "tirx.cuda.__shfl_up_sync": _from_below,
+    "tirx.cuda.__shfl_down_sync": _from_above,
+    "tirx.cuda.__shfl_xor_sync": _from_xor,
+    "tirx.tvm_warp_shuffle": _from_index,
+    "tirx.tvm_warp_shuffle_up": _from_below,
+    "tirx.tvm_warp_shuffle_down": _from_above,
+    "tirx.tvm_warp_shuffle_xor": _from_xor,
+}
+
+
+def shuffle(name: str, value: Code, operand: Code, width: Code) -> Code:
+    """Compile a shuffle.
+
+    A thread whose source is out of range keeps its own value. A source thread that does not take
+    part gives poison: the hardware's result is undefined.
+    """
+    pick = SHUFFLES[name]
+
+    def run(s: Any, m: Any) -> Any:
+        gang = s.gang
+        x, p = value.pair(s, m)
+        by, q = operand.pair(s, m)
+        lane = gang.lane % _WARP
+        source, inside = pick(lane, np.asarray(by).astype(np.int64), int(width.value(s, m)))
+        inside = inside & (source >= 0) & (source < _WARP)
+        source = np.where(inside, gang.lane - lane + source, gang.lane)
+        taken = np.broadcast_to(x, (gang.size,))[source]
+        codes = None if p is None else np.broadcast_to(p, (gang.size,))[source]
+        mask = m if m is not None else gang.full
+        if mask is not None and not mask[source].all():
+            codes = either(codes, np.where(mask[source], 0, SHUFFLED))
+        return taken, either(codes, q)
+
+    return Code(run, VARYING, True)
+
+
+def active_mask() -> Code:
+    """Compile ``__activemask()``."""
+    return Code(lambda s, m: _ballot(s.gang, m, np.True_), VARYING)
+
+
+def _ballot(gang: Any, mask: Any, predicate: Any) -> Any:
+    mask = mask if mask is not None else gang.full
+    votes = np.broadcast_to(predicate, (gang.size,)) & gang.active(mask)
+    weights = np.left_shift(np.uint64(1), np.arange(_WARP, dtype=np.uint64))
+    ballots = (votes.reshape(-1, _WARP) * weights).sum(axis=1).astype(np.uint32)
+    return np.repeat(ballots, _WARP)
+
+
+def ballot(predicate: Code) -> Code:
+    """Compile ``__ballot_sync``."""
+
+    def run(s: Any, m: Any) -> Any:
+        x, p = predicate.pair(s, m)
+        return _ballot(s.gang, m, x), _spread(s.gang, p)
+
+    return Code(run, VARYING, True)
+
+
+def vote_any(predicate: Code) -> Code:
+    """Compile ``__any_sync``."""
+
+    def run(s: Any, m: Any) -> Any:
+        x, p = predicate.pair(s, m)
+        return (_ballot(s.gang, m, x) != 0).astype(np.int32), _spread(s.gang, p)
+
+    return Code(run, VARYING, True)
+
+
+def _spread(gang: Any, codes: Any) -> Any:
+    """Poison of any thread of a warp is poison of the warp's vote."""
+    if codes is None:
+        return None
+    rows = np.broadcast_to(codes, (gang.size,)).reshape(-1, _WARP)
+    return np.repeat(rows.max(axis=1), _WARP)

@@ -1,0 +1,1 @@
+"""Warp-level matrix instructions: shapes, registers, products, memory."""

@@ -1,0 +1,200 @@
+"""Compiles the calls that are warp-level matrix instructions.
+
+TIR has two spellings of each. ``tirx.ptx_legacy.*`` takes pointers and offsets, as the tensor
+intrinsics of ``tvm.s_tir.tensor_intrin.cuda`` do; the table ops ``tirx.ptx.*`` take each register
+as an operand, and the modifiers as strings behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tvm import ir
+from tvm.ir.prim.expr import IntImm
+
+from ...errors import NotModelled
+from ...gpu.hardware import MATRIX_ROW_BYTES
+from ..compile.code import Run
+from ..compile.places import handle
+from ..compile.values import numpy_type
+from ..memory.access import Access
+from .memory import load_matrices, store_matrices
+from .product import multiply, multiply_poison
+from .registers import LocalBits, Registers, Value, read_all, write_all
+from .shapes import Product
+from .tile_loops import fill_tile, load_transposed_bytes, store_tile
+from .warps import torn_lanes, with_torn
+
+if TYPE_CHECKING:
+    from ..compile.plain_statements import PlainCompiler
+
+__all__ = ["MATRIX_CALLS"]
+
+_REGISTER = 4
+_LEGACY_MMA_ARGUMENTS = 13
+
+
+# Operands.
+
+
+def _local_pointer(c: PlainCompiler, pointer: Any, offset: Any, size: int) -> LocalBits:
+    """``size`` bytes at an element offset from a pointer into a local array."""
+    place, index = c.pointee(pointer, local=True)
+    if place.storage.scope != "local":
+        raise NotModelled(
+            f"A matrix instruction with registers in {place.storage.scope} memory, as those of "
+            f"{place.name}, has no model here."
+        )
+    return LocalBits(place, c.site(place.name), c.local_index(index + offset, place), size)
+
+
+def _shared_rows(c: PlainCompiler, pointer: Any, offset: Any, kind: str) -> Access:
+    """The access of 16 bytes at an element offset from a pointer into shared memory."""
+    place, index = c.pointee(pointer)
+    if not place.storage.scope.startswith("shared"):
+        raise NotModelled(f"{kind} of {place.name}: it must be shared memory, not global.")
+    at = index if offset is None else index + offset
+    name = c.names.of(place, at, MATRIX_ROW_BYTES)
+    return c.access(place, at, MATRIX_ROW_BYTES // place.dtype.itemsize, True, kind, name)
+
+
+def _element(c: PlainCompiler, expr: Any) -> Any:
+    """Place and constant index (or None) of a local array's element, if the expression is one."""
+    if type(expr).__name__ != "TensorLoad":
+        return None
+    place = c.places.at(expr.source)
+    if place.storage.scope != "local" or place.dtype.itemsize != _REGISTER:
+        return None
+    return place, expr.indices[0]
+
+
+def _registers(c: PlainCompiler, operands: list[Any]) -> list[Registers]:
+    """Operands of a table op, one register each; neighbours of one array go together."""
+    parts: list[Registers] = []
+    last: tuple[int, int] | None = None
+    for expr in operands:
+        if numpy_type(expr)[0].itemsize != _REGISTER:
+            raise NotModelled(f"A matrix instruction with {expr} for a 32-bit register.")
+        found = _element(c, expr)
+        if found is None:
+            parts.append(Value(c.narrowed(expr)))
+            last = None
+            continue
+        place, index = found
+        here = (handle(expr.source), int(index.value)) if isinstance(index, IntImm) else None
+        if here is not None and last is not None and here == (last[0], last[1] + 1):
+            before = parts.pop()
+            assert isinstance(before, LocalBits)
+            parts.append(LocalBits(place, before.site, before.start, before.size + _REGISTER))
+        else:
+            start = c.local_index(index, place)
+            parts.append(LocalBits(place, c.site(place.name), start, _REGISTER))
+        last = here
+    return parts
+
+
+def _table(call: Any) -> tuple[list[Any], list[str]]:
+    """Operands and modifiers of a table op; the last string holds flags."""
+    operands = [a for a in call.args if not isinstance(a, ir.StringImm)]
+    *tokens, flags = (str(a.value) for a in call.args if isinstance(a, ir.StringImm))
+    if any(flag == "pred" or flag[:1] == "s" for flag in flags.split(",")):
+        raise NotModelled(f"The simulated GPU does not model {call.op.name} with a predicate.")
+    return operands, tokens
+
+
+# ldmatrix and stmatrix.
+
+
+def _legacy_ldmatrix(c: PlainCompiler, call: Any) -> Run | None:
+    transpose, number, kind, local, local_at, shared, shared_at = call.args
+    if str(kind.value) != ".b16":
+        raise NotModelled(f"The simulated GPU does not model ldmatrix of {kind.value} elements.")
+    matrices, trans = int(number.value), bool(transpose.value)
+    if trans and numpy_type(call)[0].itemsize == 1:
+        return load_transposed_bytes(c, call)
+    to = _local_pointer(c, local, local_at, matrices * _REGISTER)
+    access = _shared_rows(c, shared, shared_at, "ldmatrix")
+    return load_matrices(access, [to], matrices, trans)
+
+
+def _table_ldmatrix(c: PlainCompiler, call: Any) -> Run:
+    (*destination, pointer), tokens = _table(call)
+    access = _shared_rows(c, pointer, None, "ldmatrix")
+    matrices = int(tokens[3][1:])
+    return load_matrices(access, _registers(c, destination), matrices, "trans" in tokens)
+
+
+def _table_stmatrix(c: PlainCompiler, call: Any) -> Run:
+    (pointer, *source), tokens = _table(call)
+    access = _shared_rows(c, pointer, None, "stmatrix")
+    matrices = int(tokens[3][1:])
+    return store_matrices(access, _registers(c, source), matrices, "trans" in tokens)
+
+
+# mma.
+
+
+def _product(
+    c: PlainCompiler,
+    product: Product,
+    a: list[Registers],
+    b: list[Registers],
+    before: list[Registers],
+    after: list[Registers],
+) -> Run:
+    site = c.site("mma")
+
+    def run(s: Any, m: Any) -> None:
+        left, p = read_all(a, s, m, product.dtype("a"))
+        right, q = read_all(b, s, m, product.dtype("b"))
+        total, r = read_all(before, s, m, product.dtype("c"))
+        result = multiply(product, left, right, total)
+        codes = multiply_poison(product, p, q, r)
+        codes = with_torn(codes, torn_lanes(s.gang, m, site, "mma"), len(result))
+        write_all(after, s, m, result, codes)
+
+    return run
+
+
+def _legacy_mma(c: PlainCompiler, call: Any) -> Run:
+    if len(call.args) != _LEGACY_MMA_ARGUMENTS:
+        raise NotModelled("The simulated GPU does not model mma of single bits.")
+    shape, rows, columns, *operands, total_type = (str(name.value) for name in call.args[:6])
+    a, a_at, b, b_at, d, d_at, saturate = call.args[6:]
+    types = (total_type, *operands, total_type)
+    product = Product.named(shape, (rows, columns), types, bool(saturate.value))
+    parts = {"a": (a, a_at), "b": (b, b_at), "c": (d, d_at)}
+    left, right, total = (
+        _local_pointer(c, *parts[part], product.registers(part) * _REGISTER) for part in parts
+    )
+    return _product(c, product, [left], [right], [total], [total])
+
+
+def _table_mma(c: PlainCompiler, call: Any) -> Run:
+    operands, tokens = _table(call)
+    shape, rows, columns = tokens[2:5]
+    saturate = "satfinite" in tokens
+    types = tuple(t for t in tokens[5:] if t not in ("", "satfinite"))[:4]
+    product = Product.named(shape, (rows, columns), types, saturate)
+    parts = []
+    for part in ("c", "a", "b", "c"):
+        count = product.registers(part)
+        parts.append(_registers(c, operands[:count]))
+        operands = operands[count:]
+    after, left, right, before = parts
+    return _product(c, product, left, right, before, after)
+
+
+#: Op name -> its compiler.
+MATRIX_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
+    "tirx.ptx_legacy.ldmatrix": _legacy_ldmatrix,
+    "tirx.ptx_legacy.mma": _legacy_mma,
+    "tirx.mma_fill_legacy": fill_tile,
+    "tirx.mma_store_legacy": store_tile,
+    "tirx.ptx.ldmatrix": _table_ldmatrix,
+    "tirx.ptx.stmatrix": _table_stmatrix,
+    "tirx.ptx.mma": _table_mma,
+    "tirx.ptx.mma_f16acc": _table_mma,
+    "tirx.ptx.mma_int": _table_mma,
+}

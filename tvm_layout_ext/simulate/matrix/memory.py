@@ -1,0 +1,126 @@
+"""``ldmatrix`` and ``stmatrix``: 8x8 matrices of 16-bit elements between shared memory and lanes.
+
+Lane ``8 * i + r`` of a warp gives the address of row ``r`` of matrix ``i``, 16 bytes; the lanes
+beyond the last matrix give nothing. Lane ``4 * r + t`` holds elements ``2*t`` and ``2*t + 1`` of
+row ``r`` of each matrix in one register, with ``.trans`` those of column ``r`` (PTX ISA, sections
+``ldmatrix`` and ``stmatrix``).
+
+A row is read or written for the lane that gives its address; that lane is who the race detector
+sees. Each matrix is one phase of 8 rows, whose wavefronts are the most rows that need one bank.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...gpu import hardware
+from ..compile.code import Run, mask_and
+from ..compile.values import retyped, retyped_poison
+from ..memory.access import Access
+from .registers import Registers, read_all, write_all
+from .warps import torn_lanes, with_torn
+
+__all__ = ["load_matrices", "store_matrices"]
+
+_WARP = hardware.WARP_SIZE
+_ROWS = 8
+_HALF = np.dtype(np.uint16)
+
+
+def _to_lanes(rows: Any, matrices: int, transpose: bool) -> Any:
+    """Elements of the registers, ``[2 * matrices, threads]``, of rows ``[8, threads]``.
+
+    ``rows[c, lane]`` is element ``c`` of the row whose address the lane gives.
+    """
+    whole = rows.reshape(_ROWS, -1, 4, _ROWS)[:, :, :matrices]
+    # Elements are now [column, warp, matrix, row].
+    outer, inner = (0, 3) if transpose else (3, 0)
+    parts = whole.transpose(1, 2, outer, inner).reshape(-1, matrices, _ROWS, 4, 2)
+    return parts.transpose(1, 4, 0, 2, 3).reshape(2 * matrices, -1)
+
+
+def _to_rows(elements: Any, matrices: int, transpose: bool) -> Any:
+    """Rows ``[8, threads]`` of register elements: the inverse of `_to_lanes`.
+
+    Lanes that give no address have rows of zeros.
+    """
+    parts = elements.reshape(matrices, 2, -1, _ROWS, 4).transpose(2, 0, 3, 4, 1)
+    whole = parts.reshape(-1, matrices, _ROWS, _ROWS)
+    order = (2, 0, 1, 3) if transpose else (3, 0, 1, 2)
+    rows = np.zeros((_ROWS, len(whole), 4, _ROWS), elements.dtype)
+    rows[:, :, :matrices] = whole.transpose(order)
+    return rows.reshape(_ROWS, -1)
+
+
+def _addressing(gang: Any, m: Any, matrices: int) -> Any:
+    """Threads of a mask that give an address."""
+    mask = m if m is not None else gang.full
+    if matrices * _ROWS == _WARP:
+        return mask
+    key = (-matrices, id(mask))
+    known = gang.masks.get(key)
+    if known is not None and known[0] is mask:
+        return known[1]
+    chosen = mask_and(mask, gang.lane % _WARP < matrices * _ROWS)
+    gang.masks[key] = mask, chosen, None
+    return chosen
+
+
+def load_matrices(
+    access: Access, registers: list[Registers], matrices: int, transpose: bool
+) -> Run:
+    """Compile ``ldmatrix``.
+
+    Parameters
+    ----------
+    access : Access
+        16 bytes at each lane's address.
+    registers : list of Registers
+        What is written, ``matrices`` registers.
+    matrices : int
+        1, 2 or 4.
+    transpose : bool
+        ``.trans``.
+    """
+
+    def run(s: Any, m: Any) -> None:
+        gang = s.gang
+        value, poison = access.load(s, _addressing(gang, m, matrices))
+        rows = retyped(np.broadcast_to(value, (access.lanes, gang.size)), _HALF)
+        codes = None
+        if poison is not None:
+            spread = np.broadcast_to(poison, (access.lanes, gang.size))
+            codes = _to_lanes(retyped_poison(spread, _ROWS), matrices, transpose)
+        codes = with_torn(codes, torn_lanes(gang, m, access.site, "ldmatrix"), 2 * matrices)
+        write_all(registers, s, m, _to_lanes(rows, matrices, transpose), codes)
+
+    return run
+
+
+def store_matrices(
+    access: Access, registers: list[Registers], matrices: int, transpose: bool
+) -> Run:
+    """Compile ``stmatrix``; parameters as of :func:`load_matrices`, but registers are read."""
+    dtype = access.place.dtype
+
+    def run(s: Any, m: Any) -> None:
+        gang = s.gang
+        elements, codes = read_all(registers, s, m, _HALF)
+        codes = with_torn(codes, torn_lanes(gang, m, access.site, "stmatrix"), 2 * matrices)
+        rows = retyped(_to_rows(elements, matrices, transpose), dtype)
+        if codes is not None:
+            codes = retyped_poison(_to_rows(codes, matrices, transpose), len(rows))
+        chosen = _addressing(gang, m, matrices)
+        if chosen is None or chosen.any():
+            access.store(s, chosen, *_squeezed(rows, codes))
+
+    return run
+
+
+def _squeezed(rows: Any, codes: Any) -> tuple[Any, Any]:
+    """Values and poison as an access of one element or a vector wants them."""
+    if len(rows) > 1:
+        return rows, codes
+    return rows[0], None if codes is None else codes[0]

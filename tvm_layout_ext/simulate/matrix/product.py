@@ -1,0 +1,88 @@
+"""The values of ``mma.sync``: what the lanes' registers hold after it.
+
+The model of the arithmetic, for each element of D:
+
+* every product of an element of A and one of B is exact (float64 has room for each of these types);
+* the products and the element of C are added in float64; their order within an instruction is
+  NumPy's, and moves the sum by a few last bits of a float64;
+* the sum is rounded once, to nearest even, to the type of D. Integer sums are exact, and wrap or
+  saturate at the end;
+* instructions accumulate in the order of the program: a GEMM whose steps along K hold k products
+  each rounds its sums K / k times, first step first.
+
+A tf32 operand is the upper 19 bits of its register; the rest is dropped, as tensor cores do.
+
+A GPU adds with less room: it aligns the products and C to the largest of them, cuts what lies below
+some last bit, and may cut again where it rounds (Fasi, Higham, Mikaitis and Pranesh, "Numerical
+behavior of NVIDIA tensor cores", 2021). How many bits it keeps differs between architectures and
+was not measured here, so compare a GPU's result with the simulator's by a tolerance. If the GPU
+keeps the 24 bits of an f32, each of the k products, C and the result lose less than ``2**-23`` of
+the largest of ``|c|`` and ``|a * b|``. A GEMM of depth K does K / k instructions, so no element of
+an f32 result is off by more than ``K * 2**-22`` of ``sum(|a| * |b|)``; most are off by far less. An
+f16 accumulator rounds to 11 bits at each instruction, which gives ``K / k * 2**-11`` in place of
+it. For fp8 operands Hopper was found to keep about 14 bits of a sum (DeepSeek-V3 report, 2024,
+section 3.3.2), which the simulator does not imitate.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .shapes import Product, gather_a, gather_b, gather_c, scatter_d
+
+__all__ = ["multiply", "multiply_poison"]
+
+#: Sign, exponent and the 10 upper bits of the fraction.
+_TF32_MASK = np.uint32(0xFFFFE000)
+
+
+def _exact(elements: Any, dtype: str) -> Any:
+    """Elements as float64."""
+    if dtype == "tf32":
+        elements = (elements & _TF32_MASK).view(np.float32)
+    return elements.astype(np.float64)
+
+
+def multiply(product: Product, a: Any, b: Any, c: Any) -> Any:
+    """Elements of D, ``[4, threads]``, of those of A, B and C, ``[elements a lane, threads]``."""
+    left = gather_a(_exact(a, product.a), 4 // a.dtype.itemsize)
+    right = gather_b(_exact(b, product.b), 4 // b.dtype.itemsize)
+    total = left @ right + gather_c(c.astype(np.float64))
+    if product.c == "s32":
+        return scatter_d(_to_s32(total, product.saturate))
+    return scatter_d(total.astype(product.dtype("c")))
+
+
+def _to_s32(total: Any, saturate: bool) -> Any:
+    """Exact integer sums, which float64 holds, as s32."""
+    info = np.iinfo(np.int32)
+    whole = np.clip(total, info.min, info.max) if saturate else total
+    return whole.astype(np.int64).astype(np.int32)
+
+
+def multiply_poison(product: Product, a: Any, b: Any, c: Any) -> Any:
+    """Poison of D: that of a row of A, of a column of B, and of C; None if there is none.
+
+    Parameters
+    ----------
+    product : Product
+        The instruction.
+    a, b, c : array of int, [elements a lane, threads], or None
+        Poison of the operands.
+    """
+    if a is None and b is None and c is None:
+        return None
+    parts = []
+    if a is not None:
+        parts.append(gather_a(a, 4 // product.dtype("a").itemsize).max(axis=2)[:, :, None])
+    if b is not None:
+        parts.append(gather_b(b, 4 // product.dtype("b").itemsize).max(axis=1)[:, None, :])
+    if c is not None:
+        parts.append(gather_c(c))
+    shape = np.broadcast_shapes(*[part.shape for part in parts], (1, 16, 8))
+    codes = np.zeros(shape, np.int64)
+    for part in parts:
+        codes = np.maximum(codes, part)
+    return scatter_d(codes) if codes.any() else None

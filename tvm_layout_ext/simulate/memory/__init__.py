@@ -1,0 +1,1 @@
+"""Accesses of memory, asynchronous copies, and their counters."""

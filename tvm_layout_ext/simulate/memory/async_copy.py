@@ -1,0 +1,238 @@
+"""``cp.async``: copies from global to shared memory that are visible only after their wait.
+
+Until the issuing thread waits for the copy's group, the destination is *flying*: whoever touches it
+is reported and reads poison. At the wait the bytes are written on behalf of the issuing thread;
+others still need a barrier after it. The source is read when the copy is issued, and may be until
+it lands: see ``flights``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...gpu.counts import Count, count_copies
+from ..compile.code import Code, Run, mask_and
+from ..compile.values import retyped, retyped_poison
+from ..machine.machine import check_predicate
+from .access import Access
+from .flights import Flight, Source, land
+from .located_access import Address
+
+__all__ = ["Way", "commit", "copy", "copy_by_size", "copy_or_clear", "wait"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """What decides the wavefronts of a copy besides its addresses.
+
+    Attributes
+    ----------
+    width : int
+        Bytes that each thread writes: 4, 8 or 16.
+    through_cache : bool
+        Whether it is ``cp.async.ca``, by the L1 cache, or ``cp.async.cg``, past it.
+    fills : bool
+        Whether the machine fills up with zeros (``LDGSTS.ZFILL``), which takes it twice as long.
+    """
+
+    width: int
+    through_cache: bool
+    fills: bool = False
+
+
+def _groups(gang: Any) -> Any:
+    """How many groups each thread has committed."""
+    if gang.groups is None:
+        gang.groups = np.zeros(gang.size, np.int64)
+    return gang.groups
+
+
+def copy(load: Access, store: Access, predicate: Code | None, way: Way) -> Run:
+    """Compile a copy; where the predicate is false, zeros are stored at once."""
+
+    def run(s: Any, m: Any) -> None:
+        if m is not None and not m.any():
+            return
+        if predicate is None:
+            _issue(s, m, store, way, *_read(s, m, load, store, None))
+            return
+        wanted = np.broadcast_to(predicate.value(s, m), (s.gang.size,)) != 0
+        chosen = mask_and(m, wanted)
+        if chosen is None or chosen.any():
+            _issue(s, chosen, store, way, *_read(s, chosen, load, store, None))
+        zeros = store.place.dtype.type(0)
+        store.store(s, mask_and(m if m is not None else s.gang.full, ~wanted), zeros, None)
+
+    return run
+
+
+def copy_or_clear(load: Access, store: Access, wanted: Code | None, way: Way) -> Run:
+    """Compile a copy of ``wanted`` threads' data; zeros come with the copy for all others.
+
+    The load may be shorter than the store: zeros fill the rest. These are the ``src-size`` and
+    ``ignore-src`` operands of ``cp.async``.
+    """
+
+    def run(s: Any, m: Any) -> None:
+        chosen = None if wanted is None else _known(s, m, load, wanted)
+        if m is None or m.any():
+            _issue(s, m, store, way, *_read(s, m, load, store, chosen))
+
+    return run
+
+
+def copy_by_size(loads: Mapping[int, Access], store: Access, size: Code, way: Way) -> Run:
+    """Compile a copy of which every thread reads its own number of bytes.
+
+    Parameters
+    ----------
+    loads : mapping of int to Access
+        The load of each number of bytes.
+    store : Access
+        The whole destination.
+    size : Code
+        Bytes that a thread reads; 0 or a key of ``loads``.
+    way : Way
+        How the machine copies.
+    """
+
+    def run(s: Any, m: Any) -> None:
+        if m is not None and not m.any():
+            return
+        found = _known(s, m, next(iter(loads.values())), size)
+        active = s.gang.active(m if m is not None else s.gang.full)
+        value = np.zeros((store.lanes, s.gang.size), store.place.dtype)
+        poison = np.zeros(value.shape, np.int64)
+        reads: list[_Read] = []
+        for read in np.unique(found[active & (found != 0)]):
+            chosen = found == read
+            part, codes, more = _read(s, m, loads[int(read)], store, chosen)
+            reads += more
+            value = np.where(chosen, part, value)
+            poison = poison if codes is None else np.where(chosen, codes, poison)
+        _issue(s, m, store, way, value, poison if poison.any() else None, reads)
+
+    return run
+
+
+def _known(s: Any, m: Any, load: Access, code: Code) -> Any:
+    """Value of an operand for each thread; one that nobody wrote is reported."""
+    value, poison = code.pair(s, m)
+    value = np.broadcast_to(value, (s.gang.size,))
+    return value if poison is None else check_predicate(load.site, s.gang, m, value, poison)
+
+
+#: A load and where it read.
+_Read = tuple[Access, Address]
+
+
+def _issue(
+    s: Any, m: Any, store: Access, way: Way, value: Any, poison: Any, reads: list[_Read]
+) -> None:
+    gang = s.gang
+    address = store.locate(s, m)
+    if address is None:
+        return
+    where = [address, *(read for _, read in reads)]
+    store.tally_by(gang, where, lambda: _count(gang, store, address, reads, way))
+    memory = gang.memories[store.place.storage.number]
+    mask = address.mask if address.mask is not None else gang.full
+    lanes = gang.lane if mask is None else np.flatnonzero(mask)
+    elements = store.elements(address.flat)[..., lanes]
+    moved = np.reshape(value, (store.lanes, gang.size))[..., lanes].reshape(elements.shape)
+    cells = store.cells(memory, elements)
+    if memory.flying is None:
+        memory.flying = np.zeros(memory.cells, np.int64)
+    store.check_issue(gang, memory, cells, lanes)
+    memory.flying[cells] = store.number + 1
+    codes = None if poison is None else poison[..., lanes].reshape(moved.shape)
+    group = _groups(gang)[lanes]
+    # A thread without a legal destination copies nothing.
+    sources = [source.keep(lanes) for read in reads for source in _sources(gang, *read)]
+    gang.flights.append(Flight(store, lanes, elements, moved, codes, group, list(s.slots), sources))
+
+
+def _count(gang: Any, store: Access, address: Address, reads: list[_Read], way: Way) -> Count:
+    """Wavefronts of a copy; what threads read decides them, too."""
+    written, active = store.byte_addresses(gang, address)
+    sources = np.full(written.shape, -1)
+    for load, where in reads:
+        at, chosen = load.byte_addresses(gang, where)
+        sources = np.where(chosen, at, sources)
+    return count_copies(
+        sources, written, active, way.width, through_cache=way.through_cache, fills=way.fills
+    )
+
+
+def _read(s: Any, m: Any, load: Access, store: Access, wanted: Any) -> tuple[Any, Any, list[_Read]]:
+    """What the destination will hold, ``[n, threads]`` in its own type, its poison, and reads."""
+    size = s.gang.size
+    mask = m if wanted is None else mask_and(m if m is not None else s.gang.full, wanted)
+    address = load.locate(s, mask) if mask is None or mask.any() else None
+    if address is None:
+        return np.zeros((store.lanes, size), store.place.dtype), None, []
+    value, poison = load.load_at(s, address)
+    reads = [(load, address)]
+    whole = np.broadcast_to(value, (load.lanes, size))
+    codes = None if poison is None else np.broadcast_to(poison, (load.lanes, size))
+    if wanted is not None:
+        whole = np.where(wanted, whole, load.place.dtype.type(0))
+        codes = None if codes is None else np.where(wanted, codes, 0)
+    moved = retyped(whole, store.place.dtype)
+    codes = retyped_poison(codes, len(moved))
+    missing = store.lanes - len(moved)
+    if not missing:
+        return moved, codes, reads
+    moved = np.concatenate([moved, np.zeros((missing, size), moved.dtype)])
+    if codes is not None:
+        codes = np.concatenate([codes, np.zeros((missing, size), np.int64)])
+    return moved, codes, reads
+
+
+def _sources(gang: Any, load: Access, address: Address) -> list[Source]:
+    """What a load reads of memory that the kernel may write meanwhile."""
+    memory = gang.memories[load.place.storage.number]
+    if memory.shadow is None:
+        return []
+    mask = address.mask if address.mask is not None else gang.full
+    lanes = gang.lane if mask is None else np.flatnonzero(mask)
+    return [Source(load, memory, lanes, load.elements(address.flat)[..., lanes])]
+
+
+def commit() -> Run:
+    """Compile ``cp.async.commit_group``."""
+
+    def run(s: Any, m: Any) -> None:
+        groups = _groups(s.gang)
+        if m is None:
+            groups += 1
+        else:
+            groups[m] += 1
+
+    return run
+
+
+def wait(pending: Code) -> Run:
+    """Compile ``cp.async.wait_group n``: all but the last ``n`` groups of a thread are complete."""
+
+    def run(s: Any, m: Any) -> None:
+        gang = s.gang
+        done = _groups(gang) - int(pending.run(s, m))
+        left = []
+        for flight in gang.flights:
+            landed = flight.group < done[flight.lanes]
+            if m is not None:
+                landed &= m[flight.lanes]
+            if not landed.any():
+                left.append(flight)
+                continue
+            land(gang, flight if landed.all() else flight.keep(landed))
+            if not landed.all():
+                left.append(flight.keep(~landed))
+        gang.flights = left
+
+    return run

@@ -1,0 +1,160 @@
+"""Asynchronous copies under way: what they read and write until they land.
+
+A GPU may read the source of ``cp.async`` at any time between the instruction and the end of the
+wait for its group (PTX ISA, "Data Movement and Conversion Instructions: Asynchronous copy"). Two
+ends are modelled in one run: the value is read at the issue, and the source counts as *being read*
+until the landing. Whoever writes it before then is reported, and where that changes what the copy
+would bring, what it brings is poison. At the landing the read is logged again for the race
+detector, so that a write that no barrier orders after the wait is a race. A write that comes before
+the issue without being ordered before it is one by the read at the issue. So a run without such
+reports gives the same values whenever the source is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..compile.values import bits_of, retyped
+
+if TYPE_CHECKING:
+    from .access import Access
+    from .memory import Memory
+
+__all__ = ["OVERTAKEN", "Flight", "Source", "check_sources", "flight_into", "land"]
+
+#: Poison of an asynchronous copy whose source was written while it was under way.
+OVERTAKEN = 4
+
+
+@dataclass
+class Source:
+    """What copies under way read, where the kernel writes that memory, too.
+
+    Attributes
+    ----------
+    access : Access
+        Their load side.
+    memory : Memory
+        What they read.
+    lanes : array of int
+        Threads that read, in order.
+    elements : array of int
+        What these read, ``[n, threads]``, or ``[threads]`` for one element each.
+    """
+
+    access: Access
+    memory: Memory
+    lanes: Any
+    elements: Any
+
+    @property
+    def cells(self) -> Any:
+        """Shadow cells of the elements."""
+        return self.access.cells(self.memory, self.elements)
+
+    def now(self, target: np.dtype[Any]) -> Any:
+        """What memory holds at present, ``[n, threads]`` of another type."""
+        rows = np.reshape(self.elements, (-1, len(self.lanes)))
+        return retyped(self.memory.view(self.access.place.dtype)[rows], target)
+
+    def keep(self, lanes: Any) -> Source:
+        """Part of it that the given threads read."""
+        chosen = np.isin(self.lanes, lanes)
+        return replace(self, lanes=self.lanes[chosen], elements=self.elements[..., chosen])
+
+
+@dataclass
+class Flight:
+    """A copy under way.
+
+    Attributes
+    ----------
+    access : Access
+        Its store side.
+    lanes : array of int
+        Threads that issued it, in order.
+    elements : array of int
+        Destination, ``[n, threads]``.
+    value, poison : array
+        What they will hold.
+    group : array of int
+        Number of each thread's group that it belongs to.
+    slots : list
+        Loop variables when it was issued.
+    sources : list of Source
+        What it reads of memory that the kernel writes.
+    """
+
+    access: Access
+    lanes: Any
+    elements: Any
+    value: Any
+    poison: Any
+    group: Any
+    slots: list[Any]
+    sources: list[Source] = field(default_factory=list)
+
+    def keep(self, chosen: Any) -> Flight:
+        """Part of it that the chosen threads (bool each) issued."""
+        lanes = self.lanes[chosen]
+        return replace(
+            self,
+            lanes=lanes,
+            elements=self.elements[..., chosen],
+            value=self.value[..., chosen],
+            poison=None if self.poison is None else self.poison[..., chosen],
+            group=self.group[chosen],
+            sources=[source.keep(lanes) for source in self.sources],
+        )
+
+    def overtake(self, source: Source) -> None:
+        """Poison what would differ if the source were read now."""
+        if self.poison is None:
+            self.poison = np.zeros(self.value.shape, np.int64)
+        value = np.reshape(self.value, (-1, len(self.lanes)))
+        codes = np.reshape(self.poison, value.shape)
+        fresh = source.now(value.dtype)
+        at = np.ix_(range(len(fresh)), np.searchsorted(self.lanes, source.lanes))
+        codes[at] = np.where(bits_of(value[at]) != bits_of(fresh), OVERTAKEN, codes[at])
+
+
+def flight_into(gang: Any, memory: Memory, cell: int) -> tuple[list[Any], int] | None:
+    """Find the copy under way into a cell: loop variables at its issue, and the thread."""
+    for flight in gang.flights:
+        target = gang.memories[flight.access.place.storage.number]
+        if target is not memory:
+            continue
+        hit = np.argwhere(flight.access.cells(memory, flight.elements) == cell)
+        if len(hit):
+            return flight.slots, int(flight.lanes[hit[0][-1]])
+    return None
+
+
+def check_sources(access: Access, gang: Any, memory: Memory, cells: Any, lanes: Any) -> None:
+    """Report writes to what copies under way read; they have been done."""
+    for flight in gang.flights:
+        for source in flight.sources:
+            if source.memory is not memory:
+                continue
+            hit = np.isin(cells, source.cells)
+            if hit.any():
+                findings = gang.launch.findings
+                findings.overtaken(access, gang, memory, cells, lanes, hit, source, flight.slots)
+                flight.overtake(source)
+
+
+def land(gang: Any, flight: Flight) -> None:
+    """Write what a copy brings, as of the iteration that issued it."""
+    access = flight.access
+    memory = gang.memories[access.place.storage.number]
+    memory.flying[access.cells(memory, flight.elements)] = 0
+    for source in flight.sources:
+        shadow = source.memory.shadow
+        if shadow is not None:
+            shadow.log_read(source.cells, source.lanes, source.access.number, gang.clocks)
+    kept, gang.slots = gang.slots, flight.slots
+    access.write(gang, memory, flight.elements, flight.lanes, flight.value, flight.poison)
+    gang.slots = kept

@@ -1,0 +1,111 @@
+"""Which version of a buffer an address lies in, where a pipelined loop made several.
+
+Lowered buffers are flat: ``[versions, ...]`` is one extent, and the version of an access is a
+product ``x % versions * size`` in its index, x a loop variable and perhaps more. A buffer has such
+versions if ``versions * size`` is its whole extent; another modulo, a wrong one or one of a copy's
+own shape, tells nothing, and neither does one extent that two such products fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.prim.expr import FloorMod, IntImm, Mod, Mul, Var
+
+from ..compile.places import Place, Places, handle
+
+if TYPE_CHECKING:
+    from ..compile.names import BufferNames
+
+__all__ = ["Versions", "note_versions"]
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Versions of a buffer in its storage.
+
+    Attributes
+    ----------
+    count : int
+        How many.
+    size : int
+        Bytes of each.
+    first, last : int
+        Least and greatest byte of the storage at which the buffer may begin. They differ if its
+        place in merged memory is not certain.
+    """
+
+    count: int
+    size: int
+    first: int
+    last: int
+
+    def of(self, byte: int) -> int | None:
+        """Version, from 0, of a byte of the storage; None if it is not certain.
+
+        Examples
+        --------
+        >>> Versions(3, 512, 0, 0).of(1030)
+        2
+        """
+        low, high = (byte - self.last) // self.size, (byte - self.first) // self.size
+        return low if low == high and 0 <= low < self.count else None
+
+
+def _rings(kernel: Any) -> set[tuple[int, int]]:
+    """Versions, and elements of one, of all products ``x % versions * size`` with a loop in x."""
+    loops: set[int] = set()
+    tvm_ffi.structural_walk(kernel.body, [(tirx.For, lambda f: loops.add(handle(f.loop_var)))])
+    found: set[tuple[int, int]] = set()
+
+    def look(product: Any) -> None:
+        ring, size = product.a, product.b
+        if not isinstance(ring, FloorMod | Mod) or not isinstance(size, IntImm):
+            return
+        used: list[int] = []
+        tvm_ffi.structural_walk(ring.a, [(Var, lambda var: used.append(handle(var)))])
+        if isinstance(ring.b, IntImm) and loops.intersection(used):
+            found.add((int(ring.b.value), int(size.value)))
+
+    tvm_ffi.structural_walk(kernel.body, [(Mul, look)])
+    return found
+
+
+def note_versions(kernel: Any, places: Places, names: BufferNames) -> None:
+    """Give the shared storages of a kernel the versions of their buffers, by name.
+
+    Parameters
+    ----------
+    kernel : tirx.PrimFunc
+        The device function.
+    places : Places
+        Its buffers.
+    names : BufferNames
+        Bytes that accesses of each buffer touch, which tell where in merged memory it begins.
+    """
+    sizes: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    for count, size in _rings(kernel):
+        sizes[count * size].add((count, size))
+    for place in places.by_buffer.values():
+        (fitting, *more) = sizes.get(_elements(place), {None})
+        span = names.ranges.get(place.storage.number, {}).get(place.name)
+        if fitting is None or more or span is None:
+            continue
+        count, size = fitting[0], fitting[1] * place.dtype.itemsize
+        first, last = max(span[1] - count * size, 0), span[0]
+        if place.storage.bytes == count * size:
+            first = last = 0
+        place.storage.versions[place.name] = Versions(count, size, first, last)
+
+
+def _elements(place: Place) -> int:
+    """Elements of a shared buffer's view; 0 if that is not known."""
+    extents = [e.value for e in place.shape if isinstance(e, IntImm)]
+    if not place.storage.scope.startswith("shared") or len(extents) != len(place.shape):
+        return 0
+    return math.prod(extents) * place.lanes

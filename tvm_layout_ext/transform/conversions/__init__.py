@@ -1,0 +1,1 @@
+"""Conversions between the layouts of register tiles: removed, hoisted, computed anew."""

@@ -1,0 +1,129 @@
+"""Remove, hoist and recompute conversions between the layouts of register tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import tirx
+
+from ... import decisions
+from ..fragments.fragment import collect_fragments
+from ..mark_annotated import MARK
+from .graph import Graph, Value
+from .hoist import hoist_above_extension, hoist_to_load, sink_below_narrowing
+from .read import read_graph
+from .rules import (
+    Conversion,
+    drop_repeated,
+    drop_same,
+    fold_chain,
+    fold_into_store,
+    rematerialise,
+    why_kept,
+)
+from .write import write_graph
+
+__all__ = ["CombineLayoutConversions"]
+
+_NAME = "CombineLayoutConversions"
+#: Rules for conversions, in the order of Triton's pass: what follows is tried on what is left.
+_PHASES: tuple[tuple[Callable[[Graph, Conversion], str], ...], ...] = (
+    (drop_same, fold_chain, drop_repeated, fold_into_store),
+    (rematerialise,),
+    (hoist_above_extension, hoist_to_load, sink_below_narrowing),
+)
+
+
+def _combine(graph: Graph) -> bool:
+    """Apply the rules until none applies; whether one did."""
+    changed = False
+    while _apply_one(graph):
+        graph.sweep()
+        changed = True
+    return changed
+
+
+def _apply_one(graph: Graph) -> bool:
+    return any(_on_conversions(graph, phase) for phase in _PHASES)
+
+
+def _on_conversions(graph: Graph, rules: tuple[Callable[[Graph, Conversion], str], ...]) -> bool:
+    """Apply the first rule that fits to the first conversion that it fits."""
+    for one in map(Conversion, graph.copies()):
+        for rule in rules:
+            text = rule(graph, one)
+            if text:
+                decisions.note(_NAME, one.target.name, text)
+                return True
+    return False
+
+
+def _tell_kept(graph: Graph) -> None:
+    for one in map(Conversion, graph.copies()):
+        if one.moves:
+            decisions.note(_NAME, one.target.name, why_kept(graph, one))
+
+
+def _without_block(graph: Graph) -> Value | None:
+    """A fragment whose layout could not be noted again: no block of its own writes it first."""
+    for value in graph.values:
+        writers = graph.writers(value)
+        if not writers or writers[0].nest.block is None:
+            return value
+    return None
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.CombineLayoutConversions")
+def _combine_layout_conversions(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+    fragments = collect_fragments(func)
+    if not list(fragments):
+        return func
+    before, graph = (read_graph(func.body, fragments) for _ in range(2))
+    odd = _without_block(graph)
+    if odd is not None:
+        decisions.note(_NAME, odd.name, "no block writes it first, so no conversion is changed")
+        return func
+    changed = _combine(graph)
+    _tell_kept(graph)
+    return write_graph(func, graph, before) if changed else func
+
+
+def CombineLayoutConversions() -> Any:
+    """Create the pass that removes, hoists and recomputes layout conversions.
+
+    A conversion is a block that copies one register tile to another of a different layout; see
+    :func:`.set_fragment_layout.set_fragment_layout`. The rules are those of
+    Triton's remove-layout-conversions pass, applied until none fits:
+
+    * A conversion of a conversion converts what the first one does; one to the layout of its
+      source, and the same one a second time, go away.
+    * What is converted is computed in the wanted layout instead, back to values that are there
+      already, if that costs no more: a conversion counts 32 a byte (0 if it renames registers),
+      arithmetic 1 or 8 a byte of its result, loads of fewer elements than threads and of shared
+      memory 8; see :mod:`.cost`. Larger loads of global memory are never repeated.
+    * Of a cast to a wider type and of a broadcast the operand is converted; of a cast to a narrower
+      type that follows, the result.
+    * An operand of a tensor-core product is converted right behind its load, to be staged there
+      once: what ``LowerFragment`` makes of it has no bank conflicts.
+    * A tile that is converted to be stored in shared memory is stored unconverted: one round trip,
+      not two. As in Triton, shared tiles are taken to be swizzled: plain rows may meet conflicts.
+
+    ::
+
+        # before                                 # after
+        E[i, j] = T.Cast("float32", F[i, j])     F_1[i, j] = F[i, j]         # half the bytes
+        G[i, j] = E[i, j] * 2.0                  E_1[i, j] = T.Cast("float32", F_1[i, j])
+        H[i, j] = G[i, j]   # another layout     G_1[i, j] = E_1[i, j] * 2.0
+
+    Runs before ``LowerFragment``, which makes code of the conversions that are left. What was
+    done, and the costs of what was kept, are among the decisions.
+
+    Does not handle, and leaves alone: fragments that are written more than once or in a branch, or
+    read where their only block has not run; blocks with other annotations, with loops that walk
+    over no tile, or with calls that have effects; dims of one element; conversions of accumulators
+    other than by a cast that follows.
+    """
+    return _combine_layout_conversions

@@ -1,0 +1,319 @@
+"""The register tiles of a function as values: what defines each, who reads it, in which order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import prod
+from typing import Any, NamedTuple
+
+import tvm
+import tvm_ffi
+from tvm import DataType, tirx
+
+from ...ir.queries import loads_in
+from ...layout import DistributedLinearLayout, LinearLayout
+from ..fragments.fragment import FRAGMENT
+from ..fragments.nest import Nest, Tile, read_nest
+
+__all__ = [
+    "Graph",
+    "Op",
+    "Value",
+    "buffer_swapped",
+    "copied",
+    "is_definition",
+    "memory_loads",
+]
+
+Path = tuple[Fraction, ...]
+
+
+@dataclass(eq=False)
+class Value:
+    """A register tile.
+
+    Attributes
+    ----------
+    buffer : Var
+        The logical buffer.
+    text : str
+        Its layout as annotated.
+    layout : LinearLayout
+        From register, lane, warp and block to the tile, without registers that are only copies.
+    home : Var
+        A buffer of the program as it was, allocated where this one belongs.
+    escapes : bool
+        Whether something other than a load or store by index touches it.
+    """
+
+    buffer: Any
+    text: str
+    layout: LinearLayout
+    home: Any
+    escapes: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the buffer."""
+        return str(self.buffer.name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements along each dim."""
+        return tuple(self.layout.out_sizes.values())
+
+    @property
+    def elements(self) -> int:
+        """Elements of the tile."""
+        return prod(self.shape)
+
+    @property
+    def bits(self) -> int:
+        """Bits of an element."""
+        return int(DataType(str(self.buffer.dtype)).bits)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the tile."""
+        return self.elements * self.bits // 8
+
+
+@dataclass(eq=False)
+class Op:
+    """A nest of loops around one store.
+
+    Attributes
+    ----------
+    path : tuple of Fraction
+        Where it stands: its place in each sequence of statements around it.
+    stmt : Stmt
+        The nest.
+    nest : Nest
+        The same, taken apart.
+    tile : Tile or None
+        How it walks over its leading fragment, None if that is not understood.
+    target : Value or None
+        The fragment that is written; None if it is memory.
+    in_pipeline : bool
+        Whether it runs in a loop whose copies have several versions.
+    origin : Stmt or None
+        The statement of the program that it was; None for one that a rule made.
+    reads : list of (Value, tuple or None)
+        Fragments that it loads, and for each of their dims the dim of the tile that runs along it,
+        None for one that stands still; None instead of all where that is not understood.
+    """
+
+    path: Path
+    stmt: Any
+    nest: Nest
+    tile: Tile | None
+    target: Value | None
+    in_pipeline: bool = False
+    origin: Any = None
+    reads: list[tuple[Value, tuple[int | None, ...] | None]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Name of its block."""
+        return self.nest.name
+
+    @property
+    def result(self) -> Value:
+        """The fragment that is written, of a nest that writes one."""
+        assert self.target is not None
+        return self.target
+
+    @property
+    def walk(self) -> Tile:
+        """How it walks over its fragment, of a nest that is understood."""
+        assert self.tile is not None
+        return self.tile
+
+    @property
+    def value(self) -> Any:
+        """What is stored, in the coordinates of the tile."""
+        return self.walk.store.value
+
+    def dominates(self, other: Op) -> bool:
+        """Whether each run of the other finds the result of this one, made since."""
+        last = len(self.path) - 1
+        return self.path[:last] == other.path[:last] and self.path < other.path[: last + 1]
+
+
+class Graph:
+    """All values and nests of a function.
+
+    Attributes
+    ----------
+    values : list of Value
+        The fragments.
+    ops : list of Op
+        The nests, in program order.
+    """
+
+    def __init__(self, values: list[Value], ops: list[Op]) -> None:
+        self.values = values
+        self.ops = ops
+        self._names = {value.name for value in values}
+
+    def of(self, buffer: Any) -> Value | None:
+        """Find the value of a buffer."""
+        return next((v for v in self.values if v.buffer.same_as(buffer)), None)
+
+    def writers(self, value: Value) -> list[Op]:
+        """List the nests that store it."""
+        return [op for op in self.ops if op.target is value]
+
+    def users(self, value: Value) -> list[Op]:
+        """List the nests that load it, each once."""
+        return [op for op in self.ops if any(read is value for read, _ in op.reads)]
+
+    def definition(self, value: Value) -> Op | None:
+        """Find the one nest that makes a value before all of its uses; None if there is none.
+
+        Then the value is the same wherever it is read until its definition runs again.
+        """
+        writers = self.writers(value)
+        if value.escapes or len(writers) != 1 or not is_definition(writers[0]):
+            return None
+        one = writers[0]
+        return one if all(one.dominates(op) for op in self.users(value)) else None
+
+    def copies(self) -> list[Op]:
+        """List the nests that copy one fragment to another, in program order."""
+        return [op for op in self.ops if copied(op) is not None]
+
+    # Changes
+
+    def new_value(self, like: Value, layout: LinearLayout, dtype: str) -> Value:
+        """Add a fragment of another layout or type, allocated beside the one it is like."""
+        texts = (value.text for value in self.values if value.layout == layout)
+        text = next(texts, None) or repr(DistributedLinearLayout.from_linear(layout))
+        name = self.new_name(like.name)
+        buffer = tirx.decl_buffer(list(layout.out_sizes.values()), dtype, name, scope="local")
+        value = Value(buffer, text, layout, like.home)
+        self.values.append(value)
+        return value
+
+    def new_name(self, base: str) -> str:
+        """Find a name that no fragment has."""
+        number = 1
+        while f"{base}_{number}" in self._names:
+            number += 1
+        self._names.add(f"{base}_{number}")
+        return f"{base}_{number}"
+
+    def insert(self, op: Op, after: Op) -> None:
+        """Put a nest right behind another; its path is set."""
+        head, last = after.path[:-1], after.path[-1]
+        behind = [o.path[-1] for o in self.ops if o.path[:-1] == head and o.path[-1] > last]
+        end = min([*behind, Fraction(int(last) + 1)])
+        op.path = (*head, (last + end) / 2)
+        self.ops.insert(self.ops.index(after) + 1, op)
+
+    def remove(self, op: Op) -> None:
+        """Take a nest out."""
+        self.ops.remove(op)
+
+    def swap(self, op: Op, old: Value, new: Value) -> None:
+        """Let a nest read another fragment in the place of one."""
+        op.stmt = buffer_swapped(op.stmt, old.buffer, new.buffer)
+        nest = read_nest(op.stmt)
+        assert nest is not None  # only a buffer has changed
+        op.nest = nest
+        if op.tile is not None:
+            store = buffer_swapped(op.tile.store, old.buffer, new.buffer)
+            op.tile = replace(op.tile, store=store)
+        op.reads = [(new if read is old else read, dims) for read, dims in op.reads]
+
+    def replace_uses(self, old: Value, new: Value) -> None:
+        """Let all readers of one fragment read another."""
+        for op in self.users(old):
+            self.swap(op, old, new)
+
+    def sweep(self) -> list[Value]:
+        """Take out values that nobody reads, with the nests that made them; list them."""
+        gone: list[Value] = []
+        while dead := [v for v in self.values if not v.escapes and self._is_dead(v)]:
+            for value in dead:
+                self.ops = [op for op in self.ops if op.target is not value]
+                self.values.remove(value)
+            gone += dead
+        return gone
+
+    def _is_dead(self, value: Value) -> bool:
+        return all(user.target is value for user in self.users(value)) and all(
+            _is_pure(op.nest.store.value) for op in self.writers(value)
+        )
+
+
+def is_definition(op: Op) -> bool:
+    """Whether a nest computes a whole fragment from other things, and asks for nothing else."""
+    tile = op.tile
+    if tile is None or op.target is None or tile.loops or None in (d for _, d in op.reads):
+        return False
+    asked = () if op.nest.block is None else op.nest.block.annotations
+    inside = [load for load in loads_in(op.value) if load.source.same_as(op.target.buffer)]
+    return not inside and all(key == FRAGMENT for key in asked) and _is_pure(op.value)
+
+
+class Copy(NamedTuple):
+    """What a copy copies where, and which dim of the target each dim of the source is."""
+
+    source: Value
+    target: Value
+    dims: tuple[int, ...]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the dims keep their order."""
+        return self.dims == tuple(range(len(self.dims)))
+
+
+def copied(op: Op) -> Copy | None:
+    """Tell which fragment a nest copies; None if it does anything else."""
+    if not is_definition(op) or not isinstance(op.value, tvm.ir.TensorLoad) or len(op.reads) != 1:
+        return None
+    source, dims = op.reads[0]
+    if op.target is None or dims is None:
+        return None
+    if not op.value.source.same_as(source.buffer) or sorted(
+        -1 if d is None else d for d in dims
+    ) != list(range(len(op.target.shape))):
+        return None
+    order = tuple(d for d in dims if d is not None)
+    sizes = tuple(op.target.shape[d] for d in order)
+    return Copy(source, op.target, order) if sizes == source.shape else None
+
+
+def memory_loads(op: Op) -> list[Any]:
+    """List what a nest loads for its value from elsewhere than fragments."""
+    own = [value.buffer for value, _ in op.reads]
+    loads = loads_in(op.value)
+    return [load for load in loads if not any(load.source.same_as(buffer) for buffer in own)]
+
+
+def _is_pure(expr: Any) -> bool:
+    pure = True
+
+    def look(call: Any) -> None:
+        nonlocal pure
+        kind = call.op.get_attr("TCallEffectKind") if isinstance(call.op, tvm.ir.Op) else None
+        pure = pure and kind is not None and int(kind) <= int(tirx.CallEffectKind.Pure.value)
+
+    tvm_ffi.structural_walk(expr, [(tvm.ir.Call, look)])
+    return pure
+
+
+def buffer_swapped(node: Any, old: Any, new: Any) -> Any:
+    """Load one buffer in the place of another, in blocks' regions, too."""
+
+    def load(one: Any) -> Any:
+        return tirx.BufferLoad(new, one.indices) if one.source.same_as(old) else one
+
+    def region(one: Any) -> Any:
+        return tirx.BufferRegion(new, one.region) if one.source.same_as(old) else one
+
+    rules = [(tvm.ir.TensorLoad, load), (tvm.ir.TensorRegion, region)]
+    return tvm_ffi.structural_map(node, rules, order="post")

@@ -1,0 +1,147 @@
+"""Read the nests over register tiles from a function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlockRealize
+
+from ...errors import ScheduleError
+from ..fragments.fragment import Fragment, Fragments
+from ..fragments.nest import Nest, Tile, read_nest, tile_of
+from ..pipeline.parts import NUM_STAGES
+from .graph import Graph, Op, Path, Value
+
+__all__ = ["read_graph"]
+
+
+class _Reader:
+    def __init__(self, fragments: Fragments) -> None:
+        self.fragments = fragments
+        self.values = [Value(f.buffer, f.text, f.layout, f.buffer) for f in fragments]
+        self.ops: list[Op] = []
+
+    def value(self, fragment: Fragment) -> Value:
+        return next(v for v in self.values if v.buffer.same_as(fragment.buffer))
+
+    def read(self, stmt: Any, path: Path, in_pipeline: bool) -> None:
+        nest = read_nest(stmt)
+        if nest is not None:
+            self.ops.append(self._op(stmt, nest, path, in_pipeline))
+            return
+        for place, child in _children(stmt):
+            inside = in_pipeline or (isinstance(stmt, tirx.For) and _is_pipelined(stmt))
+            self.read(child, path + place, inside)
+
+    def _op(self, stmt: Any, nest: Nest, path: Path, in_pipeline: bool) -> Op:
+        written = self.fragments.of(nest.store.buffer)
+        target = None if written is None else self.value(written)
+        op = Op(path, stmt, nest, self._tile(nest), target, in_pipeline, stmt)
+        op.reads = self._reads(op)
+        return op
+
+    def _tile(self, nest: Nest) -> Tile | None:
+        if not self.fragments.touched(nest.store):
+            return None
+        try:
+            return tile_of(nest, self.fragments)
+        except ScheduleError:
+            return None  # LowerFragment refuses it with its reasons
+
+    def _reads(self, op: Op) -> list[tuple[Value, tuple[int | None, ...] | None]]:
+        """The fragments that are loaded; with dims only where the stored value loads them."""
+        tile = op.tile
+        if tile is None:
+            loaded = self.fragments.loaded(op.stmt)
+            return _distinct([(self.value(f), None) for f, _ in loaded])
+        pairs: list[tuple[Value, tuple[int | None, ...] | None]] = []
+        for fragment, load in self.fragments.loaded(tile.store.value):
+            dims = tile.dims(load.indices)
+            pairs.append((self.value(fragment), None if dims is None else tuple(dims)))
+        for expr in [*tile.store.indices, *tile.predicates]:
+            pairs += [(self.value(f), None) for f, _ in self.fragments.loaded(expr)]
+        return _distinct(pairs)
+
+
+def _distinct(pairs: list[Any]) -> list[Any]:
+    found: list[Any] = []
+    for value, dims in pairs:
+        if not any(value is other and dims == own for other, own in found):
+            found.append((value, dims))
+    return found
+
+
+def _children(stmt: Any) -> Iterator[tuple[Path, Any]]:
+    if isinstance(stmt, tirx.SeqStmt):
+        yield from (((Fraction(i),), child) for i, child in enumerate(stmt))
+    elif isinstance(stmt, tirx.IfThenElse):
+        branches = [stmt.then_case] + ([stmt.else_case] if stmt.else_case else [])
+        yield from (((Fraction(i), Fraction(0)), b) for i, b in enumerate(branches))
+    elif isinstance(stmt, SBlockRealize):
+        yield (Fraction(0),), stmt.block.body
+    elif isinstance(stmt, (tirx.For, tirx.AttrStmt, tirx.While)):
+        yield (Fraction(0),), stmt.body
+
+
+def _is_pipelined(loop: Any) -> bool:
+    """Whether a copy in the loop has several versions."""
+    found = False
+
+    def look(block: Any) -> None:
+        nonlocal found
+        found = found or int(block.annotations.get(NUM_STAGES, 1)) > 1
+
+    tvm_ffi.structural_walk(loop, [(tvm.s_tir.SBlock, look)])
+    return found
+
+
+def _escaping(body: Any, ops: list[Op]) -> list[Any]:
+    """Buffers that are touched outside of the nests, or through pointers."""
+    counts: dict[int, int] = {}
+    buffers: dict[int, Any] = {}
+    found: list[Any] = []
+
+    def count(buffer: Any, step: int) -> None:
+        handle = buffer.__chandle__()
+        buffers[handle] = buffer
+        counts[handle] = counts.get(handle, 0) + step
+
+    def accesses(stmt: Any, step: int) -> None:
+        rules = [
+            (tvm.ir.TensorLoad, lambda load: count(load.source, step)),
+            (tirx.BufferStore, lambda store: count(store.buffer, step)),
+        ]
+        tvm_ffi.structural_walk(stmt, rules)
+
+    def call(node: Any) -> None:
+        found.extend(argument for argument in node.args if isinstance(argument, tirx.Var))
+
+    accesses(body, 1)
+    for op in ops:
+        accesses(op.stmt, -1)
+    tvm_ffi.structural_walk(body, [(tvm.ir.Call, call)])
+    return found + [buffers[handle] for handle, number in counts.items() if number]
+
+
+def read_graph(body: Any, fragments: Fragments) -> Graph:
+    """Take a function's body apart.
+
+    Parameters
+    ----------
+    body : Stmt
+        Its blocks have no iterators any more, their buffers only what a thread block needs.
+    fragments : Fragments
+        Those of the function.
+    """
+    reader = _Reader(fragments)
+    reader.read(body, (), False)
+    graph = Graph(reader.values, reader.ops)
+    escaping = _escaping(body, reader.ops)
+    for value in graph.values:
+        value.escapes = any(value.buffer.same_as(buffer) for buffer in escaping)
+    return graph

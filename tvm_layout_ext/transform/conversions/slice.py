@@ -1,0 +1,321 @@
+"""Compute a value in another layout, back to what is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+
+from ...ir.queries import loads_in, substitute
+from ...ir.rebuild import whole_region
+from ...layout import LinearLayout
+from ...layout.conversion.per_thread import per_thread, same_thread
+from ...layout.f2 import Columns
+from ..fragments.nest import Nest, Tile, read_nest
+from .cost import is_expensive_load, recompute_cost
+from .graph import Graph, Op, Value, buffer_swapped, copied
+
+__all__ = [
+    "Slice",
+    "backward_slice",
+    "clone",
+    "copy_op",
+    "holds",
+    "rebuilt",
+    "source_layout",
+]
+
+Dims = tuple[int | None, ...]
+
+
+def source_layout(layout: LinearLayout, dims: Dims, source: Value) -> LinearLayout | None:
+    """Lay a fragment out so that each thread holds what its elements of a result are made of.
+
+    Parameters
+    ----------
+    layout : LinearLayout
+        Of the result.
+    dims : tuple of int or None
+        Which dim of the result each index of the fragment is; None for index 0.
+    source : Value
+        The fragment that is loaded.
+
+    Returns
+    -------
+    LinearLayout or None
+        None if the fragment has elements that the result is not made of.
+    """
+    sizes = list(layout.out_sizes.values())
+    named = [d for d in dims if d is not None]
+    wanted = tuple(1 if d is None else sizes[d] for d in dims)
+    if wanted != source.shape or len(set(named)) != len(named):
+        return None
+    bases = {
+        name: [tuple(0 if d is None else v[d] for d in dims) for v in vectors]
+        for name, vectors in layout.bases
+    }
+    projected = LinearLayout.from_bases(bases, source.layout.out_sizes)
+    copies = Columns(projected.flat_basis("register")).free
+    bases["register"] = [v for i, v in enumerate(bases["register"]) if not copies >> i & 1]
+    return LinearLayout.from_bases(bases, source.layout.out_sizes)
+
+
+def holds(source: Value, dims: Dims, layout: LinearLayout) -> bool:
+    """Whether each thread already holds what its elements of a result are made of."""
+    sizes = list(layout.out_sizes.values())
+    if any(d is not None and sizes[d] > n for d, n in zip(dims, source.shape, strict=True)):
+        return False
+    own = per_thread(layout)
+    bases = {
+        name: [tuple(0 if d is None else v[d] for d in dims) for v in vectors]
+        for name, vectors in own.bases
+    }
+    held = per_thread(source.layout)
+    wanted = LinearLayout.from_bases(bases, held.out_sizes, surjective=False)
+    return same_thread(wanted, held) is not None
+
+
+@dataclass
+class Slice:
+    """What must be computed to have a value in another layout.
+
+    Attributes
+    ----------
+    layouts : dict of Value to LinearLayout
+        The values, each with the layout that it is wanted in.
+    ready : dict of Value to Value
+        Those of them that are there already.
+    moved : set of (Value, Value)
+        Pairs of a result and an operand of which it needs the new one.
+    stops : list of Value
+        Those whose operands were not looked at.
+    problem : str
+        Why there is no such slice, or nothing.
+    """
+
+    layouts: dict[Value, LinearLayout] = field(default_factory=dict)
+    ready: dict[Value, Value] = field(default_factory=dict)
+    moved: set[tuple[Value, Value]] = field(default_factory=set)
+    stops: list[Value] = field(default_factory=list)
+    problem: str = ""
+
+    def ordered(self, graph: Graph) -> list[tuple[Value, Op]]:
+        """List what is to be computed, operands first."""
+        found = [(v, op) for v in self.layouts if (op := graph.definition(v)) is not None]
+        return sorted(found, key=lambda pair: pair[1].path)
+
+    def add(self, other: Slice) -> bool:
+        """Take over another slice; False if they want a value in two layouts."""
+        if any(self.layouts.get(v, layout) != layout for v, layout in other.layouts.items()):
+            return False
+        self.layouts |= other.layouts
+        self.ready |= other.ready
+        self.moved |= other.moved
+        return True
+
+    def cost(self, graph: Graph, convert: Op) -> int:
+        """Cost of computing all of it, what is needed as it was besides."""
+        computed = {v: op for v, op in self.ordered(graph) if v not in self.ready}
+        inside = [convert, *computed.values()]
+        kept = [v for v in computed if any(user not in inside for user in graph.users(v))]
+        for value in kept:
+            operands = [read for read, _ in computed[value].reads]
+            kept += [o for o in operands if o in computed and o not in kept]
+        return sum(
+            recompute_cost(op, self.layouts[v], kept=v in kept)
+            for v, op in computed.items()
+            if copied(op) is None
+        )
+
+
+def backward_slice(
+    graph: Graph,
+    value: Value,
+    layout: LinearLayout,
+    convert: Op,
+    stop: Callable[[Op], bool] | None = None,
+) -> Slice:
+    """Find what must be computed to have a value in another layout.
+
+    Parameters
+    ----------
+    graph : Graph
+        The function.
+    value : Value
+        The value.
+    layout : LinearLayout
+        Where it is wanted.
+    convert : Op
+        The conversion that is to go.
+    stop : function of an Op, optional
+        Of nests for which it is true the operands stay as they are.
+    """
+    found = Slice()
+    wanted = [(value, layout)]
+    while wanted and not found.problem:
+        one, own = wanted.pop()
+        if one in found.layouts:
+            if found.layouts[one] != own:
+                found.problem = f"{one.name} would be needed in two layouts"
+            continue
+        op = graph.definition(one)
+        if op is None:
+            found.problem = f"{one.name} is not made by one nest that could be repeated"
+            continue
+        found.layouts[one] = own
+        if stop is not None and stop(op):
+            found.stops.append(one)
+        elif (other := _there(graph, one, own, convert)) is not None:
+            found.ready[one] = other
+        elif is_expensive_load(op):
+            found.problem = f"{one.name} is loaded from global memory by all threads"
+        else:
+            wanted += _operands(found, op, own)
+    return found
+
+
+def _there(graph: Graph, value: Value, layout: LinearLayout, convert: Op) -> Value | None:
+    """A copy of a value in this layout that is made straight behind it."""
+    definition = graph.definition(value)
+    assert definition is not None
+    for op in graph.copies():
+        copy, made = copied(op), op.result
+        if op is convert or copy is None or copy.source is not value or not copy.is_plain:
+            continue
+        straight = op.path[:-1] == definition.path[:-1] and not _between(graph, definition, op)
+        if straight and made.layout == layout and graph.definition(made) is op:
+            return made
+    return None
+
+
+def _between(graph: Graph, first: Op, last: Op) -> bool:
+    """Whether anything that reads a fragment stands between two nests."""
+    return any(first.path < op.path < last.path and copied(op) is None for op in graph.ops)
+
+
+def _operands(found: Slice, op: Op, layout: LinearLayout) -> list[tuple[Value, LinearLayout]]:
+    """The operands of a nest that it cannot use as they are, with the layouts that it could."""
+    wanted = []
+    for operand, dims in op.reads:
+        assert dims is not None  # op is a definition
+        if holds(operand, dims, layout):
+            continue
+        own = source_layout(layout, dims, operand)
+        if own is None or sum(read is operand for read, _ in op.reads) > 1:
+            found.problem = f"{op.name} does not read {operand.name} element by element"
+            break
+        found.moved.add((op.result, operand))
+        wanted.append((operand, own))
+    return wanted
+
+
+# Making nests
+
+
+def clone(graph: Graph, found: Slice, done: dict[Value, Value]) -> dict[Value, Value]:
+    """Compute what a slice lists, each nest right behind the one that it repeats.
+
+    Parameters
+    ----------
+    graph : Graph
+        The function; it grows.
+    found : Slice
+        The slice.
+    done : dict of Value to Value
+        Values of the slice that are there.
+
+    Returns
+    -------
+    dict of Value to Value
+        The new one for each value of the slice.
+    """
+    made = {**found.ready, **done}
+    for value, op in found.ordered(graph):
+        if value not in made:
+            made[value] = _passed_through(graph, found, op, made) or _computed(
+                graph, found, op, made
+            )
+    return made
+
+
+def _passed_through(graph: Graph, found: Slice, op: Op, made: dict[Value, Value]) -> Value | None:
+    """What a copy copies, if that is in the wanted layout by now."""
+    copy, value = copied(op), op.result
+    if copy is None or not copy.is_plain:
+        return None
+    moved = (value, copy.source) in found.moved
+    source = made[copy.source] if moved else copy.source
+    known = source.layout == found.layouts[value] and graph.definition(source) is not None
+    return source if known else None
+
+
+def _computed(graph: Graph, found: Slice, op: Op, made: dict[Value, Value]) -> Value:
+    value = op.result
+    new = graph.new_value(value, found.layouts[value], str(value.buffer.dtype))
+    operands = {o: made[o] for result, o in found.moved if result is value}
+    graph.insert(rebuilt(op, new, operands), op)
+    return new
+
+
+def rebuilt(op: Op, target: Value, operands: dict[Value, Value]) -> Op:
+    """Write a nest anew, for another fragment and with other operands.
+
+    Parameters
+    ----------
+    op : Op
+        A nest that stores a fragment.
+    target : Value
+        The fragment that the new one stores.
+    operands : dict of Value to Value
+        What it reads instead.
+    """
+    tile = op.walk
+    value = op.value
+    for old, new in operands.items():
+        value = buffer_swapped(value, old.buffer, new.buffer)
+    reads = [(operands.get(read, read), dims) for read, dims in op.reads]
+    return _written(op, target, tile.coordinates, value, tile.predicates, reads)
+
+
+def copy_op(source: Value, target: Value, near: Op) -> Op:
+    """Write a nest that copies a fragment to another one of its shape, to stand near a third."""
+    kind = near.walk.coordinates[0].ty
+    coordinates = [tirx.Var(f"c{d}", kind) for d in range(len(source.shape))]
+    value = tirx.BufferLoad(source.buffer, coordinates)
+    dims: Dims = tuple(range(len(source.shape)))
+    return _written(near, target, coordinates, value, [], [(source, dims)])
+
+
+def _written(
+    near: Op, target: Value, coordinates: list[Any], value: Any, predicates: list[Any], reads: Any
+) -> Op:
+    stmt, nest = _nest(target.buffer, coordinates, value, predicates)
+    store = tirx.BufferStore(target.buffer, value, coordinates)
+    tile = Tile(near.walk.fragment, coordinates, [], store, list(predicates))
+    return Op(near.path, stmt, nest, tile, target, near.in_pipeline, None, reads)
+
+
+def _nest(
+    target: Any, coordinates: list[Any], value: Any, predicates: list[Any]
+) -> tuple[Any, Nest]:
+    """Loops over all of a buffer, and the same taken apart."""
+    loops = [tirx.Var(f"i{d}", var.ty) for d, var in enumerate(coordinates)]
+    at = dict(zip(coordinates, loops, strict=True))
+    store = tirx.BufferStore(target, substitute(value, at), loops)
+    loaded: list[Any] = []
+    for load in loads_in(value):
+        if not any(load.source.same_as(other) for other in loaded):
+            loaded.append(load.source)
+    reads, writes = [whole_region(buffer) for buffer in loaded], [whole_region(target)]
+    block = SBlock([], reads, writes, str(target.name), store, None, [], [], {})
+    conditions = [substitute(predicate, at) for predicate in predicates]
+    stmt: Any = SBlockRealize([], reduce(tirx.And, conditions) if conditions else True, block)
+    for var, size in reversed(list(zip(loops, target.shape, strict=True))):
+        stmt = tirx.For(var, 0, size, tirx.ForKind.SERIAL, stmt)
+    nest = read_nest(stmt)
+    assert nest is not None  # as it has just been written
+    return stmt, nest

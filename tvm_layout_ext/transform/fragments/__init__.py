@@ -1,0 +1,1 @@
+"""Register tiles, spread over threads by a layout."""

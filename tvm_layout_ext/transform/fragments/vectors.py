@@ -1,0 +1,130 @@
+"""How many registers of a thread one access to memory may move at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import DataType, tirx
+
+from ...gpu.hardware import MAX_ACCESS_BYTES
+from ...ir.queries import substitute
+from ...layout import LinearLayout
+from ...layout.conversion.per_thread import contiguous_bits
+from .fragment import Fragments
+from .nest import Tile
+
+__all__ = ["strided", "vector_bits"]
+
+
+@dataclass(frozen=True)
+class _Access:
+    """One load or store of memory by a tile's statement."""
+
+    buffer: Any
+    indices: Sequence[Any]
+
+    @property
+    def most(self) -> int:
+        """Elements of the widest access."""
+        return 8 * MAX_ACCESS_BYTES // DataType(str(self.buffer.dtype)).bits
+
+
+def vector_bits(tile: Tile, fragments: Fragments, maps: Sequence[LinearLayout]) -> tuple[int, ...]:
+    """Find the register bits of the leading fragment that walk along a vector, lowest first.
+
+    Every access to memory must then go to neighbours, beginning at a multiple of the vector's
+    length, or not move at all; and each fragment's registers must lie at equal distances.
+
+    Parameters
+    ----------
+    tile : Tile
+        The statement.
+    fragments : Fragments
+        Those of the function.
+    maps : sequence of LinearLayout
+        From the leading fragment's registers to those of each fragment that is loaded.
+    """
+    accesses = _accesses(tile, fragments)
+    if not accesses:
+        return ()
+    most = min(access.most for access in accesses)
+    best: tuple[int, ...] = ()
+    for dim, name in enumerate(tile.fragment.layout.out_names):
+        bits = contiguous_bits(tile.fragment.own, name, most)
+        while bits and not (
+            strided(bits, maps) and _moves_vectors(tile, dim, 1 << len(bits), accesses)
+        ):
+            bits = bits[:-1]
+        best = max(best, bits, key=len)
+    return best
+
+
+def strided(bits: Sequence[int], maps: Sequence[LinearLayout]) -> bool:
+    """Whether registers that the bits number lie at equal distances, before and after each map."""
+    own = [1 << bit for bit in bits]
+    images = [[layout.flat_basis("register")[bit] for bit in bits] for layout in maps]
+    return all(
+        all(v == vectors[0] << i for i, v in enumerate(vectors)) for vectors in [own, *images]
+    )
+
+
+def _accesses(tile: Tile, fragments: Fragments) -> list[_Access]:
+    found: list[_Access] = []
+
+    def add(buffer: Any, indices: Sequence[Any]) -> None:
+        if fragments.of(buffer) is None:
+            found.append(_Access(buffer, indices))
+
+    add(tile.store.buffer, tile.store.indices)
+    tvm_ffi.structural_walk(
+        tile.store.value, [(tvm.ir.TensorLoad, lambda load: add(load.source, load.indices))]
+    )
+    return found
+
+
+def _moves_vectors(tile: Tile, dim: int, width: int, accesses: Sequence[_Access]) -> bool:
+    """Whether all accesses allow vectors along a dim of the tile, and at least one makes them."""
+    steps = [_step(tile, dim, width, access) for access in accesses]
+    return all(step is not None for step in steps) and any(steps)
+
+
+def _step(tile: Tile, dim: int, width: int, access: _Access) -> int | None:
+    """Distance of a vector's elements in memory, 0 or 1; None if they are not accessed at once."""
+    analyzer = tvm.sym.Analyzer()
+    var = tile.coordinates[dim]
+    for other, own in tile.ranges().items():
+        analyzer.bind(other, own)
+    group, lane = tirx.Var("group", var.ty), tirx.Var("lane", var.ty)
+    size = list(tile.fragment.layout.out_sizes.values())[dim]
+    analyzer.bind(group, tvm.ir.Range(0, size // width))
+    analyzer.bind(lane, tvm.ir.Range(0, width))
+    offset = _offset(access)
+    first = substitute(offset, {var: group * width})
+    moved = analyzer.simplify(substitute(offset, {var: group * width + lane}) - first)
+    if isinstance(moved, tirx.IntImm) and int(moved) == 0:
+        return 0
+    start = analyzer.modular_set(analyzer.simplify(first))
+    aligned = start.coeff % width == 0 and start.base % width == 0
+    return 1 if aligned and moved.same_as(lane) else None
+
+
+def _offset(access: _Access) -> Any:
+    buffer = access.buffer
+    strides = list(buffer.ty.strides) or _row_major(buffer.shape)
+    offset = buffer.ty.elem_offset
+    for index, stride in zip(access.indices, strides, strict=True):
+        offset = offset + index * stride
+    return offset
+
+
+def _row_major(shape: Sequence[Any]) -> list[Any]:
+    strides: list[Any] = []
+    stride: Any = 1
+    for size in reversed(shape):
+        strides.insert(0, stride)
+        stride = stride * size
+    return strides

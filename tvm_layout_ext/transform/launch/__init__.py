@@ -1,0 +1,1 @@
+"""What a launch carries: bounds, clusters, block order, overlap, checks on the host."""

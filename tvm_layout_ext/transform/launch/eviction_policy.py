@@ -1,0 +1,152 @@
+"""Let what a block stores stay in the L2 cache, or leave it early."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlock
+
+from ... import decisions
+from ...errors import ScheduleError, TargetError
+from ...gpu.hardware import architecture
+from ...intrin.policy_stores import POLICIES, POLICY_STORES_SINCE, can_have_policy, policy_store
+from ...ir.rebuild import block_with, without_annotations
+from ..mark_annotated import MARK
+
+__all__ = ["AUTO", "EVICTION_POLICY", "KeepEvictionPolicy", "LowerEvictionPolicy"]
+
+#: Block annotation: ``""``, ``evict_first``, ``evict_last`` or ``auto``.
+EVICTION_POLICY = "layout_ext.eviction_policy"
+#: Stands for the policy that measured best for full stores, on targets that have policies.
+AUTO = "auto"
+_BEST = "evict_last"
+_NAME = "eviction_policy"
+
+
+def _has_policies(func: tirx.PrimFunc) -> bool:
+    arch = _arch(func)
+    return arch is not None and architecture(arch).capability >= POLICY_STORES_SINCE
+
+
+def _arch(func: tirx.PrimFunc) -> str | None:
+    target = func.attrs.get("target", None)
+    arch = None if target is None else target.attrs.get("arch", None)
+    return None if arch is None else str(arch)
+
+
+def _policy_of(block: Any, func: tirx.PrimFunc) -> str:
+    """The policy of a block on a function's target; empty for that of plain stores."""
+    asked = str(block.annotations[EVICTION_POLICY])
+    if asked == "":
+        return ""
+    if asked == AUTO:
+        return _BEST if _has_policies(func) else ""
+    if asked not in POLICIES:
+        raise ScheduleError(
+            f"Block {block.name_hint} asks for eviction policy {asked!r}; there are "
+            f"{', '.join(POLICIES)} and {AUTO}, and the empty string for none."
+        )
+    if not _has_policies(func):
+        major, minor = POLICY_STORES_SINCE
+        raise TargetError(
+            f"Block {block.name_hint} asks for eviction policy {asked}, and "
+            f"{_arch(func) or 'a target that is no GPU of NVIDIA'} has no stores with one; they "
+            f"need compute capability {major}.{minor}."
+        )
+    return asked
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.KeepEvictionPolicy")
+def _keep(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+
+    def kept(block: Any) -> Any:
+        if EVICTION_POLICY not in block.annotations:
+            return block
+        policy = _policy_of(block, func)
+        plain = without_annotations(block, EVICTION_POLICY)
+        return block_with(plain, body=_marked(block, policy)) if policy else plain
+
+    return func.with_body(tvm_ffi.structural_map(func.body, [(SBlock, kept)], order="post"))
+
+
+def _marked(block: Any, policy: str) -> Any:
+    """Put an attribute around the stores of a block to global buffers."""
+    found: list[str] = []
+
+    def mark(store: Any) -> Any:
+        if store.buffer.scope() != "global":
+            return store
+        found.append(str(store.buffer.name))
+        return tirx.AttrStmt(0, EVICTION_POLICY, tvm.ir.StringImm(policy), store)
+
+    body = tvm_ffi.structural_map(block.body, [(tirx.BufferStore, mark)], order="post")
+    name = block.name_hint
+    if not found:
+        raise ScheduleError(
+            f"Block {name} asks for an eviction policy and stores to no global buffer when the "
+            "program is lowered; ask it of the block that does, after all others are made."
+        )
+    for buffer in sorted(set(found)):
+        decisions.note(_NAME, str(name), f"stores to {buffer} are {policy} in L2")
+    return body
+
+
+def KeepEvictionPolicy() -> Any:
+    """Create the pass that writes the eviction policy of a block at its stores.
+
+    Blocks end at TVM's LowerOpaqueBlock, the stores do not. ``auto`` becomes ``evict_last`` where
+    the target has policies, and nothing where it has not::
+
+        with T.sblock("B"):               T.attr(0, "layout_ext.eviction_policy", "evict_last")
+            B[i, j] = ...                 B[i, j] = ...
+
+    Raises
+    ------
+    TargetError
+        If a policy is asked for by name and the target is older than ``sm_80``, or no GPU.
+    ScheduleError
+        If there is no such policy, or a block that asks for one stores to no global buffer.
+    """
+    return _keep
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.LowerEvictionPolicy")
+def _lower(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+
+    def lowered(attribute: Any) -> Any:
+        if str(attribute.attr_key) != EVICTION_POLICY:
+            return attribute
+        return tvm_ffi.structural_map(
+            attribute.body, [(tirx.BufferStore, _with(str(attribute.value.value)))], order="post"
+        )
+
+    rules = [(tirx.AttrStmt, lowered)]
+    return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
+
+
+def _with(policy: str) -> Callable[[Any], Any]:
+    return lambda store: policy_store(store, policy) if can_have_policy(store) else store
+
+
+def LowerEvictionPolicy() -> Any:
+    """Create the pass that makes stores to global memory with an eviction policy of their own.
+
+    Runs last before host and device part, so that all other passes see plain stores::
+
+        T.attr(0, "layout_ext.eviction_policy", "evict_last")
+        B[i * 4:i * 4 + 4] = v
+
+        T.cuda.func_call("tvm_layout_ext_store_evict_last_16", T.address_of(B[i * 4]), v, ...)
+
+    Leaves as they are: stores of 1 and 2 bytes, which ``st`` has no policies for under ``.b32``,
+    of elements that do not lie together, and of elements of less than a byte.
+    """
+    return _lower

@@ -1,0 +1,63 @@
+"""Gather what a schedule says about a launch where TVM's passes keep it: at the outermost loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+
+from ...ir.rebuild import loop_with, without_annotations
+from ..mark_annotated import ANNOTATION_PREFIX, MARK
+
+__all__ = ["GatherLaunchNotes"]
+
+
+def _is_grid(loop: Any) -> bool:
+    binding = loop.thread_binding
+    return binding is not None and str(binding.thread_tag).startswith("blockIdx.")
+
+
+def _gathered(outermost: Any) -> Any:
+    """The nest of a kernel, with our annotations of its grid loops at the first of them."""
+    notes: dict[str, Any] = {}
+
+    def strip(loop: Any) -> Any:
+        own = [str(key) for key in loop.annotations if str(key).startswith(ANNOTATION_PREFIX)]
+        if not own or not _is_grid(loop):
+            return loop
+        notes.update({key: loop.annotations[key] for key in own})
+        return without_annotations(loop, *own)
+
+    body = tvm_ffi.structural_map(outermost.body, [(tirx.For, strip)], order="post")
+    if not notes:
+        return outermost
+    kept = {str(key): value for key, value in outermost.annotations.items()}
+    return loop_with(outermost, body=body, annotations={**notes, **kept})
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.GatherLaunchNotes")
+def _gather_launch_notes(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+
+    def visit(loop: Any, mutator: Any) -> Any:
+        return _gathered(loop) if _is_grid(loop) else mutator.default_mutate(loop)
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))
+
+
+def GatherLaunchNotes() -> Any:
+    """Create the pass that moves our annotations of grid loops to the outermost one of a kernel.
+
+    TVM's UnifyThreadBinding makes one chain of the bound loops of a kernel. It keeps the
+    annotations of the first, and puts those of the others on the first loop that is left inside,
+    one set over the other::
+
+        for z in T.thread_binding(2, "blockIdx.z"):         # {rasterize: 8, cluster.x: 2}
+            for y in T.thread_binding(4, "blockIdx.y"):     # {rasterize: 8}   -> {}
+                for x in T.thread_binding(4, "blockIdx.x"): # {cluster.x: 2}   -> {}
+
+    Does not handle: annotations of other packages, and of loops bound to ``threadIdx``.
+    """
+    return _gather_launch_notes

@@ -1,0 +1,55 @@
+"""Tell the compiler how many blocks a multiprocessor should hold: ``__launch_bounds__``.
+
+ptxas takes as few registers as the most threads that a multiprocessor can hold would leave each of
+them, and puts loads behind the additions of earlier ones to get there. Of a kernel that has no more
+than a few blocks for a multiprocessor it need not (CUDA C++ Programming Guide, "Launch Bounds").
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+
+from ... import decisions
+from ...ir.rebuild import loop_with, without_annotations
+from ..mark_annotated import MARK
+
+__all__ = ["MIN_BLOCKS", "SetLaunchBounds"]
+
+#: Annotation of the loop bound to ``blockIdx.x``: blocks that a multiprocessor should hold.
+MIN_BLOCKS = "layout_ext.min_blocks_per_sm"
+_NAME = "SetLaunchBounds"
+#: What TVM's code generation for CUDA makes the second number of ``__launch_bounds__``.
+_ATTRIBUTE = "tirx.launch_bounds_min_blocks_per_sm"
+
+
+def _bounded(loop: Any) -> Any:
+    blocks = loop.annotations.get(MIN_BLOCKS, None)
+    if blocks is None:
+        return loop
+    decisions.note(_NAME, "grid", f"{int(blocks)} blocks a multiprocessor")
+    body = tirx.AttrStmt(loop.loop_var, _ATTRIBUTE, tirx.IntImm("int32", int(blocks)), loop.body)
+    return loop_with(without_annotations(loop, MIN_BLOCKS), body=body)
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.SetLaunchBounds")
+def _set_launch_bounds(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+    return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.For, _bounded)], order="post"))
+
+
+def SetLaunchBounds() -> Any:
+    """Create the pass that bounds the registers of kernels whose schedule says how many blocks.
+
+    ::
+
+        for b in T.thread_binding(512, "blockIdx.x"):   # layout_ext.min_blocks_per_sm = 4
+
+        __global__ void __launch_bounds__(256, 4) main_kernel(...)
+
+    Does not handle: targets other than CUDA, whose code generation passes the attribute over.
+    """
+    return _set_launch_bounds

@@ -1,0 +1,106 @@
+"""Launch neighbouring blocks as thread-block clusters, on one group of multiprocessors each."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ... import decisions
+from ...errors import ScheduleError, TargetError
+from ...gpu.hardware import CLUSTER_BLOCKS, CLUSTERS_SINCE, architecture
+from ...ir.rebuild import loop_with, without_annotations
+from ..mark_annotated import MARK
+
+__all__ = ["CLUSTER", "LaunchClusters"]
+
+#: Annotation of a loop bound to a grid axis: neighbouring blocks of a cluster along it. The axis is
+#: added, for TVM leaves the annotations of inner bound loops to loops of one iteration.
+CLUSTER = "layout_ext.cluster."
+_NAME = "LaunchClusters"
+#: TVM's thread axis of a block within its cluster; its extent is the cluster's.
+_AXIS = "clusterCtaIdx."
+
+
+def _asked(body: Any) -> dict[str, int]:
+    """Blocks of a cluster by grid axis, as the loops say."""
+    found: dict[str, int] = {}
+    tvm_ffi.structural_walk(body, [(tirx.For, lambda loop: found.update(_sizes(loop)))])
+    return found
+
+
+def _sizes(loop: Any) -> dict[str, int]:
+    named = ((str(key), value) for key, value in loop.annotations.items())
+    return {key.removeprefix(CLUSTER): int(n) for key, n in named if key.startswith(CLUSTER)}
+
+
+def _check(func: tirx.PrimFunc, asked: dict[str, int]) -> None:
+    arch = str(func.attrs["target"].attrs["arch"])
+    if architecture(arch).capability < CLUSTERS_SINCE:
+        major, minor = CLUSTERS_SINCE
+        raise TargetError(
+            f"{arch} launches no clusters of blocks; they need compute capability {major}.{minor}."
+        )
+    if prod(asked.values()) > CLUSTER_BLOCKS:
+        sizes = ", ".join(f"{size} along {axis}" for axis, size in asked.items())
+        raise ScheduleError(
+            f"A cluster of {prod(asked.values())} blocks ({sizes}) is asked for; GPUs that have "
+            f"clusters launch up to {CLUSTER_BLOCKS}."
+        )
+
+
+def _clustered(loop: Any) -> Any:
+    body, keys = loop.body, []
+    for axis, count in _sizes(loop).items():
+        index = tirx.Var(f"clusterCtaIdx_{axis}", loop.loop_var.ty)
+        extent = tirx.IntImm(str(loop.loop_var.ty.dtype), count)
+        kind = tirx.IterVar.ThreadIndex
+        block = tirx.IterVar(tvm.ir.Range(0, extent), index, kind, f"{_AXIS}{axis}")
+        body = tirx.AttrStmt(block, "thread_extent", extent, body)
+        keys.append(f"{CLUSTER}{axis}")
+        decisions.note(_NAME, "grid", f"clusters of {count} blocks along blockIdx.{axis}")
+    return loop_with(without_annotations(loop, *keys), body=body) if keys else loop
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.LaunchClusters")
+def _launch_clusters(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None or not (asked := _asked(func.body)):
+        return func
+    _check(func, asked)
+    return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.For, _clustered)], order="post"))
+
+
+def LaunchClusters() -> Any:
+    """Create the pass that launches the blocks of kernels in clusters where the schedule says so.
+
+    A loop bound to a grid axis carries annotation ``layout_ext.cluster.x`` (``y``, ``z``) =
+    neighbouring blocks of a cluster along it, and TVM's CUDA runtime passes the extents of
+    ``clusterCtaIdx`` to the launch::
+
+        for b in T.thread_binding(64, "blockIdx.x"):   # layout_ext.cluster.x = 2
+            ...
+
+        with T.launch_thread("blockIdx.x", 64):
+            T.launch_thread("clusterCtaIdx.x", 2)      # cuLaunchKernelEx, cluster of 2 x 1 x 1
+            ...
+
+    Blocks of a cluster run at the same time on one GPC, a group of 16 or 18 multiprocessors (CUDA
+    C++ Programming Guide, "Thread Block Clusters"; PTX ISA, "Cluster of Cooperative Thread
+    Arrays"). What a kernel computes does not change: it neither reads the shared memory of another
+    block nor lets one copy fill the memory of several, so all that there is to gain is that blocks
+    which use the same tiles ask for them at nearly the same time.
+
+    Raises
+    ------
+    TargetError
+        Where the target is older than ``sm_90``.
+    ScheduleError
+        Where a cluster has more than 8 blocks.
+
+    Does not handle: kernels with two loops of one grid axis, which then all have the cluster of the
+    last one.
+    """
+    return _launch_clusters

@@ -1,0 +1,106 @@
+"""Renumber the blocks of a kernel so that they run in groups of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+
+from ... import decisions
+from ...ir.queries import substitute, thread_tag
+from ...ir.rebuild import loop_with, without_annotations
+from ..mark_annotated import MARK
+
+__all__ = ["RASTERIZE", "RasterizeBlocks", "grouped"]
+
+#: Annotation of the loop bound to ``blockIdx.y``: how many rows of blocks form a group.
+RASTERIZE = "layout_ext.rasterize"
+_NAME = "RasterizeBlocks"
+
+
+def grouped(row: Any, column: Any, rows: Any, columns: Any, group: int) -> tuple[Any, Any]:
+    """Row and column that the block launched at (row, column) works on.
+
+    Parameters
+    ----------
+    row, column : int or PrimExpr
+        Place in the order of the launch.
+    rows, columns : int or PrimExpr
+        Size of the grid.
+    group : int
+        Rows of a group; the last group may have fewer.
+
+    Examples
+    --------
+    >>> [grouped(n // 4, n % 4, 3, 4, 2) for n in (0, 1, 2, 8, 9)]
+    [(0, 0), (1, 0), (0, 1), (2, 0), (2, 1)]
+    """
+    number = row * columns + column
+    first = number // (group * columns) * group
+    left = rows - first
+    height = min(left, group) if isinstance(left, int) else tirx.min(left, group)
+    inside = number % (group * columns)
+    return first + inside % height, inside // height
+
+
+def _grid_axis(body: Any, tag: str) -> Any | None:
+    """The loop bound to a grid axis."""
+    found: list[Any] = []
+
+    def look(loop: Any) -> None:
+        if thread_tag(loop) == tag:
+            found.append(loop)
+
+    tvm_ffi.structural_walk(body, [(tirx.For, look)])
+    return found[0] if found else None
+
+
+def _rasterized(outer: Any, inner: Any, group: int) -> Any:
+    """The outer of the two loops, in which the inner one's body works on other tiles."""
+    rows, columns = (outer, inner) if thread_tag(outer) == "blockIdx.y" else (inner, outer)
+    row, column = (tirx.Var(f"{v.name}_tile", v.ty) for v in (rows.loop_var, columns.loop_var))
+    values = grouped(rows.loop_var, columns.loop_var, rows.extent, columns.extent, group)
+    moved = substitute(inner.body, {rows.loop_var: row, columns.loop_var: column})
+    binds = [tirx.Bind(var, value) for var, value in zip((row, column), values, strict=True)]
+    body = loop_with(inner, body=tirx.SeqStmt([*binds, moved]))
+    swap = (tirx.For, lambda loop: body if loop.loop_var.same_as(inner.loop_var) else loop)
+    changed = tvm_ffi.structural_map(outer.body, [swap], order="post")
+    return loop_with(outer, body=changed)
+
+
+def _rasterize(loop: Any) -> Any:
+    """Rewrite the nest of the loop that carries the annotation, the outermost of a kernel."""
+    group = loop.annotations.get(RASTERIZE, None)
+    if group is None:
+        return loop
+    rows, columns = (_grid_axis(loop, f"blockIdx.{axis}") for axis in "yx")
+    if rows is None or columns is None:
+        return without_annotations(loop, RASTERIZE)
+    decisions.note(_NAME, "grid", f"blocks run in groups of {int(group)} rows")
+    outer, inner = (rows, columns) if _grid_axis(rows.body, "blockIdx.x") else (columns, rows)
+    nest = _rasterized(outer, inner, int(group))
+    swap = (tirx.For, lambda one: nest if one.loop_var.same_as(outer.loop_var) else one)
+    whole = nest if outer.same_as(loop) else tvm_ffi.structural_map(loop, [swap], order="post")
+    return without_annotations(whole, RASTERIZE)
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.RasterizeBlocks")
+def _rasterize_blocks(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+    return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.For, _rasterize)], order="post"))
+
+
+def RasterizeBlocks() -> Any:
+    """Create the pass that renumbers the blocks of kernels whose schedule asked for it.
+
+    The outermost loop of a kernel carries annotation ``layout_ext.rasterize`` = rows of a group;
+    pass :func:`.gather_launch_notes.GatherLaunchNotes` has brought it there.
+    The block launched as number n of its grid then works on the tile that :func:`grouped` names.
+    Runs after all passes that look at regions, whose indices so stay affine.
+
+    Does not handle: grids of one dim (there is nothing to group), and ``blockIdx.z``, whose slices
+    follow each other as before.
+    """
+    return _rasterize_blocks

@@ -1,0 +1,1 @@
+"""Software pipelines with N versions of each buffer, and asynchronous copies."""

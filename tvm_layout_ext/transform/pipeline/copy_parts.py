@@ -1,0 +1,130 @@
+"""A copy of one thread from global to shared memory, taken apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from ..._compat import CHOICE
+from ...ir.conditions import conjuncts, is_zero
+from ...ir.queries import substitute
+
+__all__ = ["Copy", "UnfitError", "differs", "read_copy"]
+
+
+class UnfitError(Exception):
+    """Why a copy cannot be asynchronous."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A store of one thread, maybe with a vector loop around it.
+
+    Attributes
+    ----------
+    store : BufferStore
+        To shared memory.
+    load : BufferLoad
+        From global memory.
+    guards : list of PrimExpr
+        Where one is false, nothing is stored; they are the same for all lanes.
+    conditions : list of PrimExpr
+        Where one is false, zeros are stored.
+    lane : Var or None
+        The vector's variable.
+    lanes : int
+        Elements.
+    """
+
+    store: Any
+    load: Any
+    guards: list[Any]
+    conditions: list[Any]
+    lane: Any
+    lanes: int
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element."""
+        return int(self.load.source.dtype.bits) // 8
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in all."""
+        return self.lanes * self.element_bytes
+
+    def first(self, expr: Any) -> Any:
+        """An expression of lane 0."""
+        return expr if self.lane is None else substitute(expr, {self.lane: _zero(self.lane)})
+
+
+def _zero(var: Any) -> Any:
+    return tirx.IntImm(str(var.ty), 0)
+
+
+def read_copy(stmt: Any) -> Copy:
+    """Take a copy apart.
+
+    Raises
+    ------
+    UnfitError
+        If it is no plain copy.
+    """
+    lane, lanes, guards, conditions = None, 1, [], []
+    if isinstance(stmt, tirx.For):
+        lane, lanes = stmt.loop_var, int(stmt.extent)
+        stmt = stmt.body
+    while isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
+        guards += conjuncts(stmt.condition)
+        stmt = stmt.then_case
+    if any(differs(guard, lane) for guard in guards):
+        # Zeros in the lanes beyond would go where another thread stores.
+        raise UnfitError("a guard cuts its vectors")
+    if not isinstance(stmt, tirx.BufferStore):
+        raise UnfitError("it does more than copy")
+    value = stmt.value
+    while _is_choice(value):
+        condition, value, other = _choice(value)
+        if not is_zero(other):
+            raise UnfitError(f"out of range it stores {other}, and cp.async only 0")
+        conditions += conjuncts(condition)
+    if not isinstance(value, tvm.ir.TensorLoad):
+        raise UnfitError("it computes on the way")
+    if lane is None and isinstance(stmt.indices[-1], tirx.Ramp):
+        return _of_ramps(stmt, value, guards, conditions)
+    return Copy(stmt, value, guards, conditions, lane, lanes)
+
+
+def differs(condition: Any, lane: Any) -> bool:
+    """Whether a condition depends on the lane of a vector."""
+    used = tirx.analysis.undefined_vars(condition)
+    return lane is not None and any(var.same_as(lane) for var in used)
+
+
+def _of_ramps(store: Any, load: Any, guards: list[Any], conditions: list[Any]) -> Copy:
+    """A copy that the program itself wrote as a vector."""
+    to, start = store.indices[-1], load.indices[-1]
+    if conditions or not isinstance(start, tirx.Ramp):
+        raise UnfitError("its vector is not one run of elements")
+    lane = tirx.Var("lane", to.base.ty)
+    one_store = tirx.BufferStore(
+        store.buffer,
+        tirx.BufferLoad(load.source, [start.base + lane * start.stride]),
+        [to.base + lane * to.stride],
+    )
+    return Copy(one_store, one_store.value, guards, conditions, lane, int(to.lanes))
+
+
+def _is_choice(value: Any) -> bool:
+    return isinstance(value, tirx.Select) or (
+        isinstance(value, tvm.ir.Call) and value.op.name == CHOICE
+    )
+
+
+def _choice(value: Any) -> tuple[Any, Any, Any]:
+    if isinstance(value, tirx.Select):
+        return value.condition, value.true_value, value.false_value
+    return tuple(value.args)

@@ -1,0 +1,264 @@
+"""Turn copies from global to shared memory into ``cp.async``, ragged ones filled with zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.script import tirx as T
+
+from ... import decisions
+from ...analysis.assumptions import Prover, read_assumptions
+from ...errors import ScheduleError
+from ...ir.queries import loads_in, substitute
+from ..mark_annotated import MARK
+from .copy_parts import Copy, UnfitError, differs, read_copy
+from .parts import ASYNC_SCOPE
+
+__all__ = ["LowerAsyncCopy"]
+
+_NAME = "LowerAsyncCopy"
+#: Bytes that one cp.async moves; only 16 may bypass L1 (PTX ISA, "cp.async": .cg needs 16).
+_SIZES = {4: "ca", 8: "ca", 16: "cg"}
+
+#: Bits of the numbers of elements that are counted.
+_COUNT_BITS = 32
+
+
+def _check(copy: Copy, prover: Any) -> None:
+    store, load = copy.store.buffer, copy.load.source
+    if not store.scope().startswith("shared") or load.scope() not in ("", "global"):
+        raise UnfitError(f"it copies from {load.scope() or 'global'} to {store.scope()}")
+    if store.dtype != load.dtype:
+        raise UnfitError(f"it casts {load.dtype} to {store.dtype}")
+    if copy.bytes not in _SIZES:
+        raise UnfitError(f"a thread copies {copy.bytes} bytes at a time, and cp.async 4, 8 or 16")
+    for name, indices in ((store.name, copy.store.indices), (load.name, copy.load.indices)):
+        (index,) = indices
+        if not _runs_on(index, copy):
+            raise UnfitError(f"its elements do not lie side by side in {name}")
+        if not prover.is_multiple(copy.first(index), copy.lanes):
+            raise UnfitError(
+                f"it is not known to start at a multiple of {copy.bytes} bytes in {name}"
+            )
+
+
+def _runs_on(index: Any, copy: Copy) -> bool:
+    if copy.lane is None:
+        return True
+    step = substitute(index, {copy.lane: copy.lane + 1}) - index
+    return bool(tvm.sym.Analyzer().can_prove_equal(step, 1))
+
+
+def _source_bytes(copy: Copy) -> Any | None:
+    """Bytes to read, the rest being zeros; None where that is all of them, always.
+
+    Raises
+    ------
+    UnfitError
+        If the elements in range are not the first ones.
+    """
+    if not copy.conditions:
+        return None
+    whole: list[Any] = []
+    counts: list[Any] = []
+    for condition in copy.conditions:
+        count = _count(condition, copy)
+        if count is not None and len(copy.conditions) > 1 and loads_in(condition):
+            # All counts are computed, and this one may be out of range where another one fails.
+            raise UnfitError(f"its condition {condition} is loaded under another one")
+        (whole if count is None else counts).append(condition if count is None else count)
+    size: Any = tirx.IntImm("int32", copy.bytes)
+    if counts:
+        fewest = reduce(tirx.min, [*counts, tirx.IntImm("int32", copy.lanes)])
+        size = tirx.max(fewest, 0) * copy.element_bytes
+    if whole:
+        size = tirx.Select(reduce(tirx.And, whole), size, tirx.IntImm("int32", 0))
+    return tirx.Cast("uint32", size)
+
+
+def _count(condition: Any, copy: Copy) -> Any | None:
+    """How many of the first lanes a condition holds for; None where it is the same for all."""
+    if not differs(condition, copy.lane):
+        return None
+    if not isinstance(condition, tirx.LT | tirx.LE):
+        raise UnfitError(f"its condition {condition} does not say how many elements are in range")
+    left = condition.b - condition.a + (1 if isinstance(condition, tirx.LE) else 0)
+    step = tvm.sym.Analyzer().simplify(substitute(left, {copy.lane: copy.lane + 1}) - left)
+    if not isinstance(step, tirx.IntImm) or int(step) != -1:
+        raise UnfitError(f"its condition {condition} does not end at one element")
+    left = copy.first(left)
+    kind = str(left.ty)
+    if tvm.DataType(kind).bits <= _COUNT_BITS:
+        return tirx.Cast("int32", left)
+    # Narrowed first, a bound of 2^31 and more would count as negative.
+    none, all_of = tirx.const(0, kind), tirx.const(copy.lanes, kind)
+    return tirx.Cast("int32", tirx.max(tirx.min(left, all_of), none))
+
+
+def _instruction(copy: Copy) -> Any:
+    size = _source_bytes(copy)
+    (first,) = (copy.first(index) for index in copy.store.indices)
+    # TVM's planning of shared memory looks past ``address_of``.
+    target = copy.store.buffer.access_ptr("w", offset=first, extent=copy.lanes)
+    source = T.address_of(_source(copy))
+    name = f"cp.async.{_SIZES[copy.bytes]}.shared.global"
+    rest = [] if size is None else [size]
+    instruction = tirx.Evaluate(T.ptx[name](target, source, copy.bytes, *rest))
+    if not copy.guards:
+        return instruction
+    return tirx.IfThenElse(reduce(tirx.And, copy.guards), instruction, None)
+
+
+def _source(copy: Copy) -> Any:
+    """First element to read; element 0 where nothing is read and the index itself is loaded.
+
+    The instruction reads nothing out of range, but its address is computed all the same.
+    """
+    first = _at_first(copy, copy.load.source, copy.load.indices)
+    (index,) = first.indices
+    if not copy.conditions or not loads_in(index):
+        return first
+    in_range = reduce(tirx.And, [copy.first(condition) for condition in copy.conditions])
+    guarded = tirx.if_then_else(in_range, index, tirx.const(0, str(index.ty)))
+    return tirx.BufferLoad(copy.load.source, [guarded])
+
+
+def _at_first(copy: Copy, buffer: Any, indices: Sequence[Any]) -> Any:
+    return tirx.BufferLoad(buffer, [copy.first(index) for index in indices])
+
+
+class _Lowering:
+    """Rewrites the copies of a function that ask for it."""
+
+    def __init__(self, prover: Any) -> None:
+        self.prover = prover
+        self.demanded: int | None = None
+        self.any = False
+
+    def scope(self, node: Any, mutator: Any) -> Any:
+        """Visit an attribute."""
+        if node.attr_key != ASYNC_SCOPE:
+            return mutator.default_mutate(node)
+        self.demanded = int(node.value)
+        try:
+            return mutator.default_mutate(node).body
+        finally:
+            self.demanded = None
+
+    def loop(self, node: Any, mutator: Any) -> Any:
+        """Visit a loop; a vector is one copy."""
+        if self.demanded is None or node.kind != tirx.ForKind.VECTORIZED:
+            return mutator.default_mutate(node)
+        return self._lowered(node)
+
+    def branch(self, node: Any, mutator: Any) -> Any:
+        """Visit a condition, which may be a copy's own."""
+        if self.demanded is None or not _guards_store(node):
+            return mutator.default_mutate(node)
+        return self._lowered(node)
+
+    def store(self, node: Any, mutator: Any) -> Any:
+        """Visit a store outside any vector."""
+        if self.demanded is None:
+            return mutator.default_mutate(node)
+        return self._lowered(node)
+
+    def _lowered(self, stmt: Any) -> Any:
+        try:
+            copy = read_copy(stmt)
+            _check(copy, self.prover)
+            lowered = _instruction(copy)
+        except UnfitError as why:
+            self._refuse(stmt, str(why))
+            return stmt
+        self.any = True
+        decisions.note(
+            _NAME, copy.store.buffer.name, f"asynchronous copies of {copy.bytes} bytes a thread"
+        )
+        return lowered
+
+    def _refuse(self, stmt: Any, why: str) -> None:
+        found: list[str] = []
+        tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, lambda s: found.append(s.buffer.name))])
+        name = found[0] if found else "a statement"
+        if self.demanded:
+            raise ScheduleError(f"The copy into {name} cannot be asynchronous: {why}.")
+        decisions.note(_NAME, name, f"copied through registers: {why}", refused=True)
+
+
+def _guards_store(branch: Any) -> bool:
+    body = branch
+    while isinstance(body, tirx.IfThenElse) and body.else_case is None:
+        body = body.then_case
+    return isinstance(body, tirx.BufferStore)
+
+
+_GROUP_OPS = ("tirx.ptx.cp_async_commit_group", "tirx.ptx.cp_async_wait_group")
+
+
+def _without_groups(body: Any) -> Any:
+    """Drop commits and waits where no copy became asynchronous."""
+
+    def drop(node: Any) -> Any:
+        call = node.value
+        if isinstance(call, tvm.ir.Call) and call.op.name in _GROUP_OPS:
+            return tirx.Evaluate(0)
+        return node
+
+    return tvm_ffi.structural_map(body, [(tirx.Evaluate, drop)], order="post")
+
+
+def _asks(body: Any) -> bool:
+    found: list[Any] = []
+
+    def look(node: Any) -> None:
+        if node.attr_key == ASYNC_SCOPE:
+            found.append(node)
+
+    tvm_ffi.structural_walk(body, [(tirx.AttrStmt, look)])
+    return bool(found)
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.LowerAsyncCopy")
+def _lower_async_copy(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None or not _asks(func.body):
+        return func
+    lowering = _Lowering(Prover(read_assumptions(func).conditions))
+    rules = [
+        (tirx.AttrStmt, lowering.scope),
+        (tirx.For, lowering.loop),
+        (tirx.IfThenElse, lowering.branch),
+        (tirx.BufferStore, lowering.store),
+    ]
+    body = tvm_ffi.structural_mutate(func.body, rules)
+    return func.with_body(body if lowering.any else _without_groups(body))
+
+
+def LowerAsyncCopy() -> Any:
+    """Create the pass that makes copies asynchronous which a pipeline wants so.
+
+    Inside a scope that ``InjectMultiStageBuffer`` left, a vector (or one element) that is copied
+    from global to shared memory becomes one ``cp.async`` of 4, 8 or 16 bytes. Elements out of range
+    are filled with zeros by the instruction's own source size (PTX ISA, "cp.async", src-size), so
+    that a ragged tail stays one instruction::
+
+        # before                                          # after
+        for v in T.vectorized(4):                         cp.async.cg [S + i * 4], [A + i * 4], 16,
+            S[i * 4 + v] = (A[i * 4 + v]                      min(max(n - i * 4, 0), 4) * 4
+                            if i * 4 + v < n else 0)
+
+    Leaves as they are, with the reason in the report: copies that cast or compute, that are not
+    4, 8 or 16 bytes wide or not known to be aligned, that fill with another value than 0, whose
+    condition is no upper bound.
+
+    Raises
+    ------
+    ScheduleError
+        If such a copy was asked to be asynchronous (``async_copy=True``).
+    """
+    return _lower_async_copy

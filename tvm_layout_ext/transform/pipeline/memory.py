@@ -1,0 +1,136 @@
+"""Whether the versions of a pipeline fit in shared memory, and how many would."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlock
+
+from ...errors import ScheduleError, TargetError
+from ...gpu import hardware
+from ...ir.rebuild import block_with
+from .parts import NUM_STAGES, Part, blocks_in, requested
+from .plan import plan_pipeline
+from .record import PipelineRecord
+
+__all__ = ["check_fits", "most_stages"]
+
+
+def check_fits(record: PipelineRecord, parts: Sequence[Part], loop: Any, target: Any) -> None:
+    """Refuse a pipeline whose versions alone need more shared memory than a block may have.
+
+    All versions of a loop's buffers are in use at once, so no later pass can let them share
+    memory; what a kernel uses before or after may take their place, and is not counted here
+    (``build`` compares the sum that is left after merging, and asks :func:`most_stages`).
+
+    Parameters
+    ----------
+    record : PipelineRecord
+        The pipeline.
+    parts : sequence of Part
+        The statements of the loop as they were asked for.
+    loop : For
+        The loop.
+    target : tvm.target.Target or None
+        Limits are those of its architecture after opting in: 166,912 bytes on sm_80, 232,448 on
+        sm_90; without opting in, as scope ``shared`` is, 49,152 (CUDA C++ Programming Guide,
+        "Shared Memory" of the compute capabilities).
+
+    Raises
+    ------
+    ScheduleError
+        Naming the bytes of each buffer, and the largest number of stages that fits.
+    """
+    limits = _limits(target)
+    if limits is None:
+        return
+    arch, most = limits
+    for scopes, limit, kind in (
+        (("shared", "shared.dyn"), most, "shared memory"),
+        (("shared",), min(most, hardware.STATIC_SHARED_BYTES), 'memory of scope "shared"'),
+    ):
+        held = [b for b in record.buffers if b.scope in scopes]
+        needed = sum(b.bytes for b in held)
+        if needed > limit:
+            each = ", ".join(f"{b.name} {b.versions} x {b.version_bytes:,}" for b in held)
+            bytes_of = {b.name: b.version_bytes for b in held}
+            sizes = {s.place: bytes_of[s.fills] for s in record.steps if s.fills in bytes_of}
+            raise ScheduleError(
+                f"The buffer versions of loop {record.loop} need {needed:,} bytes of {kind} "
+                f"({each}), and a block on {arch} may have {limit:,}; "
+                f"{_advice(parts, loop, sizes, limit)}"
+                f"{'' if limit == most else f', or scope shared.dyn, which may have {most:,}'}."
+            )
+
+
+def _limits(target: Any) -> tuple[str, int] | None:
+    """Architecture and bytes a block may have, for CUDA targets in the table."""
+    if target is None or target.kind.name != "cuda":
+        return None
+    try:
+        facts = hardware.architecture(str(target.attrs["arch"]))
+    except TargetError:
+        return None
+    return facts.name, facts.shared_per_block
+
+
+def _advice(parts: Sequence[Part], loop: Any, sizes: dict[int, int], limit: int) -> str:
+    """The largest number of stages that fits, found by planning again with fewer.
+
+    ``sizes`` has the bytes of a version for each statement that fills one.
+    """
+    asked = max(part.num_stages or 1 for part in parts)
+    # Bytes never fall with the number, and there may be 2^31 of them.
+    fits = bisect_right(
+        range(1, asked), limit, key=lambda number: _bytes(parts, loop, sizes, number)
+    )
+    if fits:
+        return f"num_stages={fits} is the largest that fits"
+    return "not even one version fits, so take smaller tiles"
+
+
+def _bytes(parts: Sequence[Part], loop: Any, sizes: dict[int, int], number: int) -> int:
+    """Bytes of all versions with at most ``number`` stages a copy."""
+    fewer = [replace(p, num_stages=min(p.num_stages, number)) if p.num_stages else p for p in parts]
+    plan = plan_pipeline(fewer, loop)
+    return sum(size * (1 if plan is None else plan.versions[i]) for i, size in sizes.items())
+
+
+def most_stages(mod: tvm.IRModule, fits: Callable[[tvm.IRModule], bool]) -> int:
+    """Largest number of stages, below the one asked for, with which a module fits; 0 if none does.
+
+    Only lowering tells which buffers of a kernel can share memory, so each trial is a lowering;
+    bytes never fall with the number, so there are log2 of them.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Before lowering; a lowered one has no blocks to ask any more, and gives 0.
+    fits : callable
+        Whether a module with fewer stages fits.
+    """
+    bodies = [f.body for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
+    asked = max((requested(b) or 1 for body in bodies for b in blocks_in(body)), default=1)
+    return bisect_right(range(1, asked), 0, key=lambda n: int(not fits(_at_most(mod, n))))
+
+
+def _at_most(mod: tvm.IRModule, number: int) -> tvm.IRModule:
+    """A module whose copies have ``number`` stages at most."""
+
+    def look(block: SBlock) -> SBlock:
+        if (requested(block) or 1) <= number:
+            return block
+        return block_with(block, annotations={**block.annotations, NUM_STAGES: number})
+
+    def change(func: Any) -> Any:
+        if not isinstance(func, tirx.PrimFunc):
+            return func
+        return func.with_body(tvm_ffi.structural_map(func.body, [(SBlock, look)], order="post"))
+
+    return tvm.IRModule({gv: change(f) for gv, f in mod.functions.items()}, attrs=mod.attrs)

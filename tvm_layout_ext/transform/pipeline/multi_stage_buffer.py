@@ -1,0 +1,204 @@
+"""Turn requested numbers of buffer versions into a software pipeline of the enclosing loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Range
+from tvm.s_tir import SBlock
+
+from ... import decisions
+from ...errors import ScheduleError
+from ...ir.thread_conditions import ThreadConditions
+from ..mark_annotated import MARK
+from .expand import expand
+from .memory import check_fits
+from .parts import NUM_STAGES, Part, blocks_in, parts_of, requested, without_request
+from .places import check_places
+from .plan import Plan, plan_pipeline
+from .record import PipelineRecord
+from .single import in_one_version, single_copies
+
+__all__ = ["NUM_STAGES", "InjectMultiStageBuffer", "has_async_copies"]
+
+_NAME = "InjectMultiStageBuffer"
+#: First architecture with cp.async.
+_ASYNC_SINCE = 80
+
+
+def _is_serial(loop: Any) -> bool:
+    return loop.kind in (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
+
+
+class _Pipelines(ThreadConditions):
+    """Rewrites the loops of a function, the inner first."""
+
+    def __init__(self, target: Any) -> None:
+        super().__init__()
+        self.housed: list[Any] = []
+        self.target = target
+        self.has_async = has_async_copies(target)
+
+    def loop(self, loop: Any, mutator: Any) -> Any:
+        """Rewrite a loop, which may become a pipeline."""
+        loop = super().loop(loop, mutator)
+        if not _is_serial(loop):
+            return loop
+        threads = {own.loop_var: Range.from_min_extent(own.min, own.extent) for own in self.bound}
+        parts = parts_of(loop, threads)
+        self.housed += [b for p in parts if _is_housed(p, parts) for b in blocks_in(p.stmt)]
+        plan = plan_pipeline(parts, loop)
+        single = [i for i in single_copies(parts, loop) if self._fits_async(parts[i])]
+        _tell_single([parts[i] for i in single], loop, plan)
+        if plan is None:
+            return in_one_version(loop, parts, single) if single else loop
+        check_places(plan, loop, threads)
+        self._check_extent(loop)
+        written, record = expand(loop, plan, self._fits_async, single)
+        check_fits(record, parts, loop, self.target)
+        _tell(plan, record)
+        return written
+
+    def _fits_async(self, part: Part) -> bool:
+        """Whether a copy may be asynchronous, as far as its buffers tell."""
+        if part.async_copy == 0:
+            return False
+        scopes = {r.buffer.scope() for r in part.reads} | {""}
+        fits = (
+            self.has_async
+            and "global" in scopes
+            and all(w.buffer.scope() in ("shared", "shared.dyn") for w in part.writes)
+        )
+        if part.async_copy and not fits:
+            raise ScheduleError(
+                f"Block {part.name} asks for asynchronous copies, which need sm_80 or newer and a "
+                "copy from global to shared memory."
+            )
+        return fits
+
+    def _check_extent(self, loop: Any) -> None:
+        """Refuse a loop that threads of one block run differently often: it holds barriers."""
+        var = self._thread_in(loop.extent)
+        if var is not None:
+            raise ScheduleError(
+                f"Loop {loop.loop_var.name} holds copies with several buffer versions and runs "
+                f"{loop.extent} times, which depends on {var.name}; its extent must be the "
+                "same for all threads of a block."
+            )
+        for condition in self.conditions:
+            var = self._thread_in(condition)
+            if var is not None:
+                raise ScheduleError(
+                    f"Loop {loop.loop_var.name} holds copies with several buffer versions inside "
+                    f"'{condition}', which depends on {var.name}; a pipeline has barriers, which "
+                    "all threads of a block must reach."
+                )
+
+    def _thread_in(self, expr: Any) -> Any | None:
+        """A thread of a block that an expression depends on."""
+        axes = [loop.loop_var for loop in self.bound]
+        for var in tirx.analysis.undefined_vars(expr):
+            if any(var.same_as(axis) and "thread" in axis.name for axis in axes):
+                return var
+        return None
+
+
+def has_async_copies(target: Any) -> bool:
+    """Whether the GPUs of a target have ``cp.async``."""
+    return _architecture(target) >= _ASYNC_SINCE
+
+
+def _architecture(target: Any) -> int:
+    arch = str(target.attrs.get("arch", "sm_0")) if target is not None else "sm_0"
+    return int("".join(c for c in arch.removeprefix("sm_") if c.isdigit()) or 0)
+
+
+def _is_housed(part: Part, parts: list[Part]) -> bool:
+    """Whether a copy has a reader beside it."""
+    return part.num_stages is not None and any(
+        other.reads_of(written.buffer)
+        for other in parts
+        if other is not part
+        for written in part.writes
+    )
+
+
+def _tell(plan: Plan, record: PipelineRecord) -> None:
+    for i in plan.early:
+        decisions.note(
+            _NAME,
+            plan.parts[i].name,
+            f"{plan.versions[i]} buffer versions over loop {record.loop}",
+            record=record,
+        )
+
+
+def _tell_single(copies: list[Part], loop: Any, plan: Plan | None) -> None:
+    also = "" if plan is None else ", and with it for the copies that run ahead"
+    for part in copies:
+        text = f"one version, waited for in the body of loop {loop.loop_var.name} that copies{also}"
+        decisions.note(_NAME, part.name, text)
+
+
+def _check_housed(body: Any, housed: list[Any]) -> None:
+    """Refuse blocks that ask for versions and are in no serial loop together with a consumer."""
+    for block in blocks_in(body):
+        if (requested(block) or 1) > 1 and not any(
+            w.source.same_as(other.source)
+            for one in housed
+            for w in block.writes
+            for other in one.writes
+        ):
+            raise ScheduleError(
+                f"Block {block.name_hint} asks for several buffer versions, but no serial loop "
+                "holds both it and a block that reads its buffer; compute it at a serial loop of "
+                "its consumer, with no condition around the two."
+            )
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.InjectMultiStageBuffer")
+def _inject_multi_stage_buffer(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+    if not any(requested(block) is not None for block in blocks_in(func.body)):
+        return func
+    pipelines = _Pipelines(func.attrs.get("target", None))
+    body = tvm_ffi.structural_mutate(func.body, pipelines.rules)
+    _check_housed(func.body, pipelines.housed)
+    return func.with_body(tvm_ffi.structural_map(body, [(SBlock, without_request)], order="post"))
+
+
+def InjectMultiStageBuffer() -> Any:
+    """Create the pass that gives a copied buffer the versions its schedule asked for.
+
+    A block annotated ``layout_ext.num_stages`` = N writes a buffer of N versions: while one is
+    computed from, the next N - 1 are being filled. The pass works out from the statements of the
+    loop how far ahead each copy may run (:mod:`.plan`), and writes a prologue and one loop
+    with predicated copies, one wait and one barrier (:mod:`.expand`). Copies from global
+    to shared memory become asynchronous where pass ``LowerAsyncCopy`` can do it. One version leaves
+    the loop as it is, but for copies that ``layout_ext.async_copy`` = 1 demands to be asynchronous:
+    these are waited for in the body that copies (:mod:`.single`).
+
+    Handles symbolic extents, extents below the depth, copies of different depths in one loop,
+    copies that feed the addresses of others, nested and sibling loops, sources that the loop writes
+    elsewhere. Does not handle, and refuses by name:
+
+    * a copy in no serial loop together with its consumer,
+    * a copy that reads what the same loop writes before it, or a buffer with a second writer,
+    * a buffer that is read before the copy, or outside the loop,
+    * a copy that whole iterations leave out and whose readers do not,
+    * a copy that fills other elements in each iteration, where more than these are read, also
+      where its region says the whole buffer (:mod:`.places`),
+    * a copy that uses a value which the loop binds,
+    * a loop that threads of one block run differently often, or only some of them run,
+    * a buffer used by its bare address,
+    * versions that need more shared memory than a block of the target may have.
+
+    Raises
+    ------
+    ScheduleError
+        In the cases above.
+    """
+    return _inject_multi_stage_buffer

@@ -1,0 +1,242 @@
+"""The statements of a loop body, and what each of them reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+
+from ...ir.queries import loads_in
+from ...ir.rebuild import without_annotations
+
+__all__ = [
+    "ASYNC_COPY",
+    "ASYNC_SCOPE",
+    "NUM_STAGES",
+    "Part",
+    "Region",
+    "blocks_in",
+    "parts_of",
+    "requested",
+    "without_request",
+]
+
+#: Block annotation: how many versions the buffer that the block writes shall have.
+NUM_STAGES = "layout_ext.num_stages"
+#: Block annotation: 1 demands asynchronous copies, 0 forbids them; absent, they are taken if legal.
+ASYNC_COPY = "layout_ext.async_copy"
+#: Statement attribute around copies that shall be asynchronous: 1 demands it, 0 allows it.
+ASYNC_SCOPE = "layout_ext.async_scope"
+
+
+@dataclass(frozen=True)
+class Region:
+    """Part of a buffer that a statement touches.
+
+    Attributes
+    ----------
+    buffer : Buffer
+        The buffer.
+    bounds : tuple of (PrimExpr, PrimExpr) or None
+        First and last index of each dim, over all threads and inner loops; None if not known.
+    """
+
+    buffer: Any
+    bounds: tuple[tuple[Any, Any], ...] | None
+
+
+@dataclass(frozen=True)
+class Part:
+    """One statement of a loop body.
+
+    Attributes
+    ----------
+    stmt : Stmt
+        The statement.
+    name : str
+        Name of its (first) block; empty where it has none.
+    reads, writes : tuple of Region
+        What it touches.
+    num_stages : int, optional
+        Versions asked for the buffer that it fills; None if it is no versioned copy.
+    async_copy : int, optional
+        Value of annotation ``layout_ext.async_copy``.
+    threads : tuple of Var
+        Thread axes around the loop.
+    """
+
+    stmt: Any
+    name: str
+    reads: tuple[Region, ...]
+    writes: tuple[Region, ...]
+    num_stages: int | None
+    async_copy: int | None
+    threads: tuple[Any, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """What to call it in a sentence."""
+        return f"block {self.name}" if self.name else "a statement outside of blocks"
+
+    def reads_of(self, buffer: Any) -> list[Region]:
+        """Regions of a buffer that the statement reads."""
+        return [region for region in self.reads if region.buffer.same_as(buffer)]
+
+    def writes_of(self, buffer: Any) -> list[Region]:
+        """Regions of a buffer that the statement writes."""
+        return [region for region in self.writes if region.buffer.same_as(buffer)]
+
+
+def blocks_in(stmt: Any) -> list[SBlock]:
+    """All blocks of a statement."""
+    found: list[SBlock] = []
+    tvm_ffi.structural_walk(stmt, [(SBlock, found.append)])
+    return found
+
+
+def without_request(block: SBlock) -> SBlock:
+    """A block that asks for no versions any more."""
+    return without_annotations(block, NUM_STAGES, ASYNC_COPY)
+
+
+def requested(block: SBlock) -> int | None:
+    """Number of versions that a block asks for."""
+    value = block.annotations.get(NUM_STAGES, None)
+    return None if value is None else int(value)
+
+
+def parts_of(loop: Any, threads: dict[Any, Any]) -> list[Part]:
+    """Take the body of a loop apart.
+
+    Parameters
+    ----------
+    loop : For
+        The loop.
+    threads : dict of Var to Range
+        The thread axes around it.
+    """
+    body = loop.body
+    if isinstance(body, SBlockRealize):
+        body = body.block.body
+    return [_part(stmt, threads) for stmt in _flat(body)]
+
+
+def _flat(stmt: Any) -> Iterator[Any]:
+    if isinstance(stmt, tirx.SeqStmt):
+        for child in stmt.seq:
+            yield from _flat(child)
+    else:
+        yield stmt
+
+
+def _part(stmt: Any, threads: dict[Any, Any]) -> Part:
+    blocks = blocks_in(stmt)
+    asking = next((b for b in blocks if requested(b) is not None), None)
+    inner = dict(threads)
+
+    def look(loop: Any) -> None:
+        inner[loop.loop_var] = tvm.ir.Range.from_min_extent(loop.min, loop.extent)
+
+    tvm_ffi.structural_walk(stmt, [(tirx.For, look)])
+    named = asking if asking is not None else next((b for b in blocks if b.name_hint), None)
+    reads = tuple(_region(r, inner) for b in blocks for r in b.reads)
+    writes = tuple(_region(w, inner) for b in blocks for w in b.writes)
+    return Part(
+        stmt,
+        named.name_hint if named is not None else "",
+        reads + _undeclared(stmt, tvm.ir.TensorLoad, reads, inner),
+        writes + _undeclared(stmt, tirx.BufferStore, writes, inner) + _by_address(stmt),
+        None if asking is None else requested(asking),
+        None if asking is None else asking.annotations.get(ASYNC_COPY, None),
+        tuple(threads),
+    )
+
+
+def _undeclared(
+    stmt: Any, kind: Any, declared: tuple[Region, ...], ranges: dict[Any, Any]
+) -> tuple[Region, ...]:
+    """What a statement loads or stores of buffers that no block of it declares.
+
+    Statements outside of blocks declare nothing, and blocks of TVMScript what their author says.
+    """
+    known = {region.buffer.__chandle__() for region in declared}
+    bound: list[Any] = []
+    found: list[Region] = []
+
+    def look(node: Any) -> None:
+        buffer = node.source if isinstance(node, tvm.ir.TensorLoad) else node.buffer
+        if buffer.__chandle__() in known:
+            return
+        bounds = [_ends(index, ranges, bound) for index in node.indices]
+        whole = tuple(ends for ends in bounds if ends is not None)
+        found.append(Region(buffer, whole if len(whole) == len(bounds) else None))
+
+    tvm_ffi.structural_walk(stmt, [(tirx.Bind, lambda bind: bound.append(bind.var))])
+    tvm_ffi.structural_walk(stmt, [(kind, look)])
+    return tuple(found)
+
+
+def _ends(index: Any, ranges: dict[Any, Any], bound: list[Any]) -> tuple[Any, Any] | None:
+    """First and last value of an index; None where it is loaded, or of a variable bound inside."""
+    variables = tirx.analysis.undefined_vars(index)
+    if loads_in(index) or any(var.same_as(inside) for var in variables for inside in bound):
+        return None
+    analyzer = tvm.sym.Analyzer()
+    low = _bound(analyzer, index, ranges, upper=False)
+    high = _bound(analyzer, index, ranges, upper=True)
+    return None if low is None or high is None else (low, high)
+
+
+def _by_address(stmt: Any) -> tuple[Region, ...]:
+    """Global buffers that calls may write through an address, which no region need tell.
+
+    TVM takes ``T.address_of(A[i])`` for a read of ``A``, also in ``atomicAdd``.
+    """
+    found: dict[Any, Any] = {}
+
+    def add(buffer: Any) -> None:
+        if buffer.scope() in ("", "global"):
+            found[buffer.__chandle__()] = buffer
+
+    def look(call: Any) -> None:
+        name = getattr(call.op, "name", "")
+        if name in ("tirx.address_of", "tirx.buffer_data"):
+            argument = call.args[0]
+            add(argument if name == "tirx.buffer_data" else argument.source)
+
+    tvm_ffi.structural_walk(stmt, [(tvm.ir.Call, look)])
+    return tuple(Region(buffer, None) for buffer in found.values())
+
+
+def _region(region: Any, ranges: dict[Any, Any]) -> Region:
+    """Widen a region of a block to all threads and iterations inside the loop."""
+    analyzer = tvm.sym.Analyzer()
+    bounds = []
+    for extent in region.region:
+        low = _bound(analyzer, extent.min, ranges, upper=False)
+        high = _bound(analyzer, extent.min + extent.extent - 1, ranges, upper=True)
+        if low is None or high is None:
+            return Region(region.source, None)
+        bounds.append((low, high))
+    return Region(region.source, tuple(bounds))
+
+
+def _bound(analyzer: Any, expr: Any, ranges: dict[Any, Any], *, upper: bool) -> Any | None:
+    """One end of an expression over some ranges, as far as TVM's interval analysis knows."""
+    expr = analyzer.simplify(tvm.runtime.convert(expr))
+    used = {var: ranges[var] for var in tirx.analysis.undefined_vars(expr) if var in ranges}
+    if not used:
+        return expr
+    domain = {var: tvm.sym.IntervalSet(r.min, r.min + r.extent - 1) for var, r in used.items()}
+    found = analyzer.int_set(expr, domain)
+    value = getattr(found, "max_value" if upper else "min_value", None)
+    return value if isinstance(value, tvm.ir.Expr) and _is_finite(value) else None
+
+
+def _is_finite(value: Any) -> bool:
+    return "inf" not in str(value)

@@ -1,0 +1,112 @@
+"""Asynchronous copies into a buffer of one version: waited for in the body that copies.
+
+::
+
+    # before                     # after
+    for k in range(n):           for k in range(n):
+        S = A[tile k]                copy tile k into S asynchronously; commit
+        use(S)                       wait until nothing is under way
+                                     use(S)
+
+Nothing is copied while a body computes, but copies of one body are under way together and pass no
+registers. It is what Triton's pipeliner makes of two stages and ``mma.sync``, with the loop cut at
+another place: Triton copies tile 0 before the loop and tile k + 1 at the end of body k. Barriers
+are left to pass ``PlanSync``, which takes a copy for what it touches until its wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.script import tirx as T
+
+from ...errors import ScheduleError
+from ...ir.rebuild import block_with, loop_with, realize_with
+from .parts import ASYNC_SCOPE, Part, without_request
+
+__all__ = ["in_one_version", "single_copies", "with_waits"]
+
+
+def single_copies(parts: Sequence[Part], loop: Any) -> list[int]:
+    """List the copies of a loop that shall be asynchronous and have one version.
+
+    Raises
+    ------
+    ScheduleError
+        If one reads what it copies in the same statement, where no wait can stand between.
+    """
+    found = []
+    for i, part in enumerate(parts):
+        if part.num_stages != 1 or not part.async_copy:
+            continue
+        read = [other for other in parts if other is not part and _reads(other, part)]
+        if read and _reads(part, part):
+            raise ScheduleError(
+                f"Block {part.name} asks for asynchronous copies, and the statement of loop "
+                f"{loop.loop_var.name} that it is in reads what it copies, too, so that no wait "
+                "can stand between; compute it at the loop around its readers."
+            )
+        found += [i] if read else []
+    return found
+
+
+def _reads(reader: Part, copy: Part) -> bool:
+    return any(reader.reads_of(written.buffer) for written in copy.writes)
+
+
+def with_waits(parts: Sequence[Part], stmts: Sequence[Any], single: Collection[Part]) -> list[Any]:
+    """Make copies asynchronous, with a wait before the first statement that meets one.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+        What the statements are, in their order.
+    stmts : sequence of Stmt
+        What to emit for each.
+    single : collection of Part
+        The copies.
+    """
+    found: list[Any] = []
+    flying: list[Part] = []
+    for part, stmt in zip(parts, stmts, strict=True):
+        if any(_meets(part, copy) for copy in flying):
+            found += _landed()
+            flying = []
+        if any(part is copy for copy in single):
+            flying.append(part)
+            plain = tvm_ffi.structural_map(stmt, [(SBlock, without_request)], order="post")
+            stmt = tirx.AttrStmt(0, ASYNC_SCOPE, 1, plain)
+        found.append(stmt)
+    return [*found, *_landed()] if flying else found
+
+
+def _meets(part: Part, copy: Part) -> bool:
+    return _reads(part, copy) or any(part.writes_of(written.buffer) for written in copy.writes)
+
+
+def _landed() -> list[Any]:
+    calls = (T.ptx["cp.async.commit_group"](), T.ptx["cp.async.wait_group"](0))
+    return [tirx.Evaluate(call) for call in calls]
+
+
+def in_one_version(loop: Any, parts: Sequence[Part], single: Sequence[int]) -> Any:
+    """Rewrite a loop in which nothing runs ahead.
+
+    Parameters
+    ----------
+    loop : For
+        The loop.
+    parts : sequence of Part
+        The statements of its body.
+    single : sequence of int
+        Which of them are the copies.
+    """
+    stmts = with_waits(parts, [part.stmt for part in parts], [parts[i] for i in single])
+    body: Any = tirx.SeqStmt(stmts)
+    if isinstance(loop.body, SBlockRealize):
+        body = realize_with(loop.body, block_with(loop.body.block, body=body))
+    return loop_with(loop, body=body)

@@ -1,0 +1,1 @@
+"""Fragments loaded one step before they are multiplied."""

@@ -1,0 +1,151 @@
+"""The unrolled steps of a loop that loads fragments and uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+
+from ...errors import ScheduleError
+from ...ir.queries import substitute
+from ...ir.rebuild import sequence
+from ..pipeline.expand import renewed
+from ..pipeline.parts import Part, blocks_in, parts_of
+from ..pipeline.versions import Versioned, use_version, with_versions
+
+__all__ = ["PREFETCH", "Steps", "steps_of"]
+
+#: Block annotation: load what the block fills one step ahead of its use.
+PREFETCH = "layout_ext.prefetch"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """An unrolled loop that loads and uses fragments.
+
+    Attributes
+    ----------
+    loop : For
+        The loop.
+    loads, rest : list of Part
+        Annotated loads, and all that uses what they load.
+    keep : list of Buffer
+        Buffers of the body that stay there.
+    held : list of Versioned
+        Those that the loads fill.
+    """
+
+    loop: Any
+    loads: list[Part]
+    rest: list[Part]
+    keep: list[Any]
+    held: list[Versioned]
+
+    @property
+    def count(self) -> int:
+        """Number of steps."""
+        return int(self.loop.extent)
+
+    def version(self, step: int) -> int:
+        """Version of a step's fragments; that of step 0 differs from the last one's."""
+        return 2 if self.count % 2 and step == self.count - 1 else step % 2
+
+    def load(self, step: int) -> list[Any]:
+        """The loads of a step."""
+        return [renewed(self._at(part.stmt, step)) for part in self.loads]
+
+    def use(self, step: int) -> list[Any]:
+        """The rest of a step."""
+        uses = [renewed(self._at(part.stmt, step)) for part in self.rest]
+        if not self.keep:
+            return uses
+        block = SBlock([], [], [], "", sequence(uses), None, self.keep)
+        return [SBlockRealize([], True, block)]
+
+    def _at(self, stmt: Any, step: int) -> Any:
+        for one in self.held:
+            stmt = use_version(stmt, one, tirx.const(self.version(step), "int32"))
+        return substitute(stmt, {self.loop.loop_var: self.loop.min + step})
+
+
+def steps_of(loop: Any) -> Steps | None:
+    """Read a loop whose body both loads and uses annotated fragments."""
+    if loop.kind not in (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED):
+        return None
+    parts = parts_of(loop, {})
+    loads = [p for p in parts if _is_load(p, parts)]
+    if not loads:
+        return None
+    name = loop.loop_var.name
+    if loop.kind != tirx.ForKind.UNROLLED or not isinstance(loop.extent, tirx.IntImm):
+        raise ScheduleError(
+            f"Block {loads[0].name} is to be prefetched in loop {name}, which is not unrolled or "
+            "has no constant extent; unroll it, so that two steps can have registers of their own."
+        )
+    rest = [p for p in parts if p not in loads]
+    own = _allocated(loop)
+    _check(loads, rest, parts, own, name)
+    _check_bound(loads, rest, name)
+    _check_nested(loads, rest, name)
+    filled = {w.buffer.__chandle__() for p in loads for w in p.writes}
+    versions = 3 if int(loop.extent) % 2 else 2
+    held = [with_versions(b, versions) for b in own if b.__chandle__() in filled]
+    keep = [b for b in own if b.__chandle__() not in filled]
+    return Steps(loop, loads, rest, keep, held)
+
+
+def _is_load(part: Part, parts: Sequence[Part]) -> bool:
+    """Whether other parts read what annotated blocks fill, not only what is computed from that."""
+    asking = (block for block in blocks_in(part.stmt) if PREFETCH in block.annotations)
+    filled = [region.source for block in asking for region in block.writes]
+    return any(p is not part and p.reads_of(buffer) for buffer in filled for p in parts)
+
+
+def _allocated(loop: Any) -> list[Any]:
+    return list(loop.body.block.alloc_buffers) if isinstance(loop.body, SBlockRealize) else []
+
+
+def _check(
+    loads: list[Part], rest: list[Part], parts: list[Part], own: list[Any], name: str
+) -> None:
+    for load in loads:
+        for written in load.writes:
+            buffer = written.buffer
+            if not any(buffer.same_as(b) for b in own):
+                raise ScheduleError(
+                    f"Buffer {buffer.name}, which block {load.name} loads, is used outside loop "
+                    f"{name}, so it cannot have several versions."
+                )
+            if any(p is not load and p.writes_of(buffer) for p in parts):
+                raise ScheduleError(
+                    f"Buffer {buffer.name} is written by block {load.name} and again in loop "
+                    f"{name}; only a buffer with one writer can be prefetched."
+                )
+        for read in load.reads:
+            for other in rest:
+                if other.writes_of(read.buffer):
+                    raise ScheduleError(
+                        f"Block {load.name} reads {read.buffer.name}, which block {other.name} "
+                        f"writes in loop {name}, so it cannot be loaded a step ahead."
+                    )
+
+
+def _check_bound(loads: list[Part], rest: list[Part], name: str) -> None:
+    for part in rest:
+        if isinstance(part.stmt, tirx.Bind):
+            raise ScheduleError(
+                f"Block {loads[0].name} is to be prefetched in loop {name}, which binds "
+                f"{part.stmt.var.name}; steps run side by side, so write its value where it is "
+                "used."
+            )
+
+
+def _check_nested(loads: list[Part], rest: list[Part], name: str) -> None:
+    for block in (b for part in rest for b in blocks_in(part.stmt) if PREFETCH in b.annotations):
+        raise ScheduleError(
+            f"Block {block.name_hint} is to be prefetched inside a step of loop {name}, which "
+            f"prefetches {loads[0].name}; compute both at the same loop."
+        )

@@ -1,0 +1,1 @@
+"""Layouts of shared buffers: swizzles and padding."""

@@ -1,0 +1,248 @@
+"""Lay out shared tiles so that their rows, columns and patches meet every bank once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlock
+from tvm.tirx import IterVar
+
+from ... import decisions
+from ...analysis.bank_conflict import count
+from ...analysis.bank_requests import Requests, read_requests
+from ...analysis.choose_shared import Choice
+from ...analysis.nest import element_bytes
+from ...analysis.shared_access import SharedAccess, read_shared_accesses
+from ...errors import LayoutError
+from ...ir.pointers import constant, shape_of
+from ...ir.rebuild import without_annotations
+from ...layout.placement import Strided, dense
+from ..mark_annotated import ANNOTATION_PREFIX, MARK
+from ..pipeline.multi_stage_buffer import has_async_copies
+from ..pipeline.parts import ASYNC_COPY, NUM_STAGES
+from .swizzle_access import Rewriter, Swizzled, refuse_unknown
+from .swizzle_modes import place, swizzle_text
+
+__all__ = ["SWIZZLE", "SwizzleSharedMemory", "swizzle_text", "swizzles_of"]
+
+#: Annotation of a block that fills a shared buffer; :mod:`.swizzle_modes` says what it may hold.
+SWIZZLE = ANNOTATION_PREFIX + "swizzle"
+_NAME = "SwizzleSharedMemory"
+#: Requests of each access by which ``auto``, ``pad`` and ``xor`` choose.
+_SAMPLE = 256
+
+
+def swizzles_of(block: Any) -> dict[str, str]:
+    """Modes that a block asks for, by the name of the buffer.
+
+    Raises
+    ------
+    LayoutError
+        If one text is to serve several buffers, or the list does not come in pairs.
+    """
+    value = block.annotations.get(SWIZZLE, None)
+    if value is None:
+        return {}
+    written = [str(region.source.name) for region in block.writes]
+    if isinstance(value, str):
+        if len(written) != 1:
+            raise LayoutError(
+                f"Block {block.name_hint} has one swizzle, {value!r}, and writes {len(written)} "
+                f"buffers ({', '.join(written)}); name the buffer."
+            )
+        return {written[0]: str(value)}
+    texts = [str(text) for text in value]
+    if len(texts) % 2:
+        raise LayoutError(f"Block {block.name_hint} names {texts}; buffers and modes take turns.")
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def _requests(func: tirx.PrimFunc) -> list[tuple[Any, str, str, bool]]:
+    """List buffer, mode, block, and whether storage_align pads it, for every annotation."""
+    found: list[tuple[Any, str, str, bool]] = []
+
+    def look(block: Any) -> None:
+        for name, text in swizzles_of(block).items():
+            regions = [r for r in block.writes if str(r.source.name) == name]
+            if not regions:
+                raise LayoutError(
+                    f"Block {block.name_hint} wants buffer {name} swizzled, which it does not "
+                    "write."
+                )
+            buffer = regions[0].source
+            known = next((one for one in found if one[0].same_as(buffer)), None)
+            if known is not None and known[1] != text:
+                raise LayoutError(
+                    f"Buffer {name} is to be swizzled by {known[1]} (block {known[2]}) and by "
+                    f"{text} (block {block.name_hint}); all its writers must agree."
+                )
+            if known is None:
+                found.append((buffer, text, str(block.name_hint), _is_padded(buffer)))
+
+    tvm_ffi.structural_walk(func.body, [(SBlock, look)])
+    return found
+
+
+def _is_padded(buffer: Any) -> bool:
+    return bool(list(buffer.ty.strides))
+
+
+def _swizzled(
+    request: tuple[Any, str, str, bool], accesses: Sequence[SharedAccess], has_async: bool
+) -> Swizzled | None:
+    buffer, text, block, is_padded = request
+    name = f"Buffer {buffer.name}, which block {block} wants swizzled by {text}:"
+    if not buffer.scope().startswith("shared"):
+        raise LayoutError(f"{name} It is in {buffer.scope()} memory; only shared memory has banks.")
+    if is_padded:
+        raise LayoutError(
+            f"{name} storage_align gives it the strides {list(buffer.ty.strides)}; a buffer is "
+            "either padded or swizzled."
+        )
+    shape = shape_of(buffer)
+    if shape is None:
+        raise LayoutError(f"{name} Its shape {list(buffer.shape)} has no upper bound.")
+    if (bits := tvm.DataType(str(buffer.dtype)).bits) < 8:
+        raise LayoutError(f"{name} Its elements of {buffer.dtype} have {bits} bits, less than 8.")
+    if element_bytes(buffer) not in (1, 2, 4, 8):
+        raise LayoutError(f"{name} Its elements have {element_bytes(buffer)} bytes, not 1 to 8.")
+    mine = [access for access in accesses if access.buffer.same_as(buffer)]
+
+    def counted() -> list[Requests]:
+        executed = [_as_executed(access, has_async) for access in mine]
+        if text == "xor":
+            # It has numbers of its own for what cannot be counted.
+            known = [read_requests(access, _SAMPLE) for access in executed]
+            return [requests for requests in known if requests is not None]
+        return [_counted(access) for access in executed]
+
+    try:
+        choice = place(text, shape, 8 * element_bytes(buffer), counted)
+    except LayoutError as error:
+        raise LayoutError(f"{name} {error}") from None
+    if ";" not in text:
+        _check_vectors(mine, choice, dense(shape), name)
+    _note(buffer, text, choice)
+    if choice.name == "none" and all(constant(extent) is not None for extent in buffer.shape):
+        return None
+    return Swizzled(buffer, shape, choice.placement, choice.name, block)
+
+
+def _check_vectors(
+    accesses: Sequence[SharedAccess], choice: Choice, plain: Strided, name: str
+) -> None:
+    """Refuse what would tear vectors apart, or leave them misaligned.
+
+    Offsets that the annotation spells out may: whoever wrote them chose so.
+    """
+    for access in accesses:
+        requests = read_requests(access, _SAMPLE)
+        if requests is None:
+            continue
+        before = count(requests, plain).vector_bytes
+        after = count(requests, choice.placement).vector_bytes
+        if after < before:
+            raise LayoutError(
+                f"{name} The {before}-byte vectors of {access} would fall into {after} bytes; "
+                "keep that many together, or ask for auto."
+            )
+
+
+def _as_executed(access: SharedAccess, has_async: bool) -> SharedAccess:
+    """A copy that later passes make asynchronous, if its width allows, as one."""
+    marks = access.context.marks
+    wish = marks.get(ASYNC_COPY, None)
+    if access.kind != "store" or access.source is None or not has_async or wish == 0:
+        return access
+    runs_ahead = int(marks.get(NUM_STAGES, 1)) > 1
+    return replace(access, kind="cp.async") if runs_ahead or wish else access
+
+
+def _counted(access: SharedAccess) -> Requests:
+    requests = read_requests(access, _SAMPLE)
+    if requests is None:
+        raise LayoutError(
+            f"The addresses of {access} are not known before it runs; give the swizzle "
+            "instead of asking for the cheapest."
+        )
+    return requests
+
+
+def _note(buffer: Any, text: str, choice: Choice) -> None:
+    chosen = "plain rows" if choice.name == "none" else choice.name
+    counts = (
+        f", {choice.writes} wavefronts a block to write and {choice.reads} to read, "
+        f"{choice.least} without conflicts"
+        if text in ("auto", "pad", "xor")
+        else ""
+    )
+    decisions.note(_NAME, str(buffer.name), f"{chosen}{counts}")
+
+
+def _thread_vars(func: tirx.PrimFunc) -> list[Any]:
+    found: list[Any] = []
+
+    def loop(node: Any) -> None:
+        if node.thread_binding is not None:
+            found.append(node.loop_var)
+
+    def attribute(node: Any) -> None:
+        if isinstance(node.node, IterVar):
+            found.append(node.node.var)
+
+    tvm_ffi.structural_walk(func.body, [(tirx.For, loop), (tirx.AttrStmt, attribute)])
+    return found
+
+
+def _strip(node: Any) -> Any:
+    return without_annotations(node, SWIZZLE)
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.SwizzleSharedMemory")
+def _swizzle_shared_memory(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+    wanted = _requests(func)
+    if not wanted:
+        return func
+    accesses = read_shared_accesses(func)
+    for buffer, text, block, _ in wanted:
+        refuse_unknown(func.body, buffer, text, block)
+    has_async = has_async_copies(func.attrs.get("target", None))
+    placed = [_swizzled(request, accesses, has_async) for request in wanted]
+    swizzled = [one for one in placed if one is not None]
+    body = tvm_ffi.structural_map(func.body, [(SBlock, _strip)], order="post")
+    if not swizzled:
+        return func.with_body(body)
+    body = Rewriter(swizzled, accesses, _thread_vars(func)).rewrite(body)
+    changed = tvm.IRModule.from_expr(func.with_body(body))
+    simplified = tirx.transform.StmtSimplify()(changed)
+    return next(iter(simplified.functions.values()))
+
+
+def SwizzleSharedMemory() -> Any:
+    """Create the pass that lays out annotated shared buffers anew.
+
+    Block annotation ``layout_ext.swizzle`` says how the buffer lies that the block writes:
+    :mod:`.swizzle_modes` lists the modes. ``auto``, ``pad`` and ``xor`` are
+    decided here, where all accesses are known with their threads, vectors and matrix instructions;
+    copies of pipelines count as the ``cp.async`` that they become, by where they read, too. Every
+    access of the buffer follows: loads and stores, single or in vectors, which stay one access;
+    ``cp.async``, ``ldmatrix`` and ``stmatrix``, through ``address_of`` or ``tvm_access_ptr``;
+    ``match_buffer`` views, which are gone by now. Later passes may give the buffer versions.
+
+    Does not handle, and refuses by name: an address given to anything else, an address or a vector
+    whose elements the swizzle would tear apart, buffers that ``storage_align`` pads, symbolic
+    shapes, several views of one memory, writers that disagree.
+
+    Raises
+    ------
+    LayoutError
+        In these cases.
+    """
+    return _swizzle_shared_memory

@@ -1,0 +1,1 @@
+"""Tensor-core instructions in the place of loop nests."""

@@ -1,0 +1,315 @@
+"""Put tensor-core instructions in the place of the loop nests that stand for them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.tirx import IndexMap
+
+from ... import decisions
+from ...errors import ScheduleError
+from ...gpu.hardware import Architecture, architecture
+from ...intrin import capability_of, fragment_index, register
+from ...ir.block_bindings import iter_values
+from ...ir.queries import substitute, thread_tag, uses
+from ...ir.rebuild import block_with
+from ...target import target_arch
+from ..mark_annotated import ANNOTATION_PREFIX, MARK
+from ..shared_memory.swizzle_shared import SWIZZLE
+
+__all__ = ["START", "TENSOR_CORE", "LowerTensorCore"]
+
+#: Annotation of a block that is one tile: the intrinsic that does it, and for a sum the one that
+#: clears it first.
+TENSOR_CORE = ANNOTATION_PREFIX + "tensor_core"
+#: In the place of the intrinsic that clears: the sums start at what their ``init`` loads.
+START = ANNOTATION_PREFIX + "start"
+#: Where ``storage_align`` keeps buffer, axis, factor and offset.
+_PADDING = "buffer_dim_align"
+_NAME = "LowerTensorCore"
+_MOST_ELEMENTS = 2**31 - 1
+
+
+def _in_order(tile: Any) -> Any:
+    """Write the sum of a tile as its instruction does: ``C + A * B``, A the factor with the rows.
+
+    TVM compares both as they stand. Factors and addends may be the other way round in the program;
+    and of ``C[n, m]`` the rows are those of what is B there.
+    """
+    if len(tile.annotations.get(TENSOR_CORE, ())) < 2:
+        return tile
+    found: list[Any] = []
+
+    def reorder(node: Any) -> Any:
+        value = getattr(node.body, "value", None)
+        if not isinstance(value, tirx.Add):
+            return node  # Changed since; refused where it is compared.
+        rest, product = (value.b, value.a) if isinstance(value.a, tirx.Mul) else (value.a, value.b)
+        if not isinstance(product, tirx.Mul):
+            return node
+        rows = tirx.analysis.undefined_vars(node.body.indices[-2])
+        factors = [product.a, product.b]
+        if any(uses(factors[1], var) for var in rows):
+            factors.reverse()
+        found.extend(_source(one) for one in (rest, *factors))
+        ordered = rest + factors[0] * factors[1]
+        body = tirx.BufferStore(node.body.buffer, ordered, node.body.indices)
+        return block_with(node, body=body, reads=_sorted(node.reads, found))
+
+    body = tvm_ffi.structural_map(tile.body, [(SBlock, reorder)], order="post")
+    return block_with(tile, body=body, reads=_sorted(tile.reads, found))
+
+
+def _source(factor: Any) -> Any:
+    return (factor.value if isinstance(factor, tirx.Cast) else factor).source
+
+
+def _sorted(regions: Any, buffers: list[Any]) -> list[Any]:
+    """Regions in the order of their buffers."""
+
+    def place(region: Any) -> int:
+        here = (i for i, one in enumerate(buffers) if one.same_as(region.source))
+        return next(here, len(buffers))
+
+    return sorted(regions, key=place)
+
+
+def _annotated(sch: Any, block: Any) -> list[Any]:
+    found = []
+    for child in sch.get_child_blocks(block):
+        if TENSOR_CORE in sch.get(child).annotations:
+            found.append(child)
+        else:
+            found.extend(_annotated(sch, child))
+    return found
+
+
+def _lower(sch: Any, block: Any, gpu: Architecture) -> None:
+    node = sch.get(block)
+    name = str(node.name_hint)
+    intrinsic, *clears = (str(one) for one in node.annotations[TENSOR_CORE])
+    _check_threads(sch, block, name)
+    _check_gpu(node.annotations[TENSOR_CORE][0], name, gpu)
+    sch.unannotate(block, TENSOR_CORE)
+    _lift(sch, block)
+    _lay_out(sch, block, intrinsic)
+    if clears and node.init is not None:
+        clear = sch.decompose_reduction(block, _first_summed(sch, block))
+        if clears[0] == START:
+            _spread_start(sch, clear)
+        else:
+            _tensorize(sch, clear, clears[0], f"{name}, which it clears,")
+    _tensorize(sch, block, intrinsic, name)
+    decisions.note(_NAME, name, _told(intrinsic))
+
+
+def _lift(sch: Any, block: Any) -> None:
+    """Give a tile what was asked for its one statement, which the instruction takes the place of.
+
+    ``sch.get_sblock`` of a block's name finds the statement once ``blockize`` made the tile, so
+    ``sch.swizzle`` and ``sch.storage_align`` land there; both write the same buffer.
+    """
+    tile = sch.get(block)
+    for inner in sch.get_child_blocks(block):
+        for key, value in sch.get(inner).annotations.items():
+            if key in tile.annotations:
+                if key in (SWIZZLE, _PADDING) and str(tile.annotations[key]) != str(value):
+                    raise ScheduleError(
+                        f"Tile {tile.name_hint} has {key} {tile.annotations[key]} and its "
+                        f"statement {sch.get(inner).name_hint} {value}, for the one buffer that "
+                        "both write; ask for one of them."
+                    )
+                continue
+            if key == _PADDING:
+                for entry in value:
+                    sch.storage_align(block, *map(int, entry))
+            elif key.startswith(ANNOTATION_PREFIX):
+                sch.annotate(block, key, value)
+
+
+def _spread_start(sch: Any, clear: Any) -> None:
+    """Let each lane load what the sums that it holds start at, neighbours of a row as a vector.
+
+    The vector goes to registers of its own first: were all accesses of the sums vectors, TVM would
+    make vectors of their elements, which ``mma`` counts.
+    """
+    (element,) = sch.get_child_blocks(clear)
+    down, right = sch.get_loops(element)[-2:]
+    row_half, row = sch.split(down, [2, 8])
+    column_half, pair, two = sch.split(right, [2, 4, 2])
+    sch.reorder(row, pair, column_half, row_half, two)
+    sch.bind(sch.fuse(row, pair), "threadIdx.x")
+    if _is_along_row(sch.get(element)):
+        vector = sch.cache_read(element, 0, "local")
+        sch.compute_at(vector, row_half)
+        sch.vectorize(sch.get_loops(vector)[-1])
+    for loop in (column_half, row_half, two):
+        sch.unroll(loop)
+
+
+def _is_along_row(block: Any) -> bool:
+    """Whether a block loads neighbours of a row of sums, without condition, as neighbours."""
+    load, column = block.body.value, block.iter_vars[-1].var
+    if not isinstance(load, tvm.ir.TensorLoad):
+        return False
+    *before, last = load.indices
+    zero = tirx.const(0, str(column.ty.dtype))
+    is_first = tvm.sym.Analyzer().can_prove(last - column == substitute(last, {column: zero}))
+    return is_first and not any(uses(index, column) for index in before)
+
+
+def _told(intrinsic: str) -> str:
+    short = intrinsic.removeprefix(ANNOTATION_PREFIX)
+    if not short.startswith("load."):
+        return short
+    return f"{short}: plain loads by each lane, as ldmatrix transposes only elements of 16 bits"
+
+
+def _lay_out(sch: Any, block: Any, name: str) -> None:
+    """Keep the warp buffer of a block, rows and columns so far, as fragments."""
+    access = "write" if ".stmatrix." not in name else "read"
+    node = sch.get(block)
+    regions = node.writes if access == "write" else node.reads
+    dtype = str(node.iter_vars[0].var.ty.dtype)
+    index_map = IndexMap.from_func(
+        lambda *i: fragment_index(name, i),
+        ndim=len(regions[0].source.shape),
+        index_dtype=dtype,
+    )
+    sch.transform_layout(block, (access, 0), index_map)
+
+
+def _check_threads(sch: Any, block: Any, name: str) -> None:
+    for rv in sch.get_loops(block):
+        loop = sch.get(rv)
+        if thread_tag(loop) == "threadIdx.x":
+            raise ScheduleError(
+                f"Block {name} is under loop {loop.loop_var.name}, which is bound to threadIdx.x; "
+                "these are the lanes of the instruction's warp, so bind warps to threadIdx.y or z."
+            )
+
+
+def _check_gpu(intrinsic: str, name: str, gpu: Architecture) -> None:
+    """Raise ScheduleError if the program is lowered for a GPU that lacks the instruction."""
+    needed = capability_of(str(intrinsic))
+    if gpu.capability < needed:
+        raise ScheduleError(
+            f"Block {name} was scheduled for {intrinsic.removeprefix(ANNOTATION_PREFIX)}, which "
+            f"needs compute capability {needed[0]}.{needed[1]}; {gpu.name} is older."
+        )
+
+
+def _first_summed(sch: Any, block: Any) -> Any:
+    """Outermost loop over a summed iterator, before which the sums are cleared."""
+    iterators = sch.get(block).iter_vars
+    summed = [
+        value
+        for iterator, value in zip(iterators, iter_values(sch, block), strict=True)
+        if iterator.iter_type == tirx.IterVar.CommReduce
+    ]
+    loops = sch.get_loops(block)
+    for rv in loops:
+        if any(uses(value, sch.get(rv).loop_var) for value in summed):
+            return rv
+    return loops[-1] if loops else sch.add_unit_loop(block)
+
+
+def _tensorize(sch: Any, block: Any, name: str, what: str) -> None:
+    """Replace a block; TVM may end the process where nest and description do not fit."""
+    description = s_tir.TensorIntrin.get(register(name)).desc.body.block.body
+    problem = _difference(sch.get(block).body, description)
+    if problem:
+        raise ScheduleError(
+            f"Block {what} no longer is one tile of {name.removeprefix('layout_ext.')}: {problem}. "
+            "What use_tensor_core put below it must stay as it is."
+        )
+    sch.tensorize(block, name)
+
+
+def _difference(nest: Any, description: Any) -> str:
+    """Say in what a nest differs from what it should be, or nothing."""
+    while isinstance(description, tirx.For):
+        if not isinstance(nest, tirx.For):
+            return f"it has no loop of {description.extent}"
+        if not tvm_ffi.structural_equal(nest.extent, description.extent):
+            return f"its loop {nest.loop_var.name} has {nest.extent}, not {description.extent}"
+        if int(nest.kind) != int(description.kind) or nest.annotations:
+            return f"its loop {nest.loop_var.name} is not plain"
+        nest, description = nest.body, description.body
+    if not isinstance(nest, SBlockRealize) or not isinstance(nest.block.body, tirx.BufferStore):
+        return "it does not hold one statement"
+    for one, other in (
+        (nest.block.reads, description.block.reads),
+        (nest.block.writes, description.block.writes),
+    ):
+        there, wanted = (sorted(_kind(r.source) for r in regions) for regions in (one, other))
+        if there != wanted:
+            return f"it touches {', '.join(there)}, not {', '.join(wanted)}"
+    return ""
+
+
+def _kind(buffer: Any) -> str:
+    return f"{buffer.dtype} in {buffer.scope()}"
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.LowerTensorCore")
+def _lower_tensor_core(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None or not _has_requests(func):
+        return func
+    # Held until the end: a schedule changes a function that nobody else holds in place, and with it
+    # the blocks that narrowing left shared with the caller's.
+    body = tvm_ffi.structural_map(func.body, [(SBlock, _in_order)], order="post")
+    held = _narrowed(tvm.IRModule({"main": func.with_body(body)}))["main"]
+    sch = s_tir.Schedule(tvm.IRModule({"main": held}), debug_mask="none")
+    gpu = architecture(target_arch(func))
+    for block in _annotated(sch, sch.get_sblock("root")):
+        _lower(sch, block, gpu)
+    return sch.mod["main"]
+
+
+def _narrowed(mod: tvm.IRModule) -> tvm.IRModule:
+    """Index with 32 bits where that reaches everything, as the intrinsics' descriptions do.
+
+    Relax writes 64. TVM's pass would also narrow the elements of buffers, so it is not for these.
+    """
+    buffers: list[Any] = [p for p in mod["main"].params if hasattr(p, "shape")]
+    tvm_ffi.structural_walk(mod["main"].body, [(SBlock, lambda b: buffers.extend(b.alloc_buffers))])
+    wide = any("int64" in str(buffer.dtype) for buffer in buffers)
+    sizes = [math.prod(int(extent) for extent in buffer.shape) for buffer in buffers]
+    if wide or max(sizes) > _MOST_ELEMENTS:
+        return mod
+    return tirx.transform.ForceNarrowIndexToInt32()(mod)
+
+
+def _has_requests(func: tirx.PrimFunc) -> bool:
+    found: list[Any] = []
+
+    def look(block: Any) -> None:
+        if TENSOR_CORE in block.annotations:
+            found.append(block)
+
+    tvm_ffi.structural_walk(func.body, [(SBlock, look)])
+    return bool(found)
+
+
+def LowerTensorCore() -> Any:
+    """Create the pass that turns annotated tiles into tensor-core instructions.
+
+    Block annotation ``layout_ext.tensor_core`` names the intrinsic that does the block, and for a
+    sum a second one that clears it; ``sch.use_tensor_core`` writes it. The sum is cleared before
+    its outermost summed loop. Intrinsics are built and registered here, when they are needed.
+
+    Does not handle, and refuses by name: tiles that were changed after ``use_tensor_core`` made
+    them, and tiles under a loop that is bound to ``threadIdx.x``, whose values are the lanes.
+
+    Raises
+    ------
+    ScheduleError
+        In these cases.
+    """
+    return _lower_tensor_core

@@ -1,0 +1,68 @@
+"""Write the element offsets of parameters as the multiples that they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ..mark_annotated import MARK
+
+__all__ = ["AlignOffsets"]
+
+
+def _offsets(func: Any) -> list[tuple[Any, Any]]:
+    """Offsets of parameters that are multiples of more than one, each with its written form."""
+    found = []
+    for param in func.params:
+        if not hasattr(param.ty, "offset_factor"):
+            continue
+        offset, factor = param.ty.elem_offset, int(param.ty.offset_factor)
+        if factor > 1 and isinstance(offset, tirx.Var):
+            found.append((offset, tirx.floordiv(offset, factor) * factor))
+    return found
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.AlignOffsets")
+def _align_offsets(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+    offsets = _offsets(func)
+    if not offsets:
+        return func
+
+    def swap(var: Any) -> Any:
+        return next((written for offset, written in offsets if offset.same_as(var)), var)
+
+    def written(indices: Any) -> list[Any]:
+        return [tvm_ffi.structural_map(i, [(tirx.Var, swap)], order="post") for i in indices]
+
+    def load(node: Any) -> Any:
+        return tirx.BufferLoad(node.source, written(node.indices))
+
+    def store(node: Any) -> Any:
+        return tirx.BufferStore(node.buffer, node.value, written(node.indices))
+
+    rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)]
+    return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
+
+
+def AlignOffsets() -> Any:
+    """Create the pass that makes the factor of an element offset visible in indices.
+
+    ::
+
+        A = T.match_buffer(a, (n,), elem_offset=o, offset_factor=4)
+
+        A[o + i * 4 : o + i * 4 + 4]     ->     A[o // 4 * 4 + i * 4 : ...]
+
+    TVM's host code checks that the offset is a multiple of its factor, but its CUDA code loads a
+    vector at once only if the start is provably a multiple of the vector's length, and otherwise
+    element by element.
+
+    Leaves alone: offsets that are numbers or expressions, and functions without an annotation of
+    this package.
+    """
+    return _align_offsets

@@ -1,0 +1,62 @@
+"""Refuse tiles on the chip of which TVM finds no bound, before it allots 2**31 - 1 elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from ...errors import ScheduleError
+from ...ir.pointers import is_unbounded
+
+__all__ = ["CheckTileBounds"]
+
+
+def _unbounded_dims(buffer: Any) -> list[int]:
+    """Dims that are as long as an int32 can say: compaction found nothing about them."""
+    return [
+        dim
+        for dim, extent in enumerate(buffer.shape)
+        if isinstance(extent, tirx.IntImm) and is_unbounded(extent)
+    ]
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.CheckTileBounds")
+def _check_tile_bounds(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    target = func.attrs.get("target", None)
+    if target is None or str(target.kind.name) != "cuda":
+        return func
+
+    def look(block: Any) -> None:
+        for buffer in block.alloc_buffers:
+            dims = _unbounded_dims(buffer) if str(buffer.scope()) != "global" else []
+            if dims:
+                raise ScheduleError(
+                    f"TVM finds no bound of dim {' and '.join(map(str, dims))} of buffer "
+                    f"{buffer.name} in {buffer.scope()} memory, of which one block touches a part "
+                    "that depends on a symbolic size; a tile must have a constant size at most, "
+                    "or stay in global memory."
+                )
+
+    tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, look)])
+    return func
+
+
+def CheckTileBounds() -> Any:
+    """Create the pass that names tiles without a bound.
+
+    TVM 0.27's CompactBufferAllocation takes the largest int32 as the extent of a tile whose bound
+    it does not find, such as what a block reads of ``A[n - 1 - i]``. From there on shapes wrap:
+    ``(2147483647, 4)`` becomes ``(-4,)``, static memory ends in "bad optional access", and a kernel
+    in dynamic memory compiles to one that is launched with too little.
+
+    Changes nothing, so it looks at functions without an annotation of this package, too; those for
+    other targets than CUDA, and extents that are symbols, it leaves to what follows.
+
+    Raises
+    ------
+    ScheduleError
+        If a buffer on the chip has such an extent.
+    """
+    return _check_tile_bounds

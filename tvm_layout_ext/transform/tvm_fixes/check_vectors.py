@@ -1,0 +1,86 @@
+"""Refuse vectors of which TVM's CUDA would move other bytes, and FP8 computed in software."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ...errors import ScheduleError
+from ...ir.pointers import POINTER_OPS, pointer_of
+from ...ir.vector_types import lacking_arithmetic, miswritten
+from ..mark_annotated import MARK
+
+__all__ = ["CheckVectors"]
+
+#: First compute capability with instructions for FP8.
+_FP8_SINCE = (8, 9)
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
+
+
+def _float8_in_software(func: tirx.PrimFunc) -> str | None:
+    """What a function does with FP8 that TVM gets wrong where the GPU has no instructions for it.
+
+    TVM makes 2**-7 of a zero of ``float8_e4m3fn``, and keeps FP8 on the chip in 32 bits an element,
+    which a copy of its bytes does not fill.
+    """
+    found: list[str] = []
+
+    def is_float8(expr: Any) -> bool:
+        return str(expr.ty).startswith("float8")
+
+    def call(node: Any) -> None:
+        op = POINTER_OPS.get(getattr(node.op, "name", ""))
+        element = None if op is None else pointer_of(node, op)
+        if element is not None and str(element[0].dtype).startswith("float8"):
+            found.append(f"copies {element[0].dtype} into {element[0].name} asynchronously")
+
+    def arithmetic(node: Any) -> None:
+        operands = [node.value] if isinstance(node, tirx.Cast) else [node.a]
+        found.extend(f"computes with {one.ty}" for one in [*operands, node] if is_float8(one))
+
+    rules = [(kind, arithmetic) for kind in (tirx.Cast, *_ARITHMETIC)]
+    tvm_ffi.structural_walk(func.body, [(tvm.ir.Call, call), *rules])
+    return found[0] if found else None
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.CheckVectors")
+def _check_vectors(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    target = func.attrs.get("target", None)
+    if target is None or str(target.kind.name) != "cuda" or "arch" not in target.attrs:
+        return func
+    digits = "".join(c for c in str(target.attrs["arch"]) if c.isdigit())
+    capability = int(digits[:-1] or 0), int(digits[-1:] or 0)
+    if text := miswritten(func, capability) or lacking_arithmetic(func, capability):
+        raise ScheduleError(text)
+    is_old = func.attrs.get(MARK, None) is not None and capability < _FP8_SINCE
+    if is_old and (text := _float8_in_software(func)):
+        raise ScheduleError(
+            f"The function {text}, which TVM gets wrong for GPUs before compute capability 8.9; "
+            f"on {target.attrs['arch']} FP8 may only be moved, by plain copies."
+        )
+    return func
+
+
+def CheckVectors() -> Any:
+    """Create the pass that names what would become wrong code: vectors of ``bool`` and of FP8.
+
+    TVM 0.27 writes ``B[0:2] = A[0:2]`` of ``bool`` as an assignment of ``ushort2``, which is 4
+    bytes, and of 6 elements of FP8 as one of ``uint1``, which is 4; both compile. Vectors of
+    ``bool`` with more than 4 elements, and in a buffer on the chip, it refuses, in other words.
+    Sums and comparisons of FP8 it writes as if CUDA had operators for them, which does not compile.
+
+    Changes nothing, so it looks at functions without an annotation of this package, too. FP8 on
+    GPUs before compute capability 8.9, where TVM moves its bits as ``uint8``, it leaves to what
+    follows, and so it does functions for other targets than CUDA; but annotated functions that
+    compute with FP8 there, it refuses.
+
+    Raises
+    ------
+    ScheduleError
+        If a function has such a vector or such arithmetic; the sentence says what is legal. If one
+        computes with FP8, or copies it asynchronously, for a GPU without instructions for it.
+    """
+    return _check_vectors

@@ -1,0 +1,63 @@
+"""Write addresses of shared memory so that TVM's later passes see the access behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ...gpu.hardware import MATRIX_ROW_BYTES
+from ...ir.pointers import POINTER_OPS
+from ..mark_annotated import MARK
+
+__all__ = ["ExposePointers"]
+
+#: Operators that are given an address of shared memory, and whether TVM should take it for a read
+#: (1) or a write (2) of what is behind it.
+_MASKS = {name: 1 if op.kind == "ldmatrix" else 2 for name, op in POINTER_OPS.items()}
+
+
+def _exposed(argument: Any, mask: int) -> Any:
+    """Turn the address of an element into a pointer that TVM's passes follow."""
+
+    def call(node: Any) -> Any:
+        if getattr(node.op, "name", "") != "tirx.address_of":
+            return node
+        load = node.args[0]
+        buffer = load.source
+        if not buffer.scope().startswith("shared") or len(load.indices) != 1:
+            return node
+        extent = MATRIX_ROW_BYTES * 8 // tvm.DataType(str(buffer.dtype)).bits
+        return buffer.access_ptr(mask, offset=load.indices[0], extent=extent)
+
+    return tvm_ffi.structural_map(argument, [(tvm.ir.Call, call)], order="post")
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.ExposePointers")
+def _expose_pointers(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+
+    def call(node: Any) -> Any:
+        mask = _MASKS.get(getattr(node.op, "name", ""))
+        if mask is None:
+            return node
+        arguments = [_exposed(argument, mask) for argument in node.args]
+        return tvm.ir.Call(node.op, arguments, node.attrs, ret_ty=node.ty)
+
+    return func.with_body(tvm_ffi.structural_map(func.body, [(tvm.ir.Call, call)], order="post"))
+
+
+def ExposePointers() -> Any:
+    """Create the pass that turns addresses of shared memory into accesses.
+
+    ``ldmatrix``, ``stmatrix`` and ``cp.async`` are given these. Until here they are ``address_of``
+    an element, so that passes over indices rewrite them. TVM's planning of shared memory looks past
+    ``address_of``, so that a buffer might be given the memory of one that is in use. It does read
+    ``tvm_access_ptr``.
+
+    Does not handle: addresses given to other operators.
+    """
+    return _expose_pointers

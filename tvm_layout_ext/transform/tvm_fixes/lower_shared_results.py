@@ -1,0 +1,66 @@
+"""Lower reductions over threads whose results lie in a buffer that other blocks write, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from ...coalesce.privatize import borrowed, returned, writers
+from ..mark_annotated import MARK
+
+__all__ = ["LowerSharedResults"]
+
+
+def _reductions(func: tirx.PrimFunc) -> list[Any]:
+    found: list[Any] = []
+
+    def look(block: Any) -> None:
+        if block.init is not None:
+            found.append(block)
+
+    tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, look)])
+    return found
+
+
+def _shared(func: tirx.PrimFunc, block: Any) -> list[Any]:
+    """Buffers that a block writes beside others."""
+    buffers = [region.source for region in block.writes]
+    return [buffer for buffer in buffers if len(writers(func, buffer)) > 1]
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.LowerSharedResults")
+def _lower_shared_results(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None or not isinstance(func.body, s_tir.SBlockRealize):
+        return func
+    owners: list[tuple[Any, Any]] = []
+    for block in _reductions(func):
+        shared = _shared(func, block)
+        if shared:
+            func, more = borrowed(func, block, [], shared)
+            owners += more
+    if not owners:
+        return func
+    lowered = s_tir.transform.LowerCrossThreadReduction()(tvm.IRModule({"main": func}))["main"]
+    return returned(lowered, owners)
+
+
+def LowerSharedResults() -> Any:
+    """Create the pass that lowers reductions over threads beside other writers of their results.
+
+    TVM 0.27's LowerCrossThreadReduction passes over a reduction whose result another block writes,
+    too, such as the two halves of a buffer, or a sum that is scaled in place: each thread then adds
+    its part to the result as if it were alone, and the values are wrong. Here each such reduction
+    has a buffer of its own while that pass runs::
+
+        for i in range(64):                        for i in range(64):
+            for k in threadIdx.x:                      for k in threadIdx.x:
+                B[i] += A[i, k]        # left           B_1[i] += A[i, k]      # lowered
+        for i in range(64):                        for i in range(64):
+            B[i] = B[i] * 2                            B[i] = B[i] * 2
+
+    Does not handle: functions without our annotations.
+    """
+    return _lower_shared_results

@@ -1,0 +1,76 @@
+"""Write vectors of equal elements that TVM cannot spell as vectors of words, which it can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ..mark_annotated import MARK
+
+__all__ = ["PackBytes"]
+
+#: Times an element of so many bytes, a word full of it; words of 4 bytes, or of 8 for those of 4.
+_REPEATED = {1: 0x01010101, 2: 0x00010001, 4: 0x0000000100000001}
+#: TVM has CUDA types of one element a lane up to here; longer ones are ``int2``, ``uint4``, ...
+_OWN_LANES = 4
+_KINDS = ("int8", "uint8", "int16", "uint16", "float8_e4m3fn", "float8_e5m2")
+_KINDS += ("int32", "uint32", "float32")
+
+
+def _packed(spread: Any) -> Any:
+    kind = str(spread.value.ty)
+    if kind not in _KINDS or not isinstance(spread.lanes, int | tirx.IntImm):
+        return spread
+    lanes, size = int(spread.lanes), tvm.DataType(kind).bits // 8
+    word = max(4, 2 * size) if size > 2 else 4
+    words, rest = divmod(lanes * size, word)
+    # Of 4 bytes TVM writes those of constants alone.
+    is_own = size > 1 or kind.startswith("float8") or isinstance(spread.value, tirx.IntImm)
+    if lanes < _OWN_LANES or (lanes == _OWN_LANES and is_own) or rest:
+        return spread
+    value = _word(spread.value, size, f"uint{8 * word}")
+    return tirx.reinterpret(f"{kind}x{lanes}", tirx.Broadcast(value, words) if words > 1 else value)
+
+
+def _word(value: Any, size: int, word: str) -> Any:
+    """Fill a word with an element; the sign of one is none of its neighbour's business."""
+    bits = f"uint{8 * size}"
+    if isinstance(value, tirx.IntImm):
+        return tirx.const((int(value.value) & (1 << 8 * size) - 1) * _REPEATED[size], word)
+    if str(value.ty).startswith("float"):
+        element = tirx.reinterpret(bits, value)
+    else:
+        element = tirx.Cast(bits, value)
+    return tirx.Cast(word, element) * tirx.const(_REPEATED[size], word)
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.PackBytes")
+def _pack_bytes(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+    return func.with_body(
+        tvm_ffi.structural_map(func.body, [(tirx.Broadcast, _packed)], order="post")
+    )
+
+
+def PackBytes() -> Any:
+    """Create the pass that spreads an element of 1, 2 or 4 bytes over a long vector by words.
+
+    ::
+
+        T.Broadcast(T.int8(3), 16)
+
+        # becomes
+        T.reinterpret("int8x16", T.Broadcast(T.uint32(0x03030303), 4))
+
+    TVM 0.27 writes the first as ``make_int4`` of 16 arguments, which no compiler takes, and so it
+    does 8 elements of 4 bytes (``make_ulonglong4``). Of 4 bytes it spreads constants alone, and of
+    FP8 it has no such vectors. An element that is not constant is multiplied by ``0x01010101``.
+
+    Leaves alone: other types, which TVM writes well; other vectors of up to 4 elements, and those
+    that fill no whole words; and functions without an annotation of this package.
+    """
+    return _pack_bytes

@@ -1,0 +1,49 @@
+"""Rename the operands of ``mma`` whose names TVM's text of the instruction would not survive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ...ir.queries import substitute, variables
+from ..mark_annotated import MARK
+
+__all__ = ["RenameOperands"]
+
+_MMA = "tirx.ptx_legacy.mma"
+#: Pointer and offset of A, B and C among the arguments, with the placeholders replaced after them.
+_OPERANDS = (((6, 7), "BCD"), ((8, 9), "CD"), ((10, 11), "D"))
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.RenameOperands")
+def _rename_operands(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+    renamed: dict[Any, Any] = {}
+
+    def look(call: Any) -> None:
+        if call.op.name != _MMA:
+            return
+        for places, letters in _OPERANDS:
+            for var in (v for place in places for v in variables(call.args[place])):
+                if not {*letters}.isdisjoint(var.name) and var not in renamed:
+                    renamed[var] = tirx.Var(var.name.lower(), var.ty)
+
+    tvm_ffi.structural_walk(func.body, [(tvm.ir.Call, look)])
+    return func.with_body(substitute(func.body, renamed)) if renamed else func
+
+
+def RenameOperands() -> Any:
+    """Create the pass that writes names of ``mma``'s operands in small letters where it must.
+
+    TVM 0.27 replaces the letters A, B, C and D of a template by the names of operands, one after
+    the other, and finds the later letters in the names that it has put in: of a product of ``B``
+    and ``A`` it writes ``A_warp_ptr + 0_warp_ptr + 0``, which nvcc refuses.
+
+    Leaves alone: operands whose names hold no such letter, and functions without an annotation of
+    this package.
+    """
+    return _rename_operands

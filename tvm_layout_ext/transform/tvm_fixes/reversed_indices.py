@@ -1,0 +1,103 @@
+"""Keep TVM's flattening away from quotients and remainders of iterators that run backwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ..mark_annotated import MARK
+
+__all__ = ["HideReversedIndices", "ShowReversedIndices"]
+
+#: A cast to the type that a value has. TVM's iterator maps do not look into calls.
+_COVER = "tirx.reinterpret"
+
+
+def _runs_backwards(expr: Any, sign: int = 1) -> bool:
+    """Whether a sum subtracts anything but numbers."""
+    if isinstance(expr, tirx.Add):
+        return _runs_backwards(expr.a, sign) or _runs_backwards(expr.b, sign)
+    if isinstance(expr, tirx.Sub):
+        return _runs_backwards(expr.a, sign) or _runs_backwards(expr.b, -sign)
+    if isinstance(expr, tirx.Mul):
+        for factor, number in ((expr.a, expr.b), (expr.b, expr.a)):
+            if isinstance(number, tirx.IntImm):
+                return _runs_backwards(factor, sign if int(number) >= 0 else -sign)
+    return sign < 0 and not isinstance(expr, tirx.IntImm)
+
+
+def _is_cover(expr: Any) -> bool:
+    return (
+        isinstance(expr, tvm.ir.Call)
+        and getattr(expr.op, "name", "") == _COVER
+        and expr.args[0].ty == expr.ty
+    )
+
+
+def _cover(node: Any) -> Any:
+    if _is_cover(node.a) or not _runs_backwards(node.a):
+        return node
+    covered = tvm.ir.Call(tvm.ir.Op.get(_COVER), [node.a], ret_ty=node.a.ty)
+    return type(node)(covered, node.b)
+
+
+def _covered(indices: Any) -> list[Any]:
+    rules = [(tirx.FloorDiv, _cover), (tirx.FloorMod, _cover)]
+    return [tvm_ffi.structural_map(index, rules, order="post") for index in indices]
+
+
+def _load(node: Any) -> Any:
+    return tirx.BufferLoad(node.source, _covered(node.indices))
+
+
+def _store(node: Any) -> Any:
+    return tirx.BufferStore(node.buffer, node.value, _covered(node.indices))
+
+
+def _show(call: Any) -> Any:
+    return call.args[0] if _is_cover(call) else call
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.HideReversedIndices")
+def _hide_reversed_indices(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+    rules = [(tvm.ir.TensorLoad, _load), (tirx.BufferStore, _store)]
+    return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.ShowReversedIndices")
+def _show_reversed_indices(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+    return func.with_body(tvm_ffi.structural_map(func.body, [(tvm.ir.Call, _show)], order="post"))
+
+
+def HideReversedIndices() -> Any:
+    """Create the pass that covers what TVM's FlattenBuffer would turn into another index.
+
+    FlattenBuffer writes indices as maps of iterators, and counts a quotient or remainder of one
+    that is subtracted from a base by a divisor below zero. In TVM 0.27 what comes out is another
+    number unless the base happens to fit::
+
+        A[(36 - t) % 32]       becomes   A[t % -32 * -1]
+        A[(W[0] + 31 - t) % 32]   becomes   A[(t + max(0, (W[0] + 31) // -1 % -32)) % -32 * -1]
+
+    A remainder of a negative divisor is never above 0, so later passes drop ``W`` altogether. An
+    index that loads by a loop's variable is no such map and stays as it is, so a loop may be right
+    and its prologue, in which that variable is a number, wrong.
+
+    This pass puts the numerator of such quotients and remainders in a cast to its own type, which
+    no map of iterators can hold, so that TVM leaves the access as it is written;
+    :func:`ShowReversedIndices` takes the cast away. Both leave functions without an annotation of
+    this package alone.
+    """
+    return _hide_reversed_indices
+
+
+def ShowReversedIndices() -> Any:
+    """Create the pass that undoes :func:`HideReversedIndices` once buffers are flat."""
+    return _show_reversed_indices

@@ -1,0 +1,131 @@
+"""Let an access that walks a whole dense array say so, however its loops were fused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from ..mark_annotated import MARK
+
+__all__ = ["StraightenIndices"]
+
+
+_QUOTIENTS = (tirx.FloorDiv, tirx.FloorMod)
+#: What no bound of an index of 32 bits reaches.
+_UNBOUNDED = (1 << 31) - 1
+
+
+def _numerators(index: Any) -> list[Any]:
+    """What an index, or a part of its sum, is a quotient or remainder of: of f % 12 // 4 both."""
+    if isinstance(index, tirx.Add | tirx.Sub | tirx.Mul):
+        return [*_numerators(index.a), *_numerators(index.b)]
+    if isinstance(index, tirx.Cast):
+        return _numerators(index.value)
+    if isinstance(index, _QUOTIENTS):
+        return [index.a, *_numerators(index.a)]
+    return []
+
+
+def _offset(walked: Any, extents: Sequence[Any], indices: Sequence[Any], bounds: Any) -> Any | None:
+    """Offset of some neighbouring indices, if it has no quotients of an expression; or None."""
+    var = tirx.Var("walked", walked.ty)
+    known, analyzer = bounds.const_int_bound(walked), tvm.sym.Analyzer()
+    if 0 <= known.min_value <= known.max_value < _UNBOUNDED:
+        first, last = (tirx.IntImm(walked.ty.dtype, n) for n in (known.min_value, known.max_value))
+        analyzer.bind(var, tvm.ir.Range(first, last + 1))
+
+    def swap(node: Any) -> Any:
+        same = tvm_ffi.structural_equal(node.a, walked)
+        return type(node)(var, node.b) if same else node
+
+    rules = [(kind, swap) for kind in _QUOTIENTS]
+    offset: Any = indices[0] * 0
+    for index, extent in zip(indices, extents, strict=True):
+        offset = offset * extent + tvm_ffi.structural_map(index, rules, order="post")
+    offset = analyzer.simplify(offset)
+    left: list[Any] = []
+    tvm_ffi.structural_walk(offset, [(kind, left.append) for kind in _QUOTIENTS])
+    if left:
+        return None
+    back = (tirx.Var, lambda v: walked if v.same_as(var) else v)
+    return tvm_ffi.structural_map(offset, [back], order="post")
+
+
+def _straight(buffer: Any, indices: Any, bounds: Any) -> list[Any] | None:
+    """Indices that give the same offset with fewer quotients, or None."""
+    if len(indices) < 2 or buffer.scope() != "global" or list(buffer.ty.strides):
+        return None
+    made, first = list(indices), 0
+    while first < len(made) - 1:
+        end = _straighten_run(buffer.shape, made, first, bounds)
+        first = end or first + 1
+    same = all(one.same_as(other) for one, other in zip(made, indices, strict=True))
+    return None if same else made
+
+
+def _straighten_run(shape: Any, indices: list[Any], first: int, bounds: Any) -> int | None:
+    """Straighten the longest run of indices from one on; return where it ends, if there is one."""
+    walked = _numerators(indices[first])
+    for end in range(len(indices), first + 1, -1):
+        for one in walked:
+            offset = _offset(one, shape[first:end], indices[first:end], bounds)
+            if offset is not None:
+                indices[first:end] = [*(i * 0 for i in indices[first : end - 1]), offset]
+                return end
+    return None
+
+
+def _in_block(realize: Any, bounds: Any) -> Any:
+    """Straighten the indices of a block; its predicate bounds them, too."""
+
+    def load(node: Any) -> Any:
+        indices = _straight(node.source, node.indices, bounds)
+        return node if indices is None else tirx.BufferLoad(node.source, indices)
+
+    def store(node: Any) -> Any:
+        indices = _straight(node.buffer, node.indices, bounds)
+        return node if indices is None else tirx.BufferStore(node.buffer, node.value, indices)
+
+    rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)]
+    with bounds.constraint_scope(realize.predicate):
+        block = tvm_ffi.structural_map(realize.block, rules, order="post")
+    return s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.StraightenIndices")
+def _straighten_indices(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+    bounds = tvm.sym.Analyzer()
+
+    def bind(loop: Any) -> None:
+        bounds.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
+
+    tvm_ffi.structural_walk(func.body, [(tirx.For, bind)])
+    rules = [(s_tir.SBlockRealize, lambda one: _in_block(one, bounds))]
+    return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
+
+
+def StraightenIndices() -> Any:
+    """Create the pass that puts an offset without quotients in the place of several indices.
+
+    Loops fused over a dense array leave an index a dim, whose offset is the fused loop again::
+
+        A[f // 396, f % 396 // 132, f % 132 // 33, f % 33]      is      A[0, 0, 0, f]
+
+    TVM sees that only before it splits f into block, thread and vector; afterwards it would take
+    the vector for a gather. The last index then runs over the end of its dim, which flattening, the
+    next thing to happen to it, does not mind.
+
+    So it is with some of the dims, where each side of a permutation has its own loops fused::
+
+        A[g % 8, f // 396, f % 396 // 2, f % 2]                 is      A[g % 8, 0, 0, f]
+
+    Leaves alone: buffers with strides of their own or outside global memory, indices of different
+    expressions, offsets that keep a quotient, and functions without an annotation of this package.
+    """
+    return _straighten_indices

@@ -1,0 +1,45 @@
+"""Give ``ldmatrix`` the element type of the registers that it fills, which printing loses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ..mark_annotated import MARK
+
+__all__ = ["TypeMatrixLoads"]
+
+_LDMATRIX = "tirx.ptx_legacy.ldmatrix"
+#: Where its arguments name the registers.
+_REGISTERS = 3
+
+
+def _typed(call: Any) -> Any:
+    if getattr(call.op, "name", "") != _LDMATRIX:
+        return call
+    element = tvm.ir.PrimType(str(call.args[_REGISTERS].args[0].dtype))
+    if str(call.ty) == str(element):
+        return call
+    return tvm.ir.Call(call.op, call.args, call.attrs, ret_ty=element)
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.TypeMatrixLoads")
+def _type_matrix_loads(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+    return func.with_body(tvm_ffi.structural_map(func.body, [(tvm.ir.Call, _typed)], order="post"))
+
+
+def TypeMatrixLoads() -> Any:
+    """Create the pass that gives each ``ldmatrix`` the type of the elements that it loads.
+
+    TVM 0.27 prints ``T.ptx_legacy.ldmatrix`` without that type, and parses it as one of ``int8``,
+    for which its code generator writes a loop of plain loads in place of a transposing
+    ``ldmatrix``: a lowered program, printed and parsed, read beyond its registers.
+
+    Leaves alone: functions without an annotation of this package.
+    """
+    return _type_matrix_loads

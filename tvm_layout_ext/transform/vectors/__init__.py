@@ -1,0 +1,1 @@
+"""Vectors kept whole, shifted into place, or narrowed to their alignment."""

@@ -1,0 +1,286 @@
+"""Keep vectors whole where only the last one of a row reaches over its end."""
+
+from __future__ import annotations
+
+from functools import partial, reduce
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ..._compat import CHOICE
+from ...analysis.assumptions import Assumptions, Prover, read_assumptions
+from ...analysis.axis_info.indices import IndexAnalyzer
+from ...ir.conditions import conjuncts, selects_as_choices
+from ...ir.queries import depends_on, loads_in, substitute
+from ...ir.rebuild import loop_with
+from ..mark_annotated import MARK
+
+__all__ = ["GuardVectors", "at_end", "steadied"]
+
+_QUOTIENTS = (tirx.FloorDiv, tirx.FloorMod)
+#: Longest vector of indices in CUDA code.
+_MOST_INDICES = 4
+#: Comparisons, and whether the left side being large makes them fail.
+_FAILS_WHEN_LARGE = {tirx.LT: True, tirx.LE: True, tirx.GT: False, tirx.GE: False}
+
+
+def at_end(condition: Any, loop: Any, *, worst: bool = True) -> Any | None:
+    """Condition of the lane that fails first, or of the one that fails last.
+
+    None where that is not one end of the vector.
+    """
+    var = loop.loop_var
+    if not depends_on(condition, var):
+        return condition
+    large = _FAILS_WHEN_LARGE.get(type(condition))
+    if large is None:
+        return None
+    analyzer = tvm.sym.Analyzer()
+    difference = condition.a - condition.b
+    step = analyzer.simplify(substitute(difference, {var: var + 1}) - difference)
+    if not isinstance(step, tirx.IntImm):
+        return None
+    last = (int(step) > 0) == (large == worst)
+    lane = loop.extent - 1 if last else loop.extent * 0
+    return analyzer.simplify(substitute(condition, {var: lane}))
+
+
+def _is_aligned(loop: Any) -> bool:
+    """Whether every access that the vector's variable moves starts at a multiple of its length.
+
+    TVM writes a vector as one access whatever its address; a misaligned one faults on the GPU.
+    """
+    lanes = int(loop.extent) if isinstance(loop.extent, tirx.IntImm) else 0
+    analyzer = tvm.sym.Analyzer()
+    aligned = lanes > 0
+
+    def look(access: Any) -> None:
+        nonlocal aligned
+        for index in access.indices:
+            if depends_on(index, loop.loop_var):
+                start = analyzer.modular_set(substitute(index, {loop.loop_var: loop.extent * 0}))
+                aligned &= start.coeff % max(lanes, 1) == 0 and start.base % max(lanes, 1) == 0
+
+    tvm_ffi.structural_walk(loop.body, [(tvm.ir.TensorLoad, look), (tirx.BufferStore, look)])
+    return aligned
+
+
+#: Comparisons that stay the same from a multiple of the lanes to the next, and for which step of
+#: left minus right.
+_STEADY = {tirx.LT: 1, tirx.GE: 1, tirx.LE: -1, tirx.GT: -1}
+
+
+def steadied(loop: Any, assumptions: Assumptions) -> Any:
+    """Take the vector's variable out of the comparisons that are the same in all lanes.
+
+    TVM sees that ``x * 4 + v < 64`` is ``x < 16``, but not that ``4 <= x * 4 + v`` is ``1 <= x``.
+    """
+    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
+        return loop
+    lanes, var = int(loop.extent), loop.loop_var
+    analyzer, prover = tvm.sym.Analyzer(), Prover(assumptions.conditions)
+
+    def steady(node: Any) -> Any:
+        first = substitute(node.a - node.b, {var: loop.extent * 0})
+        step = analyzer.simplify(substitute(node.a - node.b, {var: var + 1}) - (node.a - node.b))
+        if not isinstance(step, tirx.IntImm) or int(step) != _STEADY[type(node)]:
+            return node
+        if not prover.is_multiple(first, lanes):
+            return node
+        return analyzer.simplify(substitute(node, {var: loop.extent * 0}))
+
+    body = tvm_ffi.structural_map(loop.body, [(kind, steady) for kind in _STEADY], order="post")
+    return loop_with(loop, body=body)
+
+
+def _guard(loop: Any) -> Any:
+    branch = loop.body
+    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(branch, tirx.IfThenElse):
+        return loop
+    if branch.else_case is not None or not tvm.sym.Analyzer().can_prove(loop.min == 0):
+        return loop
+    if loads_in(branch.condition) and not depends_on(branch.condition, loop.loop_var):
+        # TVM keeps such a vector whole; a tail would load what the condition needs once more.
+        return loop
+    worst = [at_end(part, loop) for part in conjuncts(branch.condition)]
+    if any(part is None for part in worst) or not _is_aligned(loop):
+        return loop
+    whole = loop_with(loop, body=branch.then_case)
+    tail = _again(loop, "tail", tirx.ForKind.SERIAL, branch)
+    return tirx.IfThenElse(reduce(tirx.And, worst), whole, tail)
+
+
+def _choice_of(loop: Any) -> Any | None:
+    """The one condition that differs among the lanes and by which they choose what they store."""
+    found: list[Any] = []
+
+    def look(call: Any) -> None:
+        if getattr(call.op, "name", "") == CHOICE:
+            found.extend([call.args[0]] * depends_on(call.args[0], loop.loop_var))
+
+    tvm_ffi.structural_walk(loop.body.value, [(tvm.ir.Call, look)])
+    same = (tvm_ffi.structural_equal(found[0], one) for one in found)
+    return found[0] if found and all(same) else None
+
+
+def _choose(loop: Any) -> Any:
+    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, tirx.BufferStore):
+        return loop
+    condition = _choice_of(loop)
+    if condition is None or not tvm.sym.Analyzer().can_prove(loop.min == 0):
+        return loop
+    parts = conjuncts(condition)
+    worst = [at_end(part, loop) for part in parts]
+    best = [at_end(part, loop, worst=False) for part in parts]
+    if any(part is None for part in (*worst, *best)) or not _is_aligned(loop):
+        return loop
+
+    def taken(branch: int) -> Any:
+        def chosen(call: Any) -> Any:
+            ours = getattr(call.op, "name", "") == CHOICE
+            ours = ours and tvm_ffi.structural_equal(call.args[0], condition)
+            return call.args[branch] if ours else call
+
+        return tvm_ffi.structural_map(loop.body, [(tvm.ir.Call, chosen)], order="post")
+
+    past = _again(loop, "past", loop.kind, taken(2))
+    cut = _again(loop, "cut", tirx.ForKind.SERIAL, loop.body)
+    rest = tirx.IfThenElse(reduce(tirx.And, best), cut, past)
+    return tirx.IfThenElse(reduce(tirx.And, worst), loop_with(loop, body=taken(1)), rest)
+
+
+def _apart(loop: Any) -> Any:
+    """Give each store that chooses among the lanes a vector of its own.
+
+    TVM does a vector of several stores one store after the other, each in all lanes.
+    """
+    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, tirx.SeqStmt):
+        return loop
+    stores = list(loop.body.seq)
+    if not all(isinstance(store, tirx.BufferStore) for store in stores):
+        return loop
+    if not any(_choice_of(loop_with(loop, body=store)) is not None for store in stores):
+        return loop
+    return tirx.SeqStmt([_again(loop, str(i), loop.kind, one) for i, one in enumerate(stores)])
+
+
+def _again(loop: Any, name: str, kind: Any, body: Any) -> Any:
+    """Repeat a vector loop with a variable of its own."""
+    var = tirx.Var(f"{loop.loop_var.name}_{name}", loop.loop_var.ty)
+    return tirx.For(var, loop.min, loop.extent, kind, substitute(body, {loop.loop_var: var}))
+
+
+def _lazy(loop: Any) -> Any:
+    """Load in a vector only what a ``Select`` by indices takes, as its scalar form does."""
+    if loop.kind != tirx.ForKind.VECTORIZED:
+        return loop
+    return loop_with(loop, body=selects_as_choices(loop.body))
+
+
+def _as_ramps(loop: Any) -> Any:
+    """Say of indices with quotients how they go through a vector: one by one, or not at all.
+
+    TVM sees that ``(x * 8 + v) // 64`` stays, and not that ``(x * 4 + v) % 12`` goes on. A longer
+    vector of other indices goes element by element: CUDA has no vector of 8 indices.
+    """
+    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
+        return loop
+    lanes, var, analyzer = int(loop.extent), loop.loop_var, tvm.sym.Analyzer()
+    scattered: list[Any] = []
+
+    def ramp(index: Any) -> Any:
+        if not _has_quotient(index, var):
+            return index
+        found = IndexAnalyzer([(var, tvm.ir.Range(0, lanes))]).info(index)
+        first = analyzer.simplify(substitute(index, {var: loop.extent * 0}))
+        if found.contiguity[0] >= lanes:
+            return first + var
+        if found.constancy[0] < lanes:
+            scattered.append(index)
+            return index
+        return first
+
+    def load(node: Any) -> Any:
+        return tirx.BufferLoad(node.source, [ramp(one) for one in node.indices])
+
+    def store(node: Any) -> Any:
+        return tirx.BufferStore(node.buffer, node.value, [ramp(one) for one in node.indices])
+
+    rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)]
+    body = tvm_ffi.structural_map(loop.body, rules, order="post")
+    if scattered and lanes > _MOST_INDICES:
+        return _again(loop, "each", tirx.ForKind.SERIAL, body)
+    return loop_with(loop, body=body)
+
+
+def _has_quotient(index: Any, var: Any) -> bool:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(index, [(kind, found.append) for kind in _QUOTIENTS])
+    return any(depends_on(one, var) for one in found)
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.GuardVectors")
+def _guard_vectors(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+    if func.attrs.get(MARK, None) is None:
+        return func
+    body = func.body
+    assumptions = read_assumptions(func)
+    for rule in (
+        _lazy,
+        _as_ramps,
+        partial(steadied, assumptions=assumptions),
+        _guard,
+        _apart,
+        _choose,
+    ):
+        body = tvm_ffi.structural_map(body, [(tirx.For, rule)], order="post")
+    return func.with_body(body)
+
+
+def GuardVectors() -> Any:
+    """Create the pass that gives a guarded vector loop a whole and a ragged form.
+
+    TVM does a vectorized loop element by element wherever a condition differs between its lanes,
+    that is, for every vector of an axis that is no multiple of the width. The condition of the lane
+    that fails first tells whether the vector is whole::
+
+        # before                                  # after
+        for v in T.vectorized(4):                 if i * 4 + 3 < 1001:
+            if i * 4 + v < 1001:                      for v in T.vectorized(4):
+                B[i * 4 + v] = A[i * 4 + v]               B[i * 4 + v] = A[i * 4 + v]
+                                                  else:
+                                                      for v in range(4):
+                                                          if i * 4 + v < 1001: ...
+
+    So it is with a choice of what is stored, the end of a pad inside a vector, which has a third
+    form for vectors past the end::
+
+        # before                                  # after
+        for v in T.vectorized(4):                 if i * 4 + 3 < 1001:
+            B[i * 4 + v] = T.if_then_else(            for v in T.vectorized(4):
+                i * 4 + v < 1001,                         B[i * 4 + v] = A[i * 4 + v]
+                A[i * 4 + v], 0)                  elif i * 4 < 1001:
+                                                      for v in range(4):
+                                                          B[i * 4 + v] = T.if_then_else(...)
+                                                  else:
+                                                      for v in T.vectorized(4):
+                                                          B[i * 4 + v] = 0
+
+    Conditions that are the same in all lanes lose the vector's variable; so does ``i * 4 + v < n``
+    where the function promises that n is a multiple of 4.
+
+    A ``Select`` of loads from global memory by indices alone is such a choice, too: its vector
+    would load both sides everywhere, and its scalar form loads what it takes.
+
+    Several stores of one vector, of which some choose so, are done as a vector each.
+
+    Indices with quotients that go on one by one through a vector, or stay, lose the quotients.
+
+    Leaves alone: vectors that do not start at multiples of their length (TVM goes on doing those
+    element by element), conditions that are not comparisons of expressions linear in the vector's
+    variable, conditions with an ``else``, choices by several different conditions, and functions
+    without an annotation of this package.
+    """
+    return _guard_vectors

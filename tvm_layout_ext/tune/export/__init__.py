@@ -1,0 +1,1 @@
+"""Kernels as shared libraries that need only the CUDA driver."""

@@ -1,0 +1,162 @@
+"""``export``: a kernel as a library of its own, with a C header and a Python module."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.target import Target
+
+from ..._version import __version__
+from ...build import build, to_module
+from ...errors import RecordError, ScheduleError, TargetError
+from ...target import cuda_target, resolve
+from ..records.record import Record
+from ..search.entry import make_task
+from ..space.operator import Operator, find_operator
+from .launches import HostPlan, host_plan
+from .text import cuda_text, header_text, loader_text
+
+__all__ = ["Exported", "export"]
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: As TVM compiles its kernels, so that the exported one is the tuned one.
+_OPTIONS = (
+    "-O3",
+    "-U__CUDA_NO_HALF_OPERATORS__",
+    "-U__CUDA_NO_HALF_CONVERSIONS__",
+    "-U__CUDA_NO_BFLOAT16_OPERATORS__",
+    "-U__CUDA_NO_BFLOAT16_CONVERSIONS__",
+    "-U__CUDA_NO_BFLOAT162_OPERATORS__",
+    "-U__CUDA_NO_BFLOAT162_CONVERSIONS__",
+    "--expt-relaxed-constexpr",
+    "-shared",
+    "-cudart=static",
+    "-Xcompiler=-fPIC,-fvisibility=hidden",
+)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The files of an exported kernel.
+
+    Attributes
+    ----------
+    library, header, loader, source : Path
+        ``.so``, ``.h``, ``.py`` and the ``.cu`` that the library was compiled from.
+    plan : HostPlan
+        What it takes and launches.
+    """
+
+    library: Path
+    header: Path
+    loader: Path
+    source: Path
+    plan: HostPlan
+
+
+def export(
+    source: Record | s_tir.Schedule | tvm.IRModule | tirx.PrimFunc,
+    path: str | os.PathLike[str],
+    *,
+    target: str | Target | None = None,
+    operator: Operator | None = None,
+) -> Exported:
+    """Write a kernel as a shared library that needs neither TVM nor this package.
+
+    Beside ``path.so`` there are ``path.h``, which says what its one function takes, ``path.py``,
+    which calls it on tensors of any library that speaks DLPack (torch, cupy, jax) by ctypes, and
+    ``path.cu``, from which all of it was compiled. The function's name is the last part of
+    ``path``. Shapes are fixed, and so is the architecture.
+
+    Parameters
+    ----------
+    source : Record, tvm.s_tir.Schedule, tvm.IRModule or PrimFunc
+        A record of a tuned operator, or a scheduled function.
+    path : path
+        Without a suffix; its last part must be a C identifier.
+    target : str or tvm.target.Target, optional
+        By default a record's own architecture, else :func:`tvm_layout_ext.default_target`.
+    operator : Operator, optional
+        Of a record whose operator is none of ``schedules/``; for a function or a schedule of one's
+        own :meth:`.Programs.operator` has it.
+
+    Raises
+    ------
+    ScheduleError
+        If the name is no identifier, a shape is symbolic, or the host side does more than launch.
+    RecordError
+        If the record's trial failed, its operator has other knobs now, or a file cannot be written.
+    TargetError
+        If there is no nvcc, or the GPU cannot hold the kernel.
+    """
+    prefix = Path(path)
+    if not _IDENTIFIER.fullmatch(prefix.name):
+        raise ScheduleError(f"{prefix.name!r} is no C identifier; it names the exported function.")
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        raise TargetError("export compiles with nvcc, which is not on the path.")
+    if isinstance(source, Record):
+        module, about = _recorded(source, operator), _about(source)
+        resolved = cuda_target(source.arch) if target is None else resolve(target)
+    else:
+        module, about, resolved = to_module(source), "A schedule.", resolve(target)
+    plan = host_plan(module, resolved)
+    kernels = build(module, target=resolved).mod.imports[0].inspect_source()
+    arch, name = str(resolved.attrs["arch"]), prefix.name
+    texts = {
+        ".cu": cuda_text(name, plan, kernels),
+        ".h": header_text(name, plan, arch, __version__, about),
+        ".py": loader_text(name, plan),
+    }
+    return _written(prefix, texts, nvcc, arch, plan)
+
+
+def _recorded(record: Record, operator: Operator | None) -> tvm.IRModule:
+    if record.status != "ok":
+        raise RecordError(f"Record {record.id} failed ({record.error_class}); it has no kernel.")
+    work = record.workload
+    found = operator or find_operator(work.operator)
+    task = make_task(found, work.shape, work.dtype, record.seed, cuda_target(record.arch))
+    try:
+        task.operator.check_config(record.config)
+    except ScheduleError as error:
+        raise RecordError(f"Record {record.id} cannot be exported: {error}") from None
+    return task.module(record.config)
+
+
+def _about(record: Record) -> str:
+    time = f", {record.median * 1e6:.1f} us" if record.measured and record.median else ""
+    how = "measured" if record.measured else "modelled"
+    return f"{record.workload}: record {record.id}, {how} on {record.device}{time}."
+
+
+def _written(prefix: Path, texts: dict[str, str], nvcc: str, arch: str, plan: HostPlan) -> Exported:
+    """Compile in a folder of its own, then put all files in place."""
+    try:
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=prefix.parent) as folder:
+            made = Path(folder) / prefix.name
+            for suffix, text in texts.items():
+                made.with_suffix(suffix).write_text(text)
+            command = [nvcc, f"-arch={arch}", *_OPTIONS, "-o", f"{made}.so", f"{made}.cu"]
+            ran = subprocess.run(command, capture_output=True, text=True, check=False)
+            if ran.returncode:
+                lines: list[Any] = [line for line in ran.stderr.splitlines() if "error" in line]
+                raise TargetError(f"nvcc refuses the kernel: {(lines or [ran.stderr])[0]}")
+            for suffix in (".so", *texts):
+                made.with_suffix(suffix).replace(prefix.with_suffix(suffix))
+    except OSError as error:
+        raise RecordError(
+            f"Cannot write {prefix}: {os.strerror(error.errno or 0)}; no file was replaced."
+        ) from None
+    library, header, loader, cuda = (prefix.with_suffix(s) for s in (".so", ".h", ".py", ".cu"))
+    return Exported(library, header, loader, cuda, plan)

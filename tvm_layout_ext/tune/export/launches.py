@@ -1,0 +1,167 @@
+"""What a host function does, as plain data: arguments, workspace, kernel launches in order."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from ...build import device_program
+from ...errors import ScheduleError
+
+__all__ = ["Argument", "HostPlan", "Launch", "host_plan"]
+
+_SHARED = "tirx.use_dyn_shared_memory"
+_AXES = "xyz"
+#: Extents of a launch along each axis.
+_KINDS = ("blockIdx", "threadIdx", "clusterCtaIdx")
+#: What the exported function calls other things.
+_RESERVED = frozenset(("arguments", "code", "given", "int", "launch", "one", "stream", "stream_"))
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A buffer: a parameter of the function, or workspace that its kernels share.
+
+    Attributes
+    ----------
+    name : str
+        A C identifier.
+    dtype : str
+    shape : tuple of int
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return math.prod(self.shape) * int(tvm.DataType(self.dtype).itemsize)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch.
+
+    Attributes
+    ----------
+    kernel : str
+    pointers : tuple of str
+        Names of the buffers that it is given.
+    grid, block : tuple of int
+        Extents along x, y and z.
+    shared_bytes : int
+        Of dynamic shared memory.
+    cluster : tuple of int
+        Blocks that are launched together, along x, y and z.
+    """
+
+    kernel: str
+    pointers: tuple[str, ...]
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared_bytes: int = 0
+    cluster: tuple[int, ...] = (1, 1, 1)
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """A host function whose launches do not depend on values."""
+
+    arguments: tuple[Argument, ...]
+    workspace: tuple[Argument, ...]
+    launches: tuple[Launch, ...]
+
+
+def host_plan(module: tvm.IRModule, target: Any) -> HostPlan:
+    """Read the host side of a scheduled function.
+
+    Raises
+    ------
+    ScheduleError
+        If a shape is symbolic, or the host does more than to allocate and to launch.
+    TargetError
+        If the function launches nothing.
+    """
+    ((_, function),) = device_program(module, target=target).host.functions_items()
+    names: dict[Any, str] = {}
+    workspace, launches = [], []
+    arguments = tuple(_argument(param, names) for param in function.params)
+    for statement in _statements(function.body):
+        if isinstance(statement, tirx.AllocBuffer):
+            workspace.append(_argument(statement.buffer, names))
+        elif isinstance(statement, tirx.DeclBuffer):
+            names[statement.buffer] = _named(statement.data, names)
+        elif isinstance(statement, tirx.Evaluate) and isinstance(statement.value, tvm.ir.Call):
+            launches.append(_launch(statement.value, names))
+        elif not isinstance(statement, tirx.Evaluate):
+            raise _unknown(type(statement).__name__)
+    return HostPlan(arguments, tuple(workspace), tuple(launches))
+
+
+def _statements(body: Any) -> Iterator[Any]:
+    if isinstance(body, tirx.SeqStmt):
+        for part in body.seq:
+            yield from _statements(part)
+    elif isinstance(body, tirx.AttrStmt):
+        yield from _statements(body.body)
+    else:
+        yield body
+
+
+def _argument(buffer: Any, names: dict[Any, str]) -> Argument:
+    if not all(isinstance(extent, tirx.IntImm) for extent in getattr(buffer, "shape", [None])):
+        raise ScheduleError(
+            f"Parameter {buffer.name} is no buffer whose shape is all numbers; only such functions "
+            "are exported."
+        )
+    taken = _RESERVED | set(names.values())
+    name = re.sub(r"\W", "_", str(buffer.name))
+    while name in taken:
+        name += "_"
+    names[buffer] = name
+    return Argument(name, str(buffer.dtype), tuple(int(extent) for extent in buffer.shape))
+
+
+def _named(pointer: Any, names: dict[Any, str]) -> str:
+    if isinstance(pointer, tvm.ir.Call) and pointer.op.name == "tirx.buffer_data":
+        found = next((n for buffer, n in names.items() if buffer.same_as(pointer.args[0])), None)
+        if found is not None:
+            return found
+    raise _unknown(f"the pointer {pointer}")
+
+
+def _launch(call: Any, names: dict[Any, str]) -> Launch:
+    if getattr(call.op, "name", "") != "tirx.call_ffi_kernel":
+        raise _unknown(str(getattr(call.op, "name", call.op)))
+    parameters = [str(one) for one in call.attrs.launch_params]
+    kernel, *rest = call.args
+    pointers, extents = rest[: -len(parameters)], rest[-len(parameters) :]
+    if not all(isinstance(extent, tirx.IntImm) for extent in extents):
+        raise _unknown("a launch whose extents are no numbers")
+    sizes = dict(zip(parameters, map(int, extents), strict=True))
+    known = {f"{kind}.{axis}" for kind in _KINDS for axis in _AXES}
+    if others := set(sizes) - known - {_SHARED}:
+        raise _unknown(f"the launch parameter {min(others)}")
+    return Launch(
+        str(kernel.value),
+        tuple(_named(pointer, names) for pointer in pointers),
+        tuple(sizes.get(f"blockIdx.{axis}", 1) for axis in _AXES),
+        tuple(sizes.get(f"threadIdx.{axis}", 1) for axis in _AXES),
+        sizes.get(_SHARED, 0),
+        tuple(sizes.get(f"clusterCtaIdx.{axis}", 1) for axis in _AXES),
+    )
+
+
+def _unknown(what: str) -> ScheduleError:
+    return ScheduleError(
+        f"The function's host side has {what}; only allocations and launches of known sizes are "
+        "exported."
+    )

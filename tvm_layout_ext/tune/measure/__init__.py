@@ -1,0 +1,1 @@
+"""Building, checking and timing candidates on devices."""

@@ -1,0 +1,83 @@
+"""What a runner learns about one candidate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from statistics import median, quantiles
+from typing import Any, Protocol
+
+from ..search.task import Task
+from ..space.knobs import Config
+
+__all__ = ["Measurement", "Runner"]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One candidate's figures.
+
+    Attributes
+    ----------
+    times : tuple of float
+        Seconds of each repeat; empty for the simulator.
+    smem_bytes : int
+        Shared memory of a block.
+    conflict_model : dict or None
+        Counters and modelled cost; None if the simulator does not model the kernel.
+    verified_on : str or None
+        The workload on which the output was compared with NumPy's and found right.
+    registers, spill_bytes : int or None
+        Of a thread; None where nobody asked ptxas.
+    l2, protocol, clock_mhz, server, phases
+        How and where the times were taken, as in :class:`.record.Record`.
+    """
+
+    smem_bytes: int
+    conflict_model: dict[str, Any] | None
+    times: tuple[float, ...] = ()
+    verified_on: str | None = None
+    registers: int | None = None
+    spill_bytes: int | None = None
+    l2: str | None = None
+    protocol: dict[str, Any] | None = None
+    clock_mhz: float | None = None
+    server: str | None = None
+    phases: dict[str, float] | None = None
+
+    @property
+    def score(self) -> float:
+        """Seconds if measured, else the modelled cost; infinite if neither is known."""
+        seconds = self.median
+        return float((self.conflict_model or {}).get("cost", inf)) if seconds is None else seconds
+
+    @property
+    def median(self) -> float | None:
+        """Median of the times."""
+        return median(self.times) if self.times else None
+
+    @property
+    def spread(self) -> float | None:
+        """Distance between the quartiles of the times."""
+        if len(self.times) < 2:
+            return None
+        low, _, high = quantiles(self.times, n=4, method="inclusive")
+        return high - low
+
+
+class Runner(Protocol):
+    """Tries candidates of one task."""
+
+    @property
+    def name(self) -> str:
+        """``"cuda"`` or ``"simulate"``."""
+
+    @property
+    def device(self) -> str:
+        """Name of the GPU."""
+
+    def run(self, task: Task, config: Config) -> Measurement:
+        """Try a candidate; any exception is the candidate's failure."""
+
+    def verify(self, task: Task, config: Config) -> str:
+        """Compare a winner's output with NumPy's on fresh inputs; say on what shape it was done."""

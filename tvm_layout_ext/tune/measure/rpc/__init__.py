@@ -1,0 +1,1 @@
+"""Measuring on the servers behind a TVM tracker."""

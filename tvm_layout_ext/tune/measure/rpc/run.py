@@ -1,0 +1,177 @@
+"""The RPC runner: candidates are measured on the servers behind a tracker, all at once.
+
+Start a tracker on any machine, and on each machine with GPUs one server a GPU, with ``--host`` and
+that machine's address where the tuner runs on another::
+
+    python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port 9190
+    CUDA_VISIBLE_DEVICES=0 python -m tvm_layout_ext.tune.rpc_server --tracker HOST:9190 --key h200
+    CUDA_VISIBLE_DEVICES=1 python -m tvm_layout_ext.tune.rpc_server --tracker HOST:9190 --key h200
+    python -m tvm.exec.query_rpc_tracker --host HOST --port 9190
+
+A session with a server serves all trials of a run: inputs and reference are sent once a server, are
+on its device once a session, and are compared there, so that a trial sends its library only. (TVM's
+``RPCRunner`` opens one for each trial, which costs the 3 seconds in which a process imports TVM.) A
+trial that fails ends its session, and the next begins with another; a session ends, too, when it
+has been idle for a minute. Others wait for the server until then.
+
+TVM's own server (``python -m tvm.exec.rpc_server``) does not do. It forks its sessions: TVM 0.27
+initialises CUDA when it is imported where there is a GPU, and a forked process cannot use it then;
+that server also ends when a candidate crashes its session. Kernels are built where the tuner runs,
+so the servers need no nvcc, but the same processor architecture, TVM and this package. All servers
+of one key should have the same GPU, as their times are compared: a server that cannot run the
+kernels, or has another GPU than the first one, gets no trial, and a warning says so.
+
+RPC is neither encrypted nor authenticated, and whoever reaches a server can run code there. So a
+server listens on its own machine alone unless ``--host`` names an address: use one that only a
+network that you trust can reach.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tvm.ir.utils import derived_object
+
+from ....errors import TargetError
+from ....gpu.hardware import Architecture
+from ...search.task import Task
+from ...search.trials import Job, device_kind
+from ..protocol import Measured, Timing
+from ..seats import Seat, SeatedRunner
+from ..worker import GRACE
+from .client import Gpu, ready, run
+from .session import PREPARE
+from .tracker import Tracker
+
+__all__ = ["RpcRunner", "UnfitServerError", "misfit"]
+
+_log = logging.getLogger("tvm_layout_ext")
+
+
+class UnfitServerError(TargetError):
+    """A server that has no GPU, or another one than the kernels are built for."""
+
+
+def misfit(architecture: Architecture, gpu: Gpu, first: str = "") -> str | None:
+    """Say why a GPU cannot be used beside a first one; None if it can."""
+    if not gpu.capability:
+        return "has no CUDA GPU"
+    major, minor = architecture.capability
+    here = tuple(map(int, gpu.capability.split(".")))
+    # PTX ISA, "Release Notes", and nvcc's manual, "GPU Feature List": machine code runs on GPUs of
+    # its major and at least its minor capability; that of sm_90a on 9.0 alone.
+    special = not architecture.name[-1].isdigit()
+    if here[0] != major or here[1] < minor or (special and here[1] != minor):
+        needed = f"{major}.{minor}" if special else f"{major}.{minor} to {major}.x"
+        return (
+            f"has the GPU {gpu.name} of compute capability {gpu.capability}, and machine code "
+            f"for {architecture.name} runs on {needed}"
+        )
+    if first and gpu.name != first:
+        return (
+            f"has the GPU {gpu.name}, whose times cannot be compared with those of the {first} of "
+            "the first server"
+        )
+    return None
+
+
+@dataclass
+class _Fleet:
+    """What the seats of a run share."""
+
+    tracker: Tracker
+    architecture: Architecture
+    #: Name of the first server's GPU.
+    first: str = ""
+    warned: set[str] = field(default_factory=set)
+
+    def require_fit(self, gpu: Gpu) -> None:
+        problem = misfit(self.architecture, gpu, self.first)
+        if problem is None:
+            self.first = gpu.name
+            return
+        if gpu.server not in self.warned:
+            self.warned.add(gpu.server)
+            _log.warning("RPC server %s is not used: it %s.", gpu.server, problem)
+        raise UnfitServerError(
+            f"RPC server {gpu.server} cannot run kernels for {self.architecture.name}: it "
+            f"{problem}. Start one on a machine with such a GPU and its driver."
+        )
+
+
+class _Client(Seat):
+    """A client process with a session at one server."""
+
+    def __init__(self, log: Path, fleet: _Fleet) -> None:
+        super().__init__(log)
+        self.fleet = fleet
+        self.gpu: Gpu | None = None
+
+    def ready(self, job: Job | None) -> None:
+        """Have a session that holds a trial's problem, with a server that fits."""
+        gpu = Gpu(*self.worker.call(ready, self.fleet.tracker, job))
+        if self.gpu is not None and gpu.server != self.gpu.server:
+            self.trials = 0
+        self.gpu = gpu
+        if (device_kind("cuda") if job is None else job.kind) == "cuda":
+            self.fleet.require_fit(gpu)
+
+    def run(self, job: Job, timeout: float) -> tuple[Measured, int]:
+        most = PREPARE + timeout + GRACE
+        facts, memory = self.worker.call(run, job, timeout, timeout=most)
+        return Measured(**facts), memory
+
+
+@derived_object
+class RpcRunner(SeatedRunner):
+    """Measures candidates on all servers of one key, each with a client process of its own.
+
+    All servers take trials from one queue. Waiting for a free one, opening a session and sending
+    are not counted as a trial's time; what each took is in :attr:`Measured.phases`. A trial whose
+    connection is lost is tried once more, on another server if there is one. All else is as of
+    :class:`.SeatedRunner`.
+
+    Parameters
+    ----------
+    task : Task
+    host, port, key : str, int, str
+        The tracker's address, and the key of the servers.
+    timeout : float
+        Seconds that one trial may take from when the server has its library.
+    timing : Timing, optional
+
+    Raises
+    ------
+    NoServerError
+        If the tracker is not there, or has no server with the key.
+
+    Notes
+    -----
+    Trials for which no server fits fail with an :class:`UnfitServerError`.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        host: str,
+        port: int,
+        key: str,
+        timeout: float = 60.0,
+        timing: Timing | None = None,
+    ) -> None:
+        tracker = Tracker(host, port, key)
+        servers = tracker.require_servers()
+        super().__init__(task, timeout, timing)
+        self.fleet = _Fleet(tracker, task.architecture)
+        folder = self._inputs.folder
+        self._seats = [_Client(folder / f"client{i}.log", self.fleet) for i in range(len(servers))]
+
+    def device_name(self) -> str:
+        """Name of the GPU of the next free server; an error if it does not fit."""
+        seat = self._seats[0]
+        assert isinstance(seat, _Client)
+        with seat.lock:
+            seat.ready(None)
+        return "" if seat.gpu is None else seat.gpu.name

@@ -1,0 +1,139 @@
+"""``python -m tvm_layout_ext.tune.rpc_server``: TVM's RPC server for a tuner, with warm sessions.
+
+TVM's own server forks a process for each session and stops serving when one of them crashes. A
+tuner tries kernels that crash, and CUDA cannot be used in a process forked after TVM 0.27 was
+imported. This one spawns its sessions (:mod:`.session`), and keeps one that
+has imported everything ready, so that a session after a crash begins in milliseconds, not seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from ...._compat import serve_rpc
+from ....errors import TargetError
+
+__all__ = ["main"]
+
+_log = logging.getLogger("tvm_layout_ext")
+LOOPBACK = "127.0.0.1"
+_PROGRAM = "from tvm_layout_ext.tune.measure.rpc.session import main; main()"
+#: A session's process that is not ready after so long is given up.
+START_SECONDS = 120.0
+
+
+class _Standby:
+    """A process that waits for a session to serve.
+
+    Parameters
+    ----------
+    folder : str
+        Where sessions keep the problems that clients have sent.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.control, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), folder],
+                pass_fds=[theirs.fileno()],
+            )  # fmt: skip
+
+    def take(self, connection: socket.socket) -> bool:
+        """Hand a connection over when the process is ready; whether it ever was."""
+        ready, _, _ = select.select([self.control], [], [], START_SECONDS)
+        try:
+            if ready and self.control.recv(1):
+                socket.send_fds(self.control, [b"s"], [connection.fileno()])
+                return True
+        except OSError:
+            pass
+        self.process.kill()
+        return False
+
+
+class _Sessions:
+    """Serves one session after another."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.next = _Standby(folder)
+
+    def serve(self, connection: socket.socket, address: Any) -> None:
+        """Serve a session to its end, however it ends."""
+        standby = self.next
+        # The client must see the end of the session's process, not of this copy.
+        with connection:
+            taken = standby.take(connection)
+        self.next = _Standby(self.folder)
+        status = standby.process.wait()
+        standby.control.close()
+        if not taken:
+            _log.warning("No process was ready for the session of %s.", address)
+        elif status:
+            _log.warning("The session of %s %s.", address, _ending(status))
+
+
+def _ending(status: int) -> str:
+    if status == -signal.SIGALRM:
+        return "was late or idle for too long, and was ended"
+    return f"ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve until the process is ended.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        By default those of the command line; ``--help`` tells them.
+
+    Raises
+    ------
+    TargetError
+        If the tracker's address is none.
+    """
+    parser = argparse.ArgumentParser(prog="python -m tvm_layout_ext.tune.measure.rpc.server")
+    parser.add_argument("--tracker", required=True, help="HOST:PORT of the tracker")
+    parser.add_argument("--key", required=True, help="kind of device, e.g. h200")
+    parser.add_argument(
+        "--host", default=LOOPBACK, help="address to listen on; by default this machine alone"
+    )
+    parser.add_argument("--port", type=int, default=9090, help="first port to try")
+    parser.add_argument("--port-end", type=int, default=9199, help="end of the ports to try")
+    parser.add_argument("--custom-addr", help="address under which the tracker tells of it")
+    given = parser.parse_args(arguments)
+    host, _, port = given.tracker.rpartition(":")
+    if not host or not port.isdigit():
+        raise TargetError(f"A tracker's address is HOST:PORT, not {given.tracker!r}.")
+    if given.host not in (LOOPBACK, "localhost", "::1"):
+        _log.warning(
+            "Listening on %s: whoever reaches it can run code on this machine, as RPC is neither "
+            "encrypted nor authenticated.",
+            given.host,
+        )
+    # An ending by SIGTERM shall remove the folder, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with tempfile.TemporaryDirectory(prefix="tvm_layout_ext_rpc_") as folder:
+        serve_rpc(
+            _Sessions(folder).serve,
+            host=given.host,
+            port=given.port,
+            port_end=given.port_end,
+            tracker_addr=(host, int(port)),
+            key=given.key,
+            custom_addr=given.custom_addr,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""The local runner: candidates are measured one at a time a device, in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import tvm
+from tvm.ir.utils import derived_object
+
+from ..search.task import Task
+from ..search.trials import Job
+from . import environment
+from .builder import LIBRARY
+from .problem import Problem
+from .protocol import (
+    Arguments,
+    Measured,
+    Timing,
+    device_name,
+    failed,
+    measure,
+    memory_in_use,
+)
+from .seats import GROWTH, Seat, SeatedRunner
+
+__all__ = ["Here", "LocalRunner", "measure_here"]
+
+#: For so long a GPU's clock is taken to be what it was.
+CLOCK_SECONDS = 10.0
+
+
+class _Device(Seat):
+    """A device of this machine."""
+
+    def __init__(self, log: Path, device: int) -> None:
+        super().__init__(log)
+        self.device = device
+
+    def run(self, job: Job, timeout: float) -> tuple[Measured, int]:
+        measured, memory = self.worker.call(measure_here, job, self.device, timeout=timeout)
+        return measured, memory
+
+
+@derived_object
+class LocalRunner(SeatedRunner):
+    """Measures candidates on devices of this machine, as :class:`.SeatedRunner` says.
+
+    Parameters
+    ----------
+    task : Task
+    devices : sequence of int
+        Device numbers.
+    timeout : float
+        Seconds that one trial may take; a worker's start is not counted.
+    timing : Timing, optional
+    growth : int
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        devices: Sequence[int] = (0,),
+        timeout: float = 60.0,
+        timing: Timing | None = None,
+        growth: int = GROWTH,
+    ) -> None:
+        super().__init__(task, timeout, timing, growth)
+        folder = self._inputs.folder
+        self._seats = [_Device(folder / f"worker{index}.log", index) for index in devices]
+
+
+class Here:
+    """What a measuring process keeps between trials: arguments on its device, and its clock."""
+
+    known: ClassVar[dict[tuple[str, str, int, int | None], tuple[Problem, Arguments]]] = {}
+    clock: ClassVar[tuple[int | None, int | None]] = (None, None)
+    asked: ClassVar[float] = -CLOCK_SECONDS
+
+    @classmethod
+    def arguments(cls, job: Job, index: int) -> tuple[Problem, Arguments]:
+        """The problem of a trial, and its arguments on the device of a number."""
+        key = (job.problem, job.kind, index, job.timing.l2_bytes)
+        if key not in cls.known:
+            # A winner's fresh inputs take the place of the trials'.
+            cls.known.clear()
+            problem = Problem.load(Path(job.problem))
+            device = tvm.runtime.device(job.kind, index)
+            cls.known[key] = problem, Arguments(problem, device, job.timing)
+        return cls.known[key]
+
+    @classmethod
+    def with_clock(cls, measured: Measured, index: int) -> Measured:
+        """Add clock, temperature and driver, asked for after a trial, while the GPU runs fast."""
+        if time.monotonic() >= cls.asked + CLOCK_SECONDS:
+            cls.clock = environment.clock_and_temperature(index)
+            cls.asked = time.monotonic()
+        clock, heat = cls.clock
+        driver = environment.versions()["driver"]
+        return replace(measured, clock_mhz=clock, temperature=heat, driver=driver)
+
+
+def measure_here(job: Job, index: int) -> tuple[Measured, int]:
+    """Measure in this process; also the bytes that it and its device hold afterwards."""
+    try:
+        start = time.perf_counter()
+        problem, arguments = Here.arguments(job, index)
+        ready = time.perf_counter()
+        library = tvm.runtime.load_module(os.path.join(job.artifact, LIBRARY))
+        measured = measure(library, arguments, problem, job.timing, job.best)
+        end = time.perf_counter()
+        phases = {"session": round(ready - start, 6), "run": round(end - ready, 6)}
+        measured = replace(measured, device=device_name(arguments.device), phases=phases)
+        if job.kind == "cuda":
+            measured = Here.with_clock(measured, index)
+        return measured, memory_in_use(arguments.device)
+    except Exception as error:
+        return failed(error), 0

@@ -1,0 +1,1 @@
+"""What models rank candidates by: facts of a kernel, modelled cost and time."""

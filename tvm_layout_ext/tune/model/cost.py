@@ -1,0 +1,210 @@
+"""The modelled cost by which the simulated runner ranks candidates; it is no time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any
+
+from ...gpu.hardware import MULTIPROCESSORS
+
+__all__ = ["FORMULA", "TAIL", "TORN", "Counters", "Terms", "modelled_terms"]
+
+#: Of an H200, for which the model is written: 4.8 TB/s at 1.83 GHz are 2640 bytes a cycle for the
+#: whole GPU, or 82 sectors of 32 bytes.
+SECTORS_PER_CYCLE = 82
+#: What the L2 cache gives to all multiprocessors together, twice what memory does.
+L2_SECTORS_PER_CYCLE = 165
+#: One multiprocessor alone takes 64 bytes a cycle.
+CYCLES_PER_OWN_SECTOR = 0.5
+#: What a loaded sector costs more in a line of 128 bytes of which a request takes only a part:
+#: ``h200_sweep_transpose_8192.jsonl`` has 1.15 times the time where rows of a tile are half a line,
+#: that is 1.3 times for the loads; a quarter of a line costs no more.
+TORN = 0.3
+#: Of the whole GPU: 262,144 blocks of 16 x 16 elements take 162 us, whatever their threads do.
+CYCLES_PER_BLOCK = 1.13
+#: Of a wave of blocks, in which they all load or all store, and the memory idles in one direction.
+TAIL = 0.5
+#: A multiprocessor finishes 128 single-precision multiply-adds a cycle.
+FLOPS_PER_CYCLE = 256
+#: By ``mma.sync`` in half precision: 630 TFLOPS of 132 multiprocessors at 1.7 GHz
+#: (``h200_gemm.json``).
+TENSOR_FLOPS_PER_CYCLE = 2800
+#: Of a ``__syncthreads``, during which the other resident blocks go on.
+CYCLES_PER_BARRIER = 30
+#: Where a record does not tell how many blocks are resident.
+USUAL_RESIDENT = 3
+#: Share of the smaller terms that does not hide behind the largest.
+EXPOSED = 0.1
+
+FORMULA = (
+    "cost = max(g, l, f, w) + 0.1 * (g, l and f, but for the largest) + 30 * barriers / resident "
+    "blocks, in modelled cycles of the busiest multiprocessor, which runs ceil(blocks / 132) "
+    "blocks. Over these, l = shared wavefronts + global requests, f = flops / 256 + tensor-core "
+    "flops / 2800, those of tf32 counting twice and of 8-bit integers half. g = max(sectors / 2, "
+    "(sectors of all blocks + t) / 165, (sectors of memory + t) / 82 * (1 + 0.5 / max(1, waves * "
+    "steps))), where t = 0.3 of the sectors loaded from torn "
+    "lines. w = max(1.13 * all blocks, waves * latency of a block's steps). A model, not a time."
+)
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What the simulated GPU counted, for whole grids, and what is known of the kernel.
+
+    Of several kernels, as a split sum has, counts are those of all, each scaled up by its own grid;
+    what is no count is of the kernel that moves the most, the product of the split sum.
+
+    Attributes
+    ----------
+    blocks : int
+        Thread blocks of the grid of the kernel that moves the most. Older records of several
+        kernels have the product of extents of them all, and counts scaled up to that.
+    sampled : int
+        Those that were run, of all kernels; the counts are theirs, scaled up to the grids.
+    requests, sectors, ideal_sectors : int
+        Of global memory: warp-wide accesses, 32-byte sectors moved, and the least possible.
+    wavefronts, bank_conflicts : int
+        Of shared memory; their difference is the least possible.
+    barriers : int
+        Summed over blocks.
+    torn : int
+        Loaded sectors in 128-byte lines of which a request takes only a part. This and what
+        follows are worked out in closed form, and 0 in older records.
+    memory : int
+        Sectors that leave the device's memory at least, as the L2 cache keeps what is used again;
+        0 if that is not known, and nothing is.
+    resident : int
+        Blocks that a multiprocessor holds at a time.
+    steps : int
+        Iterations of the loop along which a block streams.
+    products : int
+        Arithmetic operations of tensor cores.
+    halves : int
+        Those in half precision that would take as long; 0 if they are :attr:`products`.
+    chain : int
+        Cycles of a block that is alone, by the latency of what each step waits for.
+    """
+
+    blocks: int
+    sampled: int
+    requests: int
+    sectors: int
+    ideal_sectors: int
+    wavefronts: int
+    bank_conflicts: int
+    barriers: int
+    torn: int = 0
+    memory: int = 0
+    resident: int = 0
+    steps: int = 0
+    products: int = 0
+    chain: int = 0
+    halves: int = 0
+
+    @property
+    def sectors_per_request(self) -> float:
+        """Sectors of an average global access."""
+        return self.sectors / self.requests if self.requests else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The counters by name, with sectors a request."""
+        return asdict(self) | {"sectors_per_request": round(self.sectors_per_request, 3)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Counters:
+        """Read :meth:`to_json`'s form; other entries are left."""
+        return cls(
+            **{f.name: int(data[f.name]) for f in fields(cls) if f.name in data or f.name in _OLD}
+        )
+
+
+#: Counters of every record; the others came later.
+_OLD = {f.name for f in fields(Counters) if f.default is MISSING}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the modelled cost is made of, in modelled cycles of the busiest multiprocessor.
+
+    Attributes
+    ----------
+    memory : float
+        Global sectors through the bandwidth of a multiprocessor, of the L2 cache, of the memory.
+    pipe : float
+        Shared wavefronts and global requests, of which the load-store unit takes one a cycle.
+    arithmetic : float
+        Single-precision multiply-adds, and products of tensor cores.
+    barriers : float
+        Waiting at ``__syncthreads``.
+    latency : float
+        Waves of blocks, each as long as a block that waits for all that it needs; or the time to
+        hand out so many blocks.
+    """
+
+    memory: float
+    pipe: float
+    arithmetic: float
+    barriers: float
+    latency: float = 0.0
+
+    @property
+    def cost(self) -> float:
+        """The longest, a tenth of what else is throughput, and the barriers."""
+        busy = (self.memory, self.pipe, self.arithmetic)
+        exposed = EXPOSED * (sum(busy) - max(busy))
+        return max(*busy, self.latency) + exposed + self.barriers
+
+
+def modelled_terms(counters: Counters, flops: int) -> Terms:
+    """Model what a kernel costs. Modelled cycles, not a time.
+
+    ``cost = max(g, l, f, w) + 0.1 * (g, l and f, but for the largest) + 30 * barriers / resident
+    blocks`` of the multiprocessor that runs the most blocks, ``ceil(blocks / 132)``. Over these,
+    ``l = shared wavefronts + global requests`` (the load-store unit takes one a cycle), ``f = flops
+    / 256`` (float32 multiply-adds) ``+ tensor-core flops / 2800`` (those of tf32 count twice, of
+    8-bit integers half: :attr:`Counters.halves`), and ``w`` is the latency of a block that is
+    alone, once for each wave of blocks, or 1.13 for each block of the grid.
+
+    ``g`` is the largest of ``sectors / 2`` (what one multiprocessor can take), ``(sectors of all
+    blocks + t) / 165`` (what the L2 cache gives to all) and ``(sectors of memory + t) / 82`` (what
+    the memory gives to all), the last for half a wave longer, in which blocks begin and end
+    together. ``t`` is 0.3 of the sectors that are loaded from 128-byte lines of which a request
+    takes only a part.
+
+    Bank conflicts enter through the wavefronts, uncoalesced access through the sectors, registers
+    and shared memory through the waves. What a record does not tell (see :class:`Counters`) costs
+    nothing; if it does not tell the sectors of memory, all sectors come from there.
+
+    Parameters
+    ----------
+    counters : Counters
+        Of the whole grid.
+    flops : int
+        Arithmetic operations of the whole grid.
+    """
+    blocks = max(counters.blocks, 1)
+    share = math.ceil(blocks / MULTIPROCESSORS) / blocks
+    resident = counters.resident or USUAL_RESIDENT
+    waves = blocks / (MULTIPROCESSORS * resident)
+    plain = max(0, flops - counters.products) / FLOPS_PER_CYCLE
+    tensor = counters.halves or counters.products
+    return Terms(
+        memory=_memory(counters, share, waves),
+        pipe=share * (counters.wavefronts + counters.requests),
+        arithmetic=share * (plain + tensor / TENSOR_FLOPS_PER_CYCLE),
+        barriers=share * CYCLES_PER_BARRIER * counters.barriers / resident,
+        latency=max(math.ceil(waves) * counters.chain, CYCLES_PER_BLOCK * counters.blocks),
+    )
+
+
+def _memory(counters: Counters, share: float, waves: float) -> float:
+    torn = TORN * counters.torn
+    least = counters.memory or counters.sectors
+    tail = TAIL / max(1.0, waves * counters.steps) if counters.steps else 0.0
+    return max(
+        share * CYCLES_PER_OWN_SECTOR * counters.sectors,
+        (counters.sectors + torn) / L2_SECTORS_PER_CYCLE,
+        (least + torn * least / max(counters.sectors, 1)) / SECTORS_PER_CYCLE * (1 + tail),
+    )

@@ -1,0 +1,204 @@
+"""A closed-form model of how long a candidate takes; it ranks, and is never called a time.
+
+A block is bound by whichever of its parts takes longest: its bytes through the L2 cache, its
+wavefronts through shared memory, its products through the tensor cores, its instructions through
+the schedulers, or the latency of its steps along the reduction, which copies ahead (stages), loads
+ahead (prefetch) and other resident blocks hide. Blocks run in waves; all of them together also
+share the bandwidth of device memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import tvm
+
+from ...gpu.hardware import BANK_BYTES, MULTIPROCESSORS, SECTOR_BYTES
+from ..search.task import Task
+from ..space.knobs import Config
+from .cost import TAIL, TORN
+from .features import kernels_of, traffic
+from .kernel_facts import Kernel
+
+__all__ = ["H200", "Gpu", "Terms", "chain", "latency", "terms"]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Speeds of a GPU, each a multiprocessor and clock cycle unless said otherwise.
+
+    Attributes
+    ----------
+    clock : float
+        Hz under load.
+    memory : float
+        Bytes a second of device memory, all multiprocessors together, as achieved.
+    l2 : float
+        Bytes from the L2 cache.
+    wavefronts : float
+        Of shared memory, 128 bytes each.
+    tensor : float
+        Arithmetic operations of tensor cores by ``mma.sync`` in half precision; other types are
+        by :func:`tvm_layout_ext.hardware.mma_sync_rate` faster or slower.
+    fma : float
+        Arithmetic operations of float32.
+    memory_latency, shared_latency, product_latency, barrier : float
+        Cycles until a load from device memory, a load from shared memory, a tensor-core product,
+        and ``__syncthreads`` are done.
+    launch : float
+        Seconds from one kernel to the next.
+    block : float
+        Seconds to hand out a block, whatever it does.
+    """
+
+    clock: float = 1.7e9
+    memory: float = 4.2e12
+    l2: float = 40.0
+    wavefronts: float = 1.0
+    tensor: float = 2800.0
+    fma: float = 256.0
+    memory_latency: float = 900.0
+    shared_latency: float = 33.0
+    product_latency: float = 33.0
+    barrier: float = 30.0
+    launch: float = 2e-6
+    block: float = 0.62e-9
+
+
+#: Memory: 4.2 of 4.8 TB/s are reached by the best copies of ``benchmarks/results``. Tensor cores:
+#: ``h200_gemm.json`` has 630 TFLOPS of ``mma.sync`` on registers alone, over 132 multiprocessors
+#: at 1.7 GHz. Latencies: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU
+#: Architecture via Microbenchmarking" (2024), tables of memory latency and of ``mma``.
+H200 = Gpu()
+#: Share of what is not the longest term that does not hide behind it.
+EXPOSED = 0.2
+#: Of what keeps the multiprocessors busy while the memory is the limit.
+BEHIND_MEMORY = 0.1
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Cycles of a multiprocessor for a wave of blocks.
+
+    Attributes
+    ----------
+    memory, shared, tensor, issue : float
+        Of all resident blocks, by throughput.
+    latency : float
+        Of one block whose every step waits for what it needs.
+    """
+
+    memory: float
+    shared: float
+    tensor: float
+    issue: float
+    latency: float
+
+    @property
+    def cycles(self) -> float:
+        """The longest, and a share of the others."""
+        busy = (self.memory, self.shared, self.tensor, self.issue)
+        longest = max(*busy, self.latency)
+        return longest + EXPOSED * (sum(busy) - min(max(busy), longest))
+
+
+def terms(kernel: Kernel, flops: float, blocks: int, gpu: Gpu = H200) -> Terms:
+    """Cycles of one multiprocessor that runs ``blocks`` blocks of a kernel at a time.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    flops : float
+        Arithmetic operations of a block that are not tensor-core products.
+    blocks : int
+    gpu : Gpu
+    """
+    shared = sum(use.total for use in kernel.uses if use.site.scope != "global")
+    requests = sum(use.requests for use in kernel.uses)
+    lines = sum(use.total for use in kernel.uses if use.site.scope == "global") / 4
+    memory = traffic(kernel) / gpu.l2
+    pipe = (shared + lines) / gpu.wavefronts
+    tensor = kernel.half_flops / gpu.tensor
+    issue = flops / gpu.fma + requests / 4
+    # Without a second version of its tiles, a block copies and computes in turns.
+    alone = memory + pipe + tensor + issue if kernel.stages == 1 else 0.0
+    return Terms(
+        memory=blocks * memory,
+        shared=blocks * pipe,
+        tensor=blocks * tensor,
+        issue=blocks * issue,
+        latency=alone + chain(kernel, gpu),
+    )
+
+
+def chain(kernel: Kernel, gpu: Gpu = H200) -> float:
+    """Cycles of a block that is alone: what each step waits for, one after the other."""
+    steps = kernel.steps
+    inner = kernel.inner_steps
+    load = gpu.shared_latency * (0.3 if kernel.is_prefetched else 1.0)
+    per_warp = kernel.half_flops / max(kernel.warps * steps, 1)
+    # A scheduler issues the products of a quarter of the warps.
+    issue = per_warp * max(1, kernel.warps / 4) / (gpu.tensor / 4) if per_warp else 0.0
+    compute = inner * load + (gpu.product_latency + issue if per_warp else 0.0)
+    barriers = gpu.barrier if kernel.shared_bytes and kernel.warps > 1 else 0.0
+    if kernel.stages > 1:
+        waiting = gpu.memory_latency / (kernel.stages - 1)
+        step = max(waiting, compute + barriers)
+    else:
+        step = gpu.memory_latency + compute + 2 * barriers
+    return gpu.memory_latency + steps * step
+
+
+def latency(task: Task, config: Config, module: tvm.IRModule) -> float:
+    """Modelled seconds of a candidate on an H200.
+
+    Parameters
+    ----------
+    task : Task
+    config : dict
+        The candidate's knobs; all that counts of them is in the module.
+    module : tvm.IRModule
+        What was scheduled, before any lowering.
+
+    Returns
+    -------
+    float
+        Infinite if no loop is bound to blocks.
+    """
+    kernels = kernels_of(module)
+    if not kernels:
+        return float("inf")
+    # What tensor cores do not multiply is shared by the kernels that have none.
+    products = sum(kernel.product_flops * kernel.grid for kernel in kernels)
+    total = max(0, task.operator.flops(task.shape) - products)
+    plain = [not kernel.product_flops for kernel in kernels]
+    busy = sum(
+        _seconds(kernel, task, total / sum(plain) if own else 0.0)
+        for kernel, own in zip(kernels, plain, strict=True)
+    )
+    memory = task.operator.traffic(task.shape, task.dtype) / H200.memory
+    memory *= max(_stretch(kernel, task) for kernel in kernels)
+    return max(memory, busy) + BEHIND_MEMORY * min(memory, busy)
+
+
+def _stretch(kernel: Kernel, task: Task) -> float:
+    """How much longer the memory takes than for whole lines in a steady stream."""
+    waves = kernel.grid / (MULTIPROCESSORS * kernel.blocks_per_sm(task.architecture))
+    sectors = traffic(kernel) / SECTOR_BYTES
+    torn = TORN * kernel.torn / sectors if sectors else 0.0
+    return (1 + torn) * (1 + TAIL / max(1.0, waves * kernel.steps))
+
+
+def _seconds(kernel: Kernel, task: Task, flops: float) -> float:
+    """Seconds of a kernel: full waves, the last one, and the launch."""
+    resident = kernel.blocks_per_sm(task.architecture)
+    each = flops / max(kernel.grid, 1)
+    full, rest = divmod(kernel.grid, MULTIPROCESSORS * resident)
+    cycles = full * terms(kernel, each, resident).cycles
+    if rest:
+        cycles += terms(kernel, each, ceil(rest / MULTIPROCESSORS)).cycles
+    # Spilled registers of a block go to the L2 cache and come back in each step.
+    spilled = kernel.spilled(task.architecture) * BANK_BYTES * kernel.threads
+    cycles += kernel.grid / MULTIPROCESSORS * 2 * spilled * kernel.steps / H200.l2
+    return max(cycles / H200.clock, kernel.grid * H200.block) + H200.launch

@@ -1,0 +1,1 @@
+"""Trials, their log and database, and what is done with them."""

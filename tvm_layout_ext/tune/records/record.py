@@ -1,0 +1,219 @@
+"""One trial of the tuner, as it is written down: its fields, its identity and its JSON form."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from ..model.cost import Counters
+from ..space.knobs import Value
+from ..space.workload import Workload
+
+__all__ = ["L2_STATES", "MODELLED", "RUNNERS", "SCHEMA_VERSION", "Record"]
+
+SCHEMA_VERSION = 1
+#: The runner whose scores are a model's, and all that there are.
+MODELLED = "simulate"
+RUNNERS = ("cuda", "rpc", MODELLED)
+#: What a repeat finds in the L2 cache: the last one's data, none, or another set of inputs.
+L2_STATES = ("warm", "flushed", "rotated")
+_KINDS = ("trial", "finalist")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One trial.
+
+    Attributes
+    ----------
+    time : str
+        When it ended, ISO 8601 in UTC.
+    runner : str
+        ``"cuda"`` and ``"rpc"`` measure, here or on a server; ``"simulate"`` models.
+    device, arch : str
+        The GPU's name (``"simulated GPU"`` for the simulator), and ptxas's word for it.
+    versions : dict
+        Of tvm, tvm_ffi, package, cuda, driver and python; None where there is none.
+    workload : Workload
+    trial : int
+        Number in the seed's order; 0 is the default schedule.
+    config : dict
+        One value a knob.
+    status : str
+        ``"ok"`` or ``"error"``.
+    times : tuple of float
+        Seconds of each repeat; empty for the simulator.
+    median, spread : float, optional
+        Seconds: median of ``times``, and the distance between its quartiles.
+    tflops, gbps : float, optional
+        Work and least traffic over the median.
+    smem_bytes : int, optional
+        Shared memory of a block.
+    registers : int, optional
+        Of a thread; None if unknown.
+    conflict_model : dict, optional
+        The simulated GPU's counters for the whole grid, and the modelled cost made of them.
+    verified_on : str, optional
+        The workload on which the output was compared with NumPy's and found right; smaller than
+        the record's own where simulating all of that takes too long.
+    error_class, error_text : str, optional
+        What went wrong.
+    seed : int
+    git_id : str, optional
+        The source tree that ran it.
+    kind : str
+        ``"trial"``, or ``"finalist"`` if ``times`` are those of the re-measurement in which the
+        best candidates took turns.
+    l2 : str, optional
+        What a repeat found in the L2 cache: ``"warm"`` (the last one's data), ``"flushed"``
+        (nothing) or ``"rotated"`` (the data of another set of inputs).
+    protocol : dict, optional
+        How the times were taken: one int, float or str a fact, e.g. ``{"warm_up": 3}``.
+    clock_mhz : float, optional
+        Of the multiprocessors, while it ran.
+    spill_bytes : int, optional
+        Registers of a thread that ptxas put into local memory.
+    modelled_seconds : float, optional
+        The closed-form latency model's forecast; made before the trial, no measurement.
+    server : str, optional
+        Which RPC server ran it.
+    phases : dict of str to float, optional
+        Seconds that the trial took: ``build``, and those of
+        :attr:`tvm_layout_ext.tune.measure.protocol.Measured.phases`.
+    program : str, optional
+        12 hexadecimal digits of a user's schedule as this configuration made it; None where it made
+        none, and for ready schedules, which :attr:`code_versions` tells. By it
+        :class:`.programs.Programs` finds the trace in the database.
+    id : str
+        12 hexadecimal digits made of :attr:`group` and the configuration; nobody gives it.
+    """
+
+    time: str
+    runner: str
+    device: str
+    arch: str
+    versions: dict[str, str | None]
+    workload: Workload
+    trial: int
+    config: dict[str, Value]
+    status: str
+    seed: int
+    times: tuple[float, ...] = ()
+    median: float | None = None
+    spread: float | None = None
+    tflops: float | None = None
+    gbps: float | None = None
+    smem_bytes: int | None = None
+    registers: int | None = None
+    conflict_model: dict[str, float] | None = None
+    verified_on: str | None = None
+    error_class: str | None = None
+    error_text: str | None = None
+    git_id: str | None = None
+    kind: str = "trial"
+    l2: str | None = None
+    protocol: dict[str, Value | float] | None = None
+    clock_mhz: float | None = None
+    spill_bytes: int | None = None
+    modelled_seconds: float | None = None
+    server: str | None = None
+    phases: dict[str, float] | None = None
+    program: str | None = None
+    id: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        for name, legal in _CHOICES.items():
+            if (value := getattr(self, name)) not in legal:
+                raise ValueError(f"{name} {value!r} is none of {', '.join(map(str, legal))}")
+        object.__setattr__(self, "id", self._make_id())
+
+    def _make_id(self) -> str:
+        key = [*self.group, sorted(self.config.items())]
+        return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]
+
+    @property
+    def group(self) -> tuple[Any, ...]:
+        """What must agree before a record stands for a trial to come."""
+        versions = self.code_versions
+        return (self.workload.hash, self.runner, self.device, self.arch, *versions, self.seed)
+
+    @property
+    def code_versions(self) -> tuple[str | None, str | None]:
+        """Of TVM and of this package, which make the code; None where nobody wrote it down."""
+        return self.versions.get("tvm"), self.versions.get("package")
+
+    @property
+    def score(self) -> float | None:
+        """Seconds if measured, modelled cycles if simulated, None if the trial failed."""
+        if self.status != "ok":
+            return None
+        return self.median if self.measured else (self.conflict_model or {}).get("cost")
+
+    @property
+    def measured(self) -> bool:
+        """Whether its score is a time, not a model's."""
+        return self.runner != MODELLED
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values, ``schema_version`` first; inverse of :meth:`from_json`."""
+        data = asdict(self) | {"workload": self.workload.to_json(), "times": list(self.times)}
+        return {"schema_version": SCHEMA_VERSION, "id": data.pop("id"), **data}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Record:
+        """Read :meth:`to_json`'s form; KeyError, TypeError or ValueError if it is not that."""
+        # Fields that came later may be missing from older lines.
+        values = {
+            f.name: data[f.name] if f.name not in _LATER else data.get(f.name, f.default)
+            for f in fields(cls)
+            if f.name != "id"
+        }
+        values["workload"] = Workload.from_json(values["workload"])
+        values["times"] = tuple(map(float, values["times"]))
+        for name, kind in _TYPES.items():
+            if not isinstance(values[name], kind):
+                raise ValueError(f"{name} is {values[name]!r}")
+        if values["conflict_model"] is not None:
+            _check_model(values["conflict_model"])
+        return cls(**values)
+
+
+def _check_model(model: Any) -> None:
+    """Raise unless all counters are there, and all numbers; KeyError, TypeError or ValueError."""
+    Counters.from_json(model)
+    if not all(isinstance(model[name], int | float) for name in ("cost", "sectors_per_request")):
+        raise ValueError(f"conflict_model is {model!r}")
+
+
+#: Not yet in the first logs.
+_LATER = frozenset(
+    (
+        *("kind", "l2", "protocol", "clock_mhz", "spill_bytes", "modelled_seconds", "server"),
+        *("phases", "program"),
+    )
+)
+_CHOICES: dict[str, tuple[str | None, ...]] = {
+    "status": ("ok", "error"),
+    "runner": RUNNERS,
+    "kind": _KINDS,
+    "l2": (None, *L2_STATES),
+}
+_TYPES: dict[str, Any] = {
+    "time": str,
+    "device": str,
+    "arch": str,
+    "versions": dict,
+    "config": dict,
+    "trial": int,
+    "seed": int,
+    "protocol": dict | None,
+    "clock_mhz": int | float | None,
+    "spill_bytes": int | None,
+    "modelled_seconds": int | float | None,
+    "server": str | None,
+    "phases": dict | None,
+    "program": str | None,
+}

@@ -1,0 +1,173 @@
+"""The design space that TVM's tuner searches: candidates to start from, and their neighbours."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import s_tir
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+
+from ...errors import LayoutExtError
+from ..space.knobs import Config, Refusal
+from ..space.limits import SCHEDULE, over_limits
+from .candidate import config_of, program_of, traced
+from .task import Task
+
+__all__ = ["Candidates", "KnobMutator", "openers", "space_generator"]
+
+#: Share of the starting candidates that the closed-form model ranks first; the others are those of
+#: which it does not think.
+BEST = 0.75
+#: How often a mutation moves two knobs at once: legality ties some together, as tiles and warps.
+TWO_KNOBS = 0.35
+ATTEMPTS = 40
+
+
+class Candidates:
+    """Scheduled candidates of one task, each scheduled once.
+
+    Parameters
+    ----------
+    task : Task
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._legal = {self.key(config) for config in task.space.legal}
+        self._scheduled: dict[tuple[Any, ...], s_tir.Schedule | None] = {}
+        #: Why a legal configuration could not be scheduled, by configuration.
+        self.failed: dict[tuple[Any, ...], Exception] = {}
+
+    def key(self, config: Config) -> tuple[Any, ...]:
+        """A configuration's values in the order of the knobs."""
+        return tuple(knob.of(config) for knob in self.task.operator.knobs)
+
+    def is_legal(self, config: Config) -> bool:
+        """Whether a configuration is in the legal space."""
+        return self.key(config) in self._legal
+
+    def schedule(self, config: Config) -> s_tir.Schedule | None:
+        """The candidate's traced schedule.
+
+        None if it cannot be scheduled (see ``failed``), or is not legal as it was scheduled: then
+        the space has it no longer, and counts it by its rule.
+        """
+        key = self.key(config)
+        if key not in self._scheduled:
+            self._scheduled[key] = self._judged(config, key)
+        return self._scheduled[key]
+
+    def program(self, config: Config) -> str | None:
+        """12 hexadecimal digits of what a user's schedule makes of a configuration.
+
+        None if it cannot be scheduled, and for ready schedules, which are as their version is.
+        """
+        sch = self.schedule(config) if self.task.operator.judged_late else None
+        if sch is None or sch.trace is None:
+            return None
+        return program_of(sch.trace)
+
+    def _judged(self, config: Config, key: tuple[Any, ...]) -> s_tir.Schedule | None:
+        late = self.task.operator.judged_late
+        try:
+            sch = traced(self.task, config)
+            refusal = over_limits(sch.mod, self.task.architecture) if late else None
+        except Exception as error:
+            # A user's schedule may raise anything, e.g. TVM's own ScheduleError.
+            if not (late and isinstance(error, LayoutExtError)):
+                self.failed[key] = error
+                return None
+            refusal = Refusal(SCHEDULE, str(error))
+        if refusal is None:
+            return sch
+        if key in self._legal:
+            self._legal.remove(key)
+            self.task.space.refuse(config, refusal)
+        return None
+
+    def neighbour(self, config: Config, rng: random.Random) -> dict[str, Any] | None:
+        """Another legal configuration that differs in one knob, or in two."""
+        knobs = [knob for knob in self.task.operator.knobs if len(knob.values) > 1]
+        for _ in range(ATTEMPTS if knobs else 0):
+            other = dict(config)
+            count = 2 if rng.random() < TWO_KNOBS and len(knobs) > 1 else 1
+            for knob in rng.sample(knobs, count):
+                other[knob.name] = rng.choice([v for v in knob.values if v != knob.of(config)])
+            if self.is_legal(other):
+                return other
+        return None
+
+
+@derived_object
+class KnobMutator(ms.mutator.PyMutator):
+    """Changes one knob or two of a candidate, to a legal value, and schedules it anew."""
+
+    def __init__(self, candidates: Candidates, seed: int) -> None:
+        super().__init__()
+        self.candidates = candidates
+        self.rng = random.Random(seed)
+
+    def _initialize_with_tune_context(self, context: ms.TuneContext) -> None:
+        """Needs nothing of the context."""
+
+    def apply(self, trace: s_tir.Trace, _state: int) -> s_tir.Trace | None:
+        """Return a neighbour's trace; None if the candidate has no legal neighbour."""
+        config = config_of(trace, self.candidates.task.operator.knobs)
+        other = self.candidates.neighbour(config, self.rng)
+        sch = None if other is None else self.candidates.schedule(other)
+        return None if sch is None else sch.trace
+
+    def clone(self) -> Any:
+        """Return a mutator that draws on from here."""
+        return KnobMutator(self.candidates, self.rng.randrange(1 << 30))
+
+
+def openers(
+    candidates: Candidates,
+    score: Callable[[Config, s_tir.Schedule], float],
+    seed: int,
+    ranked: int,
+    count: int,
+) -> list[s_tir.Schedule]:
+    """The candidates from which the search begins.
+
+    A seeded sample of the legal space is ranked by a closed-form score; the best of it and a few
+    others are taken, so that a blind spot of the score is not one of the search.
+
+    Parameters
+    ----------
+    candidates : Candidates
+    score : callable
+        ``score(config, schedule)``; lower is better.
+    seed : int
+    ranked, count : int
+        Size of the sample, and of what is taken from it.
+    """
+    rng = random.Random(seed)
+    legal = candidates.task.space.legal
+    # A copy: what turns out not to be legal leaves the space meanwhile.
+    sample = list(legal) if len(legal) <= ranked else rng.sample(legal, ranked)
+    scored = (
+        (score(config, sch), index, sch)
+        for index, config in enumerate(sample)
+        if (sch := candidates.schedule(config))
+    )
+    order = sorted(scored, key=lambda entry: entry[:2])
+    first = round(count * BEST)
+    best, rest = order[:first], order[first:]
+    return [sch for _, _, sch in [*best, *rng.sample(rest, min(count - first, len(rest)))]]
+
+
+def space_generator(
+    candidates: Candidates, start: Sequence[s_tir.Schedule], seed: int
+) -> ms.space_generator.ScheduleFn:
+    """Wrap the starting candidates, and the mutator that leads on from them, for TVM's tuner."""
+    return ms.space_generator.ScheduleFn(
+        lambda _sch: list(start),
+        sch_rules=[],
+        postprocs=[],
+        mutator_probs={KnobMutator(candidates, seed): 1.0},
+    )

@@ -1,0 +1,272 @@
+"""One run of the tuner: the default, then TVM's search, then what it left, then the finalists."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from tvm import s_tir
+from tvm.s_tir import meta_schedule as ms
+
+from ..._compat import without_tensor_intrinsics
+from ...errors import RecordError
+from ...target import cuda_target
+from ..model.cost_model import Facts, GuidedModel
+from ..records.archive import archive
+from ..records.database import Database
+from ..records.ledger import Ledger, RememberingBuilder, RememberingRunner, failed, worked
+from ..records.log import Log, Reading, Record
+from ..space.knobs import Config
+from ..space.pruned import Pruned, note
+from .backend import Backend, failure_text
+from .batches import Batches
+from .design import Candidates, openers, space_generator
+from .interrupt import Interrupt
+from .ranking import best_first
+from .task import Task
+
+__all__ = ["STRATEGIES", "Run"]
+
+STRATEGIES = ("evolutionary", "replay")
+#: Candidates between two updates of the cost model. With a batch under way while the next is
+#: proposed, twice as many are built at once at most; more cores than that have nothing to do. What
+#: a search tries must not depend on the machine's cores, so it is a constant.
+BATCH = 8
+#: How many of the best are timed again before one is named.
+FINALISTS = 3
+#: At most so many candidates are ranked in closed form before the search, 4 a trial; one takes 20
+#: to 50 ms to schedule.
+RANKED = 256
+#: At most, and one a trial; TVM's default of 512 is for spaces of millions. Each of a population is
+#: replayed in each generation of each batch, for 7 ms: the half of this costs a search the half.
+POPULATION, GENERATIONS = 32, 2
+
+_logger = logging.getLogger("tvm_layout_ext.search")
+_logger.addHandler(logging.NullHandler())
+_logger.propagate = False
+
+
+class Run:
+    """The state of one call of ``tune``.
+
+    Parameters
+    ----------
+    task : Task
+    backend : Backend
+    log : Log or None
+    reading : Reading
+        What the log holds.
+    trials : int
+        How many candidates to try; fewer if fewer are legal (:attr:`total`).
+    progress : callable or None
+        Called with each trial's record, how many are done, and ``total``.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        backend: Backend,
+        log: Log | None,
+        reading: Reading,
+        trials: int,
+        progress: Callable[[Record, int, int], None] | None,
+    ) -> None:
+        self.task, self.backend, self._trials = task, backend, trials
+        self._progress = progress
+        self.interrupt = Interrupt()
+        self._log = log
+        self._database = None if log is None else Database(log.folder)
+        self.candidates = Candidates(task)
+        program = self.candidates.program
+        self.ledger = Ledger(
+            task, backend, self._keep, reading, self._told, self.interrupt, program
+        )
+        self._facts = Facts(self.candidates)
+        configs: dict[str, dict[str, Any]] = {}
+        self._builder = RememberingBuilder(self.ledger, configs)
+        self._runner = RememberingRunner(self.ledger, configs)
+        #: Trials under way, the first begun first.
+        self._begun: list[Any] = []
+
+    @property
+    def total(self) -> int:
+        """How many candidates will have been tried, by what is known of the space by now."""
+        return min(self._trials, len(self.task.space.legal))
+
+    def _told(self, record: Record) -> None:
+        if self._progress is not None:
+            self._progress(record, len(self.ledger.trials), self.total)
+
+    def _keep(self, record: Record) -> None:
+        if self._log is None or self._database is None:
+            return
+        sch = self.candidates.schedule(record.config)
+        if sch is not None:
+            # First: a candidate that the log has is not run again, so that the database would
+            # never get what a process killed in between did not write.
+            archive(self._database, self.task, record, sch=sch)
+        self._log.append(record)
+
+    def search(self, strategy: str) -> tuple[Record | None, bool]:
+        """Try the candidates and name a winner; whether Ctrl-C ended it early.
+
+        After Ctrl-C the winner is the best so far, verified or not.
+        """
+        found = self._searched(strategy)
+        self._note_pruned()
+        return found
+
+    def _note_pruned(self) -> None:
+        """Write down what only this run can know: which candidates a user's schedule made."""
+        space = self.task.space
+        if self._log is None or not (self.task.operator.judged_late and space.refused):
+            return
+        place = (self.backend.name, self.backend.device, self.task.architecture.name)
+        refused, reasons = dict(space.refused.most_common()), dict(space.reasons)
+        found = Pruned(self.task.workload.hash, *place, len(space.legal), refused, reasons)
+        note(self._log.folder, found)
+
+    def _searched(self, strategy: str) -> tuple[Record | None, bool]:
+        try:
+            with self.interrupt:
+                self._begin([self._default()])
+                if self._left():
+                    self._guided() if strategy == "evolutionary" else self._drawn()
+                self._settle()
+                self._fill()
+                return self._winner(), False
+        except BaseException as error:
+            # What was raised in a callback from C++ may have come out as something else.
+            pressed = self.interrupt.asked or isinstance(error, KeyboardInterrupt)
+            if isinstance(error, RecordError) or not pressed:
+                raise
+            self._runner.note_finished()
+            ranked = best_first(self.ledger.trials)
+            return next((r for r in ranked if r.score is not None), None), True
+
+    def _default(self) -> Config:
+        """The configuration of trial 0, which is only known to be legal once it is scheduled."""
+        while True:
+            config = self.task.space.default()
+            self.candidates.schedule(config)
+            if self.candidates.is_legal(config):
+                return config
+
+    def _left(self) -> int:
+        return self.total - len(self.ledger.trials) - len(self._begun)
+
+    def _begin(self, configs: Iterable[Config]) -> None:
+        """Begin to build and run some candidates as TVM's tuner would."""
+        scheduled = [(config, self.candidates.schedule(config)) for config in configs]
+        for config, sch in scheduled:
+            if sch is not None or not self.candidates.is_legal(config):
+                continue
+            if self.ledger.known(config) is None:
+                error = self.candidates.failed[self.candidates.key(config)]
+                self.ledger.failed(config, failure_text(error))
+        target = cuda_target(self.task.architecture.name)
+        given = [ms.builder.BuilderInput(sch.mod, target) for _, sch in scheduled if sch]
+        built = [result for result in self._builder.build(given) if result.error_msg is None]
+        inputs = [ms.runner.RunnerInput(r.artifact_path, "cuda", []) for r in built]
+        self._begun.extend(self._runner.run(inputs))
+        # What the log answers is a trial by now and must not be counted as begun, too.
+        self._settle(wait=False)
+
+    def _settle(self, *, wait: bool = True) -> None:
+        """Write down the trials that were begun; without waiting, those that have ended."""
+        while self._begun and (wait or self._begun[0].done()):
+            self._begun.pop(0).result()
+
+    def _ranked(self, config: Config, sch: s_tir.Schedule) -> float:
+        """A candidate's modelled latency; the first trial is built and run meanwhile."""
+        self._settle(wait=False)
+        return self._facts.of(config, sch)[1]
+
+    def _guided(self) -> None:
+        """Let TVM's evolutionary search choose, by modelled latency and then by boosted trees."""
+        population = min(POPULATION, self.total)
+        start = openers(
+            self.candidates,
+            self._ranked,
+            self.task.seed,
+            min(RANKED, 4 * self.total),
+            population,
+        )
+        self._settle()
+        strategy = ms.search_strategy.EvolutionarySearch(
+            population_size=population,
+            init_measured_ratio=0.3,
+            init_min_unmeasured=1,
+            genetic_num_iters=GENERATIONS,
+            genetic_mutate_prob=0.85,
+            eps_greedy=0.1,
+        )
+        self._tune(start, strategy, GuidedModel(self._facts, self.task.seed))
+
+    def _drawn(self) -> None:
+        """Let TVM's replay draw candidates at random."""
+        self._settle()
+        sample = list(self.task.space.sample(self.task.seed))[: self.total]
+        start = [sch for config in sample if (sch := self.candidates.schedule(config))]
+        self._tune(start, ms.search_strategy.ReplayTrace(), ms.cost_model.RandomModel())
+
+    def _tune(self, start: list[s_tir.Schedule], strategy: Any, model: Any) -> None:
+        if not start or not self._left():
+            return
+        with without_tensor_intrinsics():
+            context = ms.TuneContext(
+                mod=self.task.unscheduled,
+                target=cuda_target(self.task.architecture.name),
+                space_generator=space_generator(self.candidates, start, self.task.seed),
+                search_strategy=strategy,
+                task_name=str(self.task.workload),
+                rand_state=self.task.seed + 1,
+                num_threads=1,
+                logger=_logger,
+            )
+        batches = Batches(context, self._builder, self._runner, model, interrupt=self.interrupt)
+        batches.run(self._left(), BATCH)
+
+    def _fill(self) -> None:
+        """Try what is left of a small space, or of a search that came back to known candidates."""
+        fresh = (c for c in self.task.space.sample(self.task.seed) if not self.ledger.tried(c))
+        while batch := list(islice(fresh, min(BATCH, self._left()))):
+            self._begin(batch)
+            self._settle()
+
+    def _winner(self) -> Record | None:
+        """Time the best few again in turns, and verify from the best on."""
+        self._remeasure()
+        for record in best_first(self.ledger.trials)[:]:
+            if record.score is None:
+                break
+            checked = self._verified(record)
+            if checked.status == "ok":
+                return checked
+        return None
+
+    def _remeasure(self) -> None:
+        ranked = [r for r in best_first(self.ledger.trials) if r.score is not None]
+        finalists = ranked[:FINALISTS]
+        if not finalists or all(record.kind == "finalist" for record in finalists):
+            return
+        again = self.backend.remeasure([record.config for record in finalists])
+        for record, measured in zip(finalists, again, strict=True):
+            if measured is not None:
+                timed = replace(worked(record, self.task, measured), kind="finalist")
+                self.ledger.correct(replace(timed, verified_on=record.verified_on))
+
+    def _verified(self, record: Record) -> Record:
+        """Verify on fresh inputs, unless an earlier run has done it for this very record."""
+        done = record.verified_on is not None
+        if done and (not record.measured or record.kind == "finalist"):
+            return record
+        try:
+            workload = self.backend.verify(record.config)
+        except Exception as error:
+            self.interrupt.check()
+            return self.ledger.correct(failed(record, failure_text(error)))
+        return self.ledger.correct(replace(record, verified_on=workload))

@@ -1,0 +1,94 @@
+"""One workload on one GPU: what a runner is given to try configurations of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import tvm
+from tvm import s_tir
+
+from ..._compat import quick_type_checks
+from ...gpu.hardware import Architecture
+from ...schedule.te.lowerable import check_lowerable
+from ..space.knobs import Config
+from ..space.operator import Operator, Shape
+from ..space.space import Space
+from ..space.workload import Workload
+
+__all__ = ["Task"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """An operator at one shape and element type, for one architecture.
+
+    Attributes
+    ----------
+    operator : Operator
+    shape : tuple of int
+    dtype : str
+    architecture : Architecture
+    seed : int
+        Of the configurations' order and of the input values.
+    """
+
+    operator: Operator
+    shape: Shape
+    dtype: str
+    architecture: Architecture
+    seed: int
+
+    @property
+    def workload(self) -> Workload:
+        """What records of this task are about."""
+        return Workload(self.operator.name, self.shape, self.dtype)
+
+    @cached_property
+    def space(self) -> Space:
+        """Its legal configurations."""
+        return Space(self.operator, self.shape, self.dtype, self.architecture)
+
+    def module(self, config: Config, shape: Shape | None = None) -> tvm.IRModule:
+        """Schedule the operator with a configuration, at this shape or another."""
+        return self.schedule(config, shape).mod
+
+    def schedule(self, config: Config, shape: Shape | None = None) -> s_tir.Schedule:
+        """Schedule the operator with a configuration, keeping the trace."""
+        tensors = self.operator.compute(shape or self.shape, self.dtype)
+        with quick_type_checks():
+            scheduled = self.operator.schedule(tensors, config)
+            if isinstance(scheduled, s_tir.Schedule):
+                return scheduled
+            sch = scheduled.to_schedule(tensors)
+            check_lowerable(sch.mod)
+        return sch
+
+    @cached_property
+    def unscheduled(self) -> tvm.IRModule:
+        """The computation before any schedule: what traces of its candidates start from."""
+        return self.operator.unscheduled(self.shape, self.dtype)
+
+    def draw(self, stream: int, shape: Shape | None = None) -> list[np.ndarray]:
+        """Random inputs; another ``stream`` gives other values from the same seed."""
+        rng = np.random.default_rng([self.seed, stream])
+        return self.operator.inputs(shape or self.shape, self.dtype, rng)
+
+    def argument_shapes(self, shape: Shape | None = None) -> list[Shape]:
+        """Shapes of the kernel's arguments, the output last, at this shape or another."""
+        tensors = self.operator.compute(shape or self.shape, self.dtype)
+        return [tuple(int(extent) for extent in tensor.shape) for tensor in tensors]
+
+    def sub_shape(self, limit: int, dims: Sequence[str] | None = None) -> Shape:
+        """A shape no larger in any dimension than twice ``limit`` that keeps tiles as ragged.
+
+        A dimension above ``limit`` becomes ``limit`` plus its remainder by ``limit``; with ``dims``
+        only those are cut.
+        """
+        cut = self.operator.dims if dims is None else dims
+        return tuple(
+            limit + extent % limit if extent > limit and dim in cut else extent
+            for dim, extent in zip(self.operator.dims, self.shape, strict=True)
+        )

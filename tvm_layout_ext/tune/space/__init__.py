@@ -1,0 +1,1 @@
+"""Operators, their knobs and legal configurations."""

@@ -1,0 +1,46 @@
+"""Why a product of a function is not put on tensor cores, in one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from ...analysis.contraction import read_contraction
+from ...errors import LayoutExtError
+from ...gpu.hardware import architecture
+from ...intrin import choose
+from ...target import target_arch
+from ..measure.reference import blocks_of
+
+__all__ = ["off_tensor_cores"]
+
+
+def off_tensor_cores(func: tirx.PrimFunc) -> dict[str, str]:
+    """Sums of products that tensor cores cannot take, by name of the block, with the reason.
+
+    Sums of squares are no products here: no tensor core would be better at them.
+    """
+    found = {}
+    for _, block in blocks_of(func):
+        if not _is_product(block):
+            continue
+        try:
+            what = read_contraction(block)
+            choose("auto", what.operand, what.sums, architecture(target_arch(func)))
+        except LayoutExtError as error:
+            found[str(block.name_hint)] = str(error)
+    return found
+
+
+def _is_product(block: Any) -> bool:
+    """Whether a block sums up products of two buffers."""
+    value = getattr(block.body, "value", None)
+    if block.init is None or not isinstance(value, tirx.Add):
+        return False
+    for term in (value.a, value.b):
+        if isinstance(term, tirx.Mul):
+            factors = (one.value if isinstance(one, tirx.Cast) else one for one in (term.a, term.b))
+            buffers: list[Any] = [getattr(one, "source", None) for one in factors]
+            return all(one is not None for one in buffers) and not buffers[0].same_as(buffers[1])
+    return False

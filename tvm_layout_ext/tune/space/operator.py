@@ -1,0 +1,205 @@
+"""What a file in ``schedules/`` declares, and the registry by which operators are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tvm
+
+from ... import te
+from ...checks import whole_number
+from ...errors import ScheduleError
+from ...gpu.hardware import Architecture
+from .knobs import Config, Knob, Refusal
+
+__all__ = ["Operator", "Tolerance", "find_operator", "known_operators", "register_operator"]
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a result may lie from NumPy's: ``|got - want| <= atol + rtol * |want|``."""
+
+    rtol: float = 0.0
+    atol: float = 0.0
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A computation with a schedule whose knobs the tuner turns.
+
+    Attributes
+    ----------
+    name : str
+        As the command line spells it.
+    dims : tuple of str
+        Names of the shape's numbers, e.g. ``("M", "N", "K")``.
+    parallel : tuple of str
+        The dimensions that only add thread blocks, so that counting may shorten them.
+    dtypes : tuple of str
+        Element types the operator accepts.
+    knobs : tuple of Knob
+        What the schedule leaves open.
+    compute : callable
+        ``compute(shape, dtype)`` gives the tensors in the kernel's argument order, output last.
+    schedule : callable
+        ``schedule(tensors, config)`` gives a TE-style schedule, or a ``tvm.s_tir.Schedule``.
+    check : callable
+        ``check(shape, dtype, config, architecture)`` gives the rule that a candidate breaks,
+        or None if it is legal.
+    inputs : callable
+        ``inputs(shape, dtype, rng)`` draws the input arrays.
+    reference : callable
+        ``reference(*inputs)`` is what NumPy makes of them.
+    flops, traffic : callable
+        ``flops(shape)``: arithmetic operations; ``traffic(shape, dtype)``: bytes that must at
+        least move between device memory and chip.
+    tolerance : callable
+        ``tolerance(shape, dtype)``: how far from the reference is still right.
+    prune : callable, optional
+        ``prune(shape, dtype, config, architecture)`` gives the rule by which another candidate is
+        surely no worse, or None if this one is worth trying; illegal ones may be asked about.
+    fit : callable, optional
+        ``fit(shape, dtype, config, architecture)`` gives the knobs whose default depends on the
+        shape, for a configuration that gives all of them the value ``before``.
+    function : callable, optional
+        ``function(shape, dtype)`` gives the computation as a PrimFunc, where it does not come from
+        tensors; ``compute`` then gives its buffers, and ``schedule`` starts from it.
+    judged_late : bool
+        Whether a candidate is held against the GPU's limits once it is scheduled, as where
+        ``check`` does not know them from the configuration; one that its schedule refuses by a
+        ``LayoutExtError`` is then not legal, either.
+    off_tensor_cores : mapping of str to str
+        Products that are not put on tensor cores, by block, with the reason in one sentence.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    parallel: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    knobs: tuple[Knob, ...]
+    compute: Callable[[Shape, str], list[Any]]
+    schedule: Callable[[Sequence[Any], Config], Any]
+    check: Callable[[Shape, str, Config, Architecture], Refusal | None]
+    inputs: Callable[[Shape, str, np.random.Generator], list[np.ndarray]]
+    reference: Callable[..., np.ndarray]
+    flops: Callable[[Shape], int]
+    traffic: Callable[[Shape, str], int]
+    tolerance: Callable[[Shape, str], Tolerance]
+    prune: Callable[[Shape, str, Config, Architecture], Refusal | None] | None = None
+    function: Callable[[Shape, str], Any] | None = None
+    fit: Callable[[Shape, str, Config, Architecture], Config] | None = None
+    judged_late: bool = False
+    off_tensor_cores: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        # Spaces are judged once an operator, which must be a key for that; lists are none.
+        for name in ("dims", "parallel", "dtypes", "knobs"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    def unscheduled(self, shape: Shape, dtype: str) -> tvm.IRModule:
+        """The computation before any schedule, as function ``main`` of a module.
+
+        It is what traces start from, and what the database of schedules is asked for.
+        """
+        if self.function is not None:
+            function = self.function(shape, dtype)
+        else:
+            function = te.create_prim_func(list(self.compute(shape, dtype)))
+        return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+
+    def default_config(self) -> dict[str, Any]:
+        """The configuration of trial 0."""
+        return {knob.name: knob.default for knob in self.knobs}
+
+    def refuse(
+        self, shape: Shape, dtype: str, config: Config, architecture: Architecture
+    ) -> Refusal | None:
+        """Why a configuration is not legal or not worth trying, or None."""
+        # Pruning goes first: its rules are few comparisons, and leave a tenth of the combinations.
+        if self.prune is not None and (found := self.prune(shape, dtype, config, architecture)):
+            return found
+        return self.check(shape, dtype, config, architecture)
+
+    def check_shape(self, shape: Any) -> Shape:
+        """Return a shape as a tuple, or raise ScheduleError saying what is wrong with it."""
+        wanted = f"{self.name} needs a shape of {len(self.dims)} numbers ({' '.join(self.dims)})"
+        if isinstance(shape, str) or not isinstance(shape, Sequence):
+            raise ScheduleError(f"{wanted}, not {shape!r}.")
+        if len(shape) != len(self.dims):
+            raise ScheduleError(f"{wanted}, not {len(shape)}.")
+        return tuple(
+            whole_number(f"{dim} of {self.name}", extent, 1, ScheduleError)
+            for dim, extent in zip(self.dims, shape, strict=True)
+        )
+
+    def check_dtype(self, dtype: str) -> str:
+        """Return an element type, or raise ScheduleError listing those the operator has."""
+        if dtype not in self.dtypes:
+            raise ScheduleError(
+                f"{self.name} has no dtype {dtype}; it has {', '.join(self.dtypes)}."
+            )
+        return dtype
+
+    def check_config(self, config: Config) -> None:
+        """Raise ScheduleError unless a configuration gives every knob one of its values.
+
+        Knobs that are newer than the configuration may be missing (:attr:`Knob.before`).
+        """
+        names = [knob.name for knob in self.knobs]
+        known = [k.name for k in self.knobs if k.name in config or k.before is None]
+        if sorted(config) != sorted(known):
+            raise ScheduleError(
+                f"{self.name} has the knobs {', '.join(names)}, not {', '.join(config)}."
+            )
+        for knob in self.knobs:
+            if knob.of(config) not in knob.values:
+                raise ScheduleError(
+                    f"Knob {knob.name} of {self.name} cannot be {knob.of(config)}; "
+                    f"it can be {', '.join(map(str, knob.values))}."
+                )
+
+
+#: What gives each operator, by name; files of schedules are imported when first asked for.
+_LOADERS: dict[str, Callable[[], Operator]] = {}
+
+
+def register_operator(name: str, load: Callable[[], Operator]) -> None:
+    """Let :func:`find_operator` and the command line know an operator.
+
+    Parameters
+    ----------
+    name : str
+    load : callable
+        Gives the operator, when it is asked for.
+
+    Raises
+    ------
+    ScheduleError
+        If there is another operator of that name.
+    """
+    if name in _LOADERS:
+        raise ScheduleError(f"There is an operator {name!r} already; choose another name.")
+    _LOADERS[name] = load
+
+
+def known_operators() -> list[str]:
+    """Names of the registered operators, without importing their files."""
+    return sorted(_LOADERS)
+
+
+def find_operator(name: str) -> Operator:
+    """Load an operator by name.
+
+    Raises
+    ------
+    ScheduleError
+        If none is registered by that name; the sentence lists those there are.
+    """
+    if name not in _LOADERS:
+        raise ScheduleError(f"Unknown operator {name!r}; known are {', '.join(known_operators())}.")
+    return _LOADERS[name]()

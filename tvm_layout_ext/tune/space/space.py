@@ -1,0 +1,153 @@
+"""The legal configurations of an operator for one workload, and their seeded order."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from ...errors import ScheduleError
+from ...gpu.hardware import Architecture
+from .knobs import Config, Knob, Refusal
+from .operator import Operator
+
+__all__ = ["Space"]
+
+
+def _products(knobs: Sequence[Knob]) -> Iterator[dict[str, Any]]:
+    """All combinations of the knobs' values."""
+    names = [knob.name for knob in knobs]
+    for values in itertools.product(*(knob.values for knob in knobs)):
+        yield dict(zip(names, values, strict=True))
+
+
+@lru_cache(maxsize=8)
+def _judge(
+    operator: Operator, shape: tuple[int, ...], dtype: str, architecture: Architecture
+) -> tuple[list[dict[str, Any]], Counter[str], dict[str, str]]:
+    """Legal configurations, and by rule how many others there are and the first one's sentence.
+
+    Once a process: matmul's 614,400 combinations take 7 seconds.
+    """
+    first = [knob for knob in operator.knobs if knob.before is None]
+    newer = [knob for knob in operator.knobs if knob.before is not None]
+    plain = {knob.name: knob.before for knob in newer}
+    changes = list(_products(newer))
+    legal: list[dict[str, Any]] = []
+    refused: Counter[str] = Counter()
+    reasons: dict[str, str] = {}
+    for base in _products(first):
+        if refusal := operator.refuse(shape, dtype, base | plain, architecture):
+            refused[refusal.rule] += len(changes)
+            reasons.setdefault(*refusal)
+            continue
+        for change in changes:
+            config = base | change
+            refusal = None
+            if change != plain:
+                refusal = operator.refuse(shape, dtype, config, architecture)
+            if refusal is None:
+                legal.append(config)
+            else:
+                refused[refusal.rule] += 1
+                reasons.setdefault(*refusal)
+    return legal, refused, reasons
+
+
+@dataclass(frozen=True)
+class Space:
+    """The combinations of an operator's knobs that are legal for one shape, dtype and GPU.
+
+    Those that another is surely no worse than (:attr:`Operator.prune`) are left out, too. Of knobs
+    with a value :attr:`Knob.before`, others are asked about only where that one is legal.
+
+    Attributes
+    ----------
+    operator : Operator
+    shape : tuple of int
+    dtype : str
+    architecture : Architecture
+        Whose limits candidates must keep.
+    """
+
+    operator: Operator
+    shape: tuple[int, ...]
+    dtype: str
+    architecture: Architecture
+
+    @cached_property
+    def _judged(self) -> tuple[list[dict[str, Any]], Counter[str], dict[str, str]]:
+        # Copies: what scheduling refuses is taken out of this space's own.
+        judged = _judge(self.operator, self.shape, self.dtype, self.architecture)
+        legal, refused, reasons = judged
+        return [dict(config) for config in legal], Counter(refused), dict(reasons)
+
+    @property
+    def legal(self) -> list[dict[str, Any]]:
+        """The legal configurations worth trying, in the order of the knobs' values."""
+        return self._judged[0]
+
+    @property
+    def refused(self) -> Counter[str]:
+        """How many combinations each rule refused."""
+        return self._judged[1]
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """The sentence of the first combination that each rule refused."""
+        return self._judged[2]
+
+    def refuse(self, config: Config, refusal: Refusal) -> None:
+        """Count a configuration that turned out not to be legal once it was scheduled."""
+        self.legal.remove(dict(config))
+        self.refused[refusal.rule] += 1
+        self.reasons.setdefault(*refusal)
+
+    def default(self) -> dict[str, Any]:
+        """The configuration of trial 0: the operator's default, else its nearest legal neighbour.
+
+        Nearest means the fewest knobs that differ from the default, then the fewest steps between
+        their values. Then :attr:`Operator.fit` has its say, if what it says is legal.
+
+        Raises
+        ------
+        ScheduleError
+            If no combination is legal; the sentence says which rules refused how many, and what
+            the first one broke.
+        """
+        wanted = self.operator.default_config()
+        if not self.legal:
+            why = ", ".join(f"{rule} ({count})" for rule, count in self.refused.most_common())
+            first = next(iter(self.reasons.values()), "").rstrip(".")
+            shape = f"shape {'x'.join(map(str, self.shape))} " if self.shape else ""
+            raise ScheduleError(
+                f"{self.operator.name} has no legal configuration for {shape}{self.dtype} on "
+                f"{self.architecture.name}: {why}"
+                f"{f'; the first: {first}' if first else ''}."
+            )
+        found = wanted
+        if wanted not in self.legal:
+            found = min(self.legal, key=lambda config: self._distance(config, wanted))
+        if self.operator.fit is None:
+            return found
+        fitted = self.operator.fit(self.shape, self.dtype, found, self.architecture)
+        better = {name: fitted.get(name, value) for name, value in found.items()}
+        return better if better in self.legal else found
+
+    def _distance(self, one: dict[str, Any], other: dict[str, Any]) -> tuple[int, int]:
+        steps = [
+            abs(knob.values.index(one[knob.name]) - knob.values.index(other[knob.name]))
+            for knob in self.operator.knobs
+        ]
+        return sum(step > 0 for step in steps), sum(steps)
+
+    def sample(self, seed: int) -> Iterator[dict[str, Any]]:
+        """All legal configurations once: the default first, the others in the seed's order."""
+        first = self.default()
+        rest = [config for config in self.legal if config != first]
+        random.Random(seed).shuffle(rest)
+        return itertools.chain([first], rest)
