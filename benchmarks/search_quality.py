@@ -21,7 +21,7 @@ import typer
 
 from tvm_layout_ext.tune.search.entry import tune
 from tvm_layout_ext.tune.search.rank_correlation import correlations, ranks, spearman, task_of
-from tvm_layout_ext.tune.search.sweep import Entry, Sweep, SweepRunner
+from tvm_layout_ext.tune.search.sweep import Sweep, SweepEntry, SweepRunner
 
 __all__ = ["curve", "ranks", "spearman", "task_of"]
 
@@ -68,7 +68,7 @@ def drawn(sweep: Sweep, seed: int, trials: int) -> list[float | None]:
     return [entry.seconds for entry in [*first, *rest][:trials]]
 
 
-def _seconds(entries: Sequence[Entry]) -> list[float]:
+def _seconds(entries: Sequence[SweepEntry]) -> list[float]:
     return [entry.seconds or 0.0 for entry in entries]
 
 

@@ -33,7 +33,7 @@ from tvm_layout_ext.tune.measure import environment
 from tvm_layout_ext.tune.measure.builder import INFO
 from tvm_layout_ext.tune.measure.worker import Worker
 from tvm_layout_ext.tune.search.entry import make_task
-from tvm_layout_ext.tune.search.sweep import Entry, Header, Sweep
+from tvm_layout_ext.tune.search.sweep import Header, Sweep, SweepEntry
 from tvm_layout_ext.tune.search.task import Task
 from tvm_layout_ext.tune.space.knobs import describe
 
@@ -106,7 +106,7 @@ class Plan:
 
     task: Task
     path: Path
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[SweepEntry] = field(default_factory=list)
     header: Header | None = None
 
     @classmethod
@@ -180,7 +180,7 @@ class Plan:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(header.to_json()) + "\n")
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: SweepEntry) -> None:
         """Write a candidate's line."""
         self.entries.append(entry)
         with self.path.open("a") as file:
@@ -220,7 +220,7 @@ def _other(known: Sweep, task: Task) -> str | None:
     return None
 
 
-def _micro(entry: Entry) -> str:
+def _micro(entry: SweepEntry) -> str:
     return f"{(entry.seconds or 0.0) * 1e6:.1f} us"
 
 
@@ -272,15 +272,15 @@ def _measure_all(
             print(f"{plans[number].task.workload}: {type(error).__name__}: {error}", flush=True)
 
 
-def _measured(built: Built, plan: Plan, meter: Meter) -> Entry:
+def _measured(built: Built, plan: Plan, meter: Meter) -> SweepEntry:
     candidate = built.candidate
     seconds = round(built.seconds, 3)
     if built.folder is None:
         error = (built.error or "no text").splitlines()[0]
-        return Entry(candidate.index, candidate.config, build_seconds=seconds, error=error)
+        return SweepEntry(candidate.index, candidate.config, build_seconds=seconds, error=error)
     info: dict[str, Any] = json.loads((Path(built.folder) / INFO).read_text())
     found = meter.times(plan.job, built.folder)
-    return Entry(
+    return SweepEntry(
         index=candidate.index,
         config=candidate.config,
         times=[] if isinstance(found, str) else found,

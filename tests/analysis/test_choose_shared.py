@@ -17,7 +17,7 @@ from tvm_layout_ext.analysis.choose_shared import (
     derived_xor,
     reads_along_k,
 )
-from tvm_layout_ext.analysis.shared_access import Context, SharedAccess, Source
+from tvm_layout_ext.analysis.shared_access import Context, CopySource, SharedAccess
 from tvm_layout_ext.layout.placement import dense, padded
 
 LANE = np.arange(32)
@@ -33,7 +33,7 @@ def requests(
     steps = np.arange(vector)
     i = np.broadcast_to(rows[None, :, None], (1, 32, vector))
     j = (columns[:, None] + steps)[None]
-    source = None if kind == "load" else Source(far, (0, 0), fills)
+    source = None if kind == "load" else CopySource(far, (0, 0), fills)
     sources = None if source is None else (i * 4096 + j) * size
     access = SharedAccess(buffer, kind, (0, 0), None, Context(), source)
     return Requests(access, (i, j), EVERY, 1, True, sources)

@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 
 from tvm_layout_ext.coalesce.staging import apply
-from tvm_layout_ext.coalesce.staging.plan import Plan
+from tvm_layout_ext.coalesce.staging.plan import TilePlan
 
 
 @pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Plan]]:
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, TilePlan]]:
     """The nests that are staged from now on, and how."""
-    made: list[tuple[Any, Plan]] = []
+    made: list[tuple[Any, TilePlan]] = []
     plan_tile = apply.plan_tile
 
-    def spy(nest: Any, *arguments: Any, **more: Any) -> Plan:
+    def spy(nest: Any, *arguments: Any, **more: Any) -> TilePlan:
         made.append((nest, plan_tile(nest, *arguments, **more)))
         return made[-1][1]
 

@@ -8,12 +8,12 @@ import pytest
 from tvm import s_tir, te
 
 from tvm_layout_ext.coalesce import choose
-from tvm_layout_ext.coalesce.choose import Way
+from tvm_layout_ext.coalesce.choose import Strategy
 from tvm_layout_ext.coalesce.request import Request
 from tvm_layout_ext.transform.auto_coalesce import coalesce
 
 
-def only(monkeypatch: pytest.MonkeyPatch, *ways: Way) -> None:
+def only(monkeypatch: pytest.MonkeyPatch, *ways: Strategy) -> None:
     monkeypatch.setattr("tvm_layout_ext.transform.auto_coalesce.list_ways", lambda *_: list(ways))
 
 
@@ -27,7 +27,7 @@ def rows() -> Any:
 
 
 def test_a_way_that_is_not_possible_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    only(monkeypatch, Way("staged", broken))
+    only(monkeypatch, Strategy("staged", broken))
     sch = rows()
     with pytest.raises(choose.ScheduleError, match=r"B: staged is not possible: No way\."):
         coalesce(sch, sch.get_sblock("B"), Request())

@@ -10,7 +10,7 @@ from tvm import s_tir, te
 
 from tests.programs.coalesced import sectors
 from tests.programs.patterns import Pattern, all_patterns, permuted
-from tvm_layout_ext.coalesce.staging.plan import Plan
+from tvm_layout_ext.coalesce.staging.plan import TilePlan
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 from tvm_layout_ext.target import cuda_target
@@ -131,7 +131,7 @@ def pieces(rows: int, columns: int, width: int, piece: int, size: int) -> int:
     ("shape", "dtype"), [((300, 202), "float32"), ((300, 300), "float16"), ((90, 202), "float32")]
 )
 def test_no_box_of_long_ragged_rows_moves_fewer_sectors(
-    shape: tuple[int, int], dtype: str, plans: list[tuple[Any, Plan]]
+    shape: tuple[int, int], dtype: str, plans: list[tuple[Any, TilePlan]]
 ) -> None:
     pattern = permuted(shape, (1, 0), dtype)
     _, report = run(pattern)

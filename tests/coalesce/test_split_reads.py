@@ -10,7 +10,7 @@ from tvm import s_tir, te
 from tvm.script import tirx as T
 
 from tvm_layout_ext.analysis.nest import Nest, read_nest
-from tvm_layout_ext.coalesce.split_reads import PartedReads, part_reads
+from tvm_layout_ext.coalesce.split_reads import SplitReads, split_aliasing_reads
 
 
 @T.prim_func(s_tir=True)
@@ -41,11 +41,11 @@ def parted(a: T.handle, b: T.handle) -> None:
 BEFORE, PARTED = (func.with_attr("global_symbol", "main") for func in (before, parted))
 
 
-def part(func: Any, name: str, *apart: int) -> tuple[Any, Nest, PartedReads | None]:
+def part(func: Any, name: str, *apart: int) -> tuple[Any, Nest, SplitReads | None]:
     """Part the reads of a block, of which some, by their number, are to be staged."""
     sch = s_tir.Schedule(func)
     nest = read_nest(sch, sch.get_sblock(name))
-    return sch, nest, part_reads(sch, nest, [nest.accesses[i] for i in apart])
+    return sch, nest, split_aliasing_reads(sch, nest, [nest.accesses[i] for i in apart])
 
 
 def test_a_read_of_another_place_gets_a_copy_of_the_whole_buffer() -> None:
@@ -103,6 +103,6 @@ def test_functions_beside_it_stay_as_they_are() -> None:
     mod = tvm.IRModule({"main": BEFORE, "other": nested})
     sch = s_tir.Schedule(mod)
     nest = read_nest(sch, sch.get_sblock("B", "main"))
-    found = part_reads(sch, nest, [nest.accesses[1]])
+    found = split_aliasing_reads(sch, nest, [nest.accesses[1]])
     assert found is not None
     tvm.ir.assert_structural_equal(found.sch.mod["other"], mod["other"])

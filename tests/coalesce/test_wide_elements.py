@@ -13,10 +13,10 @@ import pytest
 from tvm import s_tir, te
 
 from tvm_layout_ext.coalesce.staging.shared_tile import (
-    SharedTile,
+    SharedTileLayout,
+    choose_shared_layout,
     conflicts,
     end_conflicts,
-    place_tile,
 )
 from tvm_layout_ext.coalesce.staging.swizzles import swizzled
 from tvm_layout_ext.coalesce.staging.walks import load_walk, store_walk
@@ -132,24 +132,24 @@ def test_a_load_in_the_order_of_the_store_meets_no_bank_twice_at_ends(
     tile = [rows, 64]
     into = load_walk(tile, [0, 1], width, 64)
     out = store_walk(tile, 0, vector=width, group=1, size=8, threads=64)
-    plain = SharedTile((0, 1), swizzled(tile, [0, 1], into, out, 8))
+    plain = SharedTileLayout((0, 1), swizzled(tile, [0, 1], into, out, 8))
     extents = [rows, 64 + width]
     assert end_conflicts(out, tile, plain, 8, extents) > 0
-    place, left = place_tile(tile, [0, 1], into, out, 8, cut={1: width})
+    place, left = choose_shared_layout(tile, [0, 1], into, out, 8, cut={1: width})
     assert left == 0
     assert end_conflicts(out, tile, place, 8, extents) == 0
     assert conflicts((into, out), tile, place, 8) == 0
     # A swizzle does it: no memory is spent on padding.
     assert place.elements(tile) == rows * 64
     # Of a size that is not known any part may be left.
-    place, left = place_tile(tile, [0, 1], into, out, 8, cut={1: None})
+    place, left = choose_shared_layout(tile, [0, 1], into, out, 8, cut={1: None})
     assert left == 0
     assert not any(
         end_conflicts(out, tile, place, 8, [rows, 64 + rest]) for rest in range(width, 64, width)
     )
     # Where no tile is cut, or whole warps are left, the simple swizzle stays.
     for cut in ({}, {0: 1}, {1: 32}):
-        assert place_tile(tile, [0, 1], into, out, 8, cut=cut)[0] == plain
+        assert choose_shared_layout(tile, [0, 1], into, out, 8, cut=cut)[0] == plain
 
 
 def blocks() -> Iterator[Block]:

@@ -10,7 +10,7 @@ import pytest
 import tvm
 from tvm import tirx
 
-from tvm_layout_ext.ir.evaluate import STAND_IN, evaluate, stand_in
+from tvm_layout_ext.ir.evaluate import STAND_IN, evaluate, placeholder_extent
 from tvm_layout_ext.ir.queries import substitute
 
 X, Y = tirx.Var("x", "int32"), tirx.Var("y", "int32")
@@ -84,8 +84,8 @@ def test_elements_of_a_vector_lie_along_the_last_axis(
 
 def test_a_symbolic_size_has_a_number_that_stands_in_for_it() -> None:
     assert evaluate(X * 2 + Y, {Y: SIGNED}).tolist() == [2 * STAND_IN + y for y in SIGNED]
-    assert stand_in(X * 2) == 2 * STAND_IN
-    assert stand_in(tirx.IntImm("int64", 12)) == stand_in(12) == 12
+    assert placeholder_extent(X * 2) == 2 * STAND_IN
+    assert placeholder_extent(tirx.IntImm("int64", 12)) == placeholder_extent(12) == 12
 
 
 @pytest.mark.parametrize(

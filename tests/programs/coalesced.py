@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_layout_ext.coalesce.staging.walks import Walk
+from tvm_layout_ext.coalesce.staging.walks import TileWalk
 from tvm_layout_ext.simulate import Report
 
 
@@ -22,7 +22,7 @@ def sectors(report: Report, buffer: str) -> int:
     return sum(access.sectors for access in report.accesses if access.buffer == buffer)
 
 
-def sectors_of_walk(walk: Walk, tile: list[int], nest: Any, kind: str) -> int:
+def sectors_of_walk(walk: TileWalk, tile: list[int], nest: Any, kind: str) -> int:
     """Sectors of all requests of a side: 32 units each, whichever rows they belong to."""
     access = next(access for access in nest.accesses if access.kind == kind)
     extents = [loop.size for loop in nest.loops]

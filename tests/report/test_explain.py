@@ -12,7 +12,7 @@ import tvm_layout_ext as tlx
 from tests.programs.swizzles import operand
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import ScheduleError
-from tvm_layout_ext.report.explain import Access, Explanation, draw_arguments, explain
+from tvm_layout_ext.report.explain import AccessRow, Explanation, draw_arguments, explain
 from tvm_layout_ext.report.load import load_file
 from tvm_layout_ext.report.text import columns
 from tvm_layout_ext.target import cuda_target
@@ -41,7 +41,7 @@ def bind_tile(stage: te.Stage, y: Any, x: Any) -> None:
     stage.bind(x, te.thread_axis("threadIdx.x"))
 
 
-def find(found: Explanation, scope: str, kind: str) -> Access:
+def find(found: Explanation, scope: str, kind: str) -> AccessRow:
     (row,) = [row for row in found.rows if (row.scope, row.kind) == (scope, kind)]
     return row
 

@@ -17,7 +17,7 @@ import numpy as np
 from tvm import tirx
 
 from ..gpu.hardware import LINE_BYTES, WARP_SIZE
-from ..ir.evaluate import evaluate, stand_in
+from ..ir.evaluate import evaluate, placeholder_extent
 from ..ir.pointers import strides_of
 from .nest import element_bytes
 from .shared_access import LoopVar, SharedAccess, loops_in_use
@@ -75,7 +75,7 @@ def read_requests(access: SharedAccess, most: int = MOST_REQUESTS) -> Requests |
     loops = list(loops_in_use(access))
     free = [loop for loop in loops if loop.kind not in _THREAD_TAGS and loop.kind != "vectorized"]
     threads = prod(access.context.threads.values())
-    counts = [-(-threads // WARP_SIZE), *(max(1, stand_in(loop.extent)) for loop in free)]
+    counts = [-(-threads // WARP_SIZE), *(max(1, placeholder_extent(loop.extent)) for loop in free)]
     total = prod(counts)
     numbers = _numbers(total, most)
     warps, *values = np.unravel_index(numbers, counts)
@@ -134,7 +134,7 @@ def _step(stride: Any) -> int:
     if _is_constant(stride):
         return int(stride)
     # So many elements are whole lines, whatever bytes one has.
-    return -(-stand_in(stride) // LINE_BYTES) * LINE_BYTES
+    return -(-placeholder_extent(stride) // LINE_BYTES) * LINE_BYTES
 
 
 def _numbers(total: int, most: int) -> np.ndarray:
@@ -151,7 +151,7 @@ def _repeats(access: SharedAccess, used: Sequence[LoopVar]) -> int:
     for loop in access.context.loops:
         mentioned = any(loop is other for other in used)
         if not mentioned and not loop.kind.startswith(("threadIdx", "blockIdx", "vectorized")):
-            repeats *= max(1, stand_in(loop.extent)) if _is_constant(loop.extent) else 1
+            repeats *= max(1, placeholder_extent(loop.extent)) if _is_constant(loop.extent) else 1
     return repeats
 
 
@@ -171,7 +171,7 @@ def _values(
     env: dict[Any, np.ndarray] = {}
     for loop in loops:
         if loop.kind == "vectorized":
-            value = np.arange(stand_in(loop.extent))[None, None, :]
+            value = np.arange(placeholder_extent(loop.extent))[None, None, :]
         elif loop.kind in thread:
             value = thread[loop.kind][:, :, None]
         else:

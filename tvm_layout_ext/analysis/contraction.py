@@ -98,7 +98,7 @@ def read_contraction(block: Any) -> Contraction:
         If it is no sum of products of two buffers with an m, an n and a k; the sentence names the
         condition that failed.
     """
-    return _Reader(block).read()
+    return _ContractionReader(block).read()
 
 
 def iterators_of(block: Any, index: Any) -> list[int]:
@@ -118,7 +118,7 @@ def iterators_of(block: Any, index: Any) -> list[int]:
     return [i for i, one in enumerate(block.iter_vars) if one.var.same_as(index)]
 
 
-class _Reader:
+class _ContractionReader:
     def __init__(self, block: Any) -> None:
         self.block = block
         self.name = f"Block {block.name_hint}"

@@ -20,7 +20,7 @@ from tvm.tirx import IterVar
 
 from ..errors import ScheduleError
 from ..gpu.hardware import MAX_ACCESS_BYTES
-from ..ir.block_body import Reference, binds_truth, choices_of_values, read_body, without_lets
+from ..ir.block_body import BodyAccess, binds_truth, choices_of_values, read_body, without_lets
 from ..ir.conditions import compares_values
 from ..ir.queries import depends_on, loads_in, substitute
 from .assumptions import NO_ASSUMPTIONS, Assumptions, Prover, read_assumptions
@@ -292,13 +292,13 @@ def read_nest(sch: Any, block: Any) -> Nest:
     return Nest(stmt, loops, accesses, realize.predicate, assumptions, choices)
 
 
-def _references(block: Any) -> list[Reference]:
+def _references(block: Any) -> list[BodyAccess]:
     """List what a block accesses; a reduction to several results reads each element once.
 
     Its formulas name an operand again and again: both results of an argmax choose by the values.
     """
     reduces = any(it.iter_type == IterVar.CommReduce for it in block.iter_vars)
-    found: list[Reference] = []
+    found: list[BodyAccess] = []
     for one in read_body(block.body):
         again = reduces and len(block.writes) > 1 and one.kind == "load"
         if not again or not any(one.is_like(other) for other in found):
@@ -366,7 +366,7 @@ def _holds_one(ref: Any) -> bool:
     return isinstance(body, s_tir.SBlockRealize)
 
 
-def _access(reference: Reference, values: dict[Any, Any], loops: Sequence[Loop]) -> Access:
+def _access(reference: BodyAccess, values: dict[Any, Any], loops: Sequence[Loop]) -> Access:
     buffer, kind = reference.buffer, reference.kind
     at = tuple(substitute(index, values) for index in reference.indices)
     analyzer = tvm.sym.Analyzer()

@@ -23,9 +23,9 @@ from .nest import element_bytes
 
 __all__ = [
     "Context",
+    "CopySource",
     "LoopVar",
     "SharedAccess",
-    "Source",
     "read_shared_accesses",
 ]
 
@@ -79,7 +79,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Source:
+class CopySource:
     """Global memory that an access copies from.
 
     Attributes
@@ -119,7 +119,7 @@ class SharedAccess:
     indices: tuple[Any, ...]
     bytes: int | None
     context: Context
-    source: Source | None = None
+    source: CopySource | None = None
 
     @property
     def is_write(self) -> bool:
@@ -131,7 +131,7 @@ class SharedAccess:
         return f"{self.kind} of {self.buffer.name}{list(self.indices)}{where}"
 
 
-class _Reader:
+class _SharedAccessReader:
     """Walks statements with their context."""
 
     def __init__(self) -> None:
@@ -211,7 +211,7 @@ class _Reader:
                 pointer = pointer_of(node, op)
                 if pointer is not None:
                     size, source = op.bytes(node.args), source_of(node, op)
-                    copied = None if source is None else Source(*source, _is_sized(node))
+                    copied = None if source is None else CopySource(*source, _is_sized(node))
                     self._note(pointer[0], op.kind, pointer[1], size, context, copied)
             elif name == CHOICE:
                 self._choice(node.args, context)
@@ -246,13 +246,13 @@ class _Reader:
         indices: Sequence[Any],
         size: int | None,
         context: Context,
-        source: Source | None = None,
+        source: CopySource | None = None,
     ) -> None:
         if str(buffer.scope()).startswith("shared"):
             self.found.append(SharedAccess(buffer, kind, tuple(indices), size, context, source))
 
 
-def _copied(store: Any) -> Source | None:
+def _copied(store: Any) -> CopySource | None:
     """What a store takes from global memory as it is, maybe under a condition."""
     value, fills = store.value, False
     while (chosen := _chosen(value)) is not None:
@@ -261,7 +261,7 @@ def _copied(store: Any) -> Source | None:
         return None
     if str(value.source.scope()) not in ("", "global"):
         return None
-    return Source(value.source, tuple(value.indices), fills)
+    return CopySource(value.source, tuple(value.indices), fills)
 
 
 def _chosen(value: Any) -> Any | None:
@@ -277,19 +277,19 @@ def _is_sized(call: Any) -> bool:
     return str(call.op.name).startswith("tirx.ptx.") and len(call.args) > 3
 
 
-def _body(reader: _Reader, node: Any, context: Context) -> None:
+def _body(reader: _SharedAccessReader, node: Any, context: Context) -> None:
     reader.statement(node.body, context)
 
 
-_STATEMENTS: dict[type, Callable[[_Reader, Any, Context], Context | None]] = {
-    tirx.SeqStmt: _Reader.sequence,
-    tirx.For: _Reader.loop,
-    tirx.AttrStmt: _Reader.attribute,
-    s_tir.SBlockRealize: _Reader.realize,
-    tirx.IfThenElse: _Reader.branch,
-    tirx.Bind: _Reader.let,
-    tirx.BufferStore: _Reader.store,
-    tirx.Evaluate: _Reader.evaluate,
+_STATEMENTS: dict[type, Callable[[_SharedAccessReader, Any, Context], Context | None]] = {
+    tirx.SeqStmt: _SharedAccessReader.sequence,
+    tirx.For: _SharedAccessReader.loop,
+    tirx.AttrStmt: _SharedAccessReader.attribute,
+    s_tir.SBlockRealize: _SharedAccessReader.realize,
+    tirx.IfThenElse: _SharedAccessReader.branch,
+    tirx.Bind: _SharedAccessReader.let,
+    tirx.BufferStore: _SharedAccessReader.store,
+    tirx.Evaluate: _SharedAccessReader.evaluate,
     tirx.While: _body,
 }
 
@@ -325,7 +325,7 @@ def read_shared_accesses(func: Any) -> list[SharedAccess]:
     store of A_shared[threadIdx_x // 32, threadIdx_x % 32] in block A_shared
     load of A_shared[threadIdx_x % 32, threadIdx_x // 32] in block B
     """
-    reader = _Reader()
+    reader = _SharedAccessReader()
     reader.statement(func.body, Context())
     return reader.found
 

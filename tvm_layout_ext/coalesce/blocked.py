@@ -15,7 +15,7 @@ from typing import Any
 
 from ..analysis.nest import Loop, Nest
 from ..gpu.hardware import WARP_SIZE
-from ..ir.evaluate import stand_in
+from ..ir.evaluate import placeholder_extent
 from ..layout import BlockedLayout
 from .direct import bind_kernel, fuse, in_order, split_whole
 from .mapping import Mapping
@@ -46,7 +46,7 @@ def spread(groups: Sequence[Sequence[Loop]], vector: int, threads: int) -> Block
     warps = threads // WARP_SIZE
     if len(groups) < 2 or threads % WARP_SIZE or warps & (warps - 1) or not warps:
         return None
-    extents = [prod(stand_in(loop.extent) for loop in group) for group in groups]
+    extents = [prod(placeholder_extent(loop.extent) for loop in group) for group in groups]
     shape = [1 << max(0, extent - 1).bit_length() for extent in extents]
     size = [*[1] * (len(groups) - 1), vector]
     return BlockedLayout.covering(shape, size, range(len(groups) - 1, -1, -1), warps)

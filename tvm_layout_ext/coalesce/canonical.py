@@ -18,10 +18,10 @@ from tvm import tirx
 
 from ..analysis.nest import find_realize
 
-__all__ = ["a_loop_a_dim", "is_straight", "iterator_values", "transform_iterators"]
+__all__ = ["canonicalize_loops", "is_straight", "iterator_values", "transform_iterators"]
 
 
-def a_loop_a_dim(sch: Any, block: Any) -> bool:
+def canonicalize_loops(sch: Any, block: Any) -> bool:
     """Reorder and fuse the loops of a block, and split its iterators, so that each is one dim.
 
     ::

@@ -9,15 +9,15 @@ from typing import Any
 
 from ..analysis.nest import Nest, read_nest
 from ..errors import ScheduleError
-from ..ir.evaluate import stand_in
+from ..ir.evaluate import placeholder_extent
 from .checks import why_none
 from .comparison import SAME, sectors_per_iteration, served_traffic
-from .privatize import LentBuffers
+from .privatize import PrivateBuffers
 from .request import NAME
 from .sectors import Traffic
-from .split_reads import PartedReads
+from .split_reads import SplitReads
 
-__all__ = ["Outcome", "Way", "choose"]
+__all__ = ["Outcome", "Strategy", "choose"]
 
 
 #: How many times the sectors of before the usual ways may move where there is a last resort.
@@ -46,7 +46,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Way:
+class Strategy:
     """One way to map a block: what it is called, and what applies it.
 
     ``apply`` returns a text for the report and the blocks that then access global memory.
@@ -71,10 +71,10 @@ class Way:
 
     path: str
     apply: Callable[[Any, Any], tuple[str, list[Any]]]
-    parted: PartedReads | None = None
+    parted: SplitReads | None = None
     before: Sequence[Traffic] | None = None
     counted: tuple[Traffic, ...] | None = None
-    lent: LentBuffers | None = None
+    lent: PrivateBuffers | None = None
     is_last: bool = False
 
     @property
@@ -103,7 +103,7 @@ class _Trial:
     ``names`` is what buffers are called in the text.
     """
 
-    way: Way
+    way: Strategy
     text: str
     before: Sequence[Traffic]
     after: Sequence[Traffic]
@@ -128,8 +128,8 @@ class _Trial:
 
 
 def choose(
-    sch: Any, block: Any, nest: Nest, before: Sequence[Traffic], ways: Sequence[Way]
-) -> tuple[Outcome, Way]:
+    sch: Any, block: Any, nest: Nest, before: Sequence[Traffic], ways: Sequence[Strategy]
+) -> tuple[Outcome, Strategy]:
     """Try the ways on copies of the schedule; keep the one that moves the fewest sectors.
 
     Sectors are counted over all accesses, at a few warps, and with whole vectors. Of equally good
@@ -162,12 +162,12 @@ def choose(
 
 
 def _try(
-    sch: Any, block: Any, nest: Nest, before: Sequence[Traffic], ways: Sequence[Way]
+    sch: Any, block: Any, nest: Nest, before: Sequence[Traffic], ways: Sequence[Strategy]
 ) -> tuple[list[_Trial], list[str]]:
     """Apply each way to a copy of the schedule: what came of it, and why some are not possible."""
     trials: list[_Trial] = []
     refusals: list[str] = []
-    iterations = prod(stand_in(loop.extent) for loop in nest.loops)
+    iterations = prod(placeholder_extent(loop.extent) for loop in nest.loops)
     for way in ways:
         parted = way.parted
         start, own, names = sch, block, {}

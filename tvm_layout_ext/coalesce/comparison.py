@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 
 from ..analysis.nest import Nest
-from ..ir.evaluate import stand_in
+from ..ir.evaluate import placeholder_extent
 from .sectors import Traffic, count_traffic
 
 __all__ = ["SAME", "sectors_per_iteration", "served_traffic"]
@@ -32,7 +32,7 @@ def served_traffic(part: Nest, iterations: int) -> list[Traffic]:
         Iterations of the block before it was mapped. A copy that runs fewer serves several of
         them by each of its own.
     """
-    own = prod(stand_in(loop.extent) for loop in part.loops)
+    own = prod(placeholder_extent(loop.extent) for loop in part.loops)
     times = max(1.0, iterations / own)
     return [replace(t, iterations=t.iterations * times) for t in count_traffic(part)]
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..analysis.assumptions import Assumptions, Prover
 from ..analysis.nest import Loop, Nest
 from ..gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE
-from ..ir.evaluate import stand_in
+from ..ir.evaluate import placeholder_extent
 from .mapping import Mapping
 
 __all__ = ["DEFAULT_THREADS", "bind_kernel", "schedule_copy", "schedule_direct", "threads_for"]
@@ -71,8 +71,8 @@ def split_vector(
 
 def groups_of(mapping: Mapping) -> int:
     """Vectors in all."""
-    run = prod(stand_in(loop.extent) for loop in mapping.inner)
-    outer = prod(stand_in(loop.extent) for loop in mapping.order[: -mapping.run])
+    run = prod(placeholder_extent(loop.extent) for loop in mapping.inner)
+    outer = prod(placeholder_extent(loop.extent) for loop in mapping.order[: -mapping.run])
     return outer * -(-run // mapping.vector)
 
 

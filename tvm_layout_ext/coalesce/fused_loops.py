@@ -18,12 +18,12 @@ from tvm import s_tir, tirx
 from ..analysis.nest import Nest
 from ..ir.queries import depends_on, is_number, substitute
 from .canonical import iterator_values
-from .privatize import LentBuffers, function_of, schedule_of
+from .privatize import PrivateBuffers, function_of, schedule_of
 
-__all__ = ["is_behind_several", "unfuse", "why_fused"]
+__all__ = ["delinearize_loop", "is_linearized", "why_not_linearized"]
 
 
-def is_behind_several(sch: Any, block: Any, nest: Nest) -> str | None:
+def is_linearized(sch: Any, block: Any, nest: Nest) -> str | None:
     """Name a loop that several iterators of a block are bound to, if there is one."""
     values = iterator_values(sch, block)
     for loop in nest.loops:
@@ -32,7 +32,7 @@ def is_behind_several(sch: Any, block: Any, nest: Nest) -> str | None:
     return None
 
 
-def why_fused(sch: Any, nest: Nest, loop: str) -> str:
+def why_not_linearized(sch: Any, nest: Nest, loop: str) -> str:
     """Say why a loop that several iterators are bound to is not taken apart."""
     name = nest.block.name_hint
     behind = f"loop {loop} stands behind several iterators of {name}"
@@ -45,7 +45,7 @@ def why_fused(sch: Any, nest: Nest, loop: str) -> str:
     return f"{behind} in another way than as a number of their digits"
 
 
-def unfuse(sch: Any, block: Any, nest: Nest) -> LentBuffers | None:
+def delinearize_loop(sch: Any, block: Any, nest: Nest) -> PrivateBuffers | None:
     """Give a block one loop for each iterator, where fused loops have these as their digits.
 
     ::
@@ -82,7 +82,7 @@ def unfuse(sch: Any, block: Any, nest: Nest) -> LentBuffers | None:
     func = func.with_body(tvm_ffi.structural_map(func.body, [swap], order="post"))
     functions = {gv: func if gv.name_hint == name else f for gv, f in sch.mod.functions.items()}
     mod = tvm.IRModule(functions, attrs=sch.mod.attrs)
-    return LentBuffers(*schedule_of(mod, name, str(nest.block.name_hint)), name)
+    return PrivateBuffers(*schedule_of(mod, name, str(nest.block.name_hint)), name)
 
 
 def _are_digits(nest: Nest, values: Sequence[Any], fresh: Sequence[Any]) -> bool:

@@ -20,7 +20,7 @@ from tvm import tirx
 from ..analysis.nest import Access, Loop, Nest
 from ..gpu.hardware import WARP_SIZE
 from ..ir.conditions import same_at_ends
-from ..ir.evaluate import evaluate, stand_in
+from ..ir.evaluate import evaluate, placeholder_extent
 from .sectors import estimate
 
 __all__ = [
@@ -172,7 +172,7 @@ def _without_rest(vector: int, run: Sequence[Loop]) -> int:
 
 
 def _iterations(loops: Sequence[Loop]) -> int:
-    return prod(stand_in(loop.extent) for loop in loops)
+    return prod(placeholder_extent(loop.extent) for loop in loops)
 
 
 def _power_of_two_up_to(value: int) -> int:
@@ -184,7 +184,7 @@ def own_order(access: Access, nest: Nest, loops: Sequence[Loop]) -> list[Loop]:
 
     def key(loop: Loop) -> tuple[int, int]:
         step = nest.step(access, loop)
-        size = 0 if step is None else abs(stand_in(step))
+        size = 0 if step is None else abs(placeholder_extent(step))
         return (0, 0) if size == 0 or loop.size == 1 else (1, -size)
 
     return sorted(loops, key=key)

@@ -17,7 +17,7 @@ from tvm import tirx
 from tvm.sym.iter_affine_map import IterMapLevel
 
 from ..analysis.nest import Access, Loop, Nest, steps_of
-from ..ir.evaluate import stand_in
+from ..ir.evaluate import placeholder_extent
 
 __all__ = ["updated_in_place", "why_dependent"]
 
@@ -156,11 +156,13 @@ def _apart(steps: Sequence[Any], loops: Sequence[Loop]) -> bool:
     pairs = [(s, loop) for s, loop in zip(steps, loops, strict=True) if loop.size != 1]
     if any(step is None or _is_zero(step) for step, _ in pairs):
         return False
-    pairs.sort(key=lambda pair: (abs(stand_in(pair[0])), stand_in(pair[1].extent)))
+    pairs.sort(
+        key=lambda pair: (abs(placeholder_extent(pair[0])), placeholder_extent(pair[1].extent))
+    )
     analyzer = tvm.sym.Analyzer()
     reach: Any = 0
     for step, loop in pairs:
-        size = -step if stand_in(step) < 0 else step
+        size = -step if placeholder_extent(step) < 0 else step
         if not _proves(analyzer, size - reach, loops):
             return False
         reach = reach + size * (loop.extent - 1)

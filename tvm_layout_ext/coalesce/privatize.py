@@ -26,12 +26,12 @@ from .own_elements import updated_in_place, why_dependent
 from .request import NAME
 
 __all__ = [
-    "LentBuffers",
+    "PrivateBuffers",
     "borrowed",
     "function_of",
-    "lend_for_update",
-    "lend_for_writers",
     "place_of",
+    "privatize_inplace",
+    "privatize_writers",
     "returned",
     "schedule_of",
     "writers",
@@ -39,7 +39,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class LentBuffers:
+class PrivateBuffers:
     """A program in which a block has buffers of its own.
 
     Attributes
@@ -77,7 +77,7 @@ class LentBuffers:
         return _with_nests(func, [*self.before, *_nests(func), *self.after])
 
 
-def lend_for_update(sch: Any, nest: Nest) -> LentBuffers | None:
+def privatize_inplace(sch: Any, nest: Nest) -> PrivateBuffers | None:
     """Lend buffers to a block that updates some in place, if it does.
 
     ::
@@ -107,7 +107,7 @@ def lend_for_update(sch: Any, nest: Nest) -> LentBuffers | None:
     return _lend(sch, nest, updated, updated) if updated else None
 
 
-def lend_for_writers(sch: Any, nest: Nest) -> LentBuffers | None:
+def privatize_writers(sch: Any, nest: Nest) -> PrivateBuffers | None:
     """Lend buffers to a block where another writes what it writes, or later what it reads.
 
     ::
@@ -136,7 +136,7 @@ def lend_for_writers(sch: Any, nest: Nest) -> LentBuffers | None:
     return _lend(sch, nest, [], shared) if shared or overwritten else None
 
 
-def _lend(sch: Any, nest: Nest, read: Sequence[Any], written: Sequence[Any]) -> LentBuffers:
+def _lend(sch: Any, nest: Nest, read: Sequence[Any], written: Sequence[Any]) -> PrivateBuffers:
     """Let a block read and write copies of the declarations of some buffers, in no other's sight.
 
     A block inside a kernel, beside others, keeps them: it is not moved.
@@ -156,7 +156,7 @@ def _lend(sch: Any, nest: Nest, read: Sequence[Any], written: Sequence[Any]) -> 
         func = _with_nests(func, _nests(func)[at : at + 1])
     functions = {gv: func if gv.name_hint == name else f for gv, f in sch.mod.functions.items()}
     lent = schedule_of(tvm.IRModule(functions, attrs=sch.mod.attrs), name, str(block.name_hint))
-    return LentBuffers(*lent, name, owners, tuple(before), tuple(after))
+    return PrivateBuffers(*lent, name, owners, tuple(before), tuple(after))
 
 
 def borrowed(

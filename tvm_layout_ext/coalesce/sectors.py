@@ -19,7 +19,7 @@ from ..analysis.nest import Access, Loop, Nest
 from ..gpu.hardware import SECTOR_BYTES, WARP_SIZE
 from ..gpu.requests import NOTHING, distinct
 from ..gpu.sectors import request_sectors
-from ..ir.evaluate import evaluate, stand_in
+from ..ir.evaluate import evaluate, placeholder_extent
 
 __all__ = [
     "Traffic",
@@ -118,7 +118,7 @@ def estimate(access: Access, order: Sequence[Loop], vector: int) -> Traffic | No
     Traffic or None
         None where the offset has something that cannot be counted.
     """
-    sizes = [stand_in(loop.extent) for loop in order]
+    sizes = [placeholder_extent(loop.extent) for loop in order]
     most = _MANY_SAMPLES if access.conditions else _SAMPLES
     (starts,) = _draw([max(1, prod(sizes) // (WARP_SIZE * vector))], most)
     flat = (starts * WARP_SIZE + np.arange(WARP_SIZE)) * vector
@@ -173,7 +173,7 @@ def _sample_warps(
 def _ranges(loops: Sequence[Loop]) -> tuple[dict[str, int], list[Loop], list[int]]:
     """Extents of the thread axes, the other loops, and of how many values warps and these are."""
     bound = [loop for loop in loops if loop.kind.startswith("threadIdx")]
-    sizes = {loop.kind: stand_in(loop.extent) for loop in bound}
+    sizes = {loop.kind: placeholder_extent(loop.extent) for loop in bound}
     free = [loop for loop in loops if not loop.kind.startswith("threadIdx")]
     own = (_own_values(loop, free[:i]) for i, loop in enumerate(free))
     return sizes, free, [-(-prod(sizes.values()) // WARP_SIZE), *own]
@@ -182,7 +182,7 @@ def _ranges(loops: Sequence[Loop]) -> tuple[dict[str, int], list[Loop], list[int
 def _own_values(loop: Loop, before: Sequence[Loop]) -> int:
     """Values that a loop takes by itself: lanes of vectors go together, and so do blocks."""
     bound = loop.kind.startswith("blockIdx") and any(loop.kind == one.kind for one in before)
-    return 1 if bound or loop.kind == "vectorized" else max(1, stand_in(loop.extent))
+    return 1 if bound or loop.kind == "vectorized" else max(1, placeholder_extent(loop.extent))
 
 
 def _draw(sizes: Sequence[int], most: int = _SAMPLES) -> list[np.ndarray]:
@@ -222,7 +222,7 @@ def _share(access: Access) -> float:
     """Part of the iterations in which an access is done, the same however its block is mapped."""
     if not access.own_conditions:
         return 1.0
-    sizes = [max(1, stand_in(axis.dom.extent)) for axis in access.axes]
+    sizes = [max(1, placeholder_extent(axis.dom.extent)) for axis in access.axes]
     if prod(sizes) <= _CHOICES:
         drawn = list(np.indices(sizes).reshape(len(sizes), -1))
     else:

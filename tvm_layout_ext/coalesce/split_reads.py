@@ -22,11 +22,11 @@ from ..ir.queries import are_equal, loads_in
 from ..ir.rebuild import block_with
 from .privatize import place_of
 
-__all__ = ["PartedReads", "part_reads"]
+__all__ = ["SplitReads", "split_aliasing_reads"]
 
 
 @dataclass(frozen=True)
-class PartedReads:
+class SplitReads:
     """A program in which a block reads every buffer at one place.
 
     Attributes
@@ -53,7 +53,7 @@ class PartedReads:
 
 
 @dataclass(frozen=True)
-class _Read:
+class _ReadsAtPlace:
     """Loads of a buffer at one place."""
 
     access: Access
@@ -63,7 +63,7 @@ class _Read:
         return bool(self.access.buffer.same_as(buffer)) and are_equal(self.indices, indices)
 
 
-def part_reads(sch: Any, nest: Nest, apart: Sequence[Access]) -> PartedReads | None:
+def split_aliasing_reads(sch: Any, nest: Nest, apart: Sequence[Access]) -> SplitReads | None:
     """Part the reads that a block makes of a buffer at several places.
 
     ::
@@ -107,7 +107,7 @@ def part_reads(sch: Any, nest: Nest, apart: Sequence[Access]) -> PartedReads | N
     functions = {gv: func if gv.name_hint == name else f for gv, f in sch.mod.functions.items()}
     parted = s_tir.Schedule(tvm.IRModule(functions, attrs=sch.mod.attrs), debug_mask="none")
     parted.work_on(name)
-    return PartedReads(
+    return SplitReads(
         parted,
         parted.get_sblock(nest.block.name_hint, name),
         tuple(parted.get_sblock(copy.name, name) for copy in copies),
@@ -115,10 +115,10 @@ def part_reads(sch: Any, nest: Nest, apart: Sequence[Access]) -> PartedReads | N
     )
 
 
-def _moved(nest: Nest, apart: Sequence[Access]) -> list[_Read]:
+def _moved(nest: Nest, apart: Sequence[Access]) -> list[_ReadsAtPlace]:
     """Reads that get a buffer of their own: all of a buffer but one, and all that are regular."""
     reads = _reads(nest)
-    found: list[_Read] = []
+    found: list[_ReadsAtPlace] = []
     for name in dict.fromkeys(read.access.name for read in reads):
         own = [read for read in reads if read.access.name == name]
         kept = [read for read in own if not read.access.is_affine()]
@@ -127,15 +127,15 @@ def _moved(nest: Nest, apart: Sequence[Access]) -> list[_Read]:
     return found
 
 
-def _reads(nest: Nest) -> list[_Read]:
+def _reads(nest: Nest) -> list[_ReadsAtPlace]:
     """List the places at which a block reads global buffers, each once."""
     loads = loads_in(nest.block.body)
     accesses = [access for access in nest.accesses if access.kind != "store"]
-    found: list[_Read] = []
+    found: list[_ReadsAtPlace] = []
     for load, access in zip(loads, accesses, strict=True):
         known = any(read.is_of(load.source, load.indices) for read in found)
         if access.kind == "load" and access.scope == "global" and not known:
-            found.append(_Read(access, tuple(load.indices)))
+            found.append(_ReadsAtPlace(access, tuple(load.indices)))
     return found
 
 
@@ -174,7 +174,7 @@ def _copy_of(access: Access, taken: set[str]) -> Any:
     )
 
 
-def _with_copies(block: Any, moved: Sequence[_Read], copies: Sequence[Any]) -> Any:
+def _with_copies(block: Any, moved: Sequence[_ReadsAtPlace], copies: Sequence[Any]) -> Any:
     """Let a block read copies; each read of a regular place is a region of one point."""
 
     def swap(load: Any) -> Any:

@@ -15,12 +15,12 @@ from typing import Any
 
 from ..analysis.nest import Access, Loop, Nest
 from ..gpu.hardware import MAX_ACCESS_BYTES
-from ..ir.evaluate import stand_in
+from ..ir.evaluate import placeholder_extent
 from ..transform.launch.eviction_policy import AUTO, EVICTION_POLICY
-from .choose import Way
+from .choose import Strategy
 from .mapping import Mapping, own_order
 
-__all__ = ["keep_stores", "keeping"]
+__all__ = ["evict_last_stores", "keep_stores"]
 
 _TEXT = ", stores evict_last in L2"
 
@@ -54,7 +54,7 @@ def keep_stores(sch: Any, block: Any, stored: Any, width: int) -> str:
     return _TEXT
 
 
-def keeping(way: Way, nest: Nest, mapping: Mapping) -> Way:
+def evict_last_stores(way: Strategy, nest: Nest, mapping: Mapping) -> Strategy:
     """Keep the stores of a direct way in L2, where the block permutes or widens what it reads."""
     stores = [access for access in nest.of_scope("global") if access.kind == "store"]
     if not stores or not _gains(nest, stores[0]):
@@ -83,4 +83,4 @@ def _is_permuted(nest: Nest, load: Access, store: Access) -> bool:
 
 def _moves(nest: Nest, access: Access, loop: Loop) -> bool:
     step = nest.step(access, loop)
-    return loop.size != 1 and step is not None and stand_in(step) != 0
+    return loop.size != 1 and step is not None and placeholder_extent(step) != 0

@@ -14,17 +14,17 @@ from ..ir.block_body import one_element
 from ..ir.queries import loads_in
 from .blocked import schedule_blocked, spread
 from .checks import threads_of
-from .choose import Way
+from .choose import Strategy
 from .direct import schedule_copy, schedule_direct, threads_for
 from .guarded_loads import guarded_outside
 from .mapping import Mapping, choose_mapping, merged_groups, store_mapping
-from .reduction.apply import schedule_a_result_each, schedule_reduction
+from .reduction.apply import schedule_reduction, schedule_thread_per_output
 from .request import Request
 from .shifted.apply import shifted_way
 from .staging.apply import UnboundedTileError, schedule_staged
-from .store_policy import keeping
+from .store_policy import evict_last_stores
 
-__all__ = ["as_it_is", "list_ways"]
+__all__ = ["identity_mapping", "list_strategies"]
 
 #: What applies a mapping to a block of a schedule.
 _Apply = Callable[[Any, Any, Mapping], None]
@@ -32,14 +32,14 @@ _Apply = Callable[[Any, Any, Mapping], None]
 _FEWER_THREADS = (512, 256, 128, 64, 32)
 
 
-def as_it_is(free: Sequence[Loop]) -> Mapping:
+def identity_mapping(free: Sequence[Loop]) -> Mapping:
     """Loops in their order, one element a lane."""
     return Mapping(tuple(free), 1, 1, ())
 
 
-def list_ways(
+def list_strategies(
     nest: Nest, free: Sequence[Loop], kernel: dict[str, int] | None, request: Request
-) -> list[Way]:
+) -> list[Strategy]:
     """List the ways to try for a block.
 
     Parameters
@@ -63,7 +63,7 @@ def list_ways(
 
         def alone(sch: Any, block: Any) -> tuple[str, list[Any]]:
             threads, width = request.num_threads, request.vector_bytes
-            return schedule_a_result_each(sch, block, nest, threads, width)
+            return schedule_thread_per_output(sch, block, nest, threads, width)
 
         # Many short sums fill a GPU by themselves, and threads that share one would mostly idle.
         depth, results = (
@@ -72,8 +72,8 @@ def list_ways(
         )
         is_short = depth < WARP_SIZE and results >= WARP_SIZE * depth
         return [
-            Way("reduction", reduction, is_last=is_short),
-            Way("reduction", alone, is_last=not is_short),
+            Strategy("reduction", reduction, is_last=is_short),
+            Strategy("reduction", alone, is_last=not is_short),
         ]
     direct = _direct(nest, free, mapping, request.num_threads)
     shifted = shifted_way(nest, free, mapping, request.vector_bytes, request.num_threads)
@@ -93,7 +93,7 @@ def _elements(nest: Nest, mapping: Mapping) -> str:
 
 def _copies(
     nest: Nest, free: Sequence[Loop], mapping: Mapping, threads: dict[str, int]
-) -> list[Way]:
+) -> list[Strategy]:
     """Spread a block over the threads that its kernel has.
 
     Shared memory on either side keeps its layout: which swizzle suits it is for the accesses of
@@ -106,12 +106,14 @@ def _copies(
     what = "spread over the kernel's threads"
     ways = [
         _way("copy", f"{what}, {_elements(nest, mapping)}", flat, mapping),
-        _way("copy", f"{what} in the order of the loops", flat, as_it_is(free)),
+        _way("copy", f"{what} in the order of the loops", flat, identity_mapping(free)),
     ]
     return [*ways, *_blocked("copy", nest, mapping, prod(threads.values()), threads)]
 
 
-def _sums(nest: Nest, free: Sequence[Loop], mapping: Mapping, threads: dict[str, int]) -> list[Way]:
+def _sums(
+    nest: Nest, free: Sequence[Loop], mapping: Mapping, threads: dict[str, int]
+) -> list[Strategy]:
     """Spread the results of a reduction over the threads of its kernel; each sums its own."""
     data = [loop for loop in free if not loop.is_reduction]
     best = [loop for loop in mapping.order if not loop.is_reduction]
@@ -123,36 +125,40 @@ def _sums(nest: Nest, free: Sequence[Loop], mapping: Mapping, threads: dict[str,
 
     what = "a thread of the kernel for each result"
     return [
-        _way("copy", what, run, as_it_is(best)),
-        _way("copy", f"{what} in the order of the loops", run, as_it_is(data)),
+        _way("copy", what, run, identity_mapping(best)),
+        _way("copy", f"{what} in the order of the loops", run, identity_mapping(data)),
     ]
 
 
 def _direct(
     nest: Nest, free: Sequence[Loop], mapping: Mapping, num_threads: int | None
-) -> list[Way]:
+) -> list[Strategy]:
     """Bind the block's own loops."""
 
     def flat(sch: Any, block: Any, mapping: Mapping) -> None:
         schedule_direct(sch, block, nest, mapping, num_threads)
 
     wide = _way("direct", f"direct, {_elements(nest, mapping)}", flat, mapping)
-    plain = _way("direct", "direct, in the order of the loops", flat, as_it_is(free))
+    plain = _way("direct", "direct, in the order of the loops", flat, identity_mapping(free))
     blocked = _blocked("direct", nest, mapping, threads_for(mapping, num_threads), None)
-    return [keeping(wide, nest, mapping), plain, *(keeping(w, nest, mapping) for w in blocked)]
+    return [
+        evict_last_stores(wide, nest, mapping),
+        plain,
+        *(evict_last_stores(w, nest, mapping) for w in blocked),
+    ]
 
 
-def _way(path: str, text: str, apply: _Apply, mapping: Mapping) -> Way:
+def _way(path: str, text: str, apply: _Apply, mapping: Mapping) -> Strategy:
     def run(sch: Any, block: Any) -> tuple[str, list[Any]]:
         apply(sch, block, mapping)
         return text, [block]
 
-    return Way(path, run)
+    return Strategy(path, run)
 
 
 def _blocked(
     path: str, nest: Nest, mapping: Mapping, threads: int, kernel: dict[str, int] | None
-) -> list[Way]:
+) -> list[Strategy]:
     """Lanes and warps by dimension, where loops do not merge and the builder can tell."""
     groups = merged_groups(nest, mapping)
     layout = spread(groups, mapping.vector, threads)
@@ -166,10 +172,10 @@ def _blocked(
         text = f"{path}, {lanes} lanes and {warps} warps, {_elements(nest, mapping)}"
         return text, [block]
 
-    return [Way(path, run)]
+    return [Strategy(path, run)]
 
 
-def _staged(nest: Nest, free: Sequence[Loop], request: Request) -> Way | None:
+def _staged(nest: Nest, free: Sequence[Loop], request: Request) -> Strategy | None:
     """Take the loads that disagree with the store through shared memory, if there are any."""
     if not any(access.kind == "store" for access in nest.accesses):
         return None
@@ -220,7 +226,7 @@ def _staged(nest: Nest, free: Sequence[Loop], request: Request) -> Way | None:
             tried.append(_bounded_threads(sch, block, nest, mapping, request))
         return tried[0]
 
-    return Way("staged", staged)
+    return Strategy("staged", staged)
 
 
 def _stores(nest: Nest) -> str:

@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from .gpu import hardware
+from . import hardware
 from .requests import NOTHING, distinct, distinct_rows
 
 __all__ = ["bypassed", "cached", "copy_wavefronts", "distinct_requests", "fewest_wavefronts"]

@@ -30,9 +30,9 @@ from typing import Any
 
 import numpy as np
 
+from . import hardware
 from .banks import request_wavefronts
 from .copies import copy_wavefronts, distinct_requests
-from .gpu import hardware
 from .requests import NOTHING, distinct_rows
 from .sectors import request_sectors
 

@@ -21,7 +21,7 @@ from .conditions import selects_as_choices
 from .queries import are_equal, loads_in, substitute
 
 __all__ = [
-    "Reference",
+    "BodyAccess",
     "binds_truth",
     "choices_of_values",
     "is_mappable",
@@ -33,7 +33,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Reference:
+class BodyAccess:
     """One access of a body.
 
     Attributes
@@ -53,13 +53,13 @@ class Reference:
     indices: tuple[Any, ...]
     conditions: tuple[Any, ...] = ()
 
-    def is_like(self, other: Reference) -> bool:
+    def is_like(self, other: BodyAccess) -> bool:
         """Whether another access is of the same kind and element."""
         alike = self.kind == other.kind and self.buffer.same_as(other.buffer)
         return alike and are_equal(self.indices, other.indices)
 
 
-def read_body(body: Any) -> Iterator[Reference]:
+def read_body(body: Any) -> Iterator[BodyAccess]:
     """List the loads, stores and atomics of a body in the order of the program.
 
     Loads come in the order of :func:`.queries.loads_in`.
@@ -88,7 +88,7 @@ def _is_stores(body: Any) -> bool:
 
 def _read(
     stmt: Any, values: dict[Any, Any], conditions: tuple[Any, ...], plain: bool
-) -> Iterator[Reference]:
+) -> Iterator[BodyAccess]:
     """Read a statement; ``values`` gets what it binds."""
     if isinstance(stmt, tirx.SeqStmt):
         for part in stmt.seq:
@@ -109,15 +109,15 @@ def _read(
 
 def _loads(
     node: Any, values: Mapping[Any, Any], conditions: tuple[Any, ...], plain: bool
-) -> list[Reference]:
+) -> list[BodyAccess]:
     """List what an expression, or a statement without others in it, accesses."""
-    found: list[Reference] = []
+    found: list[BodyAccess] = []
     updated = atomic_of(node)
     chosen = [] if plain else _choices_around(node, values)
 
     def note(buffer: Any, kind: str, indices: Sequence[Any], holds: Sequence[Any] = ()) -> None:
         at = tuple(substitute(index, values) for index in indices)
-        found.append(Reference(buffer, kind, at, (*conditions, *holds)))
+        found.append(BodyAccess(buffer, kind, at, (*conditions, *holds)))
 
     def load(one: Any) -> None:
         kind = "atomic" if updated is not None and one.same_as(updated) else "load"

@@ -15,7 +15,7 @@ from tvm import tirx
 
 from .._compat import CHOICE, LIKELY
 
-__all__ = ["STAND_IN", "evaluate", "stand_in"]
+__all__ = ["STAND_IN", "evaluate", "placeholder_extent"]
 
 #: What a symbolic size counts as; odd, so that nothing is aligned by chance.
 STAND_IN = 1021
@@ -87,7 +87,7 @@ def evaluate(expr: Any, env: dict[Any, np.ndarray]) -> np.ndarray:
     raise KeyError(type(expr).__name__)
 
 
-def stand_in(extent: Any) -> int:
+def placeholder_extent(extent: Any) -> int:
     """Size of a loop or a step; a symbolic one as if every variable were 1021."""
     if isinstance(extent, int | tirx.IntImm):
         return int(extent)

@@ -18,7 +18,14 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-__all__ = ["Vector", "lacking", "lacking_arithmetic", "lanes_of_type", "miswritten", "vectors_of"]
+__all__ = [
+    "VectorUse",
+    "lacking",
+    "lacking_arithmetic",
+    "lanes_of_type",
+    "miswritten",
+    "vectors_of",
+]
 
 _FP8 = (2, 4, 8, 12, 16)
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
@@ -40,7 +47,7 @@ _SINCE = {
 }
 
 
-class Vector(NamedTuple):
+class VectorUse(NamedTuple):
     """A vector that a lowered program computes, loads or stores.
 
     Attributes
@@ -83,15 +90,15 @@ def lanes_of_type(dtype: str, capability: tuple[int, int]) -> tuple[int, ...] | 
     return _LANES.get(dtype if capability >= since else instead)
 
 
-def vectors_of(body: Any) -> Iterator[Vector]:
+def vectors_of(body: Any) -> Iterator[VectorUse]:
     """Vectors of constant length in a lowered program, indices apart."""
-    found: list[Vector] = []
+    found: list[VectorUse] = []
 
     def note(value: Any, verb: str, buffer: Any = None, indices: Any = (None,)) -> None:
         lanes = _constant_lanes(value)
         if lanes > 1:
             kind = str(value.ty).rpartition("x")[0]
-            found.append(Vector(kind, lanes, verb, buffer, indices[-1]))
+            found.append(VectorUse(kind, lanes, verb, buffer, indices[-1]))
 
     def load(node: Any) -> Any:
         note(node, "loads", node.source, node.indices)
@@ -213,7 +220,7 @@ def lacking_arithmetic(func: Any, capability: tuple[int, int]) -> str | None:
     )
 
 
-def _at_once(one: Vector, loops: list[Any]) -> bool:
+def _at_once(one: VectorUse, loops: list[Any]) -> bool:
     """Whether TVM's code generation moves a vector in one access, as far as it can be told."""
     ramp = one.index
     if not isinstance(ramp, tirx.Ramp):

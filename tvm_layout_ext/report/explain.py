@@ -24,7 +24,7 @@ from .text import columns
 __all__ = [
     "ACCESS_HEADS",
     "SHARED_HEADS",
-    "Access",
+    "AccessRow",
     "Explanation",
     "access_table",
     "draw_arguments",
@@ -38,7 +38,7 @@ _SEED = 0
 
 
 @dataclass(frozen=True)
-class Access:
+class AccessRow:
     """One access site of global or shared memory.
 
     Attributes
@@ -98,7 +98,7 @@ class Explanation:
         Lane by lane, the banks that each shared access meets.
     """
 
-    rows: list[Access]
+    rows: list[AccessRow]
     shared: list[SharedBuffer]
     shared_bytes: int
     bank_conflicts: int
@@ -139,7 +139,7 @@ ACCESS_HEADS = (
 SHARED_HEADS = ("shared buffer", "shape", "row stride", "padding", "bytes")
 
 
-def access_table(rows: Sequence[Access]) -> list[list[str]]:
+def access_table(rows: Sequence[AccessRow]) -> list[list[str]]:
     """One line for all sites that differ in nothing but their line, as unrolling leaves them."""
     lines: dict[tuple[str, ...], list[int]] = {}
     for row in rows:
@@ -152,7 +152,7 @@ def _span(lines: Sequence[int]) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-def _access_cells(row: Access) -> tuple[str, ...]:
+def _access_cells(row: AccessRow) -> tuple[str, ...]:
     return (
         row.buffer,
         row.scope,
@@ -236,11 +236,11 @@ def _is_memory(scope: str) -> bool:
     return scope == "global" or scope.startswith("shared")
 
 
-def _access(record: Any) -> Access:
+def _access(record: Any) -> AccessRow:
     requests = max(record.requests, 1)
     is_global = record.scope == "global"
     least = record.wavefronts - record.bank_conflicts
-    return Access(
+    return AccessRow(
         buffer=record.buffer,
         scope=record.scope,
         kind=record.kind,

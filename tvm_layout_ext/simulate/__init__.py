@@ -89,7 +89,7 @@ modelled (``wgmma``, ``wmma``, sparse and sub-byte products, mbarriers, TMA, clu
 barriers) raises ``NotModelled`` with its name.
 """
 
-from .report import Access, Hazard, Report, Site
+from .report import AccessCounts, Hazard, Report, Site
 from .run import simulate
 
-__all__ = ["Access", "Hazard", "Report", "Site", "simulate"]
+__all__ = ["AccessCounts", "Hazard", "Report", "Site", "simulate"]

@@ -14,10 +14,10 @@ from .report import Hazard, Site
 
 if TYPE_CHECKING:
     from .compile.places import Place
-    from .memory.access import Access
-    from .memory.flights import Source
+    from .memory.access import AccessInstruction
+    from .memory.flights import PendingSource
     from .memory.memory import Memory
-    from .races import Conflict
+    from .races import UnorderedAccesses
 
 __all__ = ["SHUFFLED", "TORN", "Findings"]
 
@@ -81,7 +81,7 @@ class Findings:
             return "memory that nobody wrote"
         return f"{self._places[number - 1].name}[{code & _INDEX_MASK}] (which nobody wrote)"
 
-    def poison(self, access: Access, gang: Any, codes: Any, bad: Any, what: str) -> None:
+    def poison(self, access: AccessInstruction, gang: Any, codes: Any, bad: Any, what: str) -> None:
         """Report poison that reaches an address or a store of an access."""
         self.poison_at(access.site, gang, codes, bad, what)
 
@@ -102,7 +102,7 @@ class Findings:
 
     # Races.
 
-    def not_atomic(self, access: Access, conflict: Conflict) -> Any:
+    def not_atomic(self, access: AccessInstruction, conflict: UnorderedAccesses) -> Any:
         """Entries that are no pair of atomics, which order themselves."""
         if access.kind != "atomic" or not len(conflict):
             return np.ones(len(conflict), bool)
@@ -110,10 +110,10 @@ class Findings:
 
     def races(
         self,
-        access: Access,
+        access: AccessInstruction,
         gang: Any,
         memory: Memory,
-        conflict: Conflict,
+        conflict: UnorderedAccesses,
         verb: str,
         read: bool = False,
     ) -> None:
@@ -124,7 +124,9 @@ class Findings:
             some = conflict.where(conflict.other_site() == other)
             self._pair("race", access, gang, memory, some, f"{verb} {{}}, {past} by", int(other))
 
-    def redundant(self, access: Access, gang: Any, memory: Memory, conflict: Conflict) -> None:
+    def redundant(
+        self, access: AccessInstruction, gang: Any, memory: Memory, conflict: UnorderedAccesses
+    ) -> None:
         """Report threads that write what another thread wrote, bit for bit."""
         for other in np.unique(conflict.other_site()):
             some = conflict.where(conflict.other_site() == other)
@@ -132,7 +134,13 @@ class Findings:
             self._pair("redundant", access, gang, memory, some, verb, int(other))
 
     def flying(
-        self, access: Access, gang: Any, memory: Memory, cells: Any, touched: Any, flying: Any
+        self,
+        access: AccessInstruction,
+        gang: Any,
+        memory: Memory,
+        cells: Any,
+        touched: Any,
+        flying: Any,
     ) -> None:
         """Report touches of memory that an asynchronous copy is under way into."""
         where = tuple(np.argwhere(touched)[0])
@@ -153,13 +161,13 @@ class Findings:
 
     def overtaken(
         self,
-        access: Access,
+        access: AccessInstruction,
         gang: Any,
         memory: Memory,
         cells: Any,
         lanes: Any,
         hit: Any,
-        source: Source,
+        source: PendingSource,
         slots: list[Any],
     ) -> None:
         """Report writes to memory that asynchronous copies, issued with ``slots``, may yet read."""
@@ -181,10 +189,10 @@ class Findings:
     def _pair(
         self,
         kind: str,
-        access: Access,
+        access: AccessInstruction,
         gang: Any,
         memory: Memory,
-        conflict: Conflict,
+        conflict: UnorderedAccesses,
         verb: str,
         other: int,
     ) -> None:
@@ -239,7 +247,7 @@ class Findings:
             self.dropped += cases
 
 
-def _other_thread(gang: Any, conflict: Conflict, at: int) -> str:
+def _other_thread(gang: Any, conflict: UnorderedAccesses, at: int) -> str:
     other = int(conflict.other_lane()[at])
     if int(conflict.other_time()[at]) < gang.clocks.start:
         return "a thread of another block"
@@ -248,7 +256,7 @@ def _other_thread(gang: Any, conflict: Conflict, at: int) -> str:
     return str(gang.thread_name(other))
 
 
-def _element(access: Access, gang: Any, memory: Memory, cell: int, lane: int) -> int:
+def _element(access: AccessInstruction, gang: Any, memory: Memory, cell: int, lane: int) -> int:
     """Element index in the user's view of a shadow cell."""
     element = cell * memory.granule // access.place.dtype.itemsize
     if memory.scope == "global":
@@ -270,7 +278,12 @@ def _version(place: Place, name: str, index: int) -> int | None:
 
 
 def _of_access(
-    kind: str, access: Access, index: int, threads: tuple[str, ...], other: Site, message: str
+    kind: str,
+    access: AccessInstruction,
+    index: int,
+    threads: tuple[str, ...],
+    other: Site,
+    message: str,
 ) -> Hazard:
     """Make the hazard of an access and another one."""
     place, site = access.place, access.site

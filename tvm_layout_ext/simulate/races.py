@@ -23,7 +23,7 @@ import numpy as np
 
 from ..gpu import hardware
 
-__all__ = ["MAX_LANES", "MAX_SITES", "Clocks", "Conflict", "Shadow"]
+__all__ = ["MAX_LANES", "MAX_SITES", "Clocks", "Shadow", "UnorderedAccesses"]
 
 _TIME, _SITE, _GROUP = 34, 20, 18
 MAX_LANES = 1 << _GROUP
@@ -80,7 +80,7 @@ class Clocks:
 
 
 @dataclass(frozen=True)
-class Conflict:
+class UnorderedAccesses:
     """Accesses that are not ordered: parallel arrays, one entry a location and lane.
 
     Attributes
@@ -110,9 +110,9 @@ class Conflict:
         """Time of the other access."""
         return self.tags >> _TIME
 
-    def where(self, keep: Any) -> Conflict:
+    def where(self, keep: Any) -> UnorderedAccesses:
         """Entries for which ``keep`` holds."""
-        return Conflict(self.cells[keep], self.lanes[keep], self.tags[keep], self.at[keep])
+        return UnorderedAccesses(self.cells[keep], self.lanes[keep], self.tags[keep], self.at[keep])
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -176,11 +176,11 @@ class Shadow:
             late |= (time < clocks.start) | (other_warp // clocks.warps != warp // clocks.warps)
         return late & (tags != 0)
 
-    def _conflict(self, tags: Any, cells: Any, lanes: Any, clocks: Clocks) -> Conflict:
+    def _conflict(self, tags: Any, cells: Any, lanes: Any, clocks: Clocks) -> UnorderedAccesses:
         bad = self._unordered(tags, lanes, clocks)
-        return Conflict(cells[bad], lanes[bad], tags[bad], np.flatnonzero(bad))
+        return UnorderedAccesses(cells[bad], lanes[bad], tags[bad], np.flatnonzero(bad))
 
-    def check_read(self, cells: Any, lanes: Any, clocks: Clocks) -> Conflict:
+    def check_read(self, cells: Any, lanes: Any, clocks: Clocks) -> UnorderedAccesses:
         """Find the writes that a read of ``cells`` by ``lanes`` (flat) is not ordered after."""
         found = self._conflict(self.writes[cells], cells, lanes, clocks)
         if not len(found) or not self._copies:
@@ -249,27 +249,29 @@ class Shadow:
                 bare = settled[chosen] & ~(3 << _GROUP)
                 tags[cells[chosen]] = bare | level << _GROUP
 
-    def check_write(self, cells: Any, lanes: Any, clocks: Clocks) -> tuple[Conflict, Conflict]:
+    def check_write(
+        self, cells: Any, lanes: Any, clocks: Clocks
+    ) -> tuple[UnorderedAccesses, UnorderedAccesses]:
         """Unordered writes and unordered reads before a write by ``lanes`` of ``cells``."""
         self._forget_ordered(clocks)
         if self._log:
             self._fold(clocks)
         writes = self._conflict(self.writes[cells], cells, lanes, clocks)
         if self._reads is None:
-            return writes, Conflict(cells[:0], lanes[:0], cells[:0], cells[:0])
+            return writes, UnorderedAccesses(cells[:0], lanes[:0], cells[:0], cells[:0])
         return writes, self._conflict(self._reads[cells], cells, lanes, clocks)
 
-    def rivals(self, cells: Any, lanes: Any, fresh: Any) -> Conflict:
+    def rivals(self, cells: Any, lanes: Any, fresh: Any) -> UnorderedAccesses:
         """Lanes that lost a location to another lane of the same instruction."""
         settled = self.writes[cells]
         lost = settled != fresh
-        return Conflict(cells[lost], lanes[lost], settled[lost], np.flatnonzero(lost))
+        return UnorderedAccesses(cells[lost], lanes[lost], settled[lost], np.flatnonzero(lost))
 
     def tag(self, lanes: Any, site: int, clocks: Clocks) -> Any:
         """Tags of accesses made now."""
         return clocks.now << _TIME | site << _SITE | lanes
 
-    def mark_copies(self, conflict: Conflict, clocks: Clocks) -> None:
+    def mark_copies(self, conflict: UnorderedAccesses, clocks: Clocks) -> None:
         """Note lanes that wrote the value that was there: all of them count as writers."""
         other = conflict.other_lane()
         self._copies = [c for c in self._copies if self.across_blocks or c[0] >= clocks.low]

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..gpu.counts import Count
 
-__all__ = ["Access", "Hazard", "Launch", "Report", "Site"]
+__all__ = ["AccessCounts", "Hazard", "Launch", "Report", "Site"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Access:
+class AccessCounts:
     """Counts of one access in the program, summed over all warps that made it.
 
     Attributes
@@ -79,7 +79,7 @@ class Access:
     @classmethod
     def of(
         cls, site: Site, scope: str, kind: str, width: int, count: Count, kernel: str = ""
-    ) -> Access:
+    ) -> AccessCounts:
         """Make the record of a site from its counts."""
         conflicts = count.wavefronts - count.least_wavefronts
         return cls(
@@ -201,7 +201,7 @@ class Report:
     """
 
     outputs: dict[str, Any] = field(default_factory=dict)
-    accesses: list[Access] = field(default_factory=list)
+    accesses: list[AccessCounts] = field(default_factory=list)
     hazards: list[Hazard] = field(default_factory=list)
     redundant: list[Hazard] = field(default_factory=list)
     unlisted: int = 0
@@ -255,7 +255,7 @@ _HEADINGS = (
 )  # fmt: skip
 
 
-def _row(access: Access) -> tuple[str, ...]:
+def _row(access: AccessCounts) -> tuple[str, ...]:
     requests = max(access.requests, 1)
     is_global = access.scope == "global"
     return (
@@ -273,7 +273,7 @@ def _row(access: Access) -> tuple[str, ...]:
     )
 
 
-def _table(accesses: list[Access]) -> list[str]:
+def _table(accesses: list[AccessCounts]) -> list[str]:
     rows = [_HEADINGS, *map(_row, accesses)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
     texts = {0, 1, 2, 9}

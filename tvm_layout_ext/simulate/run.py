@@ -15,14 +15,14 @@ from ..build import DeviceProgram, device_program, to_module
 from ..checks import whole_number
 from ..errors import SimulationError
 from ..gpu import hardware
-from .compile.host import Argument, Host
-from .compile.kernel import Kernel, Launch, compile_kernel
+from .compile.host import ArrayArgument, Host
+from .compile.kernel import CompiledKernel, KernelRun, compile_kernel
 from .findings import Findings
 from .machine.gang import Geometry
 from .machine.overlap import Overlap
 from .machine.progress import Progress
 from .memory.memory import FRESH, Memory
-from .report import Access, Hazard, Report, Site
+from .report import AccessCounts, Hazard, Report, Site
 from .report import Launch as LaunchReport
 from .sites import Blocks, Script, find_blocks, print_kernels
 
@@ -113,7 +113,7 @@ class _Simulation:
         self._findings = Findings()
         self._overlap = Overlap(self._findings)
         self._script: Script = print_kernels(program.kernels)
-        self._kernels: dict[str, Kernel] = {}
+        self._kernels: dict[str, CompiledKernel] = {}
         self._report = Report(script=self._script.text)
         self._written: dict[int, Any] = {}
 
@@ -129,7 +129,7 @@ class _Simulation:
         self._finish()
         return self._report
 
-    def _all_kernels(self) -> dict[str, Kernel]:
+    def _all_kernels(self) -> dict[str, CompiledKernel]:
         for name, function in self._program.kernels.items():
             check_shared(name, function)
             self._kernels[name] = compile_kernel(
@@ -150,7 +150,7 @@ class _Simulation:
         if not geometry.blocks or not geometry.threads:
             return
         self._overlap.launch(kernel, memories)
-        launch = Launch(kernel, geometry, memories, self._findings)
+        launch = KernelRun(kernel, geometry, memories, self._findings)
         self._display.begin(name, len(chosen))
         launch.run(chosen, self._display.advance)
         self._report.barriers += launch.barriers
@@ -170,7 +170,7 @@ class _Simulation:
         )
         return np.sort(np.r_[ends, inner].astype(np.int64))
 
-    def _result(self, argument: Argument) -> Any:
+    def _result(self, argument: ArrayArgument) -> Any:
         memory = argument.memory
         if self._sample is None:
             self._check_written(argument)
@@ -181,7 +181,7 @@ class _Simulation:
         mask = np.logical_not(argument.view.of(whole))
         return np.ma.masked_array(argument.array(), mask)
 
-    def _check_written(self, argument: Argument) -> None:
+    def _check_written(self, argument: ArrayArgument) -> None:
         """Report elements of an output that the caller left to the program and nobody wrote."""
         memory = argument.memory
         if memory.poison is None:
@@ -204,7 +204,7 @@ class _Simulation:
         report.unlisted = self._findings.dropped
         report.shared_bytes = max(k.shared_bytes for k in self._kernels.values())
         report.accesses = [
-            Access.of(a.site, a.place.storage.scope, a.kind, a.width, a.count, name)
+            AccessCounts.of(a.site, a.place.storage.scope, a.kind, a.width, a.count, name)
             for name, kernel in self._kernels.items()
             for a in kernel.accesses
         ]
@@ -226,7 +226,7 @@ def _entry(program: DeviceProgram) -> Any:
     return next(iter(functions.values()))
 
 
-def _written_parameters(function: Any, kernels: dict[str, Kernel]) -> set[str]:
+def _written_parameters(function: Any, kernels: dict[str, CompiledKernel]) -> set[str]:
     """Names of the entry function's arrays that a kernel writes."""
     roots: dict[int, str] = {}
     for param in function.params:

@@ -13,7 +13,7 @@ from tvm import s_tir, tirx
 
 from .. import decisions
 from ..analysis.nest import Loop, Nest, read_nest
-from ..coalesce.canonical import a_loop_a_dim
+from ..coalesce.canonical import canonicalize_loops
 from ..coalesce.checks import (
     check,
     check_place,
@@ -22,15 +22,15 @@ from ..coalesce.checks import (
     free_loops,
     threads_of,
 )
-from ..coalesce.choose import Outcome, Way, choose
+from ..coalesce.choose import Outcome, Strategy, choose
 from ..coalesce.direct import schedule_copy, schedule_direct
-from ..coalesce.fused_loops import is_behind_several, unfuse, why_fused
+from ..coalesce.fused_loops import delinearize_loop, is_linearized, why_not_linearized
 from ..coalesce.mapping import store_mapping
-from ..coalesce.privatize import lend_for_update, lend_for_writers
+from ..coalesce.privatize import privatize_inplace, privatize_writers
 from ..coalesce.request import DONE, NAME, Request, request_of
 from ..coalesce.sectors import Traffic, count_traffic
-from ..coalesce.split_reads import part_reads
-from ..coalesce.strategies import as_it_is, list_ways
+from ..coalesce.split_reads import split_aliasing_reads
+from ..coalesce.strategies import identity_mapping, list_strategies
 from ..errors import ScheduleError
 from .mark_annotated import ANNOTATION_PREFIX
 
@@ -70,11 +70,11 @@ def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
     return outcome
 
 
-def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Way]:
+def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Strategy]:
     check_place(sch, block)
     nest = read_nest(sch, block)
     check(nest)
-    lent = lend_for_update(sch, nest)
+    lent = privatize_inplace(sch, nest)
     if lent is None:
         return _decide_apart(sch, block, nest, request, ())
     nest = read_nest(lent.sch, lent.block)
@@ -85,7 +85,7 @@ def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Way]:
 
 def _decide_apart(
     sch: Any, block: Any, nest: Nest, request: Request, illegal: Sequence[str]
-) -> tuple[Outcome, Way]:
+) -> tuple[Outcome, Strategy]:
     """Decide on a block that reads no buffer which it writes, by paths that are legal."""
     kernel = enclosing_threads(sch, block, nest)
     free = free_loops(nest, inside=kernel is not None)
@@ -105,10 +105,10 @@ def _list(
     request: Request,
     illegal: Sequence[str],
     kernel: dict[str, int] | None,
-) -> list[Way]:
+) -> list[Strategy]:
     """List the ways to try, each in a program that TensorIR takes it in."""
     free = free_loops(nest, inside=kernel is not None)
-    ways = [way for way in list_ways(nest, free, kernel, request) if way.path not in illegal]
+    ways = [way for way in list_strategies(nest, free, kernel, request) if way.path not in illegal]
     ways = [_in_own_program(sch, block, nest, way, request) for way in ways]
     more = [] if kernel is not None else _a_dim_a_loop(sch, block, nest, request)
     if not more and kernel is None and not illegal:
@@ -119,13 +119,13 @@ def _list(
     return ways
 
 
-def _a_dim_a_loop(sch: Any, block: Any, nest: Nest, request: Request) -> list[Way]:
+def _a_dim_a_loop(sch: Any, block: Any, nest: Nest, request: Request) -> list[Strategy]:
     """List the ways that a block has once each of its loops is a dim, if they are not yet."""
     if nest.is_guarded or any(loop.is_reduction or loop.size is None for loop in nest.loops):
         return []
     ways = _ways_by_dims(sch, block, request)
     try:
-        lent = lend_for_writers(sch, nest) if ways else None
+        lent = privatize_writers(sch, nest) if ways else None
     except ScheduleError as error:
         staged = [_impossible("staged", str(error).rstrip("."))]
     else:
@@ -136,29 +136,33 @@ def _a_dim_a_loop(sch: Any, block: Any, nest: Nest, request: Request) -> list[Wa
     return [way for way in ways if way.path != "staged"] + staged
 
 
-def _ways_by_dims(sch: Any, block: Any, request: Request) -> list[Way]:
+def _ways_by_dims(sch: Any, block: Any, request: Request) -> list[Strategy]:
     trial = sch.copy()
     try:
-        if not a_loop_a_dim(trial, block):
+        if not canonicalize_loops(trial, block):
             return []
     except RuntimeError:
         return []
     own = read_nest(trial, block)
-    ways = list_ways(own, free_loops(own, inside=False), None, request)
+    ways = list_strategies(own, free_loops(own, inside=False), None, request)
     return [replace(way, apply=partial(_apply_to_dims, way)) for way in ways]
 
 
-def _of_a_fused_loop(sch: Any, block: Any, nest: Nest, request: Request) -> list[Way]:
+def _of_a_fused_loop(sch: Any, block: Any, nest: Nest, request: Request) -> list[Strategy]:
     """List the ways to stage a block whose loops are several iterators each, or say why none."""
-    fused = is_behind_several(sch, block, nest)
+    fused = is_linearized(sch, block, nest)
     if fused is None and len(nest.loops) == len(nest.block.iter_vars):
         return []
     if request.stage == "none" or any(loop.is_reduction for loop in nest.loops):
         return []
     known = not nest.is_guarded and all(loop.size is not None for loop in nest.loops)
-    lent = unfuse(sch, block, nest) if known else None
+    lent = delinearize_loop(sch, block, nest) if known else None
     if lent is None:
-        return [_impossible("staged", why_fused(sch, nest, fused))] if fused is not None else []
+        return (
+            [_impossible("staged", why_not_linearized(sch, nest, fused))]
+            if fused is not None
+            else []
+        )
     own = read_nest(lent.sch, lent.block)
     ways = [
         _in_own_program(lent.sch, lent.block, own, way, request)
@@ -167,22 +171,22 @@ def _of_a_fused_loop(sch: Any, block: Any, nest: Nest, request: Request) -> list
     return [replace(way, lent=way.lent or lent) for way in ways]
 
 
-def _impossible(path: str, why: str) -> Way:
+def _impossible(path: str, why: str) -> Strategy:
     def refuse(_sch: Any, _block: Any) -> tuple[str, list[Any]]:
         raise ScheduleError(why)
 
-    return Way(path, refuse)
+    return Strategy(path, refuse)
 
 
-def _apply_to_dims(way: Way, sch: Any, block: Any) -> tuple[str, list[Any]]:
-    a_loop_a_dim(sch, block)
+def _apply_to_dims(way: Strategy, sch: Any, block: Any) -> tuple[str, list[Any]]:
+    canonicalize_loops(sch, block)
     return way.apply(sch, block)
 
 
-def _in_own_program(sch: Any, block: Any, nest: Nest, way: Way, request: Request) -> Way:
+def _in_own_program(sch: Any, block: Any, nest: Nest, way: Strategy, request: Request) -> Strategy:
     """Take a way to a program that TensorIR takes it in, where it does not in the schedule's."""
     try:
-        lent = lend_for_writers(sch, nest) if way.path in ("staged", "reduction") else None
+        lent = privatize_writers(sch, nest) if way.path in ("staged", "reduction") else None
     except ScheduleError as error:
         return _impossible(way.path, str(error).rstrip("."))
     if lent is None:
@@ -193,19 +197,19 @@ def _in_own_program(sch: Any, block: Any, nest: Nest, way: Way, request: Request
     return _in_parted_reads(lent.sch, own, way, request)
 
 
-def _ways_of(nest: Nest, path: str, request: Request) -> list[Way]:
+def _ways_of(nest: Nest, path: str, request: Request) -> list[Strategy]:
     """List the ways of one path for a block that is in no kernel."""
     free = free_loops(nest, inside=False)
-    return [way for way in list_ways(nest, free, None, request) if way.path == path]
+    return [way for way in list_strategies(nest, free, None, request) if way.path == path]
 
 
-def _in_parted_reads(sch: Any, nest: Nest, way: Way, request: Request) -> Way:
+def _in_parted_reads(sch: Any, nest: Nest, way: Strategy, request: Request) -> Strategy:
     """Stage a block that reads a buffer at several places as if these were several buffers."""
     written = [access.buffer for access in nest.accesses if access.kind != "load"]
     read = [access.buffer for access in nest.accesses if access.kind == "load"]
     if way.path != "staged" or any(a.same_as(b) for a in read for b in written):
         return way
-    parted = part_reads(sch, nest, store_mapping(nest, nest.loops, 1).disagreeing)
+    parted = split_aliasing_reads(sch, nest, store_mapping(nest, nest.loops, 1).disagreeing)
     if parted is None:
         return way
     own = read_nest(parted.sch, parted.block)
@@ -235,9 +239,9 @@ def _start(
     try:
         if kernel is not None:
             threads = threads_of(nest, kernel, request)
-            schedule_copy(plain, block, nest, as_it_is(data), threads)
+            schedule_copy(plain, block, nest, identity_mapping(data), threads)
         else:
-            schedule_direct(plain, block, nest, as_it_is(data), request.num_threads)
+            schedule_direct(plain, block, nest, identity_mapping(data), request.num_threads)
         return tuple(count_traffic(read_nest(plain, block)))
     except (RuntimeError, ValueError):
         # TVM raises the latter where offsets of idle lanes do not fit into 32 bits.

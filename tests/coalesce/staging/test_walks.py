@@ -6,9 +6,14 @@ from math import prod
 import numpy as np
 import pytest
 
-from tvm_layout_ext.coalesce.staging.shared_tile import SharedTile, conflicts, padded, place_tile
+from tvm_layout_ext.coalesce.staging.shared_tile import (
+    SharedTileLayout,
+    choose_shared_layout,
+    conflicts,
+    padded,
+)
 from tvm_layout_ext.coalesce.staging.swizzles import swizzled
-from tvm_layout_ext.coalesce.staging.walks import Walk, box, load_walk, store_walk, widest_load
+from tvm_layout_ext.coalesce.staging.walks import TileWalk, box, load_walk, store_walk, widest_load
 
 
 @pytest.mark.matrix
@@ -29,7 +34,7 @@ def test_a_transpose_meets_every_bank_once_in_whole_vectors(
     threads = min(threads, prod(tile) // load, prod(tile) // (store * group))
     into = load_walk(tile, [1, 0], load, threads)
     out = store_walk(tile, 0, vector=store, group=group, size=size, threads=threads)
-    place, left = place_tile(tile, [1, 0], into, out, size)
+    place, left = choose_shared_layout(tile, [1, 0], into, out, size)
     assert left == 0
     assert place.images is not None
     every = np.array(list(product(*map(range, tile))))
@@ -64,7 +69,7 @@ def test_a_dim_of_unknown_size_gets_a_whole_tile() -> None:
 
 
 def test_rows_that_follow_each_other_plainly_conflict() -> None:
-    column = Walk((1, 1), ((0, 32),))
+    column = TileWalk((1, 1), ((0, 32),))
     assert [conflicts([column], [32, 32], padded([32, 32], [0, 1], p), 4) for p in (0, 1)] == [
         31,
         0,
@@ -74,16 +79,19 @@ def test_rows_that_follow_each_other_plainly_conflict() -> None:
 def test_where_a_swizzle_leaves_conflicts_rows_are_tried_and_the_better_kept() -> None:
     # Two doubles come in, and 16 rows go out: whole vectors meet in banks, in rows even more so.
     tile = [32, 32]
-    into, out = load_walk(tile, [1, 0], 2, 32), Walk((1, 1), ((1, 32), (0, 32)))
-    swizzle = SharedTile((1, 0), swizzled(tile, [1, 0], into, out, 8))
+    into, out = load_walk(tile, [1, 0], 2, 32), TileWalk((1, 1), ((1, 32), (0, 32)))
+    swizzle = SharedTileLayout((1, 0), swizzled(tile, [1, 0], into, out, 8))
     rows = [conflicts([into, out], tile, padded(tile, [1, 0], p), 8) for p in range(0, 18, 2)]
-    place, left = place_tile(tile, [1, 0], into, out, 8)
+    place, left = choose_shared_layout(tile, [1, 0], into, out, 8)
     assert left == min([conflicts([into, out], tile, swizzle, 8), *rows]) > 0
     assert left == conflicts([into, out], tile, place, 8)
 
 
 def test_a_tile_of_no_power_of_two_has_padded_rows() -> None:
     tile = [34, 64]
-    into, out = Walk((1, 1), ((0, 34), (1, 64))), Walk((1, 1), ((1, 16), (0, 2), (1, 4), (0, 17)))
-    place, left = place_tile(tile, [1, 0], into, out, 4)
+    into, out = (
+        TileWalk((1, 1), ((0, 34), (1, 64))),
+        TileWalk((1, 1), ((1, 16), (0, 2), (1, 4), (0, 17))),
+    )
+    place, left = choose_shared_layout(tile, [1, 0], into, out, 4)
     assert (place.images, place.strides, left) == (None, (34, 1), 0)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvm_layout_ext.layout.conversion.segments import place_bits, segment_beside
+from tvm_layout_ext.layout.conversion.segments import complement_segment, place_bits
 from tvm_layout_ext.layout.f2 import intersection, rank
 
 DIMENSION = 8
@@ -17,7 +17,7 @@ SPAN = st.lists(st.integers(1, (1 << DIMENSION) - 1), min_size=1, max_size=4)
 def test_a_segment_meets_no_span_and_keeps_off_the_vector(
     spans: list[list[int]], vector: int
 ) -> None:
-    segment = segment_beside(spans, DIMENSION, 3, (1 << vector) - 1)
+    segment = complement_segment(spans, DIMENSION, 3, (1 << vector) - 1)
     if segment is None:
         # Beside one or two spans of 16 vectors there is always room for 8.
         assert len(spans) > 2 or vector
@@ -28,19 +28,19 @@ def test_a_segment_meets_no_span_and_keeps_off_the_vector(
 
 
 def test_there_is_no_segment_beside_everything() -> None:
-    assert segment_beside([[1, 2, 4]], 3, 1) is None
-    assert segment_beside([[1], [2], [3]], 2, 1) is None
+    assert complement_segment([[1, 2, 4]], 3, 1) is None
+    assert complement_segment([[1], [2], [3]], 2, 1) is None
 
 
 def test_no_spans_leave_the_first_coordinates() -> None:
-    assert segment_beside([], 4, 2) == [1, 2]
+    assert complement_segment([], 4, 2) == [1, 2]
 
 
 @given(st.lists(SPAN, min_size=1, max_size=2))
 def test_offsets_are_a_bijection_and_lanes_of_a_span_meet_in_no_bank(
     spans: list[list[int]],
 ) -> None:
-    segment = segment_beside(spans, DIMENSION, DIMENSION - 4)
+    segment = complement_segment(spans, DIMENSION, DIMENSION - 4)
     if segment is None:
         return
     bits = place_bits(segment, 0, DIMENSION)

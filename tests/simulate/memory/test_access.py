@@ -10,10 +10,10 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from tests.programs import kernels
-from tvm_layout_ext.simulate import Access, Report, simulate
+from tvm_layout_ext.simulate import AccessCounts, Report, simulate
 
 
-def find(report: Report, buffer: str, kind: str) -> Access:
+def find(report: Report, buffer: str, kind: str) -> AccessCounts:
     (found,) = [a for a in report.accesses if a.buffer == buffer and a.kind == kind]
     return found
 

@@ -70,8 +70,8 @@ def _break(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from tvm_layout_ext.transform.pipeline import expand, plan
 
     if wrong == "wait":
-        lag = plan.Plan.lag
-        monkeypatch.setattr(plan.Plan, "lag", lambda self, copies: lag(self, copies) + 1)
+        lag = plan.PipelinePlan.lag
+        monkeypatch.setattr(plan.PipelinePlan, "lag", lambda self, copies: lag(self, copies) + 1)
     elif wrong == "barrier":
         monkeypatch.setattr(expand, "_barrier", lambda one: expand._evaluate(0))
     elif wrong == "modulo":

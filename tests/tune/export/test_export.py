@@ -18,7 +18,7 @@ import tvm
 from tests.schedules.test_generic import linear, softmax, task_of
 from tests.tune.helpers import make_record, transpose_schedule
 from tvm_layout_ext import RecordError, ScheduleError, TargetError, cuda_target, export, te
-from tvm_layout_ext.tune.export.launches import Launch, host_plan
+from tvm_layout_ext.tune.export.launches import KernelLaunch, host_plan
 from tvm_layout_ext.tune.export.text import cuda_text, header_text
 from tvm_layout_ext.tune.search.entry import make_task
 from tvm_layout_ext.tune.space.operator import find_operator
@@ -73,7 +73,7 @@ def test_plan_lists_workspace_and_launches_in_order() -> None:
 
 def test_plan_knows_dynamic_shared_memory() -> None:
     (one,) = host_plan(default_module(linear(64, 64, 64)), TARGET).launches
-    assert isinstance(one, Launch)
+    assert isinstance(one, KernelLaunch)
     assert one.shared_bytes == 32768
 
 

@@ -11,7 +11,7 @@ import pytest
 from tvm.s_tir.meta_schedule.runner import RunnerInput
 
 from tvm_layout_ext.tune.measure.protocol import Measured
-from tvm_layout_ext.tune.measure.trial_queue import Order, Trial, TryAgainError, share
+from tvm_layout_ext.tune.measure.trial_queue import BatchOrder, Trial, TryAgainError, share
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_trials_of_the_batch_before_go_first(inputs: list[RunnerInput]) -> None:
         go_on.wait(10)
         return Measured([1.0])
 
-    order = Order()
+    order = BatchOrder()
     first = share(["only"], inputs[:4], trial, order=order)
     assert started.wait(10)
     second = share(["only"], inputs[4:], trial, order=order)
@@ -147,7 +147,7 @@ def test_trials_of_the_batch_before_go_first(inputs: list[RunnerInput]) -> None:
 
 
 def test_next_batch_runs_while_the_one_before_is_built(inputs: list[RunnerInput]) -> None:
-    order, unbuilt = Order(), Future[str | None]()
+    order, unbuilt = BatchOrder(), Future[str | None]()
 
     def trial(seat: str, one: Trial) -> Measured:
         return Measured([1.0])

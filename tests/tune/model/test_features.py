@@ -11,8 +11,8 @@ from tvm import s_tir, te
 
 from benchmarks.kernels import KERNELS
 from tvm_layout_ext.tune.model.features import FEATURES, features, kernels_of
-from tvm_layout_ext.tune.model.kernel_facts import Kernel
-from tvm_layout_ext.tune.model.latency import H200, Gpu, Terms, chain, latency, terms
+from tvm_layout_ext.tune.model.kernel_facts import KernelFacts
+from tvm_layout_ext.tune.model.latency import H200, GpuSpeeds, WaveCycles, chain, latency, terms
 from tvm_layout_ext.tune.search.entry import make_task
 from tvm_layout_ext.tune.search.simulated import closed_form, count
 from tvm_layout_ext.tune.search.task import Task
@@ -25,7 +25,7 @@ def candidate(name: str, shape: tuple[int, ...], dtype: str, **changes: Any) -> 
     return task, task.operator.default_config() | changes
 
 
-def kernel_of(name: str, shape: tuple[int, ...], dtype: str, **changes: Any) -> Kernel:
+def kernel_of(name: str, shape: tuple[int, ...], dtype: str, **changes: Any) -> KernelFacts:
     task, config = candidate(name, shape, dtype, **changes)
     (kernel,) = kernels_of(task.module(config))
     return kernel
@@ -201,12 +201,12 @@ def test_latency_is_hidden_by_stages() -> None:
 
 def test_slower_memory_makes_a_slower_kernel() -> None:
     kernel = kernel_of("transpose", (1024, 1024), "float32")
-    assert terms(kernel, 0.0, 4, Gpu(l2=10.0)).cycles > terms(kernel, 0.0, 4).cycles
+    assert terms(kernel, 0.0, 4, GpuSpeeds(l2=10.0)).cycles > terms(kernel, 0.0, 4).cycles
 
 
 def test_terms_are_the_longest_and_a_share_of_the_others() -> None:
-    assert Terms(100.0, 10.0, 0.0, 0.0, 50.0).cycles == 100.0 + 0.2 * 10.0
-    assert Terms(100.0, 10.0, 0.0, 0.0, 500.0).cycles == 500.0 + 0.2 * 10.0
+    assert WaveCycles(100.0, 10.0, 0.0, 0.0, 50.0).cycles == 100.0 + 0.2 * 10.0
+    assert WaveCycles(100.0, 10.0, 0.0, 0.0, 500.0).cycles == 500.0 + 0.2 * 10.0
 
 
 def test_no_transpose_beats_the_memory() -> None:

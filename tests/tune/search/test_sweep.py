@@ -11,7 +11,7 @@ import pytest
 
 from tvm_layout_ext.errors import RecordError, ScheduleError
 from tvm_layout_ext.tune.search.entry import make_task, tune
-from tvm_layout_ext.tune.search.sweep import Entry, Header, ReplayedError, Sweep, SweepRunner
+from tvm_layout_ext.tune.search.sweep import Header, ReplayedError, Sweep, SweepEntry, SweepRunner
 from tvm_layout_ext.tune.search.task import Task
 from tvm_layout_ext.tune.space.knobs import knob
 from tvm_layout_ext.tune.space.operator import find_operator
@@ -54,7 +54,7 @@ def make_sweep(task: Task) -> Sweep:
         seconds = modelled(config)
         bad = index == 0
         entries.append(
-            Entry(
+            SweepEntry(
                 index,
                 config,
                 times=[] if bad else [seconds, 0.9 * seconds, 1.1 * seconds],

@@ -48,8 +48,8 @@ __all__ = [
     "WORD_BITS",
     "Axis",
     "AxisInfo",
-    "Entry",
     "Rule",
+    "RulePair",
     "RuleSet",
     "add_pointer",
     "apply_binary",
@@ -73,7 +73,7 @@ RuleSet = Literal["triton", "tir"]
 
 
 @dataclass(frozen=True)
-class Entry:
+class RulePair:
     """One operation in both rule sets.
 
     Attributes
@@ -357,20 +357,20 @@ COMPARISONS: dict[str, Callable[[int, int], bool]] = {
 }
 
 #: Every operation of two operands.
-RULES: Mapping[str, Entry] = {
-    "add": Entry(operator.add, by_axis(_add), may_wrap=True),
-    "sub": Entry(operator.sub, by_axis(_subtract), may_wrap=True),
-    "mul": Entry(operator.mul, by_axis(_multiply), may_wrap=True),
-    "div": Entry(_quotient, by_axis(_divide), tir_fold=operator.floordiv, divides=True),
-    "rem": Entry(_remainder_of, by_axis(_remainder), tir_fold=operator.mod, divides=True),
-    "and": Entry(operator.and_, opaque, _tir_and),
-    "or": Entry(operator.or_, opaque, _tir_either),
-    "xor": Entry(operator.xor, opaque, _tir_either),
-    "shl": Entry(operator.lshift, by_axis(_shift_left), _tir_shift_left, may_wrap=True),
-    "shr": Entry(operator.rshift, by_axis(_shift_right)),
-    "min": Entry(min, _extremum),
-    "max": Entry(max, _extremum),
-    **{name: Entry(fold, _comparison(name)) for name, fold in COMPARISONS.items()},
+RULES: Mapping[str, RulePair] = {
+    "add": RulePair(operator.add, by_axis(_add), may_wrap=True),
+    "sub": RulePair(operator.sub, by_axis(_subtract), may_wrap=True),
+    "mul": RulePair(operator.mul, by_axis(_multiply), may_wrap=True),
+    "div": RulePair(_quotient, by_axis(_divide), tir_fold=operator.floordiv, divides=True),
+    "rem": RulePair(_remainder_of, by_axis(_remainder), tir_fold=operator.mod, divides=True),
+    "and": RulePair(operator.and_, opaque, _tir_and),
+    "or": RulePair(operator.or_, opaque, _tir_either),
+    "xor": RulePair(operator.xor, opaque, _tir_either),
+    "shl": RulePair(operator.lshift, by_axis(_shift_left), _tir_shift_left, may_wrap=True),
+    "shr": RulePair(operator.rshift, by_axis(_shift_right)),
+    "min": RulePair(min, _extremum),
+    "max": RulePair(max, _extremum),
+    **{name: RulePair(fold, _comparison(name)) for name, fold in COMPARISONS.items()},
 }
 
 

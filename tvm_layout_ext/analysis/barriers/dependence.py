@@ -2,9 +2,9 @@
 
 The kernel is walked in program order with the accesses that are *pending*: made since the last
 barrier on some path. An access that touches what a pending one touched, by another thread, and one
-of the two writes, is a :class:`Hazard`. A loop is walked until its end gives nothing new: pending
-accesses carry how many iterations ago they were made, so that version ``(k + 2) % 3`` that was
-filled two iterations ago is known to be version ``k % 3`` now.
+of the two writes, is a :class:`UnorderedPair`. A loop is walked until its end gives nothing new:
+pending accesses carry how many iterations ago they were made, so that version ``(k + 2) % 3`` that
+was filled two iterations ago is known to be version ``k % 3`` now.
 
 A ``cp.async`` takes effect at the wait for its group (PTX ISA, "cp.async.wait_group"), for the
 thread that issued it. Until then no barrier orders it; from then on it is a write like any other.
@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 from .footprint import Footprints
 from .footprint_side import Relation
-from .program import Access, Loop, Node, Sync
+from .program import EnclosingLoop, Node, SharedEffect, Sync
 
-__all__ = ["Hazard", "first_hazard"]
+__all__ = ["UnorderedPair", "first_hazard"]
 
 #: Iterations back that are told apart beyond those that the waits of a kernel need.
 _ITERATIONS = 3
@@ -42,7 +42,7 @@ class _Pending:
         Whether a barrier of the warp came since.
     """
 
-    access: Access
+    access: SharedEffect
     node: Node
     relation: Relation
     age: int | None = None
@@ -50,7 +50,7 @@ class _Pending:
 
 
 @dataclass(frozen=True)
-class Hazard:
+class UnorderedPair:
     """Two accesses that nothing orders.
 
     Attributes
@@ -66,9 +66,9 @@ class Hazard:
 
     first: Node
     second: Node
-    before: Access
-    after: Access
-    around: tuple[Loop, ...]
+    before: SharedEffect
+    after: SharedEffect
+    around: tuple[EnclosingLoop, ...]
     is_flying: bool = False
 
 
@@ -77,12 +77,12 @@ _State = dict[_Pending, None]
 
 
 class _Found(Exception):  # noqa: N818 (control flow)
-    def __init__(self, hazard: Hazard) -> None:
+    def __init__(self, hazard: UnorderedPair) -> None:
         super().__init__()
         self.hazard = hazard
 
 
-class _Walk:
+class _DependenceWalk:
     def __init__(
         self, prints: Footprints, barriers: Iterable[Node], dropped: Iterable[Node]
     ) -> None:
@@ -130,7 +130,7 @@ class _Walk:
             fresh[_Pending(access, node, at, 0 if access.is_async else None)] = None
         return {**state, **fresh}
 
-    def check(self, pending: _Pending, node: Node, access: Access) -> None:
+    def check(self, pending: _Pending, node: Node, access: SharedEffect) -> None:
         flying = pending.age is not None
         who = "all" if flying else "warps" if pending.joined else "threads"
         met = self.prints.meet(pending.access, access, pending.relation, who)
@@ -141,7 +141,7 @@ class _Walk:
         around = tuple(
             loop for loop in pending.access.loops if loop in access.loops and loop not in ended
         )
-        raise _Found(Hazard(pending.node, node, pending.access, access, around, flying))
+        raise _Found(UnorderedPair(pending.node, node, pending.access, access, around, flying))
 
     def sync(self, sync: Sync, state: _State) -> _State:
         if sync.kind == "block":
@@ -158,7 +158,7 @@ class _Walk:
             for p in state
         }
 
-    def loop(self, node: Node, loop: Loop, state: _State) -> _State:
+    def loop(self, node: Node, loop: EnclosingLoop, state: _State) -> _State:
         """Walk a loop until its end brings nothing new to its beginning."""
         first = {self.entering(p, loop): None for p in state}
         ends: _State = {} if (loop.trips or 0) > 0 else dict(state)
@@ -172,14 +172,14 @@ class _Walk:
                 return ends
             head |= new
 
-    def entering(self, pending: _Pending, loop: Loop) -> _Pending:
+    def entering(self, pending: _Pending, loop: EnclosingLoop) -> _Pending:
         """What is pending, as a loop begins."""
         if self.limits.get(loop, 1) == 1:
             return pending
         at = (*pending.relation.at, (loop, 0))
         return replace(pending, relation=Relation(at, pending.relation.left))
 
-    def leaving(self, pending: _Pending, loop: Loop) -> _Pending:
+    def leaving(self, pending: _Pending, loop: EnclosingLoop) -> _Pending:
         """What is pending, as a loop has ended."""
         if loop not in self.limits:
             return pending
@@ -189,7 +189,7 @@ class _Walk:
             left[loop] = None if self.limits[loop] == 1 else distance
         return replace(pending, relation=Relation(tuple(at.items()), tuple(left.items())))
 
-    def later(self, pending: _Pending, loop: Loop) -> _Pending | None:
+    def later(self, pending: _Pending, loop: EnclosingLoop) -> _Pending | None:
         """What is pending, one iteration later; None if that iteration cannot be."""
         if loop.trips is not None and loop.trips <= 1:
             return None
@@ -204,7 +204,7 @@ class _Walk:
         return replace(pending, relation=Relation(tuple(at.items()), pending.relation.left))
 
 
-def _is_plain(*accesses: Access) -> bool:
+def _is_plain(*accesses: SharedEffect) -> bool:
     """Whether accesses depend on threads alone."""
     return not any(access.index_loops for access in accesses) and all(
         symbol.thread.startswith("threadIdx")
@@ -214,14 +214,14 @@ def _is_plain(*accesses: Access) -> bool:
     )
 
 
-def _limits(root: Node, most: int) -> dict[Loop, int]:
+def _limits(root: Node, most: int) -> dict[EnclosingLoop, int]:
     """Iterations back that are told apart, for each loop that an address depends on.
 
     One, but ``most`` for a loop that waits for copies, or whose iteration chooses among versions.
     Telling all apart in nested loops would take time exponential in their number.
     """
-    found: dict[Loop, int] = {}
-    waiting: set[Loop] = set()
+    found: dict[EnclosingLoop, int] = {}
+    waiting: set[EnclosingLoop] = set()
     todo = [root]
     while todo:
         node = todo.pop()
@@ -234,7 +234,7 @@ def _limits(root: Node, most: int) -> dict[Loop, int]:
     return {loop: most if loop in waiting else limit for loop, limit in found.items()}
 
 
-def _has_versions(access: Access, loop: Loop) -> bool:
+def _has_versions(access: SharedEffect, loop: EnclosingLoop) -> bool:
     assert access.offset is not None
     return (
         loop.symbol in access.offset.symbols and access.offset.period(loop.symbol, {}) is not None
@@ -255,7 +255,7 @@ def _most_groups(root: Node) -> int:
 
 def first_hazard(
     prints: Footprints, barriers: Iterable[Node] = (), dropped: Iterable[Node] = ()
-) -> Hazard | None:
+) -> UnorderedPair | None:
     """Find a hazard of a kernel that has barriers before the given statements.
 
     Parameters
@@ -273,7 +273,7 @@ def first_hazard(
         The first one in program order, or None if the kernel is sound.
     """
     try:
-        _Walk(prints, barriers, dropped).visit(prints.program.root, {})
+        _DependenceWalk(prints, barriers, dropped).visit(prints.program.root, {})
     except _Found as found:
         return found.hazard
     return None

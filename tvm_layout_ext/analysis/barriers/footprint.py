@@ -18,8 +18,8 @@ import numpy as np
 
 from ...gpu.hardware import WARP_SIZE
 from ...ir.index_terms import Symbol, Term, Uncertain
-from .footprint_side import Relation, Side, sides, values_of
-from .program import Access, Program
+from .footprint_side import ComparedAccess, Relation, sides, values_of
+from .program import Program, SharedEffect
 
 __all__ = ["Footprints"]
 
@@ -66,7 +66,9 @@ class Footprints:
         """Threads of a block; 0 if that is no constant."""
         return prod(self.program.threads.values())
 
-    def meet(self, earlier: Access, later: Access, relation: Relation, who: str) -> bool | None:
+    def meet(
+        self, earlier: SharedEffect, later: SharedEffect, relation: Relation, who: str
+    ) -> bool | None:
         """Whether two accesses, at least one a write, touch a byte by different threads.
 
         Parameters
@@ -94,7 +96,9 @@ class Footprints:
                 self._met[key] = None
         return self._met[key]
 
-    def _compare(self, earlier: Access, later: Access, relation: Relation, who: str) -> bool:
+    def _compare(
+        self, earlier: SharedEffect, later: SharedEffect, relation: Relation, who: str
+    ) -> bool:
         if earlier.offset is None or later.offset is None or not self.threads:
             raise Uncertain("address")
         first, second = sides(earlier, later, relation)
@@ -106,7 +110,7 @@ class Footprints:
             for case in _cases(shared, (first, second))
         )
 
-    def _print(self, side: Side, case: _Case) -> tuple[Any, Any]:
+    def _print(self, side: ComparedAccess, case: _Case) -> tuple[Any, Any]:
         """Granules that an access touches, and the threads that do so, as flat arrays."""
         mine = tuple((s, *case.known[s]) for s in sorted(side.symbols & case.known.keys(), key=id))
         stands = tuple((s, _text(t)) for s, t in side.stands.items())
@@ -115,7 +119,7 @@ class Footprints:
             self._prints[key] = self._touched(side, case)
         return self._prints[key]
 
-    def _touched(self, side: Side, case: _Case) -> tuple[Any, Any]:
+    def _touched(self, side: ComparedAccess, case: _Case) -> tuple[Any, Any]:
         access, granule = side.access, self.program.granule
         assert access.offset is not None
         values, steps = self._arrays(side, case)
@@ -137,7 +141,9 @@ class Footprints:
         keep = active & (cells >= 0) & (cells < end)
         return cells[keep], np.broadcast_to(who, cells.shape)[keep]
 
-    def _arrays(self, side: Side, case: _Case) -> tuple[dict[Symbol, Any], dict[Symbol, int]]:
+    def _arrays(
+        self, side: ComparedAccess, case: _Case
+    ) -> tuple[dict[Symbol, Any], dict[Symbol, int]]:
         """Values of all symbols of a side, loops and threads along axes of their own.
 
         Also which of them stand for others, by how far these are apart.
@@ -196,7 +202,7 @@ class Footprints:
         return self._owners[key]
 
 
-def _shared(*compared: Side) -> list[Symbol]:
+def _shared(*compared: ComparedAccess) -> list[Symbol]:
     """What both sides see alike, of what their addresses depend on."""
     used = {s for side in compared for s in side.symbols if not s.thread.startswith("threadIdx")}
     found = sorted(
@@ -207,7 +213,7 @@ def _shared(*compared: Side) -> list[Symbol]:
     return found
 
 
-def _cases(shared: Sequence[Symbol], compared: Sequence[Side]) -> Iterator[_Case]:
+def _cases(shared: Sequence[Symbol], compared: Sequence[ComparedAccess]) -> Iterator[_Case]:
     """Every value that makes a difference of what both sides see alike."""
     ranges = [values_of(symbol, compared) for symbol in shared]
     if prod(len(values) for values, _ in ranges) > _MOST_CASES:

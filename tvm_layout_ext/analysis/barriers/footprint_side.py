@@ -9,9 +9,9 @@ from math import lcm
 from typing import Any
 
 from ...ir.index_terms import UNKNOWN, Symbol, Term, Uncertain
-from .program import Access, Loop
+from .program import EnclosingLoop, SharedEffect
 
-__all__ = ["Relation", "Side", "sides", "values_of"]
+__all__ = ["ComparedAccess", "Relation", "sides", "values_of"]
 
 #: Values of a symbol that are all tried even where its period is shorter.
 _FEW = 16
@@ -19,7 +19,7 @@ _FEW = 16
 _MOST_VALUES = 1 << 12
 
 #: Loops, and how many iterations; None if that can be any number.
-Distances = tuple[tuple[Loop, int | None], ...]
+Distances = tuple[tuple[EnclosingLoop, int | None], ...]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Relation:
     at: Distances = ()
     left: Distances = ()
 
-    def among(self, loops: frozenset[Loop]) -> Relation:
+    def among(self, loops: frozenset[EnclosingLoop]) -> Relation:
         """Restrict it to the given loops."""
         if not loops:
             return _ANY
@@ -52,7 +52,7 @@ _ANY = Relation()
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedAccess:
     """An access with what is known about its loops.
 
     Attributes
@@ -64,7 +64,7 @@ class Side:
         Loops whose iteration is known.
     """
 
-    access: Access
+    access: SharedEffect
     shifts: Mapping[Symbol, int]
     stands: Mapping[Symbol, Term]
 
@@ -138,7 +138,9 @@ def _is_whole_period(period: int | None, step: int) -> bool:
     return step == 0 or (period is not None and step % period == 0)
 
 
-def sides(earlier: Access, later: Access, relation: Relation) -> tuple[Side, Side]:
+def sides(
+    earlier: SharedEffect, later: SharedEffect, relation: Relation
+) -> tuple[ComparedAccess, ComparedAccess]:
     """What is known of the loops of two accesses.
 
     Parameters
@@ -161,7 +163,9 @@ def sides(earlier: Access, later: Access, relation: Relation) -> tuple[Side, Sid
             common[loop.symbol] = n
         elif loop.start is not None:
             second[loop.symbol] = _plus(loop.start, None, n)
-    return Side(earlier, dict.fromkeys(common, 0), first), Side(later, common, second)
+    return ComparedAccess(earlier, dict.fromkeys(common, 0), first), ComparedAccess(
+        later, common, second
+    )
 
 
 def _plus(start: Term, more: Term | None, number: int) -> Term:
@@ -169,7 +173,7 @@ def _plus(start: Term, more: Term | None, number: int) -> Term:
     return Term("Add", (total, Term("const", leaf=number)))
 
 
-def values_of(symbol: Symbol, compared: Sequence[Side]) -> tuple[range, int]:
+def values_of(symbol: Symbol, compared: Sequence[ComparedAccess]) -> tuple[range, int]:
     """Values of a symbol that make a difference to addresses, and what is not told apart.
 
     Returns

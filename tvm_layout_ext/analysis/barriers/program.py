@@ -16,7 +16,7 @@ import numpy as np
 
 from ...ir.index_terms import Symbol, Term
 
-__all__ = ["ATOMIC", "READ", "WRITE", "Access", "Loop", "Node", "Program", "Sync"]
+__all__ = ["ATOMIC", "READ", "WRITE", "EnclosingLoop", "Node", "Program", "SharedEffect", "Sync"]
 
 READ, WRITE, ATOMIC = "read", "write", "atomic"
 #: Executions of a loop up to which its bounds are evaluated.
@@ -24,7 +24,7 @@ _MOST_CASES = 1 << 12
 
 
 @dataclass(frozen=True, eq=False)
-class Loop:
+class EnclosingLoop:
     """A loop that an access is in.
 
     Attributes
@@ -88,7 +88,7 @@ class Loop:
 
 
 @dataclass(frozen=True, eq=False)
-class Access:
+class SharedEffect:
     """What one statement does to shared memory at one place.
 
     Attributes
@@ -117,18 +117,18 @@ class Access:
     offset: Term | None
     size: int
     is_async: bool
-    loops: tuple[Loop, ...]
+    loops: tuple[EnclosingLoop, ...]
     conditions: tuple[Term, ...]
 
-    def may_disturb(self, other: Access) -> bool:
+    def may_disturb(self, other: SharedEffect) -> bool:
         """Whether order can matter at all: one arena, and not both reads or both atomic."""
         return self.arena == other.arena and not self.kind == other.kind != WRITE
 
     @cached_property
-    def index_loops(self) -> frozenset[Loop]:
+    def index_loops(self) -> frozenset[EnclosingLoop]:
         """Loops that the address depends on, also by their bounds."""
         by_symbol = {loop.symbol: loop for loop in self.loops}
-        found: set[Loop] = set()
+        found: set[EnclosingLoop] = set()
         todo = list(self.offset.symbols) if self.offset is not None else []
         while todo:
             loop = by_symbol.get(todo.pop())
@@ -204,8 +204,8 @@ class Node:
     kind: str = "leaf"
     children: list[Node] = field(default_factory=list)
     condition: Term | None = None
-    loop: Loop | None = None
-    accesses: list[Access] = field(default_factory=list)
+    loop: EnclosingLoop | None = None
+    accesses: list[SharedEffect] = field(default_factory=list)
     before: Sync | None = None
     after: Sync | None = None
     parent: Node | None = None

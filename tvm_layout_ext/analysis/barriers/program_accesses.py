@@ -17,7 +17,7 @@ from ...ir.atomics import atomic_of
 from ...ir.index_terms import Scope, Term, term_of
 from ...ir.pointers import OPAQUE, POINTER_OPS, constant, pointer_of
 from ..nest import element_bytes
-from .program import ATOMIC, READ, WRITE, Access, Loop, Program
+from .program import ATOMIC, READ, WRITE, EnclosingLoop, Program, SharedEffect
 
 __all__ = ["AccessReader", "Around", "conjuncts"]
 
@@ -54,7 +54,7 @@ class Around:
     """
 
     scope: Scope
-    loops: tuple[Loop, ...] = ()
+    loops: tuple[EnclosingLoop, ...] = ()
     conditions: tuple[Term, ...] = ()
 
     def under(self, *conditions: Term) -> Around:
@@ -122,9 +122,9 @@ class AccessReader:
 
     # Accesses.
 
-    def accesses(self, node: Any, around: Around) -> list[Access]:
+    def accesses(self, node: Any, around: Around) -> list[SharedEffect]:
         """Loads, and calls that take addresses, of an expression or a statement without a body."""
-        found: list[Access] = []
+        found: list[SharedEffect] = []
 
         def call(call: Any) -> Any:
             name = str(getattr(call.op, "name", ""))
@@ -159,7 +159,7 @@ class AccessReader:
         tvm_ffi.structural_walk(node, rules, order="pre")
         return found
 
-    def _choice(self, args: Sequence[Any], around: Around) -> list[Access]:
+    def _choice(self, args: Sequence[Any], around: Around) -> list[SharedEffect]:
         condition = term_of(args[0], around.scope)
         return [
             *self.accesses(args[0], around),
@@ -167,7 +167,7 @@ class AccessReader:
             *self.accesses(args[2], around.under(Term("Not", (condition,)))),
         ]
 
-    def _call(self, name: str, call: Any, around: Around) -> list[Access] | None:
+    def _call(self, name: str, call: Any, around: Around) -> list[SharedEffect] | None:
         """Accesses of a call, arguments included; None if it is nothing special itself."""
         if name in POINTER_OPS:
             return self._instruction(name, call, around)
@@ -183,12 +183,12 @@ class AccessReader:
             return self._opaque(call, around)
         return None
 
-    def _arguments(self, arg: Any, around: Around) -> list[Access]:
+    def _arguments(self, arg: Any, around: Around) -> list[SharedEffect]:
         """Accesses of an argument that is not the atomically updated address."""
         is_address = isinstance(arg, tvm.ir.Call) and arg.op.name == "tirx.address_of"
         return [] if is_address else self.accesses(arg, around)
 
-    def _instruction(self, name: str, call: Any, around: Around) -> list[Access]:
+    def _instruction(self, name: str, call: Any, around: Around) -> list[SharedEffect]:
         op = POINTER_OPS[name]
         at = op.pointer(call.args)
         skip = (at, at + 1) if op.has_offset else (at,)
@@ -202,7 +202,7 @@ class AccessReader:
         copy = op.kind == "cp.async"
         return found + self.at(buffer, indices, kind, around, size=size, is_async=copy)
 
-    def _range(self, call: Any, around: Around) -> list[Access]:
+    def _range(self, call: Any, around: Around) -> list[SharedEffect]:
         """What ``tvm_access_ptr`` gives access to."""
         kind, data, offset, extent, mask = call.args
         view = self.view_of(data)
@@ -218,7 +218,7 @@ class AccessReader:
             return [self._anywhere(view, k, around) for k in kinds]
         return [self._access(view, k, begin, size * element, False, around) for k in kinds]
 
-    def _opaque(self, call: Any, around: Around) -> list[Access]:
+    def _opaque(self, call: Any, around: Around) -> list[SharedEffect]:
         """An address that goes who knows where: anything may be read and written."""
         target = call.args[0]
         buffer = target.source if isinstance(target, tvm.ir.TensorLoad) else target
@@ -236,7 +236,7 @@ class AccessReader:
         around: Around,
         size: int = 0,
         is_async: bool = False,
-    ) -> list[Access]:
+    ) -> list[SharedEffect]:
         """The access of an element or vector, if the buffer is shared."""
         view = self.views.get(buffer.__chandle__())
         if view is None:
@@ -248,18 +248,18 @@ class AccessReader:
 
     def _access(
         self, view: _View, kind: str, begin: Term, size: int, is_async: bool, around: Around
-    ) -> Access:
+    ) -> SharedEffect:
         while self.program.granule > 1 and (
             view.element % self.program.granule or size % self.program.granule
         ):
             self.program.granule //= 2
         where = (around.loops, around.conditions)
-        return Access(view.name, view.arena, kind, begin, size, is_async, *where)
+        return SharedEffect(view.name, view.arena, kind, begin, size, is_async, *where)
 
-    def _anywhere(self, view: _View, kind: str, around: Around) -> Access:
+    def _anywhere(self, view: _View, kind: str, around: Around) -> SharedEffect:
         size = self.program.arenas[view.arena]
         where = (around.loops, around.conditions)
-        return Access(view.name, view.arena, kind, None, size, False, *where)
+        return SharedEffect(view.name, view.arena, kind, None, size, False, *where)
 
 
 def _bytes(term: Term, size: int) -> Term:

@@ -10,7 +10,7 @@ import tvm
 from tvm import tirx
 
 from ...ir.index_terms import Scope, Symbol, Term, term_of
-from .program import WRITE, Loop, Node, Program, Sync
+from .program import WRITE, EnclosingLoop, Node, Program, Sync
 from .program_accesses import AccessReader, Around, conjuncts
 
 __all__ = ["read_program"]
@@ -21,7 +21,7 @@ _STORAGE_SYNC = "tirx.tvm_storage_sync"
 _WARP_BARRIERS = ("tirx.cuda.warp_sync", "tirx.ptx.bar_warp_sync")
 
 
-class _Reader:
+class _ProgramReader:
     """Reads statements."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class _Reader:
         if isinstance(stmt, tirx.DeclBuffer):
             self.memory.declare(stmt, around)
             return Node(stmt), around
-        handler = _HANDLERS.get(type(stmt).__name__, _Reader.leaf)
+        handler = _HANDLERS.get(type(stmt).__name__, _ProgramReader.leaf)
         return handler(self, stmt, around), around
 
     def node(self, stmt: Any, kind: str, children: Sequence[Node], **more: Any) -> Node:
@@ -68,13 +68,13 @@ class _Reader:
     def loop(self, stmt: Any, around: Around) -> Node:
         start, extent = (term_of(e, around.scope) for e in (stmt.min, stmt.extent))
         symbol = Symbol(str(stmt.loop_var.name), varies=start.varies)
-        loop = Loop(symbol, start, extent)
+        loop = EnclosingLoop(symbol, start, extent)
         scope = around.scope.having(stmt.loop_var, Term("symbol", leaf=symbol))
         inside = replace(around, scope=scope, loops=(*around.loops, loop))
         return self.node(stmt, "loop", [self.statement(stmt.body, inside)[0]], loop=loop)
 
     def repeat(self, stmt: Any, around: Around) -> Node:
-        loop = Loop(Symbol("while"), None, None)
+        loop = EnclosingLoop(Symbol("while"), None, None)
         inside = replace(around, loops=(*around.loops, loop))
         condition = term_of(stmt.condition, around.scope)
         body = self.statement(stmt.body, inside)[0]
@@ -113,12 +113,12 @@ class _Reader:
         return Node(stmt, accesses=found)
 
 
-_HANDLERS: dict[str, Callable[[_Reader, Any, Around], Node]] = {
-    "SeqStmt": _Reader.sequence,
-    "IfThenElse": _Reader.branch,
-    "For": _Reader.loop,
-    "While": _Reader.repeat,
-    "AttrStmt": _Reader.attribute,
+_HANDLERS: dict[str, Callable[[_ProgramReader, Any, Around], Node]] = {
+    "SeqStmt": _ProgramReader.sequence,
+    "IfThenElse": _ProgramReader.branch,
+    "For": _ProgramReader.loop,
+    "While": _ProgramReader.repeat,
+    "AttrStmt": _ProgramReader.attribute,
 }
 
 
@@ -155,6 +155,6 @@ def read_program(launch: Any, scope: Scope) -> Program:
     scope : Scope
         The function's parameters.
     """
-    reader = _Reader()
+    reader = _ProgramReader()
     reader.program.root, _ = reader.statement(launch, Around(scope))
     return reader.program

@@ -29,7 +29,7 @@ _STORAGE_SYNC = "tirx.tvm_storage_sync"
 _JUMPS = ("tirx.break_loop", "tirx.continue_loop")
 
 
-class _Walk:
+class _UniformityWalk:
     """One walk through a kernel, with what is taken to be the same for all threads.
 
     Attributes
@@ -210,7 +210,7 @@ def divergent_barrier(kernel: Any, read_only: frozenset[int]) -> str:
     """
     registers, apart = _own_registers(kernel), set[int]()
     while True:
-        walk = _Walk(registers | read_only, apart)
+        walk = _UniformityWalk(registers | read_only, apart)
         walk.statement(kernel)
         if registers.isdisjoint(walk.unlike) and walk.left <= apart:
             return walk.found

@@ -17,17 +17,17 @@ from tvm import tirx
 from ...analysis.nest import Nest, read_nest
 from ...errors import ScheduleError
 from ...gpu.hardware import WARP_SIZE
-from ...ir.evaluate import stand_in
+from ...ir.evaluate import placeholder_extent
 from ...ir.queries import is_number
 from ..canonical import is_straight, transform_iterators
 from ..direct import DEFAULT_THREADS, fuse
-from ..fused_loops import is_behind_several
-from .columns import a_column_each, along_columns
+from ..fused_loops import is_linearized
+from .columns import reduce_across_rows, thread_per_output
 from .plan import (
     ENOUGH_BLOCKS,
     ENOUGH_THREADS,
     MAX_THREADS,
-    Plan,
+    ReductionPlan,
     batched_load,
     loads_together,
     operand_loads,
@@ -35,9 +35,9 @@ from .plan import (
     still_loading,
     total,
 )
-from .slabs import choose_slabs, cut
+from .slabs import choose_slabs, split_reduction
 
-__all__ = ["schedule_a_result_each", "schedule_reduction"]
+__all__ = ["schedule_reduction", "schedule_thread_per_output"]
 
 #: Threads of a block that sums rows, vectors of 16 bytes that each of them loads at once, and the
 #: most threads of a row. Rows of 4096 halves take 128 threads: hand-written so, 32768 of them take
@@ -69,20 +69,22 @@ def schedule_reduction(
         What was chosen, for the report, and the blocks that now access global memory.
     """
     _check_guard(sch, block, nest)
-    nest = _without_units(sch, block, nest, Plan.of(nest, vector_bytes))
-    plan = Plan.of(nest, vector_bytes)
+    nest = _without_units(sch, block, nest, ReductionPlan.of(nest, vector_bytes))
+    plan = ReductionPlan.of(nest, vector_bytes)
     slabs = choose_slabs(plan.load, plan.data, plan.reduced, along=plan.along)
     # Rows of several dims are one loop of a slab, but several iterators, which columns want as one.
     is_deep = len(plan.reduced) > 1 and not plan.along
     if slabs == 1 or is_deep or nest.is_guarded or not plan.is_plain:
         return _one_kernel(sch, block, nest, plan, num_threads)
     (outermost,) = refs_of(sch, block, nest, plan.reduced[:1])
-    partial = cut(sch, outermost, slabs, len(plan.data) if plan.along else 0)
+    partial = split_reduction(sch, outermost, slabs, len(plan.data) if plan.along else 0)
     caches = []
     texts = []
     for part in (partial, block):
         now = read_nest(sch, part)
-        text, touching = _one_kernel(sch, part, now, Plan.of(now, vector_bytes), num_threads)
+        text, touching = _one_kernel(
+            sch, part, now, ReductionPlan.of(now, vector_bytes), num_threads
+        )
         caches += touching
         texts.append(text)
     # The second kernel reads next to nothing; counting it an iteration would give it half a say.
@@ -91,7 +93,7 @@ def schedule_reduction(
 
 def _check_guard(sch: Any, block: Any, nest: Nest) -> None:
     """Refuse a guard over fused loops, which TVM 0.27 loses where results leave their registers."""
-    fused = is_behind_several(sch, block, nest)
+    fused = is_linearized(sch, block, nest)
     if nest.is_guarded and fused is not None:
         raise ScheduleError(
             f"loop {fused} stands behind several iterators of {nest.block.name_hint}, which runs "
@@ -99,7 +101,7 @@ def _check_guard(sch: Any, block: Any, nest: Nest) -> None:
         )
 
 
-def _without_units(sch: Any, block: Any, nest: Nest, plan: Plan) -> Nest:
+def _without_units(sch: Any, block: Any, nest: Nest, plan: ReductionPlan) -> Nest:
     """Drop axes of extent 1, which TVM's primitives take for no loops; read the block again.
 
     Column sums keep those of the result, whose dims are those of their partial sums.
@@ -116,7 +118,7 @@ def _without_units(sch: Any, block: Any, nest: Nest, plan: Plan) -> Nest:
     return read_nest(sch, block)
 
 
-def schedule_a_result_each(
+def schedule_thread_per_output(
     sch: Any, block: Any, nest: Nest, num_threads: int | None, vector_bytes: int
 ) -> tuple[str, list[Any]]:
     """Let each thread sum a result by itself, as a reduction is counted before it is mapped.
@@ -129,21 +131,21 @@ def schedule_a_result_each(
     data = [loop for loop in nest.loops if not loop.is_reduction]
     if not data:
         raise ScheduleError("there is one result, which one thread alone would sum")
-    plan = replace(Plan.of(nest, vector_bytes), data=data, vector=1)
-    _, touching = a_column_each(sch, block, nest, plan, num_threads)
+    plan = replace(ReductionPlan.of(nest, vector_bytes), data=data, vector=1)
+    _, touching = thread_per_output(sch, block, nest, plan, num_threads)
     return "reduction, a thread for each result", touching
 
 
 def _one_kernel(
-    sch: Any, block: Any, nest: Nest, plan: Plan, num_threads: int | None
+    sch: Any, block: Any, nest: Nest, plan: ReductionPlan, num_threads: int | None
 ) -> tuple[str, list[Any]]:
-    share_out = _along_rows if plan.along else along_columns
+    share_out = _along_rows if plan.along else reduce_across_rows
     if not plan.along and (plan.data[-1].size is None or not _may_factor(nest, plan)):
-        share_out = a_column_each
+        share_out = thread_per_output
     return share_out(sch, block, nest, plan, num_threads)
 
 
-def _may_factor(nest: Nest, plan: Plan) -> bool:
+def _may_factor(nest: Nest, plan: ReductionPlan) -> bool:
     """Whether partial sums may become an array: ``rfactor`` of TVM 0.27 loses a block's guard.
 
     Every dim of that array is one loop besides, which it is not once a loop was split, and the
@@ -157,7 +159,7 @@ def _may_factor(nest: Nest, plan: Plan) -> bool:
 
 
 def _along_rows(
-    sch: Any, block: Any, nest: Nest, plan: Plan, num_threads: int | None
+    sch: Any, block: Any, nest: Nest, plan: ReductionPlan, num_threads: int | None
 ) -> tuple[str, list[Any]]:
     """Deal a row out to the lanes of a warp, or of more warps where there are few rows."""
     _check_combines(sch, block, nest, plan)
@@ -194,7 +196,7 @@ def _along_rows(
     return f"{text}{plan.vector}", caches
 
 
-def _check_combines(sch: Any, block: Any, nest: Nest, plan: Plan) -> None:
+def _check_combines(sch: Any, block: Any, nest: Nest, plan: ReductionPlan) -> None:
     """Refuse to let threads combine results by a body that TVM does not know for a reducer's.
 
     Its LowerCrossThreadReduction knows what its rfactor knows: of several results, those of
@@ -222,13 +224,13 @@ def _row_lanes(rows: int, groups: int, most: int) -> int:
     return lanes
 
 
-def _lanes_of_dims(plan: Plan, groups: int, most: int) -> int:
+def _lanes_of_dims(plan: ReductionPlan, groups: int, most: int) -> int:
     """Find the most threads of a row of several dims whose vectors TVM sees to stay in one of them.
 
     It finds the bounds of a load where a step over the lanes is a part of each inner dim, or whole
     ones; of steps of 136 over rows of 16, say, the vector has none, and is not lowered.
     """
-    sizes = [stand_in(loop.extent) for loop in plan.reduced[1:]]
+    sizes = [placeholder_extent(loop.extent) for loop in plan.reduced[1:]]
     spans = [prod(sizes[i:]) for i in range(len(sizes))]
 
     def is_seen(lanes: int) -> bool:
@@ -239,7 +241,7 @@ def _lanes_of_dims(plan: Plan, groups: int, most: int) -> int:
     return max(lanes for lanes in whole if plan.vector == 1 or lanes == 1 or is_seen(lanes))
 
 
-def _shares_out(nest: Nest, plan: Plan, lanes: int) -> bool:
+def _shares_out(nest: Nest, plan: ReductionPlan, lanes: int) -> bool:
     """Whether a thread has loads to batch, and vectors share a row out without a rest.
 
     The loops are the block's iterators, as they are before anything is split.
@@ -251,18 +253,18 @@ def _shares_out(nest: Nest, plan: Plan, lanes: int) -> bool:
 
 
 def _split_loops(
-    sch: Any, block: Any, nest: Nest, plan: Plan, lanes: int
+    sch: Any, block: Any, nest: Nest, plan: ReductionPlan, lanes: int
 ) -> tuple[list[Any], list[Any]]:
     """Split the loops along a row into steps, unrolled ones, lanes and vectors."""
     outer, inner = (refs_of(sch, block, nest, loops) for loops in (plan.data, plan.reduced))
     sch.reorder(*outer, *inner)
     step, lane, part = sch.split(fuse(sch, inner), [None, lanes, plan.vector])
-    together = loads_together(stand_in(sch.get(step).extent))
+    together = loads_together(placeholder_extent(sch.get(step).extent))
     return outer, [*sch.split(step, [None, together]), lane, part]
 
 
 def _split_iterators(
-    sch: Any, block: Any, nest: Nest, plan: Plan, lanes: int
+    sch: Any, block: Any, nest: Nest, plan: ReductionPlan, lanes: int
 ) -> tuple[list[Any], list[Any]]:
     """Do the same to the block's iterator along a row, so that loads can go before the sums.
 

@@ -20,7 +20,7 @@ from .plan import (
     ENOUGH_BLOCKS,
     ENOUGH_THREADS,
     MAX_THREADS,
-    Plan,
+    ReductionPlan,
     batched_load,
     divisor,
     inside,
@@ -33,7 +33,7 @@ from .plan import (
     vector_load,
 )
 
-__all__ = ["a_column_each", "along_columns"]
+__all__ = ["reduce_across_rows", "thread_per_output"]
 
 #: Bytes of a row that the lanes of column sums cover, and the least that DRAM likes.
 _WIDE_BYTES, _NARROW_BYTES = 128, 64
@@ -47,8 +47,8 @@ _FEW_THREADS = 128
 _FEW_LOADS = 16
 
 
-def along_columns(
-    sch: Any, block: Any, nest: Nest, plan: Plan, num_threads: int | None
+def reduce_across_rows(
+    sch: Any, block: Any, nest: Nest, plan: ReductionPlan, num_threads: int | None
 ) -> tuple[str, list[Any]]:
     """Lay lanes along the columns, and deal the rows out to the rest of the threads.
 
@@ -87,7 +87,7 @@ def along_columns(
     return text, still_loading(sch, [cache], partial)
 
 
-def _sum_rows(sch: Any, partial: Any, thread: Any, plan: Plan, known: bool) -> Any:
+def _sum_rows(sch: Any, partial: Any, thread: Any, plan: ReductionPlan, known: bool) -> Any:
     """Order the loops of a thread's own sums; return the block that loads."""
     deal, *rest = inside(sch, partial, thread)
     # One loop for each iterator of the block, in its order.
@@ -107,7 +107,7 @@ def _sum_rows(sch: Any, partial: Any, thread: Any, plan: Plan, known: bool) -> A
     return cache
 
 
-def _fits_wide(plan: Plan, width: int, result: Any) -> bool:
+def _fits_wide(plan: ReductionPlan, width: int, result: Any) -> bool:
     """Whether the 32 lanes of a warp can lie along one row, and blocks of them share out the rows.
 
     Their partial sums then go to shared memory in rows of 33 words. A hand-written kernel of this
@@ -134,8 +134,8 @@ def _rows_by_lane(sch: Any, sums: Any, rank: int) -> None:
     sch.storage_align(sums, 0, rank, WARP_SIZE, 1)
 
 
-def a_column_each(
-    sch: Any, block: Any, nest: Nest, plan: Plan, num_threads: int | None
+def thread_per_output(
+    sch: Any, block: Any, nest: Nest, plan: ReductionPlan, num_threads: int | None
 ) -> tuple[str, list[Any]]:
     """Let each thread sum its own columns, where nobody knows how many there are.
 
@@ -175,7 +175,7 @@ def _check_bounds(sch: Any, block: Any, nest: Nest) -> None:
             )
 
 
-def _square(plan: Plan, most: int) -> int:
+def _square(plan: ReductionPlan, most: int) -> int:
     """Threads of a block in which each sums a vector of columns and adds up one column, or 0.
 
     As many rows go side by side as a vector has elements, so that there are as many partial sums of
@@ -191,7 +191,7 @@ def _square(plan: Plan, most: int) -> int:
     return threads
 
 
-def _deep(plan: Plan, threads: int, most: int) -> int:
+def _deep(plan: ReductionPlan, threads: int, most: int) -> int:
     """Rows side by side where each thread sums a vector of columns: more in small blocks.
 
     As many rows as a vector has elements make a thread a column. Blocks of one warp deal out more
@@ -205,7 +205,7 @@ def _deep(plan: Plan, threads: int, most: int) -> int:
     return deep
 
 
-def _lanes(plan: Plan, most: int) -> int:
+def _lanes(plan: ReductionPlan, most: int) -> int:
     """Lanes, up to some, of a block along the columns where its rows go to a warp each or more."""
     size = plan.vector * plan.load.bytes
     lanes = max(1, _WIDE_BYTES // size)

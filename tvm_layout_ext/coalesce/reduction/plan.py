@@ -14,7 +14,7 @@ from tvm.tirx import IntImm
 from ...analysis.nest import Access, Loop, Nest, read_nest
 from ...errors import ScheduleError
 from ...gpu.hardware import MULTIPROCESSORS
-from ...ir.evaluate import stand_in
+from ...ir.evaluate import placeholder_extent
 from ..guarded_loads import chosen_by_index, guarded_outside
 from ..mapping import merged_run, own_order
 
@@ -22,7 +22,7 @@ __all__ = [
     "ENOUGH_BLOCKS",
     "ENOUGH_THREADS",
     "MAX_THREADS",
-    "Plan",
+    "ReductionPlan",
     "batched_load",
     "divisor",
     "inside",
@@ -45,7 +45,7 @@ _IN_FLIGHT = 8
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReductionPlan:
     """What the main load of a reduction makes of its loops.
 
     Attributes
@@ -82,7 +82,7 @@ class Plan:
     is_inside: bool = True
 
     @classmethod
-    def of(cls, nest: Nest, vector_bytes: int) -> Plan:
+    def of(cls, nest: Nest, vector_bytes: int) -> ReductionPlan:
         """Plan a nest whose widest load of a thread has so many bytes."""
         load = _main_load(nest)
         data = [loop for loop in own_order(load, nest, nest.loops) if not loop.is_reduction]
@@ -105,7 +105,7 @@ class Plan:
                     else [load]
                 )
             )
-            while vector > 1 and stand_in(inner[-1].extent) % vector:
+            while vector > 1 and placeholder_extent(inner[-1].extent) % vector:
                 vector //= 2
         return cls(
             load,
@@ -157,7 +157,7 @@ def _is_one(step: Any) -> bool:
 
 def total(loops: Sequence[Loop]) -> int:
     """Iterations of some loops; a symbolic extent counts as 1021."""
-    return prod(stand_in(loop.extent) for loop in loops)
+    return prod(placeholder_extent(loop.extent) for loop in loops)
 
 
 def refs_of(sch: Any, block: Any, nest: Nest, loops: Sequence[Loop]) -> list[Any]:
@@ -185,7 +185,7 @@ def loads_together(steps: int) -> int:
 
 def keep_in_flight(sch: Any, step: Any) -> Any:
     """Unroll some steps of a serial loop, so that their loads may be on their way together."""
-    _, inner = sch.split(step, [None, loads_together(stand_in(sch.get(step).extent))])
+    _, inner = sch.split(step, [None, loads_together(placeholder_extent(sch.get(step).extent))])
     sch.unroll(inner)
     return inner
 
@@ -201,7 +201,7 @@ def vector_load(sch: Any, partial: Any, step: Any, vector: int) -> Any:
 
 
 def operand_loads(
-    sch: Any, partial: Any, step: Any, plan: Plan, *, moving: bool = False
+    sch: Any, partial: Any, step: Any, plan: ReductionPlan, *, moving: bool = False
 ) -> list[Any]:
     """Load what a thread adds into registers first: the main operand, or all operands.
 
@@ -243,7 +243,7 @@ def still_loading(sch: Any, caches: list[Any], partial: Any) -> list[Any]:
     return [*caches, partial] if _operands(read_nest(sch, partial)) else caches
 
 
-def batched_load(sch: Any, partial: Any, steps: Any, step: Any, plan: Plan) -> Any:
+def batched_load(sch: Any, partial: Any, steps: Any, step: Any, plan: ReductionPlan) -> Any:
     """Load what all iterations of an unrolled loop add before the first of them adds.
 
     ::
@@ -299,7 +299,9 @@ def _load_index(sch: Any, partial: Any) -> int:
     stmt = sch.get(partial)
     own = stmt.writes[0].source
     sizes = [
-        -1 if region.source.same_as(own) else prod(stand_in(n) for n in region.source.shape)
+        -1
+        if region.source.same_as(own)
+        else prod(placeholder_extent(n) for n in region.source.shape)
         for region in stmt.reads
     ]
     return sizes.index(max(sizes))

@@ -14,9 +14,9 @@ from typing import Any
 
 from ...analysis.nest import Access, Loop
 from ...gpu.hardware import MULTIPROCESSORS
-from ...ir.evaluate import stand_in
+from ...ir.evaluate import placeholder_extent
 
-__all__ = ["choose_slabs", "cut"]
+__all__ = ["choose_slabs", "split_reduction"]
 
 #: Multiprocessors of the H200 that all this was measured on that read along rows as fast as its
 #: memory: one reads 132 GB/s of 4.3 TB/s.
@@ -67,7 +67,7 @@ def choose_slabs(
     if extent is None or any(loop.size is None for loop in data):
         return 1
     results = prod(loop.size or 1 for loop in data)
-    reads = prod(stand_in(loop.extent) for loop in reduced)
+    reads = prod(placeholder_extent(loop.extent) for loop in reduced)
     size = results * reads * load.bytes
     if along:
         share = min(1.0, results / _ENOUGH_PROCESSORS)
@@ -86,7 +86,7 @@ def choose_slabs(
     return next(d for d in range(bound, 0, -1) if extent % d == 0)
 
 
-def cut(sch: Any, loop: Any, slabs: int, axis: int) -> Any:
+def split_reduction(sch: Any, loop: Any, slabs: int, axis: int) -> Any:
     """Cut a reduction into slabs along one of its loops.
 
     ::

@@ -13,7 +13,7 @@ from ...analysis.nest import Loop, Nest
 from ...errors import ScheduleError
 from ...gpu.hardware import WARP_SIZE
 from ...transform.vectors.shift_vectors import SHIFTED
-from ..choose import Way
+from ..choose import Strategy
 from ..comparison import SAME, sectors_per_iteration
 from ..direct import schedule_direct
 from ..mapping import Mapping
@@ -26,7 +26,7 @@ __all__ = ["shifted_way"]
 
 def shifted_way(
     nest: Nest, free: Sequence[Loop], mapping: Mapping, vector_bytes: int, num_threads: int | None
-) -> Way | None:
+) -> Strategy | None:
     """Offer vectors that are shifted into place, to a move that has none otherwise.
 
     ::
@@ -85,14 +85,14 @@ def shifted_way(
         sch.annotate(block, SHIFTED, vector)
         return f"direct, vectors of {vector} shifted into place", [block]
 
-    return Way("shifted", shifted, counted=counts)
+    return Strategy("shifted", shifted, counted=counts)
 
 
-def _refusal(reason: str) -> Way:
+def _refusal(reason: str) -> Strategy:
     def shifted(sch: Any, block: Any) -> tuple[str, list[Any]]:
         raise ScheduleError(reason)
 
-    return Way("shifted", shifted)
+    return Strategy("shifted", shifted)
 
 
 def _order(nest: Nest, free: Sequence[Loop], move: Move) -> list[Loop] | None:

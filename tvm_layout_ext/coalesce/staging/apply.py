@@ -27,8 +27,8 @@ from ...transform.tvm_fixes.tile_bounds import longer_than
 from ..direct import fuse
 from ..mapping import Mapping, merged_run
 from ..store_policy import keep_stores
-from .plan import Plan, StagedLoad, dims_of, plan_tile
-from .walks import Walk
+from .plan import StagedLoad, TilePlan, dims_of, plan_tile
+from .walks import TileWalk
 
 __all__ = ["UnboundedTileError", "schedule_staged"]
 
@@ -149,7 +149,7 @@ def _variables(sch: Any, block: Any) -> list[Any]:
     return [sch.get(loop).loop_var for loop in sch.get_loops(block)]
 
 
-def _check_shared(plan: Plan) -> None:
+def _check_shared(plan: TilePlan) -> None:
     """Refuse more than every GPU has without opt-in."""
     if plan.shared_bytes > STATIC_SHARED_BYTES:
         raise ScheduleError(
@@ -158,7 +158,7 @@ def _check_shared(plan: Plan) -> None:
         )
 
 
-def _check_bounds(sch: Any, nest: Nest, caches: Sequence[Any], plan: Plan) -> None:
+def _check_bounds(sch: Any, nest: Nest, caches: Sequence[Any], plan: TilePlan) -> None:
     """Refuse a tile that TVM cuts at the buffer's end and then does not find."""
     if all(
         loop.size is not None and loop.size % part == 0
@@ -207,7 +207,7 @@ def _cache(sch: Any, block: Any, name: str, dims: Sequence[int], scope: str) -> 
 
 
 def _write_out(
-    sch: Any, block: Any, caches: Sequence[Any], plan: Plan
+    sch: Any, block: Any, caches: Sequence[Any], plan: TilePlan
 ) -> tuple[Any, Sequence[Any]]:
     """Bind the block's own loops, and put its result into registers before it is stored.
 
@@ -246,7 +246,7 @@ def _write_out(
 
 
 def _walk_loops(
-    sch: Any, loops: dict[int, Any], walk: Walk, tile: Sequence[int], units: Sequence[int]
+    sch: Any, loops: dict[int, Any], walk: TileWalk, tile: Sequence[int], units: Sequence[int]
 ) -> tuple[list[Any], Any, list[Any]]:
     """Nest the loops of a tile as a walk goes: tiles, the fused walk, the elements of a unit.
 
@@ -271,7 +271,7 @@ def _walk_loops(
     return outer, fused, held
 
 
-def _deal(sch: Any, fused: Any, plan: Plan) -> tuple[Any, Any]:
+def _deal(sch: Any, fused: Any, plan: TilePlan) -> tuple[Any, Any]:
     """Bind a walk's loop to threads, in steps."""
     step, thread = sch.split(fused, [None, plan.threads])
     sch.bind(thread, "threadIdx.x")
@@ -320,7 +320,7 @@ def _read_index(sch: Any, block: Any, cache: Any) -> int:
     return next(i for i, region in enumerate(reads) if region.source.same_as(shared))
 
 
-def _read_in(sch: Any, cache: Any, one: StagedLoad, plan: Plan, held: Any | None) -> None:
+def _read_in(sch: Any, cache: Any, one: StagedLoad, plan: TilePlan, held: Any | None) -> None:
     """Spread the copy into shared memory over the threads, in the order of the load.
 
     Where ``held`` fills registers with whole vectors, the copy puts them down in parts.

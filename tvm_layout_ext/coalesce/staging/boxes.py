@@ -9,12 +9,12 @@ from math import prod
 from ...analysis.nest import Access, Nest
 from ...gpu.hardware import BANK_BYTES, LINE_BYTES, MAX_ACCESS_BYTES, SECTOR_BYTES, WARP_SIZE
 from ..mapping import own_order
-from .shared_tile import SharedTile, place_tile, put_conflicts
-from .walks import WIDE_ROW_BYTES, Walk, load_walk, store_walk, widest_load
+from .shared_tile import SharedTileLayout, choose_shared_layout, put_conflicts
+from .walks import WIDE_ROW_BYTES, TileWalk, load_walk, store_walk, widest_load
 
 __all__ = [
-    "Plan",
     "StagedLoad",
+    "TilePlan",
     "dims_of",
     "plan_boxes",
     "shared_out",
@@ -43,8 +43,8 @@ class StagedLoad:
     """
 
     access: Access
-    walk: Walk
-    place: SharedTile
+    walk: TileWalk
+    place: SharedTileLayout
     put: int | None = None
 
     @property
@@ -54,7 +54,7 @@ class StagedLoad:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TilePlan:
     """How a block of threads moves a tile.
 
     Attributes
@@ -71,7 +71,7 @@ class Plan:
 
     tile: list[int]
     tiles: list[StagedLoad]
-    out: Walk
+    out: TileWalk
     threads: int
 
     @property
@@ -123,7 +123,7 @@ class Plan:
 
 def plan_boxes(
     nest: Nest, staged: Sequence[Access], tile: list[int], most: int, vector_bytes: int
-) -> Plan:
+) -> TilePlan:
     """Plan the ways through a tile that is a power of two along each dim."""
     store = store_of(nest)
     sizes = [loop.size for loop in nest.loops]
@@ -149,7 +149,7 @@ def _box(
     row_bytes: int,
     *,
     cut: Mapping[int, int | None] | None = None,
-) -> Plan | None:
+) -> TilePlan | None:
     """Plan a tile of which a warp stores so many bytes of a row.
 
     In rows of more than a line a thread puts down part of the vector that it brings, as reading
@@ -190,7 +190,7 @@ def _box(
         if is_wide and (left or one.place.images is None):
             return None
         tiles.append(one)
-    return Plan(tile, tiles, out, threads)
+    return TilePlan(tile, tiles, out, threads)
 
 
 def _leading(orders: Sequence[Sequence[int]], tile: Sequence[int], size: int) -> int:
@@ -209,8 +209,8 @@ def _placed(
     access: Access,
     tile: list[int],
     order: list[int],
-    into: Walk,
-    out: Walk,
+    into: TileWalk,
+    out: TileWalk,
     put: int,
     *,
     cut: Mapping[int, int | None] | None,
@@ -220,7 +220,7 @@ def _placed(
     found: list[tuple[StagedLoad, int]] = []
     while put >= max(1, out.unit[inner] if found else 1):
         part = put if put < into.unit[inner] else None
-        place, left = place_tile(tile, order, into, out, access.bytes, cut=cut, put=part)
+        place, left = choose_shared_layout(tile, order, into, out, access.bytes, cut=cut, put=part)
         found.append((StagedLoad(access, into, place, part), left))
         if left == 0:
             break

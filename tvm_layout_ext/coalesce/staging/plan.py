@@ -10,19 +10,19 @@ from ...analysis.nest import Access, Nest
 from ...errors import ScheduleError
 from ...gpu.hardware import SECTOR_BYTES, STATIC_SHARED_BYTES, WARP_SIZE
 from .boxes import (
-    Plan,
     StagedLoad,
+    TilePlan,
     dims_of,
     plan_boxes,
     shared_out,
     store_of,
     store_vector,
 )
-from .shared_tile import end_conflicts, place_tile
-from .walks import Walk, box
-from .whole_rows import Side, box_walk, patch_walks, reshaped, sectors, whole_rows
+from .shared_tile import choose_shared_layout, end_conflicts
+from .walks import TileWalk, box
+from .whole_rows import TileSide, box_walk, patch_walks, reshaped, sectors, whole_rows
 
-__all__ = ["Plan", "StagedLoad", "dims_of", "plan_tile"]
+__all__ = ["StagedLoad", "TilePlan", "dims_of", "plan_tile"]
 
 #: Bytes of a tile from which on 512 threads move it faster than 256: on an H200 64x64 of f32 went
 #: at 0.974 of a copy and 0.964, 128x256 of i8 at 0.950 and 0.931; 64x64 of f16 at 0.98 with either.
@@ -37,7 +37,7 @@ def plan_tile(
     names: set[str],
     most: int | None,
     vector_bytes: int,
-) -> Plan:
+) -> TilePlan:
     """Plan how a block of threads moves a tile.
 
     Parameters
@@ -78,7 +78,7 @@ def plan_tile(
 
 def _together(
     nest: Nest, staged: Sequence[Access], most: int | None, vector_bytes: int
-) -> Plan | None:
+) -> TilePlan | None:
     """Plan loads of one order as one of them, each with a tile of its own, if there is room."""
     first = staged[0]
     if len(staged) < 2 or any(
@@ -98,7 +98,9 @@ def _usual_threads(tile_bytes: int, size: int) -> int:
     return 512 if tile_bytes >= _LARGE_TILE else 256
 
 
-def _ragged(nest: Nest, plan: Plan, extents: list[int], most: int, vector_bytes: int) -> Plan:
+def _ragged(
+    nest: Nest, plan: TilePlan, extents: list[int], most: int, vector_bytes: int
+) -> TilePlan:
     """Plan for rows that start anywhere: whole ones, or the box whose cuts cost least.
 
     Of staged loads in several orders each would want its own rows whole; those stay with boxes.
@@ -108,14 +110,14 @@ def _ragged(nest: Nest, plan: Plan, extents: list[int], most: int, vector_bytes:
         for tile in reshaped(plan.tile, plan.tiles[0].dims[-1], extents)
     ]
 
-    def cost(one: Plan) -> int:
+    def cost(one: TilePlan) -> int:
         return sum(sectors(s, extents, one.tile, whole=False) for s in _sides(nest, one))
 
     best = min([plan, *boxes], key=cost)
     return _whole_rows(nest, best, extents, most, vector_bytes) or best
 
 
-def _sides(nest: Nest, plan: Plan) -> list[Side]:
+def _sides(nest: Nest, plan: TilePlan) -> list[TileSide]:
     """The load and the store of a plan with one staged load."""
     load, store = plan.tiles[0], store_of(nest)
     across = tuple(dims_of(store, nest))
@@ -123,14 +125,14 @@ def _sides(nest: Nest, plan: Plan) -> list[Side]:
     first, lanes = plan.out.pieces[0] if plan.out.pieces else (across[-1], 1)
     written = plan.out.unit[-1] * (lanes if first == across[-1] else 1)
     return [
-        Side(load.dims, load.access.steps, load.access.bytes, read),
-        Side(across, store.steps, store.bytes, written),
+        TileSide(load.dims, load.access.steps, load.access.bytes, read),
+        TileSide(across, store.steps, store.bytes, written),
     ]
 
 
 def _whole_rows(
-    nest: Nest, boxes: Plan, extents: list[int], most: int, vector_bytes: int
-) -> Plan | None:
+    nest: Nest, boxes: TilePlan, extents: list[int], most: int, vector_bytes: int
+) -> TilePlan | None:
     """Plan tiles of whole rows that meet every bank once; None if none moves fewer sectors."""
     load, store = boxes.tiles[0].access, store_of(nest)
     order, sides = list(boxes.tiles[0].dims), _sides(nest, boxes)
@@ -140,20 +142,20 @@ def _whole_rows(
         for out in _ways_out(tile, order[-1], stores, store.bytes, whole=stored_whole):
             for vector in _halves(loads):
                 into = box_walk(tile, order, vector)
-                place, left = place_tile(tile, order, into, out, load.bytes)
+                place, left = choose_shared_layout(tile, order, into, out, load.bytes)
                 if left == 0 and not end_conflicts(out, tile, place, load.bytes, extents):
                     threads = shared_out([into.units, out.units], most)
                     slowest = out.pieces[-1][0]
                     if tile[slowest] < extents[slowest]:
                         # A rest would reach into the next tile, and TVM would load it, too.
                         threads = min(threads, out.units & -out.units)
-                    return Plan(tile, [StagedLoad(load, into, place)], out, threads)
+                    return TilePlan(tile, [StagedLoad(load, into, place)], out, threads)
     return None
 
 
 def _ways_out(
     tile: Sequence[int], load_inner: int, most: int, size: int, *, whole: bool
-) -> Iterator[Walk]:
+) -> Iterator[TileWalk]:
     """List the ways to write whole rows, the widest stores first."""
     for vector in _halves(most):
         if not whole:

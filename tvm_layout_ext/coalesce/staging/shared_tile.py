@@ -21,16 +21,23 @@ import numpy as np
 from ...gpu.banks import request_wavefronts
 from ...gpu.hardware import BANK_BYTES, LINE_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
 from .swizzles import swizzles
-from .walks import Walk
+from .walks import TileWalk
 
-__all__ = ["SharedTile", "conflicts", "end_conflicts", "padded", "place_tile", "put_conflicts"]
+__all__ = [
+    "SharedTileLayout",
+    "choose_shared_layout",
+    "conflicts",
+    "end_conflicts",
+    "padded",
+    "put_conflicts",
+]
 
 #: More conflicts than any tile has.
 _ANY = 1 << 30
 
 
 @dataclass(frozen=True)
-class SharedTile:
+class SharedTileLayout:
     """Where the elements of a tile lie in shared memory: by XOR, or in padded rows.
 
     Attributes
@@ -84,7 +91,7 @@ class SharedTile:
         return total
 
 
-def padded(tile: Sequence[int], order: Sequence[int], padding: int) -> SharedTile:
+def padded(tile: Sequence[int], order: Sequence[int], padding: int) -> SharedTileLayout:
     """Lay out a tile by rows of the load, some elements left free after each.
 
     >>> padded([33, 64], [1, 0], 2).strides
@@ -93,19 +100,19 @@ def padded(tile: Sequence[int], order: Sequence[int], padding: int) -> SharedTil
     strides = [1]
     for dim in reversed(order[1:]):
         strides.insert(0, strides[0] * tile[dim] + (padding if len(strides) == 1 else 0))
-    return SharedTile(tuple(order), None, tuple(strides))
+    return SharedTileLayout(tuple(order), None, tuple(strides))
 
 
-def place_tile(
+def choose_shared_layout(
     tile: Sequence[int],
     order: Sequence[int],
-    into: Walk,
-    out: Walk,
+    into: TileWalk,
+    out: TileWalk,
     size: int,
     *,
     cut: Mapping[int, int | None] | None = None,
     put: int | None = None,
-) -> tuple[SharedTile, int]:
+) -> tuple[SharedTileLayout, int]:
     """Find the shared layout with the fewest bank conflicts, and count those that remain.
 
     It is a swizzle where that leaves none. Otherwise, and where the tile is no power of two, rows
@@ -136,21 +143,21 @@ def place_tile(
 def _place_tile(
     tile: tuple[int, ...],
     order: tuple[int, ...],
-    into: Walk,
-    out: Walk,
+    into: TileWalk,
+    out: TileWalk,
     size: int,
     ends: tuple[tuple[int, int | None], ...],
     put: int | None,
-) -> tuple[SharedTile, int]:
+) -> tuple[SharedTileLayout, int]:
     best, least = None, _ANY
     cut = dict(ends)
 
-    def count(place: SharedTile, most: int) -> int:
+    def count(place: SharedTileLayout, most: int) -> int:
         found = conflicts((into, out), tile, place, size, most=most, put=put)
         return found or _part_warp_conflicts(tile, place, out, size, cut)
 
     for images in swizzles(tile, order, into, out, size, cut, put):
-        place = SharedTile(order, images)
+        place = SharedTileLayout(order, images)
         found = count(place, least)
         if found < least:
             best, least = place, found
@@ -172,7 +179,11 @@ def _place_tile(
 
 
 def _part_warp_conflicts(
-    tile: Sequence[int], place: SharedTile, out: Walk, size: int, cut: Mapping[int, int | None]
+    tile: Sequence[int],
+    place: SharedTileLayout,
+    out: TileWalk,
+    size: int,
+    cut: Mapping[int, int | None],
 ) -> int:
     """Count conflicts of a warp that reads a tile, over the ends that the tile may have.
 
@@ -202,7 +213,7 @@ def _ends(places: np.ndarray, unit: int, rest: int | None) -> np.ndarray:
 
 
 def end_conflicts(
-    out: Walk, tile: Sequence[int], place: SharedTile, size: int, extents: Sequence[int]
+    out: TileWalk, tile: Sequence[int], place: SharedTileLayout, size: int, extents: Sequence[int]
 ) -> int:
     """Count the conflicts in which tiles are read, those at the ends of ragged dims included.
 
@@ -230,9 +241,9 @@ def end_conflicts(
 
 
 def put_conflicts(
-    into: Walk,
+    into: TileWalk,
     tile: Sequence[int],
-    place: SharedTile,
+    place: SharedTileLayout,
     size: int,
     extents: Sequence[int],
     lanes: int = WARP_SIZE,
@@ -287,9 +298,9 @@ def _kinds_of_tile(extent: int, tile: int) -> list[tuple[int, int]]:
 
 
 def conflicts(
-    walks: Sequence[Walk],
+    walks: Sequence[TileWalk],
     tile: Sequence[int],
-    place: SharedTile,
+    place: SharedTileLayout,
     size: int,
     most: int | None = None,
     put: int | None = None,
@@ -322,9 +333,9 @@ def conflicts(
 
 
 def _requests(
-    walks: Sequence[Walk],
+    walks: Sequence[TileWalk],
     tile: Sequence[int],
-    place: SharedTile,
+    place: SharedTileLayout,
     size: int,
     end: Sequence[int] | None = None,
     put: int | None = None,

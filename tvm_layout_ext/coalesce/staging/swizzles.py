@@ -18,11 +18,11 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ...gpu.hardware import BANK_BYTES, LINE_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
 from ...layout import LinearLayout, optimal_swizzle
-from ...layout.conversion.segments import place_bits, segment_beside
+from ...layout.conversion.segments import complement_segment, place_bits
 from ...layout.linear import log2
-from .walks import Walk, ceil_power
+from .walks import TileWalk, ceil_power
 
-__all__ = ["joined_swizzle", "swizzled", "swizzles"]
+__all__ = ["multi_reader_swizzle", "swizzled", "swizzles"]
 
 #: Lanes whose neighbour's number differs in this many low bits may join two phases.
 _PARTNERS = 2
@@ -31,20 +31,20 @@ _PARTNERS = 2
 def swizzles(
     tile: Sequence[int],
     order: Sequence[int],
-    into: Walk,
-    out: Walk,
+    into: TileWalk,
+    out: TileWalk,
     size: int,
     cut: Collection[int],
     put: int | None,
 ) -> Iterator[list[list[int]]]:
     """List the swizzles to try, the simplest first; none for a tile that is no power of two.
 
-    Parameters are those of :func:`joined_swizzle`.
+    Parameters are those of :func:`multi_reader_swizzle`.
     """
     if any(extent != ceil_power(extent) for extent in tile):
         return
     yield swizzled(tile, order, into, out, size, put)
-    images = joined_swizzle(tile, order, into, out, size, cut=cut, put=put)
+    images = multi_reader_swizzle(tile, order, into, out, size, cut=cut, put=put)
     if images is not None:
         yield images
 
@@ -52,8 +52,8 @@ def swizzles(
 def swizzled(
     tile: Sequence[int],
     order: Sequence[int],
-    into: Walk,
-    out: Walk,
+    into: TileWalk,
+    out: TileWalk,
     size: int,
     put: int | None = None,
 ) -> list[list[int]]:
@@ -105,7 +105,7 @@ def _offset(place: LinearLayout, name: str, index: int) -> int:
     return place.apply(**at)["offset"]
 
 
-def _vectors(walk: Walk, tile: Sequence[int], order: Sequence[int], kept: int) -> LinearLayout:
+def _vectors(walk: TileWalk, tile: Sequence[int], order: Sequence[int], kept: int) -> LinearLayout:
     """Which vectors of the tile the lanes of a warp take, and which come after.
 
     Registers count with the warps: the swizzle would keep those of both sides together.
@@ -131,11 +131,11 @@ def _vectors(walk: Walk, tile: Sequence[int], order: Sequence[int], kept: int) -
     return LinearLayout.from_bases({**bases, "block": []}, sizes)
 
 
-def joined_swizzle(
+def multi_reader_swizzle(
     tile: Sequence[int],
     order: Sequence[int],
-    into: Walk,
-    out: Walk,
+    into: TileWalk,
+    out: TileWalk,
     size: int,
     *,
     cut: Collection[int],
@@ -187,7 +187,7 @@ def joined_swizzle(
         lanes + _bits(log2(read)) for lanes in _read_spans(_lanes(out, starts), read * size, cut)
     ]
     spans = [list(filter(None, span)) for span in spans]
-    segment = segment_beside(spans, dimension, max(0, dimension - line), (1 << kept) - 1)
+    segment = complement_segment(spans, dimension, max(0, dimension - line), (1 << kept) - 1)
     if segment is None:
         return None
     offsets = place_bits(segment, kept, dimension)
@@ -198,7 +198,7 @@ def _bits(count: int) -> list[int]:
     return [1 << bit for bit in range(count)]
 
 
-def _lanes(walk: Walk, starts: dict[int, int]) -> list[tuple[int, int]]:
+def _lanes(walk: TileWalk, starts: dict[int, int]) -> list[tuple[int, int]]:
     """Dim and vector of each bit of a lane's number; zero where the load does not depend on it."""
     reached = [log2(n) for n in walk.unit]
     found = []

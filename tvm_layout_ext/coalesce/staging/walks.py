@@ -19,7 +19,15 @@ import numpy as np
 from ...gpu.hardware import BANK_BYTES, LINE_BYTES, WARP_SIZE
 from ...layout import BlockedLayout
 
-__all__ = ["WIDE_ROW_BYTES", "Walk", "box", "ceil_power", "load_walk", "store_walk", "widest_load"]
+__all__ = [
+    "WIDE_ROW_BYTES",
+    "TileWalk",
+    "box",
+    "ceil_power",
+    "load_walk",
+    "store_walk",
+    "widest_load",
+]
 
 #: Bytes of an output row that the stores of a warp cover where a tile is full: two lines, by 16
 #: lanes of 16 bytes and 2 rows. An H200 (driver 580.159.04) transposed 16384 x 16384 f32 at 0.975
@@ -90,7 +98,7 @@ def _box(
 
 
 @dataclass(frozen=True)
-class Walk:
+class TileWalk:
     """How threads go over a tile.
 
     Attributes
@@ -114,7 +122,7 @@ class Walk:
     pieces: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, layout: BlockedLayout, tile: Sequence[int]) -> Walk:
+    def of(cls, layout: BlockedLayout, tile: Sequence[int]) -> TileWalk:
         """Go over a tile as a blocked layout does."""
         left = [n // u for n, u in zip(tile, layout.size_per_thread, strict=True)]
         pieces: list[tuple[int, int]] = []
@@ -143,7 +151,7 @@ class Walk:
 
 # A walk is held against dozens of layouts in a row.
 @lru_cache(maxsize=16)
-def _places(walk: Walk, rank: int) -> np.ndarray:
+def _places(walk: TileWalk, rank: int) -> np.ndarray:
     found = np.zeros((1, rank), np.int64)
     reached = list(walk.unit)
     for dim, count in walk.pieces:
@@ -155,7 +163,7 @@ def _places(walk: Walk, rank: int) -> np.ndarray:
     return found
 
 
-def load_walk(tile: Sequence[int], order: Sequence[int], vector: int, threads: int) -> Walk:
+def load_walk(tile: Sequence[int], order: Sequence[int], vector: int, threads: int) -> TileWalk:
     """Go over a tile in the order of the load.
 
     Parameters
@@ -179,14 +187,14 @@ def load_walk(tile: Sequence[int], order: Sequence[int], vector: int, threads: i
     unit[-1] = vector
     fastest_first = list(reversed(range(len(order))))
     layout = BlockedLayout.covering(sizes, unit, fastest_first, max(1, threads // WARP_SIZE))
-    return _by_dim(Walk.of(layout, sizes), order, len(tile))
+    return _by_dim(TileWalk.of(layout, sizes), order, len(tile))
 
 
-def _by_dim(walk: Walk, order: Sequence[int], rank: int) -> Walk:
+def _by_dim(walk: TileWalk, order: Sequence[int], rank: int) -> TileWalk:
     unit = [1] * rank
     for dim, size in zip(order, walk.unit, strict=True):
         unit[dim] = size
-    return Walk(tuple(unit), tuple((order[at], count) for at, count in walk.pieces))
+    return TileWalk(tuple(unit), tuple((order[at], count) for at, count in walk.pieces))
 
 
 def store_walk(
@@ -198,7 +206,7 @@ def store_walk(
     size: int,
     threads: int,
     row_bytes: int = LINE_BYTES,
-) -> Walk:
+) -> TileWalk:
     """Go over a tile in the order of the store, which is that of its dims.
 
     Parameters
@@ -241,7 +249,7 @@ def store_walk(
         warps[dim] = min(left, max(1, tile[dim] // (unit[dim] * lanes[dim])))
         left //= warps[dim]
     warps[group_dim] *= left
-    return Walk.of(BlockedLayout(unit, lanes, warps, order), tile)
+    return TileWalk.of(BlockedLayout(unit, lanes, warps, order), tile)
 
 
 def _line_lanes(tile: Sequence[int], vector: int, size: int, row_bytes: int) -> int:

@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 
 from ...gpu.hardware import SECTOR_BYTES, WARP_SIZE
-from .walks import Walk, ceil_power
+from .walks import TileWalk, ceil_power
 
-__all__ = ["Side", "box_walk", "patch_walks", "reshaped", "sectors", "whole_rows"]
+__all__ = ["TileSide", "box_walk", "patch_walks", "reshaped", "sectors", "whole_rows"]
 
 #: Shared memory of a tile of whole rows; eight of them fill an SM's.
 _MOST_BYTES = 24 << 10
 
 
 @dataclass(frozen=True)
-class Side:
+class TileSide:
     """The load or the store of a tile.
 
     Attributes
@@ -58,7 +58,7 @@ class Side:
 
 
 def whole_rows(
-    tile: Sequence[int], extents: Sequence[int], sides: Sequence[Side]
+    tile: Sequence[int], extents: Sequence[int], sides: Sequence[TileSide]
 ) -> list[tuple[list[int], list[bool]]]:
     """List the tiles of whole rows that move fewer sectors than a tile does, the fewest first.
 
@@ -119,7 +119,7 @@ def reshaped(tile: Sequence[int], load_inner: int, extents: Sequence[int]) -> It
                 yield one
 
 
-def _widened(tile: Sequence[int], extents: Sequence[int], side: Side) -> list[int]:
+def _widened(tile: Sequence[int], extents: Sequence[int], side: TileSide) -> list[int]:
     """Make inner dims whole until the pieces of a side begin and end at sectors."""
     wide = list(tile)
     step = side.size
@@ -134,7 +134,7 @@ def _widened(tile: Sequence[int], extents: Sequence[int], side: Side) -> list[in
     return wide
 
 
-def sectors(side: Side, extents: Sequence[int], tile: Sequence[int], *, whole: bool) -> int:
+def sectors(side: TileSide, extents: Sequence[int], tile: Sequence[int], *, whole: bool) -> int:
     """Count the sectors of 32 bytes that a side of all tiles moves.
 
     Parameters
@@ -172,7 +172,7 @@ def sectors(side: Side, extents: Sequence[int], tile: Sequence[int], *, whole: b
     return int(by_row.sum() * (rows // len(by_row)) + by_row[: rows % len(by_row)].sum())
 
 
-def box_walk(tile: Sequence[int], order: Sequence[int], vector: int) -> Walk:
+def box_walk(tile: Sequence[int], order: Sequence[int], vector: int) -> TileWalk:
     """Go over a tile as if it were one row: lanes, warps and rounds in its order of dims.
 
     >>> box_walk([33, 64], [1, 0], 1).pieces
@@ -181,10 +181,10 @@ def box_walk(tile: Sequence[int], order: Sequence[int], vector: int) -> Walk:
     unit = [1] * len(tile)
     unit[order[-1]] = vector
     counts = [(dim, tile[dim] // unit[dim]) for dim in reversed(order)]
-    return Walk(tuple(unit), tuple((dim, count) for dim, count in counts if count > 1))
+    return TileWalk(tuple(unit), tuple((dim, count) for dim, count in counts if count > 1))
 
 
-def patch_walks(tile: Sequence[int], load_inner: int, vector: int, size: int) -> Iterator[Walk]:
+def patch_walks(tile: Sequence[int], load_inner: int, vector: int, size: int) -> Iterator[TileWalk]:
     """List walks along the store whose warps go on along the load, in ever wider patches.
 
     There are none where both run along one dim.
@@ -225,4 +225,4 @@ def patch_walks(tile: Sequence[int], load_inner: int, vector: int, size: int) ->
             (load_inner, -(-tile[load_inner] // across)),
             *((dim, tile[dim]) for dim in reversed(range(last)) if dim != load_inner),
         ]
-        yield Walk(tuple(unit), tuple((dim, count) for dim, count in counts if count > 1))
+        yield TileWalk(tuple(unit), tuple((dim, count) for dim, count in counts if count > 1))

@@ -14,13 +14,13 @@ import numpy as np
 
 from ..f2 import Columns, complement
 
-__all__ = ["place_bits", "segment_beside"]
+__all__ = ["complement_segment", "place_bits"]
 
 #: Beginnings that are drawn before a search gives up.
 _MOST_DRAWS = 32
 
 
-def segment_beside(
+def complement_segment(
     spans: Sequence[Sequence[int]], dimension: int, size: int, fixed: int = 0
 ) -> list[int] | None:
     """Find vectors whose span meets each of some spans only in zero.

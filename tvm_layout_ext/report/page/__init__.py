@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from .plots import write_plots
 from .render import render_page
-from .view import Workload, workloads
+from .view import WorkloadView, workloads
 
-__all__ = ["Workload", "render_page", "workloads", "write_plots"]
+__all__ = ["WorkloadView", "render_page", "workloads", "write_plots"]

@@ -27,7 +27,7 @@ from ..shared_buffers import SharedBuffer
 from ..winner import explain_record, record_module
 from .strided import strided_svg
 
-__all__ = ["Kernel", "Picture", "kernel_of"]
+__all__ = ["KernelView", "Picture", "kernel_of"]
 
 #: Rows of a shared buffer that are drawn; all others follow the same rule.
 _ROWS = 16
@@ -43,7 +43,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelView:
     """What the page tells of a kernel.
 
     Attributes
@@ -76,7 +76,7 @@ class Kernel:
     shared_heads: tuple[str, ...] = SHARED_HEADS
 
 
-def kernel_of(record: Record, programs: Programs | None = None, *, pictures: bool) -> Kernel:
+def kernel_of(record: Record, programs: Programs | None = None, *, pictures: bool) -> KernelView:
     """Build a record's kernel again and tell of it; what cannot be told has its reason.
 
     Parameters
@@ -90,7 +90,7 @@ def kernel_of(record: Record, programs: Programs | None = None, *, pictures: boo
     try:
         operator = programs.operator(record) if programs is not None else None
         found = explain_record(record, operator)
-        told = Kernel(
+        told = KernelView(
             accesses=access_table(found.rows),
             shared=[shared_cells(buffer) for buffer in found.shared],
             conflicts=found.bank_conflicts,
@@ -102,16 +102,20 @@ def kernel_of(record: Record, programs: Programs | None = None, *, pictures: boo
             return told
         return _drawn(told, found, record_module(record, operator), cuda_target(record.arch))
     except LayoutExtError as error:
-        return Kernel(problem=f"Its kernel cannot be explained: {error}")
+        return KernelView(problem=f"Its kernel cannot be explained: {error}")
     except Exception as error:
         # A record of another version may meet anything in TVM; the page is about all the others.
         lines = str(error).strip().splitlines() or ["no text"]
-        return Kernel(problem=f"Its kernel cannot be built: {type(error).__name__}: {lines[-1]}")
+        return KernelView(
+            problem=f"Its kernel cannot be built: {type(error).__name__}: {lines[-1]}"
+        )
 
 
-def _drawn(told: Kernel, found: Explanation, module: tvm.IRModule, target: Target) -> Kernel:
+def _drawn(
+    told: KernelView, found: Explanation, module: tvm.IRModule, target: Target
+) -> KernelView:
     charts = explain_pipeline(module, target=target)
-    return Kernel(
+    return KernelView(
         **{
             **vars(told),
             "layouts": _layouts(found),

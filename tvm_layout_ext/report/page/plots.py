@@ -12,7 +12,7 @@ from ..drawing.figures import Chart
 from ..text import number
 from .convergence import Convergence
 from .roofline import Point, Roofline
-from .view import Workload
+from .view import WorkloadView
 
 __all__ = ["convergence_chart", "roofline_chart", "write_plots"]
 
@@ -21,7 +21,7 @@ _COLOURS = {"winner": _BEST, "default": "#b26a00"}
 _INK = "#1b1f24"
 
 
-def write_plots(folder: Path, shown: Sequence[Workload]) -> list[Path]:
+def write_plots(folder: Path, shown: Sequence[WorkloadView]) -> list[Path]:
     """Draw each workload's convergence, and its roofline where there is one.
 
     Parameters

@@ -8,12 +8,12 @@ from ..._version import __version__
 from ...tune.measure.environment import now
 from ..drawing.extras import template
 from .plots import convergence_chart, roofline_chart
-from .view import Workload
+from .view import WorkloadView
 
 __all__ = ["render_page"]
 
 
-def render_page(name: str, shown: Sequence[Workload], skipped: str = "") -> str:
+def render_page(name: str, shown: Sequence[WorkloadView], skipped: str = "") -> str:
     """Write a page with its styles, its script and its drawings in it.
 
     Parameters

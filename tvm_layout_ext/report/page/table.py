@@ -9,11 +9,11 @@ from typing import Any
 from ...tune.records.log import Record
 from ..text import number
 
-__all__ = ["Cell", "Column", "Row", "Table", "trial_table"]
+__all__ = ["Column", "Row", "Table", "TableCell", "trial_table"]
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One cell.
 
     Attributes
@@ -52,7 +52,7 @@ class Row:
     """One trial; ``kind`` is ``winner``, ``default``, ``failed`` or empty."""
 
     kind: str
-    cells: list[Cell]
+    cells: list[TableCell]
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,9 @@ def _kind(record: Record, winner: Record | None) -> str:
     return "default" if record.trial == 0 else ""
 
 
-def _cell(source: _Source, key: Any, record: Record) -> Cell:
+def _cell(source: _Source, key: Any, record: Record) -> TableCell:
     detail = f"{source.detail}; trial {record.trial}, {record.time}" if source.detail else ""
-    return Cell("" if key is None else source.show(key), key, detail)
+    return TableCell("" if key is None else source.show(key), key, detail)
 
 
 def _score_columns(measured: bool, best: float | None) -> list[_Source]:

@@ -22,11 +22,11 @@ from ..comparison import COUNTERS
 from ..text import number
 from ..tuning import score_text
 from .convergence import Convergence, convergence
-from .kernel import Kernel, kernel_of
+from .kernel import KernelView, kernel_of
 from .roofline import Roofline, roofline, work_unit
 from .table import Table, trial_table
 
-__all__ = ["BUILDING", "Workload", "workloads"]
+__all__ = ["BUILDING", "WorkloadView", "workloads"]
 
 #: Errors of scheduling, lowering and compiling, by the names that records have.
 BUILDING = frozenset(
@@ -35,7 +35,7 @@ BUILDING = frozenset(
 
 
 @dataclass(frozen=True)
-class Workload:
+class WorkloadView:
     """One workload on one device, by one kind of runner.
 
     Attributes
@@ -83,8 +83,8 @@ class Workload:
     refused: list[list[str]]
     space: str
     failures: list[tuple[str, int]]
-    before: Kernel | None
-    after: Kernel | None
+    before: KernelView | None
+    after: KernelView | None
     formula: str
 
 
@@ -95,7 +95,7 @@ def workloads(
     told: Callable[[str], None] | None = None,
     pruned: Sequence[Pruned] = (),
     programs: Programs | None = None,
-) -> list[Workload]:
+) -> list[WorkloadView]:
     """Gather what the page shows, in the order in which workloads appear in the log.
 
     Parameters
@@ -129,7 +129,7 @@ def _workload(
     kernels: bool,
     pruned: Sequence[Pruned],
     programs: Programs | None,
-) -> Workload:
+) -> WorkloadView:
     ranked = best_first(group)
     winner = ranked[0] if ranked[0].score is not None else None
     default = next((record for record in group if record.trial == 0), None)
@@ -141,7 +141,7 @@ def _workload(
     operator = _Late(winner or first, programs)
     space, left_out = _space(winner or first, pruned, operator)
     title = " ".join(str(first.workload).split())
-    return Workload(
+    return WorkloadView(
         slug="_".join([str(index), *title.split()[:-1]]),
         title=title,
         device=f"{first.device} ({first.arch})",

@@ -25,7 +25,7 @@ from ..primitives.assume_divisible import create_prim_func
 from .finishing import Finisher
 from .graph import in_order
 from .kernels import check_extents, check_uniform
-from .nests import Nest, Nests, legal, marks_around
+from .nests import Nests, StageNest, legal, marks_around
 from .placing import Placer
 from .records import CacheRead, CacheWrite, Rewrite, RFactor
 
@@ -95,7 +95,7 @@ class _Materialiser:
             for _ in range(op.num_outputs - 1 if _is_plain_compute(op) else 0):
                 next(blocks)
             axes = (*op.axis, *op.reduce_axis) if isinstance(op, te.ComputeOp) else ()
-            self.nests.of[self.schedule[op]] = Nest(block, axes, axes)
+            self.nests.of[self.schedule[op]] = StageNest(block, axes, axes)
 
     def _rewrite(self, rewrite: Rewrite) -> None:
         if isinstance(rewrite, CacheRead):
@@ -113,15 +113,15 @@ class _Materialiser:
         with legal(f"cache_read of {record.source.name}"):
             block = self.sch.cache_read(readers[0], index, record.cache.scope, readers)
         axes = tuple(record.cache.root)
-        self.nests.of[record.cache] = Nest(block, axes, axes)
+        self.nests.of[record.cache] = StageNest(block, axes, axes)
 
     def _cache_write(self, record: CacheWrite) -> None:
         nest = self.nests.of[record.target]
         with legal(f"cache_write of {record.target.name}"):
             copy = self.sch.cache_write(nest.block, 0, record.cache.scope)
         root, axes = tuple(record.cache.root), tuple(record.target.root)
-        self.nests.of[record.cache] = Nest(nest.block, root, root)
-        self.nests.of[record.target] = Nest(copy, axes, axes)
+        self.nests.of[record.cache] = StageNest(nest.block, root, root)
+        self.nests.of[record.target] = StageNest(copy, axes, axes)
 
     def _rfactor(self, record: RFactor) -> None:
         nest = self.nests.of[record.target]
@@ -134,7 +134,7 @@ class _Materialiser:
             (record.partial, partial, record.parts.partial_loops),
             (record.target, combine, record.parts.combine_loops),
         ):
-            self.nests.of[stage] = Nest(block, loops, self._iter_axes(block, loops))
+            self.nests.of[stage] = StageNest(block, loops, self._iter_axes(block, loops))
 
     def _iter_axes(self, block: Any, axes: Sequence[IterVar]) -> tuple[IterVar, ...]:
         """Axes in the order of the block's iterators, found through the loop variables."""

@@ -19,7 +19,7 @@ from .records import Attach, Fuse, LoopMark, Move, Split
 if TYPE_CHECKING:
     from .stage import Stage
 
-__all__ = ["Nest", "Nests", "legal", "marks_around", "reason"]
+__all__ = ["Nests", "StageNest", "legal", "marks_around", "reason"]
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def reason(error: Exception) -> str:
 
 
 @dataclass
-class Nest:
+class StageNest:
     """Where a stage is in the TensorIR schedule.
 
     Attributes
@@ -79,7 +79,7 @@ class Nests:
     def __init__(self, sch: s_tir.Schedule, args: list[Any]) -> None:
         self.sch = sch
         self.args = args
-        self.of: dict[Stage, Nest] = {}
+        self.of: dict[Stage, StageNest] = {}
         self.opened: set[Stage] = set()
 
     def buffer(self, stage: Stage, value_index: int = 0) -> Any:
@@ -109,7 +109,9 @@ class Nests:
             r for r in realizes if isinstance(r, s_tir.SBlockRealize) and r.block.same_as(wanted)
         )
 
-    def find_loops(self, nest: Nest, root: Sequence[IterVar], attach: Attach | None = None) -> None:
+    def find_loops(
+        self, nest: StageNest, root: Sequence[IterVar], attach: Attach | None = None
+    ) -> None:
         """Give every root axis its loop, and put the loops in the order of the axes."""
         loops = self.sch.get_loops(nest.block)
         order = nest.root_loops
@@ -124,7 +126,7 @@ class Nests:
         if any(not axis.same_as(other) for axis, other in zip(order, root, strict=False)):
             self.sch.reorder(*(nest.loops[axis] for axis in root))
 
-    def apply_moves(self, name: str, nest: Nest, moves: Sequence[Move]) -> None:
+    def apply_moves(self, name: str, nest: StageNest, moves: Sequence[Move]) -> None:
         """Split, fuse and reorder the loops of a stage as it was recorded."""
         for move in moves:
             if isinstance(move, Split):
@@ -141,7 +143,7 @@ class Nests:
             outer, inner = self.sch.split(loops[move.parent], [move.nparts, move.factor])
         loops[move.outer], loops[move.inner] = outer, inner
 
-    def _fuse(self, name: str, nest: Nest, move: Fuse) -> None:
+    def _fuse(self, name: str, nest: StageNest, move: Fuse) -> None:
         if not move.axes:
             nest.loops[move.fused] = self.sch.add_unit_loop(nest.block)
             return

@@ -12,7 +12,7 @@ from ...transform.auto_coalesce import Request, coalesce
 from ..primitives.eviction_policy import eviction_policy
 from .axes import is_reduction
 from .kernels import check_parallel, check_threads, root_of, thread_tags
-from .nests import Nest, Nests, legal, marks_around
+from .nests import Nests, StageNest, legal, marks_around
 from .records import Attach, LoopMark
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Placer:
         if stage.attach is None:
             self._open_kernel(stage, nest)
 
-    def _open_kernel(self, stage: Stage, nest: Nest) -> None:
+    def _open_kernel(self, stage: Stage, nest: StageNest) -> None:
         """Give a kernel without blockIdx a grid of one block, if it has on-chip buffers to hold.
 
         TVM would begin the kernel at the threadIdx loop, and allocate on the host what is computed
@@ -69,7 +69,7 @@ class Placer:
         bound = any(mark.kind == "bind" for mark in marks_around(stage))
         return not bound and self.nests.buffer(stage).scope() != "global"
 
-    def _coalesce(self, stage: Stage, nest: Nest, request: Request) -> None:
+    def _coalesce(self, stage: Stage, nest: StageNest, request: Request) -> None:
         if stage.moves or any(stage.marks.values()):
             raise ScheduleError(
                 f"Stage {stage.name} is left to auto_coalesce, but was split or bound since."
@@ -79,7 +79,7 @@ class Placer:
                 eviction_policy(self.sch, nest.block, stage.policy)
             coalesce(self.sch, nest.block, request)
 
-    def _compute_at(self, stage: Stage, nest: Nest, attach: Attach) -> None:
+    def _compute_at(self, stage: Stage, nest: StageNest, attach: Attach) -> None:
         parent, axis = attach.stage, attach.axis
         if axis not in parent.leaf:
             raise ScheduleError(
@@ -138,7 +138,7 @@ class Placer:
                 f"anyway, not {predicate}; for others use te.if_then_else in the compute."
             )
 
-    def _mark_loops(self, stage: Stage, nest: Nest) -> None:
+    def _mark_loops(self, stage: Stage, nest: StageNest) -> None:
         check_parallel(stage)
         if stage.attach is not None:
             check_threads(stage, self.nests.buffer(stage).scope(), self.nests.opened)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..memory.access import Access
+from ..memory.access import AccessInstruction
 from .code import VARYING, Code
 
 __all__ = ["NAMES", "atomic"]
@@ -38,7 +38,7 @@ NAMES: dict[str, Update] = {
 }
 
 
-def atomic(access: Access, update: Update, operands: list[Code]) -> Code:
+def atomic(access: AccessInstruction, update: Update, operands: list[Code]) -> Code:
     """Compile an atomic; its value is what was in memory before.
 
     Parameters
@@ -79,7 +79,12 @@ def atomic(access: Access, update: Update, operands: list[Code]) -> Code:
 
 
 def _perform(
-    access: Access, gang: Any, elements: Any, lanes: Any, values: list[Any], update: Update
+    access: AccessInstruction,
+    gang: Any,
+    elements: Any,
+    lanes: Any,
+    values: list[Any],
+    update: Update,
 ) -> tuple[Any, Any]:
     memory = gang.memories[access.place.storage.number]
     view = memory.view(access.place.dtype)

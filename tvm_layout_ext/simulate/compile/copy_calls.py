@@ -22,8 +22,8 @@ from ...errors import NotModelled
 from ...gpu import hardware
 from ...ir.queries import loads_in
 from ..memory import async_copy
-from ..memory.access import Access
-from ..memory.async_copy import Way
+from ..memory.access import AccessInstruction
+from ..memory.async_copy import CopyMode
 from .code import VARYING, Code, Run, constant
 from .places import handle
 from .values import split_type
@@ -42,13 +42,13 @@ def _legacy(c: PlainCompiler, call: Any) -> Run:
     load = _legacy_side(c, source, source_at, width, "load")
     chosen = c.expr(predicate[0]) if predicate and not _is_minus_one(predicate[0]) else None
     # The helper that TVM emits goes past L1 where cp.async.cg is legal.
-    way = Way(width, width < hardware.MAX_ACCESS_BYTES)
+    way = CopyMode(width, width < hardware.MAX_ACCESS_BYTES)
     return async_copy.copy(load, store, chosen, way)
 
 
 def _legacy_side(
     c: PlainCompiler, pointer: Any, at: Any, width: int, kind: str, source: str = ""
-) -> Access:
+) -> AccessInstruction:
     place = c.places.pointed(pointer)
     # The emitted helper scales offsets by the size of the pointer's own element type.
     unit, _ = split_type(str(pointer.ty.element_type.dtype))
@@ -57,7 +57,9 @@ def _legacy_side(
     return _side(c, place, at, width, kind, source)
 
 
-def _side(c: PlainCompiler, place: Any, at: Any, width: int, kind: str, source: str = "") -> Access:
+def _side(
+    c: PlainCompiler, place: Any, at: Any, width: int, kind: str, source: str = ""
+) -> AccessInstruction:
     name = c.names.of(place, at, width)
     if kind == "cp.async":
         c.enter_block(name, source)
@@ -109,10 +111,10 @@ def _table_at(
     to_place, to_at = c.pointee(target)
     store = _side(c, to_place, to_at, width, "cp.async", from_place.name)
 
-    def load(read: int) -> Access:
+    def load(read: int) -> AccessInstruction:
         return _side(c, from_place, from_at, read, "load")
 
-    way = Way(width, call.op.name.startswith("tirx.ptx.cp_async_ca"))
+    way = CopyMode(width, call.op.name.startswith("tirx.ptx.cp_async_ca"))
     if tail and call.op.name.endswith("src_size"):
         return _of_size(c, load, store, tail[0], way)
     wanted = None
@@ -122,7 +124,11 @@ def _table_at(
 
 
 def _of_size(
-    c: PlainCompiler, load: Callable[[int], Access], store: Access, size: Any, way: Way
+    c: PlainCompiler,
+    load: Callable[[int], AccessInstruction],
+    store: AccessInstruction,
+    size: Any,
+    way: CopyMode,
 ) -> Run:
     """Compile a copy that reads so many bytes and fills up with zeros."""
     width = way.width

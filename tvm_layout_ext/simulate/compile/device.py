@@ -14,7 +14,7 @@ from ..findings import Findings
 from ..machine.local import LocalAccess
 from ..machine.warp import SHUFFLES, active_mask, ballot, shuffle, vote_any
 from ..matrix.registers import LocalBits
-from ..memory.access import Access
+from ..memory.access import AccessInstruction
 from ..memory.located_access import AddressCode
 from ..report import Site
 from ..sites import Blocks, Script, loaded_names
@@ -47,7 +47,7 @@ class DeviceCompiler(ExpressionCompiler):
         super().__init__()
         self.places = places
         self.findings = findings
-        self.accesses: list[Access] = []
+        self.accesses: list[AccessInstruction] = []
         self._script = script
         self._blocks = blocks
         self._line = 0
@@ -84,7 +84,7 @@ class DeviceCompiler(ExpressionCompiler):
 
     def access(
         self, place: Place, start: Any, lanes: int, together: bool, kind: str, name: str = ""
-    ) -> Access:
+    ) -> AccessInstruction:
         """Make an access of global or shared memory.
 
         Parameters
@@ -105,7 +105,7 @@ class DeviceCompiler(ExpressionCompiler):
         site = self.site(name or place.name)
         number = self.findings.new_site(site, kind == "atomic")
         address = self._address(start, place)
-        made = Access(number, site, place, kind, address, lanes, together)
+        made = AccessInstruction(number, site, place, kind, address, lanes, together)
         self.accesses.append(made)
         return made
 

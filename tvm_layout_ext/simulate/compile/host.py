@@ -18,14 +18,14 @@ from .expressions import ExpressionCompiler
 from .places import handle
 from .values import numpy_type, split_type
 
-__all__ = ["Argument", "Host"]
+__all__ = ["ArrayArgument", "Host"]
 
 Launcher = Callable[[str, Geometry, list[Memory], list[Any]], None]
 _DYNAMIC_SHARED = "tirx.use_dyn_shared_memory"
 
 
 @dataclass
-class Argument:
+class ArrayArgument:
     """An array argument.
 
     Attributes
@@ -63,7 +63,7 @@ class Host(ExpressionCompiler):
     def __init__(self, function: Any, launch: Launcher, poisoned: bool) -> None:
         super().__init__()
         self.function = function
-        self.arguments: list[Argument] = []
+        self.arguments: list[ArrayArgument] = []
         self._launch = launch
         self._poisoned = poisoned
         self._memories: dict[int, Memory] = {}
@@ -164,7 +164,7 @@ class Host(ExpressionCompiler):
         view = View(shape, strides, offset, dtype)
         memory = self._device_copy(name, array, view, int(param.ty.data_alignment))
         self._memories[handle(param)] = memory
-        self.arguments.append(Argument(name, view, memory))
+        self.arguments.append(ArrayArgument(name, view, memory))
 
     def _offset(self, param: Any, array: Any, name: str) -> int:
         """Elements of the memory before the first one of a parameter."""

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..findings import Findings
-from ..machine.gang import Gang, Geometry
-from ..machine.machine import Instruction, Machine
+from ..machine.gang import Geometry, WarpBatch
+from ..machine.machine import Machine, MachineStep
 from ..machine.overlap import Early, find_early
-from ..memory.access import Access
+from ..memory.access import AccessInstruction
 from ..memory.memory import Locals, Memory
 from ..memory.versions import note_versions
 from ..races import Clocks
@@ -23,7 +23,7 @@ from .places import Places, Storage, find_places, handle
 from .statements import StatementCompiler
 from .values import numpy_type
 
-__all__ = ["Kernel", "Launch", "compile_kernel"]
+__all__ = ["CompiledKernel", "KernelRun", "compile_kernel"]
 
 #: Lanes of a gang: enough to hide Python's cost, few enough to stay in cache.
 _GANG_LANES = 1 << 15
@@ -32,7 +32,7 @@ _GANG_BYTES = 1 << 25
 
 
 @dataclass
-class Kernel:
+class CompiledKernel:
     """A compiled device function.
 
     Attributes
@@ -57,8 +57,8 @@ class Kernel:
 
     name: str
     places: Places
-    program: list[Instruction]
-    accesses: list[Access]
+    program: list[MachineStep]
+    accesses: list[AccessInstruction]
     scalars: list[Any]
     slots: int
     caches: int
@@ -99,7 +99,7 @@ def _reader(scalars: list[Any], position: int, dtype: Any) -> Callable[[Any, Any
 
 def compile_kernel(
     name: str, function: Any, findings: Findings, script: Script, blocks: Blocks
-) -> Kernel:
+) -> CompiledKernel:
     """Compile a device function.
 
     Raises
@@ -114,7 +114,7 @@ def compile_kernel(
     note_versions(function, places, compiler.names)
     compiler.bind_parameters(function, scalars)
     program = compiler.compile(function)
-    return Kernel(
+    return CompiledKernel(
         name,
         places,
         program,
@@ -127,7 +127,7 @@ def compile_kernel(
 
 
 @dataclass
-class Launch:
+class KernelRun:
     """One launch of a kernel.
 
     Attributes
@@ -144,7 +144,7 @@ class Launch:
         Barriers of blocks that were passed so far, summed over blocks.
     """
 
-    kernel: Kernel
+    kernel: CompiledKernel
     geometry: Geometry
     memories: list[Memory]
     findings: Findings
@@ -178,7 +178,7 @@ class Launch:
         kernel, geometry = self.kernel, self.geometry
         clocks = Clocks(kernel.time, len(blocks), geometry.warps)
         memories = self._gang_memories(len(blocks), shared)
-        gang = Gang(self, geometry, blocks, memories, clocks, kernel.caches)
+        gang = WarpBatch(self, geometry, blocks, memories, clocks, kernel.caches)
         machine = Machine(gang, kernel.program, kernel.slots)
         machine.run()
         self.barriers += machine.barriers

@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from ...errors import NotModelled
-from ..machine.machine import Barrier, Branch, End, Instruction, Jump, RunInstruction, SetSlot
+from ..machine.machine import Barrier, Branch, End, Jump, MachineStep, RunInstruction, SetSlot
 from ..report import Site
 from .code import LAUNCH, UNIFORM, VARYING, Code, constant, lift
 from .places import handle
@@ -52,9 +52,9 @@ def _syncs(call: Any) -> bool:
 class StatementCompiler(PlainCompiler):
     """Compiles a device function to instructions that strands of warps step through."""
 
-    program: list[Instruction]
+    program: list[MachineStep]
 
-    def compile(self, kernel: Any) -> list[Instruction]:
+    def compile(self, kernel: Any) -> list[MachineStep]:
         """Compile the body of a device function; the scope must hold its scalar parameters."""
         self.program = []
         self._live: tuple[int, ...] = ()

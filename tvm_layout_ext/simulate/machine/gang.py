@@ -10,7 +10,7 @@ import numpy as np
 from ...gpu import hardware
 from ..races import Clocks
 
-__all__ = ["AXES", "CLUSTER_AXIS", "Gang", "Geometry", "Strand"]
+__all__ = ["AXES", "CLUSTER_AXIS", "DivergentPath", "Geometry", "WarpBatch"]
 
 #: Innermost first, as CUDA numbers threads and blocks.
 AXES = ("x", "y", "z")
@@ -64,7 +64,7 @@ def _coordinates(linear: Any, extents: tuple[int, int, int]) -> tuple[Any, Any, 
     return linear % x, linear // x % y, linear // (x * y)
 
 
-class Gang:
+class WarpBatch:
     """Blocks that run in lockstep, a NumPy lane a thread.
 
     Parameters
@@ -130,7 +130,7 @@ class Gang:
 
 
 @dataclass
-class Strand:
+class DivergentPath:
     """Threads of a gang that are at one point of the program.
 
     Attributes
@@ -147,13 +147,13 @@ class Strand:
         Backward jumps so far, which lets others overtake a strand that spins.
     """
 
-    gang: Gang
+    gang: WarpBatch
     mask: Any
     slots: list[Any]
     pc: int = 0
     waiting: Any = None
     turns: int = 0
 
-    def split(self, mask: Any, pc: int) -> Strand:
+    def split(self, mask: Any, pc: int) -> DivergentPath:
         """Make a strand of some of its threads that goes on elsewhere."""
-        return Strand(self.gang, mask, list(self.slots), pc, None, self.turns)
+        return DivergentPath(self.gang, mask, list(self.slots), pc, None, self.turns)

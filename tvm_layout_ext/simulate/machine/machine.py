@@ -17,15 +17,15 @@ from ...errors import SimulationError
 from ...gpu import hardware
 from ..compile.code import Code, Run
 from ..report import Hazard, Site
-from .gang import Gang, Strand
+from .gang import DivergentPath, WarpBatch
 
 __all__ = [
     "Barrier",
     "Branch",
     "End",
-    "Instruction",
     "Jump",
     "Machine",
+    "MachineStep",
     "RunInstruction",
     "SetSlot",
 ]
@@ -37,52 +37,52 @@ _MAX_TURNS = 1 << 19
 _PATIENCE = 64
 
 
-class Instruction:
+class MachineStep:
     """One step of a program; ``live`` names the loop variables that are in use there."""
 
     live: tuple[int, ...] = ()
 
-    def step(self, machine: Machine, s: Strand) -> None:
+    def step(self, machine: Machine, s: DivergentPath) -> None:
         """Run it for a strand and move its program counter."""
         raise NotImplementedError
 
 
 @dataclass
-class RunInstruction(Instruction):
+class RunInstruction(MachineStep):
     """Run a statement that does not synchronise."""
 
     run: Run
     live: tuple[int, ...] = ()
 
-    def step(self, machine: Machine, s: Strand) -> None:
+    def step(self, machine: Machine, s: DivergentPath) -> None:
         """Run it."""
         s.pc += 1
         self.run(s, s.mask)
 
 
 @dataclass
-class SetSlot(Instruction):
+class SetSlot(MachineStep):
     """Give a loop variable its first or next value."""
 
     slot: int
     value: Code
     live: tuple[int, ...] = ()
 
-    def step(self, machine: Machine, s: Strand) -> None:
+    def step(self, machine: Machine, s: DivergentPath) -> None:
         """Set it."""
         s.pc += 1
         s.slots[self.slot] = self.value.run(s, s.mask)
 
 
 @dataclass
-class Jump(Instruction):
+class Jump(MachineStep):
     """Go elsewhere; ``endless`` is the site of a while loop whose turns are limited."""
 
     target: int = -1
     live: tuple[int, ...] = ()
     endless: Site | None = None
 
-    def step(self, machine: Machine, s: Strand) -> None:
+    def step(self, machine: Machine, s: DivergentPath) -> None:
         """Jump."""
         if self.target < s.pc:
             s.turns += 1
@@ -95,7 +95,7 @@ class Jump(Instruction):
 
 
 @dataclass
-class Branch(Instruction):
+class Branch(MachineStep):
     """Threads for which the condition is false go elsewhere."""
 
     condition: Code
@@ -103,7 +103,7 @@ class Branch(Instruction):
     target: int = -1
     live: tuple[int, ...] = ()
 
-    def step(self, machine: Machine, s: Strand) -> None:
+    def step(self, machine: Machine, s: DivergentPath) -> None:
         """Test it; a mixed outcome splits the strand."""
         gang = s.gang
         c, p = self.condition.pair(s, s.mask)
@@ -126,25 +126,25 @@ class Branch(Instruction):
 
 
 @dataclass
-class Barrier(Instruction):
+class Barrier(MachineStep):
     """Wait for all threads of the block."""
 
     site: Site
     live: tuple[int, ...] = ()
 
-    def step(self, machine: Machine, s: Strand) -> None:
+    def step(self, machine: Machine, s: DivergentPath) -> None:
         """Begin to wait."""
         s.waiting = self
         s.pc += 1
 
 
 @dataclass
-class End(Instruction):
+class End(MachineStep):
     """The threads leave the kernel."""
 
     live: tuple[int, ...] = ()
 
-    def step(self, machine: Machine, s: Strand) -> None:
+    def step(self, machine: Machine, s: DivergentPath) -> None:
         """Retire the strand."""
         machine.retire(s)
 
@@ -162,10 +162,10 @@ class Machine:
         Values a strand keeps.
     """
 
-    def __init__(self, gang: Gang, program: list[Instruction], slots: int) -> None:
+    def __init__(self, gang: WarpBatch, program: list[MachineStep], slots: int) -> None:
         self.gang = gang
         self.program = program
-        self.strands = [Strand(gang, gang.full, [None] * slots)]
+        self.strands = [DivergentPath(gang, gang.full, [None] * slots)]
         self.barriers = 0
         self._ended = np.zeros(gang.size, bool) if gang.full is None else ~gang.full
 
@@ -182,43 +182,43 @@ class Machine:
                 self.program[s.pc].step(self, s)
                 self._merge(s)
 
-    def _run_alone(self, s: Strand) -> None:
+    def _run_alone(self, s: DivergentPath) -> None:
         program = self.program
         self.gang.slots = s.slots
         while s.waiting is None and len(self.strands) == 1:
             program[s.pc].step(self, s)
 
-    def _next(self) -> Strand | None:
+    def _next(self) -> DivergentPath | None:
         ready = [s for s in self.strands if s.waiting is None]
         if not ready:
             return None
         least = min(s.turns for s in ready)
         return min(ready, key=lambda s: ((s.turns - least) // _PATIENCE, s.pc))
 
-    def retire(self, s: Strand) -> None:
+    def retire(self, s: DivergentPath) -> None:
         """Take a strand's threads out of the gang."""
         self._ended |= self.gang.active(s.mask)
         self.strands = [other for other in self.strands if other is not s]
 
-    def defined(self, site: Site, gang: Gang, mask: Any, c: Any, p: Any) -> Any:
+    def defined(self, site: Site, gang: WarpBatch, mask: Any, c: Any, p: Any) -> Any:
         """Report poison in a predicate; its threads go on as if it were false."""
         return check_predicate(site, gang, mask, c, p)
 
     # Merging.
 
-    def _merge(self, s: Strand) -> None:
+    def _merge(self, s: DivergentPath) -> None:
         for other in self.strands:
             if other is not s and self._mergeable(s, other):
                 self._join(s, other)
                 return
 
-    def _mergeable(self, s: Strand, other: Strand) -> bool:
+    def _mergeable(self, s: DivergentPath, other: DivergentPath) -> bool:
         if other.pc != s.pc or s.waiting is not None or other.waiting is not None:
             return False
         live = self.program[s.pc].live if s.pc < len(self.program) else ()
         return all(_same(s.slots[slot], other.slots[slot]) for slot in live)
 
-    def _join(self, s: Strand, other: Strand) -> None:
+    def _join(self, s: DivergentPath, other: DivergentPath) -> None:
         mine = self.gang.active(s.mask)
         s.slots = [_blend(mine, a, b) for a, b in zip(s.slots, other.slots, strict=True)]
         joined = mine | self.gang.active(other.mask)
@@ -262,7 +262,7 @@ class Machine:
             if short.any():
                 self._report(s, mask, int(np.argmax(short)) * lanes, "block", lanes)
 
-    def _report(self, s: Strand, mask: Any, start: int, unit: str, size: int) -> None:
+    def _report(self, s: DivergentPath, mask: Any, start: int, unit: str, size: int) -> None:
         gang = self.gang
         reached = mask[start : start + size]
         members = gang.active(gang.full)[start : start + size]
@@ -277,7 +277,7 @@ class Machine:
         gang.launch.findings.add_at(("barrier", unit, site), hazard, 1, gang, lane)
 
 
-def check_predicate(site: Site, gang: Gang, mask: Any, c: Any, p: Any) -> Any:
+def check_predicate(site: Site, gang: WarpBatch, mask: Any, c: Any, p: Any) -> Any:
     """Report poison in a predicate; the condition is false for its threads."""
     bad = np.broadcast_to(p != 0, (gang.size,)) & gang.active(mask)
     if not bad.any():

@@ -19,7 +19,7 @@ from ..compile.places import Places, written_by_call
 from ..report import Hazard, Site
 
 if TYPE_CHECKING:
-    from ..compile.kernel import Kernel
+    from ..compile.kernel import CompiledKernel
     from ..findings import Findings
     from ..memory.memory import Memory
 
@@ -95,9 +95,9 @@ class Overlap:
     """The kernels that may be running still, as far as the next launch knows."""
 
     findings: Findings
-    _running: list[tuple[Kernel, Sequence[Memory]]] = field(default_factory=list)
+    _running: list[tuple[CompiledKernel, Sequence[Memory]]] = field(default_factory=list)
 
-    def launch(self, kernel: Kernel, memories: Sequence[Memory]) -> None:
+    def launch(self, kernel: CompiledKernel, memories: Sequence[Memory]) -> None:
         """Report what a kernel touches too early, and count it among those that run."""
         if kernel.early.dependent:
             for other, theirs in self._running:
@@ -108,9 +108,9 @@ class Overlap:
 
     def _compare(
         self,
-        kernel: Kernel,
+        kernel: CompiledKernel,
         memories: Sequence[Memory],
-        other: Kernel,
+        other: CompiledKernel,
         theirs: Sequence[Memory],
     ) -> None:
         storages = dict(enumerate(other.places.storages[: len(theirs)]))
@@ -125,7 +125,9 @@ class Overlap:
                     past = "writes" if id(memories[number]) in written else "reads"
                     self._report(kernel, other, number, verb, past)
 
-    def _report(self, kernel: Kernel, other: Kernel, number: int, verb: str, past: str) -> None:
+    def _report(
+        self, kernel: CompiledKernel, other: CompiledKernel, number: int, verb: str, past: str
+    ) -> None:
         name = kernel.places.storages[number].name
         site = Site(name, None, 0)
         message = (

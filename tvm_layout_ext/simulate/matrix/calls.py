@@ -18,10 +18,10 @@ from ...gpu.hardware import MATRIX_ROW_BYTES
 from ..compile.code import Run
 from ..compile.places import handle
 from ..compile.values import numpy_type
-from ..memory.access import Access
+from ..memory.access import AccessInstruction
 from .memory import load_matrices, store_matrices
 from .product import multiply, multiply_poison
-from .registers import LocalBits, Registers, Value, read_all, write_all
+from .registers import LocalBits, RegisterExpression, Registers, read_all, write_all
 from .shapes import Product
 from .tile_loops import fill_tile, load_transposed_bytes, store_tile
 from .warps import torn_lanes, with_torn
@@ -49,7 +49,7 @@ def _local_pointer(c: PlainCompiler, pointer: Any, offset: Any, size: int) -> Lo
     return LocalBits(place, c.site(place.name), c.local_index(index + offset, place), size)
 
 
-def _shared_rows(c: PlainCompiler, pointer: Any, offset: Any, kind: str) -> Access:
+def _shared_rows(c: PlainCompiler, pointer: Any, offset: Any, kind: str) -> AccessInstruction:
     """The access of 16 bytes at an element offset from a pointer into shared memory."""
     place, index = c.pointee(pointer)
     if not place.storage.scope.startswith("shared"):
@@ -78,7 +78,7 @@ def _registers(c: PlainCompiler, operands: list[Any]) -> list[Registers]:
             raise NotModelled(f"A matrix instruction with {expr} for a 32-bit register.")
         found = _element(c, expr)
         if found is None:
-            parts.append(Value(c.narrowed(expr)))
+            parts.append(RegisterExpression(c.narrowed(expr)))
             last = None
             continue
         place, index = found

@@ -18,7 +18,7 @@ import numpy as np
 from ...gpu import hardware
 from ..compile.code import Run, mask_and
 from ..compile.values import retyped, retyped_poison
-from ..memory.access import Access
+from ..memory.access import AccessInstruction
 from .registers import Registers, read_all, write_all
 from .warps import torn_lanes, with_torn
 
@@ -69,7 +69,7 @@ def _addressing(gang: Any, m: Any, matrices: int) -> Any:
 
 
 def load_matrices(
-    access: Access, registers: list[Registers], matrices: int, transpose: bool
+    access: AccessInstruction, registers: list[Registers], matrices: int, transpose: bool
 ) -> Run:
     """Compile ``ldmatrix``.
 
@@ -100,7 +100,7 @@ def load_matrices(
 
 
 def store_matrices(
-    access: Access, registers: list[Registers], matrices: int, transpose: bool
+    access: AccessInstruction, registers: list[Registers], matrices: int, transpose: bool
 ) -> Run:
     """Compile ``stmatrix``; parameters as of :func:`load_matrices`, but registers are read."""
     dtype = access.place.dtype

@@ -19,7 +19,7 @@ from ..compile.values import retyped, retyped_poison, to_lanes
 from ..memory.memory import FRESH, Locals
 from ..report import Site
 
-__all__ = ["LocalBits", "Registers", "Value", "read_all", "write_all"]
+__all__ = ["LocalBits", "RegisterExpression", "Registers", "read_all", "write_all"]
 
 
 class Registers(Protocol):
@@ -37,7 +37,7 @@ class Registers(Protocol):
 
 
 @dataclass(frozen=True)
-class Value:
+class RegisterExpression:
     """An expression that is one register; it cannot be written.
 
     Attributes

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from ..compile.values import bits_of, to_lanes
-from ..races import Conflict
+from ..races import UnorderedAccesses
 from .flights import check_sources
 from .located_access import Address, LocatedAccess, any_element
 from .memory import FRESH, Memory
 
-__all__ = ["Access"]
+__all__ = ["AccessInstruction"]
 
 
-class Access(LocatedAccess):
+class AccessInstruction(LocatedAccess):
     """A memory access of the program."""
 
     def elements(self, flat: Any) -> Any:
@@ -198,7 +198,7 @@ class Access(LocatedAccess):
         new = np.broadcast_to(value, elements.shape).ravel()[element]
         return bits_of(there) == bits_of(new)
 
-    def _settle(self, gang: Any, memory: Memory, conflict: Conflict, equal: Any) -> None:
+    def _settle(self, gang: Any, memory: Memory, conflict: UnorderedAccesses, equal: Any) -> None:
         """Report conflicting writes: races, or redundant where the bits are the same."""
         findings = gang.launch.findings
         if not len(conflict):

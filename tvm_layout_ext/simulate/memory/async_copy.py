@@ -18,15 +18,15 @@ from ...gpu.counts import Count, count_copies
 from ..compile.code import Code, Run, mask_and
 from ..compile.values import retyped, retyped_poison
 from ..machine.machine import check_predicate
-from .access import Access
-from .flights import Flight, Source, land
+from .access import AccessInstruction
+from .flights import PendingCopy, PendingSource, land
 from .located_access import Address
 
-__all__ = ["Way", "commit", "copy", "copy_by_size", "copy_or_clear", "wait"]
+__all__ = ["CopyMode", "commit", "copy", "copy_by_size", "copy_or_clear", "wait"]
 
 
 @dataclass(frozen=True)
-class Way:
+class CopyMode:
     """What decides the wavefronts of a copy besides its addresses.
 
     Attributes
@@ -51,7 +51,9 @@ def _groups(gang: Any) -> Any:
     return gang.groups
 
 
-def copy(load: Access, store: Access, predicate: Code | None, way: Way) -> Run:
+def copy(
+    load: AccessInstruction, store: AccessInstruction, predicate: Code | None, way: CopyMode
+) -> Run:
     """Compile a copy; where the predicate is false, zeros are stored at once."""
 
     def run(s: Any, m: Any) -> None:
@@ -70,7 +72,9 @@ def copy(load: Access, store: Access, predicate: Code | None, way: Way) -> Run:
     return run
 
 
-def copy_or_clear(load: Access, store: Access, wanted: Code | None, way: Way) -> Run:
+def copy_or_clear(
+    load: AccessInstruction, store: AccessInstruction, wanted: Code | None, way: CopyMode
+) -> Run:
     """Compile a copy of ``wanted`` threads' data; zeros come with the copy for all others.
 
     The load may be shorter than the store: zeros fill the rest. These are the ``src-size`` and
@@ -85,7 +89,9 @@ def copy_or_clear(load: Access, store: Access, wanted: Code | None, way: Way) ->
     return run
 
 
-def copy_by_size(loads: Mapping[int, Access], store: Access, size: Code, way: Way) -> Run:
+def copy_by_size(
+    loads: Mapping[int, AccessInstruction], store: AccessInstruction, size: Code, way: CopyMode
+) -> Run:
     """Compile a copy of which every thread reads its own number of bytes.
 
     Parameters
@@ -119,7 +125,7 @@ def copy_by_size(loads: Mapping[int, Access], store: Access, size: Code, way: Wa
     return run
 
 
-def _known(s: Any, m: Any, load: Access, code: Code) -> Any:
+def _known(s: Any, m: Any, load: AccessInstruction, code: Code) -> Any:
     """Value of an operand for each thread; one that nobody wrote is reported."""
     value, poison = code.pair(s, m)
     value = np.broadcast_to(value, (s.gang.size,))
@@ -127,11 +133,17 @@ def _known(s: Any, m: Any, load: Access, code: Code) -> Any:
 
 
 #: A load and where it read.
-_Read = tuple[Access, Address]
+_Read = tuple[AccessInstruction, Address]
 
 
 def _issue(
-    s: Any, m: Any, store: Access, way: Way, value: Any, poison: Any, reads: list[_Read]
+    s: Any,
+    m: Any,
+    store: AccessInstruction,
+    way: CopyMode,
+    value: Any,
+    poison: Any,
+    reads: list[_Read],
 ) -> None:
     gang = s.gang
     address = store.locate(s, m)
@@ -153,10 +165,14 @@ def _issue(
     group = _groups(gang)[lanes]
     # A thread without a legal destination copies nothing.
     sources = [source.keep(lanes) for read in reads for source in _sources(gang, *read)]
-    gang.flights.append(Flight(store, lanes, elements, moved, codes, group, list(s.slots), sources))
+    gang.flights.append(
+        PendingCopy(store, lanes, elements, moved, codes, group, list(s.slots), sources)
+    )
 
 
-def _count(gang: Any, store: Access, address: Address, reads: list[_Read], way: Way) -> Count:
+def _count(
+    gang: Any, store: AccessInstruction, address: Address, reads: list[_Read], way: CopyMode
+) -> Count:
     """Wavefronts of a copy; what threads read decides them, too."""
     written, active = store.byte_addresses(gang, address)
     sources = np.full(written.shape, -1)
@@ -168,7 +184,9 @@ def _count(gang: Any, store: Access, address: Address, reads: list[_Read], way: 
     )
 
 
-def _read(s: Any, m: Any, load: Access, store: Access, wanted: Any) -> tuple[Any, Any, list[_Read]]:
+def _read(
+    s: Any, m: Any, load: AccessInstruction, store: AccessInstruction, wanted: Any
+) -> tuple[Any, Any, list[_Read]]:
     """What the destination will hold, ``[n, threads]`` in its own type, its poison, and reads."""
     size = s.gang.size
     mask = m if wanted is None else mask_and(m if m is not None else s.gang.full, wanted)
@@ -193,14 +211,14 @@ def _read(s: Any, m: Any, load: Access, store: Access, wanted: Any) -> tuple[Any
     return moved, codes, reads
 
 
-def _sources(gang: Any, load: Access, address: Address) -> list[Source]:
+def _sources(gang: Any, load: AccessInstruction, address: Address) -> list[PendingSource]:
     """What a load reads of memory that the kernel may write meanwhile."""
     memory = gang.memories[load.place.storage.number]
     if memory.shadow is None:
         return []
     mask = address.mask if address.mask is not None else gang.full
     lanes = gang.lane if mask is None else np.flatnonzero(mask)
-    return [Source(load, memory, lanes, load.elements(address.flat)[..., lanes])]
+    return [PendingSource(load, memory, lanes, load.elements(address.flat)[..., lanes])]
 
 
 def commit() -> Run:

@@ -20,17 +20,17 @@ import numpy as np
 from ..compile.values import bits_of, retyped
 
 if TYPE_CHECKING:
-    from .access import Access
+    from .access import AccessInstruction
     from .memory import Memory
 
-__all__ = ["OVERTAKEN", "Flight", "Source", "check_sources", "flight_into", "land"]
+__all__ = ["OVERTAKEN", "PendingCopy", "PendingSource", "check_sources", "flight_into", "land"]
 
 #: Poison of an asynchronous copy whose source was written while it was under way.
 OVERTAKEN = 4
 
 
 @dataclass
-class Source:
+class PendingSource:
     """What copies under way read, where the kernel writes that memory, too.
 
     Attributes
@@ -45,7 +45,7 @@ class Source:
         What these read, ``[n, threads]``, or ``[threads]`` for one element each.
     """
 
-    access: Access
+    access: AccessInstruction
     memory: Memory
     lanes: Any
     elements: Any
@@ -60,14 +60,14 @@ class Source:
         rows = np.reshape(self.elements, (-1, len(self.lanes)))
         return retyped(self.memory.view(self.access.place.dtype)[rows], target)
 
-    def keep(self, lanes: Any) -> Source:
+    def keep(self, lanes: Any) -> PendingSource:
         """Part of it that the given threads read."""
         chosen = np.isin(self.lanes, lanes)
         return replace(self, lanes=self.lanes[chosen], elements=self.elements[..., chosen])
 
 
 @dataclass
-class Flight:
+class PendingCopy:
     """A copy under way.
 
     Attributes
@@ -88,16 +88,16 @@ class Flight:
         What it reads of memory that the kernel writes.
     """
 
-    access: Access
+    access: AccessInstruction
     lanes: Any
     elements: Any
     value: Any
     poison: Any
     group: Any
     slots: list[Any]
-    sources: list[Source] = field(default_factory=list)
+    sources: list[PendingSource] = field(default_factory=list)
 
-    def keep(self, chosen: Any) -> Flight:
+    def keep(self, chosen: Any) -> PendingCopy:
         """Part of it that the chosen threads (bool each) issued."""
         lanes = self.lanes[chosen]
         return replace(
@@ -110,7 +110,7 @@ class Flight:
             sources=[source.keep(lanes) for source in self.sources],
         )
 
-    def overtake(self, source: Source) -> None:
+    def overtake(self, source: PendingSource) -> None:
         """Poison what would differ if the source were read now."""
         if self.poison is None:
             self.poison = np.zeros(self.value.shape, np.int64)
@@ -133,7 +133,9 @@ def flight_into(gang: Any, memory: Memory, cell: int) -> tuple[list[Any], int] |
     return None
 
 
-def check_sources(access: Access, gang: Any, memory: Memory, cells: Any, lanes: Any) -> None:
+def check_sources(
+    access: AccessInstruction, gang: Any, memory: Memory, cells: Any, lanes: Any
+) -> None:
     """Report writes to what copies under way read; they have been done."""
     for flight in gang.flights:
         for source in flight.sources:
@@ -146,7 +148,7 @@ def check_sources(access: Access, gang: Any, memory: Memory, cells: Any, lanes: 
                 flight.overtake(source)
 
 
-def land(gang: Any, flight: Flight) -> None:
+def land(gang: Any, flight: PendingCopy) -> None:
     """Write what a copy brings, as of the iteration that issued it."""
     access = flight.access
     memory = gang.memories[access.place.storage.number]

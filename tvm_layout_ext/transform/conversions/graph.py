@@ -14,7 +14,7 @@ from tvm import DataType, tirx
 from ...ir.queries import loads_in
 from ...layout import DistributedLinearLayout, LinearLayout
 from ..fragments.fragment import FRAGMENT
-from ..fragments.nest import Nest, Tile, read_nest
+from ..fragments.nest import FragmentNest, FragmentTile, read_nest
 
 __all__ = [
     "Graph",
@@ -106,8 +106,8 @@ class Op:
 
     path: Path
     stmt: Any
-    nest: Nest
-    tile: Tile | None
+    nest: FragmentNest
+    tile: FragmentTile | None
     target: Value | None
     in_pipeline: bool = False
     origin: Any = None
@@ -125,7 +125,7 @@ class Op:
         return self.target
 
     @property
-    def walk(self) -> Tile:
+    def walk(self) -> FragmentTile:
         """How it walks over its fragment, of a nest that is understood."""
         assert self.tile is not None
         return self.tile
@@ -258,7 +258,7 @@ def is_definition(op: Op) -> bool:
     return not inside and all(key == FRAGMENT for key in asked) and _is_pure(op.value)
 
 
-class Copy(NamedTuple):
+class TileCopy(NamedTuple):
     """What a copy copies where, and which dim of the target each dim of the source is."""
 
     source: Value
@@ -271,7 +271,7 @@ class Copy(NamedTuple):
         return self.dims == tuple(range(len(self.dims)))
 
 
-def copied(op: Op) -> Copy | None:
+def copied(op: Op) -> TileCopy | None:
     """Tell which fragment a nest copies; None if it does anything else."""
     if not is_definition(op) or not isinstance(op.value, tvm.ir.TensorLoad) or len(op.reads) != 1:
         return None
@@ -284,7 +284,7 @@ def copied(op: Op) -> Copy | None:
         return None
     order = tuple(d for d in dims if d is not None)
     sizes = tuple(op.target.shape[d] for d in order)
-    return Copy(source, op.target, order) if sizes == source.shape else None
+    return TileCopy(source, op.target, order) if sizes == source.shape else None
 
 
 def memory_loads(op: Op) -> list[Any]:

@@ -13,14 +13,14 @@ from tvm.s_tir import SBlockRealize
 
 from ...errors import ScheduleError
 from ..fragments.fragment import Fragment, Fragments
-from ..fragments.nest import Nest, Tile, read_nest, tile_of
+from ..fragments.nest import FragmentNest, FragmentTile, read_nest, tile_of
 from ..pipeline.parts import NUM_STAGES
 from .graph import Graph, Op, Path, Value
 
 __all__ = ["read_graph"]
 
 
-class _Reader:
+class _GraphReader:
     def __init__(self, fragments: Fragments) -> None:
         self.fragments = fragments
         self.values = [Value(f.buffer, f.text, f.layout, f.buffer) for f in fragments]
@@ -38,14 +38,14 @@ class _Reader:
             inside = in_pipeline or (isinstance(stmt, tirx.For) and _is_pipelined(stmt))
             self.read(child, path + place, inside)
 
-    def _op(self, stmt: Any, nest: Nest, path: Path, in_pipeline: bool) -> Op:
+    def _op(self, stmt: Any, nest: FragmentNest, path: Path, in_pipeline: bool) -> Op:
         written = self.fragments.of(nest.store.buffer)
         target = None if written is None else self.value(written)
         op = Op(path, stmt, nest, self._tile(nest), target, in_pipeline, stmt)
         op.reads = self._reads(op)
         return op
 
-    def _tile(self, nest: Nest) -> Tile | None:
+    def _tile(self, nest: FragmentNest) -> FragmentTile | None:
         if not self.fragments.touched(nest.store):
             return None
         try:
@@ -138,7 +138,7 @@ def read_graph(body: Any, fragments: Fragments) -> Graph:
     fragments : Fragments
         Those of the function.
     """
-    reader = _Reader(fragments)
+    reader = _GraphReader(fragments)
     reader.read(body, (), False)
     graph = Graph(reader.values, reader.ops)
     escaping = _escaping(body, reader.ops)

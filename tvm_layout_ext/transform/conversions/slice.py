@@ -15,7 +15,7 @@ from ...ir.rebuild import whole_region
 from ...layout import LinearLayout
 from ...layout.conversion.per_thread import per_thread, same_thread
 from ...layout.f2 import Columns
-from ..fragments.nest import Nest, Tile, read_nest
+from ..fragments.nest import FragmentNest, FragmentTile, read_nest
 from .cost import is_expensive_load, recompute_cost
 from .graph import Graph, Op, Value, buffer_swapped, copied
 
@@ -295,13 +295,13 @@ def _written(
 ) -> Op:
     stmt, nest = _nest(target.buffer, coordinates, value, predicates)
     store = tirx.BufferStore(target.buffer, value, coordinates)
-    tile = Tile(near.walk.fragment, coordinates, [], store, list(predicates))
+    tile = FragmentTile(near.walk.fragment, coordinates, [], store, list(predicates))
     return Op(near.path, stmt, nest, tile, target, near.in_pipeline, None, reads)
 
 
 def _nest(
     target: Any, coordinates: list[Any], value: Any, predicates: list[Any]
-) -> tuple[Any, Nest]:
+) -> tuple[Any, FragmentNest]:
     """Loops over all of a buffer, and the same taken apart."""
     loops = [tirx.Var(f"i{d}", var.ty) for d, var in enumerate(coordinates)]
     at = dict(zip(coordinates, loops, strict=True))

@@ -18,7 +18,7 @@ from .graph import Graph, Op, Value
 __all__ = ["write_graph"]
 
 
-class _Writer:
+class _NestWriter:
     def __init__(self, graph: Graph, before: Graph) -> None:
         self.graph = graph
         self.values = {v.buffer.__chandle__(): v for v in graph.values}
@@ -147,5 +147,5 @@ def write_graph(func: tirx.PrimFunc, graph: Graph, before: Graph) -> tirx.PrimFu
     before : Graph
         What was read from it.
     """
-    body = _Writer(graph, before).body(func.body)
+    body = _NestWriter(graph, before).body(func.body)
     return func.with_body(body).without_attr(FRAGMENT)

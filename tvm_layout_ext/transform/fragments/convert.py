@@ -18,7 +18,7 @@ from ...layout.conversion.shuffles import ShufflePlan, plan_shuffles
 from .elementwise import only_one_copy
 from .fragment import Fragment, Fragments
 from .index import coordinates
-from .nest import Tile
+from .nest import FragmentTile
 
 __all__ = ["conversion_source", "lower_conversion"]
 
@@ -28,7 +28,9 @@ _SHUFFLED = ("int", "uint", "float16", "bfloat16", "float32", "float64")
 _ALL_LANES = 0xFFFFFFFF
 
 
-def conversion_source(tile: Tile, fragments: Fragments) -> tuple[Fragment, LinearLayout] | None:
+def conversion_source(
+    tile: FragmentTile, fragments: Fragments
+) -> tuple[Fragment, LinearLayout] | None:
     """Recognise a copy of one fragment to another.
 
     Returns

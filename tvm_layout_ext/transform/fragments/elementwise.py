@@ -15,7 +15,7 @@ from ...layout import LinearLayout
 from ...layout.conversion.per_thread import same_thread, split_input
 from .fragment import Fragment, Fragments
 from .index import coordinates
-from .nest import Tile
+from .nest import FragmentTile
 from .vectors import vector_bits
 
 __all__ = ["lower_elementwise", "registers_of"]
@@ -38,7 +38,7 @@ class _Loops:
         return coordinates(parts, {name: values[name] for name in parts.in_dims})
 
 
-def registers_of(tile: Tile, fragment: Fragment, load: Any) -> LinearLayout | None:
+def registers_of(tile: FragmentTile, fragment: Fragment, load: Any) -> LinearLayout | None:
     """Find the register in which each thread itself holds what it loads; None if it does not.
 
     Returns
@@ -62,7 +62,7 @@ def registers_of(tile: Tile, fragment: Fragment, load: Any) -> LinearLayout | No
     return same_thread(LinearLayout.from_bases(bases, held.out_sizes, surjective=False), held)
 
 
-def lower_elementwise(tile: Tile, fragments: Fragments, block: str, thread: Any) -> Any:
+def lower_elementwise(tile: FragmentTile, fragments: Fragments, block: str, thread: Any) -> Any:
     """Make the statement that each thread runs.
 
     Raises
@@ -90,7 +90,7 @@ def lower_elementwise(tile: Tile, fragments: Fragments, block: str, thread: Any)
     return body
 
 
-def _held(tile: Tile, fragment: Fragment, load: Any, block: str) -> LinearLayout:
+def _held(tile: FragmentTile, fragment: Fragment, load: Any, block: str) -> LinearLayout:
     registers = registers_of(tile, fragment, load)
     if registers is None:
         raise ScheduleError(
@@ -101,7 +101,7 @@ def _held(tile: Tile, fragment: Fragment, load: Any, block: str) -> LinearLayout
     return registers
 
 
-def _statement(tile: Tile, fragments: Fragments, loops: _Loops) -> Any:
+def _statement(tile: FragmentTile, fragments: Fragments, loops: _Loops) -> Any:
     value = _placed(tile.store.value, tile, fragments, loops)
     target = fragments.of(tile.store.buffer)
     if target is None:
@@ -112,7 +112,7 @@ def _statement(tile: Tile, fragments: Fragments, loops: _Loops) -> Any:
     return tirx.BufferStore(target.registers, value, [loops.apply(number)["register"]])
 
 
-def _placed(expr: Any, tile: Tile, fragments: Fragments, loops: _Loops) -> Any:
+def _placed(expr: Any, tile: FragmentTile, fragments: Fragments, loops: _Loops) -> Any:
     """Replace fragments by registers, and coordinates by what they are in this thread."""
 
     def load(node: Any) -> Any:

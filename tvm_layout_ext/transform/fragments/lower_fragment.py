@@ -19,7 +19,7 @@ from ..mark_annotated import MARK
 from .convert import conversion_source, lower_conversion
 from .elementwise import lower_elementwise
 from .fragment import FRAGMENT, Fragment, Fragments, collect_fragments
-from .nest import Nest, read_nest, tile_of
+from .nest import FragmentNest, read_nest, tile_of
 
 __all__ = ["LowerFragment"]
 
@@ -78,7 +78,7 @@ class _Kernel(ThreadConditions):
         thread = self._thread(nest, touched)
         return _as_block(self._distributed(nest, thread), nest)
 
-    def _distributed(self, nest: Nest, thread: Any) -> Any:
+    def _distributed(self, nest: FragmentNest, thread: Any) -> Any:
         tile = tile_of(nest, self._fragments)
         copied = conversion_source(tile, self._fragments)
         if copied is None:
@@ -90,7 +90,7 @@ class _Kernel(ThreadConditions):
             body = lower_conversion(source, layout, tile.fragment, thread)
         return reduce(_around, reversed(tile.loops), body)
 
-    def _thread(self, nest: Nest, touched: list[Fragment]) -> Any:
+    def _thread(self, nest: FragmentNest, touched: list[Fragment]) -> Any:
         """Number of the thread in its block."""
         number: Any = 0
         threads = 1
@@ -121,7 +121,7 @@ def _around(body: Any, loop: Any) -> Any:
     return loop_with(loop, kind=kind, body=body)
 
 
-def _as_block(body: Any, nest: Nest) -> Any:
+def _as_block(body: Any, nest: FragmentNest) -> Any:
     """Wrap what a nest became, with the regions that TVM's software pipeline looks at."""
     reads: list[Any] = []
     writes: list[Any] = []

@@ -17,13 +17,13 @@ from ...errors import ScheduleError
 from ...ir.queries import are_equal, is_number, substitute, uses
 from .fragment import Fragment, Fragments
 
-__all__ = ["Nest", "Tile", "read_nest", "substitute", "tile_of", "uses"]
+__all__ = ["FragmentNest", "FragmentTile", "read_nest", "substitute", "tile_of", "uses"]
 
 _SERIAL = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
 
 
 @dataclass(frozen=True)
-class Nest:
+class FragmentNest:
     """Serial loops around a single store.
 
     Attributes
@@ -50,7 +50,7 @@ class Nest:
 
 
 @dataclass(frozen=True)
-class Tile:
+class FragmentTile:
     """How a nest walks over the tile of its leading fragment.
 
     Attributes
@@ -91,7 +91,7 @@ class Tile:
         }
 
 
-def read_nest(stmt: Any) -> Nest | None:
+def read_nest(stmt: Any) -> FragmentNest | None:
     """Take a statement apart; None if it is more than loops, plain blocks and a store."""
     loops: list[Any] = []
     predicates: list[Any] = []
@@ -107,7 +107,7 @@ def read_nest(stmt: Any) -> Nest | None:
             stmt = stmt.block.body
         else:
             return None
-    return Nest(loops, stmt, predicates, block)
+    return FragmentNest(loops, stmt, predicates, block)
 
 
 def _is_plain(realize: Any) -> bool:
@@ -115,7 +115,7 @@ def _is_plain(realize: Any) -> bool:
     return not (block.iter_vars or block.alloc_buffers or block.match_buffers) and not block.init
 
 
-def tile_of(nest: Nest, fragments: Fragments) -> Tile:
+def tile_of(nest: FragmentNest, fragments: Fragments) -> FragmentTile:
     """Find out how a nest walks over a tile.
 
     Raises
@@ -132,7 +132,7 @@ def tile_of(nest: Nest, fragments: Fragments) -> Tile:
             f"Block {nest.name} accesses fragment {fragment.name} at {list(indices)}; loops of its "
             f"own must visit each of the {shape} elements once."
         )
-    tile = Tile(
+    tile = FragmentTile(
         fragment,
         coordinates,
         [loop for loop in nest.loops if loop.loop_var not in inverse],
@@ -144,7 +144,7 @@ def tile_of(nest: Nest, fragments: Fragments) -> Tile:
     return tile
 
 
-def _check_independent(tile: Tile, block: str) -> None:
+def _check_independent(tile: FragmentTile, block: str) -> None:
     """Refuse statements whose elements cannot be handled in any order, by any threads."""
     store = tile.store
 
@@ -165,7 +165,7 @@ def _check_independent(tile: Tile, block: str) -> None:
         )
 
 
-def _leader(nest: Nest, fragments: Fragments) -> tuple[Fragment, Any]:
+def _leader(nest: FragmentNest, fragments: Fragments) -> tuple[Fragment, Any]:
     target = fragments.of(nest.store.buffer)
     if target is not None:
         return target, nest.store.indices
@@ -175,7 +175,7 @@ def _leader(nest: Nest, fragments: Fragments) -> tuple[Fragment, Any]:
 
 
 def _inverse(
-    nest: Nest, fragment: Fragment, indices: list[Any], coordinates: list[Any]
+    nest: FragmentNest, fragment: Fragment, indices: list[Any], coordinates: list[Any]
 ) -> dict[Any, Any] | None:
     """Express the loops over a tile by its coordinates; None if they are no walk over it."""
     loops = [loop for loop in nest.loops if any(uses(index, loop.loop_var) for index in indices)]
@@ -208,7 +208,7 @@ def _fills(
     return ends == [(0, size) for size in sizes] and iterations == prod(sizes)
 
 
-def _simplified(tile: Tile) -> Any:
+def _simplified(tile: FragmentTile) -> Any:
     analyzer = tvm.sym.Analyzer()
     for var, own in tile.ranges().items():
         analyzer.bind(var, own)

@@ -15,7 +15,7 @@ from ...ir.queries import substitute
 from ...layout import LinearLayout
 from ...layout.conversion.per_thread import contiguous_bits
 from .fragment import Fragments
-from .nest import Tile
+from .nest import FragmentTile
 
 __all__ = ["strided", "vector_bits"]
 
@@ -33,7 +33,9 @@ class _Access:
         return 8 * MAX_ACCESS_BYTES // DataType(str(self.buffer.dtype)).bits
 
 
-def vector_bits(tile: Tile, fragments: Fragments, maps: Sequence[LinearLayout]) -> tuple[int, ...]:
+def vector_bits(
+    tile: FragmentTile, fragments: Fragments, maps: Sequence[LinearLayout]
+) -> tuple[int, ...]:
     """Find the register bits of the leading fragment that walk along a vector, lowest first.
 
     Every access to memory must then go to neighbours, beginning at a multiple of the vector's
@@ -72,7 +74,7 @@ def strided(bits: Sequence[int], maps: Sequence[LinearLayout]) -> bool:
     )
 
 
-def _accesses(tile: Tile, fragments: Fragments) -> list[_Access]:
+def _accesses(tile: FragmentTile, fragments: Fragments) -> list[_Access]:
     found: list[_Access] = []
 
     def add(buffer: Any, indices: Sequence[Any]) -> None:
@@ -86,13 +88,13 @@ def _accesses(tile: Tile, fragments: Fragments) -> list[_Access]:
     return found
 
 
-def _moves_vectors(tile: Tile, dim: int, width: int, accesses: Sequence[_Access]) -> bool:
+def _moves_vectors(tile: FragmentTile, dim: int, width: int, accesses: Sequence[_Access]) -> bool:
     """Whether all accesses allow vectors along a dim of the tile, and at least one makes them."""
     steps = [_step(tile, dim, width, access) for access in accesses]
     return all(step is not None for step in steps) and any(steps)
 
 
-def _step(tile: Tile, dim: int, width: int, access: _Access) -> int | None:
+def _step(tile: FragmentTile, dim: int, width: int, access: _Access) -> int | None:
     """Distance of a vector's elements in memory, 0 or 1; None if they are not accessed at once."""
     analyzer = tvm.sym.Analyzer()
     var = tile.coordinates[dim]

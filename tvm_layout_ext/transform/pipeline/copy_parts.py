@@ -12,7 +12,7 @@ from ..._compat import CHOICE
 from ...ir.conditions import conjuncts, is_zero
 from ...ir.queries import substitute
 
-__all__ = ["Copy", "UnfitError", "differs", "read_copy"]
+__all__ = ["ThreadCopy", "UnfitError", "differs", "read_copy"]
 
 
 class UnfitError(Exception):
@@ -20,7 +20,7 @@ class UnfitError(Exception):
 
 
 @dataclass(frozen=True)
-class Copy:
+class ThreadCopy:
     """A store of one thread, maybe with a vector loop around it.
 
     Attributes
@@ -65,7 +65,7 @@ def _zero(var: Any) -> Any:
     return tirx.IntImm(str(var.ty), 0)
 
 
-def read_copy(stmt: Any) -> Copy:
+def read_copy(stmt: Any) -> ThreadCopy:
     """Take a copy apart.
 
     Raises
@@ -95,7 +95,7 @@ def read_copy(stmt: Any) -> Copy:
         raise UnfitError("it computes on the way")
     if lane is None and isinstance(stmt.indices[-1], tirx.Ramp):
         return _of_ramps(stmt, value, guards, conditions)
-    return Copy(stmt, value, guards, conditions, lane, lanes)
+    return ThreadCopy(stmt, value, guards, conditions, lane, lanes)
 
 
 def differs(condition: Any, lane: Any) -> bool:
@@ -104,7 +104,7 @@ def differs(condition: Any, lane: Any) -> bool:
     return lane is not None and any(var.same_as(lane) for var in used)
 
 
-def _of_ramps(store: Any, load: Any, guards: list[Any], conditions: list[Any]) -> Copy:
+def _of_ramps(store: Any, load: Any, guards: list[Any], conditions: list[Any]) -> ThreadCopy:
     """A copy that the program itself wrote as a vector."""
     to, start = store.indices[-1], load.indices[-1]
     if conditions or not isinstance(start, tirx.Ramp):
@@ -115,7 +115,7 @@ def _of_ramps(store: Any, load: Any, guards: list[Any], conditions: list[Any]) -
         tirx.BufferLoad(load.source, [start.base + lane * start.stride]),
         [to.base + lane * to.stride],
     )
-    return Copy(one_store, one_store.value, guards, conditions, lane, int(to.lanes))
+    return ThreadCopy(one_store, one_store.value, guards, conditions, lane, int(to.lanes))
 
 
 def _is_choice(value: Any) -> bool:

@@ -53,7 +53,7 @@ from ...errors import ScheduleError
 from ...ir.queries import substitute
 from ...ir.rebuild import block_with, loop_with, realize_with, sequence, whole_region
 from .parts import ASYNC_SCOPE, Part
-from .plan import Plan
+from .plan import PipelinePlan
 from .record import PipelineRecord, PipelineStep
 from .single import with_waits
 from .versions import Versioned, use_version, with_versions
@@ -62,7 +62,7 @@ __all__ = ["expand", "renewed"]
 
 
 def expand(
-    loop: Any, plan: Plan, fits_async: Callable[[Part], bool], single: Sequence[int] = ()
+    loop: Any, plan: PipelinePlan, fits_async: Callable[[Part], bool], single: Sequence[int] = ()
 ) -> tuple[Any, PipelineRecord]:
     """Rewrite a loop by its plan.
 
@@ -86,14 +86,14 @@ def expand(
     """
     held, keep = _allocations(loop, plan)
     flying = {i for i in plan.early if fits_async(plan.parts[i])}
-    writer = _Writer(loop, plan, held, flying, tuple(single))
+    writer = _PipelineWriter(loop, plan, held, flying, tuple(single))
     body = tirx.SeqStmt([writer.prologue(), writer.steady(keep), *writer.drain()])
     allocated = [one.new for one in held]
     block = SBlock([], *_outer_regions(loop, held), "", body, None, allocated)
     return SBlockRealize([], True, block), writer.record()
 
 
-def _allocations(loop: Any, plan: Plan) -> tuple[list[Versioned], list[Any]]:
+def _allocations(loop: Any, plan: PipelinePlan) -> tuple[list[Versioned], list[Any]]:
     """Versioned buffers of a loop, and the other buffers that its body allocates."""
     wanted = {
         written.buffer.__chandle__(): plan.versions[i]
@@ -129,11 +129,11 @@ def _outer_regions(loop: Any, held: Sequence[Versioned]) -> tuple[list[Any], lis
 
 
 @dataclass(frozen=True)
-class _Writer:
+class _PipelineWriter:
     """Emits the bodies of one pipeline."""
 
     loop: Any
-    plan: Plan
+    plan: PipelinePlan
     held: list[Versioned]
     asynchronous: set[int]
     single: tuple[int, ...] = ()

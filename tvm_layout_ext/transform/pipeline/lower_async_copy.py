@@ -16,7 +16,7 @@ from ...analysis.assumptions import Prover, read_assumptions
 from ...errors import ScheduleError
 from ...ir.queries import loads_in, substitute
 from ..mark_annotated import MARK
-from .copy_parts import Copy, UnfitError, differs, read_copy
+from .copy_parts import ThreadCopy, UnfitError, differs, read_copy
 from .parts import ASYNC_SCOPE
 
 __all__ = ["LowerAsyncCopy"]
@@ -29,7 +29,7 @@ _SIZES = {4: "ca", 8: "ca", 16: "cg"}
 _COUNT_BITS = 32
 
 
-def _check(copy: Copy, prover: Any) -> None:
+def _check(copy: ThreadCopy, prover: Any) -> None:
     store, load = copy.store.buffer, copy.load.source
     if not store.scope().startswith("shared") or load.scope() not in ("", "global"):
         raise UnfitError(f"it copies from {load.scope() or 'global'} to {store.scope()}")
@@ -47,14 +47,14 @@ def _check(copy: Copy, prover: Any) -> None:
             )
 
 
-def _runs_on(index: Any, copy: Copy) -> bool:
+def _runs_on(index: Any, copy: ThreadCopy) -> bool:
     if copy.lane is None:
         return True
     step = substitute(index, {copy.lane: copy.lane + 1}) - index
     return bool(tvm.sym.Analyzer().can_prove_equal(step, 1))
 
 
-def _source_bytes(copy: Copy) -> Any | None:
+def _source_bytes(copy: ThreadCopy) -> Any | None:
     """Bytes to read, the rest being zeros; None where that is all of them, always.
 
     Raises
@@ -81,7 +81,7 @@ def _source_bytes(copy: Copy) -> Any | None:
     return tirx.Cast("uint32", size)
 
 
-def _count(condition: Any, copy: Copy) -> Any | None:
+def _count(condition: Any, copy: ThreadCopy) -> Any | None:
     """How many of the first lanes a condition holds for; None where it is the same for all."""
     if not differs(condition, copy.lane):
         return None
@@ -100,7 +100,7 @@ def _count(condition: Any, copy: Copy) -> Any | None:
     return tirx.Cast("int32", tirx.max(tirx.min(left, all_of), none))
 
 
-def _instruction(copy: Copy) -> Any:
+def _instruction(copy: ThreadCopy) -> Any:
     size = _source_bytes(copy)
     (first,) = (copy.first(index) for index in copy.store.indices)
     # TVM's planning of shared memory looks past ``address_of``.
@@ -114,7 +114,7 @@ def _instruction(copy: Copy) -> Any:
     return tirx.IfThenElse(reduce(tirx.And, copy.guards), instruction, None)
 
 
-def _source(copy: Copy) -> Any:
+def _source(copy: ThreadCopy) -> Any:
     """First element to read; element 0 where nothing is read and the index itself is loaded.
 
     The instruction reads nothing out of range, but its address is computed all the same.
@@ -128,7 +128,7 @@ def _source(copy: Copy) -> Any:
     return tirx.BufferLoad(copy.load.source, [guarded])
 
 
-def _at_first(copy: Copy, buffer: Any, indices: Sequence[Any]) -> Any:
+def _at_first(copy: ThreadCopy, buffer: Any, indices: Sequence[Any]) -> Any:
     return tirx.BufferLoad(buffer, [copy.first(index) for index in indices])
 
 

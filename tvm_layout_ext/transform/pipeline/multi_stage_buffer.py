@@ -17,7 +17,7 @@ from .expand import expand
 from .memory import check_fits
 from .parts import NUM_STAGES, Part, blocks_in, parts_of, requested, without_request
 from .places import check_places
-from .plan import Plan, plan_pipeline
+from .plan import PipelinePlan, plan_pipeline
 from .record import PipelineRecord
 from .single import in_one_version, single_copies
 
@@ -125,7 +125,7 @@ def _is_housed(part: Part, parts: list[Part]) -> bool:
     )
 
 
-def _tell(plan: Plan, record: PipelineRecord) -> None:
+def _tell(plan: PipelinePlan, record: PipelineRecord) -> None:
     for i in plan.early:
         decisions.note(
             _NAME,
@@ -135,7 +135,7 @@ def _tell(plan: Plan, record: PipelineRecord) -> None:
         )
 
 
-def _tell_single(copies: list[Part], loop: Any, plan: Plan | None) -> None:
+def _tell_single(copies: list[Part], loop: Any, plan: PipelinePlan | None) -> None:
     also = "" if plan is None else ", and with it for the copies that run ahead"
     for part in copies:
         text = f"one version, waited for in the body of loop {loop.loop_var.name} that copies{also}"

@@ -15,7 +15,7 @@ from tvm.s_tir import SBlockRealize
 from ...errors import ScheduleError
 from ...ir.queries import depends_on, loads_in
 from .parts import Part, Region
-from .plan import Plan
+from .plan import PipelinePlan
 
 __all__ = ["check_places"]
 
@@ -30,7 +30,7 @@ _RULES: dict[Any, Any] = {
 }  # fmt: skip
 
 
-def check_places(plan: Plan, loop: Any, threads: Mapping[Any, Any]) -> None:
+def check_places(plan: PipelinePlan, loop: Any, threads: Mapping[Any, Any]) -> None:
     """Refuse a copy to moving places of which others are read than it filled.
 
     A region may hold more than what is written: TVM says the whole buffer of ``S[I[k], t]``, and

@@ -46,11 +46,11 @@ from ...errors import ScheduleError
 from ...ir.queries import depends_on, substitute
 from .parts import Part, Region
 
-__all__ = ["Plan", "plan_pipeline"]
+__all__ = ["PipelinePlan", "plan_pipeline"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class PipelinePlan:
     """A schedule of a loop's statements.
 
     Attributes
@@ -102,7 +102,7 @@ class Plan:
         return [c for c in self.early if any(self.ahead[r] > 0 for r in self.readers(c))]
 
 
-def plan_pipeline(parts: Sequence[Part], loop: Any) -> Plan | None:
+def plan_pipeline(parts: Sequence[Part], loop: Any) -> PipelinePlan | None:
     """Work out the schedule of a loop body, or None where all would stay as it is.
 
     Parameters
@@ -120,7 +120,7 @@ def plan_pipeline(parts: Sequence[Part], loop: Any) -> Plan | None:
     ahead: dict[int, int] = {}
     for i in reversed(range(len(parts))):
         ahead[i] = _ahead(parts, i, ahead)
-    plan = Plan(tuple(parts), tuple(ahead[i] for i in range(len(parts))), ())
+    plan = PipelinePlan(tuple(parts), tuple(ahead[i] for i in range(len(parts))), ())
     for i, part in enumerate(parts):
         if (part.num_stages or 1) > 1 and ahead[i] == 0:
             _check_not_read_before(plan, i, loop)
@@ -133,7 +133,7 @@ def plan_pipeline(parts: Sequence[Part], loop: Any) -> Plan | None:
         _check_defined(plan, i, loop)
         _check_may_run_ahead(plan, i, loop)
     versions = tuple(_versions(plan, i) for i in range(len(parts)))
-    return Plan(plan.parts, plan.ahead, versions)
+    return PipelinePlan(plan.parts, plan.ahead, versions)
 
 
 def _ahead(parts: Sequence[Part], i: int, known: dict[int, int]) -> int:
@@ -149,13 +149,13 @@ def _ahead(parts: Sequence[Part], i: int, known: dict[int, int]) -> int:
     return max(readers) + part.num_stages - 1 if readers else 0
 
 
-def _versions(plan: Plan, i: int) -> int:
+def _versions(plan: PipelinePlan, i: int) -> int:
     if plan.ahead[i] == 0:
         return 1
     return plan.ahead[i] - min(plan.ahead[r] for r in plan.readers(i)) + 1
 
 
-def _check_written_once(plan: Plan, i: int, loop: Any) -> None:
+def _check_written_once(plan: PipelinePlan, i: int, loop: Any) -> None:
     part, name = plan.parts[i], loop.loop_var.name
     for j, other in enumerate(plan.parts):
         for written in part.writes:
@@ -168,7 +168,7 @@ def _check_written_once(plan: Plan, i: int, loop: Any) -> None:
     _check_not_read_before(plan, i, loop)
 
 
-def _check_filled(plan: Plan, i: int, loop: Any) -> None:
+def _check_filled(plan: PipelinePlan, i: int, loop: Any) -> None:
     """Refuse a copy that whole iterations leave out and whose readers do not.
 
     With one version these read what an earlier iteration copied, with more another version.
@@ -204,7 +204,7 @@ def _conditions(stmt: Any, elements: tuple[Any, ...]) -> Iterator[Any]:
         yield from _conditions(body, elements)
 
 
-def _check_whole(plan: Plan, i: int, loop: Any) -> None:
+def _check_whole(plan: PipelinePlan, i: int, loop: Any) -> None:
     """Refuse a copy that fills other elements every time, where others of them are read.
 
     With one version these hold what an earlier iteration copied, as in a sliding window.
@@ -241,7 +241,7 @@ def _within(read: Region, written: Region, loop: Any) -> bool:
     )
 
 
-def _check_defined(plan: Plan, i: int, loop: Any) -> None:
+def _check_defined(plan: PipelinePlan, i: int, loop: Any) -> None:
     """Refuse a copy that uses a value which the body binds: it would come before it."""
     part = plan.parts[i]
     used = tirx.analysis.undefined_vars(part.stmt)
@@ -254,7 +254,7 @@ def _check_defined(plan: Plan, i: int, loop: Any) -> None:
             )
 
 
-def _check_not_read_before(plan: Plan, i: int, loop: Any) -> None:
+def _check_not_read_before(plan: PipelinePlan, i: int, loop: Any) -> None:
     """Refuse a copy that a statement reads in the body after: that is what it must not overtake."""
     part = plan.parts[i]
     for other in plan.parts[:i]:
@@ -266,7 +266,7 @@ def _check_not_read_before(plan: Plan, i: int, loop: Any) -> None:
                 )
 
 
-def _check_may_run_ahead(plan: Plan, i: int, loop: Any) -> None:
+def _check_may_run_ahead(plan: PipelinePlan, i: int, loop: Any) -> None:
     """Refuse a copy that would read what statements have not written yet that came before it.
 
     Copy i of iteration t runs before statement j of iterations t - 1, t - 2, ... as far as it runs

@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from ... import decisions
-from ...analysis.barriers.dependence import Hazard, first_hazard
+from ...analysis.barriers.dependence import UnorderedPair, first_hazard
 from ...analysis.barriers.footprint import Footprints
 from ...analysis.barriers.program import WRITE, Node
 from ...analysis.barriers.read_outside import Outside, read_outside
@@ -28,7 +28,7 @@ __all__ = ["PlanSync", "only_unmarked"]
 _NAME = "PlanSync"
 
 
-def _place(hazard: Hazard, *, early: bool) -> Node:
+def _place(hazard: UnorderedPair, *, early: bool) -> Node:
     """Statement before which a barrier separates two accesses.
 
     Out of loops that the first access is not in, and out of statements that only some threads of a
@@ -44,7 +44,7 @@ def _place(hazard: Hazard, *, early: bool) -> Node:
     return place
 
 
-def _refusal(hazard: Hazard) -> ScheduleError:
+def _refusal(hazard: UnorderedPair) -> ScheduleError:
     name, other = hazard.after.buffer, hazard.before.buffer
     if hazard.is_flying:
         return ScheduleError(

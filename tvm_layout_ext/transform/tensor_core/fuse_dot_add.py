@@ -22,7 +22,7 @@ __all__ = ["FuseDotAdd"]
 _NAME = "FuseDotAdd"
 
 
-class _Writer:
+class _FusionWriter:
     """Writes the blocks of fusions anew."""
 
     def __init__(self, fusions: Sequence[Fusion]) -> None:
@@ -86,7 +86,7 @@ def _fuse_dot_add(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
     fusions = [one for one in found if isinstance(one, Fusion)]
     if not fusions:
         return func
-    rules = [(SBlock, _Writer(fusions).block)]
+    rules = [(SBlock, _FusionWriter(fusions).block)]
     return func.with_body(tvm_ffi.structural_mutate(func.body, rules))
 
 

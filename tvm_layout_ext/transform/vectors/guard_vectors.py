@@ -17,7 +17,7 @@ from ...ir.queries import depends_on, loads_in, substitute
 from ...ir.rebuild import loop_with
 from ..mark_annotated import MARK
 
-__all__ = ["GuardVectors", "at_end", "steadied"]
+__all__ = ["GuardVectors", "hoist_uniform_conditions", "worst_lane_condition"]
 
 _QUOTIENTS = (tirx.FloorDiv, tirx.FloorMod)
 #: Longest vector of indices in CUDA code.
@@ -26,7 +26,7 @@ _MOST_INDICES = 4
 _FAILS_WHEN_LARGE = {tirx.LT: True, tirx.LE: True, tirx.GT: False, tirx.GE: False}
 
 
-def at_end(condition: Any, loop: Any, *, worst: bool = True) -> Any | None:
+def worst_lane_condition(condition: Any, loop: Any, *, worst: bool = True) -> Any | None:
     """Condition of the lane that fails first, or of the one that fails last.
 
     None where that is not one end of the vector.
@@ -72,7 +72,7 @@ def _is_aligned(loop: Any) -> bool:
 _STEADY = {tirx.LT: 1, tirx.GE: 1, tirx.LE: -1, tirx.GT: -1}
 
 
-def steadied(loop: Any, assumptions: Assumptions) -> Any:
+def hoist_uniform_conditions(loop: Any, assumptions: Assumptions) -> Any:
     """Take the vector's variable out of the comparisons that are the same in all lanes.
 
     TVM sees that ``x * 4 + v < 64`` is ``x < 16``, but not that ``4 <= x * 4 + v`` is ``1 <= x``.
@@ -104,7 +104,7 @@ def _guard(loop: Any) -> Any:
     if loads_in(branch.condition) and not depends_on(branch.condition, loop.loop_var):
         # TVM keeps such a vector whole; a tail would load what the condition needs once more.
         return loop
-    worst = [at_end(part, loop) for part in conjuncts(branch.condition)]
+    worst = [worst_lane_condition(part, loop) for part in conjuncts(branch.condition)]
     if any(part is None for part in worst) or not _is_aligned(loop):
         return loop
     whole = loop_with(loop, body=branch.then_case)
@@ -132,8 +132,8 @@ def _choose(loop: Any) -> Any:
     if condition is None or not tvm.sym.Analyzer().can_prove(loop.min == 0):
         return loop
     parts = conjuncts(condition)
-    worst = [at_end(part, loop) for part in parts]
-    best = [at_end(part, loop, worst=False) for part in parts]
+    worst = [worst_lane_condition(part, loop) for part in parts]
+    best = [worst_lane_condition(part, loop, worst=False) for part in parts]
     if any(part is None for part in (*worst, *best)) or not _is_aligned(loop):
         return loop
 
@@ -230,7 +230,7 @@ def _guard_vectors(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
     for rule in (
         _lazy,
         _as_ramps,
-        partial(steadied, assumptions=assumptions),
+        partial(hoist_uniform_conditions, assumptions=assumptions),
         _guard,
         _apart,
         _choose,

@@ -14,7 +14,7 @@ from tvm import tirx
 from ...build import device_program
 from ...errors import ScheduleError
 
-__all__ = ["Argument", "HostPlan", "Launch", "host_plan"]
+__all__ = ["HostPlan", "KernelBuffer", "KernelLaunch", "host_plan"]
 
 _SHARED = "tirx.use_dyn_shared_memory"
 _AXES = "xyz"
@@ -25,7 +25,7 @@ _RESERVED = frozenset(("arguments", "code", "given", "int", "launch", "one", "st
 
 
 @dataclass(frozen=True)
-class Argument:
+class KernelBuffer:
     """A buffer: a parameter of the function, or workspace that its kernels share.
 
     Attributes
@@ -47,7 +47,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """One kernel launch.
 
     Attributes
@@ -75,9 +75,9 @@ class Launch:
 class HostPlan:
     """A host function whose launches do not depend on values."""
 
-    arguments: tuple[Argument, ...]
-    workspace: tuple[Argument, ...]
-    launches: tuple[Launch, ...]
+    arguments: tuple[KernelBuffer, ...]
+    workspace: tuple[KernelBuffer, ...]
+    launches: tuple[KernelLaunch, ...]
 
 
 def host_plan(module: tvm.IRModule, target: Any) -> HostPlan:
@@ -116,7 +116,7 @@ def _statements(body: Any) -> Iterator[Any]:
         yield body
 
 
-def _argument(buffer: Any, names: dict[Any, str]) -> Argument:
+def _argument(buffer: Any, names: dict[Any, str]) -> KernelBuffer:
     if not all(isinstance(extent, tirx.IntImm) for extent in getattr(buffer, "shape", [None])):
         raise ScheduleError(
             f"Parameter {buffer.name} is no buffer whose shape is all numbers; only such functions "
@@ -127,7 +127,7 @@ def _argument(buffer: Any, names: dict[Any, str]) -> Argument:
     while name in taken:
         name += "_"
     names[buffer] = name
-    return Argument(name, str(buffer.dtype), tuple(int(extent) for extent in buffer.shape))
+    return KernelBuffer(name, str(buffer.dtype), tuple(int(extent) for extent in buffer.shape))
 
 
 def _named(pointer: Any, names: dict[Any, str]) -> str:
@@ -138,7 +138,7 @@ def _named(pointer: Any, names: dict[Any, str]) -> str:
     raise _unknown(f"the pointer {pointer}")
 
 
-def _launch(call: Any, names: dict[Any, str]) -> Launch:
+def _launch(call: Any, names: dict[Any, str]) -> KernelLaunch:
     if getattr(call.op, "name", "") != "tirx.call_ffi_kernel":
         raise _unknown(str(getattr(call.op, "name", call.op)))
     parameters = [str(one) for one in call.attrs.launch_params]
@@ -150,7 +150,7 @@ def _launch(call: Any, names: dict[Any, str]) -> Launch:
     known = {f"{kind}.{axis}" for kind in _KINDS for axis in _AXES}
     if others := set(sizes) - known - {_SHARED}:
         raise _unknown(f"the launch parameter {min(others)}")
-    return Launch(
+    return KernelLaunch(
         str(kernel.value),
         tuple(_named(pointer, names) for pointer in pointers),
         tuple(sizes.get(f"blockIdx.{axis}", 1) for axis in _AXES),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .launches import Argument, HostPlan, Launch
+from .launches import HostPlan, KernelBuffer, KernelLaunch
 
 __all__ = ["cuda_text", "header_text", "loader_text"]
 
@@ -206,14 +206,14 @@ def cuda_text(name: str, plan: HostPlan, kernels: str) -> str:
     )  # fmt: skip
 
 
-def _allocation(one: Argument) -> str:
+def _allocation(one: KernelBuffer) -> str:
     return (
         f"  void *{one.name} = NULL;\n"
         f"  if (code == cudaSuccess) code = cudaMallocAsync(&{one.name}, {one.bytes}, stream);\n"
     )
 
 
-def _launch(one: Launch) -> str:
+def _launch(one: KernelLaunch) -> str:
     grid, block, cluster = (
         ", ".join(map(str, extents)) for extents in (one.grid, one.block, one.cluster)
     )

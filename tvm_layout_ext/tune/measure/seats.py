@@ -13,7 +13,7 @@ from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerInput
 from ..search.task import Task
 from ..search.trials import FRESH, Inputs, Job, MeasuredFuture
 from .protocol import Measured, Timing, failed
-from .trial_queue import Order, Trial, TryAgainError, share
+from .trial_queue import BatchOrder, Trial, TryAgainError, share
 from .worker import Worker
 
 __all__ = ["GROWTH", "Seat", "SeatedRunner", "ServerLostError"]
@@ -105,7 +105,7 @@ class SeatedRunner(PyRunner):
         super().__init__()
         self.timeout, self.growth, self.timing = timeout, growth, timing or Timing()
         self.best_so_far: float | None = None
-        self._order = Order()
+        self._order = BatchOrder()
         self._inputs = Inputs(task)
         self._seats: list[Seat] = []
 

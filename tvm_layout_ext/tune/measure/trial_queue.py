@@ -15,7 +15,7 @@ from tvm.s_tir.meta_schedule.runner import RunnerInput
 
 from .protocol import Measured, failed
 
-__all__ = ["Order", "Trial", "TryAgainError", "share"]
+__all__ = ["BatchOrder", "Trial", "TryAgainError", "share"]
 
 Seat = TypeVar("Seat")
 #: So many seconds a seat leaves to the batch before, at each trial.
@@ -141,7 +141,7 @@ class _Queue:
 
 
 @dataclass
-class Order:
+class BatchOrder:
     """Lets the trials of a batch that are built go before those of the next, on all seats."""
 
     last: _Queue | None = None
@@ -158,7 +158,7 @@ def share(
     trial: Callable[[Seat, Trial], Measured],
     ready: Callable[[Seat], None] = lambda seat: None,
     after: Sequence[Future[str | None]] = (),
-    order: Order | None = None,
+    order: BatchOrder | None = None,
 ) -> list[Future[Measured]]:
     """Let seats take trials from one queue, each in a thread, until all have ended.
 
@@ -190,7 +190,7 @@ def share(
     trials = [Trial(one, index) for index, one in enumerate(inputs)]
     used = seats[: len(trials)]
     queue = _Queue(len(trials), len(used))
-    let_others_go = (order or Order()).behind(queue)
+    let_others_go = (order or BatchOrder()).behind(queue)
 
     def attempt(seat: Seat, one: Trial) -> None:
         taken = time.monotonic()

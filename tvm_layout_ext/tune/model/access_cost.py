@@ -11,10 +11,10 @@ import numpy as np
 
 from ...gpu.hardware import LINE_BYTES, MATRIX_ROW_BYTES, MAX_ACCESS_BYTES
 from ...layout.banks import wavefronts
-from .sites import Site
+from .sites import AccessSite
 
 __all__ = [
-    "Tile",
+    "BufferUse",
     "Use",
     "copy_degree",
     "flat",
@@ -26,7 +26,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Tile:
+class BufferUse:
     """A buffer of a block, as far as the block uses it.
 
     Attributes
@@ -76,7 +76,7 @@ class Use:
         Sectors of a request in 128-byte lines of which it touches only a part (global).
     """
 
-    site: Site
+    site: AccessSite
     requests: float
     cost: float
     least: float
@@ -95,7 +95,7 @@ def strides_of(buffer: Any) -> list[int]:
     return [prod(extents[axis + 1 :]) for axis in range(len(extents))]
 
 
-def padded_strides(tile: Tile) -> list[int]:
+def padded_strides(tile: BufferUse) -> list[int]:
     """Elements between neighbours in each dim of a tile."""
     extents = [*tile.extents[:-1], tile.row]
     return [prod(extents[axis + 1 :]) for axis in range(len(extents))]
@@ -106,21 +106,21 @@ def flat(indices: Sequence[Any], strides: Sequence[int]) -> Any:
     return sum(i * s for i, s in zip(indices, strides, strict=True))
 
 
-def matrix_degree(tile: Tile) -> float:
+def matrix_degree(tile: BufferUse) -> float:
     """Wavefronts in which 8 rows of a matrix are read; 1 without conflicts."""
     if tile.is_swizzled:
         return 1.0
     return float(wavefronts(np.arange(8) * tile.row * tile.size, MATRIX_ROW_BYTES, store=True))
 
 
-def copy_degree(tile: Tile) -> float:
+def copy_degree(tile: BufferUse) -> float:
     """Wavefronts for 128 bytes that ``cp.async`` copies: one for each pair of line and row."""
     width = tile.extents[-1] * tile.size
     torn = LINE_BYTES / min(width, LINE_BYTES)
     return torn * (3.0 if tile.mode == "pad" else 1.0)
 
 
-def lane_wavefronts(indices: Sequence[Any], strides: Sequence[int], site: Site) -> float:
+def lane_wavefronts(indices: Sequence[Any], strides: Sequence[int], site: AccessSite) -> float:
     """Wavefronts of a request whose lanes touch these elements, vectors where they lie together."""
     offset = flat(indices, strides) * site.size
     offset = offset - offset.min()

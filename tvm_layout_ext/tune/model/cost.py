@@ -9,7 +9,7 @@ from typing import Any
 
 from ...gpu.hardware import MULTIPROCESSORS
 
-__all__ = ["FORMULA", "TAIL", "TORN", "Counters", "Terms", "modelled_terms"]
+__all__ = ["FORMULA", "TAIL", "TORN", "CostTerms", "Counters", "modelled_terms"]
 
 #: Of an H200, for which the model is written: 4.8 TB/s at 1.83 GHz are 2640 bytes a cycle for the
 #: whole GPU, or 82 sectors of 32 bytes.
@@ -125,7 +125,7 @@ _OLD = {f.name for f in fields(Counters) if f.default is MISSING}
 
 
 @dataclass(frozen=True)
-class Terms:
+class CostTerms:
     """What the modelled cost is made of, in modelled cycles of the busiest multiprocessor.
 
     Attributes
@@ -157,7 +157,7 @@ class Terms:
         return max(*busy, self.latency) + exposed + self.barriers
 
 
-def modelled_terms(counters: Counters, flops: int) -> Terms:
+def modelled_terms(counters: Counters, flops: int) -> CostTerms:
     """Model what a kernel costs. Modelled cycles, not a time.
 
     ``cost = max(g, l, f, w) + 0.1 * (g, l and f, but for the largest) + 30 * barriers / resident
@@ -190,7 +190,7 @@ def modelled_terms(counters: Counters, flops: int) -> Terms:
     waves = blocks / (MULTIPROCESSORS * resident)
     plain = max(0, flops - counters.products) / FLOPS_PER_CYCLE
     tensor = counters.halves or counters.products
-    return Terms(
+    return CostTerms(
         memory=_memory(counters, share, waves),
         pipe=share * (counters.wavefronts + counters.requests),
         arithmetic=share * (plain + tensor / TENSOR_FLOPS_PER_CYCLE),

@@ -13,7 +13,7 @@ from ...gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES, WARP_SIZE
 from ...transform import AutoCoalesce
 from ..search.task import Task
 from ..space.knobs import Config, Knob
-from .kernel_facts import Kernel, Use
+from .kernel_facts import KernelFacts, Use
 from .sites import read_sites
 
 __all__ = ["FEATURES", "features", "kernels_of"]
@@ -53,22 +53,22 @@ FEATURES: tuple[str, ...] = (
 
 
 #: The last module that was asked about, with its kernels: features and latency ask in turn.
-_last: list[tuple[tvm.IRModule, list[Kernel]]] = []
+_last: list[tuple[tvm.IRModule, list[KernelFacts]]] = []
 
 
-def kernels_of(module: tvm.IRModule) -> list[Kernel]:
+def kernels_of(module: tvm.IRModule) -> list[KernelFacts]:
     """Facts of each kernel of a scheduled module."""
     if not (_last and _last[0][0].same_as(module)):
         _last[:] = [(module, _read(module))]
     return _last[0][1]
 
 
-def _read(module: tvm.IRModule) -> list[Kernel]:
+def _read(module: tvm.IRModule) -> list[KernelFacts]:
     with decisions.collect():
         # Blocks that are only marked have no threads yet.
         module = AutoCoalesce()(module)
     functions = [func for _, func in module.functions_items() if hasattr(func, "body")]
-    return [Kernel(sites) for func in functions for sites in read_sites(func)]
+    return [KernelFacts(sites) for func in functions for sites in read_sites(func)]
 
 
 def features(task: Task, config: Config, module: tvm.IRModule) -> dict[str, float]:
@@ -106,12 +106,12 @@ def _raw(knob: Knob, value: Any) -> float:
     return float(knob.values.index(value))
 
 
-def traffic(kernel: Kernel) -> float:
+def traffic(kernel: KernelFacts) -> float:
     """Bytes that a block moves between the L2 cache and its multiprocessor."""
     return sum(use.total for use in kernel.uses if use.site.scope == "global") * SECTOR_BYTES
 
 
-def _of_kernel(kernel: Kernel, task: Task) -> dict[str, float]:
+def _of_kernel(kernel: KernelFacts, task: Task) -> dict[str, float]:
     resident = kernel.blocks_per_sm(task.architecture)
     waves = kernel.grid / (MULTIPROCESSORS * resident)
     world = [use for use in kernel.uses if use.site.scope == "global"]

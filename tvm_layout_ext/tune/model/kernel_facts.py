@@ -25,7 +25,7 @@ from ...gpu.hardware import (
     mma_sync_rate,
 )
 from .access_cost import (
-    Tile,
+    BufferUse,
     Use,
     copy_degree,
     flat,
@@ -34,9 +34,9 @@ from .access_cost import (
     padded_strides,
     strides_of,
 )
-from .sites import Loop, Site, warps_of
+from .sites import AccessSite, SiteLoop, warps_of
 
-__all__ = ["OWN", "Kernel", "common_loops", "moves"]
+__all__ = ["OWN", "KernelFacts", "common_loops", "moves"]
 
 #: Random iterations by which the extent of a tile is found, beside the first and the last.
 SAMPLES = 2048
@@ -53,7 +53,7 @@ _STAGES, _SWIZZLE = "layout_ext.num_stages", "layout_ext.swizzle"
 _ALIGN, _PREFETCH = "buffer_dim_align", "layout_ext.prefetch"
 
 
-class Kernel:
+class KernelFacts:
     """Facts of one kernel.
 
     Parameters
@@ -62,7 +62,7 @@ class Kernel:
         As :func:`.sites.read_sites` gives them.
     """
 
-    def __init__(self, sites: Sequence[Site]) -> None:
+    def __init__(self, sites: Sequence[AccessSite]) -> None:
         self.sites = list(sites)
         extents: dict[str, int] = {}
         for loop in (loop for site in sites for loop in site.loops):
@@ -77,21 +77,21 @@ class Kernel:
         """Warps of a block."""
         return warps_of(self.threads)
 
-    def of_buffer(self, buffer: Any) -> list[Site]:
+    def of_buffer(self, buffer: Any) -> list[AccessSite]:
         """Accesses of a buffer."""
         return [site for site in self.sites if site.buffer.same_as(buffer)]
 
     @cached_property
-    def tiles(self) -> dict[int, Tile]:
+    def tiles(self) -> dict[int, BufferUse]:
         """Shared and thread-local buffers, by the ``__chandle__()`` of each."""
-        found: dict[int, Tile] = {}
+        found: dict[int, BufferUse] = {}
         for site in self.sites:
             key = site.buffer.__chandle__()
             if site.scope != "global" and key not in found:
                 found[key] = self._tile(site.buffer)
         return found
 
-    def _tile(self, buffer: Any) -> Tile:
+    def _tile(self, buffer: Any) -> BufferUse:
         sites = self.of_buffer(buffer)
         around = common_loops([site.loops for site in sites])
         extents = [self._spans(site, around, OWN.get(str(buffer.scope()), ())) for site in sites]
@@ -107,9 +107,9 @@ class Kernel:
         mode = str(writer.notes.get(_SWIZZLE, "none"))
         if mode == "pad":
             row += MAX_ACCESS_BYTES // element_bytes(buffer)
-        return Tile(spans, row, element_bytes(buffer), versions, mode)
+        return BufferUse(spans, row, element_bytes(buffer), versions, mode)
 
-    def _spans(self, site: Site, around: Sequence[Loop], own: Sequence[str]) -> list[int]:
+    def _spans(self, site: AccessSite, around: Sequence[SiteLoop], own: Sequence[str]) -> list[int]:
         """Elements of each dim that an access touches while the common loops stand still.
 
         So do thread axes that each have a buffer of their own.
@@ -129,7 +129,7 @@ class Kernel:
             values[number] = by_tag.setdefault(loop.kind, drawn) if loop.is_thread else drawn
         return [1 if i is None else int(np.ptp(i)) + 1 for i in site.at(values)]
 
-    def lanes(self, site: Site) -> list[Any]:
+    def lanes(self, site: AccessSite) -> list[Any]:
         """Indices of the first warp's threads, by dim: arrays of (lane, element of its vector)."""
         rest = np.arange(WARP_SIZE)
         thread = {}
@@ -157,14 +157,14 @@ class Kernel:
                 found.append(self._global(site))
         return found
 
-    def _requests(self, site: Site) -> float:
+    def _requests(self, site: AccessSite) -> float:
         repeats = site.repeats
         if site.is_result:
             index = [loop for loop in site.loops if loop.repeats]
             repeats = prod(loop.extent for loop in index if moves(site, site.loops.index(loop)))
         return repeats * self.warps
 
-    def _global(self, site: Site) -> Use:
+    def _global(self, site: AccessSite) -> Use:
         offset = flat(self.lanes(site), strides_of(site.buffer)) * site.size
         sectors = np.unique(offset // SECTOR_BYTES)
         moved = len(np.unique(offset)) * site.size
@@ -173,7 +173,7 @@ class Kernel:
         torn = int(found[found < LINE_BYTES // SECTOR_BYTES].sum())
         return Use(site, self._requests(site), len(sectors), least, moved, torn)
 
-    def _shared(self, site: Site) -> Use:
+    def _shared(self, site: AccessSite) -> Use:
         tile = self.tiles[site.buffer.__chandle__()]
         requests = self._requests(site)
         if "ldmatrix" in site.instruction or "stmatrix" in site.instruction:
@@ -330,7 +330,7 @@ class Kernel:
         return max(1, blocks_per_sm(architecture, self.threads, registers, self.shared_bytes))
 
 
-def common_loops(chains: Sequence[Sequence[Loop]]) -> list[Loop]:
+def common_loops(chains: Sequence[Sequence[SiteLoop]]) -> list[SiteLoop]:
     """Loops around all accesses."""
     found = []
     for level in zip(*chains, strict=False):
@@ -340,7 +340,7 @@ def common_loops(chains: Sequence[Sequence[Loop]]) -> list[Loop]:
     return found
 
 
-def moves(site: Site, number: int) -> bool:
+def moves(site: AccessSite, number: int) -> bool:
     """Whether an access moves with a loop."""
     here, there = site.at({}), site.at({number: np.int64(1)})
     return any(a is None or int(a) != int(b) for a, b in zip(here, there, strict=True))

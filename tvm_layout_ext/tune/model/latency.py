@@ -19,13 +19,13 @@ from ..search.task import Task
 from ..space.knobs import Config
 from .cost import TAIL, TORN
 from .features import kernels_of, traffic
-from .kernel_facts import Kernel
+from .kernel_facts import KernelFacts
 
-__all__ = ["H200", "Gpu", "Terms", "chain", "latency", "terms"]
+__all__ = ["H200", "GpuSpeeds", "WaveCycles", "chain", "latency", "terms"]
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuSpeeds:
     """Speeds of a GPU, each a multiprocessor and clock cycle unless said otherwise.
 
     Attributes
@@ -70,7 +70,7 @@ class Gpu:
 #: ``h200_gemm.json`` has 630 TFLOPS of ``mma.sync`` on registers alone, over 132 multiprocessors
 #: at 1.7 GHz. Latencies: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU
 #: Architecture via Microbenchmarking" (2024), tables of memory latency and of ``mma``.
-H200 = Gpu()
+H200 = GpuSpeeds()
 #: Share of what is not the longest term that does not hide behind it.
 EXPOSED = 0.2
 #: Of what keeps the multiprocessors busy while the memory is the limit.
@@ -78,7 +78,7 @@ BEHIND_MEMORY = 0.1
 
 
 @dataclass(frozen=True)
-class Terms:
+class WaveCycles:
     """Cycles of a multiprocessor for a wave of blocks.
 
     Attributes
@@ -103,7 +103,7 @@ class Terms:
         return longest + EXPOSED * (sum(busy) - min(max(busy), longest))
 
 
-def terms(kernel: Kernel, flops: float, blocks: int, gpu: Gpu = H200) -> Terms:
+def terms(kernel: KernelFacts, flops: float, blocks: int, gpu: GpuSpeeds = H200) -> WaveCycles:
     """Cycles of one multiprocessor that runs ``blocks`` blocks of a kernel at a time.
 
     Parameters
@@ -123,7 +123,7 @@ def terms(kernel: Kernel, flops: float, blocks: int, gpu: Gpu = H200) -> Terms:
     issue = flops / gpu.fma + requests / 4
     # Without a second version of its tiles, a block copies and computes in turns.
     alone = memory + pipe + tensor + issue if kernel.stages == 1 else 0.0
-    return Terms(
+    return WaveCycles(
         memory=blocks * memory,
         shared=blocks * pipe,
         tensor=blocks * tensor,
@@ -132,7 +132,7 @@ def terms(kernel: Kernel, flops: float, blocks: int, gpu: Gpu = H200) -> Terms:
     )
 
 
-def chain(kernel: Kernel, gpu: Gpu = H200) -> float:
+def chain(kernel: KernelFacts, gpu: GpuSpeeds = H200) -> float:
     """Cycles of a block that is alone: what each step waits for, one after the other."""
     steps = kernel.steps
     inner = kernel.inner_steps
@@ -182,7 +182,7 @@ def latency(task: Task, config: Config, module: tvm.IRModule) -> float:
     return max(memory, busy) + BEHIND_MEMORY * min(memory, busy)
 
 
-def _stretch(kernel: Kernel, task: Task) -> float:
+def _stretch(kernel: KernelFacts, task: Task) -> float:
     """How much longer the memory takes than for whole lines in a steady stream."""
     waves = kernel.grid / (MULTIPROCESSORS * kernel.blocks_per_sm(task.architecture))
     sectors = traffic(kernel) / SECTOR_BYTES
@@ -190,7 +190,7 @@ def _stretch(kernel: Kernel, task: Task) -> float:
     return (1 + torn) * (1 + TAIL / max(1.0, waves * kernel.steps))
 
 
-def _seconds(kernel: Kernel, task: Task, flops: float) -> float:
+def _seconds(kernel: KernelFacts, task: Task, flops: float) -> float:
     """Seconds of a kernel: full waves, the last one, and the launch."""
     resident = kernel.blocks_per_sm(task.architecture)
     each = flops / max(kernel.grid, 1)

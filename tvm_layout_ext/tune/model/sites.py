@@ -19,7 +19,7 @@ from ...gpu.hardware import WARP_SIZE
 from ...ir.evaluate import evaluate
 from ...ir.queries import loads_in
 
-__all__ = ["Loop", "Site", "read_sites"]
+__all__ = ["AccessSite", "SiteLoop", "read_sites"]
 
 #: Of blocks that become one instruction of a warp; their lanes are not loops.
 TENSOR_CORE = "layout_ext.tensor_core"
@@ -28,7 +28,7 @@ _ZERO = np.int64(0)
 
 
 @dataclass(frozen=True, eq=False)
-class Loop:
+class SiteLoop:
     """A loop around an access.
 
     Attributes
@@ -62,7 +62,7 @@ class Loop:
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class AccessSite:
     """One load or store of a block, or one product.
 
     Attributes
@@ -90,7 +90,7 @@ class Site:
     kind: str
     indices: tuple[Any, ...]
     bindings: tuple[tuple[Any, Any], ...]
-    loops: tuple[Loop, ...]
+    loops: tuple[SiteLoop, ...]
     block: str
     notes: Mapping[str, Any]
     order: int
@@ -149,7 +149,7 @@ def _known(index: Any, env: dict[Any, Any]) -> Any:
 
 @dataclass(frozen=True)
 class _Around:
-    loops: tuple[Loop, ...] = ()
+    loops: tuple[SiteLoop, ...] = ()
     bindings: tuple[tuple[Any, Any], ...] = ()
     notes: Mapping[str, Any] = field(default_factory=dict)
     block: str = ""
@@ -157,11 +157,11 @@ class _Around:
     reduces: bool = False
 
 
-class _Reader:
+class _SiteReader:
     def __init__(self) -> None:
         self.blocks = 0
 
-    def visit(self, stmt: Any, around: _Around) -> Iterator[Site]:
+    def visit(self, stmt: Any, around: _Around) -> Iterator[AccessSite]:
         if isinstance(stmt, tirx.For):
             yield from self.visit(stmt.body, self._inside(stmt, around))
         elif isinstance(stmt, s_tir.SBlockRealize):
@@ -187,9 +187,9 @@ class _Reader:
         elif thread is not None:
             kind = str(thread.thread_tag)
         extent = int(loop.extent) if isinstance(loop.extent, int | tirx.IntImm) else 1
-        return replace(around, loops=(*around.loops, Loop(loop.loop_var, extent, kind)))
+        return replace(around, loops=(*around.loops, SiteLoop(loop.loop_var, extent, kind)))
 
-    def _block(self, realize: Any, around: _Around) -> Iterator[Site]:
+    def _block(self, realize: Any, around: _Around) -> Iterator[AccessSite]:
         block = realize.block
         self.blocks += 1
         pairs = zip(block.iter_vars, realize.iter_values, strict=True)
@@ -204,14 +204,14 @@ class _Reader:
         )
         yield from self.visit(block.body, inside)
 
-    def _store(self, stmt: Any, around: _Around) -> Iterator[Site]:
+    def _store(self, stmt: Any, around: _Around) -> Iterator[AccessSite]:
         for load in loads_in(stmt.value):
             if not (around.reduces and load.source.same_as(stmt.buffer)):
                 yield self._site(load.source, "load", load.indices, around)
         yield self._site(stmt.buffer, "store", stmt.indices, around)
 
-    def _site(self, buffer: Any, kind: str, indices: Sequence[Any], around: _Around) -> Site:
-        return Site(
+    def _site(self, buffer: Any, kind: str, indices: Sequence[Any], around: _Around) -> AccessSite:
+        return AccessSite(
             buffer, kind, tuple(indices), around.bindings, around.loops, around.block,
             around.notes, self.blocks, around.reduces,
         )  # fmt: skip
@@ -220,13 +220,13 @@ class _Reader:
 _KINDS = ("serial", "parallel", "vectorized", "unrolled", "thread")
 
 
-def read_sites(function: Any) -> list[list[Site]]:
+def read_sites(function: Any) -> list[list[AccessSite]]:
     """Every access of a scheduled function, by kernel, in the order of the program.
 
     A kernel is what lies under one outermost loop, if a loop of it is bound to blocks or threads.
     """
-    kernels: dict[Any, list[Site]] = {}
-    for site in _Reader().visit(function.body, _Around()):
+    kernels: dict[Any, list[AccessSite]] = {}
+    for site in _SiteReader().visit(function.body, _Around()):
         outermost = id(site.loops[0]) if site.loops else None
         kernels.setdefault(outermost, []).append(site)
     return [

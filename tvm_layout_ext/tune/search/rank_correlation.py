@@ -16,7 +16,7 @@ from ..model.latency import latency
 from ..space.knobs import Config
 from .entry import make_task
 from .simulated import count
-from .sweep import Entry, Sweep
+from .sweep import Sweep, SweepEntry
 from .task import Task
 
 __all__ = ["correlations", "ranks", "spearman", "task_of"]
@@ -108,5 +108,5 @@ def _task(path: Path) -> Task:
     return task_of(Sweep.read(path))
 
 
-def _seconds(entries: Sequence[Entry]) -> list[float]:
+def _seconds(entries: Sequence[SweepEntry]) -> list[float]:
     return [entry.seconds or 0.0 for entry in entries]

@@ -1,8 +1,8 @@
 """Sweeps: every legal candidate of a workload, measured once and kept, and searches replayed on it.
 
 A sweep is a file of JSON lines: a header (:class:`Header`'s fields), then one line a candidate
-(:class:`Entry`'s). ``python -m benchmarks.sweep`` writes them on a GPU; wherever one is, what a
-search would have found on that GPU can be told without it. In a compact file a configuration is
+(:class:`SweepEntry`'s). ``python -m benchmarks.sweep`` writes them on a GPU; wherever one is, what
+a search would have found on that GPU can be told without it. In a compact file a configuration is
 the list of its values, in the order of the header's knobs, and what is None is left out.
 """
 
@@ -25,7 +25,7 @@ from ..space.operator import Operator, find_operator
 from ..space.workload import Workload
 from .task import Task
 
-__all__ = ["SWEEP_VERSION", "Entry", "Header", "ReplayedError", "Sweep", "SweepRunner"]
+__all__ = ["SWEEP_VERSION", "Header", "ReplayedError", "Sweep", "SweepEntry", "SweepRunner"]
 
 SWEEP_VERSION = 1
 #: Significant digits of a compact file's times; repeats differ from the third or fourth on.
@@ -95,7 +95,7 @@ class Header:
 
 
 @dataclass(frozen=True)
-class Entry:
+class SweepEntry:
     """One candidate of a sweep.
 
     Attributes
@@ -138,7 +138,7 @@ class Entry:
         return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], knobs: Sequence[str] = ()) -> Entry:
+    def from_json(cls, data: Mapping[str, Any], knobs: Sequence[str] = ()) -> SweepEntry:
         """Read either form; KeyError, TypeError or ValueError if it is neither.
 
         Parameters
@@ -167,7 +167,7 @@ class Sweep:
     """
 
     header: Header
-    entries: list[Entry]
+    entries: list[SweepEntry]
     corrupt: int = 0
 
     @staticmethod
@@ -203,7 +203,7 @@ class Sweep:
         entries, corrupt = [], 0
         for line in filter(str.strip, lines[1:]):
             try:
-                entries.append(Entry.from_json(json.loads(line), list(header.knobs)))
+                entries.append(SweepEntry.from_json(json.loads(line), list(header.knobs)))
             except (ValueError, KeyError, TypeError, AttributeError):
                 corrupt += 1
         return cls(header, entries, corrupt)
@@ -228,7 +228,7 @@ class Sweep:
             raise RecordError(f"Cannot write a sweep to {path}: {reason}.") from None
 
     @cached_property
-    def best(self) -> Entry:
+    def best(self) -> SweepEntry:
         """The fastest candidate.
 
         Raises
@@ -252,7 +252,7 @@ class Sweep:
         return replace(found, knobs=tuple(swept))
 
     @cached_property
-    def by_config(self) -> dict[tuple[Any, ...], Entry]:
+    def by_config(self) -> dict[tuple[Any, ...], SweepEntry]:
         """Entries by the values of their knobs, in the header's order."""
         return {self.key(entry.config): entry for entry in self.entries}
 

@@ -20,8 +20,8 @@ from ...analysis.nest import element_bytes
 from ...gpu.hardware import MATRIX_ROW_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
 from ...ir.evaluate import evaluate
 from ..model.access_cost import flat, padded_strides, strides_of
-from ..model.kernel_facts import Kernel
-from ..model.sites import Site
+from ..model.kernel_facts import KernelFacts
+from ..model.sites import AccessSite
 
 __all__ = ["misaligned", "seems_misaligned"]
 
@@ -35,7 +35,7 @@ _FIRST_ROWS = 8
 _COPIES = (4, 8, 16)
 
 
-def seems_misaligned(kernel: Kernel) -> bool:
+def seems_misaligned(kernel: KernelFacts) -> bool:
     """Whether an access of a scheduled kernel may lie askew, so that lowering it is worth a second.
 
     Parameters
@@ -49,18 +49,18 @@ def seems_misaligned(kernel: Kernel) -> bool:
     )
 
 
-def _swizzle_tears(site: Site) -> bool:
+def _swizzle_tears(site: AccessSite) -> bool:
     mode = str(site.notes.get(_SWIZZLE, "none"))
     return site.kind == "store" and mode not in _CAREFUL and site.vector > 1
 
 
-def _copy_tears(site: Site) -> bool:
+def _copy_tears(site: AccessSite) -> bool:
     """Whether a copy that has to be asynchronous is none that ``cp.async`` makes."""
     demanded = site.kind == "store" and int(site.notes.get(_ASYNC, 0)) == 1
     return demanded and site.scope != "global" and site.vector * site.size not in _COPIES
 
 
-def _rows_tear(kernel: Kernel, site: Site) -> bool:
+def _rows_tear(kernel: KernelFacts, site: AccessSite) -> bool:
     shared = site.scope != "global"
     if shared and kernel.tiles[site.buffer.__chandle__()].is_swizzled:
         return False
@@ -78,7 +78,7 @@ def _rows_tear(kernel: Kernel, site: Site) -> bool:
     return indices is not None and bool(np.any(flat(indices, strides) % unit))
 
 
-def _first_elements(kernel: Kernel, site: Site) -> list[Any] | None:
+def _first_elements(kernel: KernelFacts, site: AccessSite) -> list[Any] | None:
     """Indices of vectors' first elements, those in shared memory from its first element on.
 
     None where an index is loaded.
@@ -130,12 +130,12 @@ def misaligned(name: str, kernel: tirx.PrimFunc) -> str | None:
     >>> misaligned("main_kernel", kernel)  # doctest: +SKIP
     'Kernel main_kernel stores 16 bytes at byte 72 of A_shared; only multiples of 16 are legal.'
     """
-    for found in _Walk().visit(kernel.body, {}, np.ones(SAMPLES, bool)):
+    for found in _AlignmentWalk().visit(kernel.body, {}, np.ones(SAMPLES, bool)):
         return f"Kernel {name} {found}"
     return None
 
 
-class _Walk:
+class _AlignmentWalk:
     """Goes through a flat program with many threads at a time."""
 
     def __init__(self) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ...gpu.hardware import BANK_BYTES, WARP_SIZE, Architecture
-from ..model.kernel_facts import OWN, Kernel, common_loops, moves
-from ..model.sites import Loop, Site
+from ..model.kernel_facts import OWN, KernelFacts, common_loops, moves
+from ..model.sites import AccessSite, SiteLoop
 
 __all__ = ["live_sums", "too_many_sums"]
 
@@ -18,7 +18,7 @@ __all__ = ["live_sums", "too_many_sums"]
 COUNTED = 1 << 18
 
 
-def too_many_sums(kernel: Kernel, architecture: Architecture) -> str | None:
+def too_many_sums(kernel: KernelFacts, architecture: Architecture) -> str | None:
     """Say by how much a thread's sums alone exceed its registers; None if they may fit.
 
     A thread may have 255 registers, and all threads of a block together those of a multiprocessor,
@@ -48,7 +48,7 @@ def too_many_sums(kernel: Kernel, architecture: Architecture) -> str | None:
     )
 
 
-def live_sums(kernel: Kernel) -> dict[str, int]:
+def live_sums(kernel: KernelFacts) -> dict[str, int]:
     """Registers of sums that a thread surely holds at one time, by buffer.
 
     These are the elements of a local buffer, or a lane's share of a fragment in ``warp`` memory,
@@ -81,7 +81,7 @@ def live_sums(kernel: Kernel) -> dict[str, int]:
     return max(held.values(), key=lambda names: sum(names.values()), default={})
 
 
-def _summed_over(site: Site, around: Sequence[Loop]) -> int | None:
+def _summed_over(site: AccessSite, around: Sequence[SiteLoop]) -> int | None:
     """The outermost serial loop that repeats a sum, which outlives it; None if none does."""
     for number, loop in enumerate(site.loops):
         alive = not any(loop is one for one in around)
@@ -90,7 +90,7 @@ def _summed_over(site: Site, around: Sequence[Loop]) -> int | None:
     return None
 
 
-def _touched(site: Site, place: int, own: Sequence[str]) -> int:
+def _touched(site: AccessSite, place: int, own: Sequence[str]) -> int:
     """Different elements that an iteration of a loop adds to."""
     inside = [
         number
