@@ -39,6 +39,7 @@ from tvm import s_tir, tirx
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE, Architecture
 from tvm_layout_ext.intrin import INSTRUCTIONS
+from tvm_layout_ext.ir.annotations import MIN_BLOCKS
 from tvm_layout_ext.schedules._gemm_copies import copy_of, dealt
 from tvm_layout_ext.schedules._gemm_defaults import fit
 from tvm_layout_ext.schedules._gemm_space import check_grid, prune
@@ -53,7 +54,6 @@ from tvm_layout_ext.schedules._gemm_types import (
     traffic,
 )
 from tvm_layout_ext.schedules._split_k import SLICES, add_up
-from tvm_layout_ext.transform.launch.launch_bounds import MIN_BLOCKS
 from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.space.operator import Operator
 

@@ -24,6 +24,7 @@ from tvm_layout_ext.analysis.axis_info import arithmetic as ai
 from tvm_layout_ext.analysis.axis_info.coalescing import MemoryAccess, choose_layout
 from tvm_layout_ext.analysis.nest import read_nest
 from tvm_layout_ext.gpu.hardware import SECTOR_BYTES
+from tvm_layout_ext.ir.annotations import SWIZZLE
 from tvm_layout_ext.ir.evaluate import evaluate
 from tvm_layout_ext.layout import (
     BlockedLayout,
@@ -36,7 +37,6 @@ from tvm_layout_ext.layout import (
     swizzle_conflicts,
     vector_width,
 )
-from tvm_layout_ext.transform.shared_memory.swizzle_shared import SWIZZLE
 
 ROOT = Path(__file__).resolve().parents[1]
 SIDE, ELEMENT_BYTES = 64, 4

@@ -17,6 +17,7 @@ from tvm.tirx import compilation_pipeline
 
 from . import transform
 from ._compat import pass_name, register_errors, stock_finalizers, stock_passes
+from .ir.annotations import LOWERED
 from .transform.launch.check_host_stages import is_marked_for_cuda, refuse_unbound
 from .transform.sync.plan_sync import only_unmarked
 
@@ -24,8 +25,6 @@ __all__ = ["install", "layout_ext_pipeline", "lowering_passes", "stock_pipeline"
 
 NAME = "layout_ext"
 _REPLACED = "s_tir"
-#: Attribute of a function that :func:`tvm_layout_ext.lower` has already taken half-way.
-LOWERED = "layout_ext.lowered"
 #: Our passes, by the TVM pass before which each runs, in this order.
 _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     "s_tir.CanonicalizeLoop": (

@@ -18,10 +18,10 @@ from tvm.script import tirx as T
 import tvm_layout_ext as tlx
 from tests.programs.coalesced import sectors, sectors_of_walk
 from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.ir.annotations import COALESCE
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 from tvm_layout_ext.transform import AutoCoalesce
-from tvm_layout_ext.transform.auto_coalesce import COALESCE
 
 SYMMETRISED = [(0, (0, 1)), (0, (1, 0))]
 

@@ -8,9 +8,9 @@ import tvm
 from tvm import s_tir, te
 
 from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.ir.annotations import COALESCE
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.transform import AutoCoalesce
-from tvm_layout_ext.transform.auto_coalesce import COALESCE
 
 
 def annotated(value: Any) -> s_tir.Schedule:

@@ -18,6 +18,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
+from ..ir import ops
 from ..ir.conditions import conjuncts, is_zero
 from .axis_info.arithmetic import power_of_two_in
 
@@ -147,7 +148,7 @@ def promise_of(statement: Any) -> Any | None:
     if isinstance(statement, tirx.AssertStmt):
         return statement.condition
     call = getattr(statement, "value", None) if isinstance(statement, tirx.Evaluate) else None
-    if isinstance(call, tvm.ir.Call) and getattr(call.op, "name", "") == "tirx.assume":
+    if isinstance(call, tvm.ir.Call) and getattr(call.op, "name", "") == ops.ASSUME:
         return call.args[0]
     return None
 
@@ -176,10 +177,10 @@ def pointer_promise(condition: Any) -> tuple[Any, int] | None:
     if not isinstance(condition, tirx.EQ) or not isinstance(condition.a, _REMAINDERS):
         return None
     address, divisor = condition.a.a, condition.a.b
-    if not _is_call(address, "tirx.reinterpret") or not isinstance(divisor, tirx.IntImm):
+    if not _is_call(address, ops.REINTERPRET) or not isinstance(divisor, tirx.IntImm):
         return None
     pointer = address.args[0]
-    if not _is_call(pointer, "tirx.buffer_data") or not is_zero(condition.b):
+    if not _is_call(pointer, ops.BUFFER_DATA) or not is_zero(condition.b):
         return None
     return pointer.args[0], power_of_two_in(int(divisor))
 

@@ -18,6 +18,7 @@ from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
 from .._compat import CHOICE
+from ..ir import ops
 from ..ir.pointers import POINTER_OPS, constant, pointer_of, source_of
 from .nest import element_bytes
 
@@ -216,7 +217,7 @@ class _SharedAccessReader:
             elif name == CHOICE:
                 self._choice(node.args, context)
                 return tvm_ffi.WalkResult.SKIP
-            elif name == "tirx.address_of":
+            elif name == ops.ADDRESS_OF:
                 handled.append(node.args[0])
             return None
 
@@ -274,7 +275,7 @@ def _chosen(value: Any) -> Any | None:
 
 def _is_sized(call: Any) -> bool:
     """Whether a ``cp.async`` says how many bytes to read, the rest being zeros."""
-    return str(call.op.name).startswith("tirx.ptx.") and len(call.args) > 3
+    return str(call.op.name).startswith(ops.PTX_PREFIX) and len(call.args) > 3
 
 
 def _body(reader: _SharedAccessReader, node: Any, context: Context) -> None:

@@ -13,8 +13,9 @@ from tvm import s_tir, tirx
 from .._compat import CHOICE, LIKELY
 from ..analysis.nest import Access, Loop, Nest, loop_kind
 from ..errors import ScheduleError
+from ..ir.annotations import DONE
 from ..ir.block_body import is_mappable, is_reduction_step
-from .request import DONE, NAME, Request
+from .request import NAME, Request
 
 __all__ = [
     "check",

@@ -7,13 +7,10 @@ from typing import Any
 
 from ..errors import ScheduleError
 from ..gpu.hardware import LAUNCH_LIMITS, MAX_ACCESS_BYTES, WARP_SIZE
-from ..transform.mark_annotated import ANNOTATION_PREFIX
 
-__all__ = ["DONE", "NAME", "Request", "request_of"]
+__all__ = ["NAME", "Request", "request_of"]
 
 NAME = "auto_coalesce"
-#: Block annotation that tells what was done.
-DONE = ANNOTATION_PREFIX + "coalesced"
 _STAGES = ("auto", "shared", "none")
 _MAX_THREADS = LAUNCH_LIMITS["threadIdx.x"]
 

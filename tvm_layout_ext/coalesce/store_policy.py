@@ -15,8 +15,8 @@ from typing import Any
 
 from ..analysis.nest import Access, Loop, Nest
 from ..gpu.hardware import MAX_ACCESS_BYTES
+from ..ir.annotations import AUTO, EVICTION_POLICY
 from ..ir.evaluate import placeholder_extent
-from ..transform.launch.eviction_policy import AUTO, EVICTION_POLICY
 from .choose import Strategy
 from .mapping import Mapping, own_order
 

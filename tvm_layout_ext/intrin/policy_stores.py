@@ -14,6 +14,8 @@ from tvm import tirx
 from tvm.ir.prim.expr import Ramp
 from tvm.script import tirx as T
 
+from ..ir import ops
+
 __all__ = [
     "POLICIES",
     "POLICY_STORES_SINCE",
@@ -27,7 +29,7 @@ __all__ = [
 POLICIES = ("evict_first", "evict_last")
 #: First compute capability that has them.
 POLICY_STORES_SINCE = (8, 0)
-_CALL = "tirx.cuda.func_call"
+_CALL = ops.CUDA_FUNC_CALL
 _WORD = 4
 _PREFIX = "tvm_layout_ext_store_"
 #: By the bytes of a store: vector suffix of ``st``, its operands, and the type of its words.

@@ -7,10 +7,12 @@ from typing import Any
 import tvm
 from tvm import tirx
 
+from . import ops
+
 __all__ = ["atomic_of"]
 
-_EXTERN_CALLS = ("tirx.call_extern", "tirx.call_pure_extern")
-_ATOMIC_CALLS = ("tirx.cuda.atomic_add", "tirx.cuda.atomic_cas")
+_EXTERN_CALLS = (ops.CALL_EXTERN, ops.CALL_PURE_EXTERN)
+_ATOMIC_CALLS = (ops.CUDA_ATOMIC_ADD, ops.CUDA_ATOMIC_CAS)
 
 
 def atomic_of(body: Any) -> Any | None:
@@ -32,6 +34,6 @@ def atomic_of(body: Any) -> Any | None:
     elif name not in _ATOMIC_CALLS:
         return None
     pointer = args[0] if args else None
-    if not isinstance(pointer, tvm.ir.Call) or pointer.op.name != "tirx.address_of":
+    if not isinstance(pointer, tvm.ir.Call) or pointer.op.name != ops.ADDRESS_OF:
         return None
     return pointer.args[0]

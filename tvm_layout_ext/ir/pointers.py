@@ -10,6 +10,7 @@ import tvm
 from tvm import tirx
 
 from ..gpu.hardware import MATRIX_ROW_BYTES
+from . import ops
 
 __all__ = [
     "OPAQUE",
@@ -24,8 +25,8 @@ __all__ = [
 ]
 
 #: Calls that give the address of a buffer, or of one element.
-OPAQUE = ("tirx.address_of", "tirx.tvm_access_ptr", "tirx.buffer_data", "tirx.ptr_byte_offset")
-_GENERIC_TO_SHARED = "tirx.cuda.cvta_generic_to_shared"
+OPAQUE = (ops.ADDRESS_OF, ops.TVM_ACCESS_PTR, ops.BUFFER_DATA, ops.PTR_BYTE_OFFSET)
+_GENERIC_TO_SHARED = ops.CUDA_CVTA_GENERIC_TO_SHARED
 
 
 def constant(argument: Any) -> int | None:
@@ -68,18 +69,18 @@ def _text(argument: Any) -> str:
 
 
 POINTER_OPS: dict[str, PointerOp] = {
-    "tirx.ptx_legacy.ldmatrix": PointerOp(
+    ops.PTX_LEGACY_LDMATRIX: PointerOp(
         "ldmatrix", lambda _: 5, lambda _: MATRIX_ROW_BYTES, has_offset=True
     ),
-    "tirx.ptx.ldmatrix": PointerOp("ldmatrix", _matrix_count, lambda _: MATRIX_ROW_BYTES),
-    "tirx.ptx.stmatrix": PointerOp("stmatrix", lambda _: 0, lambda _: MATRIX_ROW_BYTES),
-    "tirx.ptx.cp_async_ca": PointerOp(
+    ops.PTX_LDMATRIX: PointerOp("ldmatrix", _matrix_count, lambda _: MATRIX_ROW_BYTES),
+    ops.PTX_STMATRIX: PointerOp("stmatrix", lambda _: 0, lambda _: MATRIX_ROW_BYTES),
+    ops.PTX_CP_ASYNC_CA: PointerOp(
         "cp.async", lambda _: 0, lambda args: constant(args[2]), source=1
     ),
-    "tirx.ptx.cp_async_cg": PointerOp(
+    ops.PTX_CP_ASYNC_CG: PointerOp(
         "cp.async", lambda _: 0, lambda args: constant(args[2]), source=1
     ),
-    "tirx.s_tir.cp_async_raw": PointerOp(
+    ops.S_TIR_CP_ASYNC_RAW: PointerOp(
         "cp.async", lambda _: 0, lambda args: constant(args[4]), has_offset=True, source=2
     ),
 }
@@ -145,18 +146,18 @@ def _element(call: Any, position: int, op: PointerOp) -> tuple[Any, tuple[Any, .
         pointer = pointer.args[0]
     more = call.args[position + 1] if op.has_offset else 0
     name = getattr(getattr(pointer, "op", None), "name", "")
-    if name == "tirx.address_of":
+    if name == ops.ADDRESS_OF:
         load = pointer.args[0]
         if constant(more) == 0:
             return load.source, tuple(load.indices)
         offset = _linear(load.indices, strides_of(load.source)) + more
         return load.source, _indices(load.source, offset)
-    if name == "tirx.tvm_access_ptr":
+    if name == ops.TVM_ACCESS_PTR:
         kind, data, offset = pointer.args[:3]
         if str(kind.ty.dtype) != str(_data_of(data).dtype):
             return None
         return _data_of(data), _indices(_data_of(data), offset + more)
-    if name == "tirx.buffer_data":
+    if name == ops.BUFFER_DATA:
         return pointer.args[0], _indices(pointer.args[0], more)
     return None
 

@@ -15,6 +15,7 @@ from ..build import DeviceProgram, device_program, to_module
 from ..checks import whole_number
 from ..errors import SimulationError
 from ..gpu import hardware
+from ..ir import ops
 from .compile.host import ArrayArgument, Host
 from .compile.kernel import CompiledKernel, KernelRun, compile_kernel
 from .findings import Findings
@@ -241,7 +242,7 @@ def _written_parameters(function: Any, kernels: dict[str, CompiledKernel]) -> se
     found: set[str] = set()
 
     def launch(call: Any) -> None:
-        if getattr(call.op, "name", "") != "tirx.call_ffi_kernel":
+        if getattr(call.op, "name", "") != ops.CALL_FFI_KERNEL:
             return
         kernel = kernels[str(call.args[0].value)]
         pointers = [a for a in call.args[1:] if _is_data(a)]
@@ -255,4 +256,4 @@ def _written_parameters(function: Any, kernels: dict[str, CompiledKernel]) -> se
 
 
 def _is_data(expr: Any) -> bool:
-    return isinstance(expr, ir.Call) and getattr(expr.op, "name", "") == "tirx.buffer_data"
+    return isinstance(expr, ir.Call) and getattr(expr.op, "name", "") == ops.BUFFER_DATA

@@ -27,17 +27,14 @@ from ..coalesce.direct import schedule_copy, schedule_direct
 from ..coalesce.fused_loops import delinearize_loop, is_linearized, why_not_linearized
 from ..coalesce.mapping import store_mapping
 from ..coalesce.privatize import privatize_inplace, privatize_writers
-from ..coalesce.request import DONE, NAME, Request, request_of
+from ..coalesce.request import NAME, Request, request_of
 from ..coalesce.sectors import Traffic, count_traffic
 from ..coalesce.split_reads import split_aliasing_reads
 from ..coalesce.strategies import identity_mapping, list_strategies
 from ..errors import ScheduleError
-from .mark_annotated import ANNOTATION_PREFIX
+from ..ir.annotations import COALESCE, DONE
 
-__all__ = ["COALESCE", "AutoCoalesce", "Outcome", "Request", "coalesce"]
-
-#: Block annotation that asks the pass: ``[num_threads or 0, vector_bytes, stage]``.
-COALESCE = ANNOTATION_PREFIX + "auto_coalesce"
+__all__ = ["AutoCoalesce", "Outcome", "Request", "coalesce"]
 
 
 def coalesce(sch: Any, block: Any, request: Request) -> Outcome:

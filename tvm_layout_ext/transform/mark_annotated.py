@@ -9,15 +9,10 @@ from tvm import tirx
 from tvm.s_tir import SBlock
 
 from ..analysis.assumptions import read_assumptions
+from ..ir.annotations import ANNOTATION_PREFIX, KNOB_PREFIX, MARK
 from ..target import better_than_guess
 
-__all__ = ["ANNOTATION_PREFIX", "KNOB_PREFIX", "MARK", "MarkAnnotated", "is_annotated"]
-
-ANNOTATION_PREFIX = "layout_ext."
-#: The tuner's note of which value of a knob made a schedule; asks for nothing.
-KNOB_PREFIX = "layout_ext.knob."
-#: Function attribute that outlives the blocks, whose annotations end at LowerOpaqueBlock.
-MARK = "layout_ext.annotated"
+__all__ = ["MarkAnnotated", "is_annotated"]
 
 
 def _asks(key: str) -> bool:

@@ -15,11 +15,10 @@ from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 import tvm_layout_ext as tlx
 from tests.programs.products import Product, simulated
 from tvm_layout_ext import ScheduleError, SimulationError, TargetError, decisions
+from tvm_layout_ext.ir.annotations import CLUSTER, MARK
 from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.simulate.compile.host import _geometry
 from tvm_layout_ext.transform import LaunchClusters
-from tvm_layout_ext.transform.launch.launch_clusters import CLUSTER
-from tvm_layout_ext.transform.mark_annotated import MARK
 
 H200 = tlx.cuda_target("sm_90a")
 

@@ -12,8 +12,8 @@ from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
 from tvm_layout_ext import layout as L
 from tvm_layout_ext.errors import LayoutError, ScheduleError
+from tvm_layout_ext.ir.annotations import FRAGMENT
 from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.transform.fragments.fragment import FRAGMENT
 
 ROWS = L.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
 COLUMNS = L.BlockedLayout([4, 1], [8, 4], [1, 4], [0, 1])

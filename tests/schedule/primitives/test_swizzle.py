@@ -14,11 +14,11 @@ import tvm_layout_ext as tlx
 from tests.programs.swizzles import data, operand, transpose
 from tvm_layout_ext import decisions
 from tvm_layout_ext.errors import LayoutError, ScheduleError
+from tvm_layout_ext.ir.annotations import SWIZZLE
 from tvm_layout_ext.layout import LinearLayout, NVMMASharedLayout, SwizzledSharedLayout
 from tvm_layout_ext.layout.placement import bank_text, dense, padded, xor_rows
 from tvm_layout_ext.schedule.primitives.swizzle import swizzle
 from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.transform.shared_memory.swizzle_shared import SWIZZLE
 
 IDENTITY = LinearLayout.from_bases(
     {"offset": [(0, 1 << i) for i in range(5)] + [(1 << i, 0) for i in range(7)]},

@@ -11,10 +11,8 @@ from tvm.ir import assert_structural_equal
 
 import tvm_layout_ext as tlx
 from tvm_layout_ext import decisions
+from tvm_layout_ext.ir.annotations import MARK, MIN_BLOCKS, RASTERIZE
 from tvm_layout_ext.transform import GatherLaunchNotes
-from tvm_layout_ext.transform.launch.launch_bounds import MIN_BLOCKS
-from tvm_layout_ext.transform.launch.rasterize_blocks import RASTERIZE
-from tvm_layout_ext.transform.mark_annotated import MARK
 
 H200 = tlx.cuda_target("sm_90a")
 

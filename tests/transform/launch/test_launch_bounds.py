@@ -8,9 +8,8 @@ from tvm import s_tir, te
 
 import tvm_layout_ext as tlx
 from tvm_layout_ext import decisions
+from tvm_layout_ext.ir.annotations import MARK, MIN_BLOCKS
 from tvm_layout_ext.transform import SetLaunchBounds
-from tvm_layout_ext.transform.launch.launch_bounds import MIN_BLOCKS
-from tvm_layout_ext.transform.mark_annotated import MARK
 
 
 def plain() -> s_tir.Schedule:

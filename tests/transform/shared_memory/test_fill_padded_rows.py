@@ -13,7 +13,7 @@ from tvm.script import tirx as T
 from tests.programs.products import scheduled, simulated
 from tests.schedule.primitives.test_use_tensor_core import TYPES
 from tvm_layout_ext import transform
-from tvm_layout_ext.transform.mark_annotated import MARK
+from tvm_layout_ext.ir.annotations import MARK
 
 
 def rows(

@@ -10,8 +10,9 @@ from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
 from tvm_layout_ext.errors import LayoutError
+from tvm_layout_ext.ir.annotations import SWIZZLE
 from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.transform.shared_memory.swizzle_shared import SWIZZLE, swizzle_text
+from tvm_layout_ext.transform.shared_memory.swizzle_shared import swizzle_text
 
 #: A tile of 32 by 32 words, the row number XORed into the column.
 DIAGONAL = swizzle_text([[33, 66, 132, 264, 528], [1, 2, 4, 8, 16]])

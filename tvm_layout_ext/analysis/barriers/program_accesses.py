@@ -13,6 +13,7 @@ from tvm import tirx
 
 from ..._compat import CHOICE
 from ...errors import ScheduleError
+from ...ir import ops
 from ...ir.atomics import atomic_of
 from ...ir.index_terms import Scope, Term, term_of
 from ...ir.pointers import OPAQUE, POINTER_OPS, constant, pointer_of
@@ -23,19 +24,19 @@ __all__ = ["AccessReader", "Around", "conjuncts"]
 
 #: Begins of the names of operators that synchronise in ways that no barrier plan understands.
 _OTHER_SYNC = (
-    "tirx.ptx.mbarrier_",
-    "tirx.cuda.mbarrier_",
-    "tirx.ptx.cp_async_bulk",
-    "tirx.ptx.cp_async_mbarrier",
-    "tirx.ptx.wgmma_",
-    "tirx.ptx.tcgen05_",
-    "tirx.ptx.bar_sync",
-    "tirx.ptx.barrier_",
-    "tirx.cuda.cluster_sync",
-    "tirx.cuda.warpgroup_sync",
+    ops.PTX_MBARRIER_PREFIX,
+    ops.CUDA_MBARRIER_PREFIX,
+    ops.PTX_CP_ASYNC_BULK,
+    ops.PTX_CP_ASYNC_MBARRIER,
+    ops.PTX_WGMMA_PREFIX,
+    ops.PTX_TCGEN05_PREFIX,
+    ops.PTX_BAR_SYNC,
+    ops.PTX_BARRIER_PREFIX,
+    ops.CUDA_CLUSTER_SYNC,
+    ops.CUDA_WARPGROUP_SYNC,
 )
-_JUMPS = ("tirx.break_loop", "tirx.continue_loop", "tirx.thread_return")
-_COPIES = "tirx.ptx.cp_async_"
+_JUMPS = (ops.BREAK_LOOP, ops.CONTINUE_LOOP, ops.THREAD_RETURN)
+_COPIES = ops.PTX_CP_ASYNC_PREFIX
 #: Bits of ``tvm_access_ptr``'s mask.
 _MASK_READ, _MASK_WRITE = 1, 2
 
@@ -116,7 +117,7 @@ class AccessReader:
 
     def view_of(self, data: Any) -> _View | None:
         """View whose address an expression is."""
-        if isinstance(data, tvm.ir.Call) and data.op.name == "tirx.buffer_data":
+        if isinstance(data, tvm.ir.Call) and data.op.name == ops.BUFFER_DATA:
             data = data.args[0]
         return self.views.get(data.__chandle__())
 
@@ -177,7 +178,7 @@ class AccessReader:
         if updated is not None:
             rest = [found for arg in call.args[1:] for found in self._arguments(arg, around)]
             return [*rest, *self.at(updated.source, updated.indices, ATOMIC, around)]
-        if name == "tirx.tvm_access_ptr":
+        if name == ops.TVM_ACCESS_PTR:
             return self._range(call, around)
         if name in OPAQUE:
             return self._opaque(call, around)
@@ -185,7 +186,7 @@ class AccessReader:
 
     def _arguments(self, arg: Any, around: Around) -> list[SharedEffect]:
         """Accesses of an argument that is not the atomically updated address."""
-        is_address = isinstance(arg, tvm.ir.Call) and arg.op.name == "tirx.address_of"
+        is_address = isinstance(arg, tvm.ir.Call) and arg.op.name == ops.ADDRESS_OF
         return [] if is_address else self.accesses(arg, around)
 
     def _instruction(self, name: str, call: Any, around: Around) -> list[SharedEffect]:

@@ -9,6 +9,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ...ir import ops
 from ...ir.pointers import OPAQUE
 
 __all__ = ["Outside", "read_outside"]
@@ -52,7 +53,7 @@ def read_outside(func: tirx.PrimFunc, kernel: Any) -> Outside:
 
     def view(node: Any) -> None:
         data = node.data
-        if isinstance(data, tvm.ir.Call) and data.op.name == "tirx.buffer_data":
+        if isinstance(data, tvm.ir.Call) and data.op.name == ops.BUFFER_DATA:
             roots[int(node.buffer.__chandle__())] = root(data.args[0])
 
     def address(node: Any) -> Any:
@@ -84,4 +85,4 @@ def read_outside(func: tirx.PrimFunc, kernel: Any) -> Outside:
 
 def _is_copy(call: Any) -> bool:
     name = str(getattr(call.op, "name", ""))
-    return name.startswith("tirx.ptx.cp_async_c") or name == "tirx.s_tir.cp_async_raw"
+    return name.startswith(ops.PTX_CP_ASYNC_C) or name == ops.S_TIR_CP_ASYNC_RAW

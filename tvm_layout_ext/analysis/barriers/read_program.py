@@ -9,6 +9,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
+from ...ir import ops
 from ...ir.index_terms import Scope, Symbol, Term, term_of
 from .program import WRITE, EnclosingLoop, Node, Program, Sync
 from .program_accesses import AccessReader, Around, conjuncts
@@ -16,9 +17,9 @@ from .program_accesses import AccessReader, Around, conjuncts
 __all__ = ["read_program"]
 
 _THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
-_BLOCK_BARRIERS = ("tirx.cuda.cta_sync", "tirx.cuda.syncthreads_and", "tirx.cuda.syncthreads_or")
-_STORAGE_SYNC = "tirx.tvm_storage_sync"
-_WARP_BARRIERS = ("tirx.cuda.warp_sync", "tirx.ptx.bar_warp_sync")
+_BLOCK_BARRIERS = (ops.CUDA_CTA_SYNC, ops.CUDA_SYNCTHREADS_AND, ops.CUDA_SYNCTHREADS_OR)
+_STORAGE_SYNC = ops.TVM_STORAGE_SYNC
+_WARP_BARRIERS = (ops.CUDA_WARP_SYNC, ops.PTX_BAR_WARP_SYNC)
 
 
 class _ProgramReader:
@@ -136,11 +137,11 @@ def _sync_of(call: Any) -> Sync | None:
         return Sync("block")
     if name in _WARP_BARRIERS:
         return Sync("warp")
-    if name == "tirx.ptx.cp_async_commit_group":
+    if name == ops.PTX_CP_ASYNC_COMMIT_GROUP:
         return Sync("commit")
-    if name == "tirx.ptx.cp_async_wait_all":
+    if name == ops.PTX_CP_ASYNC_WAIT_ALL:
         return Sync("wait", -1)
-    if name == "tirx.ptx.cp_async_wait_group":
+    if name == ops.PTX_CP_ASYNC_WAIT_GROUP:
         return Sync("wait", _groups(call.args[0]))
     return None
 

@@ -18,15 +18,16 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ...ir import ops
 from ...ir.index_terms import Scope, Symbol, Term, Uncertain, term_of
 from ...ir.pointers import OPAQUE
 
 __all__ = ["divergent_barrier"]
 
 _THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
-_BARRIERS = ("tirx.cuda.cta_sync", "tirx.cuda.syncthreads_and", "tirx.cuda.syncthreads_or")
-_STORAGE_SYNC = "tirx.tvm_storage_sync"
-_JUMPS = ("tirx.break_loop", "tirx.continue_loop")
+_BARRIERS = (ops.CUDA_CTA_SYNC, ops.CUDA_SYNCTHREADS_AND, ops.CUDA_SYNCTHREADS_OR)
+_STORAGE_SYNC = ops.TVM_STORAGE_SYNC
+_JUMPS = (ops.BREAK_LOOP, ops.CONTINUE_LOOP)
 
 
 class _UniformityWalk:

@@ -10,9 +10,9 @@ from tvm.tirx import IterVar
 from ...analysis.nest import Nest, element_bytes
 from ...errors import ScheduleError
 from ...gpu.hardware import WARP_SIZE
+from ...ir.annotations import MIN_BLOCKS
 from ...ir.conditions import conjuncts
 from ...ir.queries import depends_on
-from ...transform.launch.launch_bounds import MIN_BLOCKS
 from ..canonical import iterator_values
 from ..direct import DEFAULT_THREADS, fuse
 from .partial_sums import SumsTile, lay_out

@@ -12,7 +12,7 @@ from tvm import s_tir
 from ...analysis.nest import Loop, Nest
 from ...errors import ScheduleError
 from ...gpu.hardware import WARP_SIZE
-from ...transform.vectors.shift_vectors import SHIFTED
+from ...ir.annotations import SHIFTED
 from ..choose import Strategy
 from ..comparison import SAME, sectors_per_iteration
 from ..direct import schedule_direct

@@ -20,10 +20,10 @@ from typing import Any
 from tvm import tirx
 
 from ...analysis.nest import Loop, Nest, read_nest
+from ...analysis.tile_bounds import longer_than
 from ...errors import ScheduleError
 from ...gpu.hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES
-from ...transform.shared_memory.swizzle_shared import SWIZZLE
-from ...transform.tvm_fixes.tile_bounds import longer_than
+from ...ir.annotations import SWIZZLE
 from ..direct import fuse
 from ..mapping import Mapping, merged_run
 from ..store_policy import keep_stores

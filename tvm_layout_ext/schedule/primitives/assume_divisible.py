@@ -13,6 +13,7 @@ from tvm.script.ir_builder import IRBuilder
 from ...analysis.assumptions import aligned, divisible, read_assumptions
 from ...analysis.nest import element_bytes
 from ...errors import LayoutError
+from ...ir import ops
 from ...ir.rebuild import block_with, realize_with
 
 __all__ = ["assume_divisible", "create_prim_func", "with_promises"]
@@ -108,7 +109,7 @@ def _base_condition(buffer: Any, divisor: int) -> Any:
 
 
 def _assume(condition: Any) -> Any:
-    return tirx.call_intrin("bool", "tirx.assume", condition)
+    return tirx.call_intrin("bool", ops.ASSUME, condition)
 
 
 def _remember(value: Any, divisor: int) -> None:

@@ -12,8 +12,8 @@ from ..._compat import quick_type_checks
 from ...coalesce.request import NAME
 from ...errors import ScheduleError
 from ...gpu.hardware import BANK_BYTES, MAX_ACCESS_BYTES
-from ...transform.auto_coalesce import COALESCE, Outcome, Request, coalesce
-from ...transform.shared_memory.swizzle_shared import SWIZZLE
+from ...ir.annotations import COALESCE, SWIZZLE
+from ...transform.auto_coalesce import Outcome, Request, coalesce
 from ..copy_conflicts import TileConflicts, UncountedTile, tile_conflicts
 
 __all__ = ["auto_coalesce"]

@@ -7,7 +7,7 @@ from typing import Any
 from ...checks import whole_number
 from ...errors import ScheduleError
 from ...gpu.hardware import CLUSTER_BLOCKS
-from ...transform.launch.launch_clusters import CLUSTER
+from ...ir.annotations import CLUSTER
 from ..checks import whole
 from ..handles import find_loop
 

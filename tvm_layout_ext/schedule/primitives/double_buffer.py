@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ScheduleError
-from ...transform.pipeline.parts import ASYNC_COPY, NUM_STAGES
+from ...ir.annotations import ASYNC_COPY, NUM_STAGES
 from ..checks import whole
 from ..handles import find_block
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from ...errors import ScheduleError
 from ...intrin.policy_stores import POLICIES
-from ...transform.launch.eviction_policy import AUTO, EVICTION_POLICY
+from ...ir.annotations import EVICTION_POLICY
+from ...ir.annotations import AUTO
 from ..handles import find_block
 
 __all__ = ["check_policy", "eviction_policy"]

@@ -8,8 +8,8 @@ import tvm_ffi
 from tvm import tirx
 
 from ...errors import ScheduleError
+from ...ir.annotations import RASTERIZE
 from ...ir.queries import thread_tag
-from ...transform.launch.rasterize_blocks import RASTERIZE
 from ..checks import whole
 from ..handles import find_loop
 from ..te.nests import legal

@@ -7,8 +7,9 @@ from typing import Any
 from tvm import s_tir
 
 from ...errors import LayoutError, ScheduleError
+from ...ir.annotations import FRAGMENT
 from ...layout import Layout
-from ...transform.fragments.fragment import FRAGMENT, distributed_layout
+from ...transform.fragments.fragment import distributed_layout
 
 __all__ = ["set_fragment_layout"]
 

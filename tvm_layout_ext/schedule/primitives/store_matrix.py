@@ -12,8 +12,8 @@ from ...gpu.hardware import architecture
 from ...intrin import store_name
 from ...intrin.instructions import TILE
 from ...intrin.registry import STMATRIX
+from ...ir.annotations import TENSOR_CORE
 from ...ir.block_bindings import guard
-from ...transform.tensor_core.lower_tensor_core import TENSOR_CORE
 from ..handles import own_arch
 
 __all__ = ["store_matrix"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ScheduleError
+from ...ir.annotations import SWIZZLE
 from ...layout.base import Layout
 from ...layout.linear import LinearLayout
 from ...transform.shared_memory.swizzle_modes import mode_text
-from ...transform.shared_memory.swizzle_shared import SWIZZLE, swizzles_of
+from ...transform.shared_memory.swizzle_shared import swizzles_of
 
 __all__ = ["SwizzleMode", "swizzle"]
 

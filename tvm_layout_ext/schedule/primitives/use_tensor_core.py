@@ -13,7 +13,7 @@ from ...errors import ScheduleError
 from ...gpu.hardware import architecture
 from ...intrin import Instruction, choose, clear_name, load_name, multiply_name
 from ...intrin.instructions import TILE
-from ...transform.tensor_core.lower_tensor_core import TENSOR_CORE
+from ...ir.annotations import TENSOR_CORE
 from ..checks import whole
 from ..handles import own_arch
 from ..merge_iterators import merge_iterators, merge_result, read_groups

@@ -20,6 +20,7 @@ from tvm.ir.prim.expr import Cast, IntImm, Select
 
 from ...errors import NotModelled
 from ...gpu import hardware
+from ...ir import ops
 from ...ir.queries import loads_in
 from ..memory import async_copy
 from ..memory.access import AccessInstruction
@@ -114,7 +115,7 @@ def _table_at(
     def load(read: int) -> AccessInstruction:
         return _side(c, from_place, from_at, read, "load")
 
-    way = CopyMode(width, call.op.name.startswith("tirx.ptx.cp_async_ca"))
+    way = CopyMode(width, call.op.name.startswith(ops.PTX_CP_ASYNC_CA))
     if tail and call.op.name.endswith("src_size"):
         return _of_size(c, load, store, tail[0], way)
     wanted = None
@@ -198,13 +199,13 @@ def _wait_all(c: PlainCompiler, call: Any) -> Run:
 
 #: Op name -> its compiler.
 COPY_CALLS: dict[str, Callable[[Any, Any], Run]] = {
-    "tirx.s_tir.cp_async_raw": _legacy,
+    ops.S_TIR_CP_ASYNC_RAW: _legacy,
     **{
         f"tirx.ptx.cp_async_{kind}{tail}": _table
         for kind in ("ca", "cg")
         for tail in ("", "_src_size", "_ignore_src")
     },
-    "tirx.ptx.cp_async_commit_group": _commit,
-    "tirx.ptx.cp_async_wait_group": _wait,
-    "tirx.ptx.cp_async_wait_all": _wait_all,
+    ops.PTX_CP_ASYNC_COMMIT_GROUP: _commit,
+    ops.PTX_CP_ASYNC_WAIT_GROUP: _wait,
+    ops.PTX_CP_ASYNC_WAIT_ALL: _wait_all,
 }

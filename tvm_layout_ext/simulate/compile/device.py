@@ -9,6 +9,7 @@ from tvm import ir, sym, tirx
 from tvm.ir.prim.expr import IntImm, Ramp
 
 from ...errors import NotModelled
+from ...ir import ops
 from ...ir.conditions import is_zero
 from ..findings import Findings
 from ..machine.local import LocalAccess
@@ -199,7 +200,7 @@ class DeviceCompiler(ExpressionCompiler):
     def call(self, expr: Any) -> Code:
         """Compile a call that has a value."""
         name = getattr(expr.op, "name", str(expr.op))
-        if name in ("tirx.call_pure_extern", "tirx.call_extern"):
+        if name in (ops.CALL_PURE_EXTERN, ops.CALL_EXTERN):
             return self._extern(expr)
         if name in SHUFFLES:
             _, value, operand, width, *_ = expr.args
@@ -239,11 +240,11 @@ class DeviceCompiler(ExpressionCompiler):
     def pointee(self, pointer: Any, local: bool = False) -> tuple[Place, Any]:
         """Buffer and index that an ``address_of`` points at; ``local`` allows local arrays."""
         name = pointer.op.name if isinstance(pointer, ir.Call) else ""
-        if name == "tirx.cuda.cvta_generic_to_shared":
+        if name == ops.CUDA_CVTA_GENERIC_TO_SHARED:
             return self.pointee(pointer.args[0], local)
-        if name == "tirx.ptx.addr":
+        if name == ops.PTX_ADDR:
             return self._displaced(*pointer.args)
-        if name == "tirx.address_of":
+        if name == ops.ADDRESS_OF:
             load = pointer.args[0]
             place = self.places.at(load.source)
             if place.storage.scope == "local" and not local:
@@ -311,17 +312,17 @@ def _divisible(start: Any, lanes: int) -> bool:
 
 _SCALAR_LDG = 2
 _CALLS = {
-    "tirx.if_then_else": lambda c, e: c.choice(*e.args),
+    ops.IF_THEN_ELSE: lambda c, e: c.choice(*e.args),
     "prim.if_then_else": lambda c, e: c.choice(*e.args),
     "prim.likely": lambda c, e: c.expr(e.args[0]),
-    "tirx.reinterpret": DeviceCompiler._reinterpret,
-    "tirx.cuda.ldg": DeviceCompiler._ldg,
-    "tirx.isnan": DeviceCompiler._isnan,
-    "tirx.popcount": DeviceCompiler._popcount,
-    "tirx.cuda.__activemask": lambda c, e: active_mask(),
-    "tirx.tvm_warp_activemask": lambda c, e: active_mask(),
-    "tirx.cuda.ballot_sync": lambda c, e: ballot(c.expr(e.args[1])),
-    "tirx.cuda.any_sync": lambda c, e: vote_any(c.expr(e.args[1])),
-    "tirx.cuda.atomic_add": lambda c, e: c._atomic(np.add, e.args[0], [e.args[1]]),
-    "tirx.cuda.atomic_cas": DeviceCompiler._compare_and_swap,
+    ops.REINTERPRET: DeviceCompiler._reinterpret,
+    ops.CUDA_LDG: DeviceCompiler._ldg,
+    ops.ISNAN: DeviceCompiler._isnan,
+    ops.POPCOUNT: DeviceCompiler._popcount,
+    ops.CUDA___ACTIVEMASK: lambda c, e: active_mask(),
+    ops.TVM_WARP_ACTIVEMASK: lambda c, e: active_mask(),
+    ops.CUDA_BALLOT_SYNC: lambda c, e: ballot(c.expr(e.args[1])),
+    ops.CUDA_ANY_SYNC: lambda c, e: vote_any(c.expr(e.args[1])),
+    ops.CUDA_ATOMIC_ADD: lambda c, e: c._atomic(np.add, e.args[0], [e.args[1]]),
+    ops.CUDA_ATOMIC_CAS: DeviceCompiler._compare_and_swap,
 }

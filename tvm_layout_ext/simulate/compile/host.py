@@ -10,6 +10,7 @@ import numpy as np
 from tvm import ir
 
 from ...errors import NotModelled, SimulationError
+from ...ir import ops
 from ..machine.gang import AXES, CLUSTER_AXIS, Geometry
 from ..memory.arrays import View, check_offset, copy_in, elements_before, low_address
 from ..memory.memory import Memory
@@ -21,7 +22,7 @@ from .values import numpy_type, split_type
 __all__ = ["ArrayArgument", "Host"]
 
 Launcher = Callable[[str, Geometry, list[Memory], list[Any]], None]
-_DYNAMIC_SHARED = "tirx.use_dyn_shared_memory"
+_DYNAMIC_SHARED = ops.USE_DYN_SHARED_MEMORY
 
 
 @dataclass
@@ -255,11 +256,11 @@ class Host(ExpressionCompiler):
         if not isinstance(call, ir.Call):
             return
         name = str(getattr(call.op, "name", ""))
-        if name == "tirx.assume":
+        if name == ops.ASSUME:
             if not self._now(call.args[0]):
                 raise SimulationError(f"The program assumes {call.args[0]}, which does not hold.")
             return
-        if name != "tirx.call_ffi_kernel":
+        if name != ops.CALL_FFI_KERNEL:
             raise NotModelled(f"The simulated GPU does not model {name} on the host.")
         self._run_launch(call)
 
@@ -279,7 +280,7 @@ class Host(ExpressionCompiler):
         self._launch(str(kernel.value), _geometry(sizes), memories, scalars)
 
     def _pointed(self, pointer: Any) -> Memory:
-        if isinstance(pointer, ir.Call) and pointer.op.name == "tirx.buffer_data":
+        if isinstance(pointer, ir.Call) and pointer.op.name == ops.BUFFER_DATA:
             found = self._memories.get(handle(pointer.args[0]))
             if found is not None:
                 return found

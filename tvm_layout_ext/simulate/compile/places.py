@@ -11,6 +11,7 @@ from tvm import ir, tirx
 from tvm.ir.prim.expr import IntImm
 
 from ...errors import NotModelled
+from ...ir import ops
 from .values import numpy_type, split_type
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Places:
 
     def pointed(self, pointer: Any) -> Place:
         """Place that a pointer expression points at the start of."""
-        if isinstance(pointer, ir.Call) and pointer.op.name == "tirx.buffer_data":
+        if isinstance(pointer, ir.Call) and pointer.op.name == ops.BUFFER_DATA:
             return self.at(pointer.args[0])
         found = self.by_pointer.get(handle(pointer))
         if found is None:
@@ -229,15 +230,15 @@ def _note_uses(places: Places, kernel: Any) -> None:
 def written_by_call(places: Places, call: Any) -> list[Storage]:
     """Storages that a call writes through a pointer argument."""
     name = call.op.name if hasattr(call.op, "name") else ""
-    if name == "tirx.s_tir.cp_async_raw":
+    if name == ops.S_TIR_CP_ASYNC_RAW:
         return [places.pointed(call.args[0]).storage]
-    if name.startswith("tirx.ptx.cp_async") or name.endswith("ldmatrix"):
+    if name.startswith(ops.PTX_CP_ASYNC) or name.endswith("ldmatrix"):
         # They read through their pointers, or write shared memory.
         return []
     return [
         places.at(argument.args[0].source).storage
         for argument in call.args
         if isinstance(argument, ir.Call)
-        and getattr(argument.op, "name", "") == "tirx.address_of"
-        and name != "tirx.cuda.ldg"
+        and getattr(argument.op, "name", "") == ops.ADDRESS_OF
+        and name != ops.CUDA_LDG
     ]

@@ -11,6 +11,7 @@ from tvm import ir, tirx
 from ...errors import NotModelled
 from ...gpu import hardware
 from ...intrin.policy_stores import is_policy_store, plain_store
+from ...ir import ops
 from ..machine.gang import CLUSTER_AXIS
 from ..machine.machine import check_predicate
 from ..matrix.calls import MATRIX_CALLS
@@ -24,11 +25,11 @@ from .values import numpy_type
 
 __all__ = ["STORAGE_SYNC", "PlainCompiler", "op_name", "step_of"]
 
-_WARP_BARRIER = "tirx.cuda.warp_sync"
-STORAGE_SYNC = "tirx.tvm_storage_sync"
-_NOTHING = ("tirx.assume", "tirx.ptx.fence_proxy", "tirx.cuda.thread_fence")
+_WARP_BARRIER = ops.CUDA_WARP_SYNC
+STORAGE_SYNC = ops.TVM_STORAGE_SYNC
+_NOTHING = (ops.ASSUME, ops.PTX_FENCE_PROXY, ops.CUDA_THREAD_FENCE)
 #: Does nothing where kernels run one after another; :mod:`.overlap` checks that it is there.
-_DEPENDENCY = "tirx.ptx.griddepcontrol"
+_DEPENDENCY = ops.PTX_GRIDDEPCONTROL
 
 
 def op_name(call: Any) -> str:

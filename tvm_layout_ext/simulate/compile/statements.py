@@ -10,6 +10,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from ...errors import NotModelled
+from ...ir import ops
 from ..machine.machine import Barrier, Branch, End, Jump, MachineStep, RunInstruction, SetSlot
 from ..report import Site
 from .code import LAUNCH, UNIFORM, VARYING, Code, constant, lift
@@ -19,8 +20,8 @@ from .values import numpy_type
 
 __all__ = ["StatementCompiler"]
 
-_BLOCK_BARRIERS = ("tirx.cuda.cta_sync",)
-_LEAVES = ("tirx.break_loop", "tirx.continue_loop", "tirx.thread_return")
+_BLOCK_BARRIERS = (ops.CUDA_CTA_SYNC,)
+_LEAVES = (ops.BREAK_LOOP, ops.CONTINUE_LOOP, ops.THREAD_RETURN)
 
 
 def _needs_program(statement: Any) -> bool:
@@ -157,9 +158,9 @@ class StatementCompiler(PlainCompiler):
         name = op_name(statement.value)
         if name in _BLOCK_BARRIERS or name == STORAGE_SYNC:
             self._add(Barrier(self.site("barrier")))
-        elif name == "tirx.break_loop":
+        elif name == ops.BREAK_LOOP:
             self._emit_break(statement)
-        elif name == "tirx.continue_loop":
+        elif name == ops.CONTINUE_LOOP:
             self._emit_continue(statement)
         else:
             self._emit_return(statement)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import tvm_ffi
 from tvm import ir, tirx
 
+from ...ir import ops
 from ..compile.places import Places, written_by_call
 from ..report import Hazard, Site
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Early", "Overlap", "find_early"]
 
-_DEPENDENT = "tirx.use_programtic_dependent_launch"
-_CONTROL = "tirx.ptx.griddepcontrol"
+_DEPENDENT = ops.USE_PROGRAMTIC_DEPENDENT_LAUNCH
+_CONTROL = ops.PTX_GRIDDEPCONTROL
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...gpu import hardware
+from ...ir import ops
 from ..compile.code import VARYING, Code
 from ..compile.values import either
 from ..findings import SHUFFLED
@@ -39,14 +40,14 @@ def _from_xor(lane: Any, operand: Any, width: Any) -> tuple[Any, Any]:
 
 #: Op name -> (lane, operand, width) -> source lane, and whether it is in range.
 SHUFFLES: dict[str, Callable[[Any, Any, Any], tuple[Any, Any]]] = {
-    "tirx.cuda.__shfl_sync": _from_index,
-    "tirx.cuda.__shfl_up_sync": _from_below,
-    "tirx.cuda.__shfl_down_sync": _from_above,
-    "tirx.cuda.__shfl_xor_sync": _from_xor,
-    "tirx.tvm_warp_shuffle": _from_index,
-    "tirx.tvm_warp_shuffle_up": _from_below,
-    "tirx.tvm_warp_shuffle_down": _from_above,
-    "tirx.tvm_warp_shuffle_xor": _from_xor,
+    ops.CUDA___SHFL_SYNC: _from_index,
+    ops.CUDA___SHFL_UP_SYNC: _from_below,
+    ops.CUDA___SHFL_DOWN_SYNC: _from_above,
+    ops.CUDA___SHFL_XOR_SYNC: _from_xor,
+    ops.TVM_WARP_SHUFFLE: _from_index,
+    ops.TVM_WARP_SHUFFLE_UP: _from_below,
+    ops.TVM_WARP_SHUFFLE_DOWN: _from_above,
+    ops.TVM_WARP_SHUFFLE_XOR: _from_xor,
 }
 
 

@@ -15,6 +15,7 @@ from tvm.ir.prim.expr import IntImm
 
 from ...errors import NotModelled
 from ...gpu.hardware import MATRIX_ROW_BYTES
+from ...ir import ops
 from ..compile.code import Run
 from ..compile.places import handle
 from ..compile.values import numpy_type
@@ -188,13 +189,13 @@ def _table_mma(c: PlainCompiler, call: Any) -> Run:
 
 #: Op name -> its compiler.
 MATRIX_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
-    "tirx.ptx_legacy.ldmatrix": _legacy_ldmatrix,
-    "tirx.ptx_legacy.mma": _legacy_mma,
-    "tirx.mma_fill_legacy": fill_tile,
-    "tirx.mma_store_legacy": store_tile,
-    "tirx.ptx.ldmatrix": _table_ldmatrix,
-    "tirx.ptx.stmatrix": _table_stmatrix,
-    "tirx.ptx.mma": _table_mma,
-    "tirx.ptx.mma_f16acc": _table_mma,
-    "tirx.ptx.mma_int": _table_mma,
+    ops.PTX_LEGACY_LDMATRIX: _legacy_ldmatrix,
+    ops.PTX_LEGACY_MMA: _legacy_mma,
+    ops.MMA_FILL_LEGACY: fill_tile,
+    ops.MMA_STORE_LEGACY: store_tile,
+    ops.PTX_LDMATRIX: _table_ldmatrix,
+    ops.PTX_STMATRIX: _table_stmatrix,
+    ops.PTX_MMA: _table_mma,
+    ops.PTX_MMA_F16ACC: _table_mma,
+    ops.PTX_MMA_INT: _table_mma,
 }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tvm import ir, tirx
 
 from ...errors import NotModelled
+from ...ir import ops
 from ..compile.code import FIXED, Code, Run
 from ..compile.places import handle
 
@@ -40,9 +41,9 @@ def _thread(c: PlainCompiler) -> Any:
 
 def _target(pointer: Any) -> tuple[Any, Any]:
     """Buffer and flat index that a pointer points at."""
-    if isinstance(pointer, ir.Call) and pointer.op.name == "tirx.buffer_data":
+    if isinstance(pointer, ir.Call) and pointer.op.name == ops.BUFFER_DATA:
         return pointer.args[0], tirx.IntImm("int32", 0)
-    if isinstance(pointer, ir.Call) and pointer.op.name == "tirx.address_of":
+    if isinstance(pointer, ir.Call) and pointer.op.name == ops.ADDRESS_OF:
         load = pointer.args[0]
         if len(load.indices) == 1:
             return load.source, load.indices[0]

@@ -8,8 +8,8 @@ from typing import Any
 from tvm import tirx
 
 from ... import decisions
+from ...ir.annotations import MARK
 from ..fragments.fragment import collect_fragments
-from ..mark_annotated import MARK
 from .graph import Graph, Value
 from .hoist import hoist_above_extension, hoist_to_load, sink_below_narrowing
 from .read import read_graph

@@ -11,9 +11,9 @@ import tvm
 import tvm_ffi
 from tvm import DataType, tirx
 
+from ...ir.annotations import FRAGMENT
 from ...ir.queries import loads_in
 from ...layout import DistributedLinearLayout, LinearLayout
-from ..fragments.fragment import FRAGMENT
 from ..fragments.nest import FragmentNest, FragmentTile, read_nest
 
 __all__ = [

@@ -12,9 +12,9 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
 from ...errors import ScheduleError
+from ...ir.annotations import NUM_STAGES
 from ..fragments.fragment import Fragment, Fragments
 from ..fragments.nest import FragmentNest, FragmentTile, read_nest, tile_of
-from ..pipeline.parts import NUM_STAGES
 from .graph import Graph, Op, Path, Value
 
 __all__ = ["read_graph"]

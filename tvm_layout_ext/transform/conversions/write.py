@@ -11,8 +11,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
+from ...ir.annotations import FRAGMENT
 from ...ir.rebuild import block_with, whole_region, without_annotations
-from ..fragments.fragment import FRAGMENT
 from .graph import Graph, Op, Value
 
 __all__ = ["write_graph"]

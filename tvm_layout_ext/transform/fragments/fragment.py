@@ -13,6 +13,7 @@ from tvm.s_tir import SBlock
 
 from ...errors import LayoutError, ScheduleError
 from ...gpu.hardware import WARP_SIZE
+from ...ir.annotations import FRAGMENT
 from ...layout import (
     BlockedLayout,
     DistributedLinearLayout,
@@ -24,12 +25,8 @@ from ...layout import (
     parse,
 )
 from ...layout.conversion.per_thread import per_thread
-from ..mark_annotated import ANNOTATION_PREFIX
 
-__all__ = ["FRAGMENT", "Fragment", "Fragments", "collect_fragments", "distributed_layout"]
-
-#: Annotation of a block or function: buffer name, layout, buffer name, layout, ...; or pairs.
-FRAGMENT = ANNOTATION_PREFIX + "fragment"
+__all__ = ["Fragment", "Fragments", "collect_fragments", "distributed_layout"]
 
 
 _DISTRIBUTED = (

@@ -11,21 +11,22 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 from ...errors import ScheduleError
+from ...ir import ops
+from ...ir.annotations import FRAGMENT, MARK
 from ...ir.queries import uses
 from ...ir.rebuild import block_with, loop_with, whole_region
 from ...ir.thread_conditions import ThreadConditions
 from ...layout import Movement, movement
-from ..mark_annotated import MARK
 from .convert import conversion_source, lower_conversion
 from .elementwise import lower_elementwise
-from .fragment import FRAGMENT, Fragment, Fragments, collect_fragments
+from .fragment import Fragment, Fragments, collect_fragments
 from .nest import FragmentNest, read_nest, tile_of
 
 __all__ = ["LowerFragment"]
 
 _THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 #: Calls that take a buffer as a whole, past its indices.
-_OPAQUE = ("tirx.address_of", "tirx.tvm_access_ptr", "tirx.buffer_data", "tirx.ptr_byte_offset")
+_OPAQUE = (ops.ADDRESS_OF, ops.TVM_ACCESS_PTR, ops.BUFFER_DATA, ops.PTR_BYTE_OFFSET)
 
 
 class _Kernel(ThreadConditions):

@@ -8,9 +8,10 @@ from tvm import s_tir, tirx
 
 from ..._compat import assert_statement
 from ...analysis.assumptions import head_statements, is_about_numbers, pointer_promise, promise_of
+from ...ir import ops
+from ...ir.annotations import MARK
 from ...ir.conditions import conjuncts
 from ...ir.rebuild import block_with, realize_with
-from ..mark_annotated import MARK
 
 __all__ = ["CheckAssumptions"]
 
@@ -23,7 +24,7 @@ def _checks(statement: Any, function: str) -> list[Any]:
             text = f"{_sentence(part)}, as {function} assumes."
             made.append(assert_statement(part, text))
         elif pointer_promise(part) is None:
-            made.append(tirx.Evaluate(tirx.call_intrin("bool", "tirx.assume", part)))
+            made.append(tirx.Evaluate(tirx.call_intrin("bool", ops.ASSUME, part)))
     return made
 
 

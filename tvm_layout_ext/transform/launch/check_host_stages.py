@@ -11,12 +11,14 @@ from tvm import ir, s_tir, tirx
 from tvm_ffi import WalkResult
 
 from ...errors import TargetError
-from ..mark_annotated import MARK, is_annotated
+from ...ir import ops
+from ...ir.annotations import MARK
+from ..mark_annotated import is_annotated
 
 __all__ = ["CheckHostStages", "is_marked_for_cuda", "refuse_host_stages", "refuse_unbound"]
 
 _GLOBAL = "global"
-_NO_ACCESS = ("tirx.address_of", "tirx.assume")
+_NO_ACCESS = (ops.ADDRESS_OF, ops.ASSUME)
 
 
 def _is_kernel(node: Any) -> bool:

@@ -14,15 +14,12 @@ from ... import decisions
 from ...errors import ScheduleError, TargetError
 from ...gpu.hardware import architecture
 from ...intrin.policy_stores import POLICIES, POLICY_STORES_SINCE, can_have_policy, policy_store
+from ...ir.annotations import AUTO, EVICTION_POLICY, MARK
 from ...ir.rebuild import block_with, without_annotations
-from ..mark_annotated import MARK
 
-__all__ = ["AUTO", "EVICTION_POLICY", "KeepEvictionPolicy", "LowerEvictionPolicy"]
+__all__ = ["AUTO", "KeepEvictionPolicy", "LowerEvictionPolicy"]
 
-#: Block annotation: ``""``, ``evict_first``, ``evict_last`` or ``auto``.
-EVICTION_POLICY = "layout_ext.eviction_policy"
 #: Stands for the policy that measured best for full stores, on targets that have policies.
-AUTO = "auto"
 _BEST = "evict_last"
 _NAME = "eviction_policy"
 

@@ -7,8 +7,8 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
+from ...ir.annotations import ANNOTATION_PREFIX, MARK
 from ...ir.rebuild import loop_with, without_annotations
-from ..mark_annotated import ANNOTATION_PREFIX, MARK
 
 __all__ = ["GatherLaunchNotes"]
 

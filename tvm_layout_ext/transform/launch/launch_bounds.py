@@ -13,13 +13,11 @@ import tvm_ffi
 from tvm import tirx
 
 from ... import decisions
+from ...ir.annotations import MARK, MIN_BLOCKS
 from ...ir.rebuild import loop_with, without_annotations
-from ..mark_annotated import MARK
 
-__all__ = ["MIN_BLOCKS", "SetLaunchBounds"]
+__all__ = ["SetLaunchBounds"]
 
-#: Annotation of the loop bound to ``blockIdx.x``: blocks that a multiprocessor should hold.
-MIN_BLOCKS = "layout_ext.min_blocks_per_sm"
 _NAME = "SetLaunchBounds"
 #: What TVM's code generation for CUDA makes the second number of ``__launch_bounds__``.
 _ATTRIBUTE = "tirx.launch_bounds_min_blocks_per_sm"

@@ -12,14 +12,11 @@ from tvm import tirx
 from ... import decisions
 from ...errors import ScheduleError, TargetError
 from ...gpu.hardware import CLUSTER_BLOCKS, CLUSTERS_SINCE, architecture
+from ...ir.annotations import CLUSTER, MARK
 from ...ir.rebuild import loop_with, without_annotations
-from ..mark_annotated import MARK
 
-__all__ = ["CLUSTER", "LaunchClusters"]
+__all__ = ["LaunchClusters"]
 
-#: Annotation of a loop bound to a grid axis: neighbouring blocks of a cluster along it. The axis is
-#: added, for TVM leaves the annotations of inner bound loops to loops of one iteration.
-CLUSTER = "layout_ext.cluster."
 _NAME = "LaunchClusters"
 #: TVM's thread axis of a block within its cluster; its extent is the cluster's.
 _AXIS = "clusterCtaIdx."

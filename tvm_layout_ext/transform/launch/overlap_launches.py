@@ -25,19 +25,20 @@ from tvm.script import tirx as T
 from ... import decisions
 from ...errors import TargetError
 from ...gpu.hardware import architecture
-from ..mark_annotated import MARK
+from ...ir import ops
+from ...ir.annotations import MARK
 
 __all__ = ["OverlapLaunches", "waits_first"]
 
 _NAME = "OverlapLaunches"
-_LAUNCH = "tirx.call_ffi_kernel"
-_CONTROL = "tirx.ptx.griddepcontrol"
+_LAUNCH = ops.CALL_FFI_KERNEL
+_CONTROL = ops.PTX_GRIDDEPCONTROL
 _WAIT, _START = "wait", "launch_dependents"
 _TAGS = "tirx.kernel_launch_params"
 #: TVM's own spelling.
-_DEPENDENT = "tirx.use_programtic_dependent_launch"
+_DEPENDENT = ops.USE_PROGRAMTIC_DEPENDENT_LAUNCH
 #: TVM wants this tag to be the last.
-_DYNAMIC_SHARED = "tirx.use_dyn_shared_memory"
+_DYNAMIC_SHARED = ops.USE_DYN_SHARED_MEMORY
 #: First compute capability that has it.
 _FIRST = (9, 0)
 

@@ -8,14 +8,12 @@ import tvm_ffi
 from tvm import tirx
 
 from ... import decisions
+from ...ir.annotations import MARK, RASTERIZE
 from ...ir.queries import substitute, thread_tag
 from ...ir.rebuild import loop_with, without_annotations
-from ..mark_annotated import MARK
 
-__all__ = ["RASTERIZE", "RasterizeBlocks", "grouped"]
+__all__ = ["RasterizeBlocks", "grouped"]
 
-#: Annotation of the loop bound to ``blockIdx.y``: how many rows of blocks form a group.
-RASTERIZE = "layout_ext.rasterize"
 _NAME = "RasterizeBlocks"
 
 

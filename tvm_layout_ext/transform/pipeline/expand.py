@@ -50,9 +50,10 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.script import tirx as T
 
 from ...errors import ScheduleError
+from ...ir.annotations import ASYNC_SCOPE
 from ...ir.queries import substitute
 from ...ir.rebuild import block_with, loop_with, realize_with, sequence, whole_region
-from .parts import ASYNC_SCOPE, Part
+from .parts import Part
 from .plan import PipelinePlan
 from .record import PipelineRecord, PipelineStep
 from .single import with_waits

@@ -14,10 +14,10 @@ from tvm.script import tirx as T
 from ... import decisions
 from ...analysis.assumptions import Prover, read_assumptions
 from ...errors import ScheduleError
+from ...ir import ops
+from ...ir.annotations import ASYNC_SCOPE, MARK
 from ...ir.queries import loads_in, substitute
-from ..mark_annotated import MARK
 from .copy_parts import ThreadCopy, UnfitError, differs, read_copy
-from .parts import ASYNC_SCOPE
 
 __all__ = ["LowerAsyncCopy"]
 
@@ -198,7 +198,7 @@ def _guards_store(branch: Any) -> bool:
     return isinstance(body, tirx.BufferStore)
 
 
-_GROUP_OPS = ("tirx.ptx.cp_async_commit_group", "tirx.ptx.cp_async_wait_group")
+_GROUP_OPS = (ops.PTX_CP_ASYNC_COMMIT_GROUP, ops.PTX_CP_ASYNC_WAIT_GROUP)
 
 
 def _without_groups(body: Any) -> Any:

@@ -14,8 +14,9 @@ from tvm.s_tir import SBlock
 
 from ...errors import ScheduleError, TargetError
 from ...gpu import hardware
+from ...ir.annotations import NUM_STAGES
 from ...ir.rebuild import block_with
-from .parts import NUM_STAGES, Part, blocks_in, requested
+from .parts import Part, blocks_in, requested
 from .plan import plan_pipeline
 from .record import PipelineRecord
 

@@ -11,11 +11,11 @@ from tvm.s_tir import SBlock
 
 from ... import decisions
 from ...errors import ScheduleError
+from ...ir.annotations import MARK, NUM_STAGES
 from ...ir.thread_conditions import ThreadConditions
-from ..mark_annotated import MARK
 from .expand import expand
 from .memory import check_fits
-from .parts import NUM_STAGES, Part, blocks_in, parts_of, requested, without_request
+from .parts import Part, blocks_in, parts_of, requested, without_request
 from .places import check_places
 from .plan import PipelinePlan, plan_pipeline
 from .record import PipelineRecord

@@ -11,13 +11,12 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
+from ...ir import ops
+from ...ir.annotations import ASYNC_COPY, NUM_STAGES
 from ...ir.queries import loads_in
 from ...ir.rebuild import without_annotations
 
 __all__ = [
-    "ASYNC_COPY",
-    "ASYNC_SCOPE",
-    "NUM_STAGES",
     "Part",
     "Region",
     "blocks_in",
@@ -25,13 +24,6 @@ __all__ = [
     "requested",
     "without_request",
 ]
-
-#: Block annotation: how many versions the buffer that the block writes shall have.
-NUM_STAGES = "layout_ext.num_stages"
-#: Block annotation: 1 demands asynchronous copies, 0 forbids them; absent, they are taken if legal.
-ASYNC_COPY = "layout_ext.async_copy"
-#: Statement attribute around copies that shall be asynchronous: 1 demands it, 0 allows it.
-ASYNC_SCOPE = "layout_ext.async_scope"
 
 
 @dataclass(frozen=True)
@@ -205,9 +197,9 @@ def _by_address(stmt: Any) -> tuple[Region, ...]:
 
     def look(call: Any) -> None:
         name = getattr(call.op, "name", "")
-        if name in ("tirx.address_of", "tirx.buffer_data"):
+        if name in (ops.ADDRESS_OF, ops.BUFFER_DATA):
             argument = call.args[0]
-            add(argument if name == "tirx.buffer_data" else argument.source)
+            add(argument if name == ops.BUFFER_DATA else argument.source)
 
     tvm_ffi.structural_walk(stmt, [(tvm.ir.Call, look)])
     return tuple(Region(buffer, None) for buffer in found.values())

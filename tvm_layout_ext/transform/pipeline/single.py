@@ -25,8 +25,9 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.script import tirx as T
 
 from ...errors import ScheduleError
+from ...ir.annotations import ASYNC_SCOPE
 from ...ir.rebuild import block_with, loop_with, realize_with
-from .parts import ASYNC_SCOPE, Part, without_request
+from .parts import Part, without_request
 
 __all__ = ["in_one_version", "single_copies", "with_waits"]
 

@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.s_tir import SBlock
 
 from ...errors import ScheduleError
+from ...ir import ops
 from .parts import without_request
 from .record import VersionedBuffer
 
@@ -20,7 +21,7 @@ __all__ = ["Versioned", "use_version", "with_versions"]
 #: Versions begin at multiples of this, so that vectors of any width stay aligned.
 _VERSION_BYTES = 16
 #: Operators on fragments, in which an offset follows every address.
-_BY_OFFSET = ("tirx.ptx_legacy.ldmatrix", "tirx.ptx_legacy.mma", "tirx.mma_fill", "tirx.mma_store")
+_BY_OFFSET = (ops.PTX_LEGACY_LDMATRIX, ops.PTX_LEGACY_MMA, ops.MMA_FILL, ops.MMA_STORE)
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def use_version(stmt: Any, one: Versioned, number: Any) -> Any:
         return tirx.BufferRegion(one.new, [version, *node.region])
 
     def call(node: Any) -> Any:
-        if node.op.name == "tirx.tvm_access_ptr" and _is_data(node.args[1], one.old):
+        if node.op.name == ops.TVM_ACCESS_PTR and _is_data(node.args[1], one.old):
             kind, _, offset, extent, mask = node.args
             moved = offset + number * one.stride
             return tvm.ir.Call(node.op, [kind, one.new.data, moved, extent, mask], ret_ty=node.ty)
@@ -131,6 +132,6 @@ def _moved_offsets(call: Any, one: Versioned, number: Any) -> Any:
 def _is_data(expr: Any, buffer: Any) -> bool:
     return (
         isinstance(expr, tvm.ir.Call)
-        and expr.op.name == "tirx.buffer_data"
+        and expr.op.name == ops.BUFFER_DATA
         and expr.args[0].same_as(buffer)
     )

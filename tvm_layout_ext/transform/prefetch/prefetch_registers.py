@@ -31,12 +31,13 @@ from tvm.s_tir import SBlock, SBlockRealize
 
 from ... import decisions
 from ...errors import ScheduleError
+from ...ir import ops
+from ...ir.annotations import MARK, PREFETCH
 from ...ir.queries import depends_on, substitute
 from ...ir.rebuild import block_with, loop_with, realize_with, sequence, without_annotations
-from ..mark_annotated import MARK
 from ..pipeline.parts import Part, Region, blocks_in, parts_of
 from .spread_copies import shares
-from .steps import PREFETCH, Steps, steps_of
+from .steps import Steps, steps_of
 
 __all__ = ["PREFETCH", "PrefetchSharedToRegister"]
 
@@ -45,7 +46,7 @@ _NAME = "PrefetchSharedToRegister"
 
 def _is_barrier(part: Part) -> bool:
     stmt = part.stmt
-    return isinstance(stmt, tirx.Evaluate) and _calls(stmt.value, "tirx.tvm_storage_sync")
+    return isinstance(stmt, tirx.Evaluate) and _calls(stmt.value, ops.TVM_STORAGE_SYNC)
 
 
 def _calls(value: Any, name: str) -> bool:

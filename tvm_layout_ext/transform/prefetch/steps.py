@@ -10,16 +10,14 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 from ...errors import ScheduleError
+from ...ir.annotations import PREFETCH
 from ...ir.queries import substitute
 from ...ir.rebuild import sequence
 from ..pipeline.expand import renewed
 from ..pipeline.parts import Part, blocks_in, parts_of
 from ..pipeline.versions import Versioned, use_version, with_versions
 
-__all__ = ["PREFETCH", "Steps", "steps_of"]
-
-#: Block annotation: load what the block fills one step ahead of its use.
-PREFETCH = "layout_ext.prefetch"
+__all__ = ["Steps", "steps_of"]
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
+from ...ir.annotations import MARK
 from ...ir.conditions import conjuncts
 from ...ir.queries import depends_on, substitute
 from ...ir.rebuild import loop_with
-from ..mark_annotated import MARK
 
 __all__ = ["FillPaddedRows"]
 

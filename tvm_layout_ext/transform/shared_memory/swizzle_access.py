@@ -15,6 +15,7 @@ from ...analysis.axis_info.indices import IndexAnalyzer
 from ...analysis.nest import element_bytes
 from ...analysis.shared_access import SharedAccess
 from ...errors import LayoutError
+from ...ir import ops
 from ...ir.pointers import OPAQUE, POINTER_OPS, PointerOp, pointer_of
 from ...ir.queries import uses
 from ...ir.rebuild import block_with
@@ -107,15 +108,15 @@ def _opaque_calls(expr: Any) -> list[Any]:
     while isinstance(expr, tvm.ir.Call):
         found.append(expr)
         name = getattr(expr.op, "name", "")
-        if name == "tirx.address_of":
+        if name == ops.ADDRESS_OF:
             break
-        expr = expr.args[1] if name == "tirx.tvm_access_ptr" else expr.args[0]
+        expr = expr.args[1] if name == ops.TVM_ACCESS_PTR else expr.args[0]
     return found
 
 
 def _names(call: Any, buffer: Any) -> bool:
     """Whether a call takes the address of this buffer; its indices may hold loads of others."""
-    first = call.args[1] if call.op.name == "tirx.tvm_access_ptr" else call.args[0]
+    first = call.args[1] if call.op.name == ops.TVM_ACCESS_PTR else call.args[0]
     if isinstance(first, tvm.ir.TensorLoad):
         return bool(first.source.same_as(buffer))
     return uses(first, buffer)
@@ -238,7 +239,7 @@ class Rewriter:
         op, (one, _), indices = found
         position = op.pointer(node.args)
         address = node.args[position]
-        if address.op.name != "tirx.address_of":
+        if address.op.name != ops.ADDRESS_OF:
             return node
         element = tirx.BufferLoad(one.buffer, list(indices))
         arguments = list(node.args)
@@ -252,7 +253,7 @@ class Rewriter:
             return
         op, (one, _), indices = found
         size = element_bytes(one.buffer)
-        if node.op.name == "tirx.ptx_legacy.ldmatrix" and size == 1 and _is_true(node.args[0]):
+        if node.op.name == ops.PTX_LEGACY_LDMATRIX and size == 1 and _is_true(node.args[0]):
             self._refuse(one, indices, "TVM transposes elements of 1 byte without ldmatrix")
         self._check_whole(one, indices, max(1, (op.bytes(node.args) or 0) // size))
 
@@ -310,10 +311,10 @@ def _ranges(accesses: Sequence[SharedAccess]) -> list[tuple[Any, Any]]:
 def _with_pointer(argument: Any, buffer: Any, offset: Any, size: int) -> Any:
     """The same expression around another access pointer."""
     name = argument.op.name
-    if name == "tirx.cuda.cvta_generic_to_shared":
+    if name == ops.CUDA_CVTA_GENERIC_TO_SHARED:
         inside = _with_pointer(argument.args[0], buffer, offset, size)
         return _call_with(argument, [inside])
-    mode = argument.args[4] if name == "tirx.tvm_access_ptr" else 3
+    mode = argument.args[4] if name == ops.TVM_ACCESS_PTR else 3
     return buffer.access_ptr(int(mode), offset=offset, extent=size)
 
 

@@ -19,19 +19,16 @@ from ...analysis.choose_shared import Choice
 from ...analysis.nest import element_bytes
 from ...analysis.shared_access import SharedAccess, read_shared_accesses
 from ...errors import LayoutError
+from ...ir.annotations import ASYNC_COPY, MARK, NUM_STAGES, SWIZZLE
 from ...ir.pointers import constant, shape_of
 from ...ir.rebuild import without_annotations
 from ...layout.placement import Strided, dense
-from ..mark_annotated import ANNOTATION_PREFIX, MARK
 from ..pipeline.multi_stage_buffer import has_async_copies
-from ..pipeline.parts import ASYNC_COPY, NUM_STAGES
 from .swizzle_access import Rewriter, Swizzled, refuse_unknown
 from .swizzle_modes import place, swizzle_text
 
-__all__ = ["SWIZZLE", "SwizzleSharedMemory", "swizzle_text", "swizzles_of"]
+__all__ = ["SwizzleSharedMemory", "swizzle_text", "swizzles_of"]
 
-#: Annotation of a block that fills a shared buffer; :mod:`.swizzle_modes` says what it may hold.
-SWIZZLE = ANNOTATION_PREFIX + "swizzle"
 _NAME = "SwizzleSharedMemory"
 #: Requests of each access by which ``auto``, ``pad`` and ``xor`` choose.
 _SAMPLE = 256

@@ -19,9 +19,9 @@ from ...analysis.barriers.read_outside import Outside, read_outside
 from ...analysis.barriers.read_program import read_program
 from ...analysis.barriers.uniform import divergent_barrier
 from ...errors import ScheduleError
+from ...ir.annotations import MARK
 from ...ir.index_terms import Scope
 from ...ir.rebuild import loop_with
-from ..mark_annotated import MARK
 
 __all__ = ["PlanSync", "only_unmarked"]
 

@@ -12,11 +12,9 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.script import tirx as T
 
+from ...ir.annotations import ANNOTATION_PREFIX, FRAGMENT, TENSOR_CORE
 from ...ir.conditions import is_zero
 from ...ir.queries import is_load_of, loads_in, substitute, uses
-from ..fragments.fragment import FRAGMENT
-from ..mark_annotated import ANNOTATION_PREFIX
-from .lower_tensor_core import TENSOR_CORE
 
 __all__ = ["Fusion", "Unfused", "match_function"]
 

@@ -11,11 +11,10 @@ from tvm import tirx
 from tvm.s_tir import SBlock
 
 from ... import decisions
+from ...ir.annotations import MARK, START, TENSOR_CORE
 from ...ir.queries import loads_in
 from ...ir.rebuild import block_with, whole_region
-from ..mark_annotated import MARK
 from .dot_add_match import Fusion, Unfused, match_function
-from .lower_tensor_core import START, TENSOR_CORE
 
 __all__ = ["FuseDotAdd"]
 

@@ -15,20 +15,14 @@ from ... import decisions
 from ...errors import ScheduleError
 from ...gpu.hardware import Architecture, architecture
 from ...intrin import capability_of, fragment_index, register
+from ...ir.annotations import ANNOTATION_PREFIX, MARK, START, SWIZZLE, TENSOR_CORE
 from ...ir.block_bindings import iter_values
 from ...ir.queries import substitute, thread_tag, uses
 from ...ir.rebuild import block_with
 from ...target import target_arch
-from ..mark_annotated import ANNOTATION_PREFIX, MARK
-from ..shared_memory.swizzle_shared import SWIZZLE
 
-__all__ = ["START", "TENSOR_CORE", "LowerTensorCore"]
+__all__ = ["LowerTensorCore"]
 
-#: Annotation of a block that is one tile: the intrinsic that does it, and for a sum the one that
-#: clears it first.
-TENSOR_CORE = ANNOTATION_PREFIX + "tensor_core"
-#: In the place of the intrinsic that clears: the sums start at what their ``init`` loads.
-START = ANNOTATION_PREFIX + "start"
 #: Where ``storage_align`` keeps buffer, axis, factor and offset.
 _PADDING = "buffer_dim_align"
 _NAME = "LowerTensorCore"

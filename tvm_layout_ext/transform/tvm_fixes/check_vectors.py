@@ -9,9 +9,9 @@ import tvm_ffi
 from tvm import tirx
 
 from ...errors import ScheduleError
+from ...ir.annotations import MARK
 from ...ir.pointers import POINTER_OPS, pointer_of
 from ...ir.vector_types import lacking_arithmetic, miswritten
-from ..mark_annotated import MARK
 
 __all__ = ["CheckVectors"]
 

@@ -9,8 +9,9 @@ import tvm_ffi
 from tvm import tirx
 
 from ...gpu.hardware import MATRIX_ROW_BYTES
+from ...ir import ops
+from ...ir.annotations import MARK
 from ...ir.pointers import POINTER_OPS
-from ..mark_annotated import MARK
 
 __all__ = ["ExposePointers"]
 
@@ -23,7 +24,7 @@ def _exposed(argument: Any, mask: int) -> Any:
     """Turn the address of an element into a pointer that TVM's passes follow."""
 
     def call(node: Any) -> Any:
-        if getattr(node.op, "name", "") != "tirx.address_of":
+        if getattr(node.op, "name", "") != ops.ADDRESS_OF:
             return node
         load = node.args[0]
         buffer = load.source

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from ..mark_annotated import MARK
+from ...ir.annotations import MARK
 
 __all__ = ["GuardReductions"]
 

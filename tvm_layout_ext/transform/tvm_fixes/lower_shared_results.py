@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from ...coalesce.privatize import borrowed, returned, writers
-from ..mark_annotated import MARK
+from ...ir.annotations import MARK
 
 __all__ = ["LowerSharedResults"]
 

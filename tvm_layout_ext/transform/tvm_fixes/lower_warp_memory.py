@@ -7,7 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
-from ..mark_annotated import MARK
+from ...ir.annotations import MARK
 from .own_lane import own_lane
 
 __all__ = ["LowerWarpMemoryFully"]

@@ -10,11 +10,12 @@ import tvm_ffi
 from tvm import tirx
 
 from ...gpu.hardware import WARP_SIZE
+from ...ir import ops
 
 __all__ = ["own_lane"]
 
 #: Calls whose arguments are pointers to registers, each followed by its offset in elements.
-_POINTER_CALLS = ("tirx.ptx_legacy.mma", "tirx.ptx_legacy.ldmatrix")
+_POINTER_CALLS = (ops.PTX_LEGACY_MMA, ops.PTX_LEGACY_LDMATRIX)
 
 
 def own_lane(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -96,7 +97,7 @@ def _split(index: Any, lanes: Sequence[Any]) -> tuple[int, Any] | None:
 
 
 def _is_pointer(node: Any, buffer: Any) -> bool:
-    return getattr(node.op, "name", "") == "tirx.buffer_data" and node.args[0].same_as(buffer)
+    return getattr(node.op, "name", "") == ops.BUFFER_DATA and node.args[0].same_as(buffer)
 
 
 def _offsets(node: Any, buffer: Any) -> Iterator[int]:

@@ -8,7 +8,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ..mark_annotated import MARK
+from ...ir.annotations import MARK
 
 __all__ = ["PackBytes"]
 

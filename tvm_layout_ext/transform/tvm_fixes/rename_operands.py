@@ -8,12 +8,13 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ...ir import ops
+from ...ir.annotations import MARK
 from ...ir.queries import substitute, variables
-from ..mark_annotated import MARK
 
 __all__ = ["RenameOperands"]
 
-_MMA = "tirx.ptx_legacy.mma"
+_MMA = ops.PTX_LEGACY_MMA
 #: Pointer and offset of A, B and C among the arguments, with the placeholders replaced after them.
 _OPERANDS = (((6, 7), "BCD"), ((8, 9), "CD"), ((10, 11), "D"))
 

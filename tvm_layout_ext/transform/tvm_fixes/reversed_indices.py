@@ -8,12 +8,13 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ..mark_annotated import MARK
+from ...ir import ops
+from ...ir.annotations import MARK
 
 __all__ = ["HideReversedIndices", "ShowReversedIndices"]
 
 #: A cast to the type that a value has. TVM's iterator maps do not look into calls.
-_COVER = "tirx.reinterpret"
+_COVER = ops.REINTERPRET
 
 
 def _runs_backwards(expr: Any, sign: int = 1) -> bool:

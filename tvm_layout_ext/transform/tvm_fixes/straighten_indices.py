@@ -9,7 +9,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from ..mark_annotated import MARK
+from ...ir.annotations import MARK
 
 __all__ = ["StraightenIndices"]
 

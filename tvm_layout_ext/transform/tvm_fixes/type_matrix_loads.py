@@ -8,11 +8,12 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ..mark_annotated import MARK
+from ...ir import ops
+from ...ir.annotations import MARK
 
 __all__ = ["TypeMatrixLoads"]
 
-_LDMATRIX = "tirx.ptx_legacy.ldmatrix"
+_LDMATRIX = ops.PTX_LEGACY_LDMATRIX
 #: Where its arguments name the registers.
 _REGISTERS = 3
 

@@ -12,10 +12,10 @@ from tvm import tirx
 from ..._compat import CHOICE
 from ...analysis.assumptions import Assumptions, Prover, read_assumptions
 from ...analysis.axis_info.indices import IndexAnalyzer
+from ...ir.annotations import MARK
 from ...ir.conditions import conjuncts, selects_as_choices
 from ...ir.queries import depends_on, loads_in, substitute
 from ...ir.rebuild import loop_with
-from ..mark_annotated import MARK
 
 __all__ = ["GuardVectors", "hoist_uniform_conditions", "worst_lane_condition"]
 

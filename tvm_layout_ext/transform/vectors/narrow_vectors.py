@@ -10,9 +10,9 @@ import tvm_ffi
 from tvm import tirx
 
 from ... import decisions
+from ...ir.annotations import MARK
 from ...ir.queries import depends_on, substitute
 from ...ir.rebuild import loop_with
-from ..mark_annotated import MARK
 
 __all__ = ["NarrowVectors"]
 

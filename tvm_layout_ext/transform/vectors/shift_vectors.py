@@ -13,11 +13,11 @@ from ... import decisions
 from ...coalesce.shifted.move import Move, read_move, why_not
 from ...errors import ScheduleError
 from ...gpu.hardware import WARP_SIZE
+from ...ir.annotations import MARK, SHIFTED
 from ...ir.conditions import conjuncts
 from ...ir.queries import is_number, substitute, uses
 from ...ir.thread_conditions import ThreadConditions
-from ..mark_annotated import MARK
-from .shifted_nest import SHIFTED, ShiftedNest
+from .shifted_nest import ShiftedNest
 
 __all__ = ["SHIFTED", "ShiftVectors"]
 

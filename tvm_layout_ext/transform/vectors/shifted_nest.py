@@ -12,8 +12,8 @@ from tvm.s_tir import SBlock, SBlockRealize
 from ...analysis.nest import element_bytes
 from ...coalesce.shifted.move import Move, pieces
 from ...gpu.hardware import WARP_SIZE
+from ...ir.annotations import SHIFTED
 from ...ir.rebuild import sequence, whole_region
-from ..mark_annotated import ANNOTATION_PREFIX
 from .shifted_window import (
     Window,
     both,
@@ -27,10 +27,7 @@ from .shifted_window import (
     window,
 )
 
-__all__ = ["SHIFTED", "ShiftedNest"]
-
-#: Block annotation: elements of a vector.
-SHIFTED = ANNOTATION_PREFIX + "shifted"
+__all__ = ["ShiftedNest"]
 
 
 class ShiftedNest:

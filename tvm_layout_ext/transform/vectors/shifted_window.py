@@ -12,6 +12,7 @@ from tvm import tirx
 from ...analysis.nest import element_bytes
 from ...coalesce.shifted.move import Move, pieces
 from ...gpu.hardware import WARP_SIZE
+from ...ir import ops
 from ...ir.queries import substitute
 from ...ir.rebuild import sequence
 
@@ -220,7 +221,7 @@ def shuffled(source: Any, target: Any) -> list[Any]:
             target,
             tirx.call_intrin(
                 tirx.BufferLoad(source, [i]).ty,
-                "tirx.tvm_warp_shuffle_down",
+                ops.TVM_WARP_SHUFFLE_DOWN,
                 mask,
                 tirx.BufferLoad(source, [i]),
                 1,

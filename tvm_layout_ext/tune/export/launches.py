@@ -13,10 +13,11 @@ from tvm import tirx
 
 from ...build import device_program
 from ...errors import ScheduleError
+from ...ir import ops
 
 __all__ = ["HostPlan", "KernelBuffer", "KernelLaunch", "host_plan"]
 
-_SHARED = "tirx.use_dyn_shared_memory"
+_SHARED = ops.USE_DYN_SHARED_MEMORY
 _AXES = "xyz"
 #: Extents of a launch along each axis.
 _KINDS = ("blockIdx", "threadIdx", "clusterCtaIdx")
@@ -131,7 +132,7 @@ def _argument(buffer: Any, names: dict[Any, str]) -> KernelBuffer:
 
 
 def _named(pointer: Any, names: dict[Any, str]) -> str:
-    if isinstance(pointer, tvm.ir.Call) and pointer.op.name == "tirx.buffer_data":
+    if isinstance(pointer, tvm.ir.Call) and pointer.op.name == ops.BUFFER_DATA:
         found = next((n for buffer, n in names.items() if buffer.same_as(pointer.args[0])), None)
         if found is not None:
             return found
@@ -139,7 +140,7 @@ def _named(pointer: Any, names: dict[Any, str]) -> str:
 
 
 def _launch(call: Any, names: dict[Any, str]) -> KernelLaunch:
-    if getattr(call.op, "name", "") != "tirx.call_ffi_kernel":
+    if getattr(call.op, "name", "") != ops.CALL_FFI_KERNEL:
         raise _unknown(str(getattr(call.op, "name", call.op)))
     parameters = [str(one) for one in call.attrs.launch_params]
     kernel, *rest = call.args

@@ -24,6 +24,7 @@ from ...gpu.hardware import (
     blocks_per_sm,
     mma_sync_rate,
 )
+from ...ir.annotations import NUM_STAGES, PREFETCH, SWIZZLE
 from .access_cost import (
     BufferUse,
     Use,
@@ -49,8 +50,7 @@ _SCATTERED = np.arange(WARP_SIZE)[:, None] * 1021
 _TAGS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 #: Thread axes that each have a buffer of their own, by its scope.
 OWN = {"local": _TAGS, "warp": _TAGS[1:]}
-_STAGES, _SWIZZLE = "layout_ext.num_stages", "layout_ext.swizzle"
-_ALIGN, _PREFETCH = "buffer_dim_align", "layout_ext.prefetch"
+_ALIGN = "buffer_dim_align"
 
 
 class KernelFacts:
@@ -101,10 +101,10 @@ class KernelFacts:
         for _, axis, factor, offset in writer.notes.get(_ALIGN, ()):
             if int(axis) % len(spans) == len(spans) - 2:
                 row += (int(offset) - row) % int(factor)
-        versions = int(writer.notes.get(_STAGES, 1))
+        versions = int(writer.notes.get(NUM_STAGES, 1))
         if str(buffer.scope()) in ("warp", "local"):
-            versions = 2 if int(writer.notes.get(_PREFETCH, 0)) else 1
-        mode = str(writer.notes.get(_SWIZZLE, "none"))
+            versions = 2 if int(writer.notes.get(PREFETCH, 0)) else 1
+        mode = str(writer.notes.get(SWIZZLE, "none"))
         if mode == "pad":
             row += MAX_ACCESS_BYTES // element_bytes(buffer)
         return BufferUse(spans, row, element_bytes(buffer), versions, mode)
@@ -185,7 +185,7 @@ class KernelFacts:
             return Use(site, requests, moved / LINE_BYTES, moved / LINE_BYTES, moved)
         moved = WARP_SIZE * site.vector * site.size
         least = max(1.0, moved / LINE_BYTES)
-        if _STAGES in site.notes and site.vector * site.size == MAX_ACCESS_BYTES:
+        if NUM_STAGES in site.notes and site.vector * site.size == MAX_ACCESS_BYTES:
             return Use(site, requests, least * copy_degree(tile), least, moved)
         if tile.is_swizzled:
             return Use(site, requests, least, least, moved)
@@ -215,7 +215,7 @@ class KernelFacts:
     @cached_property
     def stages(self) -> int:
         """Most versions of a shared buffer."""
-        return max([int(site.notes.get(_STAGES, 1)) for site in self.sites], default=1)
+        return max([int(site.notes.get(NUM_STAGES, 1)) for site in self.sites], default=1)
 
     @cached_property
     def stage_bytes(self) -> int:
@@ -223,7 +223,7 @@ class KernelFacts:
         keys = {
             site.buffer.__chandle__()
             for site in self.sites
-            if _STAGES in site.notes and site.kind == "store"
+            if NUM_STAGES in site.notes and site.kind == "store"
         }
         tiles = (tile for key, tile in self.tiles.items() if key in keys)
         return sum(tile.bytes // tile.versions for tile in tiles)
@@ -248,7 +248,7 @@ class KernelFacts:
             if site.scope == "global" and site.kind == "load":
                 together = prod(x.extent for x in site.loops if x.kind == "unrolled")
                 each = site.vector * site.size
-                if _STAGES in site.notes:
+                if NUM_STAGES in site.notes:
                     most += together * each * max(1, self.stages - 1)
                 else:
                     most += min(together * each, MOST_IN_FLIGHT)
@@ -322,7 +322,7 @@ class KernelFacts:
     @cached_property
     def is_prefetched(self) -> bool:
         """Whether fragments are loaded a step ahead."""
-        return any(int(site.notes.get(_PREFETCH, 0)) for site in self.sites)
+        return any(int(site.notes.get(PREFETCH, 0)) for site in self.sites)
 
     def blocks_per_sm(self, architecture: Architecture) -> int:
         """Blocks that a multiprocessor holds by threads, shared memory and estimated registers."""

@@ -16,13 +16,12 @@ from tvm import s_tir, tirx
 
 from ...analysis.nest import element_bytes
 from ...gpu.hardware import WARP_SIZE
+from ...ir.annotations import TENSOR_CORE
 from ...ir.evaluate import evaluate
 from ...ir.queries import loads_in
 
 __all__ = ["AccessSite", "SiteLoop", "read_sites"]
 
-#: Of blocks that become one instruction of a warp; their lanes are not loops.
-TENSOR_CORE = "layout_ext.tensor_core"
 _REDUCE = 2
 _ZERO = np.int64(0)
 

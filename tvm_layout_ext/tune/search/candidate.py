@@ -18,7 +18,7 @@ import tvm
 from tvm import s_tir
 
 from ..._compat import quick_type_checks
-from ...transform.mark_annotated import KNOB_PREFIX
+from ...ir.annotations import KNOB_PREFIX
 from ..space.knobs import Config, Knob
 from .task import Task
 

@@ -18,6 +18,8 @@ from tvm import tirx
 
 from ...analysis.nest import element_bytes
 from ...gpu.hardware import MATRIX_ROW_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
+from ...ir import ops
+from ...ir.annotations import ASYNC_COPY, SWIZZLE
 from ...ir.evaluate import evaluate
 from ..model.access_cost import flat, padded_strides, strides_of
 from ..model.kernel_facts import KernelFacts
@@ -27,7 +29,6 @@ __all__ = ["misaligned", "seems_misaligned"]
 
 #: Threads and iterations that are looked at, drawn at random but for the first and the last.
 SAMPLES = 1024
-_ASYNC, _SWIZZLE = "layout_ext.async_copy", "layout_ext.swizzle"
 #: Swizzles that keep vectors whole by themselves, and say so where they cannot.
 _CAREFUL = ("auto", "none", "pad", "xor")
 _FIRST_ROWS = 8
@@ -50,13 +51,13 @@ def seems_misaligned(kernel: KernelFacts) -> bool:
 
 
 def _swizzle_tears(site: AccessSite) -> bool:
-    mode = str(site.notes.get(_SWIZZLE, "none"))
+    mode = str(site.notes.get(SWIZZLE, "none"))
     return site.kind == "store" and mode not in _CAREFUL and site.vector > 1
 
 
 def _copy_tears(site: AccessSite) -> bool:
     """Whether a copy that has to be asynchronous is none that ``cp.async`` makes."""
-    demanded = site.kind == "store" and int(site.notes.get(_ASYNC, 0)) == 1
+    demanded = site.kind == "store" and int(site.notes.get(ASYNC_COPY, 0)) == 1
     return demanded and site.scope != "global" and site.vector * site.size not in _COPIES
 
 
@@ -199,7 +200,7 @@ class _AlignmentWalk:
         # The first 8 lanes of a warp, which lies along x, give the rows of the first matrix.
         active = active & (self.threads.get("threadIdx.x", 0) % WARP_SIZE < _FIRST_ROWS)
         for argument in call.args:
-            if isinstance(argument, tvm.ir.Call) and argument.op.name == "tirx.address_of":
+            if isinstance(argument, tvm.ir.Call) and argument.op.name == ops.ADDRESS_OF:
                 (load,) = argument.args
                 if str(load.source.scope()).startswith("shared") and len(load.indices) == 1:
                     verb = f"makes {kind} take"

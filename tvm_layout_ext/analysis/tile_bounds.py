@@ -15,8 +15,8 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from ..._compat import pass_name, stock_passes
-from ...ir.pointers import shape_of
+from .._compat import pass_name, stock_passes
+from ..ir.pointers import shape_of
 
 __all__ = ["longer_than"]
 

@@ -1,0 +1,45 @@
+"""The keys of this package's annotations and attributes, each told once."""
+
+from __future__ import annotations
+
+ANNOTATION_PREFIX = "layout_ext."
+#: The tuner's note of which value of a knob made a schedule; asks for nothing.
+KNOB_PREFIX = "layout_ext.knob."
+#: Function attribute that outlives the blocks, whose annotations end at LowerOpaqueBlock.
+MARK = "layout_ext.annotated"
+#: Attribute of a function that :func:`tvm_layout_ext.lower` has already taken half-way.
+LOWERED = "layout_ext.lowered"
+#: Block annotation that asks the pass: ``[num_threads or 0, vector_bytes, stage]``.
+COALESCE = "layout_ext.auto_coalesce"
+#: Block annotation that tells what was done.
+DONE = "layout_ext.coalesced"
+#: Block annotation: elements of a vector.
+SHIFTED = "layout_ext.shifted"
+#: Annotation of a block that is one tile: the intrinsic that does it, and for a sum the one that
+#: clears it first.
+TENSOR_CORE = "layout_ext.tensor_core"
+#: In the place of the intrinsic that clears: the sums start at what their ``init`` loads.
+START = "layout_ext.start"
+#: Block annotation: load what the block fills one step ahead of its use.
+PREFETCH = "layout_ext.prefetch"
+#: Block annotation: how many versions the buffer that the block writes shall have.
+NUM_STAGES = "layout_ext.num_stages"
+#: Block annotation: 1 demands asynchronous copies, 0 forbids them; absent, they are taken if legal.
+ASYNC_COPY = "layout_ext.async_copy"
+#: Statement attribute around copies that shall be asynchronous: 1 demands it, 0 allows it.
+ASYNC_SCOPE = "layout_ext.async_scope"
+#: Annotation of a block that fills a shared buffer; ``swizzle_modes`` says what it may hold.
+SWIZZLE = "layout_ext.swizzle"
+#: Annotation of a block or function: buffer name, layout, buffer name, layout, ...; or pairs.
+FRAGMENT = "layout_ext.fragment"
+#: Annotation of the loop bound to ``blockIdx.y``: how many rows of blocks form a group.
+RASTERIZE = "layout_ext.rasterize"
+#: Block annotation: ``""``, ``evict_first``, ``evict_last`` or ``auto``.
+EVICTION_POLICY = "layout_ext.eviction_policy"
+#: Its value where the target decides.
+AUTO = "auto"
+#: Annotation of the loop bound to ``blockIdx.x``: blocks that a multiprocessor should hold.
+MIN_BLOCKS = "layout_ext.min_blocks_per_sm"
+#: Annotation of a loop bound to a grid axis: neighbouring blocks of a cluster along it. The axis is
+#: added, for TVM leaves the annotations of inner bound loops to loops of one iteration.
+CLUSTER = "layout_ext.cluster."
