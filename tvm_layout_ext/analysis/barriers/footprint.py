@@ -112,7 +112,8 @@ class Footprints:
 
     def _print(self, side: ComparedAccess, case: _Case) -> tuple[Any, Any]:
         """Granules that an access touches, and the threads that do so, as flat arrays."""
-        mine = tuple((s, *case.known[s]) for s in sorted(side.symbols & case.known.keys(), key=id))
+        used = side.symbols | side.guard_symbols
+        mine = tuple((s, *case.known[s]) for s in sorted(used & case.known.keys(), key=id))
         stands = tuple((s, _text(t)) for s, t in side.stands.items())
         key = (side.access, mine, stands)
         if key not in self._prints:

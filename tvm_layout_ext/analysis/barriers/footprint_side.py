@@ -75,6 +75,11 @@ class ComparedAccess:
         return self.closure(self.access.offset)
 
     @cached_property
+    def guard_symbols(self) -> frozenset[Symbol]:
+        """Symbols that the conditions depend on, known iterations written out."""
+        return frozenset().union(*map(self.closure, self.access.guards))
+
+    @cached_property
     def free(self) -> frozenset[Symbol]:
         """Loops whose iteration is not known."""
         return frozenset(self.access.ranges) - self.shifts.keys() - self.stands.keys()
