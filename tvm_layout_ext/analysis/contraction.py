@@ -145,7 +145,8 @@ class _ContractionReader:
         batch = tuple(i for i in range(len(extents)) if i not in (*used, *out))
         batch += tuple(i for i in out if i not in used)
         self._check_batch(batch, first, second, out)
-        a, b = self._operand(left, first, summed), self._operand(right, second, summed)
+        a = self._operand(left, first, summed, rows)
+        b = self._operand(right, second, summed, columns)
         sums = str(store.buffer.dtype)
         operand = self._type(left, right)
         return Contraction(batch, *groups, extents, a, b, operand, sums, tuple(out))
@@ -265,10 +266,14 @@ class _ContractionReader:
             return tuple(listed)
         return tuple(i for i in spatial if not self._is_unit(i)) or (spatial[-1],)
 
-    def _operand(self, load: Any, dims: Sequence[int], summed: Sequence[int]) -> Operand:
+    def _operand(
+        self, load: Any, dims: Sequence[int], summed: Sequence[int], own: Sequence[int]
+    ) -> Operand:
         regions = [region.source for region in self.block.reads]
         index = next(i for i, one in enumerate(regions) if one.same_as(load.source))
-        return Operand(index, load.source, self._last(dims) in summed, tuple(dims))
+        # A row of one element is one all the same: padded to a tile, it is no run along K.
+        last = next((i for i in reversed(dims) if i in own or not self._is_unit(i)), dims[-1])
+        return Operand(index, load.source, last in summed, tuple(dims))
 
     def _type(self, left: Any, right: Any) -> str:
         types = [str(one.source.dtype) for one in (left, right)]
