@@ -7,8 +7,9 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
-from ...ir.annotations import ANNOTATION_PREFIX, MARK
+from ...ir.annotations import ANNOTATION_PREFIX
 from ...ir.rebuild import loop_with, without_annotations
+from ..base import function_pass
 
 __all__ = ["GatherLaunchNotes"]
 
@@ -36,10 +37,8 @@ def _gathered(outermost: Any) -> Any:
     return loop_with(outermost, body=body, annotations={**notes, **kept})
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.GatherLaunchNotes")
-def _gather_launch_notes(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("GatherLaunchNotes")
+def _gather_launch_notes(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def visit(loop: Any, mutator: Any) -> Any:
         return _gathered(loop) if _is_grid(loop) else mutator.default_mutate(loop)

@@ -11,9 +11,10 @@ from tvm import tirx
 from tvm.s_tir import SBlock
 
 from ... import decisions
-from ...ir.annotations import MARK, START, TENSOR_CORE
+from ...ir.annotations import START, TENSOR_CORE
 from ...ir.queries import loads_in
 from ...ir.rebuild import block_with, whole_region
+from ..base import function_pass
 from .dot_add_match import Fusion, Unfused, match_function
 
 __all__ = ["FuseDotAdd"]
@@ -75,10 +76,8 @@ def _without_addition(block: Any, one: Fusion) -> Any:
     return block_with(block, reads=reads, body=body)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.FuseDotAdd")
-def _fuse_dot_add(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("FuseDotAdd")
+def _fuse_dot_add(func: tirx.PrimFunc) -> tirx.PrimFunc:
     found = match_function(func)
     for one in found:
         decisions.note(_NAME, str(one.sums.name), _told(one))

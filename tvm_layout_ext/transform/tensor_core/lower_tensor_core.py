@@ -15,11 +15,12 @@ from ... import decisions
 from ...errors import ScheduleError
 from ...gpu.hardware import Architecture, architecture
 from ...intrin import capability_of, fragment_index, register
-from ...ir.annotations import ANNOTATION_PREFIX, MARK, START, SWIZZLE, TENSOR_CORE
+from ...ir.annotations import ANNOTATION_PREFIX, START, SWIZZLE, TENSOR_CORE
 from ...ir.block_bindings import iter_values
 from ...ir.queries import substitute, thread_tag, uses
 from ...ir.rebuild import block_with
 from ...target import target_arch
+from ..base import function_pass
 
 __all__ = ["LowerTensorCore"]
 
@@ -251,10 +252,8 @@ def _kind(buffer: Any) -> str:
     return f"{buffer.dtype} in {buffer.scope()}"
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.LowerTensorCore")
-def _lower_tensor_core(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None or not _has_requests(func):
-        return func
+@function_pass("LowerTensorCore", asks=TENSOR_CORE)
+def _lower_tensor_core(func: tirx.PrimFunc) -> tirx.PrimFunc:
     # Held until the end: a schedule changes a function that nobody else holds in place, and with it
     # the blocks that narrowing left shared with the caller's.
     body = tvm_ffi.structural_map(func.body, [(SBlock, _in_order)], order="post")
@@ -278,17 +277,6 @@ def _narrowed(mod: tvm.IRModule) -> tvm.IRModule:
     if wide or max(sizes) > _MOST_ELEMENTS:
         return mod
     return tirx.transform.ForceNarrowIndexToInt32()(mod)
-
-
-def _has_requests(func: tirx.PrimFunc) -> bool:
-    found: list[Any] = []
-
-    def look(block: Any) -> None:
-        if TENSOR_CORE in block.annotations:
-            found.append(block)
-
-    tvm_ffi.structural_walk(func.body, [(SBlock, look)])
-    return bool(found)
 
 
 def LowerTensorCore() -> Any:

@@ -8,7 +8,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ...ir.annotations import MARK
+from ..base import function_pass
 
 __all__ = ["AlignOffsets"]
 
@@ -25,10 +25,8 @@ def _offsets(func: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.AlignOffsets")
-def _align_offsets(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("AlignOffsets")
+def _align_offsets(func: tirx.PrimFunc) -> tirx.PrimFunc:
     offsets = _offsets(func)
     if not offsets:
         return func

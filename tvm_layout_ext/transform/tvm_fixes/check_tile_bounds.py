@@ -9,6 +9,7 @@ from tvm import s_tir, tirx
 
 from ...errors import ScheduleError
 from ...ir.pointers import is_unbounded
+from ..base import function_pass
 
 __all__ = ["CheckTileBounds"]
 
@@ -22,8 +23,8 @@ def _unbounded_dims(buffer: Any) -> list[int]:
     ]
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.CheckTileBounds")
-def _check_tile_bounds(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+@function_pass("CheckTileBounds", everywhere=True)
+def _check_tile_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
     target = func.attrs.get("target", None)
     if target is None or str(target.kind.name) != "cuda":
         return func

@@ -9,9 +9,9 @@ import tvm_ffi
 from tvm import tirx
 
 from ...errors import ScheduleError
-from ...ir.annotations import MARK
 from ...ir.pointers import POINTER_OPS, pointer_of
 from ...ir.vector_types import lacking_arithmetic, miswritten
+from ..base import function_pass, is_marked
 
 __all__ = ["CheckVectors"]
 
@@ -46,8 +46,8 @@ def _float8_in_software(func: tirx.PrimFunc) -> str | None:
     return found[0] if found else None
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.CheckVectors")
-def _check_vectors(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+@function_pass("CheckVectors", everywhere=True)
+def _check_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     target = func.attrs.get("target", None)
     if target is None or str(target.kind.name) != "cuda" or "arch" not in target.attrs:
         return func
@@ -55,7 +55,7 @@ def _check_vectors(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
     capability = int(digits[:-1] or 0), int(digits[-1:] or 0)
     if text := miswritten(func, capability) or lacking_arithmetic(func, capability):
         raise ScheduleError(text)
-    is_old = func.attrs.get(MARK, None) is not None and capability < _FP8_SINCE
+    is_old = is_marked(func) and capability < _FP8_SINCE
     if is_old and (text := _float8_in_software(func)):
         raise ScheduleError(
             f"The function {text}, which TVM gets wrong for GPUs before compute capability 8.9; "

@@ -10,8 +10,8 @@ from tvm import tirx
 
 from ...gpu.hardware import MATRIX_ROW_BYTES
 from ...ir import ops
-from ...ir.annotations import MARK
 from ...ir.pointers import POINTER_OPS
+from ..base import function_pass
 
 __all__ = ["ExposePointers"]
 
@@ -36,10 +36,8 @@ def _exposed(argument: Any, mask: int) -> Any:
     return tvm_ffi.structural_map(argument, [(tvm.ir.Call, call)], order="post")
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.ExposePointers")
-def _expose_pointers(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("ExposePointers")
+def _expose_pointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def call(node: Any) -> Any:
         mask = _MASKS.get(getattr(node.op, "name", ""))

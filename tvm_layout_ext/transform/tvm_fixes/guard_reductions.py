@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from ...ir.annotations import MARK
+from ..base import function_pass
 
 __all__ = ["GuardReductions"]
 
@@ -44,10 +44,8 @@ def _guarded(realize: SBlockRealize, threads: list[Any]) -> SBlockRealize:
     return SBlockRealize(realize.iter_values, tirx.And(realize.predicate, bound), realize.block)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.GuardReductions")
-def _guard_reductions(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("GuardReductions")
+def _guard_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     threads = _thread_loops(func)
     rules = [(SBlockRealize, lambda realize: _guarded(realize, threads))]
     return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from ...coalesce.privatize import borrowed, returned, writers
-from ...ir.annotations import MARK
+from ..base import function_pass
 
 __all__ = ["LowerSharedResults"]
 
@@ -31,9 +31,9 @@ def _shared(func: tirx.PrimFunc, block: Any) -> list[Any]:
     return [buffer for buffer in buffers if len(writers(func, buffer)) > 1]
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.LowerSharedResults")
-def _lower_shared_results(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None or not isinstance(func.body, s_tir.SBlockRealize):
+@function_pass("LowerSharedResults")
+def _lower_shared_results(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    if not isinstance(func.body, s_tir.SBlockRealize):
         return func
     owners: list[tuple[Any, Any]] = []
     for block in _reductions(func):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ...ir.annotations import MARK
+from ..base import function_pass
 from .own_lane import own_lane
 
 __all__ = ["LowerWarpMemoryFully"]
@@ -24,15 +25,13 @@ def _warp_buffers(func: tirx.PrimFunc) -> int:
     return count
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.LowerWarpMemoryFully")
-def _lower_warp_memory_fully(func: tirx.PrimFunc, mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("LowerWarpMemoryFully")
+def _lower_warp_memory_fully(func: tirx.PrimFunc) -> tirx.PrimFunc:
     func = own_lane(func)
     left = _warp_buffers(func)
     while left:
         name = func.attrs.get("global_symbol", "main")
-        func = tirx.transform.LowerWarpMemory()(type(mod)({name: func}))[name]
+        func = tirx.transform.LowerWarpMemory()(tvm.IRModule({name: func}))[name]
         before, left = left, _warp_buffers(func)
         if left >= before:
             break

@@ -8,7 +8,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ...ir.annotations import MARK
+from ..base import function_pass
 
 __all__ = ["PackBytes"]
 
@@ -49,10 +49,8 @@ def _word(value: Any, size: int, word: str) -> Any:
     return tirx.Cast(word, element) * tirx.const(_REPEATED[size], word)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.PackBytes")
-def _pack_bytes(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("PackBytes")
+def _pack_bytes(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(
         tvm_ffi.structural_map(func.body, [(tirx.Broadcast, _packed)], order="post")
     )

@@ -9,8 +9,8 @@ import tvm_ffi
 from tvm import tirx
 
 from ...ir import ops
-from ...ir.annotations import MARK
 from ...ir.queries import substitute, variables
+from ..base import function_pass
 
 __all__ = ["RenameOperands"]
 
@@ -19,10 +19,8 @@ _MMA = ops.PTX_LEGACY_MMA
 _OPERANDS = (((6, 7), "BCD"), ((8, 9), "CD"), ((10, 11), "D"))
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.RenameOperands")
-def _rename_operands(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("RenameOperands")
+def _rename_operands(func: tirx.PrimFunc) -> tirx.PrimFunc:
     renamed: dict[Any, Any] = {}
 
     def look(call: Any) -> None:

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ...ir import ops
-from ...ir.annotations import MARK
+from ..base import function_pass
 
 __all__ = ["HideReversedIndices", "ShowReversedIndices"]
 
@@ -62,18 +62,14 @@ def _show(call: Any) -> Any:
     return call.args[0] if _is_cover(call) else call
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.HideReversedIndices")
-def _hide_reversed_indices(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("HideReversedIndices")
+def _hide_reversed_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     rules = [(tvm.ir.TensorLoad, _load), (tirx.BufferStore, _store)]
     return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.ShowReversedIndices")
-def _show_reversed_indices(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("ShowReversedIndices")
+def _show_reversed_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_map(func.body, [(tvm.ir.Call, _show)], order="post"))
 
 

@@ -9,7 +9,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from ...ir.annotations import MARK
+from ..base import function_pass
 
 __all__ = ["StraightenIndices"]
 
@@ -96,10 +96,8 @@ def _in_block(realize: Any, bounds: Any) -> Any:
     return s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.StraightenIndices")
-def _straighten_indices(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("StraightenIndices")
+def _straighten_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     bounds = tvm.sym.Analyzer()
 
     def bind(loop: Any) -> None:

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ...ir import ops
-from ...ir.annotations import MARK
+from ..base import function_pass
 
 __all__ = ["TypeMatrixLoads"]
 
@@ -27,10 +27,8 @@ def _typed(call: Any) -> Any:
     return tvm.ir.Call(call.op, call.args, call.attrs, ret_ty=element)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.TypeMatrixLoads")
-def _type_matrix_loads(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("TypeMatrixLoads")
+def _type_matrix_loads(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_map(func.body, [(tvm.ir.Call, _typed)], order="post"))
 
 
