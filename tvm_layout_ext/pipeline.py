@@ -29,7 +29,6 @@ _REPLACED = "s_tir"
 _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     "s_tir.CanonicalizeLoop": (
         transform.MarkAnnotated,
-        transform.FuseDotAdd,
         transform.LowerTensorCore,
         transform.AutoCoalesce,
         transform.ShiftVectors,

@@ -20,7 +20,6 @@ from .prefetch.prefetch_registers import PrefetchSharedToRegister
 from .shared_memory.fill_padded_rows import FillPaddedRows
 from .shared_memory.swizzle_shared import SwizzleSharedMemory
 from .sync.plan_sync import PlanSync
-from .tensor_core.fuse_dot_add import FuseDotAdd
 from .tensor_core.lower_tensor_core import LowerTensorCore
 from .tvm_fixes.align_offsets import AlignOffsets
 from .tvm_fixes.check_tile_bounds import CheckTileBounds
@@ -48,7 +47,6 @@ __all__ = [
     "CombineLayoutConversions",
     "ExposePointers",
     "FillPaddedRows",
-    "FuseDotAdd",
     "GatherLaunchNotes",
     "GuardReductions",
     "GuardVectors",
