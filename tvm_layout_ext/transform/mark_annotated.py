@@ -48,7 +48,7 @@ def _mark_annotated(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def MarkAnnotated() -> Any:
-    """Create the pass that sets ``layout_ext.annotated`` on annotated functions.
+    """Create the pass that marks functions with our annotations and gives them true limits.
 
     Runs first. Later passes of this package leave every function without the mark alone, which is
     what keeps TVM's code for them byte-identical. An annotated function whose target is only TVM's

@@ -18,7 +18,7 @@ from ...ir.annotations import AUTO, EVICTION_POLICY
 from ...ir.rebuild import block_with, without_annotations
 from ..base import function_pass
 
-__all__ = ["AUTO", "KeepEvictionPolicy", "LowerEvictionPolicy"]
+__all__ = ["AUTO", "AttachEvictionPolicy", "LowerEvictionPolicy"]
 
 #: Stands for the policy that measured best for full stores, on targets that have policies.
 _BEST = "evict_last"
@@ -58,7 +58,7 @@ def _policy_of(block: Any, func: tirx.PrimFunc) -> str:
     return asked
 
 
-@function_pass("KeepEvictionPolicy", asks=EVICTION_POLICY)
+@function_pass("AttachEvictionPolicy", asks=EVICTION_POLICY)
 def _keep(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def kept(block: Any) -> Any:
@@ -93,7 +93,7 @@ def _marked(block: Any, policy: str) -> Any:
     return body
 
 
-def KeepEvictionPolicy() -> Any:
+def AttachEvictionPolicy() -> Any:
     """Create the pass that writes the eviction policy of a block at its stores.
 
     Blocks end at TVM's LowerOpaqueBlock, the stores do not. ``auto`` becomes ``evict_last`` where

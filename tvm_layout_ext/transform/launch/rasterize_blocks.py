@@ -93,7 +93,7 @@ def RasterizeBlocks() -> Any:
     """Create the pass that renumbers the blocks of kernels whose schedule asked for it.
 
     The outermost loop of a kernel carries annotation ``layout_ext.rasterize`` = rows of a group;
-    pass :func:`.gather_launch_notes.GatherLaunchNotes` has brought it there.
+    pass :func:`.hoist_grid_annotations.HoistGridAnnotations` has brought it there.
     The block launched as number n of its grid then works on the tile that :func:`grouped` names.
     Runs after all passes that look at regions, whose indices so stay affine.
 

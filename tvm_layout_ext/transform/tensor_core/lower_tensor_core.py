@@ -246,7 +246,7 @@ def _narrowed(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def LowerTensorCore() -> Any:
-    """Create the pass that turns annotated tiles into tensor-core instructions.
+    """Create the pass that makes instructions of the tiles that ``use_tensor_core`` marked.
 
     Block annotation ``layout_ext.tensor_core`` names the intrinsic that does the block, and for a
     sum a second one that clears it; ``sch.use_tensor_core`` writes it. The sum is cleared before

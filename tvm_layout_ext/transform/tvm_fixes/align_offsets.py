@@ -48,7 +48,7 @@ def _align_offsets(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def AlignOffsets() -> Any:
-    """Create the pass that makes the factor of an element offset visible in indices.
+    """Create the pass that writes element offsets as the multiples that they are.
 
     ::
 

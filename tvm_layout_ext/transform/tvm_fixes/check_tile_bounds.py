@@ -45,7 +45,7 @@ def _check_tile_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def CheckTileBounds() -> Any:
-    """Create the pass that names tiles without a bound.
+    """Create the pass that refuses tiles on the chip of which TVM finds no bound.
 
     TVM 0.27's CompactBufferAllocation takes the largest int32 as the extent of a tile whose bound
     it does not find, such as what a block reads of ``A[n - 1 - i]``. From there on shapes wrap:

@@ -65,7 +65,7 @@ def _check_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def CheckVectors() -> Any:
-    """Create the pass that names what would become wrong code: vectors of ``bool`` and of FP8.
+    """Create the pass that refuses vectors of ``bool`` and FP8 that TVM writes as other bytes.
 
     TVM 0.27 writes ``B[0:2] = A[0:2]`` of ``bool`` as an assignment of ``ushort2``, which is 4
     bytes, and of 6 elements of FP8 as one of ``uint1``, which is 4; both compile. Vectors of

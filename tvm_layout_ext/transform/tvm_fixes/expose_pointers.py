@@ -50,7 +50,7 @@ def _expose_pointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def ExposePointers() -> Any:
-    """Create the pass that turns addresses of shared memory into accesses.
+    """Create the pass that shows TVM what addresses of shared memory are used for.
 
     ``ldmatrix``, ``stmatrix`` and ``cp.async`` are given these. Until here they are ``address_of``
     an element, so that passes over indices rewrite them. TVM's planning of shared memory looks past

@@ -11,7 +11,7 @@ from tvm import tirx
 from ...ir import ops
 from ..base import function_pass
 
-__all__ = ["HideReversedIndices", "ShowReversedIndices"]
+__all__ = ["ProtectReversedIndices", "RestoreReversedIndices"]
 
 #: A cast to the type that a value has. TVM's iterator maps do not look into calls.
 _COVER = ops.REINTERPRET
@@ -62,18 +62,18 @@ def _show(call: Any) -> Any:
     return call.args[0] if _is_cover(call) else call
 
 
-@function_pass("HideReversedIndices")
-def _hide_reversed_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@function_pass("ProtectReversedIndices")
+def _protect_reversed_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     rules = [(tvm.ir.TensorLoad, _load), (tirx.BufferStore, _store)]
     return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
 
 
-@function_pass("ShowReversedIndices")
-def _show_reversed_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@function_pass("RestoreReversedIndices")
+def _restore_reversed_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_map(func.body, [(tvm.ir.Call, _show)], order="post"))
 
 
-def HideReversedIndices() -> Any:
+def ProtectReversedIndices() -> Any:
     """Create the pass that covers what TVM's FlattenBuffer would turn into another index.
 
     FlattenBuffer writes indices as maps of iterators, and counts a quotient or remainder of one
@@ -89,12 +89,11 @@ def HideReversedIndices() -> Any:
 
     This pass puts the numerator of such quotients and remainders in a cast to its own type, which
     no map of iterators can hold, so that TVM leaves the access as it is written;
-    :func:`ShowReversedIndices` takes the cast away. Both leave functions without an annotation of
-    this package alone.
+    :func:`RestoreReversedIndices` takes the cast away.
     """
-    return _hide_reversed_indices
+    return _protect_reversed_indices
 
 
-def ShowReversedIndices() -> Any:
-    """Create the pass that undoes :func:`HideReversedIndices` once buffers are flat."""
-    return _show_reversed_indices
+def RestoreReversedIndices() -> Any:
+    """Create the pass that undoes :func:`ProtectReversedIndices` once buffers are flat."""
+    return _restore_reversed_indices
