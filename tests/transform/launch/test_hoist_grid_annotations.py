@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import s_tir, te
-from tvm.ir import assert_structural_equal
 
 import tvm_layout_ext as tlx
 from tvm_layout_ext import decisions
@@ -66,12 +65,6 @@ def test_each_kernel_keeps_its_own() -> None:
     after = HoistGridAnnotations()(marked(sch))["main"]
     first, second = after.body.block.body.seq
     assert [int(loop.annotations[MIN_BLOCKS]) for loop in (first, second)] == [2, 5]
-
-
-def test_functions_without_the_mark_are_left_alone() -> None:
-    before = scheduled().mod["main"]
-    after = HoistGridAnnotations()(tvm.IRModule({"main": before}))["main"]
-    assert_structural_equal(after, before)
 
 
 def test_a_grid_of_three_dims_is_rasterized_bounded_and_clustered() -> None:

@@ -126,12 +126,6 @@ def test_what_runs_backwards_is_covered_and_shown_again(index: Any) -> None:
         assert int(analyzer.simplify(found)) == int(analyzer.simplify(index(value)))
 
 
-def test_functions_without_annotation_are_left_alone() -> None:
-    mod = tvm.IRModule({"main": flat_access(REVERSED[0], annotated=False)})
-    tvm.ir.assert_structural_equal(transform.ProtectReversedIndices()(mod), mod)
-    tvm.ir.assert_structural_equal(transform.RestoreReversedIndices()(mod), mod)
-
-
 def test_kernels_that_run_forwards_are_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
     target = tlx.cuda_target("sm_90a")
     ours = tlx.lower(scheduled(4, 4, 3).mod, target=target)

@@ -1,4 +1,9 @@
-"""Write the element offsets of parameters as the multiples that they are."""
+"""Write the element offsets of parameters as the multiples that they are.
+
+TVM 0.27's host code checks that an offset is a multiple of its ``offset_factor``. Its CUDA code
+does not know: it loads a vector element by element unless the start is provably a multiple of its
+length.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +61,6 @@ def AlignOffsets() -> Any:
 
         A[o + i * 4 : o + i * 4 + 4]     ->     A[o // 4 * 4 + i * 4 : ...]
 
-    TVM's host code checks that the offset is a multiple of its factor, but its CUDA code loads a
-    vector at once only if the start is provably a multiple of the vector's length, and otherwise
-    element by element.
-
-    Leaves alone: offsets that are numbers or expressions, and functions without an annotation of
-    this package.
+    Leaves alone: offsets that are numbers or expressions.
     """
     return _align_offsets

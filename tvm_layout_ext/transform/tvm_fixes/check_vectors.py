@@ -1,4 +1,9 @@
-"""Refuse vectors of which TVM's CUDA would move other bytes, and FP8 computed in software."""
+"""Refuse vectors of which TVM's CUDA would move other bytes, and FP8 computed in software.
+
+TVM 0.27 writes ``B[0:2] = A[0:2]`` of ``bool`` as an assignment of ``ushort2``, which is 4 bytes,
+and of 6 elements of FP8 as one of ``uint1``, which is 4; both compile. Sums and comparisons of
+vectors of FP8 it writes as if CUDA had operators for them, which does not compile.
+"""
 
 from __future__ import annotations
 
@@ -67,20 +72,15 @@ def _check_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def CheckVectors() -> Any:
     """Create the pass that refuses vectors of ``bool`` and FP8 that TVM writes as other bytes.
 
-    TVM 0.27 writes ``B[0:2] = A[0:2]`` of ``bool`` as an assignment of ``ushort2``, which is 4
-    bytes, and of 6 elements of FP8 as one of ``uint1``, which is 4; both compile. Vectors of
-    ``bool`` with more than 4 elements, and in a buffer on the chip, it refuses, in other words.
-    Sums and comparisons of FP8 it writes as if CUDA had operators for them, which does not compile.
+    Changes nothing, so it looks at functions without an annotation of this package, too. Before
+    compute capability 8.9, where TVM moves FP8 as ``uint8``, it refuses annotated functions that
+    compute with FP8.
 
-    Changes nothing, so it looks at functions without an annotation of this package, too. FP8 on
-    GPUs before compute capability 8.9, where TVM moves its bits as ``uint8``, it leaves to what
-    follows, and so it does functions for other targets than CUDA; but annotated functions that
-    compute with FP8 there, it refuses.
+    Does not handle: other targets than CUDA.
 
     Raises
     ------
     ScheduleError
-        If a function has such a vector or such arithmetic; the sentence says what is legal. If one
-        computes with FP8, or copies it asynchronously, for a GPU without instructions for it.
+        In these cases; the sentence says what is legal.
     """
     return _check_vectors

@@ -1,4 +1,9 @@
-"""Write addresses of shared memory so that TVM's later passes see the access behind them."""
+"""Show TVM's planning of memory the accesses behind addresses of shared memory.
+
+TVM 0.27's MergeSharedMemoryAllocations looks past ``address_of``, which ``ldmatrix``, ``stmatrix``
+and ``cp.async`` are given. So it gives a buffer the memory of one that such an instruction still
+reads.
+"""
 
 from __future__ import annotations
 
@@ -52,10 +57,8 @@ def _expose_pointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def ExposePointers() -> Any:
     """Create the pass that shows TVM what addresses of shared memory are used for.
 
-    ``ldmatrix``, ``stmatrix`` and ``cp.async`` are given these. Until here they are ``address_of``
-    an element, so that passes over indices rewrite them. TVM's planning of shared memory looks past
-    ``address_of``, so that a buffer might be given the memory of one that is in use. It does read
-    ``tvm_access_ptr``.
+    They become ``tvm_access_ptr``, which TVM's planning reads. Until here they are ``address_of``
+    an element, so that passes over indices rewrite them.
 
     Does not handle: addresses given to other operators.
     """

@@ -1,4 +1,9 @@
-"""Keep the guard of a result that threads reduce together."""
+"""Keep the guard of a result that threads reduce together.
+
+TVM 0.27's LowerCrossThreadReduction stores the result under the block's guard only where that guard
+names a reduction loop. A guard of the data axes alone is lost, and the last, partial block of
+threads stores out of bounds.
+"""
 
 from __future__ import annotations
 
@@ -54,14 +59,10 @@ def _guard_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def GuardReductions() -> Any:
     """Create the pass that keeps the guard of a result which threads reduce together.
 
-    TVM 0.27's LowerCrossThreadReduction stores the result under the block's guard only where that
-    guard names a reduction loop; a guard of the data axes alone is lost, and the last, partial
-    block of threads stores out of bounds. The bound of the reducing thread, which always holds,
-    makes the guard name one; StmtSimplify takes it out again::
+    The bound of the reducing thread, which always holds, makes the guard name one; StmtSimplify
+    takes it out again::
 
         # before                              # after
         T.where(i_0 * 8 + i_1 < 33)           T.where(i_0 * 8 + i_1 < 33 and k_1 < 32)
-
-    Does not handle: functions without our annotations.
     """
     return _guard_reductions

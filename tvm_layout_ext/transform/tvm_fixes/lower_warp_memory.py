@@ -1,4 +1,9 @@
-"""Run TVM's LowerWarpMemory until nothing is left for it."""
+"""Give each lane its part of every ``warp`` buffer.
+
+TVM 0.27's LowerWarpMemory rewrites only the first ``warp`` allocation of a statement sequence; the
+others become one full-size array a thread in local memory (apache/tvm#5366, back since allocations
+are flat statements). It fails on vectors of more than one fragment, too.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +46,7 @@ def _lower_warp_memory_fully(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def LowerWarpMemoryFully() -> Any:
     """Create the pass that lowers every ``warp`` buffer of an annotated function.
 
-    TVM 0.27's own pass rewrites only the first ``warp`` allocation of a statement sequence, so that
-    the others become one full-size array a thread in local memory; and after
-    CommonSubexprElim it cannot read the lane out of the indices any more. And it fails on vectors
-    of more than one fragment. This pass gives each lane the part of a buffer that no other lane
-    touches, and repeats TVM's, before that elimination, for what is left.
-
-    Does not handle: functions without our annotations (their code stays TVM's, byte for byte).
-
-    References
-    ----------
-    apache/tvm#5366 (the same defect, fixed in 2020 and back since allocations are flat statements).
+    It gives each lane the part of a buffer that no other lane touches, and repeats TVM's pass for
+    what is left. It runs before CommonSubexprElim, which hides the lane in the indices.
     """
     return _lower_warp_memory_fully

@@ -1,4 +1,9 @@
-"""Write vectors of equal elements that TVM cannot spell as vectors of words, which it can."""
+"""Write vectors of equal elements as vectors of equal words.
+
+TVM 0.27 writes ``T.Broadcast(T.int8(3), 16)`` as ``make_int4`` of 16 arguments, and 8 elements of 4
+bytes as ``make_ulonglong4``, which no compiler takes. Of 4 bytes it spreads constants alone, and of
+FP8 it has no such vectors.
+"""
 
 from __future__ import annotations
 
@@ -59,18 +64,14 @@ def _pack_bytes(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def PackBytes() -> Any:
     """Create the pass that spreads an element of 1, 2 or 4 bytes over a long vector by words.
 
-    ::
+    An element that is not constant is multiplied by ``0x01010101``::
 
         T.Broadcast(T.int8(3), 16)
 
         # becomes
         T.reinterpret("int8x16", T.Broadcast(T.uint32(0x03030303), 4))
 
-    TVM 0.27 writes the first as ``make_int4`` of 16 arguments, which no compiler takes, and so it
-    does 8 elements of 4 bytes (``make_ulonglong4``). Of 4 bytes it spreads constants alone, and of
-    FP8 it has no such vectors. An element that is not constant is multiplied by ``0x01010101``.
-
-    Leaves alone: other types, which TVM writes well; other vectors of up to 4 elements, and those
-    that fill no whole words; and functions without an annotation of this package.
+    Leaves alone: types and short vectors that TVM writes well, and vectors that fill no whole
+    words.
     """
     return _pack_bytes

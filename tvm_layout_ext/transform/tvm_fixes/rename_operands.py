@@ -1,4 +1,9 @@
-"""Rename the operands of ``mma`` whose names TVM's text of the instruction would not survive."""
+"""Write names of ``mma``'s operands in small letters where TVM would replace letters in them.
+
+TVM 0.27 replaces the letters A, B, C and D of a template by the names of operands, one after the
+other, and finds the later letters in the names that it has put in. Of a product of ``B`` and ``A``
+it writes ``A_warp_ptr + 0_warp_ptr + 0``, which nvcc refuses.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +41,5 @@ def _rename_operands(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def RenameOperands() -> Any:
-    """Create the pass that writes names of ``mma``'s operands in small letters where it must.
-
-    TVM 0.27 replaces the letters A, B, C and D of a template by the names of operands, one after
-    the other, and finds the later letters in the names that it has put in: of a product of ``B``
-    and ``A`` it writes ``A_warp_ptr + 0_warp_ptr + 0``, which nvcc refuses.
-
-    Leaves alone: operands whose names hold no such letter, and functions without an annotation of
-    this package.
-    """
+    """Create the pass that writes names of ``mma``'s operands in small letters where it must."""
     return _rename_operands

@@ -1,4 +1,9 @@
-"""Keep TVM's flattening away from quotients and remainders of iterators that run backwards."""
+"""Keep TVM's flattening away from quotients and remainders of iterators that run backwards.
+
+TVM 0.27's FlattenBuffer writes indices as maps of iterators, and takes a quotient or remainder of
+one that is subtracted from a base by a divisor below zero. What comes out is another number unless
+the base happens to fit: ``A[(36 - t) % 32]`` becomes ``A[t % -32 * -1]``.
+"""
 
 from __future__ import annotations
 
@@ -74,22 +79,10 @@ def _restore_reversed_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def ProtectReversedIndices() -> Any:
-    """Create the pass that covers what TVM's FlattenBuffer would turn into another index.
+    """Create the pass that keeps TVM's FlattenBuffer from rewriting indices that run backwards.
 
-    FlattenBuffer writes indices as maps of iterators, and counts a quotient or remainder of one
-    that is subtracted from a base by a divisor below zero. In TVM 0.27 what comes out is another
-    number unless the base happens to fit::
-
-        A[(36 - t) % 32]       becomes   A[t % -32 * -1]
-        A[(W[0] + 31 - t) % 32]   becomes   A[(t + max(0, (W[0] + 31) // -1 % -32)) % -32 * -1]
-
-    A remainder of a negative divisor is never above 0, so later passes drop ``W`` altogether. An
-    index that loads by a loop's variable is no such map and stays as it is, so a loop may be right
-    and its prologue, in which that variable is a number, wrong.
-
-    This pass puts the numerator of such quotients and remainders in a cast to its own type, which
-    no map of iterators can hold, so that TVM leaves the access as it is written;
-    :func:`RestoreReversedIndices` takes the cast away.
+    It puts the numerator of such a quotient or remainder in a cast to its own type, which no map of
+    iterators can hold; :func:`RestoreReversedIndices` takes the cast away.
     """
     return _protect_reversed_indices
 

@@ -1,4 +1,9 @@
-"""Give ``ldmatrix`` the element type of the registers that it fills, which printing loses."""
+"""Give ``ldmatrix`` the element type of the registers that it fills, which printing loses.
+
+TVM 0.27 prints ``T.ptx_legacy.ldmatrix`` without that type and parses it as one of ``int8``. For
+that its code generator writes a loop of plain loads in place of a transposing ``ldmatrix``, which
+reads beyond the registers.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +38,5 @@ def _type_matrix_loads(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def TypeMatrixLoads() -> Any:
-    """Create the pass that gives each ``ldmatrix`` the type of the elements that it loads.
-
-    TVM 0.27 prints ``T.ptx_legacy.ldmatrix`` without that type, and parses it as one of ``int8``,
-    for which its code generator writes a loop of plain loads in place of a transposing
-    ``ldmatrix``: a lowered program, printed and parsed, read beyond its registers.
-
-    Leaves alone: functions without an annotation of this package.
-    """
+    """Create the pass that gives each ``ldmatrix`` the type of the elements that it loads."""
     return _type_matrix_loads
