@@ -243,7 +243,7 @@ def store(
     spread(sch, sch.fuse(far, apart, near, right), warps)
     if vector > 1:
         sch.vectorize(lanes)
-    for loop in sch.spread_sums(result):
+    for loop in sch.distribute_epilogue(result):
         sch.unroll(loop)
 
 

@@ -85,7 +85,7 @@ def product(stages, prefetch=False):
     sch.pipeline(step, stages)
 
     sch.reverse_compute_at(tc.result, warp_z)
-    for loop in sch.spread_sums(tc.result):
+    for loop in sch.distribute_epilogue(tc.result):
         sch.unroll(loop)
     return sch
 

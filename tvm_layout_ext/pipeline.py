@@ -7,6 +7,7 @@ among them. ``install`` registers the result both as pipeline ``layout_ext`` and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,7 +22,14 @@ from .ir.annotations import LOWERED
 from .transform.launch.check_host_stages import is_marked_for_cuda, refuse_unbound
 from .transform.sync.plan_sync import only_unmarked
 
-__all__ = ["install", "layout_ext_pipeline", "lowering_passes", "stock_pipeline", "uninstall"]
+__all__ = [
+    "install",
+    "layout_ext_pipeline",
+    "lowering_passes",
+    "pass_table",
+    "stock_pipeline",
+    "uninstall",
+]
 
 NAME = "layout_ext"
 _REPLACED = "s_tir"
@@ -29,7 +37,6 @@ _REPLACED = "s_tir"
 _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     "s_tir.CanonicalizeLoop": (
         transform.MarkAnnotated,
-        transform.FuseDotAdd,
         transform.LowerTensorCore,
         transform.AutoCoalesce,
         transform.ShiftVectors,
@@ -38,6 +45,8 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     ),
     # Reductions over threads still say what they sum.
     "s_tir.LowerCrossThreadReduction": (transform.GuardReductions, transform.LowerSharedResults),
+    # Afterwards only the outermost loop of a kernel still has all that was noted at it.
+    "s_tir.UnifyThreadBinding": (transform.HoistGridAnnotations,),
     # Block iterators have become loops; nothing has taken the indices apart yet.
     "s_tir.StmtSimplify": (transform.StraightenIndices,),
     # Paddings are in the strides by now, indices count from the tile's corner.
@@ -56,14 +65,12 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.RasterizeBlocks,
         transform.SetLaunchBounds,
         transform.LaunchClusters,
-        transform.KeepEvictionPolicy,
+        transform.AttachEvictionPolicy,
     ),
-    # Afterwards only the outermost loop of a kernel still has all that was noted at it.
-    "s_tir.UnifyThreadBinding": (transform.GatherLaunchNotes,),
     # The pass that mistakes them.
-    "tirx.FlattenBuffer": (transform.HideReversedIndices,),
+    "tirx.FlattenBuffer": (transform.ProtectReversedIndices,),
     # Indices are flat by now; what follows plans memory and barriers.
-    "tirx.BF16ComputeLegalize": (transform.ShowReversedIndices, transform.ExposePointers),
+    "tirx.BF16ComputeLegalize": (transform.RestoreReversedIndices, transform.ExposePointers),
     # Indices are flat by now, and vectors are still loops.
     "tirx.VectorizeLoop": (
         transform.AlignOffsets,
@@ -109,6 +116,24 @@ def lowering_passes() -> tuple[list[Any], list[Any]]:
     passes = _with_ours(stock_passes(stock_pipeline))
     cut = next(i for i, p in enumerate(passes) if pass_name(p) == _FIRST_BUILD_PASS)
     return passes[:cut], passes[cut:]
+
+
+def pass_table() -> str:
+    """Tell our passes in the order in which they run, as a table of Markdown.
+
+    ARCHITECTURE.md holds it. The last column is the first sentence of each docstring.
+    """
+    rows = ["| pass | before TVM's | what it does |", "|---|---|---|"]
+    for stock in map(pass_name, stock_passes(stock_pipeline)):
+        for ours in _BEFORE.get(stock, ()):
+            rows.append(f"| `{ours.__name__}` | {stock.rpartition('.')[2]} | {_does(ours)} |")
+    return "\n".join(rows)
+
+
+def _does(factory: Callable[[], Any]) -> str:
+    first = " ".join(str(factory.__doc__).partition("\n\n")[0].split())
+    text = first.removeprefix("Create the pass that ").removesuffix(".")
+    return re.sub(r":\w+:`\.?(\w+)`", r"`\1`", text).replace("``", "`")
 
 
 def run_first_half(mod: tvm.IRModule) -> tvm.IRModule:

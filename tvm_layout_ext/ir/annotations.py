@@ -18,8 +18,6 @@ SHIFTED = "layout_ext.shifted"
 #: Annotation of a block that is one tile: the intrinsic that does it, and for a sum the one that
 #: clears it first.
 TENSOR_CORE = "layout_ext.tensor_core"
-#: In the place of the intrinsic that clears: the sums start at what their ``init`` loads.
-START = "layout_ext.start"
 #: Block annotation: load what the block fills one step ahead of its use.
 PREFETCH = "layout_ext.prefetch"
 #: Block annotation: how many versions the buffer that the block writes shall have.

@@ -9,6 +9,7 @@ from tvm import s_tir
 
 from .primitives.auto_coalesce import auto_coalesce
 from .primitives.cluster import cluster
+from .primitives.distribute_epilogue import distribute_epilogue
 from .primitives.double_buffer import double_buffer
 from .primitives.eviction_policy import eviction_policy
 from .primitives.pipeline import pipeline
@@ -16,7 +17,6 @@ from .primitives.prefetch import prefetch
 from .primitives.rasterize import rasterize
 from .primitives.set_fragment_layout import set_fragment_layout
 from .primitives.split_k import split_k
-from .primitives.spread_sums import spread_sums
 from .primitives.store_matrix import store_matrix
 from .primitives.swizzle import swizzle
 from .primitives.use_tensor_core import use_tensor_core
@@ -27,6 +27,7 @@ __all__ = ["PRIMITIVES", "install", "uninstall"]
 PRIMITIVES: dict[str, Callable[..., Any]] = {
     "auto_coalesce": auto_coalesce,
     "cluster": cluster,
+    "distribute_epilogue": distribute_epilogue,
     "double_buffer": double_buffer,
     "eviction_policy": eviction_policy,
     "pipeline": pipeline,
@@ -34,7 +35,8 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "rasterize": rasterize,
     "set_fragment_layout": set_fragment_layout,
     "split_k": split_k,
-    "spread_sums": spread_sums,
+    #: The name of ``distribute_epilogue`` until the next release.
+    "spread_sums": distribute_epilogue,
     "store_matrix": store_matrix,
     "swizzle": swizzle,
     "use_tensor_core": use_tensor_core,

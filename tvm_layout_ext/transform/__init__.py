@@ -7,8 +7,8 @@ from .conversions.combine_conversions import CombineLayoutConversions
 from .fragments.lower_fragment import LowerFragment
 from .launch.check_assumptions import CheckAssumptions
 from .launch.check_host_stages import CheckHostStages
-from .launch.eviction_policy import KeepEvictionPolicy, LowerEvictionPolicy
-from .launch.gather_launch_notes import GatherLaunchNotes
+from .launch.eviction_policy import AttachEvictionPolicy, LowerEvictionPolicy
+from .launch.hoist_grid_annotations import HoistGridAnnotations
 from .launch.launch_bounds import SetLaunchBounds
 from .launch.launch_clusters import LaunchClusters
 from .launch.overlap_launches import OverlapLaunches
@@ -20,7 +20,6 @@ from .prefetch.prefetch_registers import PrefetchSharedToRegister
 from .shared_memory.fill_padded_rows import FillPaddedRows
 from .shared_memory.swizzle_shared import SwizzleSharedMemory
 from .sync.plan_sync import PlanSync
-from .tensor_core.fuse_dot_add import FuseDotAdd
 from .tensor_core.lower_tensor_core import LowerTensorCore
 from .tvm_fixes.align_offsets import AlignOffsets
 from .tvm_fixes.check_tile_bounds import CheckTileBounds
@@ -31,7 +30,7 @@ from .tvm_fixes.lower_shared_results import LowerSharedResults
 from .tvm_fixes.lower_warp_memory import LowerWarpMemoryFully
 from .tvm_fixes.pack_bytes import PackBytes
 from .tvm_fixes.rename_operands import RenameOperands
-from .tvm_fixes.reversed_indices import HideReversedIndices, ShowReversedIndices
+from .tvm_fixes.reversed_indices import ProtectReversedIndices, RestoreReversedIndices
 from .tvm_fixes.straighten_indices import StraightenIndices
 from .tvm_fixes.type_matrix_loads import TypeMatrixLoads
 from .vectors.guard_vectors import GuardVectors
@@ -40,6 +39,7 @@ from .vectors.shift_vectors import ShiftVectors
 
 __all__ = [
     "AlignOffsets",
+    "AttachEvictionPolicy",
     "AutoCoalesce",
     "CheckAssumptions",
     "CheckHostStages",
@@ -48,11 +48,11 @@ __all__ = [
     "CombineLayoutConversions",
     "ExposePointers",
     "FillPaddedRows",
-    "FuseDotAdd",
     "GatherLaunchNotes",
     "GuardReductions",
     "GuardVectors",
     "HideReversedIndices",
+    "HoistGridAnnotations",
     "InjectMultiStageBuffer",
     "KeepEvictionPolicy",
     "LaunchClusters",
@@ -68,8 +68,10 @@ __all__ = [
     "PackBytes",
     "PlanSync",
     "PrefetchSharedToRegister",
+    "ProtectReversedIndices",
     "RasterizeBlocks",
     "RenameOperands",
+    "RestoreReversedIndices",
     "SetLaunchBounds",
     "ShiftVectors",
     "ShowReversedIndices",
@@ -77,3 +79,9 @@ __all__ = [
     "SwizzleSharedMemory",
     "TypeMatrixLoads",
 ]
+
+# Names until the next release.
+GatherLaunchNotes = HoistGridAnnotations
+HideReversedIndices = ProtectReversedIndices
+KeepEvictionPolicy = AttachEvictionPolicy
+ShowReversedIndices = RestoreReversedIndices

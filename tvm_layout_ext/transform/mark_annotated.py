@@ -11,6 +11,7 @@ from tvm.s_tir import SBlock
 from ..analysis.assumptions import read_assumptions
 from ..ir.annotations import ANNOTATION_PREFIX, KNOB_PREFIX, MARK
 from ..target import better_than_guess
+from .base import function_pass
 
 __all__ = ["MarkAnnotated", "is_annotated"]
 
@@ -36,8 +37,8 @@ def is_annotated(func: tirx.PrimFunc) -> bool:
     return found
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.MarkAnnotated")
-def _mark_annotated(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+@function_pass("MarkAnnotated", everywhere=True)
+def _mark_annotated(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if not is_annotated(func):
         return func
     func = func.with_attr(MARK, 1)
@@ -47,7 +48,7 @@ def _mark_annotated(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
 
 
 def MarkAnnotated() -> Any:
-    """Create the pass that sets ``layout_ext.annotated`` on annotated functions.
+    """Create the pass that marks functions with our annotations and gives them true limits.
 
     Runs first. Later passes of this package leave every function without the mark alone, which is
     what keeps TVM's code for them byte-identical. An annotated function whose target is only TVM's

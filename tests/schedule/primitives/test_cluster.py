@@ -124,12 +124,6 @@ def test_replays_from_its_trace() -> None:
     verify_trace_roundtrip(clustered(2, 2), plain().mod)
 
 
-def test_functions_without_the_mark_are_left_alone() -> None:
-    before = clustered(2).mod["main"]
-    after = LaunchClusters()(tvm.IRModule({"main": before}))["main"]
-    assert_structural_equal(after, before)
-
-
 def test_the_annotation_becomes_a_thread_axis() -> None:
     func = clustered(2).mod["main"].with_attr(MARK, 1).with_attr("target", H200)
     script = LaunchClusters()(tvm.IRModule({"main": func}))["main"].script()

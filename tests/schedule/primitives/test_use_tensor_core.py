@@ -114,7 +114,7 @@ def staged_by_stmatrix(
     sch.store_matrix(held)
     if lay_out is not None:
         lay_out(sch, held)
-    sch.spread_sums(tc.result)
+    sch.distribute_epilogue(tc.result)
     for block in (tc.a, tc.b, out):
         _, y, x = sch.split(sch.fuse(*sch.get_loops(block)[-2:]), [None, 2, 32])
         sch.bind(y, "threadIdx.y")
@@ -363,10 +363,10 @@ def test_refuses_a_tile_that_was_changed() -> None:
         tlx.lower(sch.mod)
 
 
-def test_spread_sums_refuses_other_blocks() -> None:
+def test_distribute_epilogue_refuses_other_blocks() -> None:
     sch = s_tir.Schedule(Product().func())
     with pytest.raises(ScheduleError, match="reads no sums of tensor cores"):
-        sch.spread_sums("D")
+        sch.distribute_epilogue("D")
 
 
 def test_store_matrix_refuses() -> None:

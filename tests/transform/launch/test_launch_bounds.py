@@ -45,12 +45,6 @@ def test_the_annotation_becomes_an_attribute_of_the_kernels_body() -> None:
     assert MIN_BLOCKS not in script
 
 
-def test_functions_without_the_mark_are_left_alone() -> None:
-    before = bound(4).mod["main"]
-    after = SetLaunchBounds()(tvm.IRModule({"main": before}))["main"]
-    tvm.ir.assert_structural_equal(after, before)
-
-
 def test_a_schedule_replays_with_its_bounds() -> None:
     sch, again = bound(4), plain()
     s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)

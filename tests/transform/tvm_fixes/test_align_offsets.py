@@ -39,11 +39,6 @@ def test_indices_show_the_factor() -> None:
     tvm.ir.assert_structural_equal(got, after.with_attr("global_symbol", "before"))
 
 
-def test_other_functions_pass_through() -> None:
-    mod = tvm.IRModule({"main": before.without_attr("layout_ext.annotated")})
-    assert AlignOffsets()(mod)["main"].same_as(mod["main"])
-
-
 def test_an_offset_without_a_factor_stays() -> None:
     @T.prim_func(s_tir=True)
     def free(a: T.handle) -> None:

@@ -55,14 +55,6 @@ def test_what_tvm_writes_itself_stays() -> None:
     tvm.ir.assert_structural_equal(packed(short), short)
 
 
-def test_other_functions_pass_through() -> None:
-    @T.prim_func(s_tir=True)
-    def foreign(B: T.Buffer((64,), "int8")) -> None:
-        B[T.Ramp(0, 1, 16)] = T.Broadcast(T.int8(3), 16)
-
-    tvm.ir.assert_structural_equal(packed(foreign), foreign)
-
-
 def _values(dtype: str) -> Any:
     found = np.random.default_rng(0).integers(-100, 100, (4, 512))
     return found.astype(split_type(dtype)[0])

@@ -31,12 +31,6 @@ def test_vectors_across_rows_stay_vectors(shape: tuple[int, ...]) -> None:
     assert report.accesses[0].vector_bytes == 16
 
 
-def test_functions_without_annotation_are_left_alone() -> None:
-    a = np.zeros((2, 3, 4, 33), "float32")
-    report = simulate(fused_copy(a.shape, annotated=False), a, None)
-    assert report.accesses[0].vector_bytes == 4
-
-
 @pytest.mark.parametrize(
     ("shape", "order", "dtype", "width"),
     [

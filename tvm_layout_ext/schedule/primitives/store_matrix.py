@@ -29,7 +29,7 @@ def store_matrix(sch: Any, block: Any, *, arch: str | None = None) -> Any:
         store = sch.cache_write(tc.result, 0, "warp")       # registers to shared
         sch.reverse_compute_at(tc.result, warp)
         sch.reverse_compute_at(store, warp)
-        sch.spread_sums(tc.result)
+        sch.distribute_epilogue(tc.result)
         sch.store_matrix(store)
 
     Parameters

@@ -39,7 +39,7 @@ class TensorCore:
     a_fragment, b_fragment : SBlockRV
         Load tiles from shared memory into the registers of a warp; place them under a loop of k.
     result : SBlockRV
-        Reads the sums where they lie in registers; ``sch.spread_sums`` hands it to their owners.
+        Reads the sums in registers; ``sch.distribute_epilogue`` gives each lane its own.
     a_k_major, b_k_major : bool
         Whether rows of the operand in memory lie along K. If not, ``ldmatrix`` transposes elements
         of 16 bits; others are loaded one by one.

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx
 
 from ... import decisions
-from ...ir.annotations import MARK
+from ..base import function_pass
 from ..fragments.fragment import collect_fragments
 from .graph import Graph, Value
 from .hoist import hoist_above_extension, hoist_to_load, sink_below_narrowing
@@ -74,10 +74,8 @@ def _without_block(graph: Graph) -> Value | None:
     return None
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.CombineLayoutConversions")
-def _combine_layout_conversions(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("CombineLayoutConversions")
+def _combine_layout_conversions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     fragments = collect_fragments(func)
     if not list(fragments):
         return func

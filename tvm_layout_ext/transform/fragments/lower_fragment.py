@@ -12,11 +12,12 @@ from tvm.s_tir import SBlock, SBlockRealize
 
 from ...errors import ScheduleError
 from ...ir import ops
-from ...ir.annotations import FRAGMENT, MARK
+from ...ir.annotations import FRAGMENT
 from ...ir.queries import uses
 from ...ir.rebuild import block_with, loop_with, whole_region
 from ...ir.thread_conditions import ThreadConditions
 from ...layout import Movement, movement
+from ..base import function_pass
 from .convert import conversion_source, lower_conversion
 from .elementwise import lower_elementwise
 from .fragment import Fragment, Fragments, collect_fragments
@@ -242,10 +243,8 @@ def _with_registers(block: SBlock, fragments: Fragments) -> SBlock:
     )
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.LowerFragment")
-def _lower_fragment(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("LowerFragment")
+def _lower_fragment(func: tirx.PrimFunc) -> tirx.PrimFunc:
     fragments = collect_fragments(func)
     if not list(fragments):
         return func

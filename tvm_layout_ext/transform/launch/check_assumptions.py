@@ -9,9 +9,9 @@ from tvm import s_tir, tirx
 from ..._compat import assert_statement
 from ...analysis.assumptions import head_statements, is_about_numbers, pointer_promise, promise_of
 from ...ir import ops
-from ...ir.annotations import MARK
 from ...ir.conditions import conjuncts
 from ...ir.rebuild import block_with, realize_with
+from ..base import function_pass
 
 __all__ = ["CheckAssumptions"]
 
@@ -51,10 +51,8 @@ def _with_checks(body: Any, head: list[Any], function: str) -> Any:
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.CheckAssumptions")
-def _check_assumptions(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("CheckAssumptions")
+def _check_assumptions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     head = [s for s in head_statements(func.body) if isinstance(s, tirx.Evaluate)]
     if not head:
         return func

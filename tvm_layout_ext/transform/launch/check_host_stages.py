@@ -12,7 +12,7 @@ from tvm_ffi import WalkResult
 
 from ...errors import TargetError
 from ...ir import ops
-from ...ir.annotations import MARK
+from ..base import is_marked
 from ..mark_annotated import is_annotated
 
 __all__ = ["CheckHostStages", "is_marked_for_cuda", "refuse_host_stages", "refuse_unbound"]
@@ -77,8 +77,7 @@ def _is_for_cuda(func: tirx.PrimFunc) -> bool:
 
 def is_marked_for_cuda(func: Any) -> bool:
     """Whether this is a function with our annotations that is compiled for CUDA."""
-    is_marked = isinstance(func, tirx.PrimFunc) and func.attrs.get(MARK, None) is not None
-    return is_marked and _is_for_cuda(func)
+    return is_marked(func) and _is_for_cuda(func)
 
 
 def _refuse(name: str, func: tirx.PrimFunc) -> None:

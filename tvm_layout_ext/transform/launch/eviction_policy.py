@@ -14,10 +14,11 @@ from ... import decisions
 from ...errors import ScheduleError, TargetError
 from ...gpu.hardware import architecture
 from ...intrin.policy_stores import POLICIES, POLICY_STORES_SINCE, can_have_policy, policy_store
-from ...ir.annotations import AUTO, EVICTION_POLICY, MARK
+from ...ir.annotations import AUTO, EVICTION_POLICY
 from ...ir.rebuild import block_with, without_annotations
+from ..base import function_pass
 
-__all__ = ["AUTO", "KeepEvictionPolicy", "LowerEvictionPolicy"]
+__all__ = ["AUTO", "AttachEvictionPolicy", "LowerEvictionPolicy"]
 
 #: Stands for the policy that measured best for full stores, on targets that have policies.
 _BEST = "evict_last"
@@ -57,10 +58,8 @@ def _policy_of(block: Any, func: tirx.PrimFunc) -> str:
     return asked
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.KeepEvictionPolicy")
-def _keep(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("AttachEvictionPolicy", asks=EVICTION_POLICY)
+def _keep(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def kept(block: Any) -> Any:
         if EVICTION_POLICY not in block.annotations:
@@ -94,7 +93,7 @@ def _marked(block: Any, policy: str) -> Any:
     return body
 
 
-def KeepEvictionPolicy() -> Any:
+def AttachEvictionPolicy() -> Any:
     """Create the pass that writes the eviction policy of a block at its stores.
 
     Blocks end at TVM's LowerOpaqueBlock, the stores do not. ``auto`` becomes ``evict_last`` where
@@ -113,10 +112,8 @@ def KeepEvictionPolicy() -> Any:
     return _keep
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.LowerEvictionPolicy")
-def _lower(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("LowerEvictionPolicy", asks=EVICTION_POLICY)
+def _lower(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def lowered(attribute: Any) -> Any:
         if str(attribute.attr_key) != EVICTION_POLICY:

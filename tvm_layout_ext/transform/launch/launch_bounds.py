@@ -13,8 +13,9 @@ import tvm_ffi
 from tvm import tirx
 
 from ... import decisions
-from ...ir.annotations import MARK, MIN_BLOCKS
+from ...ir.annotations import MIN_BLOCKS
 from ...ir.rebuild import loop_with, without_annotations
+from ..base import function_pass
 
 __all__ = ["SetLaunchBounds"]
 
@@ -32,10 +33,8 @@ def _bounded(loop: Any) -> Any:
     return loop_with(without_annotations(loop, MIN_BLOCKS), body=body)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.SetLaunchBounds")
-def _set_launch_bounds(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("SetLaunchBounds", asks=MIN_BLOCKS)
+def _set_launch_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.For, _bounded)], order="post"))
 
 

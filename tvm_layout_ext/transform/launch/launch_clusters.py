@@ -12,8 +12,9 @@ from tvm import tirx
 from ... import decisions
 from ...errors import ScheduleError, TargetError
 from ...gpu.hardware import CLUSTER_BLOCKS, CLUSTERS_SINCE, architecture
-from ...ir.annotations import CLUSTER, MARK
+from ...ir.annotations import CLUSTER
 from ...ir.rebuild import loop_with, without_annotations
+from ..base import function_pass
 
 __all__ = ["LaunchClusters"]
 
@@ -62,10 +63,9 @@ def _clustered(loop: Any) -> Any:
     return loop_with(without_annotations(loop, *keys), body=body) if keys else loop
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.LaunchClusters")
-def _launch_clusters(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None or not (asked := _asked(func.body)):
-        return func
+@function_pass("LaunchClusters", asks=CLUSTER)
+def _launch_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    asked = _asked(func.body)
     _check(func, asked)
     return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.For, _clustered)], order="post"))
 

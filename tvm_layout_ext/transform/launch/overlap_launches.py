@@ -26,7 +26,7 @@ from ... import decisions
 from ...errors import TargetError
 from ...gpu.hardware import architecture
 from ...ir import ops
-from ...ir.annotations import MARK
+from ..base import is_marked
 
 __all__ = ["OverlapLaunches", "waits_first"]
 
@@ -103,7 +103,7 @@ def _can_wait(kernel: tirx.PrimFunc) -> bool:
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.OverlapLaunches")
 def _overlap_launches(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
     kernels = {gv.name_hint: f for gv, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
-    asked = [f for f in kernels.values() if f.attrs.get(MARK, None) is not None]
+    asked = [f for f in kernels.values() if is_marked(f)]
     pairs = [pair for func in asked for pair in _pairs(func.body)]
     pairs = [(a, b) for a, b in pairs if a in kernels and b in kernels and _can_wait(kernels[b])]
     changed = {name: _waiting(kernels[name]) for name in dict.fromkeys(b for _, b in pairs)}

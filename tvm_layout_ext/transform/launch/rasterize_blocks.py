@@ -8,9 +8,10 @@ import tvm_ffi
 from tvm import tirx
 
 from ... import decisions
-from ...ir.annotations import MARK, RASTERIZE
+from ...ir.annotations import RASTERIZE
 from ...ir.queries import substitute, thread_tag
 from ...ir.rebuild import loop_with, without_annotations
+from ..base import function_pass
 
 __all__ = ["RasterizeBlocks", "grouped"]
 
@@ -83,10 +84,8 @@ def _rasterize(loop: Any) -> Any:
     return without_annotations(whole, RASTERIZE)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.RasterizeBlocks")
-def _rasterize_blocks(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("RasterizeBlocks", asks=RASTERIZE)
+def _rasterize_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.For, _rasterize)], order="post"))
 
 
@@ -94,7 +93,7 @@ def RasterizeBlocks() -> Any:
     """Create the pass that renumbers the blocks of kernels whose schedule asked for it.
 
     The outermost loop of a kernel carries annotation ``layout_ext.rasterize`` = rows of a group;
-    pass :func:`.gather_launch_notes.GatherLaunchNotes` has brought it there.
+    pass :func:`.hoist_grid_annotations.HoistGridAnnotations` has brought it there.
     The block launched as number n of its grid then works on the tile that :func:`grouped` names.
     Runs after all passes that look at regions, whose indices so stay affine.
 

@@ -15,8 +15,9 @@ from ... import decisions
 from ...analysis.assumptions import Prover, read_assumptions
 from ...errors import ScheduleError
 from ...ir import ops
-from ...ir.annotations import ASYNC_SCOPE, MARK
+from ...ir.annotations import ASYNC_SCOPE
 from ...ir.queries import loads_in, substitute
+from ..base import function_pass
 from .copy_parts import ThreadCopy, UnfitError, differs, read_copy
 
 __all__ = ["LowerAsyncCopy"]
@@ -213,21 +214,8 @@ def _without_groups(body: Any) -> Any:
     return tvm_ffi.structural_map(body, [(tirx.Evaluate, drop)], order="post")
 
 
-def _asks(body: Any) -> bool:
-    found: list[Any] = []
-
-    def look(node: Any) -> None:
-        if node.attr_key == ASYNC_SCOPE:
-            found.append(node)
-
-    tvm_ffi.structural_walk(body, [(tirx.AttrStmt, look)])
-    return bool(found)
-
-
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.LowerAsyncCopy")
-def _lower_async_copy(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None or not _asks(func.body):
-        return func
+@function_pass("LowerAsyncCopy", asks=ASYNC_SCOPE)
+def _lower_async_copy(func: tirx.PrimFunc) -> tirx.PrimFunc:
     lowering = _Lowering(Prover(read_assumptions(func).conditions))
     rules = [
         (tirx.AttrStmt, lowering.scope),

@@ -11,8 +11,9 @@ from tvm.s_tir import SBlock
 
 from ... import decisions
 from ...errors import ScheduleError
-from ...ir.annotations import MARK, NUM_STAGES
+from ...ir.annotations import NUM_STAGES
 from ...ir.thread_conditions import ThreadConditions
+from ..base import function_pass
 from .expand import expand
 from .memory import check_fits
 from .parts import Part, blocks_in, parts_of, requested, without_request
@@ -158,10 +159,8 @@ def _check_housed(body: Any, housed: list[Any]) -> None:
             )
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.InjectMultiStageBuffer")
-def _inject_multi_stage_buffer(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("InjectMultiStageBuffer")
+def _inject_multi_stage_buffer(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if not any(requested(block) is not None for block in blocks_in(func.body)):
         return func
     pipelines = _Pipelines(func.attrs.get("target", None))

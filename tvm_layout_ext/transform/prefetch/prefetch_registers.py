@@ -32,9 +32,10 @@ from tvm.s_tir import SBlock, SBlockRealize
 from ... import decisions
 from ...errors import ScheduleError
 from ...ir import ops
-from ...ir.annotations import MARK, PREFETCH
+from ...ir.annotations import PREFETCH
 from ...ir.queries import depends_on, substitute
 from ...ir.rebuild import block_with, loop_with, realize_with, sequence, without_annotations
+from ..base import function_pass
 from ..pipeline.parts import Part, Region, blocks_in, parts_of
 from .spread_copies import shares
 from .steps import Steps, steps_of
@@ -222,10 +223,8 @@ def _strip(block: SBlock) -> SBlock:
     return without_annotations(block, PREFETCH)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.PrefetchSharedToRegister")
-def _prefetch(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("PrefetchSharedToRegister")
+def _prefetch(func: tirx.PrimFunc) -> tirx.PrimFunc:
     asking = [str(b.name_hint) for b in blocks_in(func.body) if PREFETCH in b.annotations]
     if not asking:
         return func

@@ -10,10 +10,10 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from ...ir.annotations import MARK
 from ...ir.conditions import conjuncts
 from ...ir.queries import depends_on, substitute
 from ...ir.rebuild import loop_with
+from ..base import function_pass
 
 __all__ = ["FillPaddedRows"]
 
@@ -93,10 +93,8 @@ def _is_end(condition: Any, column: Any, columns: int, var: Any, analyzer: Any) 
     return bool(same and isinstance(step, tirx.IntImm) and int(step) == 1)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.FillPaddedRows")
-def _fill_padded_rows(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("FillPaddedRows")
+def _fill_padded_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
     analyzer = _ranges(func)
     rule = (tirx.For, lambda loop: _filled(loop, analyzer))
     return func.with_body(tvm_ffi.structural_map(func.body, [rule], order="post"))

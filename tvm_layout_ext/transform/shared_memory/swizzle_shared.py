@@ -19,10 +19,11 @@ from ...analysis.choose_shared import Choice
 from ...analysis.nest import element_bytes
 from ...analysis.shared_access import SharedAccess, read_shared_accesses
 from ...errors import LayoutError
-from ...ir.annotations import ASYNC_COPY, MARK, NUM_STAGES, SWIZZLE
+from ...ir.annotations import ASYNC_COPY, NUM_STAGES, SWIZZLE
 from ...ir.pointers import constant, shape_of
 from ...ir.rebuild import without_annotations
 from ...layout.placement import Strided, dense
+from ..base import function_pass
 from ..pipeline.multi_stage_buffer import has_async_copies
 from .swizzle_access import Rewriter, Swizzled, refuse_unknown
 from .swizzle_modes import place, swizzle_text
@@ -200,10 +201,8 @@ def _strip(node: Any) -> Any:
     return without_annotations(node, SWIZZLE)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.SwizzleSharedMemory")
-def _swizzle_shared_memory(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("SwizzleSharedMemory")
+def _swizzle_shared_memory(func: tirx.PrimFunc) -> tirx.PrimFunc:
     wanted = _requests(func)
     if not wanted:
         return func

@@ -19,9 +19,9 @@ from ...analysis.barriers.read_outside import Outside, read_outside
 from ...analysis.barriers.read_program import read_program
 from ...analysis.barriers.uniform import divergent_barrier
 from ...errors import ScheduleError
-from ...ir.annotations import MARK
 from ...ir.index_terms import Scope
 from ...ir.rebuild import loop_with
+from ..base import function_pass, is_marked
 
 __all__ = ["PlanSync", "only_unmarked"]
 
@@ -204,10 +204,8 @@ def _own_barriers(node: Node) -> list[Node]:
     return found
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.PlanSync")
-def _plan_sync(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("PlanSync")
+def _plan_sync(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def launch(node: Any, mutator: Any) -> Any:
         if str(node.attr_key) != "thread_extent":
@@ -233,11 +231,7 @@ def only_unmarked(stock: Any) -> Any:
 
     @tvm.transform.module_pass(opt_level=0, name=str(stock.info.name))
     def rest(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
-        ours = {
-            gv: func
-            for gv, func in mod.functions.items()
-            if isinstance(func, tirx.PrimFunc) and func.attrs.get(MARK, None) is not None
-        }
+        ours = {gv: func for gv, func in mod.functions.items() if is_marked(func)}
         if not ours:
             return stock(mod)
         others = {gv: func for gv, func in mod.functions.items() if gv not in ours}

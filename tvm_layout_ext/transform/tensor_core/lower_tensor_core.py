@@ -15,11 +15,12 @@ from ... import decisions
 from ...errors import ScheduleError
 from ...gpu.hardware import Architecture, architecture
 from ...intrin import capability_of, fragment_index, register
-from ...ir.annotations import ANNOTATION_PREFIX, MARK, START, SWIZZLE, TENSOR_CORE
+from ...ir.annotations import ANNOTATION_PREFIX, SWIZZLE, TENSOR_CORE
 from ...ir.block_bindings import iter_values
-from ...ir.queries import substitute, thread_tag, uses
+from ...ir.queries import thread_tag, uses
 from ...ir.rebuild import block_with
 from ...target import target_arch
+from ..base import function_pass
 
 __all__ = ["LowerTensorCore"]
 
@@ -94,10 +95,7 @@ def _lower(sch: Any, block: Any, gpu: Architecture) -> None:
     _lay_out(sch, block, intrinsic)
     if clears and node.init is not None:
         clear = sch.decompose_reduction(block, _first_summed(sch, block))
-        if clears[0] == START:
-            _spread_start(sch, clear)
-        else:
-            _tensorize(sch, clear, clears[0], f"{name}, which it clears,")
+        _tensorize(sch, clear, clears[0], f"{name}, which it clears,")
     _tensorize(sch, block, intrinsic, name)
     decisions.note(_NAME, name, _told(intrinsic))
 
@@ -124,37 +122,6 @@ def _lift(sch: Any, block: Any) -> None:
                     sch.storage_align(block, *map(int, entry))
             elif key.startswith(ANNOTATION_PREFIX):
                 sch.annotate(block, key, value)
-
-
-def _spread_start(sch: Any, clear: Any) -> None:
-    """Let each lane load what the sums that it holds start at, neighbours of a row as a vector.
-
-    The vector goes to registers of its own first: were all accesses of the sums vectors, TVM would
-    make vectors of their elements, which ``mma`` counts.
-    """
-    (element,) = sch.get_child_blocks(clear)
-    down, right = sch.get_loops(element)[-2:]
-    row_half, row = sch.split(down, [2, 8])
-    column_half, pair, two = sch.split(right, [2, 4, 2])
-    sch.reorder(row, pair, column_half, row_half, two)
-    sch.bind(sch.fuse(row, pair), "threadIdx.x")
-    if _is_along_row(sch.get(element)):
-        vector = sch.cache_read(element, 0, "local")
-        sch.compute_at(vector, row_half)
-        sch.vectorize(sch.get_loops(vector)[-1])
-    for loop in (column_half, row_half, two):
-        sch.unroll(loop)
-
-
-def _is_along_row(block: Any) -> bool:
-    """Whether a block loads neighbours of a row of sums, without condition, as neighbours."""
-    load, column = block.body.value, block.iter_vars[-1].var
-    if not isinstance(load, tvm.ir.TensorLoad):
-        return False
-    *before, last = load.indices
-    zero = tirx.const(0, str(column.ty.dtype))
-    is_first = tvm.sym.Analyzer().can_prove(last - column == substitute(last, {column: zero}))
-    return is_first and not any(uses(index, column) for index in before)
 
 
 def _told(intrinsic: str) -> str:
@@ -251,10 +218,8 @@ def _kind(buffer: Any) -> str:
     return f"{buffer.dtype} in {buffer.scope()}"
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.LowerTensorCore")
-def _lower_tensor_core(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None or not _has_requests(func):
-        return func
+@function_pass("LowerTensorCore", asks=TENSOR_CORE)
+def _lower_tensor_core(func: tirx.PrimFunc) -> tirx.PrimFunc:
     # Held until the end: a schedule changes a function that nobody else holds in place, and with it
     # the blocks that narrowing left shared with the caller's.
     body = tvm_ffi.structural_map(func.body, [(SBlock, _in_order)], order="post")
@@ -280,19 +245,8 @@ def _narrowed(mod: tvm.IRModule) -> tvm.IRModule:
     return tirx.transform.ForceNarrowIndexToInt32()(mod)
 
 
-def _has_requests(func: tirx.PrimFunc) -> bool:
-    found: list[Any] = []
-
-    def look(block: Any) -> None:
-        if TENSOR_CORE in block.annotations:
-            found.append(block)
-
-    tvm_ffi.structural_walk(func.body, [(SBlock, look)])
-    return bool(found)
-
-
 def LowerTensorCore() -> Any:
-    """Create the pass that turns annotated tiles into tensor-core instructions.
+    """Create the pass that makes instructions of the tiles that ``use_tensor_core`` marked.
 
     Block annotation ``layout_ext.tensor_core`` names the intrinsic that does the block, and for a
     sum a second one that clears it; ``sch.use_tensor_core`` writes it. The sum is cleared before

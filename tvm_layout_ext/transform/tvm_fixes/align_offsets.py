@@ -1,4 +1,9 @@
-"""Write the element offsets of parameters as the multiples that they are."""
+"""Write the element offsets of parameters as the multiples that they are.
+
+TVM 0.27's host code checks that an offset is a multiple of its ``offset_factor``. Its CUDA code
+does not know: it loads a vector element by element unless the start is provably a multiple of its
+length.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ...ir.annotations import MARK
+from ..base import function_pass
 
 __all__ = ["AlignOffsets"]
 
@@ -25,10 +30,8 @@ def _offsets(func: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.AlignOffsets")
-def _align_offsets(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("AlignOffsets")
+def _align_offsets(func: tirx.PrimFunc) -> tirx.PrimFunc:
     offsets = _offsets(func)
     if not offsets:
         return func
@@ -50,7 +53,7 @@ def _align_offsets(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
 
 
 def AlignOffsets() -> Any:
-    """Create the pass that makes the factor of an element offset visible in indices.
+    """Create the pass that writes element offsets as the multiples that they are.
 
     ::
 
@@ -58,11 +61,6 @@ def AlignOffsets() -> Any:
 
         A[o + i * 4 : o + i * 4 + 4]     ->     A[o // 4 * 4 + i * 4 : ...]
 
-    TVM's host code checks that the offset is a multiple of its factor, but its CUDA code loads a
-    vector at once only if the start is provably a multiple of the vector's length, and otherwise
-    element by element.
-
-    Leaves alone: offsets that are numbers or expressions, and functions without an annotation of
-    this package.
+    Leaves alone: offsets that are numbers or expressions.
     """
     return _align_offsets

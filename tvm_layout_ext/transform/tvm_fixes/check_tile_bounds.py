@@ -1,4 +1,9 @@
-"""Refuse tiles on the chip of which TVM finds no bound, before it allots 2**31 - 1 elements."""
+"""Refuse tiles on the chip of which TVM finds no bound.
+
+TVM 0.27's CompactBufferAllocation takes the largest int32 as the extent of a tile whose bound it
+does not find, such as what a block reads of ``A[n - 1 - i]``. From there on shapes wrap:
+``(2147483647, 4)`` becomes ``(-4,)``, and a kernel in dynamic memory is launched with too little.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from tvm import s_tir, tirx
 
 from ...errors import ScheduleError
 from ...ir.pointers import is_unbounded
+from ..base import function_pass
 
 __all__ = ["CheckTileBounds"]
 
@@ -22,8 +28,8 @@ def _unbounded_dims(buffer: Any) -> list[int]:
     ]
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.CheckTileBounds")
-def _check_tile_bounds(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+@function_pass("CheckTileBounds", everywhere=True)
+def _check_tile_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
     target = func.attrs.get("target", None)
     if target is None or str(target.kind.name) != "cuda":
         return func
@@ -44,15 +50,11 @@ def _check_tile_bounds(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFu
 
 
 def CheckTileBounds() -> Any:
-    """Create the pass that names tiles without a bound.
+    """Create the pass that refuses tiles on the chip of which TVM finds no bound.
 
-    TVM 0.27's CompactBufferAllocation takes the largest int32 as the extent of a tile whose bound
-    it does not find, such as what a block reads of ``A[n - 1 - i]``. From there on shapes wrap:
-    ``(2147483647, 4)`` becomes ``(-4,)``, static memory ends in "bad optional access", and a kernel
-    in dynamic memory compiles to one that is launched with too little.
+    Changes nothing, so it looks at functions without an annotation of this package, too.
 
-    Changes nothing, so it looks at functions without an annotation of this package, too; those for
-    other targets than CUDA, and extents that are symbols, it leaves to what follows.
+    Does not handle: other targets than CUDA, and extents that are symbols.
 
     Raises
     ------

@@ -1,4 +1,9 @@
-"""Refuse vectors of which TVM's CUDA would move other bytes, and FP8 computed in software."""
+"""Refuse vectors of which TVM's CUDA would move other bytes, and FP8 computed in software.
+
+TVM 0.27 writes ``B[0:2] = A[0:2]`` of ``bool`` as an assignment of ``ushort2``, which is 4 bytes,
+and of 6 elements of FP8 as one of ``uint1``, which is 4; both compile. Sums and comparisons of
+vectors of FP8 it writes as if CUDA had operators for them, which does not compile.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,9 @@ import tvm_ffi
 from tvm import tirx
 
 from ...errors import ScheduleError
-from ...ir.annotations import MARK
 from ...ir.pointers import POINTER_OPS, pointer_of
 from ...ir.vector_types import lacking_arithmetic, miswritten
+from ..base import function_pass, is_marked
 
 __all__ = ["CheckVectors"]
 
@@ -46,8 +51,8 @@ def _float8_in_software(func: tirx.PrimFunc) -> str | None:
     return found[0] if found else None
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.CheckVectors")
-def _check_vectors(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
+@function_pass("CheckVectors", everywhere=True)
+def _check_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     target = func.attrs.get("target", None)
     if target is None or str(target.kind.name) != "cuda" or "arch" not in target.attrs:
         return func
@@ -55,7 +60,7 @@ def _check_vectors(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
     capability = int(digits[:-1] or 0), int(digits[-1:] or 0)
     if text := miswritten(func, capability) or lacking_arithmetic(func, capability):
         raise ScheduleError(text)
-    is_old = func.attrs.get(MARK, None) is not None and capability < _FP8_SINCE
+    is_old = is_marked(func) and capability < _FP8_SINCE
     if is_old and (text := _float8_in_software(func)):
         raise ScheduleError(
             f"The function {text}, which TVM gets wrong for GPUs before compute capability 8.9; "
@@ -65,22 +70,17 @@ def _check_vectors(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
 
 
 def CheckVectors() -> Any:
-    """Create the pass that names what would become wrong code: vectors of ``bool`` and of FP8.
+    """Create the pass that refuses vectors of ``bool`` and FP8 that TVM writes as other bytes.
 
-    TVM 0.27 writes ``B[0:2] = A[0:2]`` of ``bool`` as an assignment of ``ushort2``, which is 4
-    bytes, and of 6 elements of FP8 as one of ``uint1``, which is 4; both compile. Vectors of
-    ``bool`` with more than 4 elements, and in a buffer on the chip, it refuses, in other words.
-    Sums and comparisons of FP8 it writes as if CUDA had operators for them, which does not compile.
+    Changes nothing, so it looks at functions without an annotation of this package, too. Before
+    compute capability 8.9, where TVM moves FP8 as ``uint8``, it refuses annotated functions that
+    compute with FP8.
 
-    Changes nothing, so it looks at functions without an annotation of this package, too. FP8 on
-    GPUs before compute capability 8.9, where TVM moves its bits as ``uint8``, it leaves to what
-    follows, and so it does functions for other targets than CUDA; but annotated functions that
-    compute with FP8 there, it refuses.
+    Does not handle: other targets than CUDA.
 
     Raises
     ------
     ScheduleError
-        If a function has such a vector or such arithmetic; the sentence says what is legal. If one
-        computes with FP8, or copies it asynchronously, for a GPU without instructions for it.
+        In these cases; the sentence says what is legal.
     """
     return _check_vectors

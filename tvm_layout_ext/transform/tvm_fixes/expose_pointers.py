@@ -1,4 +1,9 @@
-"""Write addresses of shared memory so that TVM's later passes see the access behind them."""
+"""Show TVM's planning of memory the accesses behind addresses of shared memory.
+
+TVM 0.27's MergeSharedMemoryAllocations looks past ``address_of``, which ``ldmatrix``, ``stmatrix``
+and ``cp.async`` are given. So it gives a buffer the memory of one that such an instruction still
+reads.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +15,8 @@ from tvm import tirx
 
 from ...gpu.hardware import MATRIX_ROW_BYTES
 from ...ir import ops
-from ...ir.annotations import MARK
 from ...ir.pointers import POINTER_OPS
+from ..base import function_pass
 
 __all__ = ["ExposePointers"]
 
@@ -36,10 +41,8 @@ def _exposed(argument: Any, mask: int) -> Any:
     return tvm_ffi.structural_map(argument, [(tvm.ir.Call, call)], order="post")
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.ExposePointers")
-def _expose_pointers(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("ExposePointers")
+def _expose_pointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def call(node: Any) -> Any:
         mask = _MASKS.get(getattr(node.op, "name", ""))
@@ -52,12 +55,10 @@ def _expose_pointers(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc
 
 
 def ExposePointers() -> Any:
-    """Create the pass that turns addresses of shared memory into accesses.
+    """Create the pass that shows TVM what addresses of shared memory are used for.
 
-    ``ldmatrix``, ``stmatrix`` and ``cp.async`` are given these. Until here they are ``address_of``
-    an element, so that passes over indices rewrite them. TVM's planning of shared memory looks past
-    ``address_of``, so that a buffer might be given the memory of one that is in use. It does read
-    ``tvm_access_ptr``.
+    They become ``tvm_access_ptr``, which TVM's planning reads. Until here they are ``address_of``
+    an element, so that passes over indices rewrite them.
 
     Does not handle: addresses given to other operators.
     """

@@ -1,4 +1,9 @@
-"""Keep the guard of a result that threads reduce together."""
+"""Keep the guard of a result that threads reduce together.
+
+TVM 0.27's LowerCrossThreadReduction stores the result under the block's guard only where that guard
+names a reduction loop. A guard of the data axes alone is lost, and the last, partial block of
+threads stores out of bounds.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from ...ir.annotations import MARK
+from ..base import function_pass
 
 __all__ = ["GuardReductions"]
 
@@ -44,10 +49,8 @@ def _guarded(realize: SBlockRealize, threads: list[Any]) -> SBlockRealize:
     return SBlockRealize(realize.iter_values, tirx.And(realize.predicate, bound), realize.block)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.GuardReductions")
-def _guard_reductions(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("GuardReductions")
+def _guard_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     threads = _thread_loops(func)
     rules = [(SBlockRealize, lambda realize: _guarded(realize, threads))]
     return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
@@ -56,14 +59,10 @@ def _guard_reductions(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFun
 def GuardReductions() -> Any:
     """Create the pass that keeps the guard of a result which threads reduce together.
 
-    TVM 0.27's LowerCrossThreadReduction stores the result under the block's guard only where that
-    guard names a reduction loop; a guard of the data axes alone is lost, and the last, partial
-    block of threads stores out of bounds. The bound of the reducing thread, which always holds,
-    makes the guard name one; StmtSimplify takes it out again::
+    The bound of the reducing thread, which always holds, makes the guard name one; StmtSimplify
+    takes it out again::
 
         # before                              # after
         T.where(i_0 * 8 + i_1 < 33)           T.where(i_0 * 8 + i_1 < 33 and k_1 < 32)
-
-    Does not handle: functions without our annotations.
     """
     return _guard_reductions

@@ -1,4 +1,9 @@
-"""Lower reductions over threads whose results lie in a buffer that other blocks write, too."""
+"""Lower reductions over threads whose results lie in a buffer that other blocks write, too.
+
+TVM 0.27's LowerCrossThreadReduction passes over a reduction whose result another block writes, too:
+the two halves of a buffer, or a sum that is scaled in place. Each thread then adds its part to the
+result as if it were alone, and the values are wrong.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from ...coalesce.privatize import borrowed, returned, writers
-from ...ir.annotations import MARK
+from ..base import function_pass
 
 __all__ = ["LowerSharedResults"]
 
@@ -31,9 +36,9 @@ def _shared(func: tirx.PrimFunc, block: Any) -> list[Any]:
     return [buffer for buffer in buffers if len(writers(func, buffer)) > 1]
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.LowerSharedResults")
-def _lower_shared_results(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None or not isinstance(func.body, s_tir.SBlockRealize):
+@function_pass("LowerSharedResults")
+def _lower_shared_results(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    if not isinstance(func.body, s_tir.SBlockRealize):
         return func
     owners: list[tuple[Any, Any]] = []
     for block in _reductions(func):
@@ -50,17 +55,12 @@ def _lower_shared_results(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.Pri
 def LowerSharedResults() -> Any:
     """Create the pass that lowers reductions over threads beside other writers of their results.
 
-    TVM 0.27's LowerCrossThreadReduction passes over a reduction whose result another block writes,
-    too, such as the two halves of a buffer, or a sum that is scaled in place: each thread then adds
-    its part to the result as if it were alone, and the values are wrong. Here each such reduction
-    has a buffer of its own while that pass runs::
+    Each has a buffer of its own while TVM's pass runs::
 
         for i in range(64):                        for i in range(64):
             for k in threadIdx.x:                      for k in threadIdx.x:
                 B[i] += A[i, k]        # left           B_1[i] += A[i, k]      # lowered
         for i in range(64):                        for i in range(64):
             B[i] = B[i] * 2                            B[i] = B[i] * 2
-
-    Does not handle: functions without our annotations.
     """
     return _lower_shared_results

@@ -1,13 +1,19 @@
-"""Run TVM's LowerWarpMemory until nothing is left for it."""
+"""Give each lane its part of every ``warp`` buffer.
+
+TVM 0.27's LowerWarpMemory rewrites only the first ``warp`` allocation of a statement sequence; the
+others become one full-size array a thread in local memory (apache/tvm#5366, back since allocations
+are flat statements). It fails on vectors of more than one fragment, too.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ...ir.annotations import MARK
+from ..base import function_pass
 from .own_lane import own_lane
 
 __all__ = ["LowerWarpMemoryFully"]
@@ -24,15 +30,13 @@ def _warp_buffers(func: tirx.PrimFunc) -> int:
     return count
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.LowerWarpMemoryFully")
-def _lower_warp_memory_fully(func: tirx.PrimFunc, mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("LowerWarpMemoryFully")
+def _lower_warp_memory_fully(func: tirx.PrimFunc) -> tirx.PrimFunc:
     func = own_lane(func)
     left = _warp_buffers(func)
     while left:
         name = func.attrs.get("global_symbol", "main")
-        func = tirx.transform.LowerWarpMemory()(type(mod)({name: func}))[name]
+        func = tirx.transform.LowerWarpMemory()(tvm.IRModule({name: func}))[name]
         before, left = left, _warp_buffers(func)
         if left >= before:
             break
@@ -42,16 +46,7 @@ def _lower_warp_memory_fully(func: tirx.PrimFunc, mod: Any, _ctx: Any) -> tirx.P
 def LowerWarpMemoryFully() -> Any:
     """Create the pass that lowers every ``warp`` buffer of an annotated function.
 
-    TVM 0.27's own pass rewrites only the first ``warp`` allocation of a statement sequence, so that
-    the others become one full-size array a thread in local memory; and after
-    CommonSubexprElim it cannot read the lane out of the indices any more. And it fails on vectors
-    of more than one fragment. This pass gives each lane the part of a buffer that no other lane
-    touches, and repeats TVM's, before that elimination, for what is left.
-
-    Does not handle: functions without our annotations (their code stays TVM's, byte for byte).
-
-    References
-    ----------
-    apache/tvm#5366 (the same defect, fixed in 2020 and back since allocations are flat statements).
+    It gives each lane the part of a buffer that no other lane touches, and repeats TVM's pass for
+    what is left. It runs before CommonSubexprElim, which hides the lane in the indices.
     """
     return _lower_warp_memory_fully

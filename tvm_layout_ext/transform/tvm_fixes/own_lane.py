@@ -1,4 +1,7 @@
-"""Turn ``warp`` buffers of which each lane touches only its own part into ``local`` ones."""
+"""Turn ``warp`` buffers of which each lane touches only its own part into ``local`` ones.
+
+For :mod:`.lower_warp_memory`, which names what TVM 0.27 gets wrong.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Write vectors of equal elements that TVM cannot spell as vectors of words, which it can."""
+"""Write vectors of equal elements as vectors of equal words.
+
+TVM 0.27 writes ``T.Broadcast(T.int8(3), 16)`` as ``make_int4`` of 16 arguments, and 8 elements of 4
+bytes as ``make_ulonglong4``, which no compiler takes. Of 4 bytes it spreads constants alone, and of
+FP8 it has no such vectors.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ...ir.annotations import MARK
+from ..base import function_pass
 
 __all__ = ["PackBytes"]
 
@@ -49,10 +54,8 @@ def _word(value: Any, size: int, word: str) -> Any:
     return tirx.Cast(word, element) * tirx.const(_REPEATED[size], word)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.PackBytes")
-def _pack_bytes(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("PackBytes")
+def _pack_bytes(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(
         tvm_ffi.structural_map(func.body, [(tirx.Broadcast, _packed)], order="post")
     )
@@ -61,18 +64,14 @@ def _pack_bytes(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
 def PackBytes() -> Any:
     """Create the pass that spreads an element of 1, 2 or 4 bytes over a long vector by words.
 
-    ::
+    An element that is not constant is multiplied by ``0x01010101``::
 
         T.Broadcast(T.int8(3), 16)
 
         # becomes
         T.reinterpret("int8x16", T.Broadcast(T.uint32(0x03030303), 4))
 
-    TVM 0.27 writes the first as ``make_int4`` of 16 arguments, which no compiler takes, and so it
-    does 8 elements of 4 bytes (``make_ulonglong4``). Of 4 bytes it spreads constants alone, and of
-    FP8 it has no such vectors. An element that is not constant is multiplied by ``0x01010101``.
-
-    Leaves alone: other types, which TVM writes well; other vectors of up to 4 elements, and those
-    that fill no whole words; and functions without an annotation of this package.
+    Leaves alone: types and short vectors that TVM writes well, and vectors that fill no whole
+    words.
     """
     return _pack_bytes

@@ -1,4 +1,9 @@
-"""Rename the operands of ``mma`` whose names TVM's text of the instruction would not survive."""
+"""Write names of ``mma``'s operands in small letters where TVM would replace letters in them.
+
+TVM 0.27 replaces the letters A, B, C and D of a template by the names of operands, one after the
+other, and finds the later letters in the names that it has put in. Of a product of ``B`` and ``A``
+it writes ``A_warp_ptr + 0_warp_ptr + 0``, which nvcc refuses.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +14,8 @@ import tvm_ffi
 from tvm import tirx
 
 from ...ir import ops
-from ...ir.annotations import MARK
 from ...ir.queries import substitute, variables
+from ..base import function_pass
 
 __all__ = ["RenameOperands"]
 
@@ -19,10 +24,8 @@ _MMA = ops.PTX_LEGACY_MMA
 _OPERANDS = (((6, 7), "BCD"), ((8, 9), "CD"), ((10, 11), "D"))
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.RenameOperands")
-def _rename_operands(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("RenameOperands")
+def _rename_operands(func: tirx.PrimFunc) -> tirx.PrimFunc:
     renamed: dict[Any, Any] = {}
 
     def look(call: Any) -> None:
@@ -38,13 +41,5 @@ def _rename_operands(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc
 
 
 def RenameOperands() -> Any:
-    """Create the pass that writes names of ``mma``'s operands in small letters where it must.
-
-    TVM 0.27 replaces the letters A, B, C and D of a template by the names of operands, one after
-    the other, and finds the later letters in the names that it has put in: of a product of ``B``
-    and ``A`` it writes ``A_warp_ptr + 0_warp_ptr + 0``, which nvcc refuses.
-
-    Leaves alone: operands whose names hold no such letter, and functions without an annotation of
-    this package.
-    """
+    """Create the pass that writes names of ``mma``'s operands in small letters where it must."""
     return _rename_operands

@@ -1,4 +1,9 @@
-"""Keep TVM's flattening away from quotients and remainders of iterators that run backwards."""
+"""Keep TVM's flattening away from quotients and remainders of iterators that run backwards.
+
+TVM 0.27's FlattenBuffer writes indices as maps of iterators, and takes a quotient or remainder of
+one that is subtracted from a base by a divisor below zero. What comes out is another number unless
+the base happens to fit: ``A[(36 - t) % 32]`` becomes ``A[t % -32 * -1]``.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,9 @@ import tvm_ffi
 from tvm import tirx
 
 from ...ir import ops
-from ...ir.annotations import MARK
+from ..base import function_pass
 
-__all__ = ["HideReversedIndices", "ShowReversedIndices"]
+__all__ = ["ProtectReversedIndices", "RestoreReversedIndices"]
 
 #: A cast to the type that a value has. TVM's iterator maps do not look into calls.
 _COVER = ops.REINTERPRET
@@ -62,43 +67,26 @@ def _show(call: Any) -> Any:
     return call.args[0] if _is_cover(call) else call
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.HideReversedIndices")
-def _hide_reversed_indices(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("ProtectReversedIndices")
+def _protect_reversed_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     rules = [(tvm.ir.TensorLoad, _load), (tirx.BufferStore, _store)]
     return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.ShowReversedIndices")
-def _show_reversed_indices(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("RestoreReversedIndices")
+def _restore_reversed_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_map(func.body, [(tvm.ir.Call, _show)], order="post"))
 
 
-def HideReversedIndices() -> Any:
-    """Create the pass that covers what TVM's FlattenBuffer would turn into another index.
+def ProtectReversedIndices() -> Any:
+    """Create the pass that keeps TVM's FlattenBuffer from rewriting indices that run backwards.
 
-    FlattenBuffer writes indices as maps of iterators, and counts a quotient or remainder of one
-    that is subtracted from a base by a divisor below zero. In TVM 0.27 what comes out is another
-    number unless the base happens to fit::
-
-        A[(36 - t) % 32]       becomes   A[t % -32 * -1]
-        A[(W[0] + 31 - t) % 32]   becomes   A[(t + max(0, (W[0] + 31) // -1 % -32)) % -32 * -1]
-
-    A remainder of a negative divisor is never above 0, so later passes drop ``W`` altogether. An
-    index that loads by a loop's variable is no such map and stays as it is, so a loop may be right
-    and its prologue, in which that variable is a number, wrong.
-
-    This pass puts the numerator of such quotients and remainders in a cast to its own type, which
-    no map of iterators can hold, so that TVM leaves the access as it is written;
-    :func:`ShowReversedIndices` takes the cast away. Both leave functions without an annotation of
-    this package alone.
+    It puts the numerator of such a quotient or remainder in a cast to its own type, which no map of
+    iterators can hold; :func:`RestoreReversedIndices` takes the cast away.
     """
-    return _hide_reversed_indices
+    return _protect_reversed_indices
 
 
-def ShowReversedIndices() -> Any:
-    """Create the pass that undoes :func:`HideReversedIndices` once buffers are flat."""
-    return _show_reversed_indices
+def RestoreReversedIndices() -> Any:
+    """Create the pass that undoes :func:`ProtectReversedIndices` once buffers are flat."""
+    return _restore_reversed_indices

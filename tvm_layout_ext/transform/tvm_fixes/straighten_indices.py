@@ -1,4 +1,8 @@
-"""Let an access that walks a whole dense array say so, however its loops were fused."""
+"""Let an access that walks a whole dense array say so, however its loops were fused.
+
+TVM 0.27 sees that ``A[f // 33, f % 33]`` is element ``f`` only before it splits ``f`` into block,
+thread and vector. Afterwards it takes the vector for a gather and moves it element by element.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from ...ir.annotations import MARK
+from ..base import function_pass
 
 __all__ = ["StraightenIndices"]
 
@@ -96,10 +100,8 @@ def _in_block(realize: Any, bounds: Any) -> Any:
     return s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.StraightenIndices")
-def _straighten_indices(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("StraightenIndices")
+def _straighten_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     bounds = tvm.sym.Analyzer()
 
     def bind(loop: Any) -> None:
@@ -113,19 +115,14 @@ def _straighten_indices(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimF
 def StraightenIndices() -> Any:
     """Create the pass that puts an offset without quotients in the place of several indices.
 
-    Loops fused over a dense array leave an index a dim, whose offset is the fused loop again::
+    Also of some of the dims, where each side of a permutation has its own loops fused::
 
-        A[f // 396, f % 396 // 132, f % 132 // 33, f % 33]      is      A[0, 0, 0, f]
+        A[f // 396, f % 396 // 132, f % 132 // 33, f % 33]      ->      A[0, 0, 0, f]
+        A[g % 8, f // 396, f % 396 // 2, f % 2]                 ->      A[g % 8, 0, 0, f]
 
-    TVM sees that only before it splits f into block, thread and vector; afterwards it would take
-    the vector for a gather. The last index then runs over the end of its dim, which flattening, the
-    next thing to happen to it, does not mind.
-
-    So it is with some of the dims, where each side of a permutation has its own loops fused::
-
-        A[g % 8, f // 396, f % 396 // 2, f % 2]                 is      A[g % 8, 0, 0, f]
+    The last index then runs over the end of its dim, which flattening does not mind.
 
     Leaves alone: buffers with strides of their own or outside global memory, indices of different
-    expressions, offsets that keep a quotient, and functions without an annotation of this package.
+    expressions, offsets that keep a quotient.
     """
     return _straighten_indices

@@ -1,4 +1,9 @@
-"""Give ``ldmatrix`` the element type of the registers that it fills, which printing loses."""
+"""Give ``ldmatrix`` the element type of the registers that it fills, which printing loses.
+
+TVM 0.27 prints ``T.ptx_legacy.ldmatrix`` without that type and parses it as one of ``int8``. For
+that its code generator writes a loop of plain loads in place of a transposing ``ldmatrix``, which
+reads beyond the registers.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ...ir import ops
-from ...ir.annotations import MARK
+from ..base import function_pass
 
 __all__ = ["TypeMatrixLoads"]
 
@@ -27,20 +32,11 @@ def _typed(call: Any) -> Any:
     return tvm.ir.Call(call.op, call.args, call.attrs, ret_ty=element)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.TypeMatrixLoads")
-def _type_matrix_loads(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("TypeMatrixLoads")
+def _type_matrix_loads(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_map(func.body, [(tvm.ir.Call, _typed)], order="post"))
 
 
 def TypeMatrixLoads() -> Any:
-    """Create the pass that gives each ``ldmatrix`` the type of the elements that it loads.
-
-    TVM 0.27 prints ``T.ptx_legacy.ldmatrix`` without that type, and parses it as one of ``int8``,
-    for which its code generator writes a loop of plain loads in place of a transposing
-    ``ldmatrix``: a lowered program, printed and parsed, read beyond its registers.
-
-    Leaves alone: functions without an annotation of this package.
-    """
+    """Create the pass that gives each ``ldmatrix`` the type of the elements that it loads."""
     return _type_matrix_loads

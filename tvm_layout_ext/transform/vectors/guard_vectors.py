@@ -12,10 +12,10 @@ from tvm import tirx
 from ..._compat import CHOICE
 from ...analysis.assumptions import Assumptions, Prover, read_assumptions
 from ...analysis.axis_info.indices import IndexAnalyzer
-from ...ir.annotations import MARK
 from ...ir.conditions import conjuncts, selects_as_choices
 from ...ir.queries import depends_on, loads_in, substitute
 from ...ir.rebuild import loop_with
+from ..base import function_pass
 
 __all__ = ["GuardVectors", "hoist_uniform_conditions", "worst_lane_condition"]
 
@@ -221,10 +221,8 @@ def _has_quotient(index: Any, var: Any) -> bool:
     return any(depends_on(one, var) for one in found)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.GuardVectors")
-def _guard_vectors(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("GuardVectors")
+def _guard_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     body = func.body
     assumptions = read_assumptions(func)
     for rule in (

@@ -10,9 +10,9 @@ import tvm_ffi
 from tvm import tirx
 
 from ... import decisions
-from ...ir.annotations import MARK
 from ...ir.queries import depends_on, substitute
 from ...ir.rebuild import loop_with
+from ..base import function_pass
 
 __all__ = ["NarrowVectors"]
 
@@ -64,10 +64,8 @@ def _narrowed(loop: Any) -> Any:
     return tirx.For(part, 0, lanes // width, tirx.ForKind.UNROLLED, body)
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.NarrowVectors")
-def _narrow_vectors(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("NarrowVectors")
+def _narrow_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.For, _narrowed)], order="post"))
 
 

@@ -7,16 +7,17 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlock, SBlockRealize
+from tvm.s_tir import SBlockRealize
 
 from ... import decisions
 from ...coalesce.shifted.move import Move, read_move, why_not
 from ...errors import ScheduleError
 from ...gpu.hardware import WARP_SIZE
-from ...ir.annotations import MARK, SHIFTED
+from ...ir.annotations import SHIFTED
 from ...ir.conditions import conjuncts
 from ...ir.queries import is_number, substitute, uses
 from ...ir.thread_conditions import ThreadConditions
+from ..base import function_pass
 from .shifted_nest import ShiftedNest
 
 __all__ = ["SHIFTED", "ShiftVectors"]
@@ -153,21 +154,8 @@ def _refused(block: Any, reason: str) -> ScheduleError:
     )
 
 
-def _has_marks(func: Any) -> bool:
-    found: list[Any] = []
-
-    def look(block: Any) -> None:
-        if SHIFTED in block.annotations:
-            found.append(block)
-
-    tvm_ffi.structural_walk(func.body, [(SBlock, look)])
-    return bool(found)
-
-
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.ShiftVectors")
-def _shift_vectors(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None or not _has_marks(func):
-        return func
+@function_pass("ShiftVectors", asks=SHIFTED)
+def _shift_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     rules = _Rewriter(list(func.params)).rules
     return func.with_body(tvm_ffi.structural_mutate(func.body, rules))
 

@@ -7,10 +7,11 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
-from ...ir.annotations import ANNOTATION_PREFIX, MARK
+from ...ir.annotations import ANNOTATION_PREFIX
 from ...ir.rebuild import loop_with, without_annotations
+from ..base import function_pass
 
-__all__ = ["GatherLaunchNotes"]
+__all__ = ["HoistGridAnnotations"]
 
 
 def _is_grid(loop: Any) -> bool:
@@ -36,10 +37,8 @@ def _gathered(outermost: Any) -> Any:
     return loop_with(outermost, body=body, annotations={**notes, **kept})
 
 
-@tirx.transform.prim_func_pass(opt_level=0, name="tvm_layout_ext.GatherLaunchNotes")
-def _gather_launch_notes(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-    if func.attrs.get(MARK, None) is None:
-        return func
+@function_pass("HoistGridAnnotations")
+def _hoist_grid_annotations(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def visit(loop: Any, mutator: Any) -> Any:
         return _gathered(loop) if _is_grid(loop) else mutator.default_mutate(loop)
@@ -47,7 +46,7 @@ def _gather_launch_notes(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.Prim
     return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))
 
 
-def GatherLaunchNotes() -> Any:
+def HoistGridAnnotations() -> Any:
     """Create the pass that moves our annotations of grid loops to the outermost one of a kernel.
 
     TVM's UnifyThreadBinding makes one chain of the bound loops of a kernel. It keeps the
@@ -60,4 +59,4 @@ def GatherLaunchNotes() -> Any:
 
     Does not handle: annotations of other packages, and of loops bound to ``threadIdx``.
     """
-    return _gather_launch_notes
+    return _hoist_grid_annotations

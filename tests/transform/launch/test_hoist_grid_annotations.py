@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import s_tir, te
-from tvm.ir import assert_structural_equal
 
 import tvm_layout_ext as tlx
 from tvm_layout_ext import decisions
 from tvm_layout_ext.ir.annotations import MARK, MIN_BLOCKS, RASTERIZE
-from tvm_layout_ext.transform import GatherLaunchNotes
+from tvm_layout_ext.transform import HoistGridAnnotations
 
 H200 = tlx.cuda_target("sm_90a")
 
@@ -49,7 +48,7 @@ def test_notes_of_all_grid_loops_move_to_the_outermost() -> None:
     before = marked(scheduled())
     cluster = "layout_ext.cluster.x"
     assert notes(before["main"]) == [{}, {RASTERIZE: 4}, {cluster: 2, MIN_BLOCKS: 3}, {}]
-    after = GatherLaunchNotes()(before)["main"]
+    after = HoistGridAnnotations()(before)["main"]
     assert notes(after) == [{RASTERIZE: 4, cluster: 2, MIN_BLOCKS: 3}, {}, {}, {}]
 
 
@@ -63,15 +62,9 @@ def test_each_kernel_keeps_its_own() -> None:
         sch.bind(grid, "blockIdx.x")
         sch.bind(thread, "threadIdx.x")
         sch.annotate(grid, MIN_BLOCKS, blocks)
-    after = GatherLaunchNotes()(marked(sch))["main"]
+    after = HoistGridAnnotations()(marked(sch))["main"]
     first, second = after.body.block.body.seq
     assert [int(loop.annotations[MIN_BLOCKS]) for loop in (first, second)] == [2, 5]
-
-
-def test_functions_without_the_mark_are_left_alone() -> None:
-    before = scheduled().mod["main"]
-    after = GatherLaunchNotes()(tvm.IRModule({"main": before}))["main"]
-    assert_structural_equal(after, before)
 
 
 def test_a_grid_of_three_dims_is_rasterized_bounded_and_clustered() -> None:

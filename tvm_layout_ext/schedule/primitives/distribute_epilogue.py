@@ -1,4 +1,4 @@
-"""``sch.spread_sums``: let each lane handle the sums of a tensor-core product that it holds."""
+"""``sch.distribute_epilogue``: let each lane handle the sums that it holds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from tvm import tirx
 from ...errors import ScheduleError
 from ...ir.block_bindings import iter_values
 from ...ir.queries import variables
+from ..handles import find_block
 
-__all__ = ["spread_sums"]
+__all__ = ["distribute_epilogue"]
 
 
-def spread_sums(sch: Any, block: Any) -> tuple[Any, Any]:
+def distribute_epilogue(sch: Any, block: Any) -> tuple[Any, Any]:
     """Spread what a warp does with its sums over its lanes, each its own part.
 
     The loops over rows and columns are split into tiles of 16 x 16, and those as the instruction
@@ -33,7 +34,8 @@ def spread_sums(sch: Any, block: Any) -> tuple[Any, Any]:
     Parameters
     ----------
     sch : tvm.s_tir.Schedule
-        The schedule; this function is also its method ``spread_sums``.
+        The schedule; this function is also its method ``distribute_epilogue``, and
+        until the next release ``spread_sums``.
     block : SBlockRV or str
         A block that reads the sums element by element: ``result`` of
         :func:`.use_tensor_core.use_tensor_core`, moved to where a warp is
@@ -49,7 +51,7 @@ def spread_sums(sch: Any, block: Any) -> tuple[Any, Any]:
     ScheduleError
         If the block does not read sums so, or a loop over them is not free.
     """
-    block = _find(sch, block)
+    block = find_block(sch, block, "distribute_epilogue")
     down, right = _loops(sch, block)
     rows, row_half, row = sch.split(down, [None, 2, 8])
     columns, column_half, pair, two = sch.split(right, [None, 2, 4, 2])
@@ -64,15 +66,6 @@ def spread_sums(sch: Any, block: Any) -> tuple[Any, Any]:
     return rows, columns
 
 
-def _find(sch: Any, block: Any) -> Any:
-    if not isinstance(block, str):
-        return block
-    try:
-        return sch.get_sblock(block)
-    except RuntimeError as error:
-        raise ScheduleError(f"spread_sums finds no single block named {block!r}.") from error
-
-
 def _sums(block: Any) -> Any:
     """The access of the sums: the only one to ``warp`` memory."""
     found: list[Any] = []
@@ -84,8 +77,8 @@ def _sums(block: Any) -> Any:
     tvm_ffi.structural_walk(block.body, [(tvm.ir.TensorLoad, look)])
     if not found or len(found[0].indices) < 2:
         raise ScheduleError(
-            f"Block {block.name_hint} reads no sums of tensor cores; give spread_sums the result "
-            "of use_tensor_core."
+            f"Block {block.name_hint} reads no sums of tensor cores; give "
+            "distribute_epilogue the result of use_tensor_core."
         )
     return found[0]
 
@@ -101,7 +94,7 @@ def _loops(sch: Any, block: Any) -> tuple[Any, Any]:
         if loop is None:
             raise ScheduleError(
                 f"Block {node.name_hint} has no free loop over the {what} of its sums; "
-                "spread_sums needs one, neither bound nor vectorized."
+                "distribute_epilogue needs one, neither bound nor vectorized."
             )
         found.append(loop)
     return found[0], found[1]

@@ -1,0 +1,44 @@
+"""The law of all passes: a function without the mark is none of their business."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm import tirx
+from tvm.script import tirx as T
+
+from tvm_layout_ext import transform
+from tvm_layout_ext.transform.base import asks_for, function_pass
+
+#: These read what is asked for, and mark.
+_FIRST = {"AutoCoalesce", "MarkAnnotated"}
+
+
+@T.prim_func(s_tir=True)
+def copy(a: T.handle, B: T.Buffer((64,), "int8")) -> None:
+    o = T.int32()
+    A = T.match_buffer(a, (64,), "int8", elem_offset=o, offset_factor=4)
+    for x in T.thread_binding(4, "blockIdx.x"):
+        for t in T.vectorized(16):
+            with T.sblock("B"):
+                B[x * 16 + t] = A[o + (x * 16 + 80 - t) % 64]
+
+
+@pytest.mark.parametrize("name", sorted({*transform.__all__} - _FIRST))
+def test_functions_without_the_mark_come_back_as_they_are(name: str) -> None:
+    mod = tvm.IRModule({"main": copy})
+    assert getattr(transform, name)()(mod)["main"].same_as(mod["main"])
+
+
+@pytest.mark.parametrize(("marked", "asks"), [(True, True), (True, False), (False, True)])
+def test_a_pass_runs_on_marked_functions_that_ask_for_it(marked: bool, asks: bool) -> None:
+    @function_pass("Test", asks="layout_ext.test" if asks else "layout_ext.other")
+    def emptied(func: tirx.PrimFunc) -> tirx.PrimFunc:
+        return func.with_body(tirx.Evaluate(0))
+
+    func = tvm.s_tir.Schedule(copy)
+    func.annotate(func.get_sblock("B"), "layout_ext.test", 1)
+    main = func.mod["main"].with_attr("layout_ext.annotated", 1) if marked else func.mod["main"]
+    assert asks_for(main, "layout_ext.test")
+    after = emptied(tvm.IRModule({"main": main}))["main"]
+    assert after.body.same_as(main.body) != (marked and asks)

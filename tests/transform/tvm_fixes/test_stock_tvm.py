@@ -1,0 +1,151 @@
+"""What TVM 0.27 gets wrong: a test that fails here says that its pass can go."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+import tvm_layout_ext as tlx
+from tests.coalesce import test_two_writers as writers
+from tests.pipeline.corpus import cuda_source, two_warp_buffers
+from tests.programs.products import Product, scheduled, simulated
+from tests.transform.tvm_fixes import test_align_offsets as offsets
+from tests.transform.tvm_fixes import test_check_tile_bounds as tiles
+from tests.transform.tvm_fixes import test_check_vectors as vectors
+from tests.transform.tvm_fixes import test_guard_reductions as reductions
+from tests.transform.tvm_fixes import test_rename_operands as operands
+from tests.transform.tvm_fixes import test_straighten_indices as indices
+from tvm_layout_ext import pipeline, te, transform
+from tvm_layout_ext.ir import ops
+from tvm_layout_ext.transform import tvm_fixes
+
+TARGET = tlx.cuda_target("sm_90a")
+Without = Callable[..., None]
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Without:
+    """Take passes of ours out of the pipeline."""
+
+    def take_out(*names: str) -> None:
+        gone = [getattr(transform, name) for name in names]
+        kept = {
+            stock: tuple(one for one in ours if one not in gone)
+            for stock, ours in pipeline._BEFORE.items()
+        }
+        monkeypatch.setattr(pipeline, "_BEFORE", kept)
+
+    return take_out
+
+
+def _source(mod: Any) -> str:
+    return str(tvm.compile(mod, target=TARGET).mod.imports[0].inspect_source())
+
+
+def test_align_offsets(without: Without) -> None:
+    """A vector that starts at an element offset is loaded element by element."""
+    without("AlignOffsets")
+    assert "*(float4*)(A" not in _source(offsets.mapped().mod)
+
+
+def test_check_tile_bounds(without: Without) -> None:
+    """A tile without a bound is given the largest int32 as its extent, and its size wraps."""
+    without("CheckTileBounds")
+    assert "A_shared = T.alloc_shared((-4,))" in tlx.lower(tiles.cached("shared")).script()
+
+
+def test_check_vectors(without: Without) -> None:
+    """Two truth values move as 4 bytes, and six FP8 as 4."""
+    without("CheckVectors")
+    assert "ushort2*" in _source(vectors.vectors("bool", 2).mod)
+    assert "uint1*" in _source(vectors.vectors("float8_e4m3fn", 6).mod)
+
+
+def test_expose_pointers(without: Without) -> None:
+    """A tile that ``ldmatrix`` still reads by its address shares its bytes with the next one."""
+    without("ExposePointers")
+    with pytest.raises(AssertionError, match="Mismatched elements"):
+        simulated(Product(), scheduled(Product()))
+
+
+def test_guard_reductions() -> None:
+    """The guard of a partial block of rows is dropped."""
+    with pytest.raises(tlx.SimulationError, match=r"Out of bounds: .* store at index 33 of B"):
+        tlx.simulate(reductions.row_sum(33, 128, annotated=False), np.zeros((33, 128), "float32"))
+
+
+def test_lower_shared_results(without: Without) -> None:
+    """Threads that sum into a buffer which another block writes, too, add as if each were alone."""
+    without("LowerSharedResults")
+    sch = s_tir.Schedule(writers.row_sums)
+    for block in ("upper", "lower"):
+        sch.auto_coalesce(block)
+    assert tlx.simulate(sch, *np.ones((2, 64, 1024), "float32"), None).hazards
+
+
+def test_lower_warp_memory() -> None:
+    """Only the first of two warp buffers is given to the lanes in parts."""
+    assert "q_ptr[32]" in cuda_source(two_warp_buffers())
+
+
+def test_pack_bytes(without: Without) -> None:
+    """Sixteen equal bytes are written as an ``int4`` of 16 arguments."""
+    without("PackBytes")
+    a = te.placeholder((4, 512), "int8", "A")
+    b = te.compute((4, 512), lambda i, j: a[i, j] + tirx.const(7, "int8"), "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch.auto_coalesce("B")
+    arguments = re.findall(r"make_int4\(([^;]*)\);", _source(sch.mod))
+    assert any(text.count(",") == 15 for text in arguments)
+
+
+def test_rename_operands(without: Without) -> None:
+    """Of operand B's name the letter A in the first operand's name is replaced, or the like."""
+    without("RenameOperands")
+    assert "A_reindex_shared_dyn_warp_ptr + 0_reindex" in operands.source("B", "A", "sums")
+
+
+def test_reversed_indices() -> None:
+    """An index that runs backwards is flattened to one that is another number."""
+    t = tirx.Var("t", "int32")
+    buffer = tirx.decl_buffer((64,), "float32", "A")
+    store = tirx.BufferStore(buffer, tirx.const(0, "float32"), [tirx.floormod(36 - t, 32)])
+    func = tirx.PrimFunc([buffer], tirx.For(t, 0, 32, tirx.ForKind.SERIAL, store))
+    flat = tirx.transform.FlattenBuffer()(tvm.IRModule({"main": func}))["main"]
+    assert "% -32" in flat.script()
+
+
+def test_straighten_indices() -> None:
+    """Vectors of fused loops that cross the rows go element by element."""
+    sch = indices.fused_copy((2, 3, 4, 33), annotated=False)
+    report = tlx.simulate(sch, np.zeros((2, 3, 4, 33), "float32"), None)
+    assert report.accesses[0].vector_bytes == 4
+
+
+def test_type_matrix_loads() -> None:
+    """The printer drops the type of ``ldmatrix``'s elements, and the parser takes int8."""
+    lowered = tlx.lower(scheduled(Product()).mod)
+    assert _loaded(lowered) == {"float16"}
+    assert _loaded(tvm.script.from_source(lowered.script())) == {"int8"}
+
+
+def _loaded(mod: tvm.IRModule) -> set[str]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(mod["main"].body, [(tvm.ir.Call, found.append)])
+    return {str(call.ty) for call in found if call.op.name == ops.PTX_LEGACY_LDMATRIX}
+
+
+def test_every_repair_is_here() -> None:
+    """``own_lane`` is part of ``lower_warp_memory``."""
+    files = {path.stem for path in Path(tvm_fixes.__file__).parent.glob("*.py")}
+    assert files - {"__init__", "own_lane"} == {
+        name.removeprefix("test_") for name in globals() if name.startswith("test_")
+    } - {"every_repair_is_here"}
