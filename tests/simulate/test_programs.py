@@ -169,8 +169,8 @@ def test_quiet_when_short(capfd: pytest.CaptureFixture[str]) -> None:
 def test_progress_lines_when_long(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from tvm_layout_ext.simulate import progress
     from tvm_layout_ext.simulate.compile import kernel
-    from tvm_layout_ext.simulate.machine import progress
 
     monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)

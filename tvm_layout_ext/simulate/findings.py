@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import NotModelled
-from .memory.flights import OVERTAKEN, flight_into
+from .memory.pending_copies import OVERTAKEN, flight_into
 from .races import MAX_SITES
 from .report import Hazard, Site
 
 if TYPE_CHECKING:
-    from .compile.places import Place
     from .memory.access import AccessInstruction
-    from .memory.flights import PendingSource
     from .memory.memory import Memory
+    from .memory.pending_copies import PendingSource
+    from .model.places import Place
     from .races import UnorderedAccesses
 
 __all__ = ["SHUFFLED", "TORN", "Findings"]

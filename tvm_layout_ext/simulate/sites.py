@@ -21,7 +21,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from .compile.places import handle
+from .model.places import handle
 
 __all__ = ["Blocks", "Script", "find_blocks", "print_kernels"]
 
@@ -188,7 +188,7 @@ def find_blocks(module: Any, kernels: Iterable[Any] = ()) -> Blocks:
         if writes:
             found.append((str(block.name_hint), writes, reads))
 
-    for function in module.functions.values():
+    for function in () if module is None else module.functions.values():
         if isinstance(function, tirx.PrimFunc):
             tvm_ffi.structural_walk(function.body, [(s_tir.SBlock, look)])
     return Blocks(found, kinds, _buffer_names(kernels))

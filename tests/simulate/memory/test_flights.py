@@ -16,7 +16,7 @@ from tests.programs.pipelined import TILE, Stream
 from tvm_layout_ext.build import DeviceProgram, device_program
 from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.simulate import Hazard, Report, simulate
-from tvm_layout_ext.simulate.memory.versions import Versions
+from tvm_layout_ext.simulate.model.places import Versions
 
 THREADS, TURNS, SIZE = 64, 4, 256
 INPUT = np.arange(TURNS * SIZE, dtype="int32")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .values import is_float
+from ..model.values import is_float
 
 __all__ = ["BINARY", "COMPARISONS", "binary"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..memory.access import AccessInstruction
-from .code import VARYING, Code
+from ..model.code import VARYING, Code
 
 __all__ = ["NAMES", "atomic"]
 

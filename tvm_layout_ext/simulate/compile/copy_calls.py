@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tvm import ir, tirx
@@ -25,17 +25,15 @@ from ...ir.queries import loads_in
 from ..memory import async_copy
 from ..memory.access import AccessInstruction
 from ..memory.async_copy import CopyMode
-from .code import VARYING, Code, Run, constant
-from .places import handle
-from .values import split_type
-
-if TYPE_CHECKING:
-    from .plain_statements import PlainCompiler
+from ..model.code import VARYING, Code, Run, constant
+from ..model.places import handle
+from ..model.values import split_type
+from .device import DeviceCompiler
 
 __all__ = ["COPY_CALLS"]
 
 
-def _legacy(c: PlainCompiler, call: Any) -> Run:
+def _legacy(c: DeviceCompiler, call: Any) -> Run:
     target, target_at, source, source_at, size, *predicate = call.args
     width = int(size.value)
     name = c.places.pointed(source).name
@@ -48,7 +46,7 @@ def _legacy(c: PlainCompiler, call: Any) -> Run:
 
 
 def _legacy_side(
-    c: PlainCompiler, pointer: Any, at: Any, width: int, kind: str, source: str = ""
+    c: DeviceCompiler, pointer: Any, at: Any, width: int, kind: str, source: str = ""
 ) -> AccessInstruction:
     place = c.places.pointed(pointer)
     # The emitted helper scales offsets by the size of the pointer's own element type.
@@ -59,7 +57,7 @@ def _legacy_side(
 
 
 def _side(
-    c: PlainCompiler, place: Any, at: Any, width: int, kind: str, source: str = ""
+    c: DeviceCompiler, place: Any, at: Any, width: int, kind: str, source: str = ""
 ) -> AccessInstruction:
     name = c.names.of(place, at, width)
     if kind == "cp.async":
@@ -71,7 +69,7 @@ def _is_minus_one(expr: Any) -> bool:
     return isinstance(expr, IntImm) and expr.value == -1
 
 
-def _table(c: PlainCompiler, call: Any) -> Run:
+def _table(c: DeviceCompiler, call: Any) -> Run:
     operands = [a for a in call.args if not isinstance(a, ir.StringImm)]
     *modifiers, flags = (str(a.value) for a in call.args if isinstance(a, ir.StringImm))
     if "pred" in flags.split(","):
@@ -93,7 +91,7 @@ def _table(c: PlainCompiler, call: Any) -> Run:
     return run
 
 
-def _kept(c: PlainCompiler, index: Any) -> tuple[Any, Run]:
+def _kept(c: DeviceCompiler, index: Any) -> tuple[Any, Run]:
     """A variable for an index, and what gives it its value for all active threads."""
     code, slot = c.expr(index), c.new_slot()
     var = tirx.Var("address", index.ty)
@@ -106,7 +104,7 @@ def _kept(c: PlainCompiler, index: Any) -> tuple[Any, Run]:
 
 
 def _table_at(
-    c: PlainCompiler, call: Any, source: tuple[Any, Any], target: Any, width: int, tail: Any
+    c: DeviceCompiler, call: Any, source: tuple[Any, Any], target: Any, width: int, tail: Any
 ) -> Run:
     from_place, from_at = source
     to_place, to_at = c.pointee(target)
@@ -125,7 +123,7 @@ def _table_at(
 
 
 def _of_size(
-    c: PlainCompiler,
+    c: DeviceCompiler,
     load: Callable[[int], AccessInstruction],
     store: AccessInstruction,
     size: Any,
@@ -183,16 +181,16 @@ def _compared(code: Code, test: Callable[[Any, Any], Any]) -> Code:
     return Code(run, VARYING, True)
 
 
-def _commit(c: PlainCompiler, call: Any) -> Run:
+def _commit(c: DeviceCompiler, call: Any) -> Run:
     return async_copy.commit()
 
 
-def _wait(c: PlainCompiler, call: Any) -> Run:
+def _wait(c: DeviceCompiler, call: Any) -> Run:
     groups = [a for a in call.args if isinstance(a, IntImm)]
     return async_copy.wait(constant(np.int64(groups[0].value)))
 
 
-def _wait_all(c: PlainCompiler, call: Any) -> Run:
+def _wait_all(c: DeviceCompiler, call: Any) -> Run:
     # Copies that are in no group yet count, too: one more group than there are.
     return async_copy.wait(constant(np.int64(-1)))
 

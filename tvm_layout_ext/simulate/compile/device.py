@@ -12,25 +12,26 @@ from ...errors import NotModelled
 from ...ir import ops
 from ...ir.conditions import is_zero
 from ..findings import Findings
-from ..machine.local import LocalAccess
 from ..machine.warp import SHUFFLES, active_mask, ballot, shuffle, vote_any
-from ..matrix.registers import LocalBits
 from ..memory.access import AccessInstruction
+from ..memory.local import LocalAccess
 from ..memory.located_access import AddressCode
+from ..memory.registers import LocalBits
+from ..model.code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run, lift
+from ..model.names import BufferNames
+from ..model.places import Place, Places, handle
+from ..model.values import numpy_type, retyped, retyped_poison
 from ..report import Site
 from ..sites import Blocks, Script, loaded_names
 from .atomics import NAMES, atomic
-from .code import FIXED, LAUNCH, UNIFORM, VARYING, Code, lift
 from .expressions import ExpressionCompiler, added
 from .intrinsics import extern, popcount
-from .places import Place, Places, handle
-from .values import numpy_type, retyped, retyped_poison
 
 __all__ = ["DeviceCompiler"]
 
 
 class DeviceCompiler(ExpressionCompiler):
-    """Compiles expressions of one device function.
+    """Compiles expressions of one device function; subclasses compile its statements.
 
     Parameters
     ----------
@@ -44,6 +45,9 @@ class DeviceCompiler(ExpressionCompiler):
         Schedule blocks of its source.
     """
 
+    #: Resolves bare pointers into shared memory.
+    names: BufferNames
+
     def __init__(self, places: Places, findings: Findings, script: Script, blocks: Blocks) -> None:
         super().__init__()
         self.places = places
@@ -55,6 +59,10 @@ class DeviceCompiler(ExpressionCompiler):
         self._block: str | None = None
         self._lent: tuple[str, str] | None = None
         self.loops: list[tuple[str, int]] = []
+
+    def plain(self, statement: Any) -> Run | None:
+        """Compile a statement without synchronisation; None if there is nothing to do."""
+        raise NotImplementedError
 
     # Sites.
 

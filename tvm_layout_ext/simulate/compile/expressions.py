@@ -9,10 +9,10 @@ import numpy as np
 from tvm.ir.prim.expr import IntImm
 
 from ...errors import NotModelled
+from ..model.code import FIXED, LAUNCH, UNIFORM, Code, constant, lift, mask_and
+from ..model.places import handle
+from ..model.values import cast, either, is_float, is_float8, is_narrow, numpy_type
 from .arithmetic import BINARY, COMPARISONS, binary
-from .code import FIXED, LAUNCH, UNIFORM, Code, constant, lift, mask_and
-from .places import handle
-from .values import cast, either, is_float, is_float8, is_narrow, numpy_type
 
 __all__ = ["ExpressionCompiler", "short_circuit"]
 

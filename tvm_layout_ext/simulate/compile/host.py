@@ -11,13 +11,13 @@ from tvm import ir
 
 from ...errors import NotModelled, SimulationError
 from ...ir import ops
-from ..machine.gang import AXES, CLUSTER_AXIS, Geometry
 from ..memory.arrays import View, check_offset, copy_in, elements_before, low_address
 from ..memory.memory import Memory
-from .code import Code, constant
+from ..model.code import Code, constant
+from ..model.places import handle
+from ..model.values import numpy_type, split_type
+from ..model.warp_batch import AXES, CLUSTER_AXIS, Geometry
 from .expressions import ExpressionCompiler
-from .places import handle
-from .values import numpy_type, split_type
 
 __all__ = ["ArrayArgument", "Host"]
 

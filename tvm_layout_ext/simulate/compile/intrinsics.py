@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .values import cast, is_float
+from ..model.values import cast, is_float
 
 __all__ = ["extern", "popcount"]
 

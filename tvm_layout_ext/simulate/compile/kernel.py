@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from ..findings import Findings
-from ..machine.gang import Geometry, WarpBatch
 from ..machine.machine import Machine, MachineStep
-from ..machine.overlap import Early, find_early
 from ..memory.access import AccessInstruction
 from ..memory.memory import Locals, Memory
-from ..memory.versions import note_versions
+from ..model.code import LAUNCH, Code
+from ..model.names import find_names
+from ..model.places import Places, Storage, find_places, handle
+from ..model.values import numpy_type
+from ..model.versions import note_versions
+from ..model.warp_batch import Geometry, WarpBatch
 from ..races import Clocks
 from ..sites import Blocks, Script
-from .code import LAUNCH, Code
-from .names import find_names
-from .places import Places, Storage, find_places, handle
+from .early import Early, find_early
 from .statements import StatementCompiler
-from .values import numpy_type
 
 __all__ = ["CompiledKernel", "KernelRun", "compile_kernel"]
 

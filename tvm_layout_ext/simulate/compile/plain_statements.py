@@ -10,18 +10,16 @@ from tvm import ir, tirx
 
 from ...errors import NotModelled
 from ...gpu import hardware
-from ...intrin.policy_stores import is_policy_store, plain_store
 from ...ir import ops
-from ..machine.gang import CLUSTER_AXIS
-from ..machine.machine import check_predicate
-from ..matrix.calls import MATRIX_CALLS
+from ...ir.policy_stores import is_policy_store, plain_store
 from ..memory import async_copy
-from .code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run
+from ..model.code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run
+from ..model.places import handle
+from ..model.values import numpy_type
+from ..model.warp_batch import CLUSTER_AXIS
 from .copy_calls import COPY_CALLS
 from .device import DeviceCompiler
-from .names import BufferNames
-from .places import handle
-from .values import numpy_type
+from .matrix_calls import MATRIX_CALLS
 
 __all__ = ["STORAGE_SYNC", "PlainCompiler", "op_name", "step_of"]
 
@@ -38,12 +36,7 @@ def op_name(call: Any) -> str:
 
 
 class PlainCompiler(DeviceCompiler):
-    """Compiles a statement to one function of a strand and a mask of its threads.
-
-    ``names`` resolves bare pointers into shared memory.
-    """
-
-    names: BufferNames
+    """Compiles a statement to one function of a strand and a mask of its threads."""
 
     def plain(self, statement: Any) -> Run | None:
         """Compile a statement without synchronisation; None if there is nothing to do."""
@@ -124,7 +117,7 @@ class PlainCompiler(DeviceCompiler):
         def run(s: Any, m: Any) -> None:
             c, p = test(s, m)
             if p is not None:
-                c = check_predicate(site, s.gang, m, c, p)
+                c = s.gang.defined(site, m, c, p)
             if np.ndim(c) == 0:
                 if c:
                     yes(s, m)
@@ -279,7 +272,7 @@ def _ragged_loop(
         mask = gang.active(m if m is not None else gang.full)
         for codes in (p, q):
             if codes is not None:
-                mask = mask & check_predicate(site, gang, mask, np.True_, codes)
+                mask = mask & gang.defined(site, mask, np.True_, codes)
         turns = np.broadcast_to(length, (gang.size,))
         most = int(turns[mask].max(initial=0))
         for i in range(0, most, step):

@@ -12,11 +12,11 @@ from tvm import ir, tirx
 from ...errors import NotModelled
 from ...ir import ops
 from ..machine.machine import Barrier, Branch, End, Jump, MachineStep, RunInstruction, SetSlot
+from ..model.code import LAUNCH, UNIFORM, VARYING, Code, constant, lift
+from ..model.places import handle
+from ..model.values import numpy_type
 from ..report import Site
-from .code import LAUNCH, UNIFORM, VARYING, Code, constant, lift
-from .places import handle
 from .plain_statements import STORAGE_SYNC, PlainCompiler, op_name, step_of
-from .values import numpy_type
 
 __all__ = ["StatementCompiler"]
 

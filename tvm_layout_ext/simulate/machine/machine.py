@@ -15,9 +15,9 @@ import numpy as np
 
 from ...errors import SimulationError
 from ...gpu import hardware
-from ..compile.code import Code, Run
+from ..model.code import Code, Run
+from ..model.warp_batch import DivergentPath, WarpBatch
 from ..report import Hazard, Site
-from .gang import DivergentPath, WarpBatch
 
 __all__ = [
     "Barrier",
@@ -108,7 +108,7 @@ class Branch(MachineStep):
         gang = s.gang
         c, p = self.condition.pair(s, s.mask)
         if p is not None:
-            c = machine.defined(self.site, gang, s.mask, c, p)
+            c = gang.defined(self.site, s.mask, c, p)
         s.pc += 1
         if np.ndim(c) == 0:
             if not c:
@@ -200,10 +200,6 @@ class Machine:
         self._ended |= self.gang.active(s.mask)
         self.strands = [other for other in self.strands if other is not s]
 
-    def defined(self, site: Site, gang: WarpBatch, mask: Any, c: Any, p: Any) -> Any:
-        """Report poison in a predicate; its threads go on as if it were false."""
-        return check_predicate(site, gang, mask, c, p)
-
     # Merging.
 
     def _merge(self, s: DivergentPath) -> None:
@@ -275,15 +271,6 @@ class Machine:
         )
         hazard = Hazard("barrier", site.buffer, -1, (gang.thread_name(lane),), (site,), message)
         gang.launch.findings.add_at(("barrier", unit, site), hazard, 1, gang, lane)
-
-
-def check_predicate(site: Site, gang: WarpBatch, mask: Any, c: Any, p: Any) -> Any:
-    """Report poison in a predicate; the condition is false for its threads."""
-    bad = np.broadcast_to(p != 0, (gang.size,)) & gang.active(mask)
-    if not bad.any():
-        return c
-    gang.launch.findings.poison_at(site, gang, p, bad, "decides a branch")
-    return np.broadcast_to(c, (gang.size,)) & ~bad
 
 
 def _same(a: Any, b: Any) -> bool:

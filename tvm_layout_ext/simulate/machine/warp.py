@@ -9,9 +9,9 @@ import numpy as np
 
 from ...gpu import hardware
 from ...ir import ops
-from ..compile.code import VARYING, Code
-from ..compile.values import either
 from ..findings import SHUFFLED
+from ..model.code import VARYING, Code
+from ..model.values import either
 
 __all__ = ["SHUFFLES", "active_mask", "ballot", "shuffle", "vote_any"]
 

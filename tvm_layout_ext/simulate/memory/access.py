@@ -10,30 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from ..compile.values import bits_of, to_lanes
+from ..model.values import bits_of, to_lanes
 from ..races import UnorderedAccesses
-from .flights import check_sources
 from .located_access import Address, LocatedAccess, any_element
 from .memory import FRESH, Memory
+from .pending_copies import check_sources
 
 __all__ = ["AccessInstruction"]
 
 
 class AccessInstruction(LocatedAccess):
     """A memory access of the program."""
-
-    def elements(self, flat: Any) -> Any:
-        """Element numbers of a thread's whole access."""
-        if self.together and self.lanes > 1:
-            return flat + np.arange(self.lanes)[:, None]
-        return flat
-
-    def cells(self, memory: Memory, elements: Any) -> Any:
-        """Shadow cells of elements, on a new first axis if an element covers several."""
-        ratio = self.place.dtype.itemsize // memory.granule
-        if ratio == 1:
-            return elements
-        return (elements * ratio) + np.arange(ratio).reshape(-1, *[1] * elements.ndim)
 
     def load(self, s: Any, mask: Any) -> tuple[Any, Any]:
         """Read: the values and their poison."""

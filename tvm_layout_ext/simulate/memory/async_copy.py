@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from ...gpu.counts import Count, count_copies
-from ..compile.code import Code, Run, mask_and
-from ..compile.values import retyped, retyped_poison
-from ..machine.machine import check_predicate
+from ..model.code import Code, Run, mask_and
+from ..model.values import retyped, retyped_poison
 from .access import AccessInstruction
-from .flights import PendingCopy, PendingSource, land
 from .located_access import Address
+from .pending_copies import PendingCopy, PendingSource
 
 __all__ = ["CopyMode", "commit", "copy", "copy_by_size", "copy_or_clear", "wait"]
 
@@ -129,7 +128,7 @@ def _known(s: Any, m: Any, load: AccessInstruction, code: Code) -> Any:
     """Value of an operand for each thread; one that nobody wrote is reported."""
     value, poison = code.pair(s, m)
     value = np.broadcast_to(value, (s.gang.size,))
-    return value if poison is None else check_predicate(load.site, s.gang, m, value, poison)
+    return value if poison is None else s.gang.defined(load.site, m, value, poison)
 
 
 #: A load and where it read.
@@ -248,9 +247,23 @@ def wait(pending: Code) -> Run:
             if not landed.any():
                 left.append(flight)
                 continue
-            land(gang, flight if landed.all() else flight.keep(landed))
+            _complete(gang, flight if landed.all() else flight.keep(landed))
             if not landed.all():
                 left.append(flight.keep(~landed))
         gang.flights = left
 
     return run
+
+
+def _complete(gang: Any, flight: PendingCopy) -> None:
+    """Write what a copy brings, as of the iteration that issued it."""
+    access = flight.access
+    memory = gang.memories[access.place.storage.number]
+    memory.flying[access.cells(memory, flight.elements)] = 0
+    for source in flight.sources:
+        shadow = source.memory.shadow
+        if shadow is not None:
+            shadow.log_read(source.cells, source.lanes, source.access.number, gang.clocks)
+    kept, gang.slots = gang.slots, flight.slots
+    access.write(gang, memory, flight.elements, flight.lanes, flight.value, flight.poison)
+    gang.slots = kept

@@ -19,9 +19,10 @@ import numpy as np
 from ...errors import SimulationError
 from ...gpu import hardware
 from ...gpu.counts import Count, count_global, count_shared, instructions
-from ..compile.code import Code, mask_and
-from ..compile.places import Place
+from ..model.code import Code, mask_and
+from ..model.places import Place
 from ..report import Site
+from .memory import Memory
 
 __all__ = ["Address", "AddressCode", "LocatedAccess", "any_element"]
 
@@ -113,6 +114,19 @@ class LocatedAccess:
         """Bytes a thread moves in one instruction."""
         size = self.place.dtype.itemsize
         return instructions(self.lanes * size)[0][1] if self.together else size
+
+    def elements(self, flat: Any) -> Any:
+        """Element numbers of a thread's whole access."""
+        if self.together and self.lanes > 1:
+            return flat + np.arange(self.lanes)[:, None]
+        return flat
+
+    def cells(self, memory: Memory, elements: Any) -> Any:
+        """Shadow cells of elements, on a new first axis if an element covers several."""
+        ratio = self.place.dtype.itemsize // memory.granule
+        if ratio == 1:
+            return elements
+        return (elements * ratio) + np.arange(ratio).reshape(-1, *[1] * elements.ndim)
 
     def locate(self, s: Any, mask: Any) -> Address | None:
         """Compute and check the address; None if no thread is left that has a legal one."""

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from ...errors import SimulationError
-from ..compile.code import LAUNCH, UNIFORM, VARYING, Code, Run, mask_and
-from ..compile.places import Place
-from ..compile.values import to_lanes
-from ..memory.memory import FRESH, Locals
+from ..model.code import LAUNCH, UNIFORM, VARYING, Code, Run, mask_and
+from ..model.places import Place
+from ..model.values import to_lanes
 from ..report import Site
+from .memory import FRESH, Locals
 
 __all__ = ["LocalAccess"]
 

@@ -122,6 +122,14 @@ class WarpBatch:
         """Mask as an array of bool."""
         return np.ones(self.size, bool) if mask is None else mask
 
+    def defined(self, site: Any, mask: Any, condition: Any, poison: Any) -> Any:
+        """Report poison in a condition, which then is false for its threads."""
+        bad = np.broadcast_to(poison != 0, (self.size,)) & self.active(mask)
+        if not bad.any():
+            return condition
+        self.launch.findings.poison_at(site, self, poison, bad, "decides a branch")
+        return np.broadcast_to(condition, (self.size,)) & ~bad
+
     def thread_name(self, lane: int) -> str:
         """How a report names a thread: block and thread coordinates."""
         at = [int(self.index[f"threadIdx.{a}"][lane]) for a in AXES]

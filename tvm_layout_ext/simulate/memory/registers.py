@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...errors import NotModelled, SimulationError
-from ..compile.code import LAUNCH, UNIFORM, VARYING, Code, Run, mask_and
-from ..compile.places import Place
-from ..compile.values import retyped, retyped_poison, to_lanes
-from ..memory.memory import FRESH, Locals
+from ..model.code import LAUNCH, UNIFORM, VARYING, Code, Run, mask_and
+from ..model.places import Place
+from ..model.values import retyped, retyped_poison, to_lanes
 from ..report import Site
+from .memory import FRESH, Locals
 
 __all__ = ["LocalBits", "RegisterExpression", "Registers", "read_all", "write_all"]
 

@@ -13,17 +13,15 @@ reports gives the same values whenever the source is read.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ..compile.values import bits_of, retyped
+from ..model.values import bits_of, retyped
+from .located_access import LocatedAccess
+from .memory import Memory
 
-if TYPE_CHECKING:
-    from .access import AccessInstruction
-    from .memory import Memory
-
-__all__ = ["OVERTAKEN", "PendingCopy", "PendingSource", "check_sources", "flight_into", "land"]
+__all__ = ["OVERTAKEN", "PendingCopy", "PendingSource", "check_sources", "flight_into"]
 
 #: Poison of an asynchronous copy whose source was written while it was under way.
 OVERTAKEN = 4
@@ -45,7 +43,7 @@ class PendingSource:
         What these read, ``[n, threads]``, or ``[threads]`` for one element each.
     """
 
-    access: AccessInstruction
+    access: LocatedAccess
     memory: Memory
     lanes: Any
     elements: Any
@@ -88,7 +86,7 @@ class PendingCopy:
         What it reads of memory that the kernel writes.
     """
 
-    access: AccessInstruction
+    access: LocatedAccess
     lanes: Any
     elements: Any
     value: Any
@@ -133,9 +131,7 @@ def flight_into(gang: Any, memory: Memory, cell: int) -> tuple[list[Any], int] |
     return None
 
 
-def check_sources(
-    access: AccessInstruction, gang: Any, memory: Memory, cells: Any, lanes: Any
-) -> None:
+def check_sources(access: LocatedAccess, gang: Any, memory: Memory, cells: Any, lanes: Any) -> None:
     """Report writes to what copies under way read; they have been done."""
     for flight in gang.flights:
         for source in flight.sources:
@@ -146,17 +142,3 @@ def check_sources(
                 findings = gang.launch.findings
                 findings.overtaken(access, gang, memory, cells, lanes, hit, source, flight.slots)
                 flight.overtake(source)
-
-
-def land(gang: Any, flight: PendingCopy) -> None:
-    """Write what a copy brings, as of the iteration that issued it."""
-    access = flight.access
-    memory = gang.memories[access.place.storage.number]
-    memory.flying[access.cells(memory, flight.elements)] = 0
-    for source in flight.sources:
-        shadow = source.memory.shadow
-        if shadow is not None:
-            shadow.log_read(source.cells, source.lanes, source.access.number, gang.clocks)
-    kept, gang.slots = gang.slots, flight.slots
-    access.write(gang, memory, flight.elements, flight.lanes, flight.value, flight.poison)
-    gang.slots = kept

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -14,10 +14,7 @@ from ...errors import NotModelled
 from ...ir import ops
 from .values import numpy_type, split_type
 
-if TYPE_CHECKING:
-    from ..memory.versions import Versions
-
-__all__ = ["Place", "Storage", "find_places", "handle", "written_by_call"]
+__all__ = ["Place", "Storage", "Versions", "find_places", "handle", "written_by_call"]
 
 _SHARED = ("shared", "shared.dyn")
 #: Shared allocations start on this, so that banks and sectors of a block do not depend on others.
@@ -27,6 +24,38 @@ _ALIGN = 128
 def handle(node: Any) -> int:
     """Identity of a TVM object; ``==`` on expressions builds an expression."""
     return int(node.__chandle__())
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Versions of a buffer in its storage.
+
+    Attributes
+    ----------
+    count : int
+        How many.
+    size : int
+        Bytes of each.
+    first, last : int
+        Least and greatest byte of the storage at which the buffer may begin. They differ if its
+        place in merged memory is not certain.
+    """
+
+    count: int
+    size: int
+    first: int
+    last: int
+
+    def of(self, byte: int) -> int | None:
+        """Version, from 0, of a byte of the storage; None if it is not certain.
+
+        Examples
+        --------
+        >>> Versions(3, 512, 0, 0).of(1030)
+        2
+        """
+        low, high = (byte - self.last) // self.size, (byte - self.first) // self.size
+        return low if low == high and 0 <= low < self.count else None
 
 
 @dataclass

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from ...gpu import hardware
-from ..compile.code import Run, mask_and
-from ..compile.values import retyped, retyped_poison
 from ..memory.access import AccessInstruction
-from .registers import Registers, read_all, write_all
+from ..memory.registers import Registers, read_all, write_all
+from ..model.code import Run, mask_and
+from ..model.values import retyped, retyped_poison
 from .warps import torn_lanes, with_torn
 
 __all__ = ["load_matrices", "store_matrices"]
