@@ -32,7 +32,8 @@ LONG = {"tvm_layout_ext.intrin.products.multiply": "one product, not yet taken a
 def modules() -> dict[str, ast.Module]:
     """Every module of the package, by its dotted name."""
     found = {}
-    for path in PACKAGE.rglob("*.py"):
+    # rglob follows no links, and schedules is one.
+    for path in [*PACKAGE.rglob("*.py"), *(PACKAGE / "schedules").glob("*.py")]:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         found[name] = ast.parse(path.read_text(), str(path))
     return found

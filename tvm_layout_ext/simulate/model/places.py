@@ -11,6 +11,7 @@ from tvm import ir, tirx
 from tvm.ir.prim.expr import IntImm
 
 from ...errors import NotModelled
+from ...gpu.hardware import LINE_BYTES
 from ...ir import ops
 from .values import numpy_type, split_type
 
@@ -18,7 +19,7 @@ __all__ = ["Place", "Storage", "Versions", "find_places", "handle", "written_by_
 
 _SHARED = ("shared", "shared.dyn")
 #: Shared allocations start on this, so that banks and sectors of a block do not depend on others.
-_ALIGN = 128
+_ALIGN = LINE_BYTES
 
 
 def handle(node: Any) -> int:
