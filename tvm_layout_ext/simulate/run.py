@@ -36,9 +36,12 @@ def run_program(
     progress: bool | None = None,
 ) -> Report:
     """Run a device program; parameters as of :func:`tvm_layout_ext.simulate`."""
-    blocks = find_blocks(program.source, program.kernels.values())
-    with Progress(progress) as display:
+    blocks = find_blocks(program.source)
+    display = Progress(progress is not False)
+    try:
         return _Simulation(program, blocks, grid_sample, seed, display).run(arrays)
+    finally:
+        display.close()
 
 
 class _Simulation:

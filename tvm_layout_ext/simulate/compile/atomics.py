@@ -39,17 +39,7 @@ NAMES: dict[str, Update] = {
 
 
 def atomic(access: AccessInstruction, update: Update, operands: list[Code]) -> Code:
-    """Compile an atomic; its value is what was in memory before.
-
-    Parameters
-    ----------
-    access : Access
-        Its location.
-    update : callable
-        New value from the old one and the operands.
-    operands : list of Code
-        What the update needs.
-    """
+    """Compile an atomic; its value is what was in memory before."""
     pairs = [code.pair for code in operands]
 
     def run(s: Any, m: Any) -> tuple[Any, Any]:

@@ -21,14 +21,8 @@ _CONTROL = ops.PTX_GRIDDEPCONTROL
 class Early:
     """What a kernel does before it waits for the kernels before it.
 
-    Attributes
-    ----------
-    dependent : bool
-        Whether it may be launched while they run.
-    waits : bool
-        Whether all its threads wait for them.
-    reads, writes : frozenset of int
-        Parameters, by number of their storage, that it touches before, or ever if it never waits.
+    ``reads`` and ``writes`` are numbers of parameters' storages: those touched before the wait, or
+    ever if it never waits.
     """
 
     dependent: bool

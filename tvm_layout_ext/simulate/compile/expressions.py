@@ -64,13 +64,7 @@ class ExpressionCompiler:
     # Bookkeeping.
 
     def expr(self, expr: Any) -> Code:
-        """Compile an expression.
-
-        Raises
-        ------
-        NotModelled
-            If it has a node or intrinsic that the simulator does not know.
-        """
+        """Compile an expression."""
         name = type(expr).__name__
         handler = self._handlers.get(name)
         if handler is None:

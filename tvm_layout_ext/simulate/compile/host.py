@@ -27,17 +27,7 @@ _DYNAMIC_SHARED = ops.USE_DYN_SHARED_MEMORY
 
 @dataclass
 class ArrayArgument:
-    """An array argument.
-
-    Attributes
-    ----------
-    name : str
-        Parameter name.
-    view : View
-        Which elements of its memory it has.
-    memory : Memory
-        Its device copy.
-    """
+    """An array argument."""
 
     name: str
     view: View
@@ -49,17 +39,7 @@ class ArrayArgument:
 
 
 class Host(ExpressionCompiler):
-    """Runs one host function.
-
-    Parameters
-    ----------
-    function : PrimFunc
-        The entry function.
-    launch : callable
-        Called for every kernel launch.
-    poisoned : bool
-        Whether memory that the caller does not give starts as poison.
-    """
+    """Runs one host function."""
 
     def __init__(self, function: Any, launch: Launcher, poisoned: bool) -> None:
         super().__init__()
@@ -79,13 +59,7 @@ class Host(ExpressionCompiler):
     # Arguments.
 
     def bind_arguments(self, arrays: Sequence[Any], may_omit: Callable[[str], bool]) -> None:
-        """Bind the caller's arrays and numbers to the parameters.
-
-        Raises
-        ------
-        SimulationError
-            If number, shape or type do not fit.
-        """
+        """Bind the caller's arrays and numbers to the parameters."""
         params = list(self.function.params)
         names = [str(param.name) for param in params]
         if len(arrays) > len(params):

@@ -35,24 +35,8 @@ _GANG_BYTES = 1 << 25
 class CompiledKernel:
     """A compiled device function.
 
-    Attributes
-    ----------
-    name : str
-        Its name.
-    places : Places
-        Its buffers.
-    program : list of Instruction
-        What it does.
-    accesses : list of Access
-        Its loads, stores and atomics of global and shared memory.
-    scalars : list
-        Values of its scalar parameters, by position; None for pointers.
-    slots, caches : int
-        Sizes of a strand's and of a gang's storage.
-    early : Early
-        What it does before it waits for the kernels before it.
-    time : int
-        First time that no launch has used: the clocks of warps go on from launch to launch.
+    ``scalars`` are the values of its scalar parameters by position, None for pointers. ``time`` is
+    the first that no launch has used: the clocks of warps go on from launch to launch.
     """
 
     name: str
@@ -100,13 +84,7 @@ def _reader(scalars: list[Any], position: int, dtype: Any) -> Callable[[Any, Any
 def compile_kernel(
     name: str, function: Any, findings: Findings, script: Script, blocks: Blocks
 ) -> CompiledKernel:
-    """Compile a device function.
-
-    Raises
-    ------
-    NotModelled
-        If it has anything that the simulator does not know.
-    """
+    """Compile a device function."""
     places = find_places(function)
     scalars: list[Any] = [None] * len(function.params)
     compiler = _KernelCompiler(places, findings, script, blocks)
@@ -128,21 +106,7 @@ def compile_kernel(
 
 @dataclass
 class KernelRun:
-    """One launch of a kernel.
-
-    Attributes
-    ----------
-    kernel : Kernel
-        What runs.
-    geometry : Geometry
-        How many threads.
-    memories : list of Memory
-        Global memory of each pointer parameter, in order.
-    findings : Findings
-        Where hazards go.
-    barriers : int
-        Barriers of blocks that were passed so far, summed over blocks.
-    """
+    """One launch of a kernel."""
 
     kernel: CompiledKernel
     geometry: Geometry

@@ -150,17 +150,7 @@ class End(MachineStep):
 
 
 class Machine:
-    """Runs one gang through a program.
-
-    Parameters
-    ----------
-    gang : Gang
-        The threads.
-    program : list of Instruction
-        Ends in :class:`End`.
-    slots : int
-        Values a strand keeps.
-    """
+    """Runs one gang through a program."""
 
     def __init__(self, gang: WarpBatch, program: list[MachineStep], slots: int) -> None:
         self.gang = gang

@@ -71,19 +71,7 @@ def _addressing(gang: Any, m: Any, matrices: int) -> Any:
 def load_matrices(
     access: AccessInstruction, registers: list[Registers], matrices: int, transpose: bool
 ) -> Run:
-    """Compile ``ldmatrix``.
-
-    Parameters
-    ----------
-    access : Access
-        16 bytes at each lane's address.
-    registers : list of Registers
-        What is written, ``matrices`` registers.
-    matrices : int
-        1, 2 or 4.
-    transpose : bool
-        ``.trans``.
-    """
+    """Compile ``ldmatrix``."""
 
     def run(s: Any, m: Any) -> None:
         gang = s.gang

@@ -8,7 +8,6 @@ it lands: see ``flights``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,21 +20,15 @@ from .access import AccessInstruction
 from .located_access import Address
 from .pending_copies import PendingCopy, PendingSource
 
-__all__ = ["CopyMode", "commit", "copy", "copy_by_size", "copy_or_clear", "wait"]
+__all__ = ["CopyMode", "commit", "copy", "copy_or_clear", "wait"]
 
 
 @dataclass(frozen=True)
 class CopyMode:
     """What decides the wavefronts of a copy besides its addresses.
 
-    Attributes
-    ----------
-    width : int
-        Bytes that each thread writes: 4, 8 or 16.
-    through_cache : bool
-        Whether it is ``cp.async.ca``, by the L1 cache, or ``cp.async.cg``, past it.
-    fills : bool
-        Whether the machine fills up with zeros (``LDGSTS.ZFILL``), which takes it twice as long.
+    It goes by the L1 cache (``cp.async.ca``) or past it (``.cg``). Where the machine fills up with
+    zeros (``LDGSTS.ZFILL``), it takes twice as long.
     """
 
     width: int
@@ -88,68 +81,26 @@ def copy_or_clear(
     return run
 
 
-def copy_by_size(
-    loads: Mapping[int, AccessInstruction], store: AccessInstruction, size: Code, way: CopyMode
-) -> Run:
-    """Compile a copy of which every thread reads its own number of bytes.
-
-    Parameters
-    ----------
-    loads : mapping of int to Access
-        The load of each number of bytes.
-    store : Access
-        The whole destination.
-    size : Code
-        Bytes that a thread reads; 0 or a key of ``loads``.
-    way : Way
-        How the machine copies.
-    """
-
-    def run(s: Any, m: Any) -> None:
-        if m is not None and not m.any():
-            return
-        found = _known(s, m, next(iter(loads.values())), size)
-        active = s.gang.active(m if m is not None else s.gang.full)
-        value = np.zeros((store.lanes, s.gang.size), store.place.dtype)
-        poison = np.zeros(value.shape, np.int64)
-        reads: list[_Read] = []
-        for read in np.unique(found[active & (found != 0)]):
-            chosen = found == read
-            part, codes, more = _read(s, m, loads[int(read)], store, chosen)
-            reads += more
-            value = np.where(chosen, part, value)
-            poison = poison if codes is None else np.where(chosen, codes, poison)
-        _issue(s, m, store, way, value, poison if poison.any() else None, reads)
-
-    return run
-
-
 def _known(s: Any, m: Any, load: AccessInstruction, code: Code) -> Any:
-    """Value of an operand for each thread; one that nobody wrote is reported."""
+    """Value of a condition for each thread; one that nobody wrote is reported."""
     value, poison = code.pair(s, m)
     value = np.broadcast_to(value, (s.gang.size,))
     return value if poison is None else s.gang.defined(load.site, m, value, poison)
 
 
-#: A load and where it read.
-_Read = tuple[AccessInstruction, Address]
+#: A load and where it read; None where nobody reads.
+_Read = tuple[AccessInstruction, Address] | None
 
 
 def _issue(
-    s: Any,
-    m: Any,
-    store: AccessInstruction,
-    way: CopyMode,
-    value: Any,
-    poison: Any,
-    reads: list[_Read],
+    s: Any, m: Any, store: AccessInstruction, way: CopyMode, value: Any, poison: Any, read: _Read
 ) -> None:
     gang = s.gang
     address = store.locate(s, m)
     if address is None:
         return
-    where = [address, *(read for _, read in reads)]
-    store.tally_by(gang, where, lambda: _count(gang, store, address, reads, way))
+    where = [address] if read is None else [address, read[1]]
+    store.tally_by(gang, where, lambda: _count(gang, store, address, read, way))
     memory = gang.memories[store.place.storage.number]
     mask = address.mask if address.mask is not None else gang.full
     lanes = gang.lane if mask is None else np.flatnonzero(mask)
@@ -163,20 +114,21 @@ def _issue(
     codes = None if poison is None else poison[..., lanes].reshape(moved.shape)
     group = _groups(gang)[lanes]
     # A thread without a legal destination copies nothing.
-    sources = [source.keep(lanes) for read in reads for source in _sources(gang, *read)]
+    source = None if read is None else _source(gang, *read)
+    kept = None if source is None else source.keep(lanes)
     gang.flights.append(
-        PendingCopy(store, lanes, elements, moved, codes, group, list(s.slots), sources)
+        PendingCopy(store, lanes, elements, moved, codes, group, list(s.slots), kept)
     )
 
 
 def _count(
-    gang: Any, store: AccessInstruction, address: Address, reads: list[_Read], way: CopyMode
+    gang: Any, store: AccessInstruction, address: Address, read: _Read, way: CopyMode
 ) -> Count:
     """Wavefronts of a copy; what threads read decides them, too."""
     written, active = store.byte_addresses(gang, address)
     sources = np.full(written.shape, -1)
-    for load, where in reads:
-        at, chosen = load.byte_addresses(gang, where)
+    if read is not None:
+        at, chosen = read[0].byte_addresses(gang, read[1])
         sources = np.where(chosen, at, sources)
     return count_copies(
         sources, written, active, way.width, through_cache=way.through_cache, fills=way.fills
@@ -185,15 +137,14 @@ def _count(
 
 def _read(
     s: Any, m: Any, load: AccessInstruction, store: AccessInstruction, wanted: Any
-) -> tuple[Any, Any, list[_Read]]:
-    """What the destination will hold, ``[n, threads]`` in its own type, its poison, and reads."""
+) -> tuple[Any, Any, _Read]:
+    """What the destination will hold, ``[n, threads]``, its poison, and the read."""
     size = s.gang.size
     mask = m if wanted is None else mask_and(m if m is not None else s.gang.full, wanted)
     address = load.locate(s, mask) if mask is None or mask.any() else None
     if address is None:
-        return np.zeros((store.lanes, size), store.place.dtype), None, []
+        return np.zeros((store.lanes, size), store.place.dtype), None, None
     value, poison = load.load_at(s, address)
-    reads = [(load, address)]
     whole = np.broadcast_to(value, (load.lanes, size))
     codes = None if poison is None else np.broadcast_to(poison, (load.lanes, size))
     if wanted is not None:
@@ -201,23 +152,21 @@ def _read(
         codes = None if codes is None else np.where(wanted, codes, 0)
     moved = retyped(whole, store.place.dtype)
     codes = retyped_poison(codes, len(moved))
-    missing = store.lanes - len(moved)
-    if not missing:
-        return moved, codes, reads
-    moved = np.concatenate([moved, np.zeros((missing, size), moved.dtype)])
-    if codes is not None:
-        codes = np.concatenate([codes, np.zeros((missing, size), np.int64)])
-    return moved, codes, reads
+    if missing := store.lanes - len(moved):
+        moved = np.concatenate([moved, np.zeros((missing, size), moved.dtype)])
+        if codes is not None:
+            codes = np.concatenate([codes, np.zeros((missing, size), np.int64)])
+    return moved, codes, (load, address)
 
 
-def _sources(gang: Any, load: AccessInstruction, address: Address) -> list[PendingSource]:
+def _source(gang: Any, load: AccessInstruction, address: Address) -> PendingSource | None:
     """What a load reads of memory that the kernel may write meanwhile."""
     memory = gang.memories[load.place.storage.number]
     if memory.shadow is None:
-        return []
+        return None
     mask = address.mask if address.mask is not None else gang.full
     lanes = gang.lane if mask is None else np.flatnonzero(mask)
-    return [PendingSource(load, memory, lanes, load.elements(address.flat)[..., lanes])]
+    return PendingSource(load, memory, lanes, load.elements(address.flat)[..., lanes])
 
 
 def commit() -> Run:
@@ -260,10 +209,10 @@ def _complete(gang: Any, flight: PendingCopy) -> None:
     access = flight.access
     memory = gang.memories[access.place.storage.number]
     memory.flying[access.cells(memory, flight.elements)] = 0
-    for source in flight.sources:
-        shadow = source.memory.shadow
-        if shadow is not None:
-            shadow.log_read(source.cells, source.lanes, source.access.number, gang.clocks)
+    source = flight.source
+    if source is not None and source.memory.shadow is not None:
+        number = source.access.number
+        source.memory.shadow.log_read(source.cells, source.lanes, number, gang.clocks)
     kept, gang.slots = gang.slots, flight.slots
     access.write(gang, memory, flight.elements, flight.lanes, flight.value, flight.poison)
     gang.slots = kept

@@ -17,21 +17,7 @@ __all__ = ["LocalAccess"]
 
 
 class LocalAccess:
-    """An access of a local array.
-
-    Parameters
-    ----------
-    place : Place
-        The array.
-    site : Site
-        For reports.
-    index : Code
-        First element.
-    lanes : int
-        Elements.
-    contiguous : bool
-        Whether they lie one after the other; else ``index`` gives each.
-    """
+    """An access of a local array; ``index`` is the first element, or each where they lie apart."""
 
     def __init__(self, place: Place, site: Site, index: Code, lanes: int, contiguous: bool) -> None:
         self.place = place

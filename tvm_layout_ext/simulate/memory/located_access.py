@@ -32,19 +32,7 @@ _PERIOD = hardware.LINE_BYTES
 
 @dataclass(frozen=True)
 class AddressCode:
-    """How to compute the index of an access.
-
-    Attributes
-    ----------
-    fixed : Code
-        Part that is computed once a gang.
-    uniform : Code or None
-        Part that is one number at a time.
-    other : Code or None
-        The whole index, where it has no such parts; then the others are unused.
-    cache : int
-        Where the gang keeps the fixed part.
-    """
+    """The index of an access: a fixed and a uniform part, or, where it has none, ``other``."""
 
     fixed: Code | None
     uniform: Code | None
@@ -54,17 +42,10 @@ class AddressCode:
 
 @dataclass(frozen=True)
 class Address:
-    """Where the threads of a gang access memory.
+    """Where the threads of a gang access memory: the first element of each.
 
-    Attributes
-    ----------
-    flat : array of int
-        First element of each thread in the memory's view; ``[threads]``, or ``[n, threads]`` for
-        a vector whose elements do not lie together.
-    mask : array of bool or None
-        Threads that take part.
-    phase : int or None
-        Uniform part in bytes, modulo 128, if the rest is fixed for the gang.
+    ``flat`` is ``[n, threads]`` for a vector whose elements do not lie together. ``phase`` is the
+    uniform part in bytes, modulo 128, if the rest is fixed for the gang.
     """
 
     flat: Any
@@ -76,27 +57,8 @@ class Address:
 class LocatedAccess:
     """A memory access of the program: its address, bounds, alignment and counters.
 
-    :class:`.access.Access` moves the data.
-
-    Attributes
-    ----------
-    number : int
-        Number of its site in race tags.
-    site : Site
-        For reports.
-    place : Place
-        Buffer.
-    kind : str
-        ``load``, ``store``, ``atomic``, ``cp.async`` (its write), ``ldmatrix`` or ``stmatrix``.
-    address : AddressCode
-        Its index.
-    lanes : int
-        Elements a thread moves.
-    together : bool
-        True if these lie one after the other and move in as few instructions as possible; false
-        if each is an instruction of its own.
-    count : Count
-        Requests, sectors and wavefronts so far.
+    Its ``lanes`` elements lie together and move in as few instructions as possible, or each is an
+    instruction of its own. :class:`.access.AccessInstruction` moves the data.
     """
 
     number: int

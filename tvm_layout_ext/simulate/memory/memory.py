@@ -23,22 +23,8 @@ _FILL = 0xFF
 class Memory:
     """Bytes seen through typed views.
 
-    Parameters
-    ----------
-    name : str
-        The user's name of it.
-    data : array of uint8
-        The bytes.
-    granule : int
-        Bytes a cell of the shadows: the smallest element that is ever accessed.
-    scope : str
-        ``global`` or ``shared``.
-    span : int
-        Bytes that one block may address; for global memory all of them.
-    undefined : bool
-        True if nobody wrote it yet.
-    base : int
-        Low bits of the address at which it begins, in bytes.
+    A ``granule`` is a cell of the shadows, in bytes; one block may address ``span`` bytes; ``base``
+    has the low bits of the address at which it begins.
     """
 
     def __init__(
@@ -113,19 +99,7 @@ class Memory:
 
 
 class Locals:
-    """A local array of every thread: row ``i`` holds element ``i`` of all threads.
-
-    Parameters
-    ----------
-    name : str
-        The user's name of it.
-    length : int
-        Elements a thread.
-    dtype : numpy.dtype
-        Element type.
-    threads : int
-        Threads of the gang.
-    """
+    """A local array of every thread: row ``i`` holds element ``i`` of all threads."""
 
     def __init__(self, name: str, length: int, dtype: np.dtype[Any], threads: int) -> None:
         self.name = name

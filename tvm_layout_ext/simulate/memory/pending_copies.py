@@ -12,7 +12,7 @@ reports gives the same values whenever the source is read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,19 +29,7 @@ OVERTAKEN = 4
 
 @dataclass
 class PendingSource:
-    """What copies under way read, where the kernel writes that memory, too.
-
-    Attributes
-    ----------
-    access : Access
-        Their load side.
-    memory : Memory
-        What they read.
-    lanes : array of int
-        Threads that read, in order.
-    elements : array of int
-        What these read, ``[n, threads]``, or ``[threads]`` for one element each.
-    """
+    """What copies under way read, ``[n, threads]``, where the kernel writes that memory, too."""
 
     access: LocatedAccess
     memory: Memory
@@ -66,25 +54,7 @@ class PendingSource:
 
 @dataclass
 class PendingCopy:
-    """A copy under way.
-
-    Attributes
-    ----------
-    access : Access
-        Its store side.
-    lanes : array of int
-        Threads that issued it, in order.
-    elements : array of int
-        Destination, ``[n, threads]``.
-    value, poison : array
-        What they will hold.
-    group : array of int
-        Number of each thread's group that it belongs to.
-    slots : list
-        Loop variables when it was issued.
-    sources : list of Source
-        What it reads of memory that the kernel writes.
-    """
+    """A copy under way: what its threads will write, and the group and slots of its issue."""
 
     access: LocatedAccess
     lanes: Any
@@ -93,7 +63,7 @@ class PendingCopy:
     poison: Any
     group: Any
     slots: list[Any]
-    sources: list[PendingSource] = field(default_factory=list)
+    source: PendingSource | None = None
 
     def keep(self, chosen: Any) -> PendingCopy:
         """Part of it that the chosen threads (bool each) issued."""
@@ -105,7 +75,7 @@ class PendingCopy:
             value=self.value[..., chosen],
             poison=None if self.poison is None else self.poison[..., chosen],
             group=self.group[chosen],
-            sources=[source.keep(lanes) for source in self.sources],
+            source=None if self.source is None else self.source.keep(lanes),
         )
 
     def overtake(self, source: PendingSource) -> None:
@@ -134,11 +104,11 @@ def flight_into(gang: Any, memory: Memory, cell: int) -> tuple[list[Any], int] |
 def check_sources(access: LocatedAccess, gang: Any, memory: Memory, cells: Any, lanes: Any) -> None:
     """Report writes to what copies under way read; they have been done."""
     for flight in gang.flights:
-        for source in flight.sources:
-            if source.memory is not memory:
-                continue
-            hit = np.isin(cells, source.cells)
-            if hit.any():
-                findings = gang.launch.findings
-                findings.overtaken(access, gang, memory, cells, lanes, hit, source, flight.slots)
-                flight.overtake(source)
+        source = flight.source
+        if source is None or source.memory is not memory:
+            continue
+        hit = np.isin(cells, source.cells)
+        if hit.any():
+            findings = gang.launch.findings
+            findings.overtaken(access, gang, memory, cells, lanes, hit, source, flight.slots)
+            flight.overtake(source)

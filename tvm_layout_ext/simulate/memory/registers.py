@@ -38,13 +38,7 @@ class Registers(Protocol):
 
 @dataclass(frozen=True)
 class RegisterExpression:
-    """An expression that is one register; it cannot be written.
-
-    Attributes
-    ----------
-    code : Code
-        Its value, of a 32-bit type.
-    """
+    """An expression that is one register; it cannot be written."""
 
     code: Code
 
@@ -69,19 +63,7 @@ class RegisterExpression:
 
 @dataclass(frozen=True)
 class LocalBits:
-    """Some adjoining bytes of a local array.
-
-    Attributes
-    ----------
-    place : Place
-        The array, or a view of it.
-    site : Site
-        For reports.
-    start : Code
-        First element, in those of ``place``.
-    size : int
-        Bytes.
-    """
+    """Some adjoining bytes of a local array, from element ``start`` of the view ``place``."""
 
     place: Place
     site: Site

@@ -23,18 +23,9 @@ Run = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True)
 class Code:
-    """A compiled expression.
+    """A compiled expression: ``run(strand, mask)``, where a mask of None means all threads.
 
-    Attributes
-    ----------
-    run : callable
-        ``run(strand, mask)``; a mask of None means all threads.
-    rank : int
-        LAUNCH, FIXED, UNIFORM or VARYING.
-    taint : bool
-        Whether ``run`` gives ``(value, poison)``.
-    terms : tuple of (int, Code), optional
-        If it is an integer sum: its terms with sign +1 or -1.
+    ``terms`` are the signed terms of an integer sum.
     """
 
     run: Run

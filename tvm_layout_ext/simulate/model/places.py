@@ -29,17 +29,10 @@ def handle(node: Any) -> int:
 
 @dataclass(frozen=True)
 class Versions:
-    """Versions of a buffer in its storage.
+    """Versions of a buffer in its storage, each of ``size`` bytes.
 
-    Attributes
-    ----------
-    count : int
-        How many.
-    size : int
-        Bytes of each.
-    first, last : int
-        Least and greatest byte of the storage at which the buffer may begin. They differ if its
-        place in merged memory is not certain.
+    The first one begins between the bytes ``first`` and ``last``, which differ where its place in
+    merged memory is not certain.
     """
 
     count: int
@@ -61,28 +54,11 @@ class Versions:
 
 @dataclass
 class Storage:
-    """Memory that a kernel allocates or is handed.
+    """Memory that a kernel allocates or is handed; ``number`` is its place among the memories.
 
-    Attributes
-    ----------
-    number : int
-        Place of it among the gang's memories.
-    name : str
-        Name of the allocation or parameter.
-    scope : str
-        ``global``, ``shared``, ``shared.dyn`` or ``local``.
-    dtype : numpy.dtype
-        Element type of the allocation.
-    length : int
-        Elements; 0 for a parameter, whose array tells.
-    granule : int
-        Bytes of the smallest element type it is accessed as.
-    written : bool
-        Whether the kernel writes it.
-    read : bool
-        Whether the kernel reads it.
-    versions : dict
-        Buffers in it, by name, of which a pipelined loop made versions.
+    A ``granule`` is the smallest element, in bytes, that it is accessed as. ``length`` counts
+    elements, and is 0 for a parameter. ``versions`` has the buffers of which a pipelined loop made
+    several, by name.
     """
 
     number: int
@@ -108,22 +84,9 @@ class Storage:
 
 @dataclass(frozen=True)
 class Place:
-    """A buffer as the program names it.
+    """A buffer as the program names it: a view of a storage from element ``offset``.
 
-    Attributes
-    ----------
-    name : str
-        The user's name.
-    storage : Storage
-        What it is a view of.
-    dtype : numpy.dtype
-        Element type of the view.
-    shape : tuple
-        Extents as TIR expressions.
-    offset : int or TIR expression
-        First element.
-    lanes : int
-        Vector lanes of an element; TVM's storage rewriting makes arrays of vectors.
+    TVM's storage rewriting makes arrays of vectors; ``lanes`` is the length of one.
     """
 
     name: str
@@ -136,30 +99,14 @@ class Place:
 
 @dataclass
 class Places:
-    """All buffers of a kernel, by identity, and its storages.
-
-    Attributes
-    ----------
-    by_buffer : dict
-        Place of each buffer variable.
-    by_pointer : dict
-        Place whose data a pointer variable or a buffer's data is.
-    storages : list of Storage
-        Parameters first, in order, then allocations.
-    """
+    """All buffers of a kernel, by identity, and its storages: parameters first, in order."""
 
     by_buffer: dict[int, Place] = field(default_factory=dict)
     by_pointer: dict[int, Place] = field(default_factory=dict)
     storages: list[Storage] = field(default_factory=list)
 
     def at(self, buffer: Any) -> Place:
-        """Place of a buffer.
-
-        Raises
-        ------
-        NotModelled
-            If nothing declares it.
-        """
+        """Place of a buffer."""
         found = self.by_buffer.get(handle(buffer))
         if found is None:
             raise NotModelled(f"Buffer {buffer.name} is used but declared nowhere in the kernel.")

@@ -42,17 +42,7 @@ def _rings(kernel: Any) -> set[tuple[int, int]]:
 
 
 def note_versions(kernel: Any, places: Places, names: BufferNames) -> None:
-    """Give the shared storages of a kernel the versions of their buffers, by name.
-
-    Parameters
-    ----------
-    kernel : tirx.PrimFunc
-        The device function.
-    places : Places
-        Its buffers.
-    names : BufferNames
-        Bytes that accesses of each buffer touch, which tell where in merged memory it begins.
-    """
+    """Give the shared storages of a kernel the versions of their buffers, by name."""
     sizes: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for count, size in _rings(kernel):
         sizes[count * size].add((count, size))

@@ -21,13 +21,7 @@ _WARP = hardware.WARP_SIZE
 
 @dataclass(frozen=True)
 class Geometry:
-    """Extents of a launch.
-
-    Attributes
-    ----------
-    grid, block : tuple of int
-        Extents along x, y, z.
-    """
+    """Extents of a launch."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -67,20 +61,8 @@ def _coordinates(linear: Any, extents: tuple[int, int, int]) -> tuple[Any, Any, 
 class WarpBatch:
     """Blocks that run in lockstep, a NumPy lane a thread.
 
-    Parameters
-    ----------
-    launch : Launch
-        What they belong to.
-    geometry : Geometry
-        Extents of the launch.
-    blocks : array of int
-        Numbers of the blocks.
-    memories : list
-        Memories by number, this gang's shared memory and locals among them.
-    clocks : Clocks
-        Happens-before of its warps.
-    caches : int
-        Number of values that are computed once a gang.
+    ``memories`` are by number, those of its blocks among them; ``cache`` keeps what is computed
+    once. A mask of None means all lanes, and ``full`` is the mask of those that are threads.
     """
 
     def __init__(
@@ -141,18 +123,8 @@ class WarpBatch:
 class DivergentPath:
     """Threads of a gang that are at one point of the program.
 
-    Attributes
-    ----------
-    mask : array of bool or None
-        Its threads; None means all lanes of the gang.
-    slots : list
-        Values of loop variables and lets.
-    pc : int
-        Next instruction.
-    waiting : Barrier or None
-        What it waits at.
-    turns : int
-        Backward jumps so far, which lets others overtake a strand that spins.
+    ``turns`` counts backward jumps, so that others may pass one that spins. ``slots`` are its loop
+    variables and lets.
     """
 
     gang: WarpBatch
