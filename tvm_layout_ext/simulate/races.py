@@ -40,7 +40,7 @@ def site_of(tags: Any) -> Any:
 
 
 class Clocks:
-    """Happens-before of the warps of a gang."""
+    """Happens-before of the warps of a batch."""
 
     def __init__(self, start: int, blocks: int, warps: int) -> None:
         self.start = start

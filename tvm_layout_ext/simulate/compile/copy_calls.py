@@ -128,8 +128,8 @@ def _compared(code: Code, test: Callable[[Any, Any], Any]) -> Code:
 
     def run(s: Any, m: Any) -> Any:
         value, poison = pair(s, m)
-        active = s.gang.active(m if m is not None else s.gang.full)
-        return test(np.broadcast_to(value, (s.gang.size,)), active), poison
+        active = s.batch.active(m if m is not None else s.batch.full)
+        return test(np.broadcast_to(value, (s.batch.size,)), active), poison
 
     return Code(run, VARYING, True)
 

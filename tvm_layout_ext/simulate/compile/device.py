@@ -151,7 +151,7 @@ class DeviceCompiler(ExpressionCompiler):
         return LocalBits(place, self.site(place.name), self.local_index(start, place), size)
 
     def store(self, statement: Any) -> Any:
-        """Compile a buffer store to a function of (strand, mask)."""
+        """Compile a buffer store to a function of (path, mask)."""
         place = self.places.at(statement.buffer)
         start, lanes, contiguous = self._start(statement.indices, place)
         value = self.narrowed(statement.value)

@@ -1,4 +1,4 @@
-"""A compiled device function, and its launch: gangs of blocks, one after another."""
+"""A compiled device function, and its launch: batches of blocks, one after another."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .statements import StatementCompiler
 
 __all__ = ["CompiledKernel", "KernelRun", "compile_kernel"]
 
-#: Lanes of a gang: enough to hide Python's cost, few enough to stay in cache.
-_GANG_LANES = 1 << 15
-#: Bytes of shared and local memory of a gang, which bounds it for kernels that use much.
-_GANG_BYTES = 1 << 25
+#: Lanes of a batch: enough to hide Python's cost, few enough to stay in cache.
+_BATCH_LANES = 1 << 15
+#: Bytes of shared and local memory of a batch, which bounds it for kernels that use much.
+_BATCH_BYTES = 1 << 25
 
 
 @dataclass
@@ -117,12 +117,12 @@ class KernelRun:
     def run(self, blocks: Any, progress: Callable[[int], None]) -> None:
         """Run blocks, given by number; ``progress`` is told how many more are done."""
         self._begin()
-        size = self._gang_blocks()
+        size = self._batch_blocks()
         shared: dict[int, Memory] = {}
         with np.errstate(all="ignore"):
             for start in range(0, len(blocks), size):
                 part = blocks[start : start + size]
-                self._run_gang(part, shared)
+                self._run_batch(part, shared)
                 progress(len(part))
 
     def _begin(self) -> None:
@@ -133,22 +133,22 @@ class KernelRun:
             elif storage.written:
                 memory.track()
 
-    def _gang_blocks(self) -> int:
+    def _batch_blocks(self) -> int:
         lanes = self.geometry.lanes
-        by_memory = _GANG_BYTES // max(self.kernel.block_bytes(lanes), 1)
-        return max(1, min(_GANG_LANES // lanes, by_memory))
+        by_memory = _BATCH_BYTES // max(self.kernel.block_bytes(lanes), 1)
+        return max(1, min(_BATCH_LANES // lanes, by_memory))
 
-    def _run_gang(self, blocks: Any, shared: dict[int, Memory]) -> None:
+    def _run_batch(self, blocks: Any, shared: dict[int, Memory]) -> None:
         kernel, geometry = self.kernel, self.geometry
         clocks = Clocks(kernel.time, len(blocks), geometry.warps)
-        memories = self._gang_memories(len(blocks), shared)
-        gang = WarpBatch(self, geometry, blocks, memories, clocks, kernel.caches)
-        machine = Machine(gang, kernel.program, kernel.slots)
+        memories = self._batch_memories(len(blocks), shared)
+        batch = WarpBatch(self, geometry, blocks, memories, clocks, kernel.caches)
+        machine = Machine(batch, kernel.program, kernel.slots)
         machine.run()
         self.barriers += machine.barriers
         kernel.time = clocks.now + 1
 
-    def _gang_memories(self, blocks: int, shared: dict[int, Memory]) -> list[Any]:
+    def _batch_memories(self, blocks: int, shared: dict[int, Memory]) -> list[Any]:
         found: list[Any] = list(self.memories)
         threads = blocks * self.geometry.lanes
         for storage in self.kernel.places.storages[len(found) :]:
@@ -160,7 +160,7 @@ class KernelRun:
 
 
 def _shared_memory(storage: Storage, blocks: int, shared: dict[int, Memory]) -> Memory:
-    """Shared memory of a gang; that of the last one is used again if it fits."""
+    """Shared memory of a batch; that of the last one is used again if it fits."""
     size = storage.span * blocks
     known = shared.get(storage.number)
     if known is not None and len(known.data) == size:

@@ -150,7 +150,7 @@ def _product(
         total, r = read_all(before, s, m, product.dtype("c"))
         result = multiply(product, left, right, total)
         codes = multiply_poison(product, p, q, r)
-        codes = with_torn(codes, torn_lanes(s.gang, m, site, "mma"), len(result))
+        codes = with_torn(codes, torn_lanes(s.batch, m, site, "mma"), len(result))
         write_all(after, s, m, result, codes)
 
     return run

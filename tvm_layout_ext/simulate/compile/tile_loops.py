@@ -33,7 +33,7 @@ def _loop(c: DeviceCompiler, extent: int, body: Callable[[Any], Any]) -> Run | N
 def _thread(c: DeviceCompiler) -> Any:
     """A variable that holds ``threadIdx.x``, which the printed loops name outright."""
     tx = tirx.Var("tx", "int32")
-    c.scope[handle(tx)] = Code(lambda s, m: s.gang.index["threadIdx.x"], FIXED)
+    c.scope[handle(tx)] = Code(lambda s, m: s.batch.index["threadIdx.x"], FIXED)
     return tx
 
 

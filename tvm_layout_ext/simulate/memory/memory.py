@@ -1,7 +1,7 @@
 """The memories of the device: bytes with typed views, what was never written, and shadows.
 
 Global memory is one :class:`Memory` a parameter or workspace. Shared memory is one for all blocks
-of a gang, block after block. Registers and local arrays are :class:`Locals`, a row an element.
+of a batch, block after block. Registers and local arrays are :class:`Locals`, a row an element.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Memory:
         self.shadow: Shadow | None = None
         self.poison: Any = None
         #: For global memory: unwritten cells are marked in `poison`; for shared, by a zero tag.
-        self.flying: Any = None
+        self.pending: Any = None
         self._views: dict[Any, Any] = {}
         if undefined and scope == "global":
             self.poison = np.full(self.cells, FRESH, np.int64)
@@ -82,10 +82,10 @@ class Memory:
         self.shadow = Shadow(self.cells, across_blocks=self.scope == "global")
 
     def reset(self) -> None:
-        """Make shared memory unwritten again, for the next gang."""
+        """Make shared memory unwritten again, for the next batch."""
         self.data.fill(_FILL)
         self.poison = None
-        self.flying = None
+        self.pending = None
         if self.shadow is not None:
             self.shadow.clear()
 

@@ -1,13 +1,15 @@
-"""Asynchronous copies under way: what they read and write until they land.
+"""Asynchronous copies under way: what they read and write until they are complete.
 
 A GPU may read the source of ``cp.async`` at any time between the instruction and the end of the
-wait for its group (PTX ISA, "Data Movement and Conversion Instructions: Asynchronous copy"). Two
-ends are modelled in one run: the value is read at the issue, and the source counts as *being read*
-until the landing. Whoever writes it before then is reported, and where that changes what the copy
-would bring, what it brings is poison. At the landing the read is logged again for the race
-detector, so that a write that no barrier orders after the wait is a race. A write that comes before
-the issue without being ordered before it is one by the read at the issue. So a run without such
-reports gives the same values whenever the source is read.
+wait for its group (PTX ISA, "Data Movement and Conversion Instructions: Asynchronous copy"). One
+run covers both ends:
+
+* the value is read at the issue;
+* a write to the source before the wait is reported, and where it changes what the copy would bring,
+  the copy brings poison;
+* the wait logs the read again, so that a write that no barrier orders after it is a race.
+
+So a run without such reports gives the same values whenever the source is read.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from ..model.values import bits_of, retyped
 from .located_access import LocatedAccess
 from .memory import Memory
 
-__all__ = ["OVERTAKEN", "PendingCopy", "PendingSource", "check_sources", "flight_into"]
+__all__ = ["SOURCE_OVERWRITTEN", "PendingCopy", "PendingSource", "check_sources", "copy_into"]
 
 #: Poison of an asynchronous copy whose source was written while it was under way.
-OVERTAKEN = 4
+SOURCE_OVERWRITTEN = 4
 
 
 @dataclass
@@ -78,7 +80,7 @@ class PendingCopy:
             source=None if self.source is None else self.source.keep(lanes),
         )
 
-    def overtake(self, source: PendingSource) -> None:
+    def poison_overwritten(self, source: PendingSource) -> None:
         """Poison what would differ if the source were read now."""
         if self.poison is None:
             self.poison = np.zeros(self.value.shape, np.int64)
@@ -86,29 +88,33 @@ class PendingCopy:
         codes = np.reshape(self.poison, value.shape)
         fresh = source.now(value.dtype)
         at = np.ix_(range(len(fresh)), np.searchsorted(self.lanes, source.lanes))
-        codes[at] = np.where(bits_of(value[at]) != bits_of(fresh), OVERTAKEN, codes[at])
+        codes[at] = np.where(bits_of(value[at]) != bits_of(fresh), SOURCE_OVERWRITTEN, codes[at])
 
 
-def flight_into(gang: Any, memory: Memory, cell: int) -> tuple[list[Any], int] | None:
+def copy_into(batch: Any, memory: Memory, cell: int) -> tuple[list[Any], int] | None:
     """Find the copy under way into a cell: loop variables at its issue, and the thread."""
-    for flight in gang.flights:
-        target = gang.memories[flight.access.place.storage.number]
+    for pending in batch.pending_copies:
+        target = batch.memories[pending.access.place.storage.number]
         if target is not memory:
             continue
-        hit = np.argwhere(flight.access.cells(memory, flight.elements) == cell)
+        hit = np.argwhere(pending.access.cells(memory, pending.elements) == cell)
         if len(hit):
-            return flight.slots, int(flight.lanes[hit[0][-1]])
+            return pending.slots, int(pending.lanes[hit[0][-1]])
     return None
 
 
-def check_sources(access: LocatedAccess, gang: Any, memory: Memory, cells: Any, lanes: Any) -> None:
+def check_sources(
+    access: LocatedAccess, batch: Any, memory: Memory, cells: Any, lanes: Any
+) -> None:
     """Report writes to what copies under way read; they have been done."""
-    for flight in gang.flights:
-        source = flight.source
+    for pending in batch.pending_copies:
+        source = pending.source
         if source is None or source.memory is not memory:
             continue
         hit = np.isin(cells, source.cells)
         if hit.any():
-            findings = gang.launch.findings
-            findings.overtaken(access, gang, memory, cells, lanes, hit, source, flight.slots)
-            flight.overtake(source)
+            findings = batch.launch.findings
+            findings.source_overwritten(
+                access, batch, memory, cells, lanes, hit, source, pending.slots
+            )
+            pending.poison_overwritten(source)

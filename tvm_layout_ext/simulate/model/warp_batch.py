@@ -1,4 +1,4 @@
-"""The threads that run together: a gang of whole blocks, and the strands its threads split into."""
+"""The threads that run together: a batch of whole blocks, and the paths its threads split into."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ class WarpBatch:
         self.full = None if geometry.lanes == geometry.threads else thread < geometry.threads
         self.cache: list[Any] = [None] * caches
         self.masks: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
-        self.flights: list[Any] = []
+        self.pending_copies: list[Any] = []
         self.groups: Any = None
-        #: Loop variables, by slot, of the strand that runs.
+        #: Loop variables, by slot, of the path that runs.
         self.slots: list[Any] = []
         self.index = self._thread_indices(np.minimum(thread, geometry.threads - 1))
 
@@ -121,13 +121,13 @@ class WarpBatch:
 
 @dataclass
 class DivergentPath:
-    """Threads of a gang that are at one point of the program.
+    """Threads of a batch that are at one point of the program.
 
     ``turns`` counts backward jumps, so that others may pass one that spins. ``slots`` are its loop
     variables and lets.
     """
 
-    gang: WarpBatch
+    batch: WarpBatch
     mask: Any
     slots: list[Any]
     pc: int = 0
@@ -135,5 +135,5 @@ class DivergentPath:
     turns: int = 0
 
     def split(self, mask: Any, pc: int) -> DivergentPath:
-        """Make a strand of some of its threads that goes on elsewhere."""
-        return DivergentPath(self.gang, mask, list(self.slots), pc, None, self.turns)
+        """Make a path of some of its threads that goes on elsewhere."""
+        return DivergentPath(self.batch, mask, list(self.slots), pc, None, self.turns)

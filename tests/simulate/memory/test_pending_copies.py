@@ -187,9 +187,9 @@ def test_a_missing_wait_is_an_overwrite_in_flight_too() -> None:
     assert first == {
         (f"A{i}_shared", version, (("k", version + 1),)) for i in (0, 1) for version in range(3)
     }
-    # All land after the loop, at the last wait, but are told by the iteration that issued them.
-    landings = [h for h in found if h.kind == "race" and " writes " in h.message]
-    assert {(h.version, h.iteration) for h in landings} == {(2, (("k", 0),))}
+    # All are complete at the last wait, but are told by the iteration that issued them.
+    completions = [h for h in found if h.kind == "race" and " writes " in h.message]
+    assert {(h.version, h.iteration) for h in completions} == {(2, (("k", 0),))}
 
 
 def test_a_dropped_barrier_is_a_race_with_version_and_iteration() -> None:
