@@ -18,9 +18,8 @@ from tvm_layout_ext.gpu.hardware import (
     Architecture,
     mma_sync_rate,
 )
+from tvm_layout_ext.gpu.measured import H200
 from tvm_layout_ext.schedule.merge_iterators import merge_result
-from tvm_layout_ext.tune.model.cost import L2_SECTORS_PER_CYCLE
-from tvm_layout_ext.tune.model.latency import H200
 from tvm_layout_ext.tune.space.knobs import Config
 
 __all__ = ["SLICES", "add_up", "best_slices", "cycles", "fit", "workspace_bytes"]
@@ -122,7 +121,7 @@ def cycles(shape: tuple[int, ...], config: Config, slices: int, dtype: str = "fl
     found = steps * max(products, waiting) + H200.memory_latency
     if slices > 1:
         found += H200.launch * H200.clock
-        found += 2 * workspace_bytes(shape, slices) / (L2_SECTORS_PER_CYCLE * SECTOR_BYTES)
+        found += 2 * workspace_bytes(shape, slices) / (H200.l2_sectors * SECTOR_BYTES)
     return found
 
 

@@ -14,8 +14,7 @@ Needs no GPU.
 import numpy as np
 
 import tvm_layout_ext as tlx
-from tvm_layout_ext import te
-from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext import simulate, te
 
 ######################################################################
 # The computation

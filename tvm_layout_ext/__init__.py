@@ -12,6 +12,7 @@ _check_versions()
 
 from . import decisions, errors, hardware, intrin, layout, pipeline, schedule, target, te, transform  # noqa: E402
 from . import schedules as _schedules  # noqa: E402, F401 (registers its operators)
+from . import simulate as _simulator  # noqa: E402
 from ._version import __version__  # noqa: E402
 from .build import build, device_program, lower, shared_buffers  # noqa: E402
 from .errors import (  # noqa: E402
@@ -27,7 +28,7 @@ from .report.explain import explain  # noqa: E402
 from .report.pipeline_chart import explain_pipeline  # noqa: E402
 from .schedule import create_schedule, versions_for_triton_stages  # noqa: E402
 from .schedule.primitives.assume_divisible import assume_divisible  # noqa: E402
-from .simulate import simulate  # noqa: E402
+from .simulation import simulate  # noqa: E402
 from .target import cuda_target, default_target  # noqa: E402
 from .tune import ApplyBest, apply_best, export, knob, tune, tune_module  # noqa: E402
 
@@ -74,6 +75,8 @@ __all__ = [
 
 # Layouts themselves know nothing of pictures.
 layout.Layout.render = _render
+# ``from tvm_layout_ext.simulate import simulate`` is the older way, and stays for one release.
+_simulator.simulate = simulate  # type: ignore[attr-defined]
 
 
 def install() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -16,6 +15,7 @@ from ._compat import split_host_device, tvm_version
 from .analysis.device_limits import check_shared, launch_extents, shared_buffers
 from .errors import LayoutExtError, ScheduleError, TargetError
 from .gpu import hardware
+from .ir.device_program import DeviceProgram
 from .target import resolve
 from .transform.launch.check_host_stages import refuse_host_stages, refuse_unbound
 from .transform.pipeline.memory import most_stages
@@ -141,22 +141,6 @@ def _map_functions(mod: tvm.IRModule, change: Any) -> tvm.IRModule:
     return tvm.IRModule(changed, attrs=mod.attrs)
 
 
-@dataclass(frozen=True)
-class DeviceProgram:
-    """A program split for host and device, as code generation sees the device side.
-
-    Attributes
-    ----------
-    host : tvm.IRModule
-        Entry functions; kernels are called through ``T.call_ffi_kernel``.
-    kernels : dict of str to PrimFunc
-        Finalised device functions by name.
-    """
-
-    host: tvm.IRModule
-    kernels: dict[str, tirx.PrimFunc]
-
-
 def device_program(
     source: Any, args: Sequence[Any] | None = None, target: str | Target | None = None
 ) -> DeviceProgram:
@@ -176,13 +160,16 @@ def device_program(
         raise TargetError(
             f"Device functions are those of a CUDA target, not of {resolved.kind.name}."
         )
-    mod = _bind_target(to_module(source, args), resolved)
-    refuse_host_stages(mod)
+    mod = to_module(source, args)
+    bound = _bind_target(mod, resolved)
+    refuse_host_stages(bound)
     with _plain_errors():
-        return _split_program(mod)
+        host, kernels = _split(bound)
+    return DeviceProgram(host, kernels, resolved, mod)
 
 
-def _split_program(mod: tvm.IRModule) -> DeviceProgram:
+def _split(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, tirx.PrimFunc]]:
+    """Lower a module to host functions and finalised device functions."""
     mod = pipeline.run_first_half(mod)
     for gv, func in mod.functions.items():
         refuse_unbound(gv.name_hint, func)
@@ -199,7 +186,7 @@ def _split_program(mod: tvm.IRModule) -> DeviceProgram:
         for gv, func in finalize()(module).functions.items()
     }
     _check_scopes(host)
-    return DeviceProgram(host, kernels)
+    return host, kernels
 
 
 def _check_scopes(host: tvm.IRModule) -> None:

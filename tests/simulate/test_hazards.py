@@ -75,8 +75,8 @@ def test_block_that_reads_what_another_writes_races() -> None:
     assert "block (1,0,0)" in report.hazards[0].message
 
 
-def test_blocks_of_different_gangs_race_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "_GANG_LANES", 32)
+def test_blocks_of_different_batches_race_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "_BATCH_LANES", 32)
     report = simulate(simulated.between_blocks, INTS, np.zeros(64, "int32"))
     assert kinds(report) == {"race"}
     assert "a thread of another block" in report.hazards[0].message

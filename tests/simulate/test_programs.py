@@ -117,7 +117,7 @@ def test_batches_do_not_change_anything(monkeypatch: pytest.MonkeyPatch) -> None
 
     A = kernels.random((128, 128))
     one = simulate(kernels.transpose(128), A)
-    monkeypatch.setattr(kernel, "_GANG_LANES", 300)
+    monkeypatch.setattr(kernel, "_BATCH_LANES", 300)
     many = simulate(kernels.transpose(128), A)
     np.testing.assert_array_equal(one.outputs["B"], many.outputs["B"])
     assert str(one) == str(many)
@@ -169,12 +169,12 @@ def test_quiet_when_short(capfd: pytest.CaptureFixture[str]) -> None:
 def test_progress_lines_when_long(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from tvm_layout_ext.simulate import progress
     from tvm_layout_ext.simulate.compile import kernel
-    from tvm_layout_ext.simulate.machine import progress
 
     monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
-    monkeypatch.setattr(kernel, "_GANG_LANES", 256)
+    monkeypatch.setattr(kernel, "_BATCH_LANES", 256)
     simulate(kernels.transpose(64), kernels.random((64, 64)))
     lines = capfd.readouterr().err.splitlines()
     assert [line.split(",")[0] for line in lines] == [

@@ -32,7 +32,7 @@ def simulate(
     from ..build import to_module
     from ..report.explain import draw_arguments
     from ..report.load import load_file
-    from ..simulate import simulate as run
+    from ..simulation import simulate as run
 
     values = parse_sizes(size or [])
     source, args = load_file(file, name or None)

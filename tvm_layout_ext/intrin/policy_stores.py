@@ -14,14 +14,12 @@ from tvm import tirx
 from tvm.ir.prim.expr import Ramp
 from tvm.script import tirx as T
 
-from ..ir import ops
+from ..ir.policy_stores import PREFIX
 
 __all__ = [
     "POLICIES",
     "POLICY_STORES_SINCE",
     "can_have_policy",
-    "is_policy_store",
-    "plain_store",
     "policy_store",
 ]
 
@@ -29,9 +27,7 @@ __all__ = [
 POLICIES = ("evict_first", "evict_last")
 #: First compute capability that has them.
 POLICY_STORES_SINCE = (8, 0)
-_CALL = ops.CUDA_FUNC_CALL
 _WORD = 4
-_PREFIX = "tvm_layout_ext_store_"
 #: By the bytes of a store: vector suffix of ``st``, its operands, and the type of its words.
 _FORMS = {
     4: ("", "%1", "unsigned int"),
@@ -81,7 +77,7 @@ def policy_store(store: Any, policy: str) -> Any:
     """
     value, index = store.value, store.indices[-1]
     size = _width(store)
-    name = f"{_PREFIX}{policy}_{size}"
+    name = f"{PREFIX}{policy}_{size}"
     first = index.base if isinstance(index, Ramp) else index
     element = tirx.BufferLoad(store.buffer, [*store.indices[:-1], first])
     source = _source(name, policy, size)
@@ -102,25 +98,3 @@ def can_have_policy(store: Any) -> bool:
     stride = index.stride if isinstance(index, Ramp) else None
     together = lanes == 1 or (isinstance(stride, tirx.IntImm) and int(stride) == 1)
     return together and _width(store) in _FORMS
-
-
-def is_policy_store(call: Any) -> bool:
-    """Whether a call is one that :func:`policy_store` made."""
-    is_call = getattr(call.op, "name", "") == _CALL
-    return is_call and str(call.args[0].value).startswith(_PREFIX)
-
-
-def plain_store(call: Any) -> Any:
-    """The plain store that a call does the work of, but for the policy.
-
-    Parameters
-    ----------
-    call : Call
-        One that :func:`is_policy_store`.
-    """
-    element, value = call.args[1].args[0], call.args[2]
-    # TVM may have made the elements of an intermediate vectors already.
-    lanes = int(value.ty.dtype.lanes) // int(element.ty.dtype.lanes)
-    *outer, first = element.indices
-    index = first if lanes == 1 else Ramp(first, 1, lanes)
-    return tirx.BufferStore(element.source, value, [*outer, index])

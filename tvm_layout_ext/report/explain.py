@@ -15,7 +15,7 @@ from .. import decisions
 from ..analysis.bank_conflict import Conflict
 from ..build import to_module
 from ..errors import ScheduleError
-from ..simulate import simulate
+from ..simulation import simulate
 from ..target import resolve
 from .banks import bank_tables, read_conflicts
 from .shared_buffers import SharedBuffer, read_shared_buffers

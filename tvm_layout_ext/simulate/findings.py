@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import NotModelled
-from .memory.flights import OVERTAKEN, flight_into
+from .memory.pending_copies import SOURCE_OVERWRITTEN, copy_into
 from .races import MAX_SITES
 from .report import Hazard, Site
 
 if TYPE_CHECKING:
-    from .compile.places import Place
     from .memory.access import AccessInstruction
-    from .memory.flights import PendingSource
     from .memory.memory import Memory
+    from .memory.pending_copies import PendingSource
+    from .model.places import Place
     from .races import UnorderedAccesses
 
 __all__ = ["SHUFFLED", "TORN", "Findings"]
@@ -72,7 +72,7 @@ class Findings:
         """Say where a poison code came from."""
         if code == SHUFFLED:
             return "a shuffle from a thread that does not take part in it"
-        if code == OVERTAKEN:
+        if code == SOURCE_OVERWRITTEN:
             return "an asynchronous copy whose source was written while it was under way"
         if code == TORN:
             return "a warp-wide instruction that only a part of the warp executes"
@@ -81,16 +81,18 @@ class Findings:
             return "memory that nobody wrote"
         return f"{self._places[number - 1].name}[{code & _INDEX_MASK}] (which nobody wrote)"
 
-    def poison(self, access: AccessInstruction, gang: Any, codes: Any, bad: Any, what: str) -> None:
+    def poison(
+        self, access: AccessInstruction, batch: Any, codes: Any, bad: Any, what: str
+    ) -> None:
         """Report poison that reaches an address or a store of an access."""
-        self.poison_at(access.site, gang, codes, bad, what)
+        self.poison_at(access.site, batch, codes, bad, what)
 
-    def poison_at(self, site: Site, gang: Any, codes: Any, bad: Any, what: str) -> None:
+    def poison_at(self, site: Site, batch: Any, codes: Any, bad: Any, what: str) -> None:
         """Report poison of the threads ``bad`` that reaches something at a site."""
         lane = int(np.argmax(bad))
-        column = np.broadcast_to(codes, (*codes.shape[:-1], gang.size))[..., lane]
+        column = np.broadcast_to(codes, (*codes.shape[:-1], batch.size))[..., lane]
         code = int(np.max(column))
-        thread = gang.thread_name(lane)
+        thread = batch.thread_name(lane)
         message = f"a value from {self.describe(code)} {what} by {thread} at {site}."
         index, buffer, version = -1, site.buffer, None
         if code >> _PLACE:
@@ -98,7 +100,7 @@ class Findings:
             index, buffer = code & _INDEX_MASK, place.name
             version = _version(place, buffer, index)
         hazard = Hazard("poison", buffer, index, (thread,), (site,), message, version=version)
-        self.add_at(("poison", buffer, site, what), hazard, int(bad.sum()), gang, lane)
+        self.add_at(("poison", buffer, site, what), hazard, int(bad.sum()), batch, lane)
 
     # Races.
 
@@ -111,7 +113,7 @@ class Findings:
     def races(
         self,
         access: AccessInstruction,
-        gang: Any,
+        batch: Any,
         memory: Memory,
         conflict: UnorderedAccesses,
         verb: str,
@@ -122,47 +124,47 @@ class Findings:
         past = "read" if read else "written"
         for other in np.unique(conflict.other_site()) if len(conflict) else ():
             some = conflict.where(conflict.other_site() == other)
-            self._pair("race", access, gang, memory, some, f"{verb} {{}}, {past} by", int(other))
+            self._pair("race", access, batch, memory, some, f"{verb} {{}}, {past} by", int(other))
 
     def redundant(
-        self, access: AccessInstruction, gang: Any, memory: Memory, conflict: UnorderedAccesses
+        self, access: AccessInstruction, batch: Any, memory: Memory, conflict: UnorderedAccesses
     ) -> None:
         """Report threads that write what another thread wrote, bit for bit."""
         for other in np.unique(conflict.other_site()):
             some = conflict.where(conflict.other_site() == other)
             verb = "writes to {} the same bits as"
-            self._pair("redundant", access, gang, memory, some, verb, int(other))
+            self._pair("redundant", access, batch, memory, some, verb, int(other))
 
-    def flying(
+    def touched_pending(
         self,
         access: AccessInstruction,
-        gang: Any,
+        batch: Any,
         memory: Memory,
         cells: Any,
         touched: Any,
-        flying: Any,
+        pending: Any,
     ) -> None:
         """Report touches of memory that an asynchronous copy is under way into."""
         where = tuple(np.argwhere(touched)[0])
         cell, lane = int(cells[where]), int(where[-1])
-        other = self.sites[int(flying[where]) - 1]
+        other = self.sites[int(pending[where]) - 1]
         key = ("async", access.site, other)
-        found = None if key in self._hazards else flight_into(gang, memory, cell)
+        found = None if key in self._hazards else copy_into(batch, memory, cell)
         when = _in_iteration(self._iteration(other, *found)) if found else ""
-        index = _element(access, gang, memory, cell, lane)
-        thread = gang.thread_name(lane)
+        index = _element(access, batch, memory, cell, lane)
+        thread = batch.thread_name(lane)
         verb = "reads" if access.kind in ("load", "ldmatrix") else "writes"
         message = (
             f"{thread} {verb} {access.place.name}[{index}] at {access.site} while an asynchronous "
             f"copy into it, issued at {other}{when}, has not been waited for."
         )
         hazard = _of_access("async", access, index, (thread,), other, message)
-        self.add_at(key, hazard, int(touched.sum()), gang, lane)
+        self.add_at(key, hazard, int(touched.sum()), batch, lane)
 
-    def overtaken(
+    def source_overwritten(
         self,
         access: AccessInstruction,
-        gang: Any,
+        batch: Any,
         memory: Memory,
         cells: Any,
         lanes: Any,
@@ -175,8 +177,8 @@ class Findings:
         cell, lane = int(cells[where]), int(lanes[where[-1]])
         reader = int(source.lanes[np.argwhere(source.cells == cell)[0][-1]])
         other = source.access.site
-        index = _element(access, gang, memory, cell, lane)
-        threads = gang.thread_name(lane), gang.thread_name(reader)
+        index = _element(access, batch, memory, cell, lane)
+        threads = batch.thread_name(lane), batch.thread_name(reader)
         issue = f"{other}{_in_iteration(self._iteration(other, slots, reader))}"
         message = (
             f"{threads[0]} writes {access.place.name}[{index}] at {access.site} while an "
@@ -184,13 +186,13 @@ class Findings:
             "for."
         )
         hazard = _of_access("async", access, index, threads, other, message)
-        self.add_at(("source", access.site, other), hazard, int(hit.sum()), gang, lane)
+        self.add_at(("source", access.site, other), hazard, int(hit.sum()), batch, lane)
 
     def _pair(
         self,
         kind: str,
         access: AccessInstruction,
-        gang: Any,
+        batch: Any,
         memory: Memory,
         conflict: UnorderedAccesses,
         verb: str,
@@ -199,15 +201,15 @@ class Findings:
         # A tag may stand for several threads by one of them: name a case of two, if there is one.
         at = int(np.argmax(conflict.other_lane() != conflict.lanes))
         lane = int(conflict.lanes[at])
-        index = _element(access, gang, memory, int(conflict.cells[at]), lane)
-        mine = gang.thread_name(lane)
-        theirs = _other_thread(gang, conflict, at)
+        index = _element(access, batch, memory, int(conflict.cells[at]), lane)
+        mine = batch.thread_name(lane)
+        theirs = _other_thread(batch, conflict, at)
         sites = (access.site, self.sites[other])
         what = verb.format(f"{access.place.name}[{index}] at {access.site}")
         tail = " with no barrier between them" if kind == "race" else ""
         message = f"{mine} {what} {theirs} at {sites[1]}{tail}."
         hazard = _of_access(kind, access, index, (mine, theirs), sites[1], message)
-        self.add_at((kind, access.kind, *sites), hazard, len(conflict), gang, lane)
+        self.add_at((kind, access.kind, *sites), hazard, len(conflict), batch, lane)
 
     # Places in time.
 
@@ -225,12 +227,12 @@ class Findings:
             if value is not None
         )
 
-    def add_at(self, key: Any, hazard: Hazard, cases: int, gang: Any, lane: int) -> None:
+    def add_at(self, key: Any, hazard: Hazard, cases: int, batch: Any, lane: int) -> None:
         """Add a hazard that happens now, with the iteration of its first site and the version."""
         if key in self._hazards:
             self.add(key, hazard, cases)
             return
-        iteration = self._iteration(hazard.sites[0], gang.slots, lane)
+        iteration = self._iteration(hazard.sites[0], batch.slots, lane)
         told = [f"version {hazard.version} of {hazard.buffer}"] * (hazard.version is not None)
         told += [_in_iteration(iteration)[2:]] * bool(iteration)
         message = f"{hazard.message} This is {', '.join(told)}." if told else hazard.message
@@ -247,22 +249,22 @@ class Findings:
             self.dropped += cases
 
 
-def _other_thread(gang: Any, conflict: UnorderedAccesses, at: int) -> str:
+def _other_thread(batch: Any, conflict: UnorderedAccesses, at: int) -> str:
     other = int(conflict.other_lane()[at])
-    if int(conflict.other_time()[at]) < gang.clocks.start:
+    if int(conflict.other_time()[at]) < batch.clocks.start:
         return "a thread of another block"
     if other == int(conflict.lanes[at]):
         return "another thread of the block"
-    return str(gang.thread_name(other))
+    return str(batch.thread_name(other))
 
 
-def _element(access: AccessInstruction, gang: Any, memory: Memory, cell: int, lane: int) -> int:
+def _element(access: AccessInstruction, batch: Any, memory: Memory, cell: int, lane: int) -> int:
     """Element index in the user's view of a shadow cell."""
     element = cell * memory.granule // access.place.dtype.itemsize
     if memory.scope == "global":
         return element
     storage = access.place.storage
-    return element - int(gang.block_of[lane]) * (storage.span // access.place.dtype.itemsize)
+    return element - int(batch.block_of[lane]) * (storage.span // access.place.dtype.itemsize)
 
 
 def _in_iteration(iteration: tuple[tuple[str, int], ...]) -> str:

@@ -40,15 +40,7 @@ def site_of(tags: Any) -> Any:
 
 
 class Clocks:
-    """Happens-before of the warps of a gang.
-
-    Parameters
-    ----------
-    start : int
-        Time at which the gang starts; later than any earlier gang's.
-    blocks, warps : int
-        Blocks of the gang, and warps a block.
-    """
+    """Happens-before of the warps of a batch."""
 
     def __init__(self, start: int, blocks: int, warps: int) -> None:
         self.start = start
@@ -83,14 +75,7 @@ class Clocks:
 class UnorderedAccesses:
     """Accesses that are not ordered: parallel arrays, one entry a location and lane.
 
-    Attributes
-    ----------
-    cells, lanes : array of int
-        Location and the thread that met the conflict.
-    tags : array of int
-        Tag of the other access.
-    at : array of int
-        Position of each entry in the arrays that were checked.
+    ``tags`` are those of the other accesses, and ``at`` positions in the arrays that were checked.
     """
 
     cells: Any
@@ -128,15 +113,7 @@ class _Read:
 
 @dataclass
 class Shadow:
-    """Last write and last reads of every cell of a memory.
-
-    Parameters
-    ----------
-    cells : int
-        Locations.
-    across_blocks : bool
-        True for global memory, where other blocks' accesses are never ordered.
-    """
+    """Last write and last reads of every cell of a memory."""
 
     cells: int
     across_blocks: bool

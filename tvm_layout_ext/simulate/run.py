@@ -1,4 +1,4 @@
-"""The entry point: lowers a program, runs it, and writes the report."""
+"""Runs a device program, launch after launch, and writes the report."""
 
 from __future__ import annotations
 
@@ -8,91 +8,40 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
-from tvm.target import Target
 
-from ..analysis.device_limits import check_shared
-from ..build import DeviceProgram, device_program, to_module
-from ..checks import whole_number
 from ..errors import SimulationError
 from ..gpu import hardware
 from ..ir import ops
+from ..ir.device_program import DeviceProgram
 from .compile.host import ArrayArgument, Host
 from .compile.kernel import CompiledKernel, KernelRun, compile_kernel
 from .findings import Findings
-from .machine.gang import Geometry
-from .machine.overlap import Overlap
-from .machine.progress import Progress
 from .memory.memory import FRESH, Memory
+from .model.warp_batch import Geometry
+from .overlap import Overlap
+from .progress import Progress
 from .report import AccessCounts, Hazard, Report, Site
 from .report import Launch as LaunchReport
 from .sites import Blocks, Script, find_blocks, print_kernels
 
-__all__ = ["simulate"]
+__all__ = ["run_program"]
 
 
-def simulate(
-    source: Any,
-    *arrays: Any,
-    args: Sequence[Any] | None = None,
-    target: str | Target | None = None,
+def run_program(
+    program: DeviceProgram,
+    arrays: Sequence[Any],
+    *,
     grid_sample: int | None = None,
     seed: int = 0,
     progress: bool | None = None,
 ) -> Report:
-    """Run a GPU program on the CPU, with its memory accesses counted and checked.
-
-    Parameters
-    ----------
-    source : tvm_layout_ext.te.Schedule, tvm.s_tir.Schedule, PrimFunc, IRModule or DeviceProgram
-        What was scheduled, or what :func:`tvm_layout_ext.lower` or
-        :func:`tvm_layout_ext.build.device_program` gave.
-    *arrays : numpy.ndarray, int, float or None
-        The function's arguments in order; bfloat16 and float8 arrays have the types of
-        ``ml_dtypes``. An output may be None or, at the end, left out: it then starts as memory
-        that nobody wrote. An array that is given is initialised memory, also for an output; it is
-        not changed, results are in the report.
-    args : sequence of te.Tensor, optional
-        Parameters, for a TE-style schedule.
-    target : str or tvm.target.Target, optional
-        By default :func:`tvm_layout_ext.default_target`.
-    grid_sample : int, optional
-        Run only this many blocks of each launch, chosen at random with the first and the last
-        among them. Counts are exact for these; the outputs are masked arrays in which what no
-        simulated block wrote is masked, and poison of global memory is not tracked.
-    seed : int
-        Of the random choice.
-    progress : bool, optional
-        False keeps quiet; by default simulations of more than two seconds say how far they are.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    SimulationError
-        If the arguments do not fit, or the program accesses memory out of bounds or misaligned.
-    NotModelled
-        If the program has anything that the simulator does not know.
-    TargetError
-        If the program has no kernel, or one needs more shared memory than a block of its target
-        may have.
-
-    Examples
-    --------
-    >>> report = simulate(schedule, a, b)                              # doctest: +SKIP
-    >>> report.outputs["C"], report.bank_conflicts, report.hazards     # doctest: +SKIP
-    """
-    seed = whole_number("seed", seed, 0, SimulationError)
-    if grid_sample is not None:
-        grid_sample = whole_number("grid_sample, in blocks,", grid_sample, 1, SimulationError)
-    if isinstance(source, DeviceProgram):
-        program, blocks = source, Blocks([])
-    else:
-        program = device_program(source, args, target)
-        blocks = find_blocks(to_module(source, args), program.kernels.values())
-    with Progress(progress) as display:
+    """Run a device program; parameters as of :func:`tvm_layout_ext.simulate`."""
+    blocks = find_blocks(program.source)
+    display = Progress(progress is not False)
+    try:
         return _Simulation(program, blocks, grid_sample, seed, display).run(arrays)
+    finally:
+        display.close()
 
 
 class _Simulation:
@@ -132,7 +81,6 @@ class _Simulation:
 
     def _all_kernels(self) -> dict[str, CompiledKernel]:
         for name, function in self._program.kernels.items():
-            check_shared(name, function)
             self._kernels[name] = compile_kernel(
                 name, function, self._findings, self._script, self._blocks
             )

@@ -3,25 +3,21 @@
 Lines come from one print of the function in which every statement carries a numbered mark. Blocks
 come from the source: lowering drops them, but the buffers they write and read keep their names, so
 a statement belongs to the one block that writes what it writes and reads what it reads. A buffer
-name that several such blocks share leaves the block unknown.
-
-TVM's StorageRewrite gives a buffer the place of another one of its type that is done with, and its
-name with it. A statement that belongs to no block belongs to the one that it would fit if one of
-its names were that of a buffer which the device functions have no more.
+name that several such blocks share leaves the block unknown. TVM's StorageRewrite lets a buffer
+take the place, and the name, of another one that is done with; such statements have its name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from .compile.places import handle
+from .model.places import handle
 
 __all__ = ["Blocks", "Script", "find_blocks", "print_kernels"]
 
@@ -39,15 +35,7 @@ _STATEMENTS = (
 
 @dataclass(frozen=True)
 class Script:
-    """Printed device functions.
-
-    Attributes
-    ----------
-    text : str
-        The functions one after the other.
-    lines : dict of int to int
-        Line, from 1, of each statement by identity.
-    """
+    """Printed device functions, and the line, from 1, of each statement by identity."""
 
     text: str
     lines: dict[int, int]
@@ -88,29 +76,10 @@ def print_kernels(kernels: dict[str, Any]) -> Script:
 
 
 class Blocks:
-    """Schedule blocks of the source by the buffers they write.
+    """Schedule blocks of the source: name, written buffers and read buffers of each."""
 
-    Parameters
-    ----------
-    blocks : list of tuple
-        Name, written buffer names and read buffer names of each block.
-    kinds : mapping, optional
-        Scope and element type of each buffer, by name; None for a name that several buffers of
-        different kinds have.
-    kept : set of str, optional
-        Names that the device functions still have.
-    """
-
-    def __init__(
-        self,
-        blocks: list[_Block],
-        kinds: Mapping[str, tuple[str, str] | None] | None = None,
-        kept: AbstractSet[str] = frozenset(),
-    ) -> None:
+    def __init__(self, blocks: list[_Block]) -> None:
         self._blocks = blocks
-        self._kinds = {} if kinds is None else kinds
-        written = {name for _, writes, _ in blocks for name in writes}
-        self._lost = {name for name in written - kept if self._kinds.get(name) is not None}
 
     def of(self, written: str | None, reads: Callable[[], set[str]]) -> str | None:
         """Name of the block that a statement comes from, or None if that is not certain.
@@ -126,85 +95,21 @@ class Blocks:
         names = {name for name, _, _ in fitting}
         return names.pop() if len(names) == 1 else None
 
-    def lent(
-        self, written: str | None, reads: Callable[[], set[str]]
-    ) -> tuple[str, str, str] | None:
-        """Find the buffer of the source that a statement accesses at another one's place.
 
-        Returns
-        -------
-        tuple of str, or None
-            The name in the device function, the buffer's own, and the block; None if the statement
-            fits a block as it is, or the answer is not certain.
-        """
-        if written is None or not self._lost:
-            return None
-        read = reads()
-        if any(_fits(one, written, read) for one in self._blocks):
-            return None
-        found = {
-            (name, own, one[0])
-            for own in self._lost
-            for name in {written, *read}
-            if self._kinds.get(name) == self._kinds[own]
-            for one in self._blocks
-            if _fits(one, *_instead(name, own, written, read))
-        }
-        return found.pop() if len(found) == 1 else None
-
-
-def _fits(block: _Block, written: str, read: set[str]) -> bool:
-    return written in block[1] and block[2] | {written} == read | {written}
-
-
-def _instead(name: str, own: str, written: str, read: set[str]) -> tuple[str, set[str]]:
-    """What a statement writes and reads with one name in the place of another."""
-    return own if written == name else written, {own if one == name else one for one in read}
-
-
-def find_blocks(module: Any, kernels: Iterable[Any] = ()) -> Blocks:
-    """Collect the schedule blocks of a module; none are left in a lowered one.
-
-    Parameters
-    ----------
-    module : IRModule
-        The source.
-    kernels : iterable of PrimFunc
-        Its device functions.
-    """
+def find_blocks(module: Any) -> Blocks:
+    """Collect the schedule blocks of a module; none are left in a lowered one."""
     found: list[_Block] = []
-    kinds: dict[str, tuple[str, str] | None] = {}
-
-    def name_of(region: Any) -> str:
-        buffer = region.source
-        kind = str(buffer.scope()), str(buffer.dtype)
-        name = str(buffer.name)
-        kinds[name] = kind if kinds.setdefault(name, kind) == kind else None
-        return name
 
     def look(block: Any) -> None:
-        writes = frozenset(map(name_of, block.writes))
-        reads = frozenset(map(name_of, block.reads))
+        writes = frozenset(str(region.source.name) for region in block.writes)
+        reads = frozenset(str(region.source.name) for region in block.reads)
         if writes:
             found.append((str(block.name_hint), writes, reads))
 
-    for function in module.functions.values():
+    for function in () if module is None else module.functions.values():
         if isinstance(function, tirx.PrimFunc):
             tvm_ffi.structural_walk(function.body, [(s_tir.SBlock, look)])
-    return Blocks(found, kinds, _buffer_names(kernels))
-
-
-def _buffer_names(kernels: Iterable[Any]) -> set[str]:
-    names: set[str] = set()
-    for kernel in kernels:
-        tvm_ffi.structural_walk(
-            kernel.body,
-            [
-                (tirx.AllocBuffer, lambda node: names.add(str(node.buffer.name))),
-                (tirx.DeclBuffer, lambda node: names.add(str(node.buffer.name))),
-            ],
-        )
-    return names
+    return Blocks(found)
 
 
 def loaded_names(statement: Any) -> set[str]:

@@ -7,11 +7,11 @@ import pytest
 
 from tests.report.page.logs import measured, modelled, transposes
 from tvm_layout_ext.gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES
+from tvm_layout_ext.gpu.measured import H200
 from tvm_layout_ext.report.page.convergence import Convergence, convergence
 from tvm_layout_ext.report.page.plots import convergence_chart, roofline_chart
 from tvm_layout_ext.report.page.roofline import Roofline, roofline, roofs_of
 from tvm_layout_ext.report.text import number
-from tvm_layout_ext.tune.model.cost import FLOPS_PER_CYCLE, SECTORS_PER_CYCLE
 from tvm_layout_ext.tune.space.workload import Workload
 
 pytest.importorskip("matplotlib")
@@ -100,8 +100,8 @@ def test_a_modelled_record_is_put_under_the_models_own_roofs() -> None:
         [("winner", modelled(0, 1000.0))], flops=2.0 * 128**3, traffic=3.0 * 128**2 * 2
     )
     assert found is not None
-    assert found.roofs.bandwidth == SECTORS_PER_CYCLE * SECTOR_BYTES
-    assert found.roofs.peaks[1][1] == MULTIPROCESSORS * FLOPS_PER_CYCLE
+    assert found.roofs.bandwidth == H200.memory_sectors * SECTOR_BYTES
+    assert found.roofs.peaks[1][1] == MULTIPROCESSORS * H200.fma
     (point,) = found.points
     assert point.work == pytest.approx(2 * 128**3 / 1000)
     assert "a model, not a measurement" in found.roofs.source

@@ -14,7 +14,7 @@ from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
 from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.simulate.compile.values import split_type
+from tvm_layout_ext.simulate.model.values import split_type
 from tvm_layout_ext.transform import PackBytes
 
 TARGET = {"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024}

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES, TENSOR_TFLOPS, mma_sync_rate
-from ...tune.model.cost import FLOPS_PER_CYCLE, SECTORS_PER_CYCLE
-from ...tune.model.latency import H200
+from ...gpu.measured import H200
 from ...tune.records.log import Record
 from ..text import number
 
@@ -75,10 +74,10 @@ def _model(dtype: str) -> Roofs:
     return Roofs(
         "flops a modelled cycle",
         "bytes a modelled cycle",
-        float(SECTORS_PER_CYCLE * SECTOR_BYTES),
+        float(H200.memory_sectors * SECTOR_BYTES),
         (
             ("tensor cores", mma_sync_rate(dtype) * MULTIPROCESSORS * H200.tensor),
-            ("float32 units", float(MULTIPROCESSORS * FLOPS_PER_CYCLE)),
+            ("float32 units", float(MULTIPROCESSORS * H200.fma)),
         ),
         "Points and roofs are those of the modelled cost: a model, not a measurement.",
     )

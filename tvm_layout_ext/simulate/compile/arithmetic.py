@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .values import is_float
+from ..model.values import is_float
 
 __all__ = ["BINARY", "COMPARISONS", "binary"]
 
@@ -77,15 +77,7 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def binary(name: str, right: Any) -> Callable[[Any, Any], Any]:
-    """Return the function of an operator, a cheaper one where the right operand allows.
-
-    Parameters
-    ----------
-    name : str
-        TIR node name.
-    right : int or None
-        The right operand, if it is a constant.
-    """
+    """Return the function of an operator, a cheaper one where the right operand allows."""
     if name in ("LShift", "RShift") and isinstance(right, int) and 0 <= right < 32:
         return np.left_shift if name == "LShift" else np.right_shift
     return BINARY.get(name) or COMPARISONS[name]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..memory.access import AccessInstruction
-from .code import VARYING, Code
+from ..model.code import VARYING, Code
 
 __all__ = ["NAMES", "atomic"]
 
@@ -39,39 +39,29 @@ NAMES: dict[str, Update] = {
 
 
 def atomic(access: AccessInstruction, update: Update, operands: list[Code]) -> Code:
-    """Compile an atomic; its value is what was in memory before.
-
-    Parameters
-    ----------
-    access : Access
-        Its location.
-    update : callable
-        New value from the old one and the operands.
-    operands : list of Code
-        What the update needs.
-    """
+    """Compile an atomic; its value is what was in memory before."""
     pairs = [code.pair for code in operands]
 
     def run(s: Any, m: Any) -> tuple[Any, Any]:
-        gang = s.gang
+        batch = s.batch
         address = access.locate(s, m)
         if address is None:
             return access.place.dtype.type(0), None
-        access.tally(gang, address)
-        mask = address.mask if address.mask is not None else gang.full
-        chosen = gang.lane if mask is None else np.flatnonzero(mask)
+        access.tally(batch, address)
+        mask = address.mask if address.mask is not None else batch.full
+        chosen = batch.lane if mask is None else np.flatnonzero(mask)
         values = []
         for pair in pairs:
             value, poison = pair(s, m)
             if poison is not None:
-                access._report_stored_poison(gang, poison, mask)
-            values.append(np.broadcast_to(value, (gang.size,))[chosen])
-        old, codes = _perform(access, gang, address.flat[chosen], chosen, values, update)
-        whole = np.zeros(gang.size, access.place.dtype)
+                access._report_stored_poison(batch, poison, mask)
+            values.append(np.broadcast_to(value, (batch.size,))[chosen])
+        old, codes = _perform(access, batch, address.flat[chosen], chosen, values, update)
+        whole = np.zeros(batch.size, access.place.dtype)
         whole[chosen] = old
         if codes is None:
             return whole, None
-        spread = np.zeros(gang.size, np.int64)
+        spread = np.zeros(batch.size, np.int64)
         spread[chosen] = codes
         return whole, spread
 
@@ -80,13 +70,13 @@ def atomic(access: AccessInstruction, update: Update, operands: list[Code]) -> C
 
 def _perform(
     access: AccessInstruction,
-    gang: Any,
+    batch: Any,
     elements: Any,
     lanes: Any,
     values: list[Any],
     update: Update,
 ) -> tuple[Any, Any]:
-    memory = gang.memories[access.place.storage.number]
+    memory = batch.memories[access.place.storage.number]
     view = memory.view(access.place.dtype)
     before = None if memory.poison is None else memory.poison[access.cells(memory, elements)]
     old = np.empty(len(elements), access.place.dtype)
@@ -95,7 +85,7 @@ def _perform(
         old[turn] = view[at]
         view[at] = update(old[turn], *[value[turn] for value in values])
     result = view[elements]
-    access.write(gang, memory, elements, lanes, result, before)
+    access.write(batch, memory, elements, lanes, result, before)
     return old, before
 
 

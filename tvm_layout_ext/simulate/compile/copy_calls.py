@@ -2,40 +2,33 @@
 
 ``tirx.s_tir.cp_async_raw`` is what TVM's own lowering makes; its predicate stores zeros at once.
 The table ops are PTX ``cp.async``: with ``src-size``, so many bytes are read and zeros fill the
-rest; with ``ignore-src``, nothing is read where it is true (PTX ISA, ``cp.async``). A source size
-that is no constant must be whole elements; threads that read different sizes at once count as
-requests of their own. Indices that the address of a source loads are loaded by every thread, also
-by those that read nothing there.
+rest; with ``ignore-src``, nothing is read where it is true (PTX ISA, ``cp.async``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from tvm import ir, tirx
+from tvm import ir
 from tvm.ir.prim.expr import Cast, IntImm, Select
 
 from ...errors import NotModelled
 from ...gpu import hardware
 from ...ir import ops
-from ...ir.queries import loads_in
 from ..memory import async_copy
 from ..memory.access import AccessInstruction
 from ..memory.async_copy import CopyMode
-from .code import VARYING, Code, Run, constant
-from .places import handle
-from .values import split_type
-
-if TYPE_CHECKING:
-    from .plain_statements import PlainCompiler
+from ..model.code import VARYING, Code, Run, constant
+from ..model.values import split_type
+from .device import DeviceCompiler
 
 __all__ = ["COPY_CALLS"]
 
 
-def _legacy(c: PlainCompiler, call: Any) -> Run:
+def _legacy(c: DeviceCompiler, call: Any) -> Run:
     target, target_at, source, source_at, size, *predicate = call.args
     width = int(size.value)
     name = c.places.pointed(source).name
@@ -48,7 +41,7 @@ def _legacy(c: PlainCompiler, call: Any) -> Run:
 
 
 def _legacy_side(
-    c: PlainCompiler, pointer: Any, at: Any, width: int, kind: str, source: str = ""
+    c: DeviceCompiler, pointer: Any, at: Any, width: int, kind: str, source: str = ""
 ) -> AccessInstruction:
     place = c.places.pointed(pointer)
     # The emitted helper scales offsets by the size of the pointer's own element type.
@@ -59,7 +52,7 @@ def _legacy_side(
 
 
 def _side(
-    c: PlainCompiler, place: Any, at: Any, width: int, kind: str, source: str = ""
+    c: DeviceCompiler, place: Any, at: Any, width: int, kind: str, source: str = ""
 ) -> AccessInstruction:
     name = c.names.of(place, at, width)
     if kind == "cp.async":
@@ -71,7 +64,7 @@ def _is_minus_one(expr: Any) -> bool:
     return isinstance(expr, IntImm) and expr.value == -1
 
 
-def _table(c: PlainCompiler, call: Any) -> Run:
+def _table(c: DeviceCompiler, call: Any) -> Run:
     operands = [a for a in call.args if not isinstance(a, ir.StringImm)]
     *modifiers, flags = (str(a.value) for a in call.args if isinstance(a, ir.StringImm))
     if "pred" in flags.split(","):
@@ -81,81 +74,39 @@ def _table(c: PlainCompiler, call: Any) -> Run:
     target, source, size, *tail = operands
     width = int(size.value)
     from_place, from_at = c.pointee(source)
-    if not tail or not loads_in(from_at):
-        return _table_at(c, call, (from_place, from_at), target, width, tail)
-    from_at, keep = _kept(c, from_at)
-    copied = _table_at(c, call, (from_place, from_at), target, width, tail)
-
-    def run(s: Any, m: Any) -> None:
-        keep(s, m)
-        copied(s, m)
-
-    return run
-
-
-def _kept(c: PlainCompiler, index: Any) -> tuple[Any, Run]:
-    """A variable for an index, and what gives it its value for all active threads."""
-    code, slot = c.expr(index), c.new_slot()
-    var = tirx.Var("address", index.ty)
-    c.scope[handle(var)] = Code(lambda s, m: s.slots[slot], code.rank, code.taint)
-
-    def keep(s: Any, m: Any) -> None:
-        s.slots[slot] = code.run(s, m)
-
-    return var, keep
-
-
-def _table_at(
-    c: PlainCompiler, call: Any, source: tuple[Any, Any], target: Any, width: int, tail: Any
-) -> Run:
-    from_place, from_at = source
     to_place, to_at = c.pointee(target)
     store = _side(c, to_place, to_at, width, "cp.async", from_place.name)
-
-    def load(read: int) -> AccessInstruction:
-        return _side(c, from_place, from_at, read, "load")
-
     way = CopyMode(width, call.op.name.startswith(ops.PTX_CP_ASYNC_CA))
+    wanted, read = None, width
     if tail and call.op.name.endswith("src_size"):
-        return _of_size(c, load, store, tail[0], way)
-    wanted = None
-    if tail:
+        way = replace(way, fills=not _all_or_nothing(tail[0], width))
+        wanted, read = _sized(c, tail[0], width)
+    elif tail:
         wanted = _compared(c.expr(tail[0]), lambda ignored, active: np.equal(ignored, 0))
-    return async_copy.copy_or_clear(load(width), store, wanted, way)
+    load = _side(c, from_place, from_at, read or width, "load")
+    return async_copy.copy_or_clear(load, store, wanted, way)
 
 
-def _of_size(
-    c: PlainCompiler,
-    load: Callable[[int], AccessInstruction],
-    store: AccessInstruction,
-    size: Any,
-    way: CopyMode,
-) -> Run:
-    """Compile a copy that reads so many bytes and fills up with zeros."""
-    width = way.width
-    way = replace(way, fills=not _all_or_nothing(size, width))
+def _sized(c: DeviceCompiler, size: Any, width: int) -> tuple[Code | None, int]:
+    """Which threads read, and how many bytes; zeros fill up the rest."""
     if isinstance(size, IntImm):
         read = int(size.value)
         if not 0 <= read <= width:
             raise NotModelled(
                 f"cp.async of {width} bytes with {read} bytes of source is undefined."
             )
-        return async_copy.copy_or_clear(
-            load(read or width), store, None if read else constant(np.False_), way
-        )
-    step = store.place.dtype.itemsize
-    loads = {read: load(read) for read in range(width, 0, -step)}
+        return None if read else constant(np.False_), read
 
-    def legal(found: Any, active: Any) -> Any:
-        odd = active & (found != 0) & ~np.isin(found, list(loads))
+    def whole(found: Any, active: Any) -> Any:
+        odd = active & (found != 0) & (found != width)
         if odd.any():
             raise NotModelled(
                 f"A cp.async of {width} bytes with {int(found[odd][0])} bytes of source; the "
-                f"simulated GPU models multiples of {step} from 0 to {width}."
+                f"simulated GPU models 0, {width}, or a constant."
             )
-        return found
+        return found == width
 
-    return async_copy.copy_by_size(loads, store, _compared(c.expr(size), legal), way)
+    return _compared(c.expr(size), whole), width
 
 
 def _all_or_nothing(size: Any, width: int) -> bool:
@@ -177,22 +128,22 @@ def _compared(code: Code, test: Callable[[Any, Any], Any]) -> Code:
 
     def run(s: Any, m: Any) -> Any:
         value, poison = pair(s, m)
-        active = s.gang.active(m if m is not None else s.gang.full)
-        return test(np.broadcast_to(value, (s.gang.size,)), active), poison
+        active = s.batch.active(m if m is not None else s.batch.full)
+        return test(np.broadcast_to(value, (s.batch.size,)), active), poison
 
     return Code(run, VARYING, True)
 
 
-def _commit(c: PlainCompiler, call: Any) -> Run:
+def _commit(c: DeviceCompiler, call: Any) -> Run:
     return async_copy.commit()
 
 
-def _wait(c: PlainCompiler, call: Any) -> Run:
+def _wait(c: DeviceCompiler, call: Any) -> Run:
     groups = [a for a in call.args if isinstance(a, IntImm)]
     return async_copy.wait(constant(np.int64(groups[0].value)))
 
 
-def _wait_all(c: PlainCompiler, call: Any) -> Run:
+def _wait_all(c: DeviceCompiler, call: Any) -> Run:
     # Copies that are in no group yet count, too: one more group than there are.
     return async_copy.wait(constant(np.int64(-1)))
 

@@ -12,37 +12,29 @@ from ...errors import NotModelled
 from ...ir import ops
 from ...ir.conditions import is_zero
 from ..findings import Findings
-from ..machine.local import LocalAccess
 from ..machine.warp import SHUFFLES, active_mask, ballot, shuffle, vote_any
-from ..matrix.registers import LocalBits
 from ..memory.access import AccessInstruction
+from ..memory.local import LocalAccess
 from ..memory.located_access import AddressCode
+from ..memory.registers import LocalBits
+from ..model.code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run, lift
+from ..model.names import BufferNames
+from ..model.places import Place, Places, handle
+from ..model.values import numpy_type, retyped, retyped_poison
 from ..report import Site
 from ..sites import Blocks, Script, loaded_names
 from .atomics import NAMES, atomic
-from .code import FIXED, LAUNCH, UNIFORM, VARYING, Code, lift
 from .expressions import ExpressionCompiler, added
 from .intrinsics import extern, popcount
-from .places import Place, Places, handle
-from .values import numpy_type, retyped, retyped_poison
 
 __all__ = ["DeviceCompiler"]
 
 
 class DeviceCompiler(ExpressionCompiler):
-    """Compiles expressions of one device function.
+    """Compiles expressions of one device function; subclasses compile its statements."""
 
-    Parameters
-    ----------
-    places : Places
-        Its buffers.
-    findings : Findings
-        Where sites are numbered and hazards go.
-    script : Script
-        Lines of its statements.
-    blocks : Blocks
-        Schedule blocks of its source.
-    """
+    #: Resolves bare pointers into shared memory.
+    names: BufferNames
 
     def __init__(self, places: Places, findings: Findings, script: Script, blocks: Blocks) -> None:
         super().__init__()
@@ -53,8 +45,11 @@ class DeviceCompiler(ExpressionCompiler):
         self._blocks = blocks
         self._line = 0
         self._block: str | None = None
-        self._lent: tuple[str, str] | None = None
         self.loops: list[tuple[str, int]] = []
+
+    def plain(self, statement: Any) -> Run | None:
+        """Compile a statement without synchronisation; None if there is nothing to do."""
+        raise NotImplementedError
 
     # Sites.
 
@@ -62,21 +57,14 @@ class DeviceCompiler(ExpressionCompiler):
         """Attribute what is compiled next to a statement."""
         self._line = self._script.lines.get(handle(statement), self._line)
         written = str(statement.buffer.name) if isinstance(statement, tirx.BufferStore) else None
-        lent = self._blocks.lent(written, lambda: loaded_names(statement))
-        if lent is not None:
-            self._lent, self._block = lent[:2], lent[2]
-            return
-        self._lent = None
         self._block = self._blocks.of(written, lambda: loaded_names(statement))
 
     def enter_block(self, written: str, read: str) -> None:
         """Attribute what is compiled next to the block that copies one buffer to another."""
-        self._lent, self._block = None, self._blocks.of(written, lambda: {read})
+        self._block = self._blocks.of(written, lambda: {read})
 
     def site(self, buffer: str) -> Site:
         """Site of a buffer in the current statement."""
-        if self._lent is not None and buffer == self._lent[0]:
-            buffer = self._lent[1]
         made = Site(buffer, self._block, self._line)
         self.findings.note_loops(made, tuple(self.loops))
         return made
@@ -86,23 +74,7 @@ class DeviceCompiler(ExpressionCompiler):
     def access(
         self, place: Place, start: Any, lanes: int, together: bool, kind: str, name: str = ""
     ) -> AccessInstruction:
-        """Make an access of global or shared memory.
-
-        Parameters
-        ----------
-        place : Place
-            Its buffer.
-        start : TIR expression
-            Index of its first element, or of each.
-        lanes : int
-            Elements.
-        together : bool
-            Whether they lie one after the other and move together.
-        kind : str
-            ``load``, ``store`` or ``atomic``.
-        name : str
-            Buffer name to report, if not the place's.
-        """
+        """Make an access of global or shared memory."""
         site = self.site(name or place.name)
         number = self.findings.new_site(site, kind == "atomic")
         address = self._address(start, place)
@@ -179,7 +151,7 @@ class DeviceCompiler(ExpressionCompiler):
         return LocalBits(place, self.site(place.name), self.local_index(start, place), size)
 
     def store(self, statement: Any) -> Any:
-        """Compile a buffer store to a function of (strand, mask)."""
+        """Compile a buffer store to a function of (path, mask)."""
         place = self.places.at(statement.buffer)
         start, lanes, contiguous = self._start(statement.indices, place)
         value = self.narrowed(statement.value)

@@ -9,10 +9,10 @@ import numpy as np
 from tvm.ir.prim.expr import IntImm
 
 from ...errors import NotModelled
+from ..model.code import FIXED, LAUNCH, UNIFORM, Code, constant, lift, mask_and
+from ..model.places import handle
+from ..model.values import cast, either, is_float, is_float8, is_narrow, numpy_type
 from .arithmetic import BINARY, COMPARISONS, binary
-from .code import FIXED, LAUNCH, UNIFORM, Code, constant, lift, mask_and
-from .places import handle
-from .values import cast, either, is_float, is_float8, is_narrow, numpy_type
 
 __all__ = ["ExpressionCompiler", "short_circuit"]
 
@@ -20,7 +20,7 @@ _RANK_OF_SLOT = 3
 
 
 class ExpressionCompiler:
-    """Turns expressions into functions of (strand, mask).
+    """Turns expressions into functions of (path, mask).
 
     Subclasses say what loads and calls mean.
     """
@@ -64,13 +64,7 @@ class ExpressionCompiler:
     # Bookkeeping.
 
     def expr(self, expr: Any) -> Code:
-        """Compile an expression.
-
-        Raises
-        ------
-        NotModelled
-            If it has a node or intrinsic that the simulator does not know.
-        """
+        """Compile an expression."""
         name = type(expr).__name__
         handler = self._handlers.get(name)
         if handler is None:
@@ -78,23 +72,23 @@ class ExpressionCompiler:
         return handler(expr)
 
     def new_slot(self) -> int:
-        """Reserve a place for a value among a strand's."""
+        """Reserve a place for a value among a path's."""
         self.slots += 1
         return self.slots - 1
 
     def new_cache(self) -> int:
-        """Reserve a place for a value that is computed once a gang."""
+        """Reserve a place for a value that is computed once a batch."""
         self.caches += 1
         return self.caches - 1
 
     def cached(self, code: Code) -> Code:
-        """Compute a value that is fixed for the gang only once."""
+        """Compute a value that is fixed for the batch only once."""
         if code.taint or code.rank not in (LAUNCH, FIXED):
             return code
         number, run = self.new_cache(), code.run
 
         def remembered(s: Any, m: Any) -> Any:
-            cache = s.gang.cache
+            cache = s.batch.cache
             value = cache[number]
             if value is None:
                 value = cache[number] = run(s, None)
@@ -306,7 +300,7 @@ def short_circuit(a: Code, b: Code, stop: bool) -> Code:
         open_ = x == np.bool_(not stop)
         if p is not None:
             open_ = open_ & (p == 0)
-        inner = mask_and(m, np.broadcast_to(open_, (s.gang.size,)) if open_.ndim < 2 else None)
+        inner = mask_and(m, np.broadcast_to(open_, (s.batch.size,)) if open_.ndim < 2 else None)
         if open_.ndim == 2:
             inner = m
         elif not inner.any():

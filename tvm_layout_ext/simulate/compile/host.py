@@ -11,13 +11,13 @@ from tvm import ir
 
 from ...errors import NotModelled, SimulationError
 from ...ir import ops
-from ..machine.gang import AXES, CLUSTER_AXIS, Geometry
 from ..memory.arrays import View, check_offset, copy_in, elements_before, low_address
 from ..memory.memory import Memory
-from .code import Code, constant
+from ..model.code import Code, constant
+from ..model.places import handle
+from ..model.values import numpy_type, split_type
+from ..model.warp_batch import AXES, CLUSTER_AXIS, Geometry
 from .expressions import ExpressionCompiler
-from .places import handle
-from .values import numpy_type, split_type
 
 __all__ = ["ArrayArgument", "Host"]
 
@@ -27,17 +27,7 @@ _DYNAMIC_SHARED = ops.USE_DYN_SHARED_MEMORY
 
 @dataclass
 class ArrayArgument:
-    """An array argument.
-
-    Attributes
-    ----------
-    name : str
-        Parameter name.
-    view : View
-        Which elements of its memory it has.
-    memory : Memory
-        Its device copy.
-    """
+    """An array argument."""
 
     name: str
     view: View
@@ -49,17 +39,7 @@ class ArrayArgument:
 
 
 class Host(ExpressionCompiler):
-    """Runs one host function.
-
-    Parameters
-    ----------
-    function : PrimFunc
-        The entry function.
-    launch : callable
-        Called for every kernel launch.
-    poisoned : bool
-        Whether memory that the caller does not give starts as poison.
-    """
+    """Runs one host function."""
 
     def __init__(self, function: Any, launch: Launcher, poisoned: bool) -> None:
         super().__init__()
@@ -79,13 +59,7 @@ class Host(ExpressionCompiler):
     # Arguments.
 
     def bind_arguments(self, arrays: Sequence[Any], may_omit: Callable[[str], bool]) -> None:
-        """Bind the caller's arrays and numbers to the parameters.
-
-        Raises
-        ------
-        SimulationError
-            If number, shape or type do not fit.
-        """
+        """Bind the caller's arrays and numbers to the parameters."""
         params = list(self.function.params)
         names = [str(param.name) for param in params]
         if len(arrays) > len(params):

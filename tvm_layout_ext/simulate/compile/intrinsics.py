@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .values import cast, is_float
+from ..model.values import cast, is_float
 
 __all__ = ["extern", "popcount"]
 
@@ -164,20 +164,7 @@ def _rounded(function: Function, result: np.dtype[Any]) -> Function:
 
 
 def extern(name: str, result: np.dtype[Any]) -> Function | None:
-    """NumPy function for a call of a device function.
-
-    Parameters
-    ----------
-    name : str
-        As TVM prints it, e.g. ``expf`` or ``__popc``.
-    result : numpy.dtype
-        Type of the call.
-
-    Returns
-    -------
-    callable or None
-        None if the function is not known.
-    """
+    """NumPy function for a call of a device function."""
     if name in _INTEGER and not is_float(result):
         integer = _INTEGER[name]
         return lambda *a: np.asarray(integer(*a)).astype(result)

@@ -1,4 +1,4 @@
-"""A compiled device function, and its launch: gangs of blocks, one after another."""
+"""A compiled device function, and its launch: batches of blocks, one after another."""
 
 from __future__ import annotations
 
@@ -9,50 +9,34 @@ from typing import Any
 import numpy as np
 
 from ..findings import Findings
-from ..machine.gang import Geometry, WarpBatch
 from ..machine.machine import Machine, MachineStep
-from ..machine.overlap import Early, find_early
 from ..memory.access import AccessInstruction
 from ..memory.memory import Locals, Memory
-from ..memory.versions import note_versions
+from ..model.code import LAUNCH, Code
+from ..model.names import find_names
+from ..model.places import Places, Storage, find_places, handle
+from ..model.values import numpy_type
+from ..model.versions import note_versions
+from ..model.warp_batch import Geometry, WarpBatch
 from ..races import Clocks
 from ..sites import Blocks, Script
-from .code import LAUNCH, Code
-from .names import find_names
-from .places import Places, Storage, find_places, handle
+from .early import Early, find_early
 from .statements import StatementCompiler
-from .values import numpy_type
 
 __all__ = ["CompiledKernel", "KernelRun", "compile_kernel"]
 
-#: Lanes of a gang: enough to hide Python's cost, few enough to stay in cache.
-_GANG_LANES = 1 << 15
-#: Bytes of shared and local memory of a gang, which bounds it for kernels that use much.
-_GANG_BYTES = 1 << 25
+#: Lanes of a batch: enough to hide Python's cost, few enough to stay in cache.
+_BATCH_LANES = 1 << 15
+#: Bytes of shared and local memory of a batch, which bounds it for kernels that use much.
+_BATCH_BYTES = 1 << 25
 
 
 @dataclass
 class CompiledKernel:
     """A compiled device function.
 
-    Attributes
-    ----------
-    name : str
-        Its name.
-    places : Places
-        Its buffers.
-    program : list of Instruction
-        What it does.
-    accesses : list of Access
-        Its loads, stores and atomics of global and shared memory.
-    scalars : list
-        Values of its scalar parameters, by position; None for pointers.
-    slots, caches : int
-        Sizes of a strand's and of a gang's storage.
-    early : Early
-        What it does before it waits for the kernels before it.
-    time : int
-        First time that no launch has used: the clocks of warps go on from launch to launch.
+    ``scalars`` are the values of its scalar parameters by position, None for pointers. ``time`` is
+    the first that no launch has used: the clocks of warps go on from launch to launch.
     """
 
     name: str
@@ -100,13 +84,7 @@ def _reader(scalars: list[Any], position: int, dtype: Any) -> Callable[[Any, Any
 def compile_kernel(
     name: str, function: Any, findings: Findings, script: Script, blocks: Blocks
 ) -> CompiledKernel:
-    """Compile a device function.
-
-    Raises
-    ------
-    NotModelled
-        If it has anything that the simulator does not know.
-    """
+    """Compile a device function."""
     places = find_places(function)
     scalars: list[Any] = [None] * len(function.params)
     compiler = _KernelCompiler(places, findings, script, blocks)
@@ -128,21 +106,7 @@ def compile_kernel(
 
 @dataclass
 class KernelRun:
-    """One launch of a kernel.
-
-    Attributes
-    ----------
-    kernel : Kernel
-        What runs.
-    geometry : Geometry
-        How many threads.
-    memories : list of Memory
-        Global memory of each pointer parameter, in order.
-    findings : Findings
-        Where hazards go.
-    barriers : int
-        Barriers of blocks that were passed so far, summed over blocks.
-    """
+    """One launch of a kernel."""
 
     kernel: CompiledKernel
     geometry: Geometry
@@ -153,12 +117,12 @@ class KernelRun:
     def run(self, blocks: Any, progress: Callable[[int], None]) -> None:
         """Run blocks, given by number; ``progress`` is told how many more are done."""
         self._begin()
-        size = self._gang_blocks()
+        size = self._batch_blocks()
         shared: dict[int, Memory] = {}
         with np.errstate(all="ignore"):
             for start in range(0, len(blocks), size):
                 part = blocks[start : start + size]
-                self._run_gang(part, shared)
+                self._run_batch(part, shared)
                 progress(len(part))
 
     def _begin(self) -> None:
@@ -169,22 +133,22 @@ class KernelRun:
             elif storage.written:
                 memory.track()
 
-    def _gang_blocks(self) -> int:
+    def _batch_blocks(self) -> int:
         lanes = self.geometry.lanes
-        by_memory = _GANG_BYTES // max(self.kernel.block_bytes(lanes), 1)
-        return max(1, min(_GANG_LANES // lanes, by_memory))
+        by_memory = _BATCH_BYTES // max(self.kernel.block_bytes(lanes), 1)
+        return max(1, min(_BATCH_LANES // lanes, by_memory))
 
-    def _run_gang(self, blocks: Any, shared: dict[int, Memory]) -> None:
+    def _run_batch(self, blocks: Any, shared: dict[int, Memory]) -> None:
         kernel, geometry = self.kernel, self.geometry
         clocks = Clocks(kernel.time, len(blocks), geometry.warps)
-        memories = self._gang_memories(len(blocks), shared)
-        gang = WarpBatch(self, geometry, blocks, memories, clocks, kernel.caches)
-        machine = Machine(gang, kernel.program, kernel.slots)
+        memories = self._batch_memories(len(blocks), shared)
+        batch = WarpBatch(self, geometry, blocks, memories, clocks, kernel.caches)
+        machine = Machine(batch, kernel.program, kernel.slots)
         machine.run()
         self.barriers += machine.barriers
         kernel.time = clocks.now + 1
 
-    def _gang_memories(self, blocks: int, shared: dict[int, Memory]) -> list[Any]:
+    def _batch_memories(self, blocks: int, shared: dict[int, Memory]) -> list[Any]:
         found: list[Any] = list(self.memories)
         threads = blocks * self.geometry.lanes
         for storage in self.kernel.places.storages[len(found) :]:
@@ -196,7 +160,7 @@ class KernelRun:
 
 
 def _shared_memory(storage: Storage, blocks: int, shared: dict[int, Memory]) -> Memory:
-    """Shared memory of a gang; that of the last one is used again if it fits."""
+    """Shared memory of a batch; that of the last one is used again if it fits."""
     size = storage.span * blocks
     known = shared.get(storage.number)
     if known is not None and len(known.data) == size:

@@ -10,18 +10,16 @@ from tvm import ir, tirx
 
 from ...errors import NotModelled
 from ...gpu import hardware
-from ...intrin.policy_stores import is_policy_store, plain_store
 from ...ir import ops
-from ..machine.gang import CLUSTER_AXIS
-from ..machine.machine import check_predicate
-from ..matrix.calls import MATRIX_CALLS
+from ...ir.policy_stores import is_policy_store, plain_store
 from ..memory import async_copy
-from .code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run
+from ..model.code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run
+from ..model.places import handle
+from ..model.values import numpy_type
+from ..model.warp_batch import CLUSTER_AXIS
 from .copy_calls import COPY_CALLS
 from .device import DeviceCompiler
-from .names import BufferNames
-from .places import handle
-from .values import numpy_type
+from .matrix_calls import MATRIX_CALLS
 
 __all__ = ["STORAGE_SYNC", "PlainCompiler", "op_name", "step_of"]
 
@@ -38,12 +36,7 @@ def op_name(call: Any) -> str:
 
 
 class PlainCompiler(DeviceCompiler):
-    """Compiles a statement to one function of a strand and a mask of its threads.
-
-    ``names`` resolves bare pointers into shared memory.
-    """
-
-    names: BufferNames
+    """Compiles a statement to one function of a path and a mask of its threads."""
 
     def plain(self, statement: Any) -> Run | None:
         """Compile a statement without synchronisation; None if there is nothing to do."""
@@ -86,14 +79,14 @@ class PlainCompiler(DeviceCompiler):
         if not tag.startswith(("threadIdx.", "blockIdx.")):
             raise NotModelled(f"The simulated GPU does not model the thread axis {tag}.")
         dtype, _ = numpy_type(statement.node.var)
-        code = Code(lambda s, m: s.gang.index[tag].astype(dtype), FIXED)
+        code = Code(lambda s, m: s.batch.index[tag].astype(dtype), FIXED)
         self.scope[handle(statement.node.var)] = self.cached(code)
 
     def _bind_rank(self, statement: Any, axis: str) -> None:
         """Place of a block in its cluster: clusters are neighbours that begin at a multiple."""
         dtype, _ = numpy_type(statement.node.var)
         size = int(statement.value)
-        code = Code(lambda s, m: (s.gang.index[axis] % size).astype(dtype), FIXED)
+        code = Code(lambda s, m: (s.batch.index[axis] % size).astype(dtype), FIXED)
         self.scope[handle(statement.node.var)] = self.cached(code)
 
     def _plain_bind(self, statement: Any) -> Run | None:
@@ -124,14 +117,14 @@ class PlainCompiler(DeviceCompiler):
         def run(s: Any, m: Any) -> None:
             c, p = test(s, m)
             if p is not None:
-                c = check_predicate(site, s.gang, m, c, p)
+                c = s.batch.defined(site, m, c, p)
             if np.ndim(c) == 0:
                 if c:
                     yes(s, m)
                 elif no is not None:
                     no(s, m)
                 return
-            inside, outside = _split(s.gang, m, c, key if fixed else None)
+            inside, outside = _split(s.batch, m, c, key if fixed else None)
             if inside is not _EMPTY:
                 yes(s, inside)
             if no is not None and outside is not _EMPTY:
@@ -186,7 +179,7 @@ class PlainCompiler(DeviceCompiler):
         """Compile ``__syncwarp`` or ``tvm_storage_sync("warp")``: order the warps of the threads.
 
         For the latter, TVM's CUDA code generator emits nothing: its all-reduce relies on volatile
-        accesses and on threads of a warp that stay together, as threads of a gang do here.
+        accesses and on threads of a warp that stay together, as threads of a batch do here.
         """
         if op_name(call) == STORAGE_SYNC and str(call.args[0].value) != "warp":
             raise NotModelled(f"The simulated GPU does not model {call}.")
@@ -201,8 +194,8 @@ def _nothing(s: Any, m: Any) -> None:
 
 
 def _join_warps(s: Any, m: Any) -> None:
-    mask = s.gang.active(m if m is not None else s.gang.full)
-    s.gang.clocks.join_warps(mask.reshape(-1, hardware.WARP_SIZE).any(axis=1))
+    mask = s.batch.active(m if m is not None else s.batch.full)
+    s.batch.clocks.join_warps(mask.reshape(-1, hardware.WARP_SIZE).any(axis=1))
 
 
 def _own(value: Any) -> Any:
@@ -233,13 +226,13 @@ def step_of(statement: Any) -> int:
     return 1 if step is None else int(step.value)
 
 
-def _split(gang: Any, mask: Any, c: Any, key: int | None) -> tuple[Any, Any]:
+def _split(batch: Any, mask: Any, c: Any, key: int | None) -> tuple[Any, Any]:
     """Threads inside and outside a condition; `_EMPTY` if there are none."""
     if key is not None:
-        known = gang.masks.get((key, id(mask)))
+        known = batch.masks.get((key, id(mask)))
         if known is not None and known[0] is mask:
             return known[1], known[2]
-    whole = gang.active(mask)
+    whole = batch.active(mask)
     inside = whole & c
     outside = whole & ~inside
     parts = (
@@ -247,7 +240,7 @@ def _split(gang: Any, mask: Any, c: Any, key: int | None) -> tuple[Any, Any]:
         mask if not inside.any() else outside if outside.any() else _EMPTY,
     )
     if key is not None:
-        gang.masks[key, id(mask)] = mask, *parts
+        batch.masks[key, id(mask)] = mask, *parts
     return parts
 
 
@@ -273,14 +266,14 @@ def _ragged_loop(
     low, size = first.pair, extent.pair
 
     def run(s: Any, m: Any) -> None:
-        gang = s.gang
+        batch = s.batch
         start, p = low(s, m)
         length, q = size(s, m)
-        mask = gang.active(m if m is not None else gang.full)
+        mask = batch.active(m if m is not None else batch.full)
         for codes in (p, q):
             if codes is not None:
-                mask = mask & check_predicate(site, gang, mask, np.True_, codes)
-        turns = np.broadcast_to(length, (gang.size,))
+                mask = mask & batch.defined(site, mask, np.True_, codes)
+        turns = np.broadcast_to(length, (batch.size,))
         most = int(turns[mask].max(initial=0))
         for i in range(0, most, step):
             inside = mask & (turns > i)

@@ -12,11 +12,11 @@ from tvm import ir, tirx
 from ...errors import NotModelled
 from ...ir import ops
 from ..machine.machine import Barrier, Branch, End, Jump, MachineStep, RunInstruction, SetSlot
+from ..model.code import LAUNCH, UNIFORM, VARYING, Code, constant, lift
+from ..model.places import handle
+from ..model.values import numpy_type
 from ..report import Site
-from .code import LAUNCH, UNIFORM, VARYING, Code, constant, lift
-from .places import handle
 from .plain_statements import STORAGE_SYNC, PlainCompiler, op_name, step_of
-from .values import numpy_type
 
 __all__ = ["StatementCompiler"]
 
@@ -51,7 +51,7 @@ def _syncs(call: Any) -> bool:
 
 
 class StatementCompiler(PlainCompiler):
-    """Compiles a device function to instructions that strands of warps step through."""
+    """Compiles a device function to instructions that paths of warps step through."""
 
     program: list[MachineStep]
 
@@ -63,7 +63,7 @@ class StatementCompiler(PlainCompiler):
         self._continues: list[list[Jump]] = []
         self._returns: list[Jump] = []
         self.emit(kernel.body)
-        self._land(self._returns)
+        self._target_here(self._returns)
         self._add(End())
         return self.program
 
@@ -72,7 +72,7 @@ class StatementCompiler(PlainCompiler):
         self.program.append(instruction)
         return instruction
 
-    def _land(self, jumps: list[Jump]) -> None:
+    def _target_here(self, jumps: list[Jump]) -> None:
         """Let jumps or branches go to the next instruction."""
         for jump in jumps:
             jump.target = len(self.program)
@@ -111,12 +111,12 @@ class StatementCompiler(PlainCompiler):
         branch = self._add(Branch(self.expr(statement.condition), self.site("if")))
         self.emit(statement.then_case)
         if statement.else_case is None:
-            self._land([branch])
+            self._target_here([branch])
             return
         jump = self._add(Jump())
-        self._land([branch])
+        self._target_here([branch])
         self.emit(statement.else_case)
-        self._land([jump])
+        self._target_here([jump])
 
     def _emit_for(self, statement: Any) -> None:
         slot = self.new_slot()
@@ -142,11 +142,11 @@ class StatementCompiler(PlainCompiler):
         self._breaks.append([])
         self._continues.append([])
         self.emit(body)
-        self._land(self._continues.pop())
+        self._target_here(self._continues.pop())
 
     def _close_loop(self, start: int, leave: Branch, endless: Site | None) -> None:
         self._add(Jump(start, endless=endless))
-        self._land([leave, *self._breaks.pop()])  # type: ignore[list-item]
+        self._target_here([leave, *self._breaks.pop()])  # type: ignore[list-item]
 
     def _emit_while(self, statement: Any) -> None:
         start = len(self.program)

@@ -1,9 +1,9 @@
-"""Runs the strands of a gang until all have ended: the program counter, barriers, merging.
+"""Runs the paths of a batch until all have ended: the program counter, barriers, merging.
 
 A kernel is a list of instructions. What holds no synchronisation and cannot leave its statement is
-one ``Run`` that uses masks. Around the rest, threads that part company become strands of their own,
+one ``Run`` that uses masks. Around the rest, threads that part company become paths of their own,
 each with its program counter; they may wait at different barriers, and so advance independently as
-warps do. The strand that is furthest behind runs first, and strands that meet are joined again.
+warps do. The path that is furthest behind runs first, and paths that meet are joined again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 
 from ...errors import SimulationError
 from ...gpu import hardware
-from ..compile.code import Code, Run
+from ..model.code import Code, Run
+from ..model.warp_batch import DivergentPath, WarpBatch
 from ..report import Hazard, Site
-from .gang import DivergentPath, WarpBatch
 
 __all__ = [
     "Barrier",
@@ -31,9 +31,9 @@ __all__ = [
 ]
 
 _WARP = hardware.WARP_SIZE
-#: Turns of a strand's while loops after which they count as endless: some 5 seconds of them.
+#: Turns of a path's while loops after which they count as endless: some 5 seconds of them.
 _MAX_TURNS = 1 << 19
-#: Backward jumps after which a strand lets others pass.
+#: Backward jumps after which a path lets others pass.
 _PATIENCE = 64
 
 
@@ -43,7 +43,7 @@ class MachineStep:
     live: tuple[int, ...] = ()
 
     def step(self, machine: Machine, s: DivergentPath) -> None:
-        """Run it for a strand and move its program counter."""
+        """Run it for a path and move its program counter."""
         raise NotImplementedError
 
 
@@ -104,17 +104,17 @@ class Branch(MachineStep):
     live: tuple[int, ...] = ()
 
     def step(self, machine: Machine, s: DivergentPath) -> None:
-        """Test it; a mixed outcome splits the strand."""
-        gang = s.gang
+        """Test it; a mixed outcome splits the path."""
+        batch = s.batch
         c, p = self.condition.pair(s, s.mask)
         if p is not None:
-            c = machine.defined(self.site, gang, s.mask, c, p)
+            c = batch.defined(self.site, s.mask, c, p)
         s.pc += 1
         if np.ndim(c) == 0:
             if not c:
                 s.pc = self.target
             return
-        mask = gang.active(s.mask)
+        mask = batch.active(s.mask)
         taken = mask & c
         if not taken.any():
             s.pc = self.target
@@ -122,7 +122,7 @@ class Branch(MachineStep):
             return
         else:
             s.mask = taken
-            machine.strands.append(s.split(left, self.target))
+            machine.paths.append(s.split(left, self.target))
 
 
 @dataclass
@@ -145,69 +145,55 @@ class End(MachineStep):
     live: tuple[int, ...] = ()
 
     def step(self, machine: Machine, s: DivergentPath) -> None:
-        """Retire the strand."""
+        """Retire the path."""
         machine.retire(s)
 
 
 class Machine:
-    """Runs one gang through a program.
+    """Runs one batch through a program."""
 
-    Parameters
-    ----------
-    gang : Gang
-        The threads.
-    program : list of Instruction
-        Ends in :class:`End`.
-    slots : int
-        Values a strand keeps.
-    """
-
-    def __init__(self, gang: WarpBatch, program: list[MachineStep], slots: int) -> None:
-        self.gang = gang
+    def __init__(self, batch: WarpBatch, program: list[MachineStep], slots: int) -> None:
+        self.batch = batch
         self.program = program
-        self.strands = [DivergentPath(gang, gang.full, [None] * slots)]
+        self.paths = [DivergentPath(batch, batch.full, [None] * slots)]
         self.barriers = 0
-        self._ended = np.zeros(gang.size, bool) if gang.full is None else ~gang.full
+        self._ended = np.zeros(batch.size, bool) if batch.full is None else ~batch.full
 
     def run(self) -> None:
         """Run to the end."""
-        while self.strands:
+        while self.paths:
             s = self._next()
             if s is None:
                 self._release()
-            elif len(self.strands) == 1:
+            elif len(self.paths) == 1:
                 self._run_alone(s)
             else:
-                self.gang.slots = s.slots
+                self.batch.slots = s.slots
                 self.program[s.pc].step(self, s)
                 self._merge(s)
 
     def _run_alone(self, s: DivergentPath) -> None:
         program = self.program
-        self.gang.slots = s.slots
-        while s.waiting is None and len(self.strands) == 1:
+        self.batch.slots = s.slots
+        while s.waiting is None and len(self.paths) == 1:
             program[s.pc].step(self, s)
 
     def _next(self) -> DivergentPath | None:
-        ready = [s for s in self.strands if s.waiting is None]
+        ready = [s for s in self.paths if s.waiting is None]
         if not ready:
             return None
         least = min(s.turns for s in ready)
         return min(ready, key=lambda s: ((s.turns - least) // _PATIENCE, s.pc))
 
     def retire(self, s: DivergentPath) -> None:
-        """Take a strand's threads out of the gang."""
-        self._ended |= self.gang.active(s.mask)
-        self.strands = [other for other in self.strands if other is not s]
-
-    def defined(self, site: Site, gang: WarpBatch, mask: Any, c: Any, p: Any) -> Any:
-        """Report poison in a predicate; its threads go on as if it were false."""
-        return check_predicate(site, gang, mask, c, p)
+        """Take a path's threads out of the batch."""
+        self._ended |= self.batch.active(s.mask)
+        self.paths = [other for other in self.paths if other is not s]
 
     # Merging.
 
     def _merge(self, s: DivergentPath) -> None:
-        for other in self.strands:
+        for other in self.paths:
             if other is not s and self._mergeable(s, other):
                 self._join(s, other)
                 return
@@ -219,71 +205,62 @@ class Machine:
         return all(_same(s.slots[slot], other.slots[slot]) for slot in live)
 
     def _join(self, s: DivergentPath, other: DivergentPath) -> None:
-        mine = self.gang.active(s.mask)
+        mine = self.batch.active(s.mask)
         s.slots = [_blend(mine, a, b) for a, b in zip(s.slots, other.slots, strict=True)]
-        joined = mine | self.gang.active(other.mask)
-        full = self.gang.active(self.gang.full)
-        s.mask = self.gang.full if (joined == full).all() else joined
+        joined = mine | self.batch.active(other.mask)
+        full = self.batch.active(self.batch.full)
+        s.mask = self.batch.full if (joined == full).all() else joined
         s.turns = max(s.turns, other.turns)
-        self.strands = [kept for kept in self.strands if kept is not other]
+        self.paths = [kept for kept in self.paths if kept is not other]
 
     # Barriers.
 
     def _release(self) -> None:
         """Let all waiting threads go on: no thread can run, so every live one waits."""
-        if len(self.strands) > 1 or self._ended.any():
+        if len(self.paths) > 1 or self._ended.any():
             self._check_barrier()
-        waiting = np.zeros(self.gang.size, bool)
-        for s in self.strands:
-            waiting |= self.gang.active(s.mask)
+        waiting = np.zeros(self.batch.size, bool)
+        for s in self.paths:
+            waiting |= self.batch.active(s.mask)
             s.waiting = None
-        blocks = waiting.reshape(len(self.gang.blocks), -1).any(axis=1)
+        blocks = waiting.reshape(len(self.batch.blocks), -1).any(axis=1)
         self.barriers += int(blocks.sum())
-        self.gang.clocks.join_blocks(blocks)
-        first, *rest = self.strands
+        self.batch.clocks.join_blocks(blocks)
+        first, *rest = self.paths
         for _ in rest:
             self._merge(first)
 
     def _check_barrier(self) -> None:
-        gang = self.gang
-        whole = gang.active(gang.full)
+        batch = self.batch
+        whole = batch.active(batch.full)
         gone = self._ended & whole
-        for s in self.strands:
-            mask = gang.active(s.mask) & whole
+        for s in self.paths:
+            mask = batch.active(s.mask) & whole
             warps = mask.reshape(-1, _WARP)
             split = warps.any(axis=1) & (warps != whole.reshape(-1, _WARP)).any(axis=1)
             if split.any():
                 self._report(s, mask, int(np.argmax(split)) * _WARP, "warp", _WARP)
-        lanes = gang.geometry.lanes
+        lanes = batch.geometry.lanes
         left = gone.reshape(-1, lanes).any(axis=1)
-        for s in self.strands:
-            mask = gang.active(s.mask) & whole
+        for s in self.paths:
+            mask = batch.active(s.mask) & whole
             short = left & mask.reshape(-1, lanes).any(axis=1)
             if short.any():
                 self._report(s, mask, int(np.argmax(short)) * lanes, "block", lanes)
 
     def _report(self, s: DivergentPath, mask: Any, start: int, unit: str, size: int) -> None:
-        gang = self.gang
+        batch = self.batch
         reached = mask[start : start + size]
-        members = gang.active(gang.full)[start : start + size]
+        members = batch.active(batch.full)[start : start + size]
         lane = start + int(np.argmax(reached))
         site = s.waiting.site
-        gang.slots = s.slots
+        batch.slots = s.slots
         message = (
             f"{int(reached.sum())} of the {int(members.sum())} threads of a {unit}, among them "
-            f"{gang.thread_name(lane)}, reach the barrier at line {site.line}; the others do not."
+            f"{batch.thread_name(lane)}, reach the barrier at line {site.line}; the others do not."
         )
-        hazard = Hazard("barrier", site.buffer, -1, (gang.thread_name(lane),), (site,), message)
-        gang.launch.findings.add_at(("barrier", unit, site), hazard, 1, gang, lane)
-
-
-def check_predicate(site: Site, gang: WarpBatch, mask: Any, c: Any, p: Any) -> Any:
-    """Report poison in a predicate; the condition is false for its threads."""
-    bad = np.broadcast_to(p != 0, (gang.size,)) & gang.active(mask)
-    if not bad.any():
-        return c
-    gang.launch.findings.poison_at(site, gang, p, bad, "decides a branch")
-    return np.broadcast_to(c, (gang.size,)) & ~bad
+        hazard = Hazard("barrier", site.buffer, -1, (batch.thread_name(lane),), (site,), message)
+        batch.launch.findings.add_at(("barrier", unit, site), hazard, 1, batch, lane)
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -295,7 +272,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _blend(mine: Any, a: Any, b: Any) -> Any:
-    """Join two strands' values of a slot."""
+    """Join two paths' values of a slot."""
     if a is b or b is None:
         return a
     if a is None:

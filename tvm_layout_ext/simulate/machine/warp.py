@@ -9,9 +9,9 @@ import numpy as np
 
 from ...gpu import hardware
 from ...ir import ops
-from ..compile.code import VARYING, Code
-from ..compile.values import either
 from ..findings import SHUFFLED
+from ..model.code import VARYING, Code
+from ..model.values import either
 
 __all__ = ["SHUFFLES", "active_mask", "ballot", "shuffle", "vote_any"]
 
@@ -60,16 +60,16 @@ def shuffle(name: str, value: Code, operand: Code, width: Code) -> Code:
     pick = SHUFFLES[name]
 
     def run(s: Any, m: Any) -> Any:
-        gang = s.gang
+        batch = s.batch
         x, p = value.pair(s, m)
         by, q = operand.pair(s, m)
-        lane = gang.lane % _WARP
+        lane = batch.lane % _WARP
         source, inside = pick(lane, np.asarray(by).astype(np.int64), int(width.value(s, m)))
         inside = inside & (source >= 0) & (source < _WARP)
-        source = np.where(inside, gang.lane - lane + source, gang.lane)
-        taken = np.broadcast_to(x, (gang.size,))[source]
-        codes = None if p is None else np.broadcast_to(p, (gang.size,))[source]
-        mask = m if m is not None else gang.full
+        source = np.where(inside, batch.lane - lane + source, batch.lane)
+        taken = np.broadcast_to(x, (batch.size,))[source]
+        codes = None if p is None else np.broadcast_to(p, (batch.size,))[source]
+        mask = m if m is not None else batch.full
         if mask is not None and not mask[source].all():
             codes = either(codes, np.where(mask[source], 0, SHUFFLED))
         return taken, either(codes, q)
@@ -79,12 +79,12 @@ def shuffle(name: str, value: Code, operand: Code, width: Code) -> Code:
 
 def active_mask() -> Code:
     """Compile ``__activemask()``."""
-    return Code(lambda s, m: _ballot(s.gang, m, np.True_), VARYING)
+    return Code(lambda s, m: _ballot(s.batch, m, np.True_), VARYING)
 
 
-def _ballot(gang: Any, mask: Any, predicate: Any) -> Any:
-    mask = mask if mask is not None else gang.full
-    votes = np.broadcast_to(predicate, (gang.size,)) & gang.active(mask)
+def _ballot(batch: Any, mask: Any, predicate: Any) -> Any:
+    mask = mask if mask is not None else batch.full
+    votes = np.broadcast_to(predicate, (batch.size,)) & batch.active(mask)
     weights = np.left_shift(np.uint64(1), np.arange(_WARP, dtype=np.uint64))
     ballots = (votes.reshape(-1, _WARP) * weights).sum(axis=1).astype(np.uint32)
     return np.repeat(ballots, _WARP)
@@ -95,7 +95,7 @@ def ballot(predicate: Code) -> Code:
 
     def run(s: Any, m: Any) -> Any:
         x, p = predicate.pair(s, m)
-        return _ballot(s.gang, m, x), _spread(s.gang, p)
+        return _ballot(s.batch, m, x), _spread(s.batch, p)
 
     return Code(run, VARYING, True)
 
@@ -105,14 +105,14 @@ def vote_any(predicate: Code) -> Code:
 
     def run(s: Any, m: Any) -> Any:
         x, p = predicate.pair(s, m)
-        return (_ballot(s.gang, m, x) != 0).astype(np.int32), _spread(s.gang, p)
+        return (_ballot(s.batch, m, x) != 0).astype(np.int32), _spread(s.batch, p)
 
     return Code(run, VARYING, True)
 
 
-def _spread(gang: Any, codes: Any) -> Any:
+def _spread(batch: Any, codes: Any) -> Any:
     """Poison of any thread of a warp is poison of the warp's vote."""
     if codes is None:
         return None
-    rows = np.broadcast_to(codes, (gang.size,)).reshape(-1, _WARP)
+    rows = np.broadcast_to(codes, (batch.size,)).reshape(-1, _WARP)
     return np.repeat(rows.max(axis=1), _WARP)

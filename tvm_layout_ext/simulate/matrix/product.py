@@ -63,15 +63,7 @@ def _to_s32(total: Any, saturate: bool) -> Any:
 
 
 def multiply_poison(product: Product, a: Any, b: Any, c: Any) -> Any:
-    """Poison of D: that of a row of A, of a column of B, and of C; None if there is none.
-
-    Parameters
-    ----------
-    product : Product
-        The instruction.
-    a, b, c : array of int, [elements a lane, threads], or None
-        Poison of the operands.
-    """
+    """Poison of D: that of a row of A, of a column of B, and of C; None if there is none."""
     if a is None and b is None and c is None:
         return None
     parts = []

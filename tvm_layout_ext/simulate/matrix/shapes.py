@@ -65,17 +65,6 @@ _PRODUCTS = {
 class Product:
     """One ``mma.sync.aligned.m16n8k*.row.col``.
 
-    Attributes
-    ----------
-    k : int
-        Columns of A and rows of B.
-    a, b : str
-        PTX types of the operands.
-    c : str
-        PTX type of C and D.
-    saturate : bool
-        ``.satfinite``: integer sums stop at the ends of s32 instead of wrapping around.
-
     Examples
     --------
     >>> product = Product.named("m16n8k16", ("row", "col"), ("f32", "f16", "f16", "f32"), False)
@@ -93,24 +82,7 @@ class Product:
     def named(
         cls, shape: str, layouts: tuple[str, str], types: tuple[str, ...], saturate: bool
     ) -> Product:
-        """Find the product that the modifiers of an instruction name.
-
-        Parameters
-        ----------
-        shape : str
-            Such as ``m16n8k16``.
-        layouts : tuple of str
-            ``row`` or ``col``, of A and B.
-        types : tuple of str
-            Of D, A, B and C, in the words of PTX or of ``ptx_legacy.mma``.
-        saturate : bool
-            Whether it has ``.satfinite``.
-
-        Raises
-        ------
-        NotModelled
-            If it is none of those here.
-        """
+        """Find the product that the modifiers of an instruction name."""
         d, a, b, c = (_ALIASES.get(t.lstrip("."), t.lstrip(".")) for t in types)
         match = re.fullmatch(r"m16n8k(\d+)", shape)
         lengths, accumulators = _PRODUCTS.get((a, b), ((), ()))
@@ -136,19 +108,7 @@ class Product:
 
 
 def gather_a(elements: Any, packed: int) -> Any:
-    """Matrix A of each warp.
-
-    Parameters
-    ----------
-    elements : array, [elements a lane, threads]
-        In the order of the registers.
-    packed : int
-        Elements to a register.
-
-    Returns
-    -------
-    array, [warps, 16, K]
-    """
+    """Matrix A of each warp."""
     parts = elements.reshape(-1, 2, packed, elements.shape[1] // 32, _GROUPS, _QUAD)
     # far half of K, half of the rows, slot, warp, g, t -> warp, rows, columns.
     whole = parts.transpose(3, 1, 4, 0, 5, 2)

@@ -15,9 +15,9 @@ __all__ = ["torn_lanes", "with_torn"]
 _WARP = hardware.WARP_SIZE
 
 
-def torn_lanes(gang: Any, m: Any, site: Site, what: str) -> Any:
+def torn_lanes(batch: Any, m: Any, site: Site, what: str) -> Any:
     """Threads of a mask whose warp is not all there, after a report; None if there are none."""
-    mask = m if m is not None else gang.full
+    mask = m if m is not None else batch.full
     if mask is None:
         return None
     warps = mask.reshape(-1, _WARP)
@@ -28,11 +28,11 @@ def torn_lanes(gang: Any, m: Any, site: Site, what: str) -> Any:
     lane = start + int(np.argmax(mask[start : start + _WARP]))
     message = (
         f"{int(mask[start : start + _WARP].sum())} of the {_WARP} threads of a warp, among them "
-        f"{gang.thread_name(lane)}, execute {what} at line {site.line}; its result is undefined "
+        f"{batch.thread_name(lane)}, execute {what} at line {site.line}; its result is undefined "
         "unless all threads of a warp execute it together."
     )
-    hazard = Hazard("divergent", site.buffer, -1, (gang.thread_name(lane),), (site,), message)
-    gang.launch.findings.add_at(("divergent", site, what), hazard, int(torn.sum()), gang, lane)
+    hazard = Hazard("divergent", site.buffer, -1, (batch.thread_name(lane),), (site,), message)
+    batch.launch.findings.add_at(("divergent", site, what), hazard, int(torn.sum()), batch, lane)
     return mask & np.repeat(torn, _WARP)
 
 

@@ -10,30 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from ..compile.values import bits_of, to_lanes
+from ..model.values import bits_of, to_lanes
 from ..races import UnorderedAccesses
-from .flights import check_sources
 from .located_access import Address, LocatedAccess, any_element
 from .memory import FRESH, Memory
+from .pending_copies import check_sources
 
 __all__ = ["AccessInstruction"]
 
 
 class AccessInstruction(LocatedAccess):
     """A memory access of the program."""
-
-    def elements(self, flat: Any) -> Any:
-        """Element numbers of a thread's whole access."""
-        if self.together and self.lanes > 1:
-            return flat + np.arange(self.lanes)[:, None]
-        return flat
-
-    def cells(self, memory: Memory, elements: Any) -> Any:
-        """Shadow cells of elements, on a new first axis if an element covers several."""
-        ratio = self.place.dtype.itemsize // memory.granule
-        if ratio == 1:
-            return elements
-        return (elements * ratio) + np.arange(ratio).reshape(-1, *[1] * elements.ndim)
 
     def load(self, s: Any, mask: Any) -> tuple[Any, Any]:
         """Read: the values and their poison."""
@@ -44,107 +31,107 @@ class AccessInstruction(LocatedAccess):
 
     def load_at(self, s: Any, address: Address) -> tuple[Any, Any]:
         """Read at an address that was checked."""
-        gang = s.gang
-        memory = gang.memories[self.place.storage.number]
-        self.tally(gang, address)
+        batch = s.batch
+        memory = batch.memories[self.place.storage.number]
+        self.tally(batch, address)
         elements = self.elements(address.flat)
         value = memory.view(self.place.dtype).take(elements, mode="clip")
         if memory.shadow is None and memory.poison is None:
             return value, None
-        return value, self._check_read(gang, memory, elements, address.mask)
+        return value, self._check_read(batch, memory, elements, address.mask)
 
-    def _check_read(self, gang: Any, memory: Memory, elements: Any, mask: Any) -> Any:
+    def _check_read(self, batch: Any, memory: Memory, elements: Any, mask: Any) -> Any:
         """Check a read for races and copies under way; return its poison."""
         cells = self.cells(memory, elements)
         codes = None
         shadow = memory.shadow
         if shadow is not None:
             tags = shadow.writes.take(cells)
-            if tags.max() >= shadow.threshold(gang.clocks):
-                self._report_read(gang, memory, cells, mask)
-            own, lanes = self._chosen(gang, cells, mask)
-            shadow.log_read(own, lanes, self.number, gang.clocks)
+            if tags.max() >= shadow.threshold(batch.clocks):
+                self._report_read(batch, memory, cells, mask)
+            own, lanes = self._chosen(batch, cells, mask)
+            shadow.log_read(own, lanes, self.number, batch.clocks)
             if memory.scope != "global" and tags.min() == 0:
                 codes = np.where(tags == 0, FRESH, 0)
         if memory.poison is not None:
             stored = memory.poison.take(cells)
             if stored.any():
                 codes = stored if codes is None else np.maximum(codes, stored)
-        if memory.flying is not None:
-            codes = self._check_flying(gang, memory, cells, mask, codes)
-        return None if codes is None else self._named(gang, codes, elements)
+        if memory.pending is not None:
+            codes = self._check_pending(batch, memory, cells, mask, codes)
+        return None if codes is None else self._named(batch, codes, elements)
 
-    def _chosen(self, gang: Any, cells: Any, mask: Any) -> tuple[Any, Any]:
+    def _chosen(self, batch: Any, cells: Any, mask: Any) -> tuple[Any, Any]:
         """Cells of active threads, and the threads."""
-        mask = mask if mask is not None else gang.full
+        mask = mask if mask is not None else batch.full
         if mask is None:
-            return cells, gang.lane
+            return cells, batch.lane
         chosen = np.flatnonzero(mask)
         return cells[..., chosen], chosen
 
-    def _flat(self, gang: Any, cells: Any, mask: Any) -> tuple[Any, Any]:
-        own, lanes = self._chosen(gang, cells, mask)
+    def _flat(self, batch: Any, cells: Any, mask: Any) -> tuple[Any, Any]:
+        own, lanes = self._chosen(batch, cells, mask)
         return own.ravel(), np.broadcast_to(lanes, own.shape).ravel()
 
-    def _report_read(self, gang: Any, memory: Memory, cells: Any, mask: Any) -> None:
+    def _report_read(self, batch: Any, memory: Memory, cells: Any, mask: Any) -> None:
         assert memory.shadow is not None
-        conflict = memory.shadow.check_read(*self._flat(gang, cells, mask), gang.clocks)
-        gang.launch.findings.races(self, gang, memory, conflict, "reads")
+        conflict = memory.shadow.check_read(*self._flat(batch, cells, mask), batch.clocks)
+        batch.launch.findings.races(self, batch, memory, conflict, "reads")
 
-    def _check_flying(self, gang: Any, memory: Memory, cells: Any, mask: Any, codes: Any) -> Any:
+    def _check_pending(self, batch: Any, memory: Memory, cells: Any, mask: Any, codes: Any) -> Any:
         """Report a touch of memory that a copy is under way into; what is read is poison."""
-        flying = memory.flying.take(cells)
-        active = gang.active(mask if mask is not None else gang.full)
-        touched = (flying != 0) & active
+        pending = memory.pending.take(cells)
+        active = batch.active(mask if mask is not None else batch.full)
+        touched = (pending != 0) & active
         if not touched.any():
             return codes
-        gang.launch.findings.flying(self, gang, memory, cells, touched, flying)
+        batch.launch.findings.touched_pending(self, batch, memory, cells, touched, pending)
         codes = np.zeros(cells.shape, np.int64) if codes is None else codes
-        return np.where(flying != 0, FRESH, codes)
+        return np.where(pending != 0, FRESH, codes)
 
-    def _named(self, gang: Any, codes: Any, elements: Any) -> Any:
+    def _named(self, batch: Any, codes: Any, elements: Any) -> Any:
         """Poison codes with fresh ones replaced by the location's, one an element."""
         if codes.ndim > elements.ndim:
             codes = codes.max(axis=0)
-        index = elements - self._block_base(gang)
-        origin = gang.launch.findings.origin(self.place, index)
+        index = elements - self._block_base(batch)
+        origin = batch.launch.findings.origin(self.place, index)
         named = np.where(codes == FRESH, origin, codes)
         return named if named.any() else None
 
     def store(self, s: Any, mask: Any, value: Any, poison: Any) -> None:
         """Write values, given their poison."""
-        gang = s.gang
+        batch = s.batch
         address = self.locate(s, mask)
         if address is None:
             return
-        self.tally(gang, address)
-        self.put(gang, address.flat, address.mask, value, poison)
+        self.tally(batch, address)
+        self.put(batch, address.flat, address.mask, value, poison)
 
-    def put(self, gang: Any, flat: Any, mask: Any, value: Any, poison: Any) -> None:
+    def put(self, batch: Any, flat: Any, mask: Any, value: Any, poison: Any) -> None:
         """Write values at addresses, with all checks but no counting."""
-        memory = gang.memories[self.place.storage.number]
-        mask = mask if mask is not None else gang.full
+        memory = batch.memories[self.place.storage.number]
+        mask = mask if mask is not None else batch.full
         elements = self.elements(flat)
-        whole = to_lanes(value, self.lanes, gang.size)
+        whole = to_lanes(value, self.lanes, batch.size)
         if poison is not None:
-            poison = to_lanes(poison, self.lanes, gang.size)
-            self._report_stored_poison(gang, poison, mask)
+            poison = to_lanes(poison, self.lanes, batch.size)
+            self._report_stored_poison(batch, poison, mask)
         if mask is not None:
             chosen = np.flatnonzero(mask)
             elements, whole = elements[..., chosen], whole[..., chosen]
             poison = None if poison is None else poison[..., chosen]
-        lanes = gang.lane if mask is None else chosen
-        self.write(gang, memory, elements, lanes, whole, poison)
+        lanes = batch.lane if mask is None else chosen
+        self.write(batch, memory, elements, lanes, whole, poison)
 
-    def _report_stored_poison(self, gang: Any, poison: Any, mask: Any) -> None:
+    def _report_stored_poison(self, batch: Any, poison: Any, mask: Any) -> None:
         if self.place.storage.scope != "global":
             return
-        bad = any_element(poison != 0) & gang.active(mask)
+        bad = any_element(poison != 0) & batch.active(mask)
         if bad.any():
-            gang.launch.findings.poison(self, gang, poison, bad, "is stored to global memory")
+            batch.launch.findings.poison(self, batch, poison, bad, "is stored to global memory")
 
     def write(
-        self, gang: Any, memory: Memory, elements: Any, lanes: Any, value: Any, poison: Any
+        self, batch: Any, memory: Memory, elements: Any, lanes: Any, value: Any, poison: Any
     ) -> None:
         """Write elements of the given threads (arrays without idle threads)."""
         view = memory.view(self.place.dtype)
@@ -152,14 +139,14 @@ class AccessInstruction(LocatedAccess):
         if memory.shadow is None:
             view[elements] = value
         else:
-            self._write_tracked(gang, memory, view, elements, cells, lanes, value)
+            self._write_tracked(batch, memory, view, elements, cells, lanes, value)
         if poison is not None or memory.poison is not None:
             spread = None if poison is None else np.broadcast_to(poison, cells.shape)
             memory.set_poison(cells, spread)
 
     def _write_tracked(
         self,
-        gang: Any,
+        batch: Any,
         memory: Memory,
         view: Any,
         elements: Any,
@@ -167,7 +154,7 @@ class AccessInstruction(LocatedAccess):
         lanes: Any,
         value: Any,
     ) -> None:
-        shadow, clocks = memory.shadow, gang.clocks
+        shadow, clocks = memory.shadow, batch.clocks
         assert shadow is not None
         every = np.broadcast_to(lanes, cells.shape)
         old = shadow.writes.take(cells)
@@ -175,19 +162,19 @@ class AccessInstruction(LocatedAccess):
         if hot or shadow.read_recently():
             flat_cells, flat_lanes = cells.ravel(), every.ravel()
             writes, reads = shadow.check_write(flat_cells, flat_lanes, clocks)
-            gang.launch.findings.races(self, gang, memory, reads, "writes", read=True)
+            batch.launch.findings.races(self, batch, memory, reads, "writes", read=True)
             equal = self._equal(view, elements, value, writes.at)
             view[elements] = value
             shadow.writes[cells] = shadow.tag(every, self.number, clocks)
-            self._settle(gang, memory, writes, equal)
+            self._settle(batch, memory, writes, equal)
         else:
             view[elements] = value
             shadow.writes[cells] = shadow.tag(every, self.number, clocks)
-        if memory.flying is not None:
-            self._check_flying_write(gang, memory, cells, lanes)
-        if gang.flights and memory.scope == "global":
-            check_sources(self, gang, memory, cells, lanes)
-        self._settle_rivals(gang, memory, view, elements, cells, every, value)
+        if memory.pending is not None:
+            self._check_pending_write(batch, memory, cells, lanes)
+        if batch.pending_copies and memory.scope == "global":
+            check_sources(self, batch, memory, cells, lanes)
+        self._settle_rivals(batch, memory, view, elements, cells, every, value)
 
     def _equal(self, view: Any, elements: Any, value: Any, at: Any) -> Any:
         """Whether memory holds the bits that are written, at positions of the flat cells."""
@@ -198,23 +185,23 @@ class AccessInstruction(LocatedAccess):
         new = np.broadcast_to(value, elements.shape).ravel()[element]
         return bits_of(there) == bits_of(new)
 
-    def _settle(self, gang: Any, memory: Memory, conflict: UnorderedAccesses, equal: Any) -> None:
+    def _settle(self, batch: Any, memory: Memory, conflict: UnorderedAccesses, equal: Any) -> None:
         """Report conflicting writes: races, or redundant where the bits are the same."""
-        findings = gang.launch.findings
+        findings = batch.launch.findings
         if not len(conflict):
             return
         keep = findings.not_atomic(self, conflict)
         conflict, equal = conflict.where(keep), equal[keep]
-        findings.races(self, gang, memory, conflict.where(~equal), "writes")
+        findings.races(self, batch, memory, conflict.where(~equal), "writes")
         same = conflict.where(equal)
         if len(same):
-            findings.redundant(self, gang, memory, same)
+            findings.redundant(self, batch, memory, same)
             assert memory.shadow is not None
-            memory.shadow.mark_copies(same, gang.clocks)
+            memory.shadow.mark_copies(same, batch.clocks)
 
     def _settle_rivals(
         self,
-        gang: Any,
+        batch: Any,
         memory: Memory,
         view: Any,
         elements: Any,
@@ -227,27 +214,29 @@ class AccessInstruction(LocatedAccess):
         assert shadow is not None
         if self.kind == "atomic":
             return
-        fresh = shadow.tag(lanes, self.number, gang.clocks)
+        fresh = shadow.tag(lanes, self.number, batch.clocks)
         if ((shadow.writes.take(cells) ^ fresh) & (1 << 18) - 1 == 0).all():
             return
         lost = shadow.rivals(cells.ravel(), lanes.ravel(), fresh.ravel())
-        self._settle(gang, memory, lost, self._equal(view, elements, value, lost.at))
+        self._settle(batch, memory, lost, self._equal(view, elements, value, lost.at))
 
-    def check_issue(self, gang: Any, memory: Memory, cells: Any, lanes: Any) -> None:
+    def check_issue(self, batch: Any, memory: Memory, cells: Any, lanes: Any) -> None:
         """Report what is not ordered before a copy into cells that starts now."""
         shadow = memory.shadow
         assert shadow is not None
-        self._check_flying_write(gang, memory, cells, lanes)
+        self._check_pending_write(batch, memory, cells, lanes)
         flat = cells.ravel(), np.broadcast_to(lanes, cells.shape).ravel()
-        writes, reads = shadow.check_write(*flat, gang.clocks)
-        gang.launch.findings.races(self, gang, memory, writes, "copies to")
-        gang.launch.findings.races(self, gang, memory, reads, "copies to", read=True)
+        writes, reads = shadow.check_write(*flat, batch.clocks)
+        batch.launch.findings.races(self, batch, memory, writes, "copies to")
+        batch.launch.findings.races(self, batch, memory, reads, "copies to", read=True)
 
-    def _check_flying_write(self, gang: Any, memory: Memory, cells: Any, lanes: Any) -> None:
-        flying = memory.flying.take(cells)
-        if not flying.any():
+    def _check_pending_write(self, batch: Any, memory: Memory, cells: Any, lanes: Any) -> None:
+        pending = memory.pending.take(cells)
+        if not pending.any():
             return
-        everywhere = np.zeros((*cells.shape[:-1], gang.size), np.int64)
+        everywhere = np.zeros((*cells.shape[:-1], batch.size), np.int64)
         where = np.zeros_like(everywhere)
-        everywhere[..., lanes], where[..., lanes] = flying, cells
-        gang.launch.findings.flying(self, gang, memory, where, everywhere != 0, everywhere)
+        everywhere[..., lanes], where[..., lanes] = pending, cells
+        batch.launch.findings.touched_pending(
+            self, batch, memory, where, everywhere != 0, everywhere
+        )

@@ -18,19 +18,7 @@ _WIDEST, _SECTOR = 16, 32
 
 @dataclass(frozen=True)
 class View:
-    """Which elements of a parameter's memory belong to it.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Its shape.
-    strides : tuple of int or None
-        In elements, where the function declares strides.
-    offset : int
-        Elements before its first one.
-    dtype : numpy.dtype
-        Element type.
-    """
+    """Which elements of a parameter's memory belong to it: strides and offset in elements."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
@@ -65,11 +53,6 @@ def copy_in(name: str, array: Any, view: View, base: int) -> Memory:
 
     Only its own elements are touched, so that a few rows with a stride of billions take no more
     host memory than they hold.
-
-    Raises
-    ------
-    SimulationError
-        If its strides are not those that the function takes.
     """
     size = view.elements * view.dtype.itemsize
     if view.strides is not None:
@@ -85,13 +68,7 @@ def copy_in(name: str, array: Any, view: View, base: int) -> Memory:
 
 
 def elements_before(name: str, array: Any, factor: int = 1) -> int:
-    """Elements of the array that ``array`` is a view of that lie before its first one.
-
-    Raises
-    ------
-    SimulationError
-        If that is no whole number of elements, or no multiple of ``factor``.
-    """
+    """Elements of the array that ``array`` is a view of that lie before its first one."""
     between = _address(array) - _address(_whole(array))
     if between < 0 or between % array.itemsize:
         raise SimulationError(
@@ -108,13 +85,7 @@ def elements_before(name: str, array: Any, factor: int = 1) -> int:
 
 
 def check_offset(name: str, array: Any, wanted: int) -> int:
-    """Check the elements before an argument against the number that the function takes.
-
-    Raises
-    ------
-    SimulationError
-        If they differ.
-    """
+    """Check the elements before an argument against the number that the function takes."""
     found = wanted if array is None else elements_before(name, array)
     if found != wanted:
         raise SimulationError(
@@ -129,11 +100,6 @@ def low_address(name: str, array: Any, offset: int, alignment: int) -> int:
 
     A parameter that may lie at any multiple of fewer than 16 bytes lies where the caller's array
     does; others begin with a sector.
-
-    Raises
-    ------
-    SimulationError
-        If the array is aligned to less than the parameter declares.
     """
     if not 0 < alignment < _WIDEST:
         return 0

@@ -1,42 +1,33 @@
 """``cp.async``: copies from global to shared memory that are visible only after their wait.
 
-Until the issuing thread waits for the copy's group, the destination is *flying*: whoever touches it
-is reported and reads poison. At the wait the bytes are written on behalf of the issuing thread;
-others still need a barrier after it. The source is read when the copy is issued, and may be until
-it lands: see ``flights``.
+Until the issuing thread waits for the copy's group, the destination is *pending*: whoever touches
+it is reported and reads poison. The wait writes the bytes on behalf of the issuing thread; others
+still need a barrier after it. :mod:`.pending_copies` says when the source is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...gpu.counts import Count, count_copies
-from ..compile.code import Code, Run, mask_and
-from ..compile.values import retyped, retyped_poison
-from ..machine.machine import check_predicate
+from ..model.code import Code, Run, mask_and
+from ..model.values import retyped, retyped_poison
 from .access import AccessInstruction
-from .flights import PendingCopy, PendingSource, land
 from .located_access import Address
+from .pending_copies import PendingCopy, PendingSource
 
-__all__ = ["CopyMode", "commit", "copy", "copy_by_size", "copy_or_clear", "wait"]
+__all__ = ["CopyMode", "commit", "copy", "copy_or_clear", "wait"]
 
 
 @dataclass(frozen=True)
 class CopyMode:
     """What decides the wavefronts of a copy besides its addresses.
 
-    Attributes
-    ----------
-    width : int
-        Bytes that each thread writes: 4, 8 or 16.
-    through_cache : bool
-        Whether it is ``cp.async.ca``, by the L1 cache, or ``cp.async.cg``, past it.
-    fills : bool
-        Whether the machine fills up with zeros (``LDGSTS.ZFILL``), which takes it twice as long.
+    It goes by the L1 cache (``cp.async.ca``) or past it (``.cg``). Where the machine fills up with
+    zeros (``LDGSTS.ZFILL``), it takes twice as long.
     """
 
     width: int
@@ -44,11 +35,11 @@ class CopyMode:
     fills: bool = False
 
 
-def _groups(gang: Any) -> Any:
+def _groups(batch: Any) -> Any:
     """How many groups each thread has committed."""
-    if gang.groups is None:
-        gang.groups = np.zeros(gang.size, np.int64)
-    return gang.groups
+    if batch.groups is None:
+        batch.groups = np.zeros(batch.size, np.int64)
+    return batch.groups
 
 
 def copy(
@@ -62,12 +53,12 @@ def copy(
         if predicate is None:
             _issue(s, m, store, way, *_read(s, m, load, store, None))
             return
-        wanted = np.broadcast_to(predicate.value(s, m), (s.gang.size,)) != 0
+        wanted = np.broadcast_to(predicate.value(s, m), (s.batch.size,)) != 0
         chosen = mask_and(m, wanted)
         if chosen is None or chosen.any():
             _issue(s, chosen, store, way, *_read(s, chosen, load, store, None))
         zeros = store.place.dtype.type(0)
-        store.store(s, mask_and(m if m is not None else s.gang.full, ~wanted), zeros, None)
+        store.store(s, mask_and(m if m is not None else s.batch.full, ~wanted), zeros, None)
 
     return run
 
@@ -89,95 +80,54 @@ def copy_or_clear(
     return run
 
 
-def copy_by_size(
-    loads: Mapping[int, AccessInstruction], store: AccessInstruction, size: Code, way: CopyMode
-) -> Run:
-    """Compile a copy of which every thread reads its own number of bytes.
-
-    Parameters
-    ----------
-    loads : mapping of int to Access
-        The load of each number of bytes.
-    store : Access
-        The whole destination.
-    size : Code
-        Bytes that a thread reads; 0 or a key of ``loads``.
-    way : Way
-        How the machine copies.
-    """
-
-    def run(s: Any, m: Any) -> None:
-        if m is not None and not m.any():
-            return
-        found = _known(s, m, next(iter(loads.values())), size)
-        active = s.gang.active(m if m is not None else s.gang.full)
-        value = np.zeros((store.lanes, s.gang.size), store.place.dtype)
-        poison = np.zeros(value.shape, np.int64)
-        reads: list[_Read] = []
-        for read in np.unique(found[active & (found != 0)]):
-            chosen = found == read
-            part, codes, more = _read(s, m, loads[int(read)], store, chosen)
-            reads += more
-            value = np.where(chosen, part, value)
-            poison = poison if codes is None else np.where(chosen, codes, poison)
-        _issue(s, m, store, way, value, poison if poison.any() else None, reads)
-
-    return run
-
-
 def _known(s: Any, m: Any, load: AccessInstruction, code: Code) -> Any:
-    """Value of an operand for each thread; one that nobody wrote is reported."""
+    """Value of a condition for each thread; one that nobody wrote is reported."""
     value, poison = code.pair(s, m)
-    value = np.broadcast_to(value, (s.gang.size,))
-    return value if poison is None else check_predicate(load.site, s.gang, m, value, poison)
+    value = np.broadcast_to(value, (s.batch.size,))
+    return value if poison is None else s.batch.defined(load.site, m, value, poison)
 
 
-#: A load and where it read.
-_Read = tuple[AccessInstruction, Address]
+#: A load and where it read; None where nobody reads.
+_Read = tuple[AccessInstruction, Address] | None
 
 
 def _issue(
-    s: Any,
-    m: Any,
-    store: AccessInstruction,
-    way: CopyMode,
-    value: Any,
-    poison: Any,
-    reads: list[_Read],
+    s: Any, m: Any, store: AccessInstruction, way: CopyMode, value: Any, poison: Any, read: _Read
 ) -> None:
-    gang = s.gang
+    batch = s.batch
     address = store.locate(s, m)
     if address is None:
         return
-    where = [address, *(read for _, read in reads)]
-    store.tally_by(gang, where, lambda: _count(gang, store, address, reads, way))
-    memory = gang.memories[store.place.storage.number]
-    mask = address.mask if address.mask is not None else gang.full
-    lanes = gang.lane if mask is None else np.flatnonzero(mask)
+    where = [address] if read is None else [address, read[1]]
+    store.tally_by(batch, where, lambda: _count(batch, store, address, read, way))
+    memory = batch.memories[store.place.storage.number]
+    mask = address.mask if address.mask is not None else batch.full
+    lanes = batch.lane if mask is None else np.flatnonzero(mask)
     elements = store.elements(address.flat)[..., lanes]
-    moved = np.reshape(value, (store.lanes, gang.size))[..., lanes].reshape(elements.shape)
+    moved = np.reshape(value, (store.lanes, batch.size))[..., lanes].reshape(elements.shape)
     cells = store.cells(memory, elements)
-    if memory.flying is None:
-        memory.flying = np.zeros(memory.cells, np.int64)
-    store.check_issue(gang, memory, cells, lanes)
-    memory.flying[cells] = store.number + 1
+    if memory.pending is None:
+        memory.pending = np.zeros(memory.cells, np.int64)
+    store.check_issue(batch, memory, cells, lanes)
+    memory.pending[cells] = store.number + 1
     codes = None if poison is None else poison[..., lanes].reshape(moved.shape)
-    group = _groups(gang)[lanes]
+    group = _groups(batch)[lanes]
     # A thread without a legal destination copies nothing.
-    sources = [source.keep(lanes) for read in reads for source in _sources(gang, *read)]
-    gang.flights.append(
-        PendingCopy(store, lanes, elements, moved, codes, group, list(s.slots), sources)
+    source = None if read is None else _source(batch, *read)
+    kept = None if source is None else source.keep(lanes)
+    batch.pending_copies.append(
+        PendingCopy(store, lanes, elements, moved, codes, group, list(s.slots), kept)
     )
 
 
 def _count(
-    gang: Any, store: AccessInstruction, address: Address, reads: list[_Read], way: CopyMode
+    batch: Any, store: AccessInstruction, address: Address, read: _Read, way: CopyMode
 ) -> Count:
     """Wavefronts of a copy; what threads read decides them, too."""
-    written, active = store.byte_addresses(gang, address)
+    written, active = store.byte_addresses(batch, address)
     sources = np.full(written.shape, -1)
-    for load, where in reads:
-        at, chosen = load.byte_addresses(gang, where)
+    if read is not None:
+        at, chosen = read[0].byte_addresses(batch, read[1])
         sources = np.where(chosen, at, sources)
     return count_copies(
         sources, written, active, way.width, through_cache=way.through_cache, fills=way.fills
@@ -186,15 +136,14 @@ def _count(
 
 def _read(
     s: Any, m: Any, load: AccessInstruction, store: AccessInstruction, wanted: Any
-) -> tuple[Any, Any, list[_Read]]:
-    """What the destination will hold, ``[n, threads]`` in its own type, its poison, and reads."""
-    size = s.gang.size
-    mask = m if wanted is None else mask_and(m if m is not None else s.gang.full, wanted)
+) -> tuple[Any, Any, _Read]:
+    """What the destination will hold, ``[n, threads]``, its poison, and the read."""
+    size = s.batch.size
+    mask = m if wanted is None else mask_and(m if m is not None else s.batch.full, wanted)
     address = load.locate(s, mask) if mask is None or mask.any() else None
     if address is None:
-        return np.zeros((store.lanes, size), store.place.dtype), None, []
+        return np.zeros((store.lanes, size), store.place.dtype), None, None
     value, poison = load.load_at(s, address)
-    reads = [(load, address)]
     whole = np.broadcast_to(value, (load.lanes, size))
     codes = None if poison is None else np.broadcast_to(poison, (load.lanes, size))
     if wanted is not None:
@@ -202,30 +151,28 @@ def _read(
         codes = None if codes is None else np.where(wanted, codes, 0)
     moved = retyped(whole, store.place.dtype)
     codes = retyped_poison(codes, len(moved))
-    missing = store.lanes - len(moved)
-    if not missing:
-        return moved, codes, reads
-    moved = np.concatenate([moved, np.zeros((missing, size), moved.dtype)])
-    if codes is not None:
-        codes = np.concatenate([codes, np.zeros((missing, size), np.int64)])
-    return moved, codes, reads
+    if missing := store.lanes - len(moved):
+        moved = np.concatenate([moved, np.zeros((missing, size), moved.dtype)])
+        if codes is not None:
+            codes = np.concatenate([codes, np.zeros((missing, size), np.int64)])
+    return moved, codes, (load, address)
 
 
-def _sources(gang: Any, load: AccessInstruction, address: Address) -> list[PendingSource]:
+def _source(batch: Any, load: AccessInstruction, address: Address) -> PendingSource | None:
     """What a load reads of memory that the kernel may write meanwhile."""
-    memory = gang.memories[load.place.storage.number]
+    memory = batch.memories[load.place.storage.number]
     if memory.shadow is None:
-        return []
-    mask = address.mask if address.mask is not None else gang.full
-    lanes = gang.lane if mask is None else np.flatnonzero(mask)
-    return [PendingSource(load, memory, lanes, load.elements(address.flat)[..., lanes])]
+        return None
+    mask = address.mask if address.mask is not None else batch.full
+    lanes = batch.lane if mask is None else np.flatnonzero(mask)
+    return PendingSource(load, memory, lanes, load.elements(address.flat)[..., lanes])
 
 
 def commit() -> Run:
     """Compile ``cp.async.commit_group``."""
 
     def run(s: Any, m: Any) -> None:
-        groups = _groups(s.gang)
+        groups = _groups(s.batch)
         if m is None:
             groups += 1
         else:
@@ -234,23 +181,37 @@ def commit() -> Run:
     return run
 
 
-def wait(pending: Code) -> Run:
+def wait(allowed: Code) -> Run:
     """Compile ``cp.async.wait_group n``: all but the last ``n`` groups of a thread are complete."""
 
     def run(s: Any, m: Any) -> None:
-        gang = s.gang
-        done = _groups(gang) - int(pending.run(s, m))
+        batch = s.batch
+        done = _groups(batch) - int(allowed.run(s, m))
         left = []
-        for flight in gang.flights:
-            landed = flight.group < done[flight.lanes]
+        for copy in batch.pending_copies:
+            complete = copy.group < done[copy.lanes]
             if m is not None:
-                landed &= m[flight.lanes]
-            if not landed.any():
-                left.append(flight)
+                complete &= m[copy.lanes]
+            if not complete.any():
+                left.append(copy)
                 continue
-            land(gang, flight if landed.all() else flight.keep(landed))
-            if not landed.all():
-                left.append(flight.keep(~landed))
-        gang.flights = left
+            _complete(batch, copy if complete.all() else copy.keep(complete))
+            if not complete.all():
+                left.append(copy.keep(~complete))
+        batch.pending_copies = left
 
     return run
+
+
+def _complete(batch: Any, pending: PendingCopy) -> None:
+    """Write what a copy brings, as of the iteration that issued it."""
+    access = pending.access
+    memory = batch.memories[access.place.storage.number]
+    memory.pending[access.cells(memory, pending.elements)] = 0
+    source = pending.source
+    if source is not None and source.memory.shadow is not None:
+        number = source.access.number
+        source.memory.shadow.log_read(source.cells, source.lanes, number, batch.clocks)
+    kept, batch.slots = batch.slots, pending.slots
+    access.write(batch, memory, pending.elements, pending.lanes, pending.value, pending.poison)
+    batch.slots = kept

@@ -1,8 +1,8 @@
 """Where one load, store or atomic of the program goes, and what its instructions cost.
 
-The index of most accesses is the sum of a part that is fixed for a gang (it depends on the thread)
+The index of most accesses is the sum of a part that is fixed for a batch (it depends on the thread)
 and a part that is one number at a time (it depends on loop variables). The fixed part is computed
-once a gang, with its bounds; and since a shift by whole words changes no count, the counters of an
+once a batch, with its bounds; and since a shift by whole words changes no count, the counters of an
 access repeat as often as the shift modulo 128 bytes does, so each pattern is counted once.
 """
 
@@ -19,9 +19,10 @@ import numpy as np
 from ...errors import SimulationError
 from ...gpu import hardware
 from ...gpu.counts import Count, count_global, count_shared, instructions
-from ..compile.code import Code, mask_and
-from ..compile.places import Place
+from ..model.code import Code, mask_and
+from ..model.places import Place
 from ..report import Site
+from .memory import Memory
 
 __all__ = ["Address", "AddressCode", "LocatedAccess", "any_element"]
 
@@ -31,19 +32,7 @@ _PERIOD = hardware.LINE_BYTES
 
 @dataclass(frozen=True)
 class AddressCode:
-    """How to compute the index of an access.
-
-    Attributes
-    ----------
-    fixed : Code
-        Part that is computed once a gang.
-    uniform : Code or None
-        Part that is one number at a time.
-    other : Code or None
-        The whole index, where it has no such parts; then the others are unused.
-    cache : int
-        Where the gang keeps the fixed part.
-    """
+    """The index of an access: a fixed and a uniform part, or, where it has none, ``other``."""
 
     fixed: Code | None
     uniform: Code | None
@@ -53,17 +42,10 @@ class AddressCode:
 
 @dataclass(frozen=True)
 class Address:
-    """Where the threads of a gang access memory.
+    """Where the threads of a batch access memory: the first element of each.
 
-    Attributes
-    ----------
-    flat : array of int
-        First element of each thread in the memory's view; ``[threads]``, or ``[n, threads]`` for
-        a vector whose elements do not lie together.
-    mask : array of bool or None
-        Threads that take part.
-    phase : int or None
-        Uniform part in bytes, modulo 128, if the rest is fixed for the gang.
+    ``flat`` is ``[n, threads]`` for a vector whose elements do not lie together. ``phase`` is the
+    uniform part in bytes, modulo 128, if the rest is fixed for the batch.
     """
 
     flat: Any
@@ -75,27 +57,8 @@ class Address:
 class LocatedAccess:
     """A memory access of the program: its address, bounds, alignment and counters.
 
-    :class:`.access.Access` moves the data.
-
-    Attributes
-    ----------
-    number : int
-        Number of its site in race tags.
-    site : Site
-        For reports.
-    place : Place
-        Buffer.
-    kind : str
-        ``load``, ``store``, ``atomic``, ``cp.async`` (its write), ``ldmatrix`` or ``stmatrix``.
-    address : AddressCode
-        Its index.
-    lanes : int
-        Elements a thread moves.
-    together : bool
-        True if these lie one after the other and move in as few instructions as possible; false
-        if each is an instruction of its own.
-    count : Count
-        Requests, sectors and wavefronts so far.
+    Its ``lanes`` elements lie together and move in as few instructions as possible, or each is an
+    instruction of its own. :class:`.access.AccessInstruction` moves the data.
     """
 
     number: int
@@ -114,113 +77,128 @@ class LocatedAccess:
         size = self.place.dtype.itemsize
         return instructions(self.lanes * size)[0][1] if self.together else size
 
+    def elements(self, flat: Any) -> Any:
+        """Element numbers of a thread's whole access."""
+        if self.together and self.lanes > 1:
+            return flat + np.arange(self.lanes)[:, None]
+        return flat
+
+    def cells(self, memory: Memory, elements: Any) -> Any:
+        """Shadow cells of elements, on a new first axis if an element covers several."""
+        ratio = self.place.dtype.itemsize // memory.granule
+        if ratio == 1:
+            return elements
+        return (elements * ratio) + np.arange(ratio).reshape(-1, *[1] * elements.ndim)
+
     def locate(self, s: Any, mask: Any) -> Address | None:
         """Compute and check the address; None if no thread is left that has a legal one."""
         if self.address.other is not None:
             return self._locate_any(s, mask)
-        gang = s.gang
-        fixed = gang.cache[self.address.cache]
+        batch = s.batch
+        fixed = batch.cache[self.address.cache]
         if fixed is None:
-            fixed = gang.cache[self.address.cache] = self._fixed(s)
+            fixed = batch.cache[self.address.cache] = self._fixed(s)
         base, low, high, _ = fixed
         uniform = self.address.uniform
         shift = int(uniform.run(s, mask)) if uniform is not None else 0
         last = high + shift + (self.lanes if self.together else 1)
         flat = base + shift if shift else base
-        if low + shift < 0 or last > self._extent(gang):
-            flat, mask = self._confine(gang, flat, mask)
-        self._check_alignment(gang, flat, mask)
+        if low + shift < 0 or last > self._extent(batch):
+            flat, mask = self._confine(batch, flat, mask)
+        self._check_alignment(batch, flat, mask)
         return Address(flat, mask, shift * self.place.dtype.itemsize % _PERIOD)
 
-    def _extent(self, gang: Any) -> int:
+    def _extent(self, batch: Any) -> int:
         """Elements that one block may address."""
-        memory = gang.memories[self.place.storage.number]
+        memory = batch.memories[self.place.storage.number]
         return int(memory.span // self.place.dtype.itemsize)
 
-    def _block_base(self, gang: Any) -> Any:
+    def _block_base(self, batch: Any) -> Any:
         """First element of each thread's own block, or 0 for global memory."""
         storage = self.place.storage
         if storage.scope == "global":
             return 0
-        return gang.block_of * (storage.span // self.place.dtype.itemsize)
+        return batch.block_of * (storage.span // self.place.dtype.itemsize)
 
     def _fixed(self, s: Any) -> tuple[Any, int, int, int]:
         assert self.address.fixed is not None
-        gang = s.gang
+        batch = s.batch
         index = np.asarray(self.address.fixed.run(s, None)).astype(np.int64)
-        index = np.broadcast_to(index, (*index.shape[:-1], gang.size))
-        live = index if gang.full is None else index[..., gang.full]
-        return index + self._block_base(gang), int(live.min()), int(live.max()), 0
+        index = np.broadcast_to(index, (*index.shape[:-1], batch.size))
+        live = index if batch.full is None else index[..., batch.full]
+        return index + self._block_base(batch), int(live.min()), int(live.max()), 0
 
     def _locate_any(self, s: Any, mask: Any) -> Address | None:
-        gang = s.gang
+        batch = s.batch
         assert self.address.other is not None
         index, poison = self.address.other.pair(s, mask)
         if poison is not None:
-            bad = any_element(poison != 0) & gang.active(mask)
+            bad = any_element(poison != 0) & batch.active(mask)
             if bad.any():
-                gang.launch.findings.poison(self, gang, poison, bad, "is used as an address")
+                batch.launch.findings.poison(self, batch, poison, bad, "is used as an address")
                 mask = mask_and(mask, ~bad)
                 if not mask.any():
                     return None
         flat = np.asarray(index).astype(np.int64)
-        flat = np.broadcast_to(flat, (*flat.shape[:-1], gang.size)) + self._block_base(gang)
-        flat, mask = self._confine(gang, flat, mask)
-        self._check_alignment(gang, flat, mask)
+        flat = np.broadcast_to(flat, (*flat.shape[:-1], batch.size)) + self._block_base(batch)
+        flat, mask = self._confine(batch, flat, mask)
+        self._check_alignment(batch, flat, mask)
         return Address(flat, mask, None)
 
-    def _confine(self, gang: Any, flat: Any, mask: Any) -> tuple[Any, Any]:
+    def _confine(self, batch: Any, flat: Any, mask: Any) -> tuple[Any, Any]:
         """Raise if an active thread is out of bounds; park the idle ones at element 0."""
-        base = self._block_base(gang)
+        base = self._block_base(batch)
         index = flat - base
         width = self.lanes if self.together else 1
-        outside = (index < 0) | (index + width > self._extent(gang))
+        outside = (index < 0) | (index + width > self._extent(batch))
         if not outside.any():
             return flat, mask
-        active = gang.active(mask if mask is not None else gang.full)
+        active = batch.active(mask if mask is not None else batch.full)
         bad = np.argwhere(outside & active)
         if len(bad):
-            self._raise_outside(gang, index, tuple(bad[0]), len(bad))
+            self._raise_outside(batch, index, tuple(bad[0]), len(bad))
         return np.where(outside, base, flat), mask
 
-    def _raise_outside(self, gang: Any, index: Any, where: tuple[int, ...], cases: int) -> None:
-        extent = self._extent(gang)
+    def _raise_outside(self, batch: Any, index: Any, where: tuple[int, ...], cases: int) -> None:
+        extent = self._extent(batch)
         lanes = f" of {self.lanes} elements" if self.together and self.lanes > 1 else ""
         raise SimulationError(
-            f"Out of bounds: {gang.thread_name(int(where[-1]))} makes a {self.kind}{lanes} "
+            f"Out of bounds: {batch.thread_name(int(where[-1]))} makes a {self.kind}{lanes} "
             f"at index {int(index[where])} of {self.place.name}, which has shape ({extent},), at "
             f"{self.site} ({cases:,} such accesses in this instruction)."
         )
 
-    def _check_alignment(self, gang: Any, flat: Any, mask: Any) -> None:
+    def _check_alignment(self, batch: Any, flat: Any, mask: Any) -> None:
         if not self.together or self.lanes == 1:
             return
         unit = self.width // self.place.dtype.itemsize
-        size, base = self.place.dtype.itemsize, self._low_address(gang)
+        size, base = self.place.dtype.itemsize, self._low_address(batch)
         crooked = (flat + base // size) % unit != 0
         if not crooked.any():
             return
-        bad = np.flatnonzero(crooked & gang.active(mask if mask is not None else gang.full))
+        bad = np.flatnonzero(crooked & batch.active(mask if mask is not None else batch.full))
         if len(bad):
-            index = int((flat - self._block_base(gang))[bad[0]])
+            index = int((flat - self._block_base(batch))[bad[0]])
             raise SimulationError(
-                f"Misaligned address: {gang.thread_name(int(bad[0]))} makes a {self.width}-byte "
+                f"Misaligned address: {batch.thread_name(int(bad[0]))} makes a {self.width}-byte "
                 f"{self.kind} at index {index} of {self.place.name}, whose byte address "
                 f"{base + index * size} is no multiple of {self.width}, at {self.site}."
             )
 
-    def _low_address(self, gang: Any) -> int:
+    def _low_address(self, batch: Any) -> int:
         """Low bits of the address at which the memory begins."""
         storage = self.place.storage
-        return gang.memories[storage.number].base if storage.scope == "global" else 0
+        return batch.memories[storage.number].base if storage.scope == "global" else 0
 
     # Counters.
 
-    def tally(self, gang: Any, address: Address) -> None:
+    def tally(self, batch: Any, address: Address) -> None:
         """Add the access to the counts of its site."""
-        self.tally_by(gang, [address], lambda: self._count(gang, address))
+        self.tally_by(batch, [address], lambda: self._count(batch, address))
 
-    def tally_by(self, gang: Any, addresses: Sequence[Address], count: Callable[[], Count]) -> None:
+    def tally_by(
+        self, batch: Any, addresses: Sequence[Address], count: Callable[[], Count]
+    ) -> None:
         """Add what ``count`` finds, once for all accesses of the same masks and phases."""
         if any(address.phase is None for address in addresses):
             self.count += count()
@@ -228,27 +206,27 @@ class LocatedAccess:
         masks = [address.mask for address in addresses]
         key = tuple((id(address.mask), address.phase) for address in addresses)
         known = self._memo.get(key)
-        if known is None or known[0] is not gang or any(map(operator.is_not, known[1], masks)):
-            if known is not None and known[0] is not gang:
+        if known is None or known[0] is not batch or any(map(operator.is_not, known[1], masks)):
+            if known is not None and known[0] is not batch:
                 self._memo.clear()
-            known = self._memo[key] = gang, masks, count()
+            known = self._memo[key] = batch, masks, count()
         self.count += known[2]
 
-    def byte_addresses(self, gang: Any, address: Address) -> tuple[Any, Any]:
+    def byte_addresses(self, batch: Any, address: Address) -> tuple[Any, Any]:
         """Addresses of a contiguous access and active threads, ``[warps, 32]`` each."""
-        mask = address.mask if address.mask is not None else gang.full
-        at = address.flat * self.place.dtype.itemsize + self._low_address(gang)
-        return np.reshape(at, (-1, _WARP)), gang.active(mask).reshape(-1, _WARP)
+        mask = address.mask if address.mask is not None else batch.full
+        at = address.flat * self.place.dtype.itemsize + self._low_address(batch)
+        return np.reshape(at, (-1, _WARP)), batch.active(mask).reshape(-1, _WARP)
 
-    def _count(self, gang: Any, address: Address) -> Count:
-        mask = address.mask if address.mask is not None else gang.full
-        active = gang.active(mask).reshape(-1, _WARP)
+    def _count(self, batch: Any, address: Address) -> Count:
+        mask = address.mask if address.mask is not None else batch.full
+        active = batch.active(mask).reshape(-1, _WARP)
         size = self.place.dtype.itemsize
         counter: Callable[..., Count] = count_global
         if self.place.storage.scope != "global":
             counter = partial(count_shared, store=self.kind != "load")
         total = Count()
-        base = self._low_address(gang)
+        base = self._low_address(batch)
         for flat, start, width in self._instructions(address.flat):
             total += counter((flat * size + (base + start)).reshape(-1, _WARP), active, width)
         return total

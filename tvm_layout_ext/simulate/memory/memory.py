@@ -1,7 +1,7 @@
 """The memories of the device: bytes with typed views, what was never written, and shadows.
 
 Global memory is one :class:`Memory` a parameter or workspace. Shared memory is one for all blocks
-of a gang, block after block. Registers and local arrays are :class:`Locals`, a row an element.
+of a batch, block after block. Registers and local arrays are :class:`Locals`, a row an element.
 """
 
 from __future__ import annotations
@@ -23,22 +23,8 @@ _FILL = 0xFF
 class Memory:
     """Bytes seen through typed views.
 
-    Parameters
-    ----------
-    name : str
-        The user's name of it.
-    data : array of uint8
-        The bytes.
-    granule : int
-        Bytes a cell of the shadows: the smallest element that is ever accessed.
-    scope : str
-        ``global`` or ``shared``.
-    span : int
-        Bytes that one block may address; for global memory all of them.
-    undefined : bool
-        True if nobody wrote it yet.
-    base : int
-        Low bits of the address at which it begins, in bytes.
+    A ``granule`` is a cell of the shadows, in bytes; one block may address ``span`` bytes; ``base``
+    has the low bits of the address at which it begins.
     """
 
     def __init__(
@@ -60,7 +46,7 @@ class Memory:
         self.shadow: Shadow | None = None
         self.poison: Any = None
         #: For global memory: unwritten cells are marked in `poison`; for shared, by a zero tag.
-        self.flying: Any = None
+        self.pending: Any = None
         self._views: dict[Any, Any] = {}
         if undefined and scope == "global":
             self.poison = np.full(self.cells, FRESH, np.int64)
@@ -96,10 +82,10 @@ class Memory:
         self.shadow = Shadow(self.cells, across_blocks=self.scope == "global")
 
     def reset(self) -> None:
-        """Make shared memory unwritten again, for the next gang."""
+        """Make shared memory unwritten again, for the next batch."""
         self.data.fill(_FILL)
         self.poison = None
-        self.flying = None
+        self.pending = None
         if self.shadow is not None:
             self.shadow.clear()
 
@@ -113,19 +99,7 @@ class Memory:
 
 
 class Locals:
-    """A local array of every thread: row ``i`` holds element ``i`` of all threads.
-
-    Parameters
-    ----------
-    name : str
-        The user's name of it.
-    length : int
-        Elements a thread.
-    dtype : numpy.dtype
-        Element type.
-    threads : int
-        Threads of the gang.
-    """
+    """A local array of every thread: row ``i`` holds element ``i`` of all threads."""
 
     def __init__(self, name: str, length: int, dtype: np.dtype[Any], threads: int) -> None:
         self.name = name

@@ -7,32 +7,11 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
-from ...gpu.hardware import MULTIPROCESSORS
+from ...gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES
+from ...gpu.measured import H200
 
-__all__ = ["FORMULA", "TAIL", "TORN", "CostTerms", "Counters", "modelled_terms"]
+__all__ = ["FORMULA", "CostTerms", "Counters", "modelled_terms"]
 
-#: Of an H200, for which the model is written: 4.8 TB/s at 1.83 GHz are 2640 bytes a cycle for the
-#: whole GPU, or 82 sectors of 32 bytes.
-SECTORS_PER_CYCLE = 82
-#: What the L2 cache gives to all multiprocessors together, twice what memory does.
-L2_SECTORS_PER_CYCLE = 165
-#: One multiprocessor alone takes 64 bytes a cycle.
-CYCLES_PER_OWN_SECTOR = 0.5
-#: What a loaded sector costs more in a line of 128 bytes of which a request takes only a part:
-#: ``h200_sweep_transpose_8192.jsonl`` has 1.15 times the time where rows of a tile are half a line,
-#: that is 1.3 times for the loads; a quarter of a line costs no more.
-TORN = 0.3
-#: Of the whole GPU: 262,144 blocks of 16 x 16 elements take 162 us, whatever their threads do.
-CYCLES_PER_BLOCK = 1.13
-#: Of a wave of blocks, in which they all load or all store, and the memory idles in one direction.
-TAIL = 0.5
-#: A multiprocessor finishes 128 single-precision multiply-adds a cycle.
-FLOPS_PER_CYCLE = 256
-#: By ``mma.sync`` in half precision: 630 TFLOPS of 132 multiprocessors at 1.7 GHz
-#: (``h200_gemm.json``).
-TENSOR_FLOPS_PER_CYCLE = 2800
-#: Of a ``__syncthreads``, during which the other resident blocks go on.
-CYCLES_PER_BARRIER = 30
 #: Where a record does not tell how many blocks are resident.
 USUAL_RESIDENT = 3
 #: Share of the smaller terms that does not hide behind the largest.
@@ -188,23 +167,23 @@ def modelled_terms(counters: Counters, flops: int) -> CostTerms:
     share = math.ceil(blocks / MULTIPROCESSORS) / blocks
     resident = counters.resident or USUAL_RESIDENT
     waves = blocks / (MULTIPROCESSORS * resident)
-    plain = max(0, flops - counters.products) / FLOPS_PER_CYCLE
+    plain = max(0, flops - counters.products) / H200.fma
     tensor = counters.halves or counters.products
     return CostTerms(
         memory=_memory(counters, share, waves),
         pipe=share * (counters.wavefronts + counters.requests),
-        arithmetic=share * (plain + tensor / TENSOR_FLOPS_PER_CYCLE),
-        barriers=share * CYCLES_PER_BARRIER * counters.barriers / resident,
-        latency=max(math.ceil(waves) * counters.chain, CYCLES_PER_BLOCK * counters.blocks),
+        arithmetic=share * (plain + tensor / H200.tensor),
+        barriers=share * H200.barrier * counters.barriers / resident,
+        latency=max(math.ceil(waves) * counters.chain, H200.block_cycles * counters.blocks),
     )
 
 
 def _memory(counters: Counters, share: float, waves: float) -> float:
-    torn = TORN * counters.torn
+    torn = H200.torn * counters.torn
     least = counters.memory or counters.sectors
-    tail = TAIL / max(1.0, waves * counters.steps) if counters.steps else 0.0
+    tail = H200.tail / max(1.0, waves * counters.steps) if counters.steps else 0.0
     return max(
-        share * CYCLES_PER_OWN_SECTOR * counters.sectors,
-        (counters.sectors + torn) / L2_SECTORS_PER_CYCLE,
-        (least + torn * least / max(counters.sectors, 1)) / SECTORS_PER_CYCLE * (1 + tail),
+        share * counters.sectors * SECTOR_BYTES / H200.own,
+        (counters.sectors + torn) / H200.l2_sectors,
+        (least + torn * least / max(counters.sectors, 1)) / H200.memory_sectors * (1 + tail),
     )

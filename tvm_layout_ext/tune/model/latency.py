@@ -15,62 +15,15 @@ from math import ceil
 import tvm
 
 from ...gpu.hardware import BANK_BYTES, MULTIPROCESSORS, SECTOR_BYTES
+from ...gpu.measured import H200, GpuSpeeds
 from ..search.task import Task
 from ..space.knobs import Config
-from .cost import TAIL, TORN
 from .features import kernels_of, traffic
 from .kernel_facts import KernelFacts
 
-__all__ = ["H200", "GpuSpeeds", "WaveCycles", "chain", "latency", "terms"]
+__all__ = ["WaveCycles", "chain", "latency", "terms"]
 
 
-@dataclass(frozen=True)
-class GpuSpeeds:
-    """Speeds of a GPU, each a multiprocessor and clock cycle unless said otherwise.
-
-    Attributes
-    ----------
-    clock : float
-        Hz under load.
-    memory : float
-        Bytes a second of device memory, all multiprocessors together, as achieved.
-    l2 : float
-        Bytes from the L2 cache.
-    wavefronts : float
-        Of shared memory, 128 bytes each.
-    tensor : float
-        Arithmetic operations of tensor cores by ``mma.sync`` in half precision; other types are
-        by :func:`tvm_layout_ext.hardware.mma_sync_rate` faster or slower.
-    fma : float
-        Arithmetic operations of float32.
-    memory_latency, shared_latency, product_latency, barrier : float
-        Cycles until a load from device memory, a load from shared memory, a tensor-core product,
-        and ``__syncthreads`` are done.
-    launch : float
-        Seconds from one kernel to the next.
-    block : float
-        Seconds to hand out a block, whatever it does.
-    """
-
-    clock: float = 1.7e9
-    memory: float = 4.2e12
-    l2: float = 40.0
-    wavefronts: float = 1.0
-    tensor: float = 2800.0
-    fma: float = 256.0
-    memory_latency: float = 900.0
-    shared_latency: float = 33.0
-    product_latency: float = 33.0
-    barrier: float = 30.0
-    launch: float = 2e-6
-    block: float = 0.62e-9
-
-
-#: Memory: 4.2 of 4.8 TB/s are reached by the best copies of ``benchmarks/results``. Tensor cores:
-#: ``h200_gemm.json`` has 630 TFLOPS of ``mma.sync`` on registers alone, over 132 multiprocessors
-#: at 1.7 GHz. Latencies: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU
-#: Architecture via Microbenchmarking" (2024), tables of memory latency and of ``mma``.
-H200 = GpuSpeeds()
 #: Share of what is not the longest term that does not hide behind it.
 EXPOSED = 0.2
 #: Of what keeps the multiprocessors busy while the memory is the limit.
@@ -186,8 +139,8 @@ def _stretch(kernel: KernelFacts, task: Task) -> float:
     """How much longer the memory takes than for whole lines in a steady stream."""
     waves = kernel.grid / (MULTIPROCESSORS * kernel.blocks_per_sm(task.architecture))
     sectors = traffic(kernel) / SECTOR_BYTES
-    torn = TORN * kernel.torn / sectors if sectors else 0.0
-    return (1 + torn) * (1 + TAIL / max(1.0, waves * kernel.steps))
+    torn = H200.torn * kernel.torn / sectors if sectors else 0.0
+    return (1 + torn) * (1 + H200.tail / max(1.0, waves * kernel.steps))
 
 
 def _seconds(kernel: KernelFacts, task: Task, flops: float) -> float:

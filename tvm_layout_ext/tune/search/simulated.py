@@ -10,8 +10,8 @@ import numpy as np
 import tvm
 
 from ...gpu.hardware import SECTOR_BYTES
-from ...simulate import simulate
-from ...simulate.report import Report
+from ...simulate import Report
+from ...simulation import simulate
 from ...target import cuda_target
 from ..measure import environment
 from ..measure.measurement import Measurement

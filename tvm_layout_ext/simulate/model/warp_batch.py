@@ -1,4 +1,4 @@
-"""The threads that run together: a gang of whole blocks, and the strands its threads split into."""
+"""The threads that run together: a batch of whole blocks, and the paths its threads split into."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ _WARP = hardware.WARP_SIZE
 
 @dataclass(frozen=True)
 class Geometry:
-    """Extents of a launch.
-
-    Attributes
-    ----------
-    grid, block : tuple of int
-        Extents along x, y, z.
-    """
+    """Extents of a launch."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -67,20 +61,8 @@ def _coordinates(linear: Any, extents: tuple[int, int, int]) -> tuple[Any, Any, 
 class WarpBatch:
     """Blocks that run in lockstep, a NumPy lane a thread.
 
-    Parameters
-    ----------
-    launch : Launch
-        What they belong to.
-    geometry : Geometry
-        Extents of the launch.
-    blocks : array of int
-        Numbers of the blocks.
-    memories : list
-        Memories by number, this gang's shared memory and locals among them.
-    clocks : Clocks
-        Happens-before of its warps.
-    caches : int
-        Number of values that are computed once a gang.
+    ``memories`` are by number, those of its blocks among them; ``cache`` keeps what is computed
+    once. A mask of None means all lanes, and ``full`` is the mask of those that are threads.
     """
 
     def __init__(
@@ -104,9 +86,9 @@ class WarpBatch:
         self.full = None if geometry.lanes == geometry.threads else thread < geometry.threads
         self.cache: list[Any] = [None] * caches
         self.masks: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
-        self.flights: list[Any] = []
+        self.pending_copies: list[Any] = []
         self.groups: Any = None
-        #: Loop variables, by slot, of the strand that runs.
+        #: Loop variables, by slot, of the path that runs.
         self.slots: list[Any] = []
         self.index = self._thread_indices(np.minimum(thread, geometry.threads - 1))
 
@@ -122,6 +104,14 @@ class WarpBatch:
         """Mask as an array of bool."""
         return np.ones(self.size, bool) if mask is None else mask
 
+    def defined(self, site: Any, mask: Any, condition: Any, poison: Any) -> Any:
+        """Report poison in a condition, which then is false for its threads."""
+        bad = np.broadcast_to(poison != 0, (self.size,)) & self.active(mask)
+        if not bad.any():
+            return condition
+        self.launch.findings.poison_at(site, self, poison, bad, "decides a branch")
+        return np.broadcast_to(condition, (self.size,)) & ~bad
+
     def thread_name(self, lane: int) -> str:
         """How a report names a thread: block and thread coordinates."""
         at = [int(self.index[f"threadIdx.{a}"][lane]) for a in AXES]
@@ -131,23 +121,13 @@ class WarpBatch:
 
 @dataclass
 class DivergentPath:
-    """Threads of a gang that are at one point of the program.
+    """Threads of a batch that are at one point of the program.
 
-    Attributes
-    ----------
-    mask : array of bool or None
-        Its threads; None means all lanes of the gang.
-    slots : list
-        Values of loop variables and lets.
-    pc : int
-        Next instruction.
-    waiting : Barrier or None
-        What it waits at.
-    turns : int
-        Backward jumps so far, which lets others overtake a strand that spins.
+    ``turns`` counts backward jumps, so that others may pass one that spins. ``slots`` are its loop
+    variables and lets.
     """
 
-    gang: WarpBatch
+    batch: WarpBatch
     mask: Any
     slots: list[Any]
     pc: int = 0
@@ -155,5 +135,5 @@ class DivergentPath:
     turns: int = 0
 
     def split(self, mask: Any, pc: int) -> DivergentPath:
-        """Make a strand of some of its threads that goes on elsewhere."""
-        return DivergentPath(self.gang, mask, list(self.slots), pc, None, self.turns)
+        """Make a path of some of its threads that goes on elsewhere."""
+        return DivergentPath(self.batch, mask, list(self.slots), pc, None, self.turns)

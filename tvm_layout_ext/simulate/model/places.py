@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -11,17 +11,15 @@ from tvm import ir, tirx
 from tvm.ir.prim.expr import IntImm
 
 from ...errors import NotModelled
+from ...gpu.hardware import LINE_BYTES
 from ...ir import ops
 from .values import numpy_type, split_type
 
-if TYPE_CHECKING:
-    from ..memory.versions import Versions
-
-__all__ = ["Place", "Storage", "find_places", "handle", "written_by_call"]
+__all__ = ["Place", "Storage", "Versions", "find_places", "handle", "written_by_call"]
 
 _SHARED = ("shared", "shared.dyn")
 #: Shared allocations start on this, so that banks and sectors of a block do not depend on others.
-_ALIGN = 128
+_ALIGN = LINE_BYTES
 
 
 def handle(node: Any) -> int:
@@ -29,30 +27,38 @@ def handle(node: Any) -> int:
     return int(node.__chandle__())
 
 
+@dataclass(frozen=True)
+class Versions:
+    """Versions of a buffer in its storage, each of ``size`` bytes.
+
+    The first one begins between the bytes ``first`` and ``last``, which differ where its place in
+    merged memory is not certain.
+    """
+
+    count: int
+    size: int
+    first: int
+    last: int
+
+    def of(self, byte: int) -> int | None:
+        """Version, from 0, of a byte of the storage; None if it is not certain.
+
+        Examples
+        --------
+        >>> Versions(3, 512, 0, 0).of(1030)
+        2
+        """
+        low, high = (byte - self.last) // self.size, (byte - self.first) // self.size
+        return low if low == high and 0 <= low < self.count else None
+
+
 @dataclass
 class Storage:
-    """Memory that a kernel allocates or is handed.
+    """Memory that a kernel allocates or is handed; ``number`` is its place among the memories.
 
-    Attributes
-    ----------
-    number : int
-        Place of it among the gang's memories.
-    name : str
-        Name of the allocation or parameter.
-    scope : str
-        ``global``, ``shared``, ``shared.dyn`` or ``local``.
-    dtype : numpy.dtype
-        Element type of the allocation.
-    length : int
-        Elements; 0 for a parameter, whose array tells.
-    granule : int
-        Bytes of the smallest element type it is accessed as.
-    written : bool
-        Whether the kernel writes it.
-    read : bool
-        Whether the kernel reads it.
-    versions : dict
-        Buffers in it, by name, of which a pipelined loop made versions.
+    A ``granule`` is the smallest element, in bytes, that it is accessed as. ``length`` counts
+    elements, and is 0 for a parameter. ``versions`` has the buffers of which a pipelined loop made
+    several, by name.
     """
 
     number: int
@@ -78,22 +84,9 @@ class Storage:
 
 @dataclass(frozen=True)
 class Place:
-    """A buffer as the program names it.
+    """A buffer as the program names it: a view of a storage from element ``offset``.
 
-    Attributes
-    ----------
-    name : str
-        The user's name.
-    storage : Storage
-        What it is a view of.
-    dtype : numpy.dtype
-        Element type of the view.
-    shape : tuple
-        Extents as TIR expressions.
-    offset : int or TIR expression
-        First element.
-    lanes : int
-        Vector lanes of an element; TVM's storage rewriting makes arrays of vectors.
+    TVM's storage rewriting makes arrays of vectors; ``lanes`` is the length of one.
     """
 
     name: str
@@ -106,30 +99,14 @@ class Place:
 
 @dataclass
 class Places:
-    """All buffers of a kernel, by identity, and its storages.
-
-    Attributes
-    ----------
-    by_buffer : dict
-        Place of each buffer variable.
-    by_pointer : dict
-        Place whose data a pointer variable or a buffer's data is.
-    storages : list of Storage
-        Parameters first, in order, then allocations.
-    """
+    """All buffers of a kernel, by identity, and its storages: parameters first, in order."""
 
     by_buffer: dict[int, Place] = field(default_factory=dict)
     by_pointer: dict[int, Place] = field(default_factory=dict)
     storages: list[Storage] = field(default_factory=list)
 
     def at(self, buffer: Any) -> Place:
-        """Place of a buffer.
-
-        Raises
-        ------
-        NotModelled
-            If nothing declares it.
-        """
+        """Place of a buffer."""
         found = self.by_buffer.get(handle(buffer))
         if found is None:
             raise NotModelled(f"Buffer {buffer.name} is used but declared nowhere in the kernel.")

@@ -10,51 +10,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tvm_ffi
 from tvm import tirx
 from tvm.ir.prim.expr import FloorMod, IntImm, Mod, Mul, Var
 
-from ..compile.places import Place, Places, handle
+from .names import BufferNames
+from .places import Place, Places, Versions, handle
 
-if TYPE_CHECKING:
-    from ..compile.names import BufferNames
-
-__all__ = ["Versions", "note_versions"]
-
-
-@dataclass(frozen=True)
-class Versions:
-    """Versions of a buffer in its storage.
-
-    Attributes
-    ----------
-    count : int
-        How many.
-    size : int
-        Bytes of each.
-    first, last : int
-        Least and greatest byte of the storage at which the buffer may begin. They differ if its
-        place in merged memory is not certain.
-    """
-
-    count: int
-    size: int
-    first: int
-    last: int
-
-    def of(self, byte: int) -> int | None:
-        """Version, from 0, of a byte of the storage; None if it is not certain.
-
-        Examples
-        --------
-        >>> Versions(3, 512, 0, 0).of(1030)
-        2
-        """
-        low, high = (byte - self.last) // self.size, (byte - self.first) // self.size
-        return low if low == high and 0 <= low < self.count else None
+__all__ = ["note_versions"]
 
 
 def _rings(kernel: Any) -> set[tuple[int, int]]:
@@ -77,17 +42,7 @@ def _rings(kernel: Any) -> set[tuple[int, int]]:
 
 
 def note_versions(kernel: Any, places: Places, names: BufferNames) -> None:
-    """Give the shared storages of a kernel the versions of their buffers, by name.
-
-    Parameters
-    ----------
-    kernel : tirx.PrimFunc
-        The device function.
-    places : Places
-        Its buffers.
-    names : BufferNames
-        Bytes that accesses of each buffer touch, which tell where in merged memory it begins.
-    """
+    """Give the shared storages of a kernel the versions of their buffers, by name."""
     sizes: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for count, size in _rings(kernel):
         sizes[count * size].add((count, size))

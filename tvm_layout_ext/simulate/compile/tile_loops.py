@@ -7,17 +7,15 @@ They are ``mma_fill`` (zeros), ``mma_store`` (a 16x16 tile of C, element by elem
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm import ir, tirx
 
 from ...errors import NotModelled
 from ...ir import ops
-from ..compile.code import FIXED, Code, Run
-from ..compile.places import handle
-
-if TYPE_CHECKING:
-    from ..compile.plain_statements import PlainCompiler
+from ..model.code import FIXED, Code, Run
+from ..model.places import handle
+from .device import DeviceCompiler
 
 __all__ = ["fill_tile", "load_transposed_bytes", "store_tile"]
 
@@ -26,16 +24,16 @@ _TILE_ELEMENTS = 8
 _TRANSPOSED_BYTES = 16
 
 
-def _loop(c: PlainCompiler, extent: int, body: Callable[[Any], Any]) -> Run | None:
+def _loop(c: DeviceCompiler, extent: int, body: Callable[[Any], Any]) -> Run | None:
     """Compile ``for (i = 0; i < extent; ++i)``; its accesses belong to the current statement."""
     index = tirx.Var("i", "int32")
     return c.plain(tirx.For(index, 0, extent, tirx.ForKind.SERIAL, body(index)))
 
 
-def _thread(c: PlainCompiler) -> Any:
+def _thread(c: DeviceCompiler) -> Any:
     """A variable that holds ``threadIdx.x``, which the printed loops name outright."""
     tx = tirx.Var("tx", "int32")
-    c.scope[handle(tx)] = Code(lambda s, m: s.gang.index["threadIdx.x"], FIXED)
+    c.scope[handle(tx)] = Code(lambda s, m: s.batch.index["threadIdx.x"], FIXED)
     return tx
 
 
@@ -50,7 +48,7 @@ def _target(pointer: Any) -> tuple[Any, Any]:
     raise NotModelled(f"Cannot tell which buffer the pointer {pointer} of a tile points into.")
 
 
-def fill_tile(c: PlainCompiler, call: Any) -> Run | None:
+def fill_tile(c: DeviceCompiler, call: Any) -> Run | None:
     """Compile ``mma_fill``: a thread's part of a tile becomes zero."""
     size, pointer, offset = call.args
     buffer, start = _target(pointer)
@@ -58,7 +56,7 @@ def fill_tile(c: PlainCompiler, call: Any) -> Run | None:
     return _loop(c, int(size.value), lambda i: tirx.BufferStore(buffer, zero, [start + offset + i]))
 
 
-def store_tile(c: PlainCompiler, call: Any) -> Run | None:
+def store_tile(c: DeviceCompiler, call: Any) -> Run | None:
     """Compile ``mma_store`` of a 16x16 tile: 8 stores of one element a thread."""
     rows, columns, pointer, source, offset, stride = call.args
     if int(rows.value) != _TILE or int(columns.value) != _TILE:
@@ -79,7 +77,7 @@ def store_tile(c: PlainCompiler, call: Any) -> Run | None:
     return _loop(c, _TILE_ELEMENTS, body)
 
 
-def load_transposed_bytes(c: PlainCompiler, call: Any) -> Run | None:
+def load_transposed_bytes(c: DeviceCompiler, call: Any) -> Run | None:
     """Compile ``ldmatrix`` of 8-bit data with ``trans``: 16 loads of one byte a thread.
 
     The offset of the shared pointer is then the distance between two rows.

@@ -51,13 +51,7 @@ _TYPES = {**_PLAIN, **_FLOAT8, "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 @cache
 def split_type(dtype: str) -> tuple[np.dtype[Any], int]:
-    """NumPy type and number of vector lanes of a TVM type: ``"float16x4"`` gives (float16, 4).
-
-    Raises
-    ------
-    NotModelled
-        If NumPy and ml_dtypes have no such type.
-    """
+    """NumPy type and number of vector lanes of a TVM type: ``"float16x4"`` gives (float16, 4)."""
     match = re.fullmatch(r"(\w+?)(?:x(\d+))?", dtype)
     if match is None or match.group(1) not in _TYPES:
         raise NotModelled(f"The simulated GPU has no type {dtype}.")

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from ...gpu import hardware
-from ..compile.code import Run, mask_and
-from ..compile.values import retyped, retyped_poison
 from ..memory.access import AccessInstruction
-from .registers import Registers, read_all, write_all
+from ..memory.registers import Registers, read_all, write_all
+from ..model.code import Run, mask_and
+from ..model.values import retyped, retyped_poison
 from .warps import torn_lanes, with_torn
 
 __all__ = ["load_matrices", "store_matrices"]
@@ -54,46 +54,34 @@ def _to_rows(elements: Any, matrices: int, transpose: bool) -> Any:
     return rows.reshape(_ROWS, -1)
 
 
-def _addressing(gang: Any, m: Any, matrices: int) -> Any:
+def _addressing(batch: Any, m: Any, matrices: int) -> Any:
     """Threads of a mask that give an address."""
-    mask = m if m is not None else gang.full
+    mask = m if m is not None else batch.full
     if matrices * _ROWS == _WARP:
         return mask
     key = (-matrices, id(mask))
-    known = gang.masks.get(key)
+    known = batch.masks.get(key)
     if known is not None and known[0] is mask:
         return known[1]
-    chosen = mask_and(mask, gang.lane % _WARP < matrices * _ROWS)
-    gang.masks[key] = mask, chosen, None
+    chosen = mask_and(mask, batch.lane % _WARP < matrices * _ROWS)
+    batch.masks[key] = mask, chosen, None
     return chosen
 
 
 def load_matrices(
     access: AccessInstruction, registers: list[Registers], matrices: int, transpose: bool
 ) -> Run:
-    """Compile ``ldmatrix``.
-
-    Parameters
-    ----------
-    access : Access
-        16 bytes at each lane's address.
-    registers : list of Registers
-        What is written, ``matrices`` registers.
-    matrices : int
-        1, 2 or 4.
-    transpose : bool
-        ``.trans``.
-    """
+    """Compile ``ldmatrix``."""
 
     def run(s: Any, m: Any) -> None:
-        gang = s.gang
-        value, poison = access.load(s, _addressing(gang, m, matrices))
-        rows = retyped(np.broadcast_to(value, (access.lanes, gang.size)), _HALF)
+        batch = s.batch
+        value, poison = access.load(s, _addressing(batch, m, matrices))
+        rows = retyped(np.broadcast_to(value, (access.lanes, batch.size)), _HALF)
         codes = None
         if poison is not None:
-            spread = np.broadcast_to(poison, (access.lanes, gang.size))
+            spread = np.broadcast_to(poison, (access.lanes, batch.size))
             codes = _to_lanes(retyped_poison(spread, _ROWS), matrices, transpose)
-        codes = with_torn(codes, torn_lanes(gang, m, access.site, "ldmatrix"), 2 * matrices)
+        codes = with_torn(codes, torn_lanes(batch, m, access.site, "ldmatrix"), 2 * matrices)
         write_all(registers, s, m, _to_lanes(rows, matrices, transpose), codes)
 
     return run
@@ -106,13 +94,13 @@ def store_matrices(
     dtype = access.place.dtype
 
     def run(s: Any, m: Any) -> None:
-        gang = s.gang
+        batch = s.batch
         elements, codes = read_all(registers, s, m, _HALF)
-        codes = with_torn(codes, torn_lanes(gang, m, access.site, "stmatrix"), 2 * matrices)
+        codes = with_torn(codes, torn_lanes(batch, m, access.site, "stmatrix"), 2 * matrices)
         rows = retyped(_to_rows(elements, matrices, transpose), dtype)
         if codes is not None:
             codes = retyped_poison(_to_rows(codes, matrices, transpose), len(rows))
-        chosen = _addressing(gang, m, matrices)
+        chosen = _addressing(batch, m, matrices)
         if chosen is None or chosen.any():
             access.store(s, chosen, *_squeezed(rows, codes))
 

@@ -1,7 +1,7 @@
-"""Compiled expressions: a Python function of (strand, mask), and what is known about its value.
+"""Compiled expressions: a Python function of (path, mask), and what is known about its value.
 
 ``rank`` says what a value depends on: bit 0 the thread, bit 1 time (loop variables, memory). So a
-rank of 0 is one number for the whole launch, 1 an array that is computed once a gang, 2 one number
+rank of 0 is one number for the whole launch, 1 an array that is computed once a batch, 2 one number
 at a time, 3 anything. ``taint`` says that the value can hold poison; the function then returns a
 pair of value and poison, else the bare value.
 """
@@ -23,18 +23,9 @@ Run = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True)
 class Code:
-    """A compiled expression.
+    """A compiled expression: ``run(path, mask)``, where a mask of None means all threads.
 
-    Attributes
-    ----------
-    run : callable
-        ``run(strand, mask)``; a mask of None means all threads.
-    rank : int
-        LAUNCH, FIXED, UNIFORM or VARYING.
-    taint : bool
-        Whether ``run`` gives ``(value, poison)``.
-    terms : tuple of (int, Code), optional
-        If it is an integer sum: its terms with sign +1 or -1.
+    ``terms`` are the signed terms of an integer sum.
     """
 
     run: Run

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...errors import NotModelled, SimulationError
-from ..compile.code import LAUNCH, UNIFORM, VARYING, Code, Run, mask_and
-from ..compile.places import Place
-from ..compile.values import retyped, retyped_poison, to_lanes
-from ..memory.memory import FRESH, Locals
+from ..model.code import LAUNCH, UNIFORM, VARYING, Code, Run, mask_and
+from ..model.places import Place
+from ..model.values import retyped, retyped_poison, to_lanes
 from ..report import Site
+from .memory import FRESH, Locals
 
 __all__ = ["LocalBits", "RegisterExpression", "Registers", "read_all", "write_all"]
 
@@ -38,13 +38,7 @@ class Registers(Protocol):
 
 @dataclass(frozen=True)
 class RegisterExpression:
-    """An expression that is one register; it cannot be written.
-
-    Attributes
-    ----------
-    code : Code
-        Its value, of a 32-bit type.
-    """
+    """An expression that is one register; it cannot be written."""
 
     code: Code
 
@@ -56,10 +50,10 @@ class RegisterExpression:
     def read(self, s: Any, m: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
         """Elements ``[n, threads]`` of a type, and their poison or None."""
         value, codes = self.code.pair(s, m)
-        whole = np.ascontiguousarray(np.broadcast_to(value, (1, s.gang.size)))
+        whole = np.ascontiguousarray(np.broadcast_to(value, (1, s.batch.size)))
         elements = retyped(whole, dtype)
         if codes is not None:
-            codes = retyped_poison(np.broadcast_to(codes, (1, s.gang.size)), len(elements))
+            codes = retyped_poison(np.broadcast_to(codes, (1, s.batch.size)), len(elements))
         return elements, codes
 
     def write(self, s: Any, m: Any, values: Any, codes: Any) -> None:
@@ -69,19 +63,7 @@ class RegisterExpression:
 
 @dataclass(frozen=True)
 class LocalBits:
-    """Some adjoining bytes of a local array.
-
-    Attributes
-    ----------
-    place : Place
-        The array, or a view of it.
-    site : Site
-        For reports.
-    start : Code
-        First element, in those of ``place``.
-    size : int
-        Bytes.
-    """
+    """Some adjoining bytes of a local array, from element ``start`` of the view ``place``."""
 
     place: Place
     site: Site
@@ -90,11 +72,11 @@ class LocalBits:
 
     def read(self, s: Any, m: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
         """Elements ``[n, threads]`` of a type, and their poison or None."""
-        local = s.gang.memories[self.place.storage.number]
+        local = s.batch.memories[self.place.storage.number]
         rows, lanes, _ = self._rows(s, m, local)
         if lanes is None:
             values = local.data[rows]
-            codes = _row_poison(local, rows, s.gang.size)
+            codes = _row_poison(local, rows, s.batch.size)
             where = np.arange(rows.start, rows.stop)[:, None]
         else:
             values, where = local.data[rows, lanes], rows
@@ -102,12 +84,12 @@ class LocalBits:
         elements = retyped(values, dtype)
         if codes is None:
             return elements, None
-        origin = s.gang.launch.findings.origin(self.place, where)
+        origin = s.batch.launch.findings.origin(self.place, where)
         return elements, retyped_poison(np.where(codes == FRESH, origin, codes), len(elements))
 
     def write(self, s: Any, m: Any, values: Any, codes: Any) -> None:
         """Set elements ``[n, threads]`` of any type, with their poison."""
-        local = s.gang.memories[self.place.storage.number]
+        local = s.batch.memories[self.place.storage.number]
         rows, lanes, mask = self._rows(s, m, local)
         words = retyped(values, local.data.dtype)
         codes = retyped_poison(codes, len(words))
@@ -146,8 +128,8 @@ class LocalBits:
 
         def run(s: Any, m: Any) -> None:
             x, p = pair(s, m)
-            whole = np.atleast_2d(to_lanes(np.asarray(x).astype(dtype), lanes, s.gang.size))
-            codes = None if p is None else np.atleast_2d(to_lanes(p, lanes, s.gang.size))
+            whole = np.atleast_2d(to_lanes(np.asarray(x).astype(dtype), lanes, s.batch.size))
+            codes = None if p is None else np.atleast_2d(to_lanes(p, lanes, s.batch.size))
             self.write(s, m, np.ascontiguousarray(whole), codes)
 
         return run
@@ -159,28 +141,28 @@ class LocalBits:
 
         The rows are a slice, and there are no thread numbers, where all threads use the same.
         """
-        gang = s.gang
-        mask = m if m is not None else gang.full
+        batch = s.batch
+        mask = m if m is not None else batch.full
         if self.start.rank in (LAUNCH, UNIFORM) and not self.start.taint:
             row = self._first(np.int64(self.start.run(s, m)), local)
             count = self._count(local)
             if row < 0 or row + count > local.length:
-                self._raise_outside(gang, int(np.argmax(gang.active(mask))), int(row), local)
-            return slice(int(row), int(row) + count), None, None if mask is gang.full else mask
+                self._raise_outside(batch, int(np.argmax(batch.active(mask))), int(row), local)
+            return slice(int(row), int(row) + count), None, None if mask is batch.full else mask
         index, poison = self.start.pair(s, m)
         if poison is not None:
-            bad = np.broadcast_to(poison != 0, (gang.size,)) & gang.active(mask)
+            bad = np.broadcast_to(poison != 0, (batch.size,)) & batch.active(mask)
             if bad.any():
                 what = "is used as an address"
-                gang.launch.findings.poison_at(self.site, gang, poison, bad, what)
+                batch.launch.findings.poison_at(self.site, batch, poison, bad, what)
                 mask = mask_and(mask, ~bad)
-        first = np.broadcast_to(np.asarray(index).astype(np.int64), (gang.size,))
-        rows = self._first(np.where(gang.active(mask), first, 0), local)
+        first = np.broadcast_to(np.asarray(index).astype(np.int64), (batch.size,))
+        rows = self._first(np.where(batch.active(mask), first, 0), local)
         rows = rows + np.arange(self._count(local))[:, None]
         bad = np.argwhere((rows < 0) | (rows >= local.length))
         if len(bad):
-            self._raise_outside(gang, int(bad[0][1]), int(rows[tuple(bad[0])]), local)
-        return rows, np.broadcast_to(gang.lane, rows.shape), mask
+            self._raise_outside(batch, int(bad[0][1]), int(rows[tuple(bad[0])]), local)
+        return rows, np.broadcast_to(batch.lane, rows.shape), mask
 
     def _count(self, local: Locals) -> int:
         unit = local.data.dtype.itemsize
@@ -203,9 +185,9 @@ class LocalBits:
             )
         return byte // local.data.dtype.itemsize
 
-    def _raise_outside(self, gang: Any, lane: int, row: int, local: Locals) -> None:
+    def _raise_outside(self, batch: Any, lane: int, row: int, local: Locals) -> None:
         raise SimulationError(
-            f"Out of bounds: {gang.thread_name(lane)} uses index {row} of local array "
+            f"Out of bounds: {batch.thread_name(lane)} uses index {row} of local array "
             f"{self.place.storage.name}, which has shape ({local.length},), at {self.site}."
         )
 

@@ -7,31 +7,17 @@ from typing import Any
 import numpy as np
 
 from ...errors import SimulationError
-from ..compile.code import LAUNCH, UNIFORM, VARYING, Code, Run, mask_and
-from ..compile.places import Place
-from ..compile.values import to_lanes
-from ..memory.memory import FRESH, Locals
+from ..model.code import LAUNCH, UNIFORM, VARYING, Code, Run, mask_and
+from ..model.places import Place
+from ..model.values import to_lanes
 from ..report import Site
+from .memory import FRESH, Locals
 
 __all__ = ["LocalAccess"]
 
 
 class LocalAccess:
-    """An access of a local array.
-
-    Parameters
-    ----------
-    place : Place
-        The array.
-    site : Site
-        For reports.
-    index : Code
-        First element.
-    lanes : int
-        Elements.
-    contiguous : bool
-        Whether they lie one after the other; else ``index`` gives each.
-    """
+    """An access of a local array; ``index`` is the first element, or each where they lie apart."""
 
     def __init__(self, place: Place, site: Site, index: Code, lanes: int, contiguous: bool) -> None:
         self.place = place
@@ -64,17 +50,17 @@ class LocalAccess:
     def _start(self, s: Any, m: Any, local: Locals) -> int:
         start = int(self.index.run(s, m))
         if start < 0 or start + self.lanes > local.length:
-            raise self._outside(s.gang, int(np.argmax(s.gang.active(m))), start, local)
+            raise self._outside(s.batch, int(np.argmax(s.batch.active(m))), start, local)
         return start
 
-    def _outside(self, gang: Any, lane: int, index: int, local: Locals) -> SimulationError:
+    def _outside(self, batch: Any, lane: int, index: int, local: Locals) -> SimulationError:
         return SimulationError(
-            f"Out of bounds: {gang.thread_name(lane)} uses index {index} of local array "
+            f"Out of bounds: {batch.thread_name(lane)} uses index {index} of local array "
             f"{self.place.name}, which has shape ({local.length},), at {self.site}."
         )
 
     def _load_rows(self, s: Any, m: Any) -> tuple[Any, Any]:
-        local = s.gang.memories[self.place.storage.number]
+        local = s.batch.memories[self.place.storage.number]
         start = self._start(s, m, local)
         if self.lanes == 1:
             return local.data[start], self._named(s, local.row_poison(start), start)
@@ -82,21 +68,21 @@ class LocalAccess:
         rows = [self._named(s, local.row_poison(start + i), start + i) for i in range(self.lanes)]
         if all(row is None for row in rows):
             return value, None
-        size = s.gang.size
+        size = s.batch.size
         codes = [np.broadcast_to(0 if r is None else r, (size,)) for r in rows]
         return value, np.stack(codes)
 
     def _named(self, s: Any, codes: Any, index: Any) -> Any:
         if codes is None:
             return None
-        origin = s.gang.launch.findings.origin(self.place, np.int64(index))
+        origin = s.batch.launch.findings.origin(self.place, np.int64(index))
         return np.where(np.asarray(codes) == FRESH, origin, codes)
 
     def _store_rows(self, s: Any, m: Any, x: Any, p: Any) -> None:
-        gang = s.gang
-        local = gang.memories[self.place.storage.number]
+        batch = s.batch
+        local = batch.memories[self.place.storage.number]
         start = self._start(s, m, local)
-        mask = None if m is gang.full else m
+        mask = None if m is batch.full else m
         for i in range(self.lanes):
             value = x if self.lanes == 1 else x[i if np.shape(x)[0] > 1 else 0]
             if mask is None:
@@ -110,39 +96,39 @@ class LocalAccess:
 
     def _rows(self, s: Any, m: Any, local: Locals) -> tuple[Any, Any, Any]:
         """Row of each element and thread, the legal threads, and the rows' thread numbers."""
-        gang = s.gang
+        batch = s.batch
         index, poison = self.index.pair(s, m)
-        mask = m if m is not None else gang.full
+        mask = m if m is not None else batch.full
         if poison is not None:
-            bad = np.broadcast_to(poison != 0, (gang.size,)) & gang.active(mask)
+            bad = np.broadcast_to(poison != 0, (batch.size,)) & batch.active(mask)
             if bad.any():
                 what = "is used as an address"
-                gang.launch.findings.poison_at(self.site, gang, poison, bad, what)
+                batch.launch.findings.poison_at(self.site, batch, poison, bad, what)
                 mask = mask_and(mask, ~bad)
         rows = np.asarray(index).astype(np.int64)
         if self.contiguous and self.lanes > 1:
             rows = rows + np.arange(self.lanes)[:, None]
-        rows = np.broadcast_to(rows, (*rows.shape[:-1], gang.size))
+        rows = np.broadcast_to(rows, (*rows.shape[:-1], batch.size))
         outside = (rows < 0) | (rows >= local.length)
         if outside.any():
-            bad = np.argwhere(outside & gang.active(mask))
+            bad = np.argwhere(outside & batch.active(mask))
             if len(bad):
                 where = tuple(bad[0])
-                raise self._outside(gang, int(where[-1]), int(rows[where]), local)
+                raise self._outside(batch, int(where[-1]), int(rows[where]), local)
             rows = np.where(outside, 0, rows)
-        return rows, mask, np.broadcast_to(gang.lane, rows.shape)
+        return rows, mask, np.broadcast_to(batch.lane, rows.shape)
 
     def _gather(self, s: Any, m: Any) -> tuple[Any, Any]:
-        local = s.gang.memories[self.place.storage.number]
+        local = s.batch.memories[self.place.storage.number]
         rows, _, lanes = self._rows(s, m, local)
         return local.data[rows, lanes], self._named(s, local.gather_poison(rows, lanes), rows)
 
     def _scatter(self, s: Any, m: Any, x: Any, p: Any) -> None:
-        gang = s.gang
-        local = gang.memories[self.place.storage.number]
+        batch = s.batch
+        local = batch.memories[self.place.storage.number]
         rows, mask, lanes = self._rows(s, m, local)
-        value = to_lanes(x, self.lanes, gang.size)
-        codes = None if p is None else to_lanes(p, self.lanes, gang.size)
+        value = to_lanes(x, self.lanes, batch.size)
+        codes = None if p is None else to_lanes(p, self.lanes, batch.size)
         if mask is not None:
             rows, lanes, value = rows[..., mask], lanes[..., mask], value[..., mask]
             codes = None if codes is None else codes[..., mask]

@@ -24,15 +24,7 @@ _MOST = 1 << 30
 
 @dataclass
 class BufferNames:
-    """Byte ranges of the views of each storage.
-
-    Attributes
-    ----------
-    analyzer : tvm.sym.Analyzer
-        Knows the ranges of all loop and thread variables.
-    ranges : dict
-        Storage number -> buffer name -> first byte and end.
-    """
+    """Byte ranges of the views of each storage."""
 
     analyzer: Any
     ranges: dict[int, dict[str, tuple[int, int]]] = field(default_factory=dict)

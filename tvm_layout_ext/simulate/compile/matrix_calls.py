@@ -8,7 +8,7 @@ as an operand, and the modifiers as strings behind them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm import ir
 from tvm.ir.prim.expr import IntImm
@@ -16,19 +16,17 @@ from tvm.ir.prim.expr import IntImm
 from ...errors import NotModelled
 from ...gpu.hardware import MATRIX_ROW_BYTES
 from ...ir import ops
-from ..compile.code import Run
-from ..compile.places import handle
-from ..compile.values import numpy_type
+from ..matrix.load_store import load_matrices, store_matrices
+from ..matrix.product import multiply, multiply_poison
+from ..matrix.shapes import Product
+from ..matrix.warps import torn_lanes, with_torn
 from ..memory.access import AccessInstruction
-from .memory import load_matrices, store_matrices
-from .product import multiply, multiply_poison
-from .registers import LocalBits, RegisterExpression, Registers, read_all, write_all
-from .shapes import Product
+from ..memory.registers import LocalBits, RegisterExpression, Registers, read_all, write_all
+from ..model.code import Run
+from ..model.places import handle
+from ..model.values import numpy_type
+from .device import DeviceCompiler
 from .tile_loops import fill_tile, load_transposed_bytes, store_tile
-from .warps import torn_lanes, with_torn
-
-if TYPE_CHECKING:
-    from ..compile.plain_statements import PlainCompiler
 
 __all__ = ["MATRIX_CALLS"]
 
@@ -39,7 +37,7 @@ _LEGACY_MMA_ARGUMENTS = 13
 # Operands.
 
 
-def _local_pointer(c: PlainCompiler, pointer: Any, offset: Any, size: int) -> LocalBits:
+def _local_pointer(c: DeviceCompiler, pointer: Any, offset: Any, size: int) -> LocalBits:
     """``size`` bytes at an element offset from a pointer into a local array."""
     place, index = c.pointee(pointer, local=True)
     if place.storage.scope != "local":
@@ -50,7 +48,7 @@ def _local_pointer(c: PlainCompiler, pointer: Any, offset: Any, size: int) -> Lo
     return LocalBits(place, c.site(place.name), c.local_index(index + offset, place), size)
 
 
-def _shared_rows(c: PlainCompiler, pointer: Any, offset: Any, kind: str) -> AccessInstruction:
+def _shared_rows(c: DeviceCompiler, pointer: Any, offset: Any, kind: str) -> AccessInstruction:
     """The access of 16 bytes at an element offset from a pointer into shared memory."""
     place, index = c.pointee(pointer)
     if not place.storage.scope.startswith("shared"):
@@ -60,7 +58,7 @@ def _shared_rows(c: PlainCompiler, pointer: Any, offset: Any, kind: str) -> Acce
     return c.access(place, at, MATRIX_ROW_BYTES // place.dtype.itemsize, True, kind, name)
 
 
-def _element(c: PlainCompiler, expr: Any) -> Any:
+def _element(c: DeviceCompiler, expr: Any) -> Any:
     """Place and constant index (or None) of a local array's element, if the expression is one."""
     if type(expr).__name__ != "TensorLoad":
         return None
@@ -70,7 +68,7 @@ def _element(c: PlainCompiler, expr: Any) -> Any:
     return place, expr.indices[0]
 
 
-def _registers(c: PlainCompiler, operands: list[Any]) -> list[Registers]:
+def _registers(c: DeviceCompiler, operands: list[Any]) -> list[Registers]:
     """Operands of a table op, one register each; neighbours of one array go together."""
     parts: list[Registers] = []
     last: tuple[int, int] | None = None
@@ -107,7 +105,7 @@ def _table(call: Any) -> tuple[list[Any], list[str]]:
 # ldmatrix and stmatrix.
 
 
-def _legacy_ldmatrix(c: PlainCompiler, call: Any) -> Run | None:
+def _legacy_ldmatrix(c: DeviceCompiler, call: Any) -> Run | None:
     transpose, number, kind, local, local_at, shared, shared_at = call.args
     if str(kind.value) != ".b16":
         raise NotModelled(f"The simulated GPU does not model ldmatrix of {kind.value} elements.")
@@ -119,14 +117,14 @@ def _legacy_ldmatrix(c: PlainCompiler, call: Any) -> Run | None:
     return load_matrices(access, [to], matrices, trans)
 
 
-def _table_ldmatrix(c: PlainCompiler, call: Any) -> Run:
+def _table_ldmatrix(c: DeviceCompiler, call: Any) -> Run:
     (*destination, pointer), tokens = _table(call)
     access = _shared_rows(c, pointer, None, "ldmatrix")
     matrices = int(tokens[3][1:])
     return load_matrices(access, _registers(c, destination), matrices, "trans" in tokens)
 
 
-def _table_stmatrix(c: PlainCompiler, call: Any) -> Run:
+def _table_stmatrix(c: DeviceCompiler, call: Any) -> Run:
     (pointer, *source), tokens = _table(call)
     access = _shared_rows(c, pointer, None, "stmatrix")
     matrices = int(tokens[3][1:])
@@ -137,7 +135,7 @@ def _table_stmatrix(c: PlainCompiler, call: Any) -> Run:
 
 
 def _product(
-    c: PlainCompiler,
+    c: DeviceCompiler,
     product: Product,
     a: list[Registers],
     b: list[Registers],
@@ -152,13 +150,13 @@ def _product(
         total, r = read_all(before, s, m, product.dtype("c"))
         result = multiply(product, left, right, total)
         codes = multiply_poison(product, p, q, r)
-        codes = with_torn(codes, torn_lanes(s.gang, m, site, "mma"), len(result))
+        codes = with_torn(codes, torn_lanes(s.batch, m, site, "mma"), len(result))
         write_all(after, s, m, result, codes)
 
     return run
 
 
-def _legacy_mma(c: PlainCompiler, call: Any) -> Run:
+def _legacy_mma(c: DeviceCompiler, call: Any) -> Run:
     if len(call.args) != _LEGACY_MMA_ARGUMENTS:
         raise NotModelled("The simulated GPU does not model mma of single bits.")
     shape, rows, columns, *operands, total_type = (str(name.value) for name in call.args[:6])
@@ -172,7 +170,7 @@ def _legacy_mma(c: PlainCompiler, call: Any) -> Run:
     return _product(c, product, [left], [right], [total], [total])
 
 
-def _table_mma(c: PlainCompiler, call: Any) -> Run:
+def _table_mma(c: DeviceCompiler, call: Any) -> Run:
     operands, tokens = _table(call)
     shape, rows, columns = tokens[2:5]
     saturate = "satfinite" in tokens

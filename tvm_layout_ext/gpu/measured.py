@@ -1,0 +1,81 @@
+"""What was measured of GPUs: one table for each, which the tuner's models read.
+
+:mod:`.hardware` has what vendors document. Measurements lie in ``benchmarks/results``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .hardware import MULTIPROCESSORS, SECTOR_BYTES
+
+__all__ = ["H200", "GpuSpeeds"]
+
+
+@dataclass(frozen=True)
+class GpuSpeeds:
+    """Speeds of a GPU, each a multiprocessor and clock cycle unless said otherwise.
+
+    The defaults are those of an H200. Latencies are from Luo et al., "Benchmarking and Dissecting
+    the Nvidia Hopper GPU Architecture via Microbenchmarking" (2024).
+
+    Attributes
+    ----------
+    clock : float
+        Hz under load.
+    memory : float
+        Bytes a second of device memory, all multiprocessors together, as the best copies reach.
+    memory_sectors : float
+        Sectors a cycle of device memory, all together: 4.8 TB/s at 1.83 GHz.
+    l2, own : float
+        Bytes from the L2 cache where all multiprocessors load, and where one does alone.
+    wavefronts : float
+        Of shared memory, 128 bytes each.
+    tensor : float
+        Arithmetic operations of tensor cores by ``mma.sync`` in half precision; other types are
+        by :func:`.hardware.mma_sync_rate` faster or slower. ``h200_gemm.json`` has 630 TFLOPS on
+        registers alone.
+    fma : float
+        Arithmetic operations of float32.
+    memory_latency, shared_latency, product_latency, barrier : float
+        Cycles until a load from device memory, a load from shared memory, a tensor-core product,
+        and ``__syncthreads`` are done.
+    launch : float
+        Seconds from one kernel to the next.
+    block, block_cycles : float
+        Seconds, and cycles, to hand out a block: 262,144 blocks of 16 x 16 elements take 162 us,
+        whatever their threads do.
+    torn : float
+        What a loaded sector costs more in a line of which a request takes only a part.
+        ``h200_sweep_transpose_8192.jsonl`` has 1.15 times the time where rows of a tile are half a
+        line, that is 1.3 times for the loads; a quarter of a line costs no more.
+    tail : float
+        Of a wave of blocks, the part in which they all load or all store, and the memory idles in
+        one direction.
+    """
+
+    clock: float = 1.7e9
+    memory: float = 4.2e12
+    memory_sectors: float = 82
+    l2: float = 40.0
+    own: float = 64.0
+    wavefronts: float = 1.0
+    tensor: float = 2800.0
+    fma: float = 256.0
+    memory_latency: float = 900.0
+    shared_latency: float = 33.0
+    product_latency: float = 33.0
+    barrier: float = 30.0
+    launch: float = 2e-6
+    block: float = 0.62e-9
+    block_cycles: float = 1.13
+    torn: float = 0.3
+    tail: float = 0.5
+
+    @property
+    def l2_sectors(self) -> float:
+        """Sectors a cycle that the L2 cache gives to all multiprocessors together."""
+        return self.l2 * MULTIPROCESSORS / SECTOR_BYTES
+
+
+H200 = GpuSpeeds()
