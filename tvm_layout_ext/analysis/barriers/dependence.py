@@ -2,7 +2,7 @@
 
 The kernel is walked in program order with the accesses that are *pending*: made since the last
 barrier on some path. An access that touches what a pending one touched, by another thread, and one
-of the two writes, is a :class:`UnorderedPair`. A loop is walked until its end gives nothing new:
+of the two writes, is an :class:`UnorderedPair`. A loop is walked until its end gives nothing new:
 pending accesses carry how many iterations ago they were made, so that version ``(k + 2) % 3`` that
 was filled two iterations ago is known to be version ``k % 3`` now.
 
@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from .footprint import Footprints
-from .footprint_side import Relation
+from ...gpu.hardware import WARP_SIZE
+from .footprint import Distances, Footprints
 from .program import EnclosingLoop, Node, SharedEffect, Sync
 
 __all__ = ["UnorderedPair", "first_hazard"]
@@ -31,11 +31,11 @@ class _Pending:
 
     Attributes
     ----------
-    access : Access
+    access : SharedEffect
     node : Node
         The leaf that made it.
-    relation : Relation
-        To what comes now.
+    at : Distances
+        Iterations since then of the loops around it that have not ended.
     age : int or None
         Of an asynchronous copy under way: groups committed since it was issued.
     joined : bool
@@ -44,24 +44,17 @@ class _Pending:
 
     access: SharedEffect
     node: Node
-    relation: Relation
+    at: Distances
     age: int | None = None
     joined: bool = False
 
 
 @dataclass(frozen=True)
 class UnorderedPair:
-    """Two accesses that nothing orders.
+    """Two accesses that nothing orders, and the statements that make them.
 
-    Attributes
-    ----------
-    first, second : Node
-        Statements of the two accesses.
-    before, after : Access
-    around : tuple of Loop
-        Loops around both in the same execution: a barrier between the two lies in all of them.
-    is_flying : bool
-        The first is an asynchronous copy that no wait has covered; no barrier helps.
+    A barrier between the two lies in all loops ``around``. If ``is_flying``, the first is an
+    asynchronous copy that no wait has covered, and no barrier helps.
     """
 
     first: Node
@@ -126,20 +119,22 @@ class _DependenceWalk:
                     self.check(pending, node, access)
         fresh: _State = {}
         for access in node.accesses:
-            at = Relation(tuple((loop, 0) for loop in access.loops if loop in self.limits))
+            at = tuple((loop, 0) for loop in access.loops if loop in self.limits)
             fresh[_Pending(access, node, at, 0 if access.is_async else None)] = None
         return {**state, **fresh}
 
     def check(self, pending: _Pending, node: Node, access: SharedEffect) -> None:
         flying = pending.age is not None
-        who = "all" if flying else "warps" if pending.joined else "threads"
-        met = self.prints.meet(pending.access, access, pending.relation, who)
+        lanes = 0 if flying else WARP_SIZE if pending.joined else 1
+        met = self.prints.meet(pending.access, access, pending.at, lanes)
         # Of a copy under way only what is beyond doubt counts: no barrier helps, so it is an error.
         if met is False or (flying and not (met and _is_plain(pending.access, access))):
             return
-        ended = {loop for loop, _ in pending.relation.left}
+        going = {loop for loop, _ in pending.at}
         around = tuple(
-            loop for loop in pending.access.loops if loop in access.loops and loop not in ended
+            loop
+            for loop in pending.access.loops
+            if loop in access.loops and (loop in going or loop not in self.limits)
         )
         raise _Found(UnorderedPair(pending.node, node, pending.access, access, around, flying))
 
@@ -160,40 +155,22 @@ class _DependenceWalk:
 
     def loop(self, node: Node, loop: EnclosingLoop, state: _State) -> _State:
         """Walk a loop until its end brings nothing new to its beginning."""
-        first = {self.entering(p, loop): None for p in state}
         ends: _State = {} if (loop.trips or 0) > 0 else dict(state)
-        head, new = dict(first), first
+        head, new = dict(state), state
         while True:
             end = self.inside(node, self.touch(node, new))
-            ends |= {self.leaving(p, loop): None for p in end}
+            ends |= {_after(p, loop): None for p in end}
             moved = (self.later(p, loop) for p in end)
             new = {p: None for p in moved if p is not None and p not in head}
             if not new:
                 return ends
             head |= new
 
-    def entering(self, pending: _Pending, loop: EnclosingLoop) -> _Pending:
-        """What is pending, as a loop begins."""
-        if self.limits.get(loop, 1) == 1:
-            return pending
-        at = (*pending.relation.at, (loop, 0))
-        return replace(pending, relation=Relation(at, pending.relation.left))
-
-    def leaving(self, pending: _Pending, loop: EnclosingLoop) -> _Pending:
-        """What is pending, as a loop has ended."""
-        if loop not in self.limits:
-            return pending
-        at, left = dict(pending.relation.at), dict(pending.relation.left)
-        distance = at.pop(loop, None)
-        if loop in pending.access.loops and loop not in left:
-            left[loop] = None if self.limits[loop] == 1 else distance
-        return replace(pending, relation=Relation(tuple(at.items()), tuple(left.items())))
-
     def later(self, pending: _Pending, loop: EnclosingLoop) -> _Pending | None:
         """What is pending, one iteration later; None if that iteration cannot be."""
         if loop.trips is not None and loop.trips <= 1:
             return None
-        at = dict(pending.relation.at)
+        at = dict(pending.at)
         distance = at.get(loop)
         if distance is None:
             return pending
@@ -201,7 +178,12 @@ class _DependenceWalk:
         if loop.trips is not None and distance >= loop.trips:
             return None
         at[loop] = None if distance > self.limits[loop] else distance
-        return replace(pending, relation=Relation(tuple(at.items()), pending.relation.left))
+        return replace(pending, at=tuple(at.items()))
+
+
+def _after(pending: _Pending, loop: EnclosingLoop) -> _Pending:
+    """What is pending, as a loop has ended."""
+    return replace(pending, at=tuple(pair for pair in pending.at if pair[0] is not loop))
 
 
 def _is_plain(*accesses: SharedEffect) -> bool:
@@ -222,10 +204,7 @@ def _limits(root: Node, most: int) -> dict[EnclosingLoop, int]:
     """
     found: dict[EnclosingLoop, int] = {}
     waiting: set[EnclosingLoop] = set()
-    todo = [root]
-    while todo:
-        node = todo.pop()
-        todo += node.children
+    for node in root.walk():
         if node.before is not None and node.before.kind == "wait":
             waiting |= {around.loop for around in node.ancestors() if around.loop is not None}
         for access in node.accesses:
@@ -236,27 +215,19 @@ def _limits(root: Node, most: int) -> dict[EnclosingLoop, int]:
 
 def _has_versions(access: SharedEffect, loop: EnclosingLoop) -> bool:
     assert access.offset is not None
-    return (
-        loop.symbol in access.offset.symbols and access.offset.period(loop.symbol, {}) is not None
-    )
+    return access.offset.period(loop.symbol, {}) is not None
 
 
 def _most_groups(root: Node) -> int:
     """Most groups that any wait leaves under way."""
-    found = 0
-    todo = [root]
-    while todo:
-        node = todo.pop()
-        todo += node.children
-        if node.before is not None and node.before.kind == "wait":
-            found = max(found, node.before.groups)
-    return found
+    waits = (n.before for n in root.walk() if n.before is not None and n.before.kind == "wait")
+    return max((wait.groups for wait in waits), default=0)
 
 
 def first_hazard(
     prints: Footprints, barriers: Iterable[Node] = (), dropped: Iterable[Node] = ()
 ) -> UnorderedPair | None:
-    """Find a hazard of a kernel that has barriers before the given statements.
+    """Find the first hazard of a kernel, in program order.
 
     Parameters
     ----------
@@ -266,11 +237,6 @@ def first_hazard(
         Statements before which barriers are to stand, beside the kernel's own.
     dropped : iterable of Node
         Barriers of the kernel's own that are to go.
-
-    Returns
-    -------
-    Hazard or None
-        The first one in program order, or None if the kernel is sound.
     """
     try:
         _DependenceWalk(prints, barriers, dropped).visit(prints.program.root, {})

@@ -1,8 +1,8 @@
 """Whether two accesses of shared memory can meet: the bytes that each thread touches, enumerated.
 
-The addresses are evaluated for all threads of a block and all iterations of the loops around an
-access. What both accesses see alike (a loop around both, a parameter, a block index) takes every
-value that makes a difference: of ``k`` in ``k % 3``, three values.
+What both accesses see alike (a loop around both, a parameter, a block index) takes every value that
+makes a difference: of ``k`` in ``k % 3``, three values. All other loops take all their values. A
+condition counts where the values of the address decide it, and is taken to hold elsewhere.
 """
 
 from __future__ import annotations
@@ -11,55 +11,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
-from math import prod
+from math import lcm, prod
 from typing import Any
 
 import numpy as np
 
-from ...gpu.hardware import WARP_SIZE
-from ...ir.index_terms import Symbol, Term, Uncertain
-from .footprint_side import ComparedAccess, Relation, sides, values_of
-from .program import Program, SharedEffect
+from ...ir.index_terms import UNKNOWN, Symbol, Term, Uncertain
+from .program import EnclosingLoop, Program, SharedEffect
 
-__all__ = ["Footprints"]
+__all__ = ["Distances", "Footprints"]
 
 #: Touched granules of an access, and cases, up to which they are enumerated.
 _MOST_TOUCHES, _MOST_CASES = 1 << 22, 1 << 10
+#: Values of a symbol that are all tried even where its period is shorter, and most values at all.
+_FEW_VALUES, _MOST_VALUES = 16, 1 << 12
 _NOBODY, _MANY = -1, -2
 _TAGS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
-
-@dataclass(frozen=True)
-class _Case:
-    """Values of what both sides see alike.
-
-    Attributes
-    ----------
-    known : mapping of Symbol to (int, int)
-        A value, and how far apart others are that it stands for, or 0.
-    """
-
-    known: Mapping[Symbol, tuple[int, int]]
-
-    def shifted(self, shifts: Mapping[Symbol, int]) -> _Case:
-        """The values some iterations later."""
-        return _Case({s: (v + shifts.get(s, 0), step) for s, (v, step) in self.known.items()})
+#: Loops around two accesses, and how many iterations lie between these; None for any number.
+Distances = tuple[tuple[EnclosingLoop, int | None], ...]
+#: Values of symbols, and for each how far apart others are that it stands for, or 0.
+_Case = Mapping[Symbol, tuple[int, int]]
 
 
 @dataclass
 class Footprints:
-    """Compares the accesses of one kernel.
-
-    Attributes
-    ----------
-    program : Program
-    """
+    """Compares the accesses of one kernel, and remembers what it found."""
 
     program: Program
     _met: dict[Any, bool | None] = field(default_factory=dict)
-    _prints: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
-    _owners: dict[Any, Any] = field(default_factory=dict)
-    _overlaps: dict[Any, bool] = field(default_factory=dict)
+    _touched: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
 
     @cached_property
     def threads(self) -> int:
@@ -67,67 +48,67 @@ class Footprints:
         return prod(self.program.threads.values())
 
     def meet(
-        self, earlier: SharedEffect, later: SharedEffect, relation: Relation, who: str
+        self, earlier: SharedEffect, later: SharedEffect, at: Distances, lanes: int
     ) -> bool | None:
         """Whether two accesses, at least one a write, touch a byte by different threads.
 
         Parameters
         ----------
-        earlier, later : Access
-        relation : Relation
-        who : str
-            ``threads``; ``warps``: only threads of different warps count; ``all``: also one thread.
+        earlier, later : SharedEffect
+        at : Distances
+            Of the loops around both in the same execution.
+        lanes : int
+            Threads among which order is given: 1, those of a warp, or 0 if not even one thread's
+            own accesses are in order.
 
         Returns
         -------
         bool or None
             None if it cannot be told.
         """
-        if not earlier.may_disturb(later):
+        if not earlier.may_disturb(later) or (lanes and self.threads == 1):
             return False
-        if who != "all" and self.threads == 1:
-            return False
-        relation = relation.among(earlier.index_loops | later.index_loops)
-        key = (earlier, later, relation, who)
+        used = earlier.index_loops | later.index_loops
+        at = tuple(pair for pair in at if pair[0] in used)
+        key = (earlier, later, at, lanes)
         if key not in self._met:
             try:
-                self._met[key] = self._compare(earlier, later, relation, who)
+                self._met[key] = self._compare(earlier, later, at, lanes)
             except Uncertain:
                 self._met[key] = None
         return self._met[key]
 
     def _compare(
-        self, earlier: SharedEffect, later: SharedEffect, relation: Relation, who: str
+        self, earlier: SharedEffect, later: SharedEffect, at: Distances, lanes: int
     ) -> bool:
         if earlier.offset is None or later.offset is None or not self.threads:
             raise Uncertain("address")
-        first, second = sides(earlier, later, relation)
-        shared = _shared(first, second)
-        return any(
-            self._overlap(
-                self._print(first, case), self._print(second, case.shifted(second.shifts)), who
-            )
-            for case in _cases(shared, (first, second))
-        )
+        both = set(earlier.loops) & set(later.loops)
+        shifts = {loop.symbol: n for loop, n in at if n is not None and loop in both}
+        loops = {loop.symbol: loop.values for one in (earlier, later) for loop in one.loops}
+        for case in _cases((earlier, later), shifts, loops):
+            moved = {s: (v + shifts.get(s, 0), step) for s, (v, step) in case.items()}
+            if self._meet_in(self._touches(earlier, case), self._touches(later, moved), lanes):
+                return True
+        return False
 
-    def _print(self, side: ComparedAccess, case: _Case) -> tuple[Any, Any]:
+    def _touches(self, access: SharedEffect, case: _Case) -> tuple[Any, Any]:
         """Granules that an access touches, and the threads that do so, as flat arrays."""
-        used = side.symbols | side.guard_symbols
-        mine = tuple((s, *case.known[s]) for s in sorted(used & case.known.keys(), key=id))
-        stands = tuple((s, _text(t)) for s, t in side.stands.items())
-        key = (side.access, mine, stands)
-        if key not in self._prints:
-            self._prints[key] = self._touched(side, case)
-        return self._prints[key]
+        known = {symbol: case[symbol] for symbol in access.symbols & case.keys()}
+        key = (access, frozenset(known.items()))
+        if key not in self._touched:
+            self._touched[key] = self._enumerated(access, known)
+        return self._touched[key]
 
-    def _touched(self, side: ComparedAccess, case: _Case) -> tuple[Any, Any]:
-        access, granule = side.access, self.program.granule
+    def _enumerated(self, access: SharedEffect, known: _Case) -> tuple[Any, Any]:
         assert access.offset is not None
-        values, steps = self._arrays(side, case)
+        granule = self.program.granule
+        values, steps = self._values(access, known)
         offset = access.offset.value(values)
         active: Any = np.bool_(True)
-        for condition in side.decided(steps):
-            active = active & np.asarray(condition.value(values), bool)
+        for condition in access.conditions:
+            if _is_decided(condition, steps):
+                active = active & np.asarray(condition.value(values), bool)
         width = access.size // granule
         threads = np.arange(self.threads)
         shape = np.broadcast_shapes(np.shape(offset), np.shape(active), threads.shape)
@@ -137,21 +118,27 @@ class Footprints:
         cells = first[..., None] + np.arange(width)
         who = np.broadcast_to(threads, shape)[..., None]
         active = np.broadcast_to(active, shape)[..., None]
-        end = self.program.arenas[access.arena] // granule
         # Beyond the arena lie only addresses whose conditions are not known to be false.
-        keep = active & (cells >= 0) & (cells < end)
+        keep = active & (cells >= 0) & (cells < self._granules(access))
         return cells[keep], np.broadcast_to(who, cells.shape)[keep]
 
-    def _arrays(
-        self, side: ComparedAccess, case: _Case
-    ) -> tuple[dict[Symbol, Any], dict[Symbol, int]]:
-        """Values of all symbols of a side, loops and threads along axes of their own.
+    def _granules(self, access: SharedEffect) -> int:
+        return self.program.arenas[access.arena] // self.program.granule
 
-        Also which of them stand for others, by how far these are apart.
+    def _values(
+        self, access: SharedEffect, known: _Case
+    ) -> tuple[dict[Symbol, Any], dict[Symbol, int]]:
+        """Values of all symbols of an access, other loops and threads along axes of their own.
+
+        Also how far apart values are that are not told apart, or 0.
         """
-        values: dict[Symbol, Any] = {s: np.int64(v) for s, (v, _) in case.known.items()}
-        steps = {s: step for s, (_, step) in case.known.items()}
-        numbers = np.arange(self.threads).reshape([1] * (side.depth - 1) + [-1])
+        others = [loop for loop in access.index_loops if loop.symbol not in known]
+        others.sort(key=lambda loop: loop.symbol.name)
+        # Lanes of a vector lie along the first axis, threads along the last.
+        depth = len(others) + 2
+        values: dict[Symbol, Any] = {s: np.int64(v) for s, (v, _) in known.items()}
+        steps = {s: step for s, (_, step) in known.items()}
+        numbers = np.arange(self.threads).reshape([1] * (depth - 1) + [-1])
         stride = 1
         for tag in _TAGS:
             extent = self.program.threads.get(tag, 1)
@@ -159,84 +146,80 @@ class Footprints:
                 symbol = self.program.symbols[tag]
                 values[symbol], steps[symbol] = numbers // stride % extent, 0
             stride *= extent
-        for axis, symbol in enumerate(side.axes, start=1):
-            shape = [1] * side.depth
-            shape[axis] = -1
-            every, steps[symbol] = values_of(symbol, (side,))
-            values[symbol] = np.asarray(every).reshape(shape)
-        return side.with_known(values), steps
+        for axis, loop in enumerate(others, start=1):
+            every, steps[loop.symbol] = _values_of(loop.symbol, loop.values, (access,))
+            values[loop.symbol] = np.asarray(every).reshape([-1] + [1] * (depth - 1 - axis))
+        return values, steps
 
-    def _overlap(self, first: tuple[Any, Any], second: tuple[Any, Any], who: str) -> bool:
-        # Footprints are kept, so that their arrays tell them apart.
-        key = (id(first[0]), id(second[0]), who)
-        if key not in self._overlaps:
-            self._overlaps[key] = self._touch_alike(first, second, who)
-        return self._overlaps[key]
-
-    def _touch_alike(self, first: tuple[Any, Any], second: tuple[Any, Any], who: str) -> bool:
-        width = {"threads": 1, "warps": WARP_SIZE, "all": 1}[who]
-        cells, threads = second
-        owner = self._owner(first, width)
-        if not len(cells) or owner is None:
+    def _meet_in(self, first: tuple[Any, Any], second: tuple[Any, Any], lanes: int) -> bool:
+        """Whether two footprints have a granule in common that order is not given for."""
+        (cells, threads), (others, by) = first, second
+        if not len(cells) or not len(others):
             return False
-        low, found = owner
-        inside = (cells >= low) & (cells < low + len(found))
-        met = found[cells[inside] - low]
-        other = met != _NOBODY
-        if who != "all":
-            other &= met != threads[inside] // width
-        return bool(other.any())
-
-    def _owner(self, touched: tuple[Any, Any], width: int) -> tuple[int, Any] | None:
-        """First granule, and for it and those behind it, which thread or warp touches it."""
-        cells, threads = touched
-        if not len(cells):
-            return None
-        key = (id(cells), width)
-        if key not in self._owners:
-            low = int(cells.min())
-            who, at = threads // width, cells - low
-            owner = np.full(int(at.max()) + 1, _NOBODY)
-            owner[at] = who
-            owner[at[owner[at] != who]] = _MANY
-            self._owners[key] = low, owner
-        return self._owners[key]
+        who = threads // max(1, lanes)
+        owner = np.full(max(int(cells.max()), int(others.max())) + 1, _NOBODY)
+        owner[cells] = who
+        owner[cells[owner[cells] != who]] = _MANY
+        met = owner[others]
+        apart = met != _NOBODY
+        if lanes:
+            apart &= met != by // lanes
+        return bool(apart.any())
 
 
-def _shared(*compared: ComparedAccess) -> list[Symbol]:
-    """What both sides see alike, of what their addresses depend on."""
-    used = {s for side in compared for s in side.symbols if not s.thread.startswith("threadIdx")}
-    found = sorted(
-        used - frozenset().union(*(side.free for side in compared)), key=lambda s: s.name
-    )
-    if any(symbol.varies for symbol in found):
+def _is_decided(condition: Term, steps: Mapping[Symbol, int]) -> bool:
+    """Whether the enumerated values decide a condition, also for the values they stand for."""
+    for symbol in condition.symbols:
+        step = steps.get(symbol)
+        period = condition.period(symbol, {})
+        if step is None or (step and (period is None or step % period)):
+            return False
+    return True
+
+
+def _cases(
+    accesses: Sequence[SharedEffect],
+    shifts: Mapping[Symbol, int],
+    loops: Mapping[Symbol, range | None],
+) -> Iterator[_Case]:
+    """Every value that makes a difference of what both accesses see alike."""
+    used = {s for one in accesses for s in one.symbols if not s.thread.startswith("threadIdx")}
+    shared = sorted(used - (loops.keys() - shifts.keys()), key=lambda s: s.name)
+    if any(symbol.varies for symbol in shared):
         raise Uncertain("a value that differs from thread to thread")
-    return found
-
-
-def _cases(shared: Sequence[Symbol], compared: Sequence[ComparedAccess]) -> Iterator[_Case]:
-    """Every value that makes a difference of what both sides see alike."""
-    ranges = [values_of(symbol, compared) for symbol in shared]
+    ranges = [_values_of(symbol, loops.get(symbol, symbol.whole), accesses) for symbol in shared]
     if prod(len(values) for values, _ in ranges) > _MOST_CASES:
         raise Uncertain("too many cases")
-    loops = frozenset().union(*(side.access.ranges for side in compared))
-    # Loops of which every iteration is tried: none may be beyond the last.
-    whole = {
-        s: values
-        for s, (values, step) in zip(shared, ranges, strict=True)
-        if s in loops and step == 0
-    }
     steps = [step for _, step in ranges]
+    # Where every iteration is tried, the later one must not be beyond the last.
+    ends = [
+        v if s in shifts and not step else None for s, (v, step) in zip(shared, ranges, strict=True)
+    ]
     for values in product(*(values for values, _ in ranges)):
-        known = dict(zip(shared, zip(values, steps, strict=True), strict=True))
-        if not any(
-            known[s][0] + side.shifts.get(s, 0) not in w
-            for s, w in whole.items()
-            for side in compared
-        ):
-            yield _Case(known)
+        moved = (v + shifts.get(s, 0) for s, v in zip(shared, values, strict=True))
+        if all(end is None or v in end for end, v in zip(ends, moved, strict=True)):
+            yield dict(zip(shared, zip(values, steps, strict=True), strict=True))
 
 
-def _text(term: Term) -> Any:
-    """What tells terms of loop bounds apart."""
-    return (term.op, term.leaf, tuple(_text(arg) for arg in term.args))
+def _values_of(
+    symbol: Symbol, whole: range | None, accesses: Sequence[SharedEffect]
+) -> tuple[range, int]:
+    """Values of a symbol that make a difference to addresses, and how far apart equals are, or 0.
+
+    Raises
+    ------
+    Uncertain
+        If there are too many, or nobody knows.
+    """
+    if symbol is UNKNOWN:
+        raise Uncertain(symbol.name)
+    if whole is not None and len(whole) <= _FEW_VALUES:
+        return whole, 0
+    offsets = [one.offset for one in accesses if one.offset is not None and symbol in one.symbols]
+    periods = [offset.period(symbol, {}) for offset in offsets]
+    period = lcm(*(p for p in periods if p is not None))
+    if None not in periods and period <= _MOST_VALUES and (whole is None or period < len(whole)):
+        return range(period), period
+    if whole is None or len(whole) > _MOST_VALUES:
+        raise Uncertain(symbol.name)
+    return whole, 0

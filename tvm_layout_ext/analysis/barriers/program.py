@@ -1,90 +1,44 @@
 """A kernel as the planning of barriers sees it: what it does to shared memory, in its structure.
 
-Reads flat TIR whose shared buffers are merged: views of one arena overlap, so an access is known by
-the arena and the bytes in it.
+Shared buffers of flat TIR are merged: views of one arena overlap, so an access is known by the
+arena and the bytes in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
 from typing import Any
-
-import numpy as np
 
 from ...ir.index_terms import Symbol, Term
 
 __all__ = ["ATOMIC", "READ", "WRITE", "EnclosingLoop", "Node", "Program", "SharedEffect", "Sync"]
 
 READ, WRITE, ATOMIC = "read", "write", "atomic"
-#: Executions of a loop up to which its bounds are evaluated.
-_MOST_CASES = 1 << 12
 
 
 @dataclass(frozen=True, eq=False)
 class EnclosingLoop:
-    """A loop that an access is in.
+    """A loop around an access; a ``while`` has neither start nor extent.
 
-    Attributes
-    ----------
-    symbol : Symbol
-        Its variable; each loop has its own, also where TIR shares one among unrolled copies.
-    start, extent : Term or None
-        None of a ``while``.
+    Each has a symbol of its own, also where TIR shares a variable among unrolled copies.
     """
 
     symbol: Symbol
     start: Term | None
     extent: Term | None
 
-    @property
+    @cached_property
     def trips(self) -> int | None:
         """Number of iterations, if it is a constant."""
         return self.extent.constant() if self.extent is not None else None
 
-    @property
-    def is_constant(self) -> bool:
-        """Whether it begins and ends at constants."""
-        return (
-            self.start is not None and self.start.constant() is not None and self.trips is not None
-        )
-
-    def bounds(self) -> tuple[Term, Term]:
-        """The conditions that begin and end it; it must have some."""
-        assert self.start is not None
-        assert self.extent is not None
-        variable = Term("symbol", leaf=self.symbol)
-        end = Term("Add", (self.start, self.extent))
-        return Term("LE", (self.start, variable)), Term("LT", (variable, end))
-
-    def values(self, outer: Mapping[Symbol, range | None]) -> range | None:
-        """Values that its variable has in any execution, if they are bounded.
-
-        Parameters
-        ----------
-        outer : mapping
-            The same of the loops around it.
-        """
-        if self.start is None or self.extent is None:
-            return None
-        start, trips = self.start.constant(), self.trips
-        if start is not None and trips is not None:
-            return range(start, start + trips)
-        symbols = sorted(self.start.symbols | self.extent.symbols, key=lambda s: s.name)
-        ranges = [outer.get(s, s.whole) for s in symbols]
-        known = [one for one in ranges if one is not None]
-        cases = prod(map(len, known))
-        if len(known) < len(ranges) or cases > _MOST_CASES:
-            return None
-        if not cases:
-            return range(0)
-        grid = np.meshgrid(*known, indexing="ij")
-        at = dict(zip(symbols, (axis.reshape(-1) for axis in grid), strict=True))
-        starts = np.broadcast_to(self.start.value(at), (cases,))
-        ends = starts + self.extent.value(at)
-        return range(int(starts.min()), int(ends.max()))
+    @cached_property
+    def values(self) -> range | None:
+        """Values of its variable, if its bounds are constants."""
+        start = self.start.constant() if self.start is not None else None
+        return None if start is None or self.trips is None else range(start, start + self.trips)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,12 +54,12 @@ class SharedEffect:
     kind : str
         ``read``, ``write`` or ``atomic``; two atomic updates need no order.
     offset : Term or None
-        First byte in the arena; None if it may be any of the view.
+        First byte in the arena; None if it may be any.
     size : int
-        Bytes from there on; if ``offset`` is None, of the arena.
+        Bytes from there on.
     is_async : bool
         A ``cp.async``: it takes effect at the wait for its group.
-    loops : tuple of Loop
+    loops : tuple of EnclosingLoop
         Outermost first.
     conditions : tuple of Term
         All of which hold.
@@ -125,37 +79,14 @@ class SharedEffect:
         return self.arena == other.arena and not self.kind == other.kind != WRITE
 
     @cached_property
+    def symbols(self) -> frozenset[Symbol]:
+        """What the address depends on."""
+        return self.offset.symbols if self.offset is not None else frozenset()
+
+    @cached_property
     def index_loops(self) -> frozenset[EnclosingLoop]:
-        """Loops that the address depends on, also by their bounds."""
-        by_symbol = {loop.symbol: loop for loop in self.loops}
-        found: set[EnclosingLoop] = set()
-        todo = list(self.offset.symbols) if self.offset is not None else []
-        while todo:
-            loop = by_symbol.get(todo.pop())
-            if loop is not None and loop not in found:
-                found.add(loop)
-                bounds = [term for term in (loop.start, loop.extent) if term is not None]
-                todo += [symbol for term in bounds for symbol in term.symbols]
-        return frozenset(found)
-
-    @cached_property
-    def ranges(self) -> dict[Symbol, range | None]:
-        """Values of the variables of its loops; None of a loop that is not bounded."""
-        found: dict[Symbol, range | None] = {}
-        for loop in self.loops:
-            found[loop.symbol] = loop.values(found)
-        return found
-
-    @cached_property
-    def guards(self) -> tuple[Term, ...]:
-        """The conditions, and for each loop whose bounds differ from time to time, these."""
-        bounds = [
-            bound
-            for loop in self.loops
-            if self.ranges[loop.symbol] is not None and not loop.is_constant
-            for bound in loop.bounds()
-        ]
-        return (*self.conditions, *bounds)
+        """Loops that the address depends on."""
+        return frozenset(loop for loop in self.loops if loop.symbol in self.symbols)
 
 
 @dataclass(frozen=True)
@@ -179,25 +110,10 @@ class Sync:
 
 @dataclass(eq=False)
 class Node:
-    """A statement.
+    """A statement: ``seq``, ``if``, ``loop``, ``scope`` (an attribute) or ``leaf``.
 
-    Attributes
-    ----------
-    stmt : Stmt
-        Of TIR.
-    kind : str
-        ``seq``, ``if``, ``loop``, ``scope`` (an attribute) or ``leaf``.
-    children : list of Node
-        Of an ``if``: one or two.
-    condition : Term or None
-        Of an ``if`` or a ``while``.
-    loop : Loop or None
-    accesses : list of Access
-        Of a leaf.
-    before, after : Sync or None
-        What happens before and after the children and accesses.
-    parent : Node or None
-        The statement that it is in.
+    ``condition`` is that of an ``if`` or a ``while``; ``before`` and ``after`` are what happens
+    before and after its children and accesses.
     """
 
     stmt: Any
@@ -211,17 +127,28 @@ class Node:
     parent: Node | None = None
 
     @property
-    def is_divergent(self) -> bool:
-        """Whether only some threads of a block may run its children."""
+    def decisions(self) -> list[Term]:
+        """What decides whether, and how often, a thread runs its children."""
         terms = [self.condition]
         if self.loop is not None:
             terms += [self.loop.start, self.loop.extent]
-        return any(term is not None and term.varies for term in terms)
+        return [term for term in terms if term is not None]
 
     @property
-    def is_storage_sync(self) -> bool:
-        """Whether it is a barrier for shared memory, and nothing else."""
-        return self.before is not None and self.before.kind == "block" and self.before.is_storage
+    def is_divergent(self) -> bool:
+        """Whether only some threads of a block may run its children."""
+        return any(term.varies for term in self.decisions)
+
+    @property
+    def is_barrier(self) -> bool:
+        """Whether it is a barrier of the block."""
+        return self.before is not None and self.before.kind == "block"
+
+    def walk(self) -> Iterator[Node]:
+        """Iterate over the statement and all inside it."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
 
     def ancestors(self) -> Iterator[Node]:
         """Statements around it, innermost first."""
@@ -236,7 +163,7 @@ class Node:
         return sum(node.kind == "loop" for node in self.ancestors())
 
     def described(self) -> str:
-        """The condition or bounds that make it divergent, as TIR prints them."""
+        """Its condition or bounds, as TIR prints them."""
         if self.kind == "if":
             return f"if {self.stmt.condition}"
         if self.condition is not None:
@@ -261,10 +188,8 @@ class Program:
         Bytes of which every access is a multiple and at a multiple.
     scope : str
         ``shared.dyn`` if any allocation is, else ``shared``.
-    foreign : str
-        An operator whose synchronisation is not understood, if there is one.
-    jump : str
-        A break, continue or return, if there is one.
+    foreign, jump : str
+        An operator whose synchronisation is not understood; a break, continue or return.
     """
 
     root: Node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -43,16 +43,7 @@ _MASK_READ, _MASK_WRITE = 1, 2
 
 @dataclass(frozen=True)
 class Around:
-    """What lies around a statement.
-
-    Attributes
-    ----------
-    scope : Scope
-    loops : tuple of Loop
-        Outermost first.
-    conditions : tuple of Term
-        All of which hold.
-    """
+    """What lies around a statement: variables, loops from the outermost, conditions that hold."""
 
     scope: Scope
     loops: tuple[EnclosingLoop, ...] = ()
@@ -76,17 +67,12 @@ class _View:
 class AccessReader:
     """Knows the shared buffers of a kernel, and finds what expressions and calls do to them.
 
-    Parameters
-    ----------
-    program : Program
-        Filled with the arenas, and what else is met.
+    It fills the program with the arenas, and with operators that barriers cannot be planned around.
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.views: dict[int, _View] = {}
-
-    # Buffers.
 
     def allocate(self, buffer: Any) -> None:
         """Take note of an allocation; shared memory is laid out before a kernel runs."""
@@ -121,8 +107,6 @@ class AccessReader:
             data = data.args[0]
         return self.views.get(data.__chandle__())
 
-    # Accesses.
-
     def accesses(self, node: Any, around: Around) -> list[SharedEffect]:
         """Loads, and calls that take addresses, of an expression or a statement without a body."""
         found: list[SharedEffect] = []
@@ -133,9 +117,6 @@ class AccessReader:
                 self.program.foreign = name
             if name in _JUMPS:
                 self.program.jump = name
-            if name == CHOICE:
-                found.extend(self._choice(call.args, around))
-                return tvm_ffi.WalkResult.SKIP
             here = self._call(name, call, around)
             if here is None:
                 return None
@@ -152,11 +133,7 @@ class AccessReader:
             found.extend(self.accesses(let.body, inside))
             return tvm_ffi.WalkResult.SKIP
 
-        rules: list[tuple[Any, Callable[[Any], Any]]] = [
-            (tirx.Let, let),
-            (tvm.ir.Call, call),
-            (tvm.ir.TensorLoad, load),
-        ]
+        rules: Any = [(tirx.Let, let), (tvm.ir.Call, call), (tvm.ir.TensorLoad, load)]
         tvm_ffi.structural_walk(node, rules, order="pre")
         return found
 
@@ -170,13 +147,15 @@ class AccessReader:
 
     def _call(self, name: str, call: Any, around: Around) -> list[SharedEffect] | None:
         """Accesses of a call, arguments included; None if it is nothing special itself."""
+        if name == CHOICE:
+            return self._choice(call.args, around)
         if name in POINTER_OPS:
             return self._instruction(name, call, around)
         if name.startswith(_COPIES) and name.endswith(("_src_size", "_ignore_src")):
             return self._instruction(name.rpartition("_")[0].rpartition("_")[0], call, around)
         updated = atomic_of(tirx.Evaluate(call))
         if updated is not None:
-            rest = [found for arg in call.args[1:] for found in self._arguments(arg, around)]
+            rest = [found for arg in call.args[1:] for found in self._argument(arg, around)]
             return [*rest, *self.at(updated.source, updated.indices, ATOMIC, around)]
         if name == ops.TVM_ACCESS_PTR:
             return self._range(call, around)
@@ -184,7 +163,7 @@ class AccessReader:
             return self._opaque(call, around)
         return None
 
-    def _arguments(self, arg: Any, around: Around) -> list[SharedEffect]:
+    def _argument(self, arg: Any, around: Around) -> list[SharedEffect]:
         """Accesses of an argument that is not the atomically updated address."""
         is_address = isinstance(arg, tvm.ir.Call) and arg.op.name == ops.ADDRESS_OF
         return [] if is_address else self.accesses(arg, around)
@@ -216,8 +195,8 @@ class AccessReader:
             k for k, bit in ((READ, _MASK_READ), (WRITE, _MASK_WRITE)) if int(mask.value) & bit
         ]
         if size is None:
-            return [self._anywhere(view, k, around) for k in kinds]
-        return [self._access(view, k, begin, size * element, False, around) for k in kinds]
+            return [self._effect(view, k, None, 0, around) for k in kinds]
+        return [self._effect(view, k, begin, size * element, around) for k in kinds]
 
     def _opaque(self, call: Any, around: Around) -> list[SharedEffect]:
         """An address that goes who knows where: anything may be read and written."""
@@ -227,7 +206,7 @@ class AccessReader:
         if view is None:
             indices = target.indices if buffer is not target else []
             return [one for index in indices for one in self.accesses(index, around)]
-        return [self._anywhere(view, kind, around) for kind in (READ, WRITE)]
+        return [self._effect(view, kind, None, 0, around) for kind in (READ, WRITE)]
 
     def at(
         self,
@@ -243,24 +222,26 @@ class AccessReader:
         if view is None:
             return []
         if len(indices) != 1:
-            return [self._anywhere(view, kind, around)]
+            return [self._effect(view, kind, None, 0, around)]
         begin = Term("Add", (view.begin, _bytes(term_of(indices[0], around.scope), view.element)))
-        return [self._access(view, kind, begin, size or view.element, is_async, around)]
+        return [self._effect(view, kind, begin, size or view.element, around, is_async)]
 
-    def _access(
-        self, view: _View, kind: str, begin: Term, size: int, is_async: bool, around: Around
+    def _effect(
+        self,
+        view: _View,
+        kind: str,
+        begin: Term | None,
+        size: int,
+        around: Around,
+        is_async: bool = False,
     ) -> SharedEffect:
-        while self.program.granule > 1 and (
+        """An access of some bytes, or of any if the first is not known."""
+        while begin is not None and (
             view.element % self.program.granule or size % self.program.granule
         ):
             self.program.granule //= 2
         where = (around.loops, around.conditions)
         return SharedEffect(view.name, view.arena, kind, begin, size, is_async, *where)
-
-    def _anywhere(self, view: _View, kind: str, around: Around) -> SharedEffect:
-        size = self.program.arenas[view.arena]
-        where = (around.loops, around.conditions)
-        return SharedEffect(view.name, view.arena, kind, None, size, False, *where)
 
 
 def _bytes(term: Term, size: int) -> Term:

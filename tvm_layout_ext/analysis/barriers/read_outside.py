@@ -17,14 +17,9 @@ __all__ = ["Outside", "read_outside"]
 
 @dataclass(frozen=True)
 class Outside:
-    """Global memory of a kernel.
+    """Global buffers of a kernel that are loaded and never written, by ``__chandle__()``.
 
-    Attributes
-    ----------
-    read_only : frozenset of int
-        Buffers that are loaded and that nothing writes, by ``__chandle__()``.
-    has_exchange : bool
-        Whether any buffer is both loaded and written, so that a barrier may be there for its sake.
+    With an exchange, some buffer is both, and a barrier may be there for its sake.
     """
 
     read_only: frozenset[int]
@@ -32,16 +27,10 @@ class Outside:
 
 
 def read_outside(func: tirx.PrimFunc, kernel: Any) -> Outside:
-    """Find which global buffers a kernel loads, and which it writes.
+    """Find which global buffers a kernel loads and writes; its function declares the views.
 
     Views of one buffer count as one. An address that is handed to an instruction counts as a write
     unless the instruction is ``cp.async``, which only reads global memory.
-
-    Parameters
-    ----------
-    func : PrimFunc
-        Flat; declares the views.
-    kernel : Stmt
     """
     roots: dict[int, int] = {}
     written: set[int] = set()

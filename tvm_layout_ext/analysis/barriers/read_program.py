@@ -18,7 +18,6 @@ __all__ = ["read_program"]
 
 _THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 _BLOCK_BARRIERS = (ops.CUDA_CTA_SYNC, ops.CUDA_SYNCTHREADS_AND, ops.CUDA_SYNCTHREADS_OR)
-_STORAGE_SYNC = ops.TVM_STORAGE_SYNC
 _WARP_BARRIERS = (ops.CUDA_WARP_SYNC, ops.PTX_BAR_WARP_SYNC)
 
 
@@ -41,10 +40,11 @@ class _ProgramReader:
         if isinstance(stmt, tirx.DeclBuffer):
             self.memory.declare(stmt, around)
             return Node(stmt), around
-        handler = _HANDLERS.get(type(stmt).__name__, _ProgramReader.leaf)
-        return handler(self, stmt, around), around
+        reader = _READERS.get(type(stmt), _ProgramReader.leaf)
+        return reader(self, stmt, around), around
 
     def node(self, stmt: Any, kind: str, children: Sequence[Node], **more: Any) -> Node:
+        """A statement around others."""
         node = Node(stmt, kind, list(children), **more)
         for child in children:
             child.parent = node
@@ -97,7 +97,7 @@ class _ProgramReader:
     def bind_thread(self, stmt: Any, scope: Scope) -> Scope:
         tag = str(stmt.node.thread_tag)
         extent = term_of(stmt.value, scope).constant() or 0
-        fresh = Symbol(tag, tag, tag in _THREADS, extent)
+        fresh = Symbol(tag, tag, tag in _THREADS and extent != 1, extent)
         symbol = self.program.symbols.setdefault(tag, fresh)
         if tag in _THREADS:
             self.program.threads[tag] = extent
@@ -114,12 +114,12 @@ class _ProgramReader:
         return Node(stmt, accesses=found)
 
 
-_HANDLERS: dict[str, Callable[[_ProgramReader, Any, Around], Node]] = {
-    "SeqStmt": _ProgramReader.sequence,
-    "IfThenElse": _ProgramReader.branch,
-    "For": _ProgramReader.loop,
-    "While": _ProgramReader.repeat,
-    "AttrStmt": _ProgramReader.attribute,
+_READERS: dict[type, Callable[[_ProgramReader, Any, Around], Node]] = {
+    tirx.SeqStmt: _ProgramReader.sequence,
+    tirx.IfThenElse: _ProgramReader.branch,
+    tirx.For: _ProgramReader.loop,
+    tirx.While: _ProgramReader.repeat,
+    tirx.AttrStmt: _ProgramReader.attribute,
 }
 
 
@@ -129,7 +129,7 @@ def _groups(value: Any) -> int:
 
 def _sync_of(call: Any) -> Sync | None:
     name = str(getattr(call.op, "name", ""))
-    if name == _STORAGE_SYNC:
+    if name == ops.TVM_STORAGE_SYNC:
         scope = str(call.args[0].value)
         kind = "block" if scope.startswith("shared") else "warp"
         return Sync(kind, is_storage=True)
@@ -147,15 +147,7 @@ def _sync_of(call: Any) -> Sync | None:
 
 
 def read_program(launch: Any, scope: Scope) -> Program:
-    """Read a kernel.
-
-    Parameters
-    ----------
-    launch : Stmt
-        Its outermost ``thread_extent``.
-    scope : Scope
-        The function's parameters.
-    """
+    """Read a kernel from its outermost ``thread_extent``."""
     reader = _ProgramReader()
     reader.program.root, _ = reader.statement(launch, Around(scope))
     return reader.program

@@ -63,15 +63,7 @@ def _refusal(hazard: UnorderedPair) -> ScheduleError:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What to do to a kernel.
-
-    Attributes
-    ----------
-    chosen : list of Node
-        Statements before which barriers are put.
-    dropped : list of Node
-        Barriers that are taken out.
-    """
+    """Statements of a kernel before which barriers are put, and barriers that are taken out."""
 
     chosen: list[Node]
     dropped: list[Node]
@@ -83,15 +75,7 @@ class _Plan:
 
 
 def _plan(prints: Footprints, own: Sequence[Node], *, early: bool) -> _Plan:
-    """Plan barriers, none of which can be left out.
-
-    Parameters
-    ----------
-    prints : Footprints
-    own : sequence of Node
-        Barriers of the kernel that may go if nothing needs them.
-    early : bool
-        As for :func:`_place`.
+    """Plan barriers, none of which can be left out; ``own`` ones of the kernel may go, too.
 
     Raises
     ------
@@ -157,8 +141,12 @@ def _with_bodies(node: Node, bodies: Sequence[Any]) -> Any:
 def _synchronised(launch: Any, outside: Outside) -> Any:
     """A kernel with the barriers that it needs."""
     program = read_program(launch, Scope(read_only=outside.read_only))
-    if not program.foreign and _has_barrier(program.root):
-        _check_own_barriers(launch, outside)
+    if not program.foreign and (condition := divergent_barrier(program)):
+        raise ScheduleError(
+            f"A barrier stands inside '{condition}', which is not known to be the same for all "
+            "threads of a block, so that some would wait for others forever; give all threads the "
+            "same condition, or put the barrier outside."
+        )
     if not program.arenas:
         return launch
     if program.foreign:
@@ -166,7 +154,8 @@ def _synchronised(launch: Any, outside: Outside) -> Any:
         decisions.note(_NAME, "the kernel", text)
         return launch
     keeps = outside.has_exchange or program.jump
-    plan = _best_plan(Footprints(program), [] if keeps else _own_barriers(program.root))
+    own = [node for node in program.root.walk() if node.is_barrier and node.before.is_storage]
+    plan = _best_plan(Footprints(program), [] if keeps else own)
     if plan.chosen and program.jump:
         raise ScheduleError(
             f"The kernel needs {len(plan.chosen)} barriers and leaves statements by "
@@ -177,31 +166,6 @@ def _synchronised(launch: Any, outside: Outside) -> Any:
         text = f"{len(plan.chosen)} barriers put in, {len(plan.dropped)} taken out"
         decisions.note(_NAME, "the kernel", text)
     return _rebuilt(program.root, plan, program.scope)
-
-
-def _has_barrier(node: Node) -> bool:
-    """Whether a kernel has a barrier of the block already, of any kind."""
-    is_one = node.before is not None and node.before.kind == "block"
-    return is_one or any(map(_has_barrier, node.children))
-
-
-def _check_own_barriers(launch: Any, outside: Outside) -> None:
-    """Refuse a barrier at which some threads of a block would wait for others forever."""
-    condition = divergent_barrier(launch, outside.read_only)
-    if condition:
-        raise ScheduleError(
-            f"A barrier stands inside '{condition}', which is not known to be the same for all "
-            "threads of a block, so that some would wait for others forever; give all threads the "
-            "same condition, or put the barrier outside."
-        )
-
-
-def _own_barriers(node: Node) -> list[Node]:
-    """Barriers for shared memory that a kernel has already."""
-    found = [barrier for child in node.children for barrier in _own_barriers(child)]
-    if node.is_storage_sync:
-        found.append(node)
-    return found
 
 
 @function_pass("PlanSync")
@@ -246,14 +210,10 @@ def PlanSync() -> Any:
     """Create the pass that plans the barriers of annotated functions, in place of ThreadSync.
 
     Runs when shared buffers have their final places, so that buffers that share bytes are kept
-    apart, too. Which accesses can meet is known wherever the addresses can be enumerated
-    (:mod:`.footprint`), and taken for granted elsewhere, as is a condition
-    on what no address depends on. A barrier that is
-    there already counts. A new one stands as late as possible, outside of loops that only the
-    second access is in, and outside of statements that only some threads of a block may run; each
-    one that others make redundant goes again. So does a
-    ``tvm_storage_sync`` that was there, unless the kernel also exchanges values through global
-    memory::
+    apart, too. A new barrier stands as late as possible, outside of loops that only the second
+    access is in, and outside of statements that only some threads of a block may run. Each one that
+    others make redundant goes again, and so does a ``tvm_storage_sync`` that was there, unless the
+    kernel also exchanges values through global memory::
 
         # TVM's ThreadSync                      # PlanSync
         for k in range(n):                      for k in range(n):
@@ -262,24 +222,15 @@ def PlanSync() -> Any:
             barrier                                 B[k, t] = S[k % 2, 255 - t]
             B[k, t] = S[k % 2, 255 - t]
 
-    ``cp.async``, ``ldmatrix`` and ``stmatrix`` are known by what they touch, and copies take effect
-    at the wait for their group.
-
-    Does not handle:
-
-    * two accesses inside one statement, such as ``S[t] = S[t + 1]``: nothing can stand between;
-    * kernels that synchronise by mbarriers, warpgroup instructions or named barriers: they are left
-      as they are, with a note;
-    * ``break``, ``continue`` and ``return`` in a kernel that needs more barriers than it has.
-
-    * a barrier that is there after some threads have ended by ``return``: the others do not wait
-      for these from sm_70 on.
+    Two accesses inside one statement, as in ``S[t] = S[t + 1]``, are not kept apart. Kernels that
+    synchronise by mbarriers, warpgroup instructions or named barriers are left as they are, with a
+    note.
 
     Raises
     ------
     ScheduleError
         If the accesses that a barrier must separate lie in one divergent statement, if a barrier
-        that is there stands in one (:mod:`.uniform` knows which), or if a
-        buffer is used before the wait for the asynchronous copy into it.
+        that is there stands in one, if a buffer is used before the wait for the asynchronous copy
+        into it, or if barriers are missing in a kernel with ``break``, ``continue`` or ``return``.
     """
     return _plan_sync
