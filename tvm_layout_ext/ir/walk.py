@@ -17,7 +17,7 @@ from tvm.tirx import IterVar
 from .annotations import TENSOR_CORE
 from .queries import is_number
 
-__all__ = ["THREADS", "Context", "LoopVar", "loop_kind", "parts_of", "walk"]
+__all__ = ["THREADS", "Context", "LoopVar", "loop_kind", "statements_of", "walk"]
 
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
@@ -141,7 +141,7 @@ def walk(stmt: Any, context: Context | None = None) -> Iterator[tuple[Any, Conte
     context = context or Context()
     yield stmt, context
     if isinstance(stmt, tirx.SeqStmt):
-        for part in parts_of(stmt):
+        for part in statements_of(stmt):
             yield from walk(part, context)
             if isinstance(part, tirx.Bind):
                 context = context.knowing(part.var, part.value)
@@ -178,11 +178,11 @@ def _is_launch(stmt: Any) -> bool:
     return isinstance(stmt.node, IterVar) and str(stmt.attr_key) == "thread_extent"
 
 
-def parts_of(stmt: Any) -> Iterator[Any]:
+def statements_of(stmt: Any) -> Iterator[Any]:
     """Statements of a sequence, those of sequences in it among them; or the statement itself."""
     if isinstance(stmt, tirx.SeqStmt):
         for part in stmt.seq:
-            yield from parts_of(part)
+            yield from statements_of(part)
     else:
         yield stmt
 
