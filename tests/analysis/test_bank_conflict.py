@@ -13,9 +13,9 @@ from tvm.script import tirx as T
 
 from tests.programs import kernels
 from tests.programs.swizzles import operand, transpose
+from tvm_layout_ext.analysis.accesses import read_shared_accesses
 from tvm_layout_ext.analysis.bank_conflict import bank_conflicts
 from tvm_layout_ext.analysis.bank_requests import read_requests
-from tvm_layout_ext.analysis.shared_access import read_shared_accesses
 from tvm_layout_ext.build import device_program, to_module
 from tvm_layout_ext.report.explain import draw_arguments
 from tvm_layout_ext.simulate import simulate

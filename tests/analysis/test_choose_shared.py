@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tvm import tirx
 
+from tvm_layout_ext.analysis.accesses import AccessSite, CopySource
 from tvm_layout_ext.analysis.bank_conflict import count
 from tvm_layout_ext.analysis.bank_requests import Requests
 from tvm_layout_ext.analysis.choose_shared import (
@@ -17,7 +18,6 @@ from tvm_layout_ext.analysis.choose_shared import (
     derived_xor,
     reads_along_k,
 )
-from tvm_layout_ext.analysis.shared_access import Context, CopySource, SharedAccess
 from tvm_layout_ext.layout.placement import dense, padded
 
 LANE = np.arange(32)
@@ -35,7 +35,7 @@ def requests(
     j = (columns[:, None] + steps)[None]
     source = None if kind == "load" else CopySource(far, (0, 0), fills)
     sources = None if source is None else (i * 4096 + j) * size
-    access = SharedAccess(buffer, kind, (0, 0), None, Context(), source)
+    access = AccessSite(buffer, kind, (0, 0), source=source)
     return Requests(access, (i, j), EVERY, 1, True, sources)
 
 

@@ -18,12 +18,11 @@ from ..gpu.copies import copy_wavefronts, distinct_requests, fewest_wavefronts
 from ..gpu.hardware import BANK_BYTES, MAX_ACCESS_BYTES, NUM_BANKS, WARP_SIZE
 from ..ir.pointers import strides_of
 from ..layout.placement import Placement, Strided
-from .bank_requests import Requests, read_requests
-from .shared_access import (
-    SharedAccess,
-    access_bytes,
+from .accesses import (
+    AccessSite,
     read_shared_accesses,
 )
+from .bank_requests import Requests, read_requests
 
 __all__ = ["Conflict", "bank_conflicts", "count", "placement_of"]
 
@@ -38,7 +37,7 @@ class Conflict:
     Attributes
     ----------
     buffer, kind, block : str
-        See :class:`.SharedAccess`.
+        See :class:`.AccessSite`.
     vector_bytes : int
         Bytes that a lane moves in one instruction.
     requests : int
@@ -126,7 +125,7 @@ def count(requests: Requests, placement: Placement) -> Conflict:
     placement : Strided or Xor
     """
     access = requests.access
-    size = access_bytes(access)
+    size = access.size
     offsets = placement.offsets(requests.indices) * size
     width = access.bytes or size
     if access.bytes is None and _is_vector(offsets, requests.active, size):
@@ -155,7 +154,7 @@ def count(requests: Requests, placement: Placement) -> Conflict:
 
 
 def _copies(
-    sources: np.ndarray, rows: np.ndarray, active: np.ndarray, width: int, access: SharedAccess
+    sources: np.ndarray, rows: np.ndarray, active: np.ndarray, width: int, access: AccessSite
 ) -> tuple[np.ndarray, np.ndarray]:
     """Wavefronts of asynchronous copies, and what the lines that they read need at least."""
     fills = access.source is not None and access.source.fills

@@ -17,14 +17,14 @@ import numpy as np
 from tvm import tirx
 
 from ..gpu.hardware import LINE_BYTES, WARP_SIZE
-from ..ir.evaluate import evaluate, placeholder_extent
+from ..ir.evaluate import bind_lets, evaluate, known_value, placeholder_extent
 from ..ir.pointers import strides_of
+from ..ir.walk import THREADS, LoopVar
+from .accesses import AccessSite, loops_in_use
 from .nest import element_bytes
-from .shared_access import LoopVar, SharedAccess, loops_in_use
 
 __all__ = ["MOST_REQUESTS", "Requests", "read_requests"]
 
-_THREAD_TAGS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 #: Requests up to which an access is enumerated whole; a square tile of 256 KiB has fewer.
 MOST_REQUESTS = 4096
 _SEED = 0
@@ -36,7 +36,7 @@ class Requests:
 
     Attributes
     ----------
-    access : SharedAccess
+    access : AccessSite
     indices : tuple of array of int, [requests, 32, elements]
         One for each dim of the buffer.
     active : array of bool, [requests, 32]
@@ -50,7 +50,7 @@ class Requests:
         Nothing was drawn or left out, and no condition was unknown.
     """
 
-    access: SharedAccess
+    access: AccessSite
     indices: tuple[np.ndarray, ...]
     active: np.ndarray
     total: int
@@ -58,12 +58,12 @@ class Requests:
     sources: np.ndarray | None = None
 
 
-def read_requests(access: SharedAccess, most: int = MOST_REQUESTS) -> Requests | None:
+def read_requests(access: AccessSite, most: int = MOST_REQUESTS) -> Requests | None:
     """Evaluate the indices of an access for all warps and iterations, or a sample of them.
 
     Parameters
     ----------
-    access : SharedAccess
+    access : AccessSite
     most : int
         Requests beyond which a sample is drawn, by a fixed seed.
 
@@ -73,7 +73,7 @@ def read_requests(access: SharedAccess, most: int = MOST_REQUESTS) -> Requests |
         None where an index holds something that is not arithmetic, such as a load.
     """
     loops = list(loops_in_use(access))
-    free = [loop for loop in loops if loop.kind not in _THREAD_TAGS and loop.kind != "vectorized"]
+    free = [loop for loop in loops if loop.kind not in THREADS and loop.kind != "vectorized"]
     threads = prod(access.context.threads.values())
     counts = [-(-threads // WARP_SIZE), *(max(1, placeholder_extent(loop.extent)) for loop in free)]
     total = prod(counts)
@@ -82,12 +82,12 @@ def read_requests(access: SharedAccess, most: int = MOST_REQUESTS) -> Requests |
     lanes = warps[:, None] * WARP_SIZE + np.arange(WARP_SIZE)
     chosen = dict(zip(map(id, free), values, strict=True))
     env = _values(access, loops, lanes, chosen)
-    unknown = _bind(env, access.context.lets)
+    bind_lets(env, access.context.lets)
     try:
-        indices = tuple(_known(index, env, unknown) for index in access.indices)
+        indices = tuple(evaluate(index, env) for index in access.indices)
     except KeyError:
         return None
-    active, known = _active(access, env, unknown, lanes < threads)
+    active, known = _active(access, env, lanes < threads)
     shape = np.broadcast_shapes((len(lanes), WARP_SIZE, 1), *(i.shape for i in indices))
     return Requests(
         access,
@@ -102,7 +102,7 @@ def read_requests(access: SharedAccess, most: int = MOST_REQUESTS) -> Requests |
 
 
 def _source_addresses(
-    access: SharedAccess,
+    access: AccessSite,
     used: Sequence[LoopVar],
     lanes: np.ndarray,
     free: dict[int, Any],
@@ -119,9 +119,9 @@ def _source_addresses(
     ]
     still = {id(loop): np.zeros(len(lanes), np.int64) for loop in others}
     env = _values(access, [*others, *used], lanes, free | still)
-    unknown = _bind(env, access.context.lets)
+    bind_lets(env, access.context.lets)
     try:
-        indices = [_known(index, env, unknown) for index in source.indices]
+        indices = [evaluate(index, env) for index in source.indices]
     except KeyError:
         return None
     steps = map(_step, strides_of(source.buffer))
@@ -145,7 +145,7 @@ def _numbers(total: int, most: int) -> np.ndarray:
     return drawn
 
 
-def _repeats(access: SharedAccess, used: Sequence[LoopVar]) -> int:
+def _repeats(access: AccessSite, used: Sequence[LoopVar]) -> int:
     """How often loops repeat the access that its indices do not mention."""
     repeats = 1
     for loop in access.context.loops:
@@ -160,11 +160,11 @@ def _is_constant(extent: Any) -> bool:
 
 
 def _values(
-    access: SharedAccess, loops: Sequence[LoopVar], lanes: np.ndarray, free: dict[int, Any]
+    access: AccessSite, loops: Sequence[LoopVar], lanes: np.ndarray, free: dict[int, Any]
 ) -> dict[Any, np.ndarray]:
     """Values of the loop variables: arrays of (request, lane, element)."""
     rest, thread = lanes, {}
-    for tag in _THREAD_TAGS:
+    for tag in THREADS:
         extent = access.context.threads.get(tag, 1)
         thread[tag] = rest % extent
         rest = rest // extent
@@ -180,45 +180,22 @@ def _values(
     return env
 
 
-def _bind(env: dict[Any, np.ndarray], lets: Sequence[tuple[Any, Any]]) -> list[Any]:
-    """Add let variables; gives those whose values are not arithmetic."""
-    unknown: list[Any] = []
-    for var, value in lets:
-        try:
-            env[var] = _known(value, env, unknown)
-        except KeyError:
-            unknown.append(var)
-    return unknown
-
-
-def _known(expr: Any, env: dict[Any, np.ndarray], unknown: Sequence[Any]) -> np.ndarray:
-    """Evaluate an expression of known variables; raises KeyError for others."""
-    if unknown:
-        for var in tirx.analysis.undefined_vars(expr):
-            if any(var.same_as(other) for other in unknown):
-                raise KeyError(var.name)
-    return evaluate(expr, env)
-
-
-def _is_closed(access: SharedAccess, env: dict[Any, np.ndarray]) -> bool:
+def _is_closed(access: AccessSite, env: dict[Any, np.ndarray]) -> bool:
     """Whether every variable has a value of its own, not that of a symbolic size."""
     used = [var for index in access.indices for var in tirx.analysis.undefined_vars(index)]
     return all(any(var.same_as(known) for known in env) for var in used)
 
 
 def _active(
-    access: SharedAccess,
-    env: dict[Any, np.ndarray],
-    unknown: Sequence[Any],
-    exists: np.ndarray,
+    access: AccessSite, env: dict[Any, np.ndarray], exists: np.ndarray
 ) -> tuple[np.ndarray, bool]:
     active, known = exists, True
     for condition in access.context.conditions:
-        try:
-            holds = _known(condition, env, unknown) != 0
-        except KeyError:
+        value = known_value(condition, env)
+        if value is None:
             known = False
             continue
+        holds = value != 0
         holds = holds.any(axis=2) if holds.ndim == 3 else holds
         active = active & np.broadcast_to(holds, exists.shape)
     return active, known

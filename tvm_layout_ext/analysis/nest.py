@@ -20,9 +20,12 @@ from tvm.tirx import IterVar
 
 from ..errors import ScheduleError
 from ..gpu.hardware import MAX_ACCESS_BYTES
+from ..ir.block_bindings import realize_of
 from ..ir.block_body import BodyAccess, binds_truth, choices_of_values, read_body, without_lets
 from ..ir.conditions import compares_values
+from ..ir.pointers import strides_of
 from ..ir.queries import depends_on, loads_in, substitute
+from ..ir.walk import LoopVar, loop_kind
 from .assumptions import NO_ASSUMPTIONS, Assumptions, Prover, read_assumptions
 from .axis_info.arithmetic import power_of_two_in
 from .axis_info.indices import IndexAnalyzer
@@ -38,17 +41,11 @@ _VECTOR_BYTES = 32
 
 
 @dataclass(frozen=True)
-class Loop:
-    """A loop around a block.
+class Loop(LoopVar):
+    """A loop around a block, counted from 0.
 
     Attributes
     ----------
-    var : Var
-        Its variable, counted from 0.
-    extent : int or PrimExpr
-        Iterations; an expression where the size is symbolic.
-    kind : str
-        ``serial``, ``vectorized``, ``unrolled``, ``parallel``, or a thread such as ``threadIdx.x``.
     is_reduction : bool
         Some reduction iterator of the block depends on it.
     is_perfect : bool
@@ -57,17 +54,9 @@ class Loop:
         Some iterator that is none of a reduction depends on it.
     """
 
-    var: Any
-    extent: Any
-    kind: str
     is_reduction: bool
     is_perfect: bool
     is_data: bool
-
-    @property
-    def size(self) -> int | None:
-        """Iterations, or None where they are symbolic."""
-        return int(self.extent) if isinstance(self.extent, int | tirx.IntImm) else None
 
 
 @dataclass(frozen=True)
@@ -275,7 +264,7 @@ def read_nest(sch: Any, block: Any) -> Nest:
     """
     stmt = sch.get(block)
     refs = [sch.get(loop) for loop in sch.get_loops(block)]
-    realize = find_realize(sch, stmt, refs)
+    realize = realize_of(sch, block)
     pairs = list(zip(stmt.iter_vars, realize.iter_values, strict=True))
     loops = tuple(_loop(ref, pairs) for ref in refs)
     values = {it.var: value for it, value in pairs}
@@ -332,31 +321,11 @@ def _assumptions(sch: Any, block: Any) -> Assumptions:
     return NO_ASSUMPTIONS
 
 
-def find_realize(sch: Any, block: Any, loops: Sequence[Any]) -> Any:
-    """Find the SBlockRealize of a block below its innermost loop, or below the root."""
-    scope = loops[-1].body if loops else sch.get(sch.get_sblock("root")).body
-    found: list[Any] = []
-
-    def look(realize: Any) -> None:
-        if realize.block.same_as(block):
-            found.append(realize)
-
-    tvm_ffi.structural_walk(scope, [(s_tir.SBlockRealize, look)])
-    return found[0]
-
-
 def _loop(ref: Any, pairs: Sequence[tuple[Any, Any]]) -> Loop:
     own = [it for it, value in pairs if depends_on(value, ref.loop_var)]
     sums = [it for it in own if it.iter_type == IterVar.CommReduce]
     is_data = len(sums) < len(own)
     return Loop(ref.loop_var, ref.extent, loop_kind(ref), bool(sums), _holds_one(ref), is_data)
-
-
-def loop_kind(ref: Any) -> str:
-    """Kind of a For: ``serial`` and so on, or the thread that it is bound to."""
-    if ref.thread_binding is not None:
-        return str(ref.thread_binding.thread_tag)
-    return str(tirx.ForKind(ref.kind).name).lower()
 
 
 def _holds_one(ref: Any) -> bool:
@@ -383,7 +352,7 @@ def _access(reference: BodyAccess, values: dict[Any, Any], loops: Sequence[Loop]
 
 def _flat(buffer: Any, indices: Sequence[Any]) -> Any:
     """Offset of an element; an element offset of unknown value is a multiple of its factor."""
-    strides = list(buffer.ty.strides) or _dense(list(buffer.shape))
+    strides = strides_of(buffer)
     offset = buffer.ty.elem_offset
     factor = int(buffer.ty.offset_factor)
     if not isinstance(offset, int | tirx.IntImm) and factor > 1:
@@ -396,13 +365,6 @@ def _flat(buffer: Any, indices: Sequence[Any]) -> Any:
     for index, stride in zip(indices, strides, strict=True):
         offset = offset + index * stride
     return offset
-
-
-def _dense(shape: list[Any]) -> list[Any]:
-    strides: list[Any] = [1] if shape else []
-    for extent in reversed(shape[1:]):
-        strides.insert(0, strides[0] * extent)
-    return strides
 
 
 def steps_of(value: Any, variables: list[Any]) -> tuple[Any, ...]:

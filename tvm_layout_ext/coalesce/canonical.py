@@ -16,7 +16,7 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
-from ..analysis.nest import find_realize
+from ..ir.block_bindings import iter_values
 
 __all__ = ["canonicalize_loops", "is_straight", "iterator_values", "transform_iterators"]
 
@@ -52,8 +52,7 @@ def canonicalize_loops(sch: Any, block: Any) -> bool:
 
 def iterator_values(sch: Any, block: Any) -> list[Any]:
     """What each block iterator is bound to."""
-    refs = [sch.get(loop) for loop in sch.get_loops(block)]
-    return list(find_realize(sch, sch.get(block), refs).iter_values)
+    return iter_values(sch, block)
 
 
 def is_straight(sch: Any, block: Any) -> bool:

@@ -19,6 +19,7 @@ from .._compat import CHOICE
 from .atomics import atomic_of
 from .conditions import selects_as_choices
 from .queries import are_equal, loads_in, substitute
+from .walk import statements_of, walk
 
 __all__ = [
     "BodyAccess",
@@ -78,33 +79,19 @@ def read_body(body: Any) -> Iterator[BodyAccess]:
     [(n < 4,), (not n < 4,)]
     """
     plain = _is_stores(body)
-    return _read(body if plain else selects_as_choices(body), {}, (), plain)
+    for stmt, context in walk(body if plain else selects_as_choices(body)):
+        values: dict[Any, Any] = {}
+        for var, value in context.lets:
+            values[var] = substitute(value, values)
+        conditions = tuple(substitute(one, values) for one in context.conditions)
+        if isinstance(stmt, tirx.IfThenElse):
+            yield from _loads(stmt.condition, values, conditions, plain)
+        elif isinstance(stmt, tirx.BufferStore | tirx.Evaluate | tirx.Bind):
+            yield from _loads(stmt, values, conditions, plain)
 
 
 def _is_stores(body: Any) -> bool:
-    parts = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-    return all(isinstance(part, tirx.BufferStore) for part in parts)
-
-
-def _read(
-    stmt: Any, values: dict[Any, Any], conditions: tuple[Any, ...], plain: bool
-) -> Iterator[BodyAccess]:
-    """Read a statement; ``values`` gets what it binds."""
-    if isinstance(stmt, tirx.SeqStmt):
-        for part in stmt.seq:
-            yield from _read(part, values, conditions, plain)
-    elif isinstance(stmt, tirx.IfThenElse):
-        yield from _loads(stmt.condition, values, conditions, plain)
-        holds = substitute(stmt.condition, values)
-        yield from _read(stmt.then_case, dict(values), (*conditions, holds), plain)
-        if stmt.else_case is not None:
-            other = (*conditions, tirx.Not(holds))
-            yield from _read(stmt.else_case, dict(values), other, plain)
-    elif isinstance(stmt, tirx.Bind):
-        yield from _loads(stmt.value, values, conditions, plain)
-        values[stmt.var] = substitute(stmt.value, values)
-    else:
-        yield from _loads(stmt, values, conditions, plain)
+    return all(isinstance(part, tirx.BufferStore) for part in statements_of(body))
 
 
 def _loads(
@@ -224,8 +211,7 @@ def is_mappable(body: Any) -> bool:
 
 def is_reduction_step(body: Any) -> bool:
     """Whether a body is stores, with values named by ``let``: a reduction to one result or more."""
-    parts = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-    return all(isinstance(part, tirx.BufferStore | tirx.Bind) for part in parts)
+    return all(isinstance(part, tirx.BufferStore | tirx.Bind) for part in statements_of(body))
 
 
 def one_element(body: Any) -> bool:

@@ -6,7 +6,7 @@ here, and symbolic sizes have one that stands in for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,13 @@ from tvm import tirx
 
 from .._compat import CHOICE, LIKELY
 
-__all__ = ["STAND_IN", "evaluate", "placeholder_extent"]
+__all__ = ["ARITHMETIC", "STAND_IN", "bind_lets", "evaluate", "known_value", "placeholder_extent"]
 
 #: What a symbolic size counts as; odd, so that nothing is aligned by chance.
 STAND_IN = 1021
 
-_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+#: NumPy's functions for the operations of two numbers.
+ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     tirx.Add: np.add,
     tirx.Sub: np.subtract,
     tirx.Mul: np.multiply,
@@ -50,20 +51,21 @@ _CALLS: dict[str, Callable[..., Any]] = {
 }
 
 
-def evaluate(expr: Any, env: dict[Any, np.ndarray]) -> np.ndarray:
+def evaluate(expr: Any, env: Mapping[Any, Any]) -> np.ndarray:
     """Evaluate an integer expression for arrays of values.
 
-    Variables without a value are symbolic sizes and count as 1021. The elements of a ramp lie along
-    the last axis, so where there are ramps, arrays of values end in an axis of 1.
+    Variables that ``env`` does not have are symbolic sizes and count as 1021. The elements of a
+    ramp lie along the last axis, so where there are ramps, arrays of values end in an axis of 1.
 
     Raises
     ------
     KeyError
-        At a load, or any other operation that is not arithmetic.
+        At a load, any other operation that is not arithmetic, or a variable that is None in
+        ``env``.
     """
     if isinstance(expr, int | tirx.IntImm):
         return np.asarray(int(expr), np.int64)
-    rule = _BINARY.get(type(expr))
+    rule = ARITHMETIC.get(type(expr))
     if rule is not None:
         return np.asarray(rule(evaluate(expr.a, env), evaluate(expr.b, env)))
     if isinstance(expr, tirx.Select):
@@ -82,9 +84,25 @@ def evaluate(expr: Any, env: dict[Any, np.ndarray]) -> np.ndarray:
     if isinstance(expr, tvm.ir.Call):
         return np.asarray(_CALLS[expr.op.name](*(evaluate(arg, env) for arg in expr.args)))
     if isinstance(expr, tirx.Var):
-        known = (value for var, value in env.items() if var.same_as(expr))
-        return next(known, np.asarray(STAND_IN, np.int64))
+        value = env.get(expr, STAND_IN)
+        if value is None:
+            raise KeyError(expr.name)
+        return np.asarray(value)
     raise KeyError(type(expr).__name__)
+
+
+def known_value(expr: Any, env: Mapping[Any, Any]) -> np.ndarray | None:
+    """Evaluate an expression as :func:`evaluate` does; None where that raises KeyError."""
+    try:
+        return evaluate(expr, env)
+    except KeyError:
+        return None
+
+
+def bind_lets(env: dict[Any, Any], lets: Sequence[tuple[Any, Any]]) -> None:
+    """Add variables that stand for expressions; None for those that are not arithmetic."""
+    for var, value in lets:
+        env[var] = known_value(value, env)
 
 
 def placeholder_extent(extent: Any) -> int:

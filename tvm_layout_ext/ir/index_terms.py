@@ -17,6 +17,7 @@ import tvm
 from tvm import tirx
 
 from .._compat import CHOICE, LIKELY
+from .evaluate import ARITHMETIC
 
 __all__ = ["UNKNOWN", "Scope", "Symbol", "Term", "Uncertain", "term_of"]
 
@@ -56,28 +57,7 @@ class Symbol:
 UNKNOWN = Symbol("unknown", varies=True)
 Rule = Callable[..., Any]
 _RULES: dict[str, Rule] = {
-    "Add": np.add,
-    "Sub": np.subtract,
-    "Mul": np.multiply,
-    "FloorDiv": np.floor_divide,
-    "FloorMod": np.mod,
-    "Div": lambda a, b: np.trunc(np.divide(a, b)).astype(np.int64),
-    "Mod": np.fmod,
-    "Min": np.minimum,
-    "Max": np.maximum,
-    "BitwiseAnd": np.bitwise_and,
-    "BitwiseOr": np.bitwise_or,
-    "BitwiseXor": np.bitwise_xor,
-    "LShift": np.left_shift,
-    "RShift": np.right_shift,
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-    "And": np.logical_and,
-    "Or": np.logical_or,
+    **{kind.__name__: rule for kind, rule in ARITHMETIC.items()},
     "Not": np.logical_not,
     "Select": np.where,
     "Ramp": lambda base, stride, lanes: base + stride * lanes,

@@ -112,7 +112,7 @@ def strides_of(buffer: Any) -> list[Any]:
     """Strides of a buffer in elements, those of plain rows where it names none."""
     strides = list(buffer.ty.strides)
     if not strides:
-        strides = [1]
+        strides = [1] if buffer.shape else []
         for extent in reversed(list(buffer.shape)[1:]):
             strides.insert(0, strides[0] * extent)
     return strides

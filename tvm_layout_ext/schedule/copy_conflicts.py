@@ -13,11 +13,11 @@ from tvm import s_tir, tirx
 
 from .. import decisions, pipeline
 from .._compat import pass_name
+from ..analysis.accesses import loops_in_use, read_shared_accesses
 from ..analysis.bank_conflict import placement_of
 from ..analysis.bank_requests import Requests, read_requests
 from ..analysis.choose_shared import Choice, choose, cost
 from ..analysis.nest import element_bytes
-from ..analysis.shared_access import loops_in_use, read_shared_accesses
 from ..errors import LayoutExtError
 from ..ir.pointers import is_unbounded, shape_of
 

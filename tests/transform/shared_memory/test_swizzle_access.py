@@ -169,8 +169,8 @@ def test_addresses_of_elements_follow(use: Callable[[Any, Any], None]) -> None:
 
 
 def _evaluates_to(mod: Any, expected: np.ndarray) -> bool:
+    from tvm_layout_ext.analysis.accesses import read_shared_accesses
     from tvm_layout_ext.analysis.bank_requests import read_requests
-    from tvm_layout_ext.analysis.shared_access import read_shared_accesses
 
     for func in mod.functions.values():
         for access in read_shared_accesses(func):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from ...ir import ops
 from ...ir.annotations import ASYNC_COPY, NUM_STAGES
 from ...ir.queries import loads_in
 from ...ir.rebuild import without_annotations
+from ...ir.walk import statements_of
 
 __all__ = [
     "Part",
@@ -115,15 +115,7 @@ def parts_of(loop: Any, threads: dict[Any, Any]) -> list[Part]:
     body = loop.body
     if isinstance(body, SBlockRealize):
         body = body.block.body
-    return [_part(stmt, threads) for stmt in _flat(body)]
-
-
-def _flat(stmt: Any) -> Iterator[Any]:
-    if isinstance(stmt, tirx.SeqStmt):
-        for child in stmt.seq:
-            yield from _flat(child)
-    else:
-        yield stmt
+    return [_part(stmt, threads) for stmt in statements_of(body)]
 
 
 def _part(stmt: Any, threads: dict[Any, Any]) -> Part:

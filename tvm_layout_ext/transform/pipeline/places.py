@@ -10,10 +10,11 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlockRealize
 
 from ...errors import ScheduleError
+from ...ir.evaluate import known_value
 from ...ir.queries import depends_on, loads_in
+from ...ir.walk import walk
 from .parts import Part, Region
 from .plan import PipelinePlan
 
@@ -21,13 +22,6 @@ __all__ = ["check_places"]
 
 #: Iterations that are tried, and points of all of them: indices repeat much sooner.
 _ITERATIONS, _POINTS = 64, 1 << 20
-_RULES: dict[Any, Any] = {
-    tirx.Add: np.add, tirx.Sub: np.subtract, tirx.Mul: np.multiply,
-    tirx.FloorDiv: np.floor_divide, tirx.FloorMod: np.mod, tirx.Min: np.minimum,
-    tirx.Max: np.maximum, tirx.LT: np.less, tirx.LE: np.less_equal, tirx.GT: np.greater,
-    tirx.GE: np.greater_equal, tirx.EQ: np.equal, tirx.NE: np.not_equal,
-    tirx.And: np.logical_and, tirx.Or: np.logical_or,
-}  # fmt: skip
 
 
 def check_places(plan: PipelinePlan, loop: Any, threads: Mapping[Any, Any]) -> None:
@@ -54,7 +48,7 @@ def check_places(plan: PipelinePlan, loop: Any, threads: Mapping[Any, Any]) -> N
     for i in plan.early:
         part = plan.parts[i]
         for written in part.writes:
-            stores = list(_stores(part.stmt, written.buffer, dict(threads), ()))
+            stores = list(_stores(part.stmt, written.buffer, dict(threads)))
             for store, ranges, conditions in stores:
                 moving = [d for d, e in enumerate(store.indices) if _moves(e, loop.loop_var)]
                 for j in plan.readers(i) if moving else ():
@@ -77,25 +71,16 @@ def _refusal(part: Part, buffer: Any, loop: Any, reader: Part) -> ScheduleError:
 
 
 def _stores(
-    stmt: Any, buffer: Any, ranges: dict[Any, Any], conditions: tuple[Any, ...]
+    stmt: Any, buffer: Any, threads: dict[Any, Any]
 ) -> Iterator[tuple[Any, dict[Any, Any], tuple[Any, ...]]]:
     """Stores to a buffer, with the ranges and conditions around each."""
-    if isinstance(stmt, tirx.BufferStore) and stmt.buffer.same_as(buffer):
-        yield stmt, ranges, conditions
-    elif isinstance(stmt, tirx.SeqStmt):
-        for child in stmt.seq:
-            yield from _stores(child, buffer, ranges, conditions)
-    elif isinstance(stmt, tirx.For):
-        own = tvm.ir.Range.from_min_extent(stmt.min, stmt.extent)
-        yield from _stores(stmt.body, buffer, {**ranges, stmt.loop_var: own}, conditions)
-    elif isinstance(stmt, SBlockRealize):
-        inside = (*conditions, stmt.predicate)
-        yield from _stores(stmt.block.body, buffer, ranges, inside)
-    elif isinstance(stmt, tirx.IfThenElse):
-        yield from _stores(stmt.then_case, buffer, ranges, (*conditions, stmt.condition))
-        if stmt.else_case is not None:
-            other = (*conditions, tirx.Not(stmt.condition))
-            yield from _stores(stmt.else_case, buffer, ranges, other)
+    for node, around in walk(stmt):
+        if isinstance(node, tirx.BufferStore) and node.buffer.same_as(buffer):
+            own = {
+                loop.var: tvm.ir.Range.from_min_extent(loop.start, loop.extent)
+                for loop in around.loops
+            }
+            yield node, {**threads, **own}, around.conditions
 
 
 def _moves(index: Any, var: Any) -> bool:
@@ -131,9 +116,9 @@ def _fills(
     sizes = [int(r.extent) for r in inner.values()]
     most = min(_ITERATIONS, _POINTS // max(1, prod(sizes)))
     trips = int(loop.extent) if isinstance(loop.extent, tirx.IntImm) else most
-    values = dict(zip((v.__chandle__() for v in inner), np.indices(sizes), strict=True))
+    values = dict(zip(inner, np.indices(sizes), strict=True))
     for k in range(int(loop.min), int(loop.min) + min(trips, most)):
-        values[loop.loop_var.__chandle__()] = np.asarray(k)
+        values[loop.loop_var] = k
         places = [_value(e, values) for e in store.indices]
         holds = [_value(e, values) for e in conditions]
         if any(one is None for one in (*places, *holds)):
@@ -157,15 +142,5 @@ def _box(read: Region, values: Mapping[Any, Any], shape: Sequence[int]) -> tuple
 
 def _value(expr: Any, values: Mapping[Any, Any]) -> Any:
     """An expression of known variables, for all their values; None if it has others, or loads."""
-    if isinstance(expr, int | tirx.IntImm):
-        return np.asarray(int(expr))
-    if isinstance(expr, tirx.Var):
-        return values.get(expr.__chandle__())
-    if isinstance(expr, tirx.Not):
-        inside = _value(expr.a, values)
-        return None if inside is None else np.logical_not(inside)
-    rule = _RULES.get(type(expr))
-    if rule is None:
-        return None
-    sides = [_value(side, values) for side in (expr.a, expr.b)]
-    return None if any(side is None for side in sides) else rule(*sides)
+    free = [] if isinstance(expr, int) else tirx.analysis.undefined_vars(expr)
+    return known_value(expr, values) if all(var in values for var in free) else None

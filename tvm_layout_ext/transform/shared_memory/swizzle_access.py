@@ -11,9 +11,9 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock
 
+from ...analysis.accesses import AccessSite
 from ...analysis.axis_info.indices import IndexAnalyzer
 from ...analysis.nest import element_bytes
-from ...analysis.shared_access import SharedAccess
 from ...errors import LayoutError
 from ...ir import ops
 from ...ir.pointers import OPAQUE, POINTER_OPS, PointerOp, pointer_of
@@ -128,7 +128,7 @@ class Rewriter:
     Parameters
     ----------
     swizzled : sequence of Swizzled
-    accesses : sequence of SharedAccess
+    accesses : sequence of AccessSite
         Of the function; their loops give the ranges of variables.
     thread_vars : sequence of Var
         Variables that differ from thread to thread, or block to block.
@@ -137,7 +137,7 @@ class Rewriter:
     def __init__(
         self,
         swizzled: Sequence[Swizzled],
-        accesses: Sequence[SharedAccess],
+        accesses: Sequence[AccessSite],
         thread_vars: Sequence[Any],
     ) -> None:
         self._swizzled = [(one, one.new_buffer()) for one in swizzled]
@@ -298,7 +298,7 @@ class Rewriter:
         )
 
 
-def _ranges(accesses: Sequence[SharedAccess]) -> list[tuple[Any, Any]]:
+def _ranges(accesses: Sequence[AccessSite]) -> list[tuple[Any, Any]]:
     """Range of each loop variable; no two loops share one, or the program is ill-formed."""
     found: list[tuple[Any, Any]] = []
     for access in accesses:

@@ -13,11 +13,11 @@ from tvm.s_tir import SBlock
 from tvm.tirx import IterVar
 
 from ... import decisions
+from ...analysis.accesses import AccessSite, read_shared_accesses
 from ...analysis.bank_conflict import count
 from ...analysis.bank_requests import Requests, read_requests
 from ...analysis.choose_shared import Choice
 from ...analysis.nest import element_bytes
-from ...analysis.shared_access import SharedAccess, read_shared_accesses
 from ...errors import LayoutError
 from ...ir.annotations import ASYNC_COPY, NUM_STAGES, SWIZZLE
 from ...ir.pointers import constant, shape_of
@@ -91,7 +91,7 @@ def _is_padded(buffer: Any) -> bool:
 
 
 def _swizzled(
-    request: tuple[Any, str, str, bool], accesses: Sequence[SharedAccess], has_async: bool
+    request: tuple[Any, str, str, bool], accesses: Sequence[AccessSite], has_async: bool
 ) -> Swizzled | None:
     buffer, text, block, is_padded = request
     name = f"Buffer {buffer.name}, which block {block} wants swizzled by {text}:"
@@ -132,7 +132,7 @@ def _swizzled(
 
 
 def _check_vectors(
-    accesses: Sequence[SharedAccess], choice: Choice, plain: Strided, name: str
+    accesses: Sequence[AccessSite], choice: Choice, plain: Strided, name: str
 ) -> None:
     """Refuse what would tear vectors apart, or leave them misaligned.
 
@@ -151,7 +151,7 @@ def _check_vectors(
             )
 
 
-def _as_executed(access: SharedAccess, has_async: bool) -> SharedAccess:
+def _as_executed(access: AccessSite, has_async: bool) -> AccessSite:
     """A copy that later passes make asynchronous, if its width allows, as one."""
     marks = access.context.marks
     wish = marks.get(ASYNC_COPY, None)
@@ -161,7 +161,7 @@ def _as_executed(access: SharedAccess, has_async: bool) -> SharedAccess:
     return replace(access, kind="cp.async") if runs_ahead or wish else access
 
 
-def _counted(access: SharedAccess) -> Requests:
+def _counted(access: AccessSite) -> Requests:
     requests = read_requests(access, _SAMPLE)
     if requests is None:
         raise LayoutError(

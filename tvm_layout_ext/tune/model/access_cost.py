@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from ...analysis.accesses import AccessSite
 from ...gpu.hardware import LINE_BYTES, MATRIX_ROW_BYTES, MAX_ACCESS_BYTES
+from ...ir import pointers
+from ...ir.evaluate import placeholder_extent
 from ...layout.banks import wavefronts
-from .sites import AccessSite
 
 __all__ = [
     "BufferUse",
@@ -65,7 +67,7 @@ class Use:
 
     Attributes
     ----------
-    site : Site
+    site : AccessSite
     requests : float
         Instructions of warps.
     cost, least : float
@@ -91,8 +93,7 @@ class Use:
 
 def strides_of(buffer: Any) -> list[int]:
     """Elements between neighbours in each dim of a whole buffer; symbolic extents count 1021."""
-    extents = [int(n) if hasattr(n, "value") or isinstance(n, int) else 1021 for n in buffer.shape]
-    return [prod(extents[axis + 1 :]) for axis in range(len(extents))]
+    return [placeholder_extent(stride) for stride in pointers.strides_of(buffer)]
 
 
 def padded_strides(tile: BufferUse) -> list[int]:

@@ -13,8 +13,8 @@ from ...gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES, WARP_SIZE
 from ...transform import AutoCoalesce
 from ..search.task import Task
 from ..space.knobs import Config, Knob
-from .kernel_facts import KernelFacts, Use
-from .sites import read_sites
+from .access_cost import Use
+from .kernel_facts import KernelFacts, read_kernels
 
 __all__ = ["FEATURES", "features", "kernels_of"]
 
@@ -68,7 +68,7 @@ def _read(module: tvm.IRModule) -> list[KernelFacts]:
         # Blocks that are only marked have no threads yet.
         module = AutoCoalesce()(module)
     functions = [func for _, func in module.functions_items() if hasattr(func, "body")]
-    return [KernelFacts(sites) for func in functions for sites in read_sites(func)]
+    return [kernel for func in functions for kernel in read_kernels(func)]
 
 
 def features(task: Task, config: Config, module: tvm.IRModule) -> dict[str, float]:

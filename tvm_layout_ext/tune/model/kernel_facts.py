@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...analysis.accesses import AccessSite, read_accesses
 from ...analysis.nest import element_bytes
 from ...gpu.hardware import (
     BANK_BYTES,
@@ -25,6 +26,7 @@ from ...gpu.hardware import (
     mma_sync_rate,
 )
 from ...ir.annotations import NUM_STAGES, PREFETCH, SWIZZLE
+from ...ir.walk import THREADS, LoopVar
 from .access_cost import (
     BufferUse,
     Use,
@@ -35,9 +37,8 @@ from .access_cost import (
     padded_strides,
     strides_of,
 )
-from .sites import AccessSite, SiteLoop, warps_of
 
-__all__ = ["OWN", "KernelFacts", "common_loops", "moves"]
+__all__ = ["KernelFacts", "read_kernels"]
 
 #: Random iterations by which the extent of a tile is found, beside the first and the last.
 SAMPLES = 2048
@@ -47,9 +48,8 @@ ADDRESSES = 20
 MOST_IN_FLIGHT = 256
 #: What stands for an index that is loaded: every lane goes elsewhere.
 _SCATTERED = np.arange(WARP_SIZE)[:, None] * 1021
-_TAGS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 #: Thread axes that each have a buffer of their own, by its scope.
-OWN = {"local": _TAGS, "warp": _TAGS[1:]}
+_OWN = {"local": THREADS, "warp": THREADS[1:]}
 _ALIGN = "buffer_dim_align"
 
 
@@ -58,8 +58,8 @@ class KernelFacts:
 
     Parameters
     ----------
-    sites : sequence of Site
-        As :func:`.sites.read_sites` gives them.
+    sites : sequence of AccessSite
+        In the order of the program.
     """
 
     def __init__(self, sites: Sequence[AccessSite]) -> None:
@@ -67,15 +67,15 @@ class KernelFacts:
         extents: dict[str, int] = {}
         for loop in (loop for site in sites for loop in site.loops):
             if loop.is_thread or loop.is_grid:
-                extents[loop.kind] = max(extents.get(loop.kind, 1), loop.extent)
+                extents[loop.kind] = max(extents.get(loop.kind, 1), loop.count)
         self.grid = prod(e for tag, e in extents.items() if tag.startswith("blockIdx"))
-        self.shape = {tag: extents.get(tag, 1) for tag in _TAGS}
+        self.shape = {tag: extents.get(tag, 1) for tag in THREADS}
         self.threads = prod(self.shape.values())
 
     @cached_property
     def warps(self) -> int:
         """Warps of a block."""
-        return warps_of(self.threads)
+        return -(-self.threads // WARP_SIZE)
 
     def of_buffer(self, buffer: Any) -> list[AccessSite]:
         """Accesses of a buffer."""
@@ -94,22 +94,22 @@ class KernelFacts:
     def _tile(self, buffer: Any) -> BufferUse:
         sites = self.of_buffer(buffer)
         around = common_loops([site.loops for site in sites])
-        extents = [self._spans(site, around, OWN.get(str(buffer.scope()), ())) for site in sites]
+        extents = [self._spans(site, around, _OWN.get(str(buffer.scope()), ())) for site in sites]
         spans = tuple(int(n) for n in np.max(extents, axis=0))
         writer = next((site for site in sites if site.kind == "store"), sites[0])
         row = spans[-1]
-        for _, axis, factor, offset in writer.notes.get(_ALIGN, ()):
+        for _, axis, factor, offset in writer.marks.get(_ALIGN, ()):
             if int(axis) % len(spans) == len(spans) - 2:
                 row += (int(offset) - row) % int(factor)
-        versions = int(writer.notes.get(NUM_STAGES, 1))
+        versions = int(writer.marks.get(NUM_STAGES, 1))
         if str(buffer.scope()) in ("warp", "local"):
-            versions = 2 if int(writer.notes.get(PREFETCH, 0)) else 1
-        mode = str(writer.notes.get(SWIZZLE, "none"))
+            versions = 2 if int(writer.marks.get(PREFETCH, 0)) else 1
+        mode = str(writer.marks.get(SWIZZLE, "none"))
         if mode == "pad":
             row += MAX_ACCESS_BYTES // element_bytes(buffer)
         return BufferUse(spans, row, element_bytes(buffer), versions, mode)
 
-    def _spans(self, site: AccessSite, around: Sequence[SiteLoop], own: Sequence[str]) -> list[int]:
+    def _spans(self, site: AccessSite, around: Sequence[LoopVar], own: Sequence[str]) -> list[int]:
         """Elements of each dim that an access touches while the common loops stand still.
 
         So do thread axes that each have a buffer of their own.
@@ -124,8 +124,8 @@ class KernelFacts:
                 or (not loop.is_thread and any(loop is one for one in around))
             ):
                 continue
-            drawn = rng.integers(0, loop.extent, SAMPLES)
-            drawn[:2] = 0, loop.extent - 1
+            drawn = rng.integers(0, loop.count, SAMPLES)
+            drawn[:2] = 0, loop.count - 1
             values[number] = by_tag.setdefault(loop.kind, drawn) if loop.is_thread else drawn
         return [1 if i is None else int(np.ptp(i)) + 1 for i in site.at(values)]
 
@@ -133,15 +133,15 @@ class KernelFacts:
         """Indices of the first warp's threads, by dim: arrays of (lane, element of its vector)."""
         rest = np.arange(WARP_SIZE)
         thread = {}
-        for tag in _TAGS:
+        for tag in THREADS:
             thread[tag] = rest % self.shape[tag]
             rest = rest // self.shape[tag]
         values: dict[int, Any] = {}
         for number, loop in enumerate(site.loops):
             if loop.kind in thread:
-                values[number] = (thread[loop.kind] % loop.extent)[:, None]
+                values[number] = (thread[loop.kind] % loop.count)[:, None]
             elif loop.kind == "vectorized":
-                values[number] = np.arange(loop.extent)[None, :]
+                values[number] = np.arange(loop.count)[None, :]
         shape = (WARP_SIZE, site.vector)
         found = site.at(values)
         return [np.broadcast_to(_SCATTERED if i is None else i, shape) for i in found]
@@ -161,7 +161,7 @@ class KernelFacts:
         repeats = site.repeats
         if site.is_result:
             index = [loop for loop in site.loops if loop.repeats]
-            repeats = prod(loop.extent for loop in index if moves(site, site.loops.index(loop)))
+            repeats = prod(loop.count for loop in index if moves(site, site.loops.index(loop)))
         return repeats * self.warps
 
     def _global(self, site: AccessSite) -> Use:
@@ -177,15 +177,15 @@ class KernelFacts:
         tile = self.tiles[site.buffer.__chandle__()]
         requests = self._requests(site)
         if "ldmatrix" in site.instruction or "stmatrix" in site.instruction:
-            moved = prod(loop.extent for loop in site.loops if loop.kind == "tensor") * site.size
+            moved = prod(loop.count for loop in site.loops if loop.kind == "tensor") * site.size
             least = moved / LINE_BYTES
             return Use(site, requests, least * matrix_degree(tile), least, moved)
         if site.instruction:
-            moved = prod(loop.extent for loop in site.loops if loop.kind == "tensor") * site.size
+            moved = prod(loop.count for loop in site.loops if loop.kind == "tensor") * site.size
             return Use(site, requests, moved / LINE_BYTES, moved / LINE_BYTES, moved)
         moved = WARP_SIZE * site.vector * site.size
         least = max(1.0, moved / LINE_BYTES)
-        if NUM_STAGES in site.notes and site.vector * site.size == MAX_ACCESS_BYTES:
+        if NUM_STAGES in site.marks and site.vector * site.size == MAX_ACCESS_BYTES:
             return Use(site, requests, least * copy_degree(tile), least, moved)
         if tile.is_swizzled:
             return Use(site, requests, least, least, moved)
@@ -215,7 +215,7 @@ class KernelFacts:
     @cached_property
     def stages(self) -> int:
         """Most versions of a shared buffer."""
-        return max([int(site.notes.get(NUM_STAGES, 1)) for site in self.sites], default=1)
+        return max([int(site.marks.get(NUM_STAGES, 1)) for site in self.sites], default=1)
 
     @cached_property
     def stage_bytes(self) -> int:
@@ -223,7 +223,7 @@ class KernelFacts:
         keys = {
             site.buffer.__chandle__()
             for site in self.sites
-            if NUM_STAGES in site.notes and site.kind == "store"
+            if NUM_STAGES in site.marks and site.kind == "store"
         }
         tiles = (tile for key, tile in self.tiles.items() if key in keys)
         return sum(tile.bytes // tile.versions for tile in tiles)
@@ -233,7 +233,7 @@ class KernelFacts:
         """Iterations of the serial loops around the global load that has the most."""
         return max(
             (
-                prod(x.extent for x in s.loops if x.kind == "serial")
+                prod(x.count for x in s.loops if x.kind == "serial")
                 for s in self.sites
                 if s.scope == "global" and s.kind == "load"
             ),
@@ -246,9 +246,9 @@ class KernelFacts:
         most = 0
         for site in self.sites:
             if site.scope == "global" and site.kind == "load":
-                together = prod(x.extent for x in site.loops if x.kind == "unrolled")
+                together = prod(x.count for x in site.loops if x.kind == "unrolled")
                 each = site.vector * site.size
-                if NUM_STAGES in site.notes:
+                if NUM_STAGES in site.marks:
                     most += together * each * max(1, self.stages - 1)
                 else:
                     most += min(together * each, MOST_IN_FLIGHT)
@@ -304,7 +304,7 @@ class KernelFacts:
         found = []
         for site in uses:
             if site.kind == "store":
-                one = 2 * prod(loop.extent for loop in site.loops if loop.kind == "tensor")
+                one = 2 * prod(loop.count for loop in site.loops if loop.kind == "tensor")
                 found.append((operands[site.order], one * site.repeats * self.warps))
         return found
 
@@ -317,12 +317,12 @@ class KernelFacts:
         loads = [s for s in sites if s.instruction]
         uses = [s for s in self.sites if "mma" in s.instruction]
         around = common_loops([s.loops for s in (*loads, *uses)])
-        return prod(loop.extent for loop in around if loop.kind == "unrolled")
+        return prod(loop.count for loop in around if loop.kind == "unrolled")
 
     @cached_property
     def is_prefetched(self) -> bool:
         """Whether fragments are loaded a step ahead."""
-        return any(int(site.notes.get(PREFETCH, 0)) for site in self.sites)
+        return any(int(site.marks.get(PREFETCH, 0)) for site in self.sites)
 
     def blocks_per_sm(self, architecture: Architecture) -> int:
         """Blocks that a multiprocessor holds by threads, shared memory and estimated registers."""
@@ -330,7 +330,25 @@ class KernelFacts:
         return max(1, blocks_per_sm(architecture, self.threads, registers, self.shared_bytes))
 
 
-def common_loops(chains: Sequence[Sequence[SiteLoop]]) -> list[SiteLoop]:
+def read_kernels(function: Any) -> list[KernelFacts]:
+    """Facts of each kernel of a scheduled function, before any lowering.
+
+    A kernel is what lies under one outermost loop, if a loop of it is bound to blocks or threads.
+    The initial values of reductions are left out, and what a sum loads of itself.
+    """
+    kernels: dict[LoopVar | None, list[AccessSite]] = {}
+    for site in read_accesses(function.body):
+        is_memory = site.kind in ("load", "store")
+        if is_memory and not site.context.in_init and not site.is_own_sum:
+            kernels.setdefault(site.loops[0] if site.loops else None, []).append(site)
+    return [
+        KernelFacts(sites)
+        for sites in kernels.values()
+        if any(loop.is_grid or loop.is_thread for site in sites for loop in site.loops)
+    ]
+
+
+def common_loops(chains: Sequence[Sequence[LoopVar]]) -> list[LoopVar]:
     """Loops around all accesses."""
     found = []
     for level in zip(*chains, strict=False):

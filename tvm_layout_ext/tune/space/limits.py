@@ -11,44 +11,29 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.target import Target
 
 from ... import decisions
-from ...build import check_fits, device_program, lower
+from ...build import check_fits, lower
 from ...errors import LayoutExtError, TargetError
 from ...gpu.hardware import STATIC_SHARED_BYTES, Architecture, launch_problem
 from ...ir.vector_types import lacking, lanes_of_type
 from ...target import cuda_target
 from ..model.features import kernels_of
-from .alignment import misaligned, seems_misaligned
 from .knobs import Refusal
-from .live_registers import too_many_sums
 
-__all__ = [
-    "ALIGNMENT",
-    "LAUNCH",
-    "LOWERING",
-    "REGISTERS",
-    "SCHEDULE",
-    "SHARED",
-    "VECTORS",
-    "over_limits",
-]
+__all__ = ["LAUNCH", "LOWERING", "SCHEDULE", "SHARED", "VECTORS", "over_limits"]
 
 #: Rules, as reports count them.
-LAUNCH, SHARED = "threads and blocks", "shared memory"
-REGISTERS, ALIGNMENT, VECTORS = "registers", "alignment", "vector types"
+LAUNCH, SHARED, VECTORS = "threads and blocks", "shared memory", "vector types"
 SCHEDULE, LOWERING = "refused by the schedule", "refused by lowering"
 
 
 def over_limits(module: tvm.IRModule, architecture: Architecture) -> Refusal | None:
     """Say which limit of the GPU a scheduled module breaks, or None if it seems to break none.
 
-    Thread extents, tiles and vectors are read off the schedule, which takes some ten milliseconds
-    and may count too much: buffers that are not in use together share their place. Only what these
-    put under suspicion is lowered, a second for a large kernel on tensor cores, and then judged as
-    ``tlx.build`` would, and by the types and the addresses of its vectors. Sums that surely find no
-    room in registers are counted without lowering.
+    Thread extents, tiles and vectors are read off the schedule in some ten milliseconds, which may
+    count too much: buffers that are not in use together share their place. Only what these put
+    under suspicion is lowered, and then judged as ``tlx.build`` would.
 
     Parameters
     ----------
@@ -65,22 +50,14 @@ def over_limits(module: tvm.IRModule, architecture: Architecture) -> Refusal | N
     with decisions.collect():
         try:
             rule = _suspicion(module, architecture)
-            for kernel in kernels_of(module):
-                if text := too_many_sums(kernel, architecture):
-                    return Refusal(REGISTERS, text)
-            if rule is None and any(map(seems_misaligned, kernels_of(module))):
-                rule = ALIGNMENT
-            if rule is None and _has_odd_vectors(module, architecture):
-                rule = VECTORS
             if rule is not None:
                 lowered = lower(module, target=target)
                 check_fits(lowered, target)
-                return _lacking(lowered, architecture) or _misaligned(lowered, target)
+                return _lacking(lowered, architecture)
         except TargetError as error:
             return Refusal(rule or LOWERING, str(error))
         except LayoutExtError as error:
-            found = rule if rule in (ALIGNMENT, VECTORS) else LOWERING
-            return Refusal(found, str(error))
+            return Refusal(VECTORS if rule == VECTORS else LOWERING, str(error))
     return None
 
 
@@ -119,13 +96,6 @@ def _lacking(lowered: tvm.IRModule, architecture: Architecture) -> Refusal | Non
     return None
 
 
-def _misaligned(lowered: tvm.IRModule, target: Target) -> Refusal | None:
-    for name, kernel in device_program(lowered, target=target).kernels.items():
-        if text := misaligned(name, kernel):
-            return Refusal(ALIGNMENT, text)
-    return None
-
-
 def _suspicion(module: tvm.IRModule, architecture: Architecture) -> str | None:
     """The rule that a module may break."""
     for _, function in module.functions_items():
@@ -142,7 +112,7 @@ def _suspicion(module: tvm.IRModule, architecture: Architecture) -> str | None:
         every = sum(size for _, size in shared)
         if static > STATIC_SHARED_BYTES or every > architecture.shared_per_block:
             return SHARED
-    return None
+    return VECTORS if _has_odd_vectors(module, architecture) else None
 
 
 def _extents(function: Any) -> dict[str, int]:
