@@ -9,12 +9,12 @@ from typing import Any
 from tvm.tirx import IndexMap
 
 from ...analysis.contraction import Contraction, Operand, read_contraction
+from ...checks import whole
 from ...errors import ScheduleError
 from ...gpu.hardware import architecture
 from ...intrin import Instruction, choose, clear_name, load_name, multiply_name
 from ...intrin.instructions import TILE
 from ...ir.annotations import TENSOR_CORE
-from ..checks import whole
 from ..handles import own_arch
 from ..merge_iterators import merge_iterators, merge_result, read_groups
 
