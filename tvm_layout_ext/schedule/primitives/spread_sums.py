@@ -11,6 +11,7 @@ from tvm import tirx
 from ...errors import ScheduleError
 from ...ir.block_bindings import iter_values
 from ...ir.queries import variables
+from ..handles import find_block
 
 __all__ = ["spread_sums"]
 
@@ -49,7 +50,7 @@ def spread_sums(sch: Any, block: Any) -> tuple[Any, Any]:
     ScheduleError
         If the block does not read sums so, or a loop over them is not free.
     """
-    block = _find(sch, block)
+    block = find_block(sch, block, "spread_sums")
     down, right = _loops(sch, block)
     rows, row_half, row = sch.split(down, [None, 2, 8])
     columns, column_half, pair, two = sch.split(right, [None, 2, 4, 2])
@@ -62,15 +63,6 @@ def spread_sums(sch: Any, block: Any) -> tuple[Any, Any]:
     else:
         sch.unroll(two)
     return rows, columns
-
-
-def _find(sch: Any, block: Any) -> Any:
-    if not isinstance(block, str):
-        return block
-    try:
-        return sch.get_sblock(block)
-    except RuntimeError as error:
-        raise ScheduleError(f"spread_sums finds no single block named {block!r}.") from error
 
 
 def _sums(block: Any) -> Any:
