@@ -16,6 +16,7 @@ __all__ = ["FILES"]
 
 #: Files of this folder that hold an operator each.
 FILES = (
+    "cast_transpose",
     "column_sum",
     "elementwise",
     "gather_rows",

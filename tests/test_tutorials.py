@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-_TUTORIALS = sorted((Path(__file__).parents[1] / "tutorials").glob("0[124567]_*.py"))
+_TUTORIALS = sorted((Path(__file__).parents[1] / "tutorials").glob("0[1245678]_*.py"))
 
 
 @cache
@@ -28,7 +28,7 @@ def ran(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def test_all_are_there() -> None:
-    assert [path.name[:2] for path in _TUTORIALS] == ["01", "02", "04", "05", "06", "07"]
+    assert [path.name[:2] for path in _TUTORIALS] == ["01", "02", "04", "05", "06", "07", "08"]
 
 
 @pytest.mark.parametrize("path", _TUTORIALS, ids=lambda path: path.stem)
@@ -221,3 +221,11 @@ def test_tuning_finds_the_padding_and_applies_what_it_found(
     assert "2 workloads in " in printed
     assert "cannot be explained" not in (tmp_path / "report.html").read_text()
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_a_second_layout_leaves_the_least_sectors() -> None:
+    _, printed = ran(_TUTORIALS[6])
+    assert "one layout:  24 blocks; 61,440 sectors (least 18,432)" in printed
+    for label in ("two layouts:", "in the box: "):
+        assert f"{label} 24 blocks; 18,432 sectors (least 18,432), 0 bank conflicts" in printed
+    assert "through 8,192 bytes of shared memory" in printed

@@ -5,25 +5,24 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from tvm import tirx
+
 from .errors import LayoutExtError
 
-__all__ = ["whole_number"]
+__all__ = ["whole", "whole_number"]
+
+
+def whole(value: Any) -> int | None:
+    """Return the value of anything that is an integer: int, NumPy's, an IntImm; else None."""
+    if isinstance(value, tirx.IntImm):
+        return int(value)
+    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+        return None
+    return operator.index(value)
 
 
 def whole_number(what: str, value: Any, least: int, error: type[LayoutExtError]) -> int:
-    """Return a value as an int, NumPy's integers included.
-
-    Parameters
-    ----------
-    what : str
-        What the number is, for the message.
-    value : object
-        What the user gave.
-    least : int
-        Smallest legal value.
-    error : type
-        Raised, in one sentence, if the value is no whole number or too small.
-    """
+    """Return ``value`` as an int of at least ``least``; raise ``error``, which names ``what``."""
     try:
         if isinstance(value, bool):
             raise TypeError

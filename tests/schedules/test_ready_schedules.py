@@ -21,6 +21,7 @@ from tvm_layout_ext.tune.space.operator import find_operator
 
 SM90 = architecture("sm_90a")
 SHAPES: dict[str, list[tuple[int, ...]]] = {
+    "cast_transpose": [(64, 64), (128, 192), (100, 72), (33, 7), (1, 1)],
     "transpose": [(1, 1), (1, 70), (64, 64), (33, 47), (96, 40), (129, 64)],
     "matmul": [(1, 1, 1), (64, 64, 64), (33, 20, 17), (1, 64, 40), (70, 4, 64), (48, 96, 8)],
     "gemm": [(1, 1, 1), (64, 64, 64), (33, 20, 17), (70, 4, 64), (128, 128, 96)],
@@ -68,6 +69,14 @@ def test_default_transpose_has_no_conflict_and_least_sectors(dtype: str) -> None
     assert (
         model["sectors"] == model["ideal_sectors"] == 2 * 256 * 192 * np.dtype(dtype).itemsize // 32
     )
+
+
+@pytest.mark.parametrize("tile", [{}, {"tile_j": 128}, {"tile_i": 128}, {"warps": 8}])
+def test_cast_transpose_moves_vectors_and_meets_no_bank_twice(tile: dict[str, int]) -> None:
+    task = make_task("cast_transpose", (256, 384), "float32")
+    _, model = count(task, task.space.default() | tile)
+    assert model["bank_conflicts"] == 0
+    assert model["sectors"] == model["ideal_sectors"] == 256 * 384 * (4 + 2) // 32
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
@@ -121,6 +130,15 @@ def test_large_shape_is_verified_on_a_smaller_one_as_ragged() -> None:
         ("transpose", (64, 16), "float32", {"tile_j": 128}, "tile too large"),
         ("transpose", (64, 64), "float32", {"align_offset": 9}, "same row stride"),
         ("transpose", (128, 128), "float64", {"tile_i": 128, "tile_j": 128}, "shared memory"),
+        ("cast_transpose", (64, 32), "float32", {"tile_j": 128}, "tile too large"),
+        ("cast_transpose", (128, 128), "float32", {"tile_i": 128, "tile_j": 128}, "registers"),
+        (
+            "cast_transpose",
+            (64, 64),
+            "float32",
+            {"tile_i": 32, "tile_j": 32, "warps": 8},
+            "threads idle",
+        ),
         ("matmul", (64, 64, 64), "float32", {"vector": 8}, "vector too wide"),
         ("matmul", (64, 62, 64), "float32", {}, "vector misaligned"),
         ("matmul", (64, 64, 64), "float32", {"a_offset": 1}, "vector misaligned"),

@@ -1,7 +1,10 @@
-"""Blocks and loops as a schedule's user names them, checked before anything is traced."""
+"""Blocks and loops as a schedule's user names them, and TVM's refusals in one sentence."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -9,29 +12,14 @@ from tvm import s_tir, tirx
 from ..errors import ScheduleError
 from ..target import target_arch
 
-__all__ = ["find_block", "find_loop", "own_arch"]
+__all__ = ["find_block", "find_loop", "legal", "own_arch", "reason"]
 
 #: What TVM raises for a handle of another type, of another schedule, or of nothing any more.
 _WRONG_HANDLE = (RuntimeError, TypeError, IndexError, AttributeError)
 
 
 def find_block(sch: Any, block: Any, call: str) -> Any:
-    """Handle of a block that is given by handle or by name.
-
-    Parameters
-    ----------
-    sch : tvm.s_tir.Schedule
-        The schedule.
-    block : SBlockRV or str
-        The block.
-    call : str
-        Name of the primitive, for the refusal.
-
-    Raises
-    ------
-    ScheduleError
-        If it names no single block of the schedule.
-    """
+    """Handle of a block that is given by handle or by name, for the primitive ``call``."""
     try:
         found = sch.get_sblock(block) if isinstance(block, str) else block
         is_block = isinstance(sch.get(found), s_tir.SBlock)
@@ -43,13 +31,7 @@ def find_block(sch: Any, block: Any, call: str) -> Any:
 
 
 def find_loop(sch: Any, loop: Any, call: str) -> Any:
-    """The loop (``For``) that a handle stands for.
-
-    Raises
-    ------
-    ScheduleError
-        If the handle is of no loop of the schedule.
-    """
+    """The loop (``For``) that a handle stands for, for the primitive ``call``."""
     try:
         found = sch.get(loop)
     except _WRONG_HANDLE as error:
@@ -63,3 +45,22 @@ def own_arch(sch: Any) -> str:
     """Architecture that a schedule is for: :func:`.target_arch` of the function it works on."""
     own = sch.func_working_on
     return target_arch(None if own is None else sch.mod[own])
+
+
+@contextmanager
+def legal(request: str) -> Iterator[None]:
+    """Turn TVM's refusal of a request into one sentence."""
+    try:
+        yield
+    except ScheduleError:
+        raise
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        raise ScheduleError(f"TensorIR refuses {request}: {reason(error)}") from error
+
+
+def reason(error: Exception) -> str:
+    """First line of a TVM diagnostic's message, without the program around it."""
+    text = str(error).rpartition("Error message:")[2].strip().removeprefix("ScheduleError: ")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    reason = re.sub(r"(tirx|s_tir)\.(\w+)#\d+", r"\2", lines[0] if lines else "")
+    return f"{reason.rstrip('.:') or type(error).__name__}."

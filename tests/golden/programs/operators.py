@@ -16,6 +16,7 @@ __all__ = ["programs"]
 
 Shape = tuple[int, ...]
 _SHAPES: dict[str, tuple[Shape, ...]] = {
+    "cast_transpose": ((128, 64), (100, 33)),
     "column_sum": ((256, 64), (100, 33)),
     "elementwise": ((64, 64), (33, 63)),
     "gather_rows": ((50, 33, 64), (7, 20, 33)),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tvm import s_tir
-from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
-from tests.programs.prefetched import row_sums, scheduled
+from tests.programs.prefetched import scheduled
 from tvm_layout_ext import ScheduleError
 from tvm_layout_ext.transform.prefetch.prefetch_registers import PREFETCH
 
@@ -14,10 +13,6 @@ from tvm_layout_ext.transform.prefetch.prefetch_registers import PREFETCH
 def test_it_annotates_the_load() -> None:
     sch = scheduled(4, 4, 3)
     assert int(sch.get(sch.get_sblock("a_shared_local")).annotations[PREFETCH]) == 1
-
-
-def test_its_trace_replays_from_json() -> None:
-    verify_trace_roundtrip(sch=scheduled(4, 4, 3), mod=row_sums(4, 4))
 
 
 def test_a_block_can_be_named() -> None:
@@ -32,10 +27,3 @@ def test_only_registers_can_be_prefetched() -> None:
         sch.prefetch("a_shared")
     with pytest.raises(ScheduleError, match="out writes out in global"):
         s_tir.Schedule.prefetch(sch, "out")
-
-
-def test_what_is_no_block_is_refused() -> None:
-    sch = scheduled(4, 4, 3)
-    for wrong in (None, "nothing"):
-        with pytest.raises(ScheduleError, match="prefetch finds no single block named"):
-            sch.prefetch(wrong)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tvm
 from tvm import s_tir, te
-from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
 from tvm_layout_ext import layout as L
 from tvm_layout_ext.errors import LayoutError, ScheduleError
@@ -46,14 +45,6 @@ def test_the_schedule_runs() -> None:
     assert (report.bank_conflicts, report.hazards) == (0, [])
 
 
-def test_the_trace_replays_also_from_json() -> None:
-    sch = scheduled()
-    verify_trace_roundtrip(sch, tvm.IRModule({"main": doubled()}))
-    again = s_tir.Schedule(doubled())
-    s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
-    tvm.ir.assert_structural_equal(sch.mod, again.mod)
-
-
 def test_a_layout_and_its_text_are_one() -> None:
     by_text = scheduled(repr(ROWS), "Blocked([4, 1], [8, 4], [1, 4], [0, 1])")
     tvm.ir.assert_structural_equal(scheduled().mod, by_text.mod)
@@ -65,7 +56,6 @@ def test_the_last_layout_counts() -> None:
     for layout in (COLUMNS, ROWS):
         sch.set_fragment_layout(tile, 0, layout)
     assert list(map(str, sch.get(tile).annotations[FRAGMENT])) == ["A_local", repr(ROWS)]
-    verify_trace_roundtrip(sch, tvm.IRModule({"main": doubled()}))
 
 
 def refused(error: type[Exception], match: str, block: Any, index: Any, layout: Any) -> None:
@@ -82,15 +72,6 @@ def refused(error: type[Exception], match: str, block: Any, index: Any, layout: 
 @pytest.mark.parametrize("index", [1, -1, True, "0", 0.0])
 def test_an_index_of_no_buffer_is_refused(index: Any) -> None:
     refused(ScheduleError, "buffer_index", "A_local", index, ROWS)
-
-
-def test_an_unknown_block_is_refused() -> None:
-    refused(ScheduleError, "no single block named 'C'", "C", 0, ROWS)
-
-
-@pytest.mark.parametrize("block", [None, 5])
-def test_what_is_no_block_is_refused(block: Any) -> None:
-    refused(ScheduleError, "needs a block or its name", block, 0, ROWS)
 
 
 def test_a_buffer_that_is_not_local_is_refused() -> None:

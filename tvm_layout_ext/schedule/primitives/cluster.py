@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...checks import whole_number
+from ...checks import whole, whole_number
 from ...errors import ScheduleError
 from ...gpu.hardware import CLUSTER_BLOCKS
 from ...ir.annotations import CLUSTER
-from ..checks import whole
 from ..handles import find_loop
 
 __all__ = ["cluster"]

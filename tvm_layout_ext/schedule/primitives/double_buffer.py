@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...checks import whole
 from ...errors import ScheduleError
 from ...ir.annotations import ASYNC_COPY, NUM_STAGES
-from ..checks import whole
 from ..handles import find_block
 
 __all__ = ["check_async_copy", "check_num_stages", "double_buffer", "versions_for_triton_stages"]

@@ -7,12 +7,11 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
+from ...checks import whole
 from ...errors import ScheduleError
 from ...ir.annotations import RASTERIZE
 from ...ir.queries import thread_tag
-from ..checks import whole
-from ..handles import find_loop
-from ..te.nests import legal
+from ..handles import find_loop, legal
 
 __all__ = ["rasterize"]
 

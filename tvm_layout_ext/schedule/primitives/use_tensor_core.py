@@ -9,13 +9,13 @@ from typing import Any
 from tvm.tirx import IndexMap
 
 from ...analysis.contraction import Contraction, Operand, read_contraction
+from ...checks import whole
 from ...errors import ScheduleError
 from ...gpu.hardware import architecture
 from ...intrin import Instruction, choose, clear_name, load_name, multiply_name
 from ...intrin.instructions import TILE
 from ...ir.annotations import TENSOR_CORE
-from ..checks import whole
-from ..handles import own_arch
+from ..handles import find_block, own_arch
 from ..merge_iterators import merge_iterators, merge_result, read_groups
 
 __all__ = ["TensorCore", "use_tensor_core"]
@@ -116,7 +116,7 @@ def use_tensor_core(
         If the block is no such sum, no instruction suits its types or the GPU, or an argument is
         not legal; the schedule is unchanged.
     """
-    block = _find(sch, block)
+    block = find_block(sch, block, "use_tensor_core")
     what = read_contraction(sch.get(block))
     one = choose(instruction, what.operand, what.sums, architecture(arch or own_arch(sch)))
     _check_loops(sch, block, what)
@@ -127,15 +127,6 @@ def use_tensor_core(
     if merged:
         what = read_contraction(sch.get(block))
     return _Builder(sch, block, what, one, scope).build(paddings, merged)
-
-
-def _find(sch: Any, block: Any) -> Any:
-    try:
-        found = sch.get_sblock(block) if isinstance(block, str) else block
-        sch.get(found).reads  # noqa: B018 (a block, and of this schedule?)
-    except (RuntimeError, TypeError, IndexError, AttributeError) as error:
-        raise ScheduleError(f"use_tensor_core finds no single block named {block!r}.") from error
-    return found
 
 
 def _check_loops(sch: Any, block: Any, what: Contraction) -> None:

@@ -10,13 +10,12 @@ from tvm import s_tir, te, tirx
 from tvm.tirx import IterVar
 
 from ...errors import ScheduleError
-from .. import checks
-from . import tensors
+from . import checks, tensors
 from .factoring import check_rfactor, factor
 from .graph import in_order
 from .lowerable import check_lowerable
 from .materialise import materialise
-from .records import CacheRead, CacheWrite, Rewrite, RFactor
+from .records import CacheRead, CacheWrite, Rewrite, RFactor, StageRecord
 from .stage import Stage
 
 __all__ = ["Schedule", "create_schedule"]
@@ -95,13 +94,13 @@ class Schedule:
         for op in outputs:
             self[op].is_output = True
 
-    def _add(self, op: te.Operation, inputs: list[Stage], position: int) -> Stage:
-        stage = Stage(self, op, inputs)
+    def _add(self, op: te.Operation, inputs: list[StageRecord], position: int) -> Stage:
+        stage = Stage(op, inputs, self.stages)
         self.stages.insert(position, stage)
         self._by_op[op] = stage
         return stage
 
-    def _replace(self, stage: Stage, op: te.Operation, inputs: list[Stage]) -> None:
+    def _replace(self, stage: Stage, op: te.Operation, inputs: list[StageRecord]) -> None:
         """Give a stage another operation; the old one stays a key for it."""
         stage.reset(op)
         stage.inputs = inputs
@@ -208,7 +207,7 @@ class Schedule:
             raise ScheduleError(
                 f"{call} needs a compute operation with one output, which {stage.name} is not."
             )
-        if stage.moves or any(stage.marks.values()):
+        if stage.is_touched:
             raise ScheduleError(
                 f"{call} of {stage.name} comes before its splits, fusions and bindings, "
                 f"because it replaces the loops of the stage."
@@ -236,13 +235,12 @@ class Schedule:
         target = self._stage_of(tensor, "rfactor")
         checks.leaf_position(target, axis, "rfactor")
         position = check_rfactor(target, axis, factor_axis)
-        parts = factor(target, axis, position)
-        stage = self._add(parts.partial, target.inputs, self.stages.index(target))
-        self.rewrites.append(
-            RFactor(target, stage, axis, position, tuple(target.root), tuple(target.moves), parts)
-        )
-        self._replace(target, parts.combine, [stage])
-        outputs = tuple(parts.partial.output(i) for i in range(parts.partial.num_outputs))
+        partial, combine, *after = factor(target, axis, position)
+        stage = self._add(partial, target.inputs, self.stages.index(target))
+        before = tuple(target.root), tuple(target.moves)
+        self.rewrites.append(RFactor(target, stage, axis, position, *before, *after))
+        self._replace(target, combine, [stage])
+        outputs = tuple(partial.output(i) for i in range(partial.num_outputs))
         return outputs[0] if len(outputs) == 1 else outputs
 
     @property
@@ -251,7 +249,7 @@ class Schedule:
 
         Its function takes the inputs, in the order in which they are met, and then the outputs.
         """
-        return materialise(self, [*self._inputs(), *self._results()])
+        return self._materialised([*self._inputs(), *self._results()])
 
     def to_module(self, args: Sequence[Any], name: str = "main") -> tvm.IRModule:
         """Apply everything to TensorIR.
@@ -274,7 +272,10 @@ class Schedule:
     def to_schedule(self, args: Sequence[Any]) -> s_tir.Schedule:
         """Apply everything to a fresh TensorIR schedule of a function with these parameters."""
         self._check_args(args)
-        return materialise(self, list(args))
+        return self._materialised(list(args))
+
+    def _materialised(self, args: list[Any]) -> s_tir.Schedule:
+        return materialise(self.__getitem__, self.stages, self.rewrites, args)
 
     def _inputs(self) -> list[te.Tensor]:
         return [s.op.output(0) for s in self.stages if isinstance(s.op, te.PlaceholderOp)]

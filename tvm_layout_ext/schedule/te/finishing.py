@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm import s_tir
 from tvm.tirx import IterVar
 
 from ... import decisions
 from ...errors import ScheduleError
+from ..handles import legal, reason
 from ..primitives.double_buffer import double_buffer
 from ..primitives.eviction_policy import eviction_policy
 from ..primitives.swizzle import swizzle
 from .axes import Axes, is_reduction
-from .nests import Nests, legal, reason
+from .nests import Nests
+from .records import StageRecord
 from .tensor_intrin import TensorIntrin, check_fits
-
-if TYPE_CHECKING:
-    from .stage import Stage
 
 __all__ = ["Finisher"]
 
@@ -29,16 +28,16 @@ class Finisher:
     def __init__(self, nests: Nests) -> None:
         self.nests = nests
         self.sch = nests.sch
-        self.inits: dict[Stage, Any] = {}
+        self.inits: dict[StageRecord, Any] = {}
 
-    def finish(self, stages: Sequence[Stage]) -> None:
+    def finish(self, stages: Sequence[StageRecord]) -> None:
         """Initialise, tensorize and annotate the stages, each step for all of them."""
         # Attributes last: blockize, which tensorize begins with, drops those of the inner block.
         for step in (self._initialise, self._tensorize, self._set_attributes):
             for stage in stages:
                 step(stage)
 
-    def _initialise(self, stage: Stage) -> None:
+    def _initialise(self, stage: StageRecord) -> None:
         """Initialise a reduction before its outermost reduction loop, where TE does it.
 
         A reduction over threads keeps its initialisation, which LowerCrossThreadReduction needs.
@@ -47,8 +46,7 @@ class Finisher:
         initialisation stays inside, under a condition.
         """
         reductions = [axis for axis in stage.leaf if is_reduction(axis)]
-        marks = [stage.marks.get(axis) for axis in reductions]
-        bound = any(mark is not None and mark.kind == "bind" for mark in marks)
+        bound = any(is_reduction(axis) for axis, _ in stage.bound)
         if not reductions or bound or stage.coalesce is not None:
             return
         nest = self.nests.of[stage]
@@ -59,12 +57,12 @@ class Finisher:
             why = f"initialised in its first iteration instead of before it: {reason(error)}"
             decisions.note("create_schedule", stage.name, why, refused=True)
 
-    def _tensorize(self, stage: Stage) -> None:
+    def _tensorize(self, stage: StageRecord) -> None:
         for axis, mark in stage.marks.items():
             if mark.kind == "tensorize":
                 self._take_over(stage, axis, mark.value)
 
-    def _take_over(self, stage: Stage, axis: IterVar, intrin: TensorIntrin | str) -> None:
+    def _take_over(self, stage: StageRecord, axis: IterVar, intrin: TensorIntrin | str) -> None:
         nest = self.nests.of[stage]
         inside = list(stage.leaf)[stage.leaf.index(axis) :]
         whole = all(other in Axes(inside) for other in stage.leaf if is_reduction(other))
@@ -75,7 +73,7 @@ class Finisher:
             loops = self.sch.get_loops(init)
             self._replace(stage, loops[len(loops) - data], intrin, "reset")
 
-    def _replace(self, stage: Stage, loop: Any, intrin: TensorIntrin | str, part: str) -> Any:
+    def _replace(self, stage: StageRecord, loop: Any, intrin: TensorIntrin | str, part: str) -> Any:
         """Make the loops from ``loop`` inwards one block that the intrinsic implements."""
         name = intrin if isinstance(intrin, str) else intrin.name
         request = f"tensorize of {stage.name} by {name}"
@@ -103,7 +101,7 @@ class Finisher:
             )
         return [*(scopes or ["global"] * wanted), output.scope()]
 
-    def _set_attributes(self, stage: Stage) -> None:
+    def _set_attributes(self, stage: StageRecord) -> None:
         block = self.nests.of[stage].block
         for align in sorted(stage.alignments, key=lambda align: align.dim):
             with legal(f"storage_align of {stage.name}"):
@@ -119,7 +117,7 @@ class Finisher:
                 self.sch.annotate(block, key, value)
 
 
-def _tensorized_around(stage: Stage, axis: IterVar) -> IterVar:
+def _tensorized_around(stage: StageRecord, axis: IterVar) -> IterVar:
     """The loop from which on a tensor intrinsic takes ``axis`` over, or ``axis`` itself."""
     for other in list(stage.leaf)[: stage.leaf.index(axis) + 1]:
         mark = stage.marks.get(other)

@@ -3,85 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm import sym, tirx
 from tvm.tirx import IterVar
 
 from ...errors import ScheduleError
 from .axes import AxisMap, is_reduction
-from .records import LoopMark
-
-if TYPE_CHECKING:
-    from .stage import Stage
+from .records import StageRecord
 
 __all__ = [
     "check_extents",
     "check_parallel",
     "check_threads",
     "check_uniform",
-    "loops_around",
-    "root_of",
     "thread_tags",
 ]
 
 _VIRTUAL = ("vthread.x", "vthread.y", "vthread.z")
 
 
-def root_of(stage: Stage) -> Stage:
-    """The stage at the root in whose loops a stage is computed in the end."""
-    while stage.attach is not None:
-        stage = stage.attach.stage
-    return stage
-
-
-def loops_around(stage: Stage) -> Iterator[tuple[Stage, IterVar, LoopMark | None]]:
-    """Loops that a stage is computed in, innermost first: their stage, axis and mark."""
-    attach = stage.attach
-    while attach is not None:
-        parent = attach.stage
-        leaf = parent.leaf
-        around = list(leaf)[: leaf.index(attach.axis) + 1] if attach.axis in leaf else []
-        yield from ((parent, axis, parent.marks.get(axis)) for axis in reversed(around))
-        attach = parent.attach
-
-
-def _bound(stage: Stage) -> list[tuple[IterVar, IterVar]]:
-    """Loops of a stage and the thread axes that they are bound to, outermost first."""
-    marks = [(axis, stage.marks.get(axis)) for axis in stage.leaf]
-    return [(axis, mark.value) for axis, mark in marks if mark is not None and mark.kind == "bind"]
-
-
-def _bound_around(stage: Stage) -> list[tuple[Stage, IterVar]]:
-    """Stages and thread axes of the bound loops around a stage, innermost first."""
-    return [
-        (parent, mark.value)
-        for parent, _, mark in loops_around(stage)
-        if mark is not None and mark.kind == "bind"
-    ]
-
-
-def _kernel_of(stage: Stage, opened: set[Stage]) -> Stage:
+def _kernel_of(stage: StageRecord, opened: set[StageRecord]) -> StageRecord:
     """The stage that opens the kernel that this one runs in: the outermost that binds a thread.
 
     ``opened`` are the stages around which a grid of one block was put.
     """
-    root = root_of(stage)
-    owners = [parent for parent, _ in _bound_around(stage)]
+    root = stage.root_stage()
+    owners = [parent for parent, _ in stage.bound_around()]
     return root if root in opened else [stage, *owners][-1]
 
 
-def thread_tags(stage: Stage) -> AxisMap[str]:
+def thread_tags(stage: StageRecord) -> AxisMap[str]:
     """Tag, by the loop, of every thread that a stage binds.
 
     TensorIR makes loops of one tag one loop. So each plain ``vthread`` gets a tag of its own.
-
-    Raises
-    ------
-    ScheduleError
-        If the stage has more virtual threads than TensorIR has tags.
     """
-    bound = _bound(stage)
+    bound = stage.bound
     free = [tag for tag in _VIRTUAL if all(thread.thread_tag != tag for _, thread in bound)]
     tags: AxisMap[str] = AxisMap()
     for axis, thread in bound:
@@ -96,23 +53,18 @@ def thread_tags(stage: Stage) -> AxisMap[str]:
     return tags
 
 
-def check_threads(stage: Stage, scope: str, opened: set[Stage]) -> None:
+def check_threads(stage: StageRecord, scope: str, opened: set[StageRecord]) -> None:
     """Refuse threads that would leave part of an attached stage undone, inside a kernel.
 
     The blocks of a grid neither share on-chip memory nor wait for each other, so nothing inside
     can be dealt out to them. A virtual thread keeps a copy of its own of what it fills. And local
     memory cannot be filled by other threads than those that own it, while shared memory is filled
     by the threads around it, together.
-
-    Raises
-    ------
-    ScheduleError
-        Naming the stage, its axis, the thread, and what would be legal.
     """
-    around = {str(thread.thread_tag) for _, thread in _bound_around(stage)}
-    if not around and root_of(stage) not in opened:
+    around = {str(thread.thread_tag) for _, thread in stage.bound_around()}
+    if not around and stage.root_stage() not in opened:
         return
-    for axis, thread in _bound(stage):
+    for axis, thread in stage.bound:
         tag = str(thread.thread_tag)
         where = f"bind of {axis.var.name} of {stage.name} to {tag} is not legal"
         if tag.startswith("blockIdx"):
@@ -129,7 +81,7 @@ def check_threads(stage: Stage, scope: str, opened: set[Stage]) -> None:
             _check_local(stage, tag, tag in around, where)
 
 
-def _check_local(stage: Stage, tag: str, nested: bool, where: str) -> None:
+def _check_local(stage: StageRecord, tag: str, nested: bool, where: str) -> None:
     if nested:
         raise ScheduleError(
             f"{where} for local memory inside a loop that {tag} runs, because each thread sees "
@@ -143,11 +95,11 @@ def _check_local(stage: Stage, tag: str, nested: bool, where: str) -> None:
         )
 
 
-def _threads_of(stage: Stage) -> set[str]:
-    return {str(thread.thread_tag) for _, thread in [*_bound(stage), *_bound_around(stage)]}
+def _threads_of(stage: StageRecord) -> set[str]:
+    return {str(thread.thread_tag) for _, thread in [*stage.bound, *stage.bound_around()]}
 
 
-def _readers(stage: Stage) -> Iterator[Stage]:
+def _readers(stage: StageRecord) -> Iterator[StageRecord]:
     """Stages that read a stage, those behind inlined ones instead of these."""
     for reader in stage.downstream():
         if stage in reader.inputs:
@@ -155,19 +107,16 @@ def _readers(stage: Stage) -> Iterator[Stage]:
 
 
 def check_extents(
-    stages: Sequence[Stage], opened: set[Stage], loop_of: Callable[[Stage, IterVar], tirx.For]
+    stages: Sequence[StageRecord],
+    opened: set[StageRecord],
+    loop_of: Callable[[StageRecord, IterVar], tirx.For],
 ) -> None:
     """Refuse a thread that two stages of one kernel bind with different numbers of iterations.
 
     TensorIR would launch those of the first and leave the rest of the other undone.
-
-    Raises
-    ------
-    ScheduleError
-        Naming both stages, the thread and both extents.
     """
     analyzer = sym.Analyzer()
-    seen: dict[tuple[Stage, str], tuple[Stage, Any]] = {}
+    seen: dict[tuple[StageRecord, str], tuple[StageRecord, Any]] = {}
     for stage in reversed(stages):
         kernel = _kernel_of(stage, opened)
         for axis, tag in thread_tags(stage).items():
@@ -180,20 +129,17 @@ def check_extents(
                 )
 
 
-def check_uniform(stage: Stage, scope: str, loop_of: Callable[[Stage, IterVar], tirx.For]) -> None:
+def check_uniform(
+    stage: StageRecord, scope: str, loop_of: Callable[[StageRecord, IterVar], tirx.For]
+) -> None:
     """Refuse shared memory filled in a loop that not all threads run equally often.
 
     Its barriers would be in that loop. Several versions need as many iterations in every block,
     too.
-
-    Raises
-    ------
-    ScheduleError
-        Naming the stage, the loop and its extent.
     """
     if not scope.startswith("shared"):
         return
-    around = [(parent, axis, loop_of(parent, axis)) for parent, axis, _ in loops_around(stage)]
+    around = [(parent, axis, loop_of(parent, axis)) for parent, axis, _ in stage.loops_around()]
     staged = stage.num_stages is not None and stage.num_stages > 1
     varying = [loop.loop_var for _, _, loop in around if staged or _is_thread(loop)]
     for parent, axis, loop in around:
@@ -213,21 +159,15 @@ def _is_thread(loop: tirx.For) -> bool:
     return bound is not None and str(bound.thread_tag).startswith("threadIdx")
 
 
-def check_parallel(stage: Stage) -> None:
-    """Refuse CPU threads around a kernel, which TVM cannot launch from them.
-
-    Raises
-    ------
-    ScheduleError
-        Naming the parallel loop and the thread inside it.
-    """
-    bound = _bound(stage)
+def check_parallel(stage: StageRecord) -> None:
+    """Refuse CPU threads around a kernel, which TVM cannot launch from them."""
+    bound = stage.bound
     if not bound:
         return
     inside, thread = bound[-1]
     own = [(stage, axis, stage.marks.get(axis)) for axis in stage.leaf]
     own = own[: stage.leaf.index(inside)]
-    for parent, axis, mark in [*own, *loops_around(stage)]:
+    for parent, axis, mark in [*own, *stage.loops_around()]:
         if mark is not None and mark.kind == "parallel":
             raise ScheduleError(
                 f"parallel of {axis.var.name} of {parent.name} is not legal around the loop "

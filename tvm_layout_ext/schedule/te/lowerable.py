@@ -30,11 +30,6 @@ def check_lowerable(mod: tvm.IRModule) -> None:
     with a symbolic ``n`` it allocates the largest int32, and inside a vectorized loop it uses the
     loop's variable outside of the loop. Only programs with such a guard, a symbolic shape or a
     reduction over threads are tried.
-
-    Raises
-    ------
-    ScheduleError
-        Naming the buffer, or what TVM's pass says.
     """
     func = mod["main"]
     # GuardReductions mends them in functions that carry our annotations, and only there.

@@ -15,66 +15,60 @@ The order here is the one in which TE's own bound inference looked at a schedule
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from tvm import s_tir, te
 from tvm.tirx import IterVar
 
+from ..handles import legal
 from ..primitives.assume_divisible import create_prim_func
 from .finishing import Finisher
 from .graph import in_order
 from .kernels import check_extents, check_uniform
-from .nests import Nests, StageNest, legal, marks_around
+from .nests import Nests, StageNest
 from .placing import Placer
-from .records import CacheRead, CacheWrite, Rewrite, RFactor
-
-if TYPE_CHECKING:
-    from .face import Schedule
-    from .stage import Stage
+from .records import CacheRead, CacheWrite, Rewrite, RFactor, StageRecord
 
 __all__ = ["materialise"]
 
 
-def materialise(schedule: Schedule, args: list[Any]) -> s_tir.Schedule:
+def materialise(
+    stage_of: Callable[[te.Operation], StageRecord],
+    stages: Sequence[StageRecord],
+    rewrites: Sequence[Rewrite],
+    args: list[Any],
+) -> s_tir.Schedule:
     """Create a TensorIR schedule of function ``main`` with everything applied.
 
-    Parameters
-    ----------
-    schedule : Schedule
-        What was recorded.
-    args : list of te.Tensor or Var
-        Parameters of the function.
-
-    Raises
-    ------
-    ScheduleError
-        If TensorIR refuses something; the sentence names it.
+    ``args`` are its parameters; ``stage_of`` finds the stage of an operation.
+    What TensorIR refuses is a ScheduleError that names it.
     """
     with legal("the computation"):
         func = create_prim_func(args)
     # The extra checks of "all" cost twice the time and find only defects of TVM itself.
     sch = s_tir.Schedule(func.with_attr("global_symbol", "main"), debug_mask="none")
-    return _Materialiser(schedule, Nests(sch, args)).run()
+    work = _Materialiser(Nests(sch, args))
+    work.find_blocks(stage_of)
+    for rewrite in rewrites:
+        work.rewrite(rewrite)
+    work.place([stage for stage in stages if stage in work.nests.of])
+    return sch
 
 
 class _Materialiser:
-    def __init__(self, schedule: Schedule, nests: Nests) -> None:
-        self.schedule = schedule
+    def __init__(self, nests: Nests) -> None:
         self.nests = nests
         self.sch = nests.sch
 
-    def run(self) -> s_tir.Schedule:
-        self._find_blocks()
-        for rewrite in self.schedule.rewrites:
-            self._rewrite(rewrite)
-        placed = [stage for stage in self.schedule.stages if stage in self.nests.of]
-        self._set_scopes(placed)
-        for stage in placed:
+    def place(self, stages: Sequence[StageRecord]) -> None:
+        """Put every stage where it is computed, in the order that the module describes."""
+        self._set_scopes(stages)
+        for stage in stages:
             if stage.inlined:
                 with legal(f"compute_inline of {stage.name}"):
                     self.sch.compute_inline(self.nests.of[stage].block)
-        kept = [stage for stage in placed if not stage.inlined]
+        kept = [stage for stage in stages if not stage.inlined]
         placer = Placer(self.nests)
         for stage in reversed(kept):
             placer.place(stage)
@@ -82,9 +76,8 @@ class _Materialiser:
         for stage in (stage for stage in kept if stage.attach is not None):
             check_uniform(stage, self.nests.buffer(stage).scope(), self.nests.loop)
         Finisher(self.nests).finish(kept)
-        return self.sch
 
-    def _find_blocks(self) -> None:
+    def find_blocks(self, stage_of: Callable[[te.Operation], StageRecord]) -> None:
         """Pair stages with blocks, which ``create_prim_func`` emits in depth-first order too."""
         blocks = iter(self.sch.get_child_blocks(self.sch.get_sblock("root")))
         for op in in_order(arg.op for arg in self.nests.args if isinstance(arg, te.Tensor)):
@@ -95,9 +88,10 @@ class _Materialiser:
             for _ in range(op.num_outputs - 1 if _is_plain_compute(op) else 0):
                 next(blocks)
             axes = (*op.axis, *op.reduce_axis) if isinstance(op, te.ComputeOp) else ()
-            self.nests.of[self.schedule[op]] = StageNest(block, axes, axes)
+            self.nests.of[stage_of(op)] = StageNest(block, axes, axes)
 
-    def _rewrite(self, rewrite: Rewrite) -> None:
+    def rewrite(self, rewrite: Rewrite) -> None:
+        """Apply what makes new blocks."""
         if isinstance(rewrite, CacheRead):
             self._cache_read(rewrite)
         elif isinstance(rewrite, CacheWrite):
@@ -131,8 +125,8 @@ class _Materialiser:
         with legal(f"rfactor of {record.target.name} over {record.axis.var.name}"):
             partial = self.sch.rfactor(nest.loops[record.axis], record.factor_axis)
         for stage, block, loops in (
-            (record.partial, partial, record.parts.partial_loops),
-            (record.target, combine, record.parts.combine_loops),
+            (record.partial, partial, record.partial_loops),
+            (record.target, combine, record.combine_loops),
         ):
             self.nests.of[stage] = StageNest(block, loops, self._iter_axes(block, loops))
 
@@ -143,18 +137,18 @@ class _Materialiser:
         values = self.nests.realize(block).iter_values
         return tuple(next(axis for var, axis in named if value.same_as(var)) for value in values)
 
-    def _set_scopes(self, stages: Sequence[Stage]) -> None:
+    def _set_scopes(self, stages: Sequence[StageRecord]) -> None:
         for stage in (stage for stage in stages if isinstance(stage.op, te.ComputeOp)):
             scope = stage.scope or self._implied_scope(stage)
             if scope != self.nests.buffer(stage).scope():
                 with legal(f"set_scope of {stage.name} to {scope}"):
                     self.sch.set_scope(self.nests.of[stage].block, 0, scope)
 
-    def _implied_scope(self, stage: Stage) -> str:
+    def _implied_scope(self, stage: StageRecord) -> str:
         """Scope of a stage without one: that of the innermost threads around it."""
         if stage.is_output or stage.inlined:
             return "global"
-        tags = [mark.value.thread_tag for mark in marks_around(stage) if mark.kind == "bind"]
+        tags = [str(thread.thread_tag) for _, thread in stage.bound_around()]
         if not tags:
             return "global"
         return "shared" if all(tag.startswith("blockIdx") for tag in tags) else "local"

@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm import s_tir, te, tirx
 from tvm.tirx import IterVar
 
-from ...errors import ScheduleError
+from ..handles import legal
 from .axes import AxisMap
-from .kernels import loops_around
-from .records import Attach, Fuse, LoopMark, Move, Split
+from .records import Attach, Fuse, Move, Split, StageRecord
 
-if TYPE_CHECKING:
-    from .stage import Stage
-
-__all__ = ["Nests", "StageNest", "legal", "marks_around", "reason"]
-
-
-@contextmanager
-def legal(request: str) -> Iterator[None]:
-    """Turn TVM's refusal of a request into one sentence."""
-    try:
-        yield
-    except ScheduleError:
-        raise
-    except (RuntimeError, IndexError, ValueError, TypeError) as error:
-        raise ScheduleError(f"TensorIR refuses {request}: {reason(error)}") from error
-
-
-def reason(error: Exception) -> str:
-    """First line of a TVM diagnostic's message, without the program around it."""
-    text = str(error).rpartition("Error message:")[2].strip().removeprefix("ScheduleError: ")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    reason = re.sub(r"(tirx|s_tir)\.(\w+)#\d+", r"\2", lines[0] if lines else "")
-    return f"{reason.rstrip('.:') or type(error).__name__}."
+__all__ = ["Nests", "StageNest"]
 
 
 @dataclass
@@ -79,10 +54,10 @@ class Nests:
     def __init__(self, sch: s_tir.Schedule, args: list[Any]) -> None:
         self.sch = sch
         self.args = args
-        self.of: dict[Stage, StageNest] = {}
-        self.opened: set[Stage] = set()
+        self.of: dict[StageRecord, StageNest] = {}
+        self.opened: set[StageRecord] = set()
 
-    def buffer(self, stage: Stage, value_index: int = 0) -> Any:
+    def buffer(self, stage: StageRecord, value_index: int = 0) -> Any:
         """Buffer that holds a stage's result now."""
         if stage in self.of:
             return self.sch.get(self.of[stage].block).writes[value_index].source
@@ -93,7 +68,7 @@ class Nests:
         )
         return self.sch.mod["main"].params[position]
 
-    def loop(self, stage: Stage, axis: IterVar) -> Any:
+    def loop(self, stage: StageRecord, axis: IterVar) -> Any:
         """Loop of a leaf axis."""
         return self.sch.get(self.of[stage].loops[axis])
 
@@ -150,8 +125,3 @@ class Nests:
         with legal(f"fusion into {move.fused.var.name} of {name}"):
             fused = self.sch.fuse(*(nest.loops[axis] for axis in move.axes))
         nest.loops[move.fused] = fused
-
-
-def marks_around(stage: Stage) -> Iterator[LoopMark]:
-    """Marks of the loops that a stage is computed in, innermost first."""
-    return (mark for _, _, mark in loops_around(stage) if mark is not None)

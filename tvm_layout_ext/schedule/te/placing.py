@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm import te, tirx
 from tvm.tirx import IterVar
 
 from ...errors import ScheduleError
 from ...transform.auto_coalesce import Request, coalesce
+from ..handles import legal
 from ..primitives.eviction_policy import eviction_policy
 from .axes import is_reduction
-from .kernels import check_parallel, check_threads, root_of, thread_tags
-from .nests import Nests, StageNest, legal, marks_around
-from .records import Attach, LoopMark
-
-if TYPE_CHECKING:
-    from .stage import Stage
+from .kernels import check_parallel, check_threads, thread_tags
+from .nests import Nests, StageNest
+from .records import Attach, LoopMark, StageRecord
 
 __all__ = ["Placer"]
 
@@ -31,7 +29,7 @@ class Placer:
         self.nests = nests
         self.sch = nests.sch
 
-    def place(self, stage: Stage) -> None:
+    def place(self, stage: StageRecord) -> None:
         """Move a stage into its consumer, if it is computed there, and shape its loops."""
         nest = self.nests.of[stage]
         if stage.attach is not None:
@@ -46,31 +44,30 @@ class Placer:
         if stage.attach is None:
             self._open_kernel(stage, nest)
 
-    def _open_kernel(self, stage: Stage, nest: StageNest) -> None:
+    def _open_kernel(self, stage: StageRecord, nest: StageNest) -> None:
         """Give a kernel without blockIdx a grid of one block, if it has on-chip buffers to hold.
 
         TVM would begin the kernel at the threadIdx loop, and allocate on the host what is computed
         in loops around it.
         """
-        tags = [mark.value.thread_tag for mark in stage.marks.values() if mark.kind == "bind"]
+        tags = [thread.thread_tag for _, thread in stage.bound]
         if not tags or any(tag.startswith("blockIdx") for tag in tags):
             return
         first = stage.marks.get(stage.leaf[0])
-        inside = [other for other in self.nests.of if root_of(other) is stage]
+        inside = [other for other in self.nests.of if other.root_stage() is stage]
         if (first is not None and first.kind == "bind") or any(map(self._homeless, inside)):
             block = self.sch.add_unit_loop(nest.loops[stage.leaf[0]])
             self.sch.bind(block, "blockIdx.x")
             self.nests.opened.add(stage)
 
-    def _homeless(self, stage: Stage) -> bool:
+    def _homeless(self, stage: StageRecord) -> bool:
         """Whether an on-chip stage is computed in loops around a kernel, which run on the host."""
         if stage.attach is None or not isinstance(stage.op, te.ComputeOp) or stage.inlined:
             return False
-        bound = any(mark.kind == "bind" for mark in marks_around(stage))
-        return not bound and self.nests.buffer(stage).scope() != "global"
+        return not stage.bound_around() and self.nests.buffer(stage).scope() != "global"
 
-    def _coalesce(self, stage: Stage, nest: StageNest, request: Request) -> None:
-        if stage.moves or any(stage.marks.values()):
+    def _coalesce(self, stage: StageRecord, nest: StageNest, request: Request) -> None:
+        if stage.is_touched:
             raise ScheduleError(
                 f"Stage {stage.name} is left to auto_coalesce, but was split or bound since."
             )
@@ -79,7 +76,7 @@ class Placer:
                 eviction_policy(self.sch, nest.block, stage.policy)
             coalesce(self.sch, nest.block, request)
 
-    def _compute_at(self, stage: Stage, nest: StageNest, attach: Attach) -> None:
+    def _compute_at(self, stage: StageRecord, nest: StageNest, attach: Attach) -> None:
         parent, axis = attach.stage, attach.axis
         if axis not in parent.leaf:
             raise ScheduleError(
@@ -107,17 +104,16 @@ class Placer:
             loop = self.nests.of[parent].loops[axis]
             self.sch.compute_at(nest.block, loop, True, _FIRST_PLACE)
 
-    def _check_inside_kernel(self, stage: Stage, attach: Attach) -> None:
-        root = root_of(stage)
-        bound = any(mark.kind == "bind" for mark in root.marks.values())
-        if bound and root not in self.nests.opened and self._homeless(stage):
+    def _check_inside_kernel(self, stage: StageRecord, attach: Attach) -> None:
+        root = stage.root_stage()
+        if root.bound and root not in self.nests.opened and self._homeless(stage):
             raise ScheduleError(
                 f"Stage {stage.name} in {self.nests.buffer(stage).scope()} memory is computed at "
                 f"{attach.axis.var.name} of {attach.stage.name}, outside of the kernel; bind that "
                 f"axis or one around it."
             )
 
-    def _check_predicate(self, stage: Stage) -> None:
+    def _check_predicate(self, stage: StageRecord) -> None:
         """Accept the one store predicate that TensorIR applies, refuse others.
 
         LowerCrossThreadReduction lets only thread 0 store, which classic schedules asked for.
@@ -125,11 +121,7 @@ class Placer:
         predicate = stage.store_predicate
         if predicate is None:
             return
-        reducing = [
-            mark.value.var
-            for axis, mark in stage.marks.items()
-            if mark.kind == "bind" and is_reduction(axis)
-        ]
+        reducing = [thread.var for axis, thread in stage.bound if is_reduction(axis)]
         first = isinstance(predicate, tirx.EQ) and any(predicate.a.same_as(v) for v in reducing)
         if not first or not isinstance(predicate.b, tirx.IntImm) or int(predicate.b) != 0:
             raise ScheduleError(
@@ -138,7 +130,7 @@ class Placer:
                 f"anyway, not {predicate}; for others use te.if_then_else in the compute."
             )
 
-    def _mark_loops(self, stage: Stage, nest: StageNest) -> None:
+    def _mark_loops(self, stage: StageRecord, nest: StageNest) -> None:
         check_parallel(stage)
         if stage.attach is not None:
             check_threads(stage, self.nests.buffer(stage).scope(), self.nests.opened)
@@ -155,7 +147,7 @@ class Placer:
             with legal(f"{key} of {axis.var.name} of {stage.name}"):
                 self.sch.annotate(nest.loops[axis], key, value)
 
-    def _check_extent(self, stage: Stage, axis: IterVar, mark: LoopMark) -> None:
+    def _check_extent(self, stage: StageRecord, axis: IterVar, mark: LoopMark) -> None:
         """Refuse an extent that the mark cannot have, which TVM finds only when it lowers."""
         extent = self.nests.loop(stage, axis).extent
         where = f"{mark.kind} of {axis.var.name} of {stage.name}"
@@ -179,7 +171,7 @@ class Placer:
                 f"{domain.extent}; split by {domain.extent} first."
             )
 
-    def _uses_loops(self, stage: Stage, extent: Any) -> bool:
+    def _uses_loops(self, stage: StageRecord, extent: Any) -> bool:
         loops = self.sch.get_loops(self.nests.of[stage].block)
         variables = [self.sch.get(loop).loop_var for loop in loops]
         found = tirx.analysis.undefined_vars(extent)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from tvm import te
 from tvm.tirx import IterVar
 
-if TYPE_CHECKING:
-    from .factoring import Factored
-    from .stage import Stage
+from ...errors import ScheduleError
+from ...transform.auto_coalesce import Request
+from .axes import Axes, AxisMap
 
 __all__ = [
     "Attach",
@@ -22,6 +24,7 @@ __all__ = [
     "Reorder",
     "Rewrite",
     "Split",
+    "StageRecord",
     "StorageAlign",
 ]
 
@@ -81,7 +84,7 @@ _DONE = {
 class Attach:
     """Compute a stage inside the loop ``axis`` of ``stage``."""
 
-    stage: Stage
+    stage: StageRecord
     axis: IterVar
 
 
@@ -94,13 +97,129 @@ class StorageAlign:
     offset: int
 
 
+@dataclass(eq=False, repr=False)
+class StageRecord:
+    """What was asked of one operation; :class:`.stage.Stage` has the calls that ask for it.
+
+    Attributes
+    ----------
+    op : te.Operation
+        The operation; ``cache_write`` and ``rfactor`` give the stage another one.
+    inputs : list of StageRecord
+        The stages that it reads.
+    stages : list of StageRecord
+        All stages of the schedule, producers first.
+    root : Axes
+        ``op.axis`` and then ``op.reduce_axis``.
+    leaf : Axes
+        The loops as they are now, outermost first.
+    used : Axes
+        The axes that a split or a fusion replaced.
+    """
+
+    op: te.Operation
+    inputs: list[StageRecord]
+    stages: Sequence[StageRecord]
+    is_output: bool = False
+    is_cache: bool = False
+    inlined: bool = False
+    attach: Attach | None = None
+    scope: str | None = None
+    marks: AxisMap[LoopMark] = field(default_factory=AxisMap)
+    pragmas: list[tuple[IterVar, str, Any]] = field(default_factory=list)
+    annotations: dict[str, Any] = field(default_factory=dict)
+    alignments: list[StorageAlign] = field(default_factory=list)
+    swizzle_mode: str | None = None
+    num_stages: int | None = None
+    async_copy: bool | str = "auto"
+    coalesce: Request | None = None
+    policy: str | None = None
+    store_predicate: Any = None
+
+    def __post_init__(self) -> None:
+        self.reset(self.op)
+
+    def reset(self, op: te.Operation) -> None:
+        """Take another operation, whose loops nobody has touched yet."""
+        self.op = op
+        axes = [*op.axis, *op.reduce_axis] if isinstance(op, te.ComputeOp) else []
+        self.root, self.leaf, self.used = Axes(axes), Axes(axes), Axes()
+        self.moves: list[Move] = []
+
+    def __repr__(self) -> str:
+        return f"Stage({self.name}: {self.leaf})"
+
+    @property
+    def name(self) -> str:
+        """Name of the operation."""
+        return str(self.op.name)
+
+    @property
+    def is_touched(self) -> bool:
+        """Whether a loop was split, fused, reordered or marked."""
+        return bool(self.moves) or any(self.marks.values())
+
+    @property
+    def bound(self) -> list[tuple[IterVar, IterVar]]:
+        """Bound loops and their thread axes, outermost first."""
+        marks = [(axis, self.marks.get(axis)) for axis in self.leaf]
+        return [(axis, mark.value) for axis, mark in marks if mark and mark.kind == "bind"]
+
+    def depends_on(self, other: StageRecord) -> bool:
+        """Whether this stage reads ``other``, directly or through further stages."""
+        seen: set[StageRecord] = set()
+        waiting = list(self.inputs)
+        while waiting:
+            stage = waiting.pop()
+            if stage not in seen:
+                seen.add(stage)
+                waiting.extend(stage.inputs)
+        return other in seen
+
+    def downstream(self) -> Iterator[StageRecord]:
+        """Iterate over the stages that depend on this one."""
+        return (stage for stage in self.stages if stage.depends_on(self))
+
+    def root_stage(self) -> StageRecord:
+        """The stage at the root in whose loops this one is computed in the end."""
+        stage = self
+        while stage.attach is not None:
+            stage = stage.attach.stage
+        return stage
+
+    def loops_around(self) -> Iterator[tuple[StageRecord, IterVar, LoopMark | None]]:
+        """Loops that this stage is computed in, innermost first: their stage, axis and mark."""
+        attach = self.attach
+        while attach is not None:
+            parent, leaf = attach.stage, attach.stage.leaf
+            around = list(leaf)[: leaf.index(attach.axis) + 1] if attach.axis in leaf else []
+            yield from ((parent, axis, parent.marks.get(axis)) for axis in reversed(around))
+            attach = parent.attach
+
+    def bound_around(self) -> list[tuple[StageRecord, IterVar]]:
+        """Stages and thread axes of the bound loops around this stage, innermost first."""
+        return [
+            (parent, mark.value)
+            for parent, _, mark in self.loops_around()
+            if mark is not None and mark.kind == "bind"
+        ]
+
+    def refuse_output(self, call: str) -> None:
+        """Raise ScheduleError if the stage is an output of the schedule or one of its inputs."""
+        if not isinstance(self.op, te.ComputeOp):
+            kind = "an input" if isinstance(self.op, te.PlaceholderOp) else "an extern operation"
+            raise ScheduleError(f"{call} is not legal on {self.name}, which is {kind}.")
+        if self.is_output:
+            raise ScheduleError(f"{call} is not legal on {self.name}, an output of the schedule.")
+
+
 @dataclass(frozen=True)
 class CacheRead:
     """``readers`` read output ``value_index`` of ``source`` through ``cache``."""
 
-    source: Stage
-    cache: Stage
-    readers: tuple[Stage, ...]
+    source: StageRecord
+    cache: StageRecord
+    readers: tuple[StageRecord, ...]
     value_index: int
 
 
@@ -108,24 +227,26 @@ class CacheRead:
 class CacheWrite:
     """``cache`` computes what ``target`` then copies."""
 
-    target: Stage
-    cache: Stage
+    target: StageRecord
+    cache: StageRecord
 
 
 @dataclass(frozen=True)
 class RFactor:
     """``partial`` keeps one result for each iteration of ``axis``; ``target`` combines them.
 
-    ``root`` and ``moves`` are those of the target from before, ``parts`` the operations after.
+    ``root`` and ``moves`` are those of the target from before. The loops of both stages follow in
+    the order in which TensorIR's ``rfactor`` leaves them.
     """
 
-    target: Stage
-    partial: Stage
+    target: StageRecord
+    partial: StageRecord
     axis: IterVar
     factor_axis: int
     root: tuple[IterVar, ...]
     moves: tuple[Move, ...]
-    parts: Factored
+    partial_loops: tuple[IterVar, ...]
+    combine_loops: tuple[IterVar, ...]
 
 
 Rewrite = CacheRead | CacheWrite | RFactor

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm import te
 from tvm.ir import is_prim_expr
@@ -13,119 +12,36 @@ from ...errors import ScheduleError
 from ...gpu.hardware import MAX_ACCESS_BYTES
 from ...transform.auto_coalesce import Request
 from ...transform.shared_memory.swizzle_modes import mode_text
-from .. import checks
 from ..primitives.double_buffer import check_async_copy, check_num_stages
 from ..primitives.eviction_policy import check_policy
 from ..primitives.swizzle import SwizzleMode
-from .axes import Axes, AxisMap, is_reduction, new_axis
-from .records import Attach, Fuse, LoopMark, Move, Reorder, Split, StorageAlign
-
-if TYPE_CHECKING:
-    from .face import Schedule
+from . import checks
+from .axes import Axes, is_reduction, new_axis
+from .records import Attach, Fuse, LoopMark, Move, Reorder, Split, StageRecord
 
 __all__ = ["Stage"]
 
 
-class Stage:
-    """How one operation is computed; made by a :class:`Schedule`, found as ``s[tensor]``.
+class Stage(StageRecord):
+    """How one operation is computed; made by a :class:`.Schedule`, found as ``s[tensor]``.
 
-    Every call is recorded and checked at once as far as that needs no bounds; TensorIR sees it only
-    when the schedule is materialised, in one fixed order, so the order of calls on different
-    stages does not matter.
-
-    Attributes
-    ----------
-    op : te.Operation
-        The operation; ``cache_write`` and ``rfactor`` give the stage another one.
-    root : Axes
-        ``op.axis`` and then ``op.reduce_axis``.
-    leaf : Axes
-        The loops as they are now, outermost first.
+    Every call is checked at once as far as that needs no bounds, and recorded. TensorIR sees the
+    record when the schedule is materialised, in one fixed order. So the order of calls on different
+    stages does not matter. ``op``, ``root`` and ``leaf`` are those of :class:`.StageRecord`.
     """
-
-    def __init__(self, schedule: Schedule, op: te.Operation, inputs: list[Stage]) -> None:
-        self._schedule = schedule
-        self.inputs = inputs
-        self.is_output = False
-        self.marks: AxisMap[LoopMark] = AxisMap()
-        self.pragmas: list[tuple[IterVar, str, Any]] = []
-        self.annotations: dict[str, Any] = {}
-        self.alignments: list[StorageAlign] = []
-        self.swizzle_mode: str | None = None
-        self.num_stages: int | None = None
-        self.async_copy: bool | str = "auto"
-        self.coalesce: Request | None = None
-        self.policy: str | None = None
-        self.scope: str | None = None
-        self.store_predicate: Any = None
-        self.attach: Attach | None = None
-        self.inlined = False
-        self.is_cache = False
-        self.reset(op)
-
-    def reset(self, op: te.Operation) -> None:
-        """Take another operation, whose loops nobody has touched yet."""
-        self.op = op
-        axes = [*op.axis, *op.reduce_axis] if isinstance(op, te.ComputeOp) else []
-        self.root = Axes(axes)
-        self.leaf = Axes(axes)
-        self.used = Axes()
-        self.moves: list[Move] = []
-
-    @property
-    def name(self) -> str:
-        """Name of the operation."""
-        return str(self.op.name)
-
-    def __repr__(self) -> str:
-        return f"Stage({self.name}: {self.leaf})"
 
     @property
     def leaf_iter_vars(self) -> list[IterVar]:
         """The loops as they are now, outermost first; what :attr:`leaf` is, under TVM's name."""
         return list(self.leaf)
 
-    def depends_on(self, other: Stage) -> bool:
-        """Whether this stage reads ``other``, directly or through further stages."""
-        seen: set[Stage] = set()
-        waiting = list(self.inputs)
-        while waiting:
-            stage = waiting.pop()
-            if stage not in seen:
-                seen.add(stage)
-                waiting.extend(stage.inputs)
-        return other in seen
-
-    def downstream(self) -> Iterator[Stage]:
-        """Iterate over the stages that depend on this one."""
-        return (stage for stage in self._schedule.stages if stage.depends_on(self))
-
-    def refuse_output(self, call: str) -> None:
-        """Raise ScheduleError if the stage is an output of the schedule or one of its inputs."""
-        if not isinstance(self.op, te.ComputeOp):
-            kind = "an input" if isinstance(self.op, te.PlaceholderOp) else "an extern operation"
-            raise ScheduleError(f"{call} is not legal on {self.name}, which is {kind}.")
-        if self.is_output:
-            raise ScheduleError(f"{call} is not legal on {self.name}, an output of the schedule.")
-
     def split(
         self, parent: IterVar, factor: Any = None, nparts: Any = None
     ) -> tuple[IterVar, IterVar]:
         """Split an axis in two; a factor that does not divide the extent gives a guard.
 
-        Parameters
-        ----------
-        parent : IterVar
-            A leaf axis of this stage.
-        factor : int or PrimExpr, optional
-            Extent of the inner axis.
-        nparts : int or PrimExpr, optional
-            Extent of the outer axis; give exactly one of the two.
-
-        Returns
-        -------
-        tuple of IterVar
-            Outer and inner axis, named ``i.outer`` and ``i.inner``.
+        Give either ``factor``, the extent of the inner axis, or ``nparts``, that of the outer one.
+        The two new axes are named ``i.outer`` and ``i.inner``.
         """
         position = self._splittable(parent)
         if (factor is None) == (nparts is None):
@@ -148,13 +64,7 @@ class Stage:
         return position
 
     def fuse(self, *axes: IterVar) -> IterVar:
-        """Fuse neighbouring axes into one; without axes, add a loop of one iteration.
-
-        Returns
-        -------
-        IterVar
-            Named ``i.j.fused``.
-        """
+        """Fuse neighbouring axes into ``i.j.fused``; without axes, add a loop of one iteration."""
         if not axes:
             return self._add_unit_loop()
         position = checks.check_neighbours(self, axes)
@@ -194,13 +104,7 @@ class Stage:
     def tile(
         self, x_parent: IterVar, y_parent: IterVar, x_factor: Any, y_factor: Any
     ) -> tuple[IterVar, IterVar, IterVar, IterVar]:
-        """Split two axes and reorder to x outer, y outer, x inner, y inner.
-
-        Returns
-        -------
-        tuple of IterVar
-            ``x_outer, y_outer, x_inner, y_inner``.
-        """
+        """Split two axes and reorder to ``x_outer, y_outer, x_inner, y_inner``, as returned."""
         # Everything is checked before anything changes.
         if self._splittable(x_parent) == self._splittable(y_parent):
             raise ScheduleError(
@@ -247,7 +151,7 @@ class Stage:
         checks.check_key(self, "annotate", key)
         self.annotations[key] = checks.plain_value(self, f"annotate {key}", value)
 
-    def compute_at(self, parent: Stage, axis: IterVar) -> None:
+    def compute_at(self, parent: StageRecord, axis: IterVar) -> None:
         """Compute this stage inside the loop ``axis`` of a stage that uses it."""
         checks.check_attach(self, parent, axis)
         self.attach, self.inlined = Attach(parent, axis), False
@@ -281,22 +185,19 @@ class Stage:
     ) -> None:
         """Lay rows out so that columns and patches of the tile meet different banks.
 
-        With ``factor`` and ``offset`` it makes the stride of a dimension ``offset`` modulo
-        ``factor`` elements: a 32-wide fp32 tile aligned with ``(32, 1)`` has rows of 33, so that a
-        column touches every bank once. With ``swizzle`` rows are permuted instead, or the padding
-        is chosen by count.
+        ``factor`` and ``offset`` make the stride of a dimension ``offset`` modulo ``factor``
+        elements. A 32-wide fp32 tile aligned with ``(32, 1)`` has rows of 33, so that a column
+        touches every bank once. ``swizzle`` permutes rows instead, or chooses the padding.
 
         Parameters
         ----------
         axis : IterVar
             The dimension, from ``op.axis``; for a swizzle that of the rows, the last but one.
         factor, offset : int
-            The least stride ``s`` that holds a row and has ``(s - offset) % factor == 0`` is taken,
-            by TVM's own formula: ``-1`` and ``factor - 1`` are the same offset. ``factor`` is 1 or
-            more, and both have 32 bits, to which TVM would cut them.
+            TVM takes the least stride ``s`` that holds a row and has
+            ``(s - offset) % factor == 0``.
         swizzle : str, int, tuple of int, Layout or LinearLayout
-            A mode of :func:`.swizzle.swizzle`: ``"auto"``, ``"xor"``,
-            ``"pad"``, 32, 64, 128, ...
+            A mode of :func:`.swizzle.swizzle`: ``"auto"``, ``"xor"``, ``"pad"``, 32, 64, 128, ...
         """
         if swizzle is None:
             align = checks.check_align(self, axis, factor, offset)
@@ -341,7 +242,7 @@ class Stage:
         """
         if not isinstance(self.op, te.ComputeOp):
             self.refuse_output("auto_coalesce")
-        if self.moves or any(self.marks.values()) or self.inlined:
+        if self.is_touched or self.inlined:
             raise ScheduleError(
                 f"auto_coalesce of stage {self.name} needs loops that nothing was done to yet; "
                 f"its axes are {self.leaf}."
@@ -386,12 +287,7 @@ class Stage:
     def tensorize(self, axis: IterVar, intrin: Any) -> None:
         """Compute the loops from ``axis`` inwards by a tensor intrinsic.
 
-        Parameters
-        ----------
-        axis : IterVar
-            The outermost loop that the intrinsic takes over.
-        intrin : te.TensorIntrin or str
-            From ``te.decl_tensor_intrin``, or the name of one registered with TVM.
+        ``intrin`` comes from ``te.decl_tensor_intrin``, or is the name of one that TVM knows.
         """
         if not isinstance(intrin, str) and not isinstance(getattr(intrin, "name", None), str):
             raise ScheduleError(

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tvm import tirx
 from tvm.ir import is_prim_expr
 from tvm.tirx import IterVar
 
-from ..errors import ScheduleError
-from .te.axes import is_reduction
-from .te.records import StorageAlign
-
-if TYPE_CHECKING:
-    from .te.stage import Stage
+from ...checks import whole
+from ...errors import ScheduleError
+from .axes import is_reduction
+from .records import StageRecord, StorageAlign
 
 __all__ = [
     "check_align",
@@ -25,12 +21,12 @@ __all__ = [
     "check_inlinable",
     "check_key",
     "check_neighbours",
+    "check_rows",
     "check_scope",
     "check_unmarked",
     "leaf_position",
     "plain_value",
     "thread_tag",
-    "whole",
 ]
 
 SCOPES = ("global", "shared", "shared.dyn", "local", "warp")
@@ -42,14 +38,8 @@ TAGS = (*_THREADS, "vthread")
 _LARGEST = 2**31 - 1
 
 
-def leaf_position(stage: Stage, axis: Any, call: str) -> int:
-    """Position of a leaf axis of a stage.
-
-    Raises
-    ------
-    ScheduleError
-        If it is no axis, or one that a split or fusion used up, or another stage's.
-    """
+def leaf_position(stage: StageRecord, axis: Any, call: str) -> int:
+    """Position of a leaf axis of a stage; refuses used-up axes and those of other stages."""
     if not isinstance(axis, IterVar):
         raise ScheduleError(
             f"{call} on stage {stage.name} needs an axis, not a {type(axis).__name__}; "
@@ -63,23 +53,8 @@ def leaf_position(stage: Stage, axis: Any, call: str) -> int:
     )
 
 
-def whole(value: Any) -> int | None:
-    """Return the value of anything that is an integer: int, NumPy's, an IntImm; else None."""
-    if isinstance(value, tirx.IntImm):
-        return int(value)
-    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
-        return None
-    return operator.index(value)
-
-
 def check_factor(name: str, value: Any) -> Any:
-    """Return a split factor or number of parts, as an int if it is constant.
-
-    Raises
-    ------
-    ScheduleError
-        If it is no integer, not positive, or more than a loop can have.
-    """
+    """Return a split factor or number of parts, as an int if it is constant."""
     number = whole(value)
     if number is None:
         if not is_prim_expr(value) or "int" not in str(value.ty):
@@ -91,13 +66,13 @@ def check_factor(name: str, value: Any) -> Any:
     return number
 
 
-def check_key(stage: Stage, call: str, key: Any) -> None:
+def check_key(stage: StageRecord, call: str, key: Any) -> None:
     """Refuse a key of an annotation or pragma that is no text."""
     if not isinstance(key, str) or not key:
         raise ScheduleError(f"{call} on stage {stage.name} needs a str as key, not {key!r}.")
 
 
-def plain_value(stage: Stage, call: str, value: Any) -> Any:
+def plain_value(stage: StageRecord, call: str, value: Any) -> Any:
     """Value of an annotation or pragma, if TVM can replay it from a trace."""
     plain = _plain(value)
     if plain is None:
@@ -121,7 +96,7 @@ def _plain(value: Any) -> Any:
     return number if number is not None and -(2**63) <= number < 2**63 else None
 
 
-def check_unmarked(stage: Stage, axis: IterVar, call: str) -> None:
+def check_unmarked(stage: StageRecord, axis: IterVar, call: str) -> None:
     """Refuse to split, fuse or bind an axis that already is bound, vectorized and so on."""
     mark = stage.marks.get(axis)
     if mark is not None:
@@ -140,7 +115,7 @@ def thread_tag(thread: Any) -> str:
     return str(tag)
 
 
-def check_bindable(stage: Stage, axis: IterVar, tag: str) -> None:
+def check_bindable(stage: StageRecord, axis: IterVar, tag: str) -> None:
     """Refuse the second bind of an axis, or of a thread within a stage (``vthread`` may repeat)."""
     check_unmarked(stage, axis, "bind")
     for other, mark in stage.marks.items():
@@ -151,7 +126,7 @@ def check_bindable(stage: Stage, axis: IterVar, tag: str) -> None:
             )
 
 
-def check_neighbours(stage: Stage, axes: tuple[IterVar, ...]) -> int:
+def check_neighbours(stage: StageRecord, axes: tuple[IterVar, ...]) -> int:
     """Position of the first of ``axes`` in the loop nest, if they may be fused."""
     positions = [leaf_position(stage, axis, "fuse") for axis in axes]
     names = ", ".join(axis.var.name for axis in axes)
@@ -175,9 +150,9 @@ def check_scope(scope: Any) -> None:
         raise ScheduleError(f"Unknown storage scope {scope!r}; known are {', '.join(SCOPES)}.")
 
 
-def check_attach(stage: Stage, parent: Any, axis: Any) -> None:
+def check_attach(stage: StageRecord, parent: Any, axis: Any) -> None:
     """Refuse ``compute_at`` of an output, at itself, or where its result is not consumed."""
-    if not hasattr(parent, "leaf"):
+    if not isinstance(parent, StageRecord):
         raise ScheduleError(
             f"compute_at of stage {stage.name} needs a stage, s[tensor], "
             f"not a {type(parent).__name__}."
@@ -194,7 +169,7 @@ def check_attach(stage: Stage, parent: Any, axis: Any) -> None:
     leaf_position(parent, axis, f"compute_at of {stage.name}")
 
 
-def check_inlinable(stage: Stage) -> None:
+def check_inlinable(stage: StageRecord) -> None:
     """Refuse to inline an output or a reduction."""
     stage.refuse_output("compute_inline")
     if any(is_reduction(axis) for axis in stage.root):
@@ -203,7 +178,7 @@ def check_inlinable(stage: Stage) -> None:
         )
 
 
-def _data_axes(stage: Stage, axis: Any) -> list[IterVar]:
+def _data_axes(stage: StageRecord, axis: Any) -> list[IterVar]:
     """Data axes of a stage, of which ``axis`` must be one."""
     data = [mine for mine in stage.root if not is_reduction(mine)]
     if not isinstance(axis, IterVar) or not any(axis.same_as(mine) for mine in data):
@@ -216,7 +191,7 @@ def _data_axes(stage: Stage, axis: Any) -> list[IterVar]:
     return data
 
 
-def check_rows(stage: Stage, axis: Any) -> None:
+def check_rows(stage: StageRecord, axis: Any) -> None:
     """Refuse a swizzle along anything but the rows, the last dim but one."""
     data = _data_axes(stage, axis)
     if len(data) < 2 or not axis.same_as(data[-2]):
@@ -227,7 +202,7 @@ def check_rows(stage: Stage, axis: Any) -> None:
         )
 
 
-def check_align(stage: Stage, axis: Any, factor: Any, offset: Any) -> StorageAlign:
+def check_align(stage: StageRecord, axis: Any, factor: Any, offset: Any) -> StorageAlign:
     """What ``storage_align`` means: a buffer dimension and its stride."""
     data = _data_axes(stage, axis)
     for name, value in (("factor", factor), ("offset", offset)):
