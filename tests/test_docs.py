@@ -1,4 +1,4 @@
-"""What the documents say holds: links resolve, files exist, the first kernel runs, lines are short."""
+"""Links resolve, named files exist, the first kernel runs, lines are short."""
 
 from __future__ import annotations
 
