@@ -37,7 +37,7 @@ def bench(
 
     Of a sweep's file, tell instead how well both models order its candidates.
     """
-    from ..report.recheck import bench_table
+    from ..report.tuning import bench_table
     from ..tune.search.sweep import Sweep
 
     if Sweep.is_one(log):

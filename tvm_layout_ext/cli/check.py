@@ -18,7 +18,7 @@ def check(log: Log, runner: RunnerName = "auto", tracker: Tracker = "", key: Key
     Ends with code 1 if a default is now faster, or a winner fails, gives a wrong result or cannot
     be run, as its program is missing.
     """
-    from ..report.recheck import checked_table
+    from ..report.tuning import checked_table
     from ..tune.records.check import check as run
 
     where = runner_text(runner, tracker, key)

@@ -22,13 +22,7 @@ __all__ = ["bank_picture", "bank_tables", "read_conflicts"]
 
 
 def read_conflicts(mod: tvm.IRModule, target: Any) -> list[Conflict]:
-    """Count the shared accesses of all kernels; sites that do the same are listed once.
-
-    Parameters
-    ----------
-    mod : IRModule
-    target : str or tvm.target.Target
-    """
+    """Count the shared accesses of all kernels; sites that do the same are listed once."""
     kernels = device_program(mod, target=target).kernels.values()
     found: dict[tuple[Any, ...], Conflict] = {}
     for conflict in (one for kernel in kernels for one in bank_conflicts(kernel)):
@@ -52,10 +46,6 @@ def _phases(conflict: Conflict) -> list[range]:
 
 def bank_tables(conflicts: Sequence[Conflict]) -> str:
     """Set the bank at which each lane's access begins in a table, a line for each phase.
-
-    Parameters
-    ----------
-    conflicts : sequence of Conflict
 
     Examples
     --------
@@ -81,10 +71,6 @@ def bank_picture(conflicts: Sequence[Conflict]) -> str:
 
     A cell names the lane whose word the bank gives in that wavefront; lanes that share a word
     are one cell.
-
-    Parameters
-    ----------
-    conflicts : sequence of Conflict
     """
     return as_svg("Lanes by bank", [_grid(one) for one in conflicts], "columns")
 
@@ -93,14 +79,11 @@ def _grid(conflict: Conflict) -> Grid:
     rows: list[list[Cell | None]] = []
     names: list[str] = []
     for phase, lanes in enumerate(_phases(conflict)):
-        served = _wavefronts(conflict, lanes)
-        for number, row in enumerate(served):
+        for number, row in enumerate(_wavefronts(conflict, lanes)):
             names.append(f"{lanes[0]}-{lanes[-1]}.{number}")
             rows.append([_cell(row.get(bank), bank, phase) for bank in range(NUM_BANKS)])
-    empty: list[list[Cell | None]] = [[None] * NUM_BANKS]
-    return Grid(
-        str(conflict), names or ["-"], [str(bank) for bank in range(NUM_BANKS)], rows or empty
-    )
+    heads = [str(bank) for bank in range(NUM_BANKS)]
+    return Grid(str(conflict), names or ["-"], heads, rows or [[None] * NUM_BANKS])
 
 
 def _wavefronts(conflict: Conflict, lanes: range) -> list[dict[int, list[int]]]:
@@ -117,8 +100,7 @@ def _wavefronts(conflict: Conflict, lanes: range) -> list[dict[int, list[int]]]:
         bank = word % NUM_BANKS
         free = next((row for row in rows if bank not in row), None)
         if free is None:
-            free = {}
-            rows.append(free)
+            rows.append(free := {})
         free[bank] = users
     return rows
 

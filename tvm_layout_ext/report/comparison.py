@@ -8,9 +8,10 @@ from ..tune.model.cost import Counters, modelled_terms
 from ..tune.records.log import Record
 from ..tune.search.entry import Result
 from ..tune.space.operator import Operator
+from .text import number
 from .tuning import make_table, score_text
 
-__all__ = ["COUNTERS", "comparison_table", "rival", "why"]
+__all__ = ["comparison_table", "counter_rows", "rival", "why"]
 
 _TERMS = {
     "memory": "global memory sectors",
@@ -20,7 +21,7 @@ _TERMS = {
     "latency": "waves of blocks that wait",
 }
 #: What is compared, in this order: fields of :class:`.cost.Counters`.
-COUNTERS = (
+_COUNTERS = (
     "blocks",
     "requests",
     "sectors",
@@ -44,25 +45,31 @@ def comparison_table(result: Result) -> Table | None:
     other, best = rival(result), result.best
     if best is None or best.trial == other.trial:
         return None
-    before, after = other.conflict_model, best.conflict_model
-    if before is None or after is None:
+    rows = counter_rows(other, best)
+    if not rows:
         return None
     name = _name(other)
     table = make_table(f"Winner against {name}", ("", name, "winner", "ratio"), frozenset({""}))
-    scores = other.score, best.score
-    table.add_row("score", score_text(other), score_text(best), _ratio(*scores))
-    for counter in COUNTERS:
-        old, new = before[counter], after[counter]
-        table.add_row(counter.replace("_", " "), f"{old:,}", f"{new:,}", _ratio(old, new))
+    gain = f"{best.score / other.score:.2f}" if best.score and other.score else ""
+    for row in (["score", score_text(other), score_text(best), gain], *rows):
+        table.add_row(*row)
     return table
+
+
+def counter_rows(before: Record | None, after: Record | None) -> list[list[str]]:
+    """Each counter of two records, and their ratio; nothing unless both have counters."""
+    old, new = (one.conflict_model if one else None for one in (before, after))
+    if old is None or new is None:
+        return []
+    rows = []
+    for name in _COUNTERS:
+        ratio = f"{new[name] / old[name]:.2f}" if old[name] else ""
+        rows.append([name.replace("_", " "), number(old[name]), number(new[name]), ratio])
+    return rows
 
 
 def _name(record: Record) -> str:
     return "the default" if record.trial == 0 else f"trial {record.trial}"
-
-
-def _ratio(before: float | None, after: float | None) -> str:
-    return f"{after / before:.2f}" if before and after is not None else ""
 
 
 def why(result: Result) -> str:

@@ -15,26 +15,34 @@ from .. import decisions
 from ..analysis.bank_conflict import Conflict
 from ..build import to_module
 from ..errors import ScheduleError
+from ..simulate.report import AccessCounts
 from ..simulation import simulate
 from ..target import resolve
 from .banks import bank_tables, read_conflicts
 from .shared_buffers import SharedBuffer, read_shared_buffers
 from .text import columns
 
-__all__ = [
-    "ACCESS_HEADS",
-    "SHARED_HEADS",
-    "AccessRow",
-    "Explanation",
-    "access_table",
-    "draw_arguments",
-    "explain",
-    "shared_cells",
-]
+__all__ = ["AccessRow", "Explanation", "draw_arguments", "explain"]
 
 #: Blocks that are run for the counters; every block of a regular kernel does the same.
 _GRID_SAMPLE = 4
 _SEED = 0
+_ACCESS_HEADS = (
+    "buffer",
+    "scope",
+    "kind",
+    "vector bytes",
+    "sectors/request",
+    "least",
+    "conflict",
+    "block",
+    "sites",
+    "lines",
+)
+_SHARED_HEADS = ("shared buffer", "shape", "row stride", "padding", "bytes")
+
+#: Heads and rows of a table.
+Table = tuple[tuple[str, ...], list[list[str]]]
 
 
 @dataclass(frozen=True)
@@ -43,12 +51,8 @@ class AccessRow:
 
     Attributes
     ----------
-    buffer : str
-        The user's name of it.
-    scope : str
-        ``"global"``, ``"shared"`` or ``"shared.dyn"``.
-    kind : str
-        ``"load"``, ``"store"`` or ``"atomic"``.
+    buffer, scope, kind : str
+        The user's name of the buffer; ``global``, ``shared`` or ``shared.dyn``; ``load``, ...
     vector_bytes : int
         Bytes a thread moves at once.
     requests : int
@@ -75,6 +79,42 @@ class AccessRow:
     block: str | None
     line: int
 
+    @staticmethod
+    def of(record: AccessCounts) -> AccessRow:
+        """Divide the counters of an access by its requests."""
+        requests, is_global = max(record.requests, 1), record.scope == "global"
+        least = record.wavefronts - record.bank_conflicts
+        return AccessRow(
+            record.buffer,
+            record.scope,
+            record.kind,
+            record.vector_bytes,
+            record.requests,
+            record.sectors / requests if is_global else None,
+            record.ideal_sectors / requests if is_global else None,
+            None if is_global else record.wavefronts / max(least, 1),
+            record.site.block,
+            record.site.line,
+        )
+
+    def cells(self) -> tuple[str, ...]:
+        """All but the line, as text."""
+        degree = self.conflict_degree
+        return (
+            self.buffer,
+            self.scope,
+            self.kind,
+            str(self.vector_bytes),
+            _number(self.sectors_per_request),
+            _number(self.ideal_sectors_per_request),
+            "-" if degree is None else f"{_number(degree)}-way",
+            self.block or "-",
+        )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}".rstrip("0").rstrip(".")
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -82,7 +122,7 @@ class Explanation:
 
     Attributes
     ----------
-    rows : list of Access
+    rows : list of AccessRow
         One a site, in the order of the program.
     shared : list of SharedBuffer
         Stride, padding and bytes of each shared buffer.
@@ -106,74 +146,33 @@ class Explanation:
     decisions: list[decisions.Decision]
     banks: list[Conflict]
 
-    def __str__(self) -> str:
-        return "\n\n".join(part for part in self._parts() if part)
+    def tables(self) -> list[Table]:
+        """Accesses, and shared buffers if there are any.
 
-    def _parts(self) -> list[str]:
-        accesses = columns(ACCESS_HEADS, access_table(self.rows))
-        shared = columns(SHARED_HEADS, [shared_cells(buffer) for buffer in self.shared])
-        return [
-            accesses,
-            shared if self.shared else "",
+        Sites that differ in nothing but their line, as unrolling leaves them, share a row.
+        """
+        lines: dict[tuple[str, ...], list[int]] = {}
+        for row in self.rows:
+            lines.setdefault(row.cells(), []).append(row.line)
+        accesses = [[*cells, str(len(at)), _span(at)] for cells, at in lines.items()]
+        shared = [buffer.cells() for buffer in self.shared]
+        return [(_ACCESS_HEADS, accesses), *([(_SHARED_HEADS, shared)] if shared else [])]
+
+    def __str__(self) -> str:
+        parts = [
+            *(columns(*table) for table in self.tables()),
             f"Shared memory of a block: {self.shared_bytes:,} bytes. "
             f"Bank conflicts in the blocks run: {self.bank_conflicts:,}.",
             bank_tables(self.banks),
             "\n".join(f"Hazard: {hazard}" for hazard in self.hazards),
             "\n".join(map(str, self.decisions)),
         ]
-
-
-#: Of :func:`access_table`.
-ACCESS_HEADS = (
-    "buffer",
-    "scope",
-    "kind",
-    "vector bytes",
-    "sectors/request",
-    "least",
-    "conflict",
-    "block",
-    "sites",
-    "lines",
-)
-SHARED_HEADS = ("shared buffer", "shape", "row stride", "padding", "bytes")
-
-
-def access_table(rows: Sequence[AccessRow]) -> list[list[str]]:
-    """One line for all sites that differ in nothing but their line, as unrolling leaves them."""
-    lines: dict[tuple[str, ...], list[int]] = {}
-    for row in rows:
-        lines.setdefault(_access_cells(row), []).append(row.line)
-    return [[*cells, str(len(at)), _span(at)] for cells, at in lines.items()]
+        return "\n\n".join(part for part in parts if part)
 
 
 def _span(lines: Sequence[int]) -> str:
     low, high = min(lines), max(lines)
     return str(low) if low == high else f"{low}-{high}"
-
-
-def _access_cells(row: AccessRow) -> tuple[str, ...]:
-    return (
-        row.buffer,
-        row.scope,
-        row.kind,
-        str(row.vector_bytes),
-        _number(row.sectors_per_request),
-        _number(row.ideal_sectors_per_request),
-        "-" if row.conflict_degree is None else f"{_number(row.conflict_degree)}-way",
-        row.block or "-",
-    )
-
-
-def shared_cells(buffer: SharedBuffer) -> list[str]:
-    """The cells of a shared buffer under :data:`SHARED_HEADS`."""
-    shape = "x".join(map(str, buffer.shape))
-    stride = "-" if buffer.stride is None else str(buffer.stride)
-    return [buffer.name, shape, stride, str(buffer.padding), f"{buffer.bytes:,}"]
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def explain(
@@ -220,7 +219,8 @@ def explain(
     bound = resolve(target)
     with decisions.collect() as made:
         report = simulate(mod, *drawn, target=bound, grid_sample=grid_sample)
-    rows = [_access(record) for record in report.accesses if _is_memory(record.scope)]
+    in_memory = ("global", "shared", "shared.dyn")
+    rows = [AccessRow.of(record) for record in report.accesses if record.scope in in_memory]
     return Explanation(
         rows=rows,
         shared=read_shared_buffers(mod, bound),
@@ -232,37 +232,10 @@ def explain(
     )
 
 
-def _is_memory(scope: str) -> bool:
-    return scope == "global" or scope.startswith("shared")
-
-
-def _access(record: Any) -> AccessRow:
-    requests = max(record.requests, 1)
-    is_global = record.scope == "global"
-    least = record.wavefronts - record.bank_conflicts
-    return AccessRow(
-        buffer=record.buffer,
-        scope=record.scope,
-        kind=record.kind,
-        vector_bytes=record.vector_bytes,
-        requests=record.requests,
-        sectors_per_request=record.sectors / requests if is_global else None,
-        ideal_sectors_per_request=record.ideal_sectors / requests if is_global else None,
-        conflict_degree=None if is_global else record.wavefronts / max(least, 1),
-        block=record.site.block,
-        line=record.site.line,
-    )
-
-
 def draw_arguments(mod: tvm.IRModule, values: Mapping[str, int]) -> list[Any]:
     """Random arrays, and the given numbers, for the parameters of a module's only function.
 
-    Parameters
-    ----------
-    mod : IRModule
-        With one PrimFunc.
-    values : mapping of str to int
-        Value of each symbolic size and of each number among the parameters, by name.
+    ``values`` has each symbolic size, and each number among the parameters, by name.
 
     Raises
     ------

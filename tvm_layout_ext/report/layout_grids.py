@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import product
-from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import LayoutError
-from ..gpu.hardware import NUM_BANKS, WARP_SIZE
+from ..gpu.hardware import BANK_BYTES, LINE_BYTES, MAX_ACCESS_BYTES, NUM_BANKS, WARP_SIZE
 from ..layout import Layout, LinearLayout
 from .drawing.grid import Cell, Grid
 
-__all__ = ["bank_grids", "count_cells", "hardware_grids", "is_shared", "tensor_grids"]
+__all__ = ["bank_grids", "hardware_grids", "is_shared", "strided_grid", "tensor_grids"]
 
 #: A vector is folded into rows of this many elements.
 FOLD = 32
@@ -32,12 +32,10 @@ def tensor_grids(layout: Layout, shape: Sequence[int], element_bits: int) -> lis
     """Show the tensor, plane by plane, each element with its holder or its place."""
     linear = layout.to_linear(shape)
     if is_shared(linear):
-        cells, words = _placed_elements(layout, linear, element_bits), "bank:offset"
-    else:
-        cells, words = _held_elements(linear), "thread:register"
-        if linear.total_in_size > linear.total_out_size:
-            words += ", + where there are copies"
-    return _planes(cells, shape, words)
+        return _planes(_placed_elements(layout, linear, element_bits), shape, "bank:offset")
+    copies = linear.total_in_size > linear.total_out_size
+    words = "thread:register" + (", + where there are copies" if copies else "")
+    return _planes(_held_elements(linear), shape, words)
 
 
 def hardware_grids(layout: Layout, shape: Sequence[int], element_bits: int) -> list[Grid]:
@@ -46,19 +44,20 @@ def hardware_grids(layout: Layout, shape: Sequence[int], element_bits: int) -> l
     if is_shared(linear):
         return bank_grids(layout, shape, element_bits)
     sizes = linear.in_sizes
-    registers, lanes, warps = sizes["register"], sizes["lane"], sizes["warp"]
+    registers, threads = range(sizes["register"]), range(sizes["lane"] * sizes["warp"])
+
+    def cell(register: int, thread: int, block: int) -> Cell:
+        place = _Holder(register, thread % sizes["lane"], thread // sizes["lane"], block)
+        element = [*linear.apply(**place._asdict()).values()]
+        detail = f"{place}: {_coordinates(element)}"
+        return Cell(_label(element), place.warp, place.lane, place.thread, element[-1], detail)
+
     return [
         Grid(
             _block_title("Elements in each thread's registers", block, sizes["block"]),
-            [f"T{thread}" for thread in range(lanes * warps)],
-            [f"r{register}" for register in range(registers)],
-            [
-                [
-                    _held(linear, register, thread % lanes, thread // lanes, block)
-                    for register in range(registers)
-                ]
-                for thread in range(lanes * warps)
-            ],
+            [f"T{thread}" for thread in threads],
+            [f"r{register}" for register in registers],
+            [[cell(register, thread, block) for register in registers] for thread in threads],
         )
         for block in range(sizes["block"])
     ]
@@ -75,142 +74,159 @@ def bank_grids(layout: Layout, shape: Sequence[int], element_bits: int) -> list[
     linear = layout.to_linear(shape)
     if not is_shared(linear):
         raise LayoutError(f"{layout} lies in registers, which have no banks; view its hardware.")
-    blocks = linear.in_sizes["block"]
-    return [_memory(layout, linear, block, blocks, element_bits) for block in range(blocks)]
-
-
-def _memory(
-    layout: Layout, linear: LinearLayout, block: int, blocks: int, element_bits: int
-) -> Grid:
-    offsets = np.arange(linear.in_sizes["offset"])
+    offsets, blocks = np.arange(linear.in_sizes["offset"]), linear.in_sizes["block"]
     places = layout.padded_offset(offsets)
     if blocks * int(places[-1]) >= MOST_CELLS:
         raise LayoutError(
             f"A picture of {blocks * (int(places[-1]) + 1)} places is too large; {MOST_CELLS} is "
             "the most."
         )
-    elements = np.stack([*linear.apply_arrays(offset=offsets, block=block).values()], axis=1)
-    width = max(1, NUM_BANKS * 32 // element_bits)
-    rows: list[list[Cell | None]] = [[None] * width for _ in range(int(places[-1]) // width + 1)]
     # Colour by columns, 16 bytes of them alike: a swizzle then shows as displaced colours.
-    column = next((i for i, v in enumerate(linear.apply(offset=1, block=0).values()) if v), 0)
-    for place, element in zip(places.tolist(), elements.tolist(), strict=True):
-        bank = _bank(place, element_bits)
-        detail = f"{_coordinates(element)}: offset {place}, bank {bank}"
-        hue = element[column] * element_bits // 128
-        cell = Cell(_label(element), hue, 0, bank, element[-1], detail)
-        rows[place // width][place % width] = cell
-    names = [f"b{_bank(i, element_bits)}" for i in range(width)]
-    title = _block_title(f"Banks and offsets of {element_bits}-bit elements", block, blocks)
-    return Grid(title, [f"{i * width}" for i in range(len(rows))], names, rows)
+    first = linear.apply(offset=1, block=0) if len(offsets) > 1 else {}
+    column = next((i for i, step in enumerate(first.values()) if step), 0)
+    width = max(1, 8 * LINE_BYTES // element_bits)
+    grids = []
+    for block in range(blocks):
+        elements = np.stack([*linear.apply_arrays(offset=offsets, block=block).values()], axis=1)
+        rows: list[list[Cell | None]] = [[None] * width for _ in range(places[-1] // width + 1)]
+        for place, element in zip(places.tolist(), elements.tolist(), strict=True):
+            bank = _bank(place, element_bits)
+            hue = element[column] * element_bits // (8 * MAX_ACCESS_BYTES)
+            detail = f"{_coordinates(element)}: offset {place}, bank {bank}"
+            cell = Cell(_label(element), hue, 0, bank, element[-1], detail)
+            rows[place // width][place % width] = cell
+        title = f"Banks and offsets of {element_bits}-bit elements"
+        names = [f"b{_bank(i, element_bits)}" for i in range(width)]
+        starts = [f"{i * width}" for i in range(len(rows))]
+        grids.append(Grid(_block_title(title, block, blocks), starts, names, rows))
+    return grids
+
+
+def strided_grid(shape: tuple[int, int], stride: int, bits: int) -> Grid:
+    """Show elements of rows that lie any number of elements apart, with bank and offset.
+
+    ``storage_align`` may pad by 5; paddings of Triton's layouts are powers of two.
+
+    Examples
+    --------
+    >>> [row[0].label for row in strided_grid((2, 1), 37, 32).rows]
+    ['0:0', '5:37']
+    """
+    rows, columns = map(range, shape)
+    # The widest access of a thread has one colour.
+    alike = MAX_ACCESS_BYTES // BANK_BYTES
+    cells = [
+        [
+            _placed((i, j), i * stride + j, bits, _bank(i * stride + j, bits) // alike)
+            for j in columns
+        ]
+        for i in rows
+    ]
+    title = f"Elements (bank:offset), rows {stride} elements apart"
+    return Grid(title, [*map(str, rows)], [*map(str, columns)], cells)
+
+
+class _Holder(NamedTuple):
+    """A register of a thread."""
+
+    register: int
+    lane: int
+    warp: int
+    block: int
+
+    @staticmethod
+    def at(linear: LinearLayout, index: int) -> _Holder:
+        """Take the number of an input apart, the register being the fastest."""
+        places = []
+        for name in _Holder._fields:
+            index, place = divmod(index, linear.in_sizes[name])
+            places.append(place)
+        return _Holder(*places)
+
+    @property
+    def thread(self) -> int:
+        return WARP_SIZE * self.warp + self.lane
+
+    def __str__(self) -> str:
+        where = f"thread {self.thread} (warp {self.warp}, lane {self.lane})"
+        return f"{where}, register {self.register}"
 
 
 def _held_elements(linear: LinearLayout) -> list[Cell]:
     """One cell for each element in row-major order, with the threads that hold it."""
-    size = linear.total_in_size
-    flat = _row_major(linear)
-    order = np.argsort(flat, kind="stable")
-    copies = size // linear.total_out_size
-    holders = order.reshape(linear.total_out_size, copies)
-    names = _Holders(linear, copies)
-    elements = product(*(range(n) for n in linear.out_sizes.values()))
-    return [
-        names.cell(element, row.tolist()) for element, row in zip(elements, holders, strict=True)
-    ]
+    order = _holders(linear)
+    several = linear.in_sizes["block"] > 1
+    mark = "+" if order.shape[1] > 1 else ""
+    cells = []
+    for element, indices in zip(_elements(linear), order.tolist(), strict=True):
+        holders = [_Holder.at(linear, index) for index in indices[:NAMED_COPIES]]
+        names = [f"block {h.block}, {h}" if several else str(h) for h in holders]
+        more = len(indices) - NAMED_COPIES
+        detail = f"{_coordinates(element)}: {'; '.join(names)}"
+        detail += f"; {more} more" if more > 0 else ""
+        first = holders[0]
+        prefix = f"B{first.block}:" if several else ""
+        label = f"{prefix}{first.thread}:{first.register}{mark}"
+        owner = indices[0] // linear.in_sizes["register"]
+        cells.append(Cell(label, first.warp, first.lane, owner, first.register, detail))
+    return cells
 
 
-def _row_major(linear: LinearLayout) -> np.ndarray:
-    """The row-major number of the element at every input index, register fastest."""
+def _placed_elements(layout: Layout, linear: LinearLayout, bits: int) -> list[Cell]:
+    """One cell for each element in row-major order, with its bank and offset."""
+    several = linear.in_sizes["block"] > 1
+    cells = []
+    for element, index in zip(_elements(linear), _holders(linear)[:, 0].tolist(), strict=True):
+        block, offset = divmod(index, linear.in_sizes["offset"])
+        place = int(layout.padded_offset(offset))
+        cells.append(_placed(element, place, bits, _bank(place, bits), block if several else None))
+    return cells
+
+
+def _placed(
+    element: Sequence[int], place: int, bits: int, hue: int, block: int | None = None
+) -> Cell:
+    bank = _bank(place, bits)
+    prefix, where = ("", "") if block is None else (f"B{block}:", f"block {block}, ")
+    detail = f"{_coordinates(element)}: {where}offset {place}, bank {bank}"
+    return Cell(f"{prefix}{bank}:{place}", hue, 0, bank, place, detail)
+
+
+def _elements(linear: LinearLayout) -> Iterable[tuple[int, ...]]:
+    """All elements in row-major order."""
+    return product(*(range(n) for n in linear.out_sizes.values()))
+
+
+def _holders(linear: LinearLayout) -> np.ndarray:
+    """For each element in row-major order the numbers of the inputs that hold it."""
     whole = linear.flatten_ins("index").apply_arrays(index=np.arange(linear.total_in_size))
     flat = np.zeros(linear.total_in_size, dtype=np.int64)
     for name, size in linear.out_dims:
         flat = flat * size + whole[name]
-    return flat
-
-
-class _Holders:
-    """Names the holders of elements, given the flat input indices."""
-
-    def __init__(self, linear: LinearLayout, copies: int) -> None:
-        self.sizes = linear.in_sizes
-        self.copies = copies
-
-    def split(self, index: int) -> tuple[int, int, int, int]:
-        register, rest = index % self.sizes["register"], index // self.sizes["register"]
-        lane, rest = rest % self.sizes["lane"], rest // self.sizes["lane"]
-        return register, lane, rest % self.sizes["warp"], rest // self.sizes["warp"]
-
-    def name(self, index: int) -> str:
-        register, lane, warp, block = self.split(index)
-        where = f"block {block}, " if self.sizes["block"] > 1 else ""
-        thread = WARP_SIZE * warp + lane
-        return f"{where}thread {thread} (warp {warp}, lane {lane}), register {register}"
-
-    def cell(self, element: Sequence[int], indices: Sequence[int]) -> Cell:
-        register, lane, warp, block = self.split(indices[0])
-        thread = WARP_SIZE * warp + lane
-        named = "; ".join(map(self.name, indices[:NAMED_COPIES]))
-        more = len(indices) - NAMED_COPIES
-        detail = f"{_coordinates(element)}: {named}" + (f"; {more} more" if more > 0 else "")
-        prefix = f"B{block}:" if self.sizes["block"] > 1 else ""
-        mark = "+" if self.copies > 1 else ""
-        owner = indices[0] // self.sizes["register"]
-        return Cell(f"{prefix}{thread}:{register}{mark}", warp, lane, owner, register, detail)
-
-
-def _held(linear: LinearLayout, register: int, lane: int, warp: int, block: int) -> Cell:
-    image = linear.apply(register=register, lane=lane, warp=warp, block=block)
-    element = [*image.values()]
-    where = f"thread {WARP_SIZE * warp + lane} (warp {warp}, lane {lane}), register {register}"
-    detail = f"{where}: {_coordinates(element)}"
-    return Cell(_label(element), warp, lane, WARP_SIZE * warp + lane, element[-1], detail)
-
-
-def _placed_elements(layout: Layout, linear: LinearLayout, element_bits: int) -> list[Cell]:
-    """One cell for each element in row-major order, with its bank and offset."""
-    blocks = linear.in_sizes["block"]
-    first = np.argsort(_row_major(linear), kind="stable")
-    first = first.reshape(linear.total_out_size, -1)[:, 0]
-    elements = product(*(range(n) for n in linear.out_sizes.values()))
-    cells = []
-    for element, index in zip(elements, first.tolist(), strict=True):
-        block, offset = divmod(index, linear.in_sizes["offset"])
-        place = int(layout.padded_offset(offset))
-        bank = _bank(place, element_bits)
-        prefix = f"B{block}:" if blocks > 1 else ""
-        where = f"block {block}, " if blocks > 1 else ""
-        detail = f"{_coordinates(element)}: {where}offset {place}, bank {bank}"
-        cells.append(Cell(f"{prefix}{bank}:{place}", bank, 0, bank, place, detail))
-    return cells
+    return np.argsort(flat, kind="stable").reshape(linear.total_out_size, -1)
 
 
 def _planes(cells: Sequence[Cell], shape: Sequence[int], words: str) -> list[Grid]:
     """Cut row-major cells into two-dimensional grids; ``words`` says what the labels are."""
+    width = min(FOLD, shape[0]) if len(shape) == 1 else shape[-1]
+    rows = [cells[at : at + width] for at in range(0, len(cells), width)]
     if len(shape) == 1:
-        width = min(FOLD, shape[0])
-        names = [f"{first}" for first in range(0, shape[0], width)]
-        columns = [f"+{i}" for i in range(width)]
-        return [Grid(f"Elements ({words})", names, columns, _cut(cells, width))]
-    rows, columns_count = shape[-2:]
-    planes = list(product(*(range(n) for n in shape[:-2])))
-    size = rows * columns_count
+        starts, steps = range(0, shape[0], width), [f"+{i}" for i in range(width)]
+        return [Grid(f"Elements ({words})", [*map(str, starts)], steps, rows)]
+    count = shape[-2]
     return [
         Grid(
             f"Elements [{', '.join([*map(str, plane), ':', ':'])}] ({words})",
-            [f"{i}" for i in range(rows)],
-            [f"{j}" for j in range(columns_count)],
-            _cut(cells[at * size : (at + 1) * size], columns_count),
+            [*map(str, range(count))],
+            [*map(str, range(width))],
+            rows[at * count : (at + 1) * count],
         )
-        for at, plane in enumerate(planes)
+        for at, plane in enumerate(product(*(range(n) for n in shape[:-2])))
     ]
 
 
-def _cut(cells: Sequence[Cell], width: int) -> list[Sequence[Cell | None]]:
-    return [cells[at : at + width] for at in range(0, len(cells), width)]
-
-
 def _bank(place: int, element_bits: int) -> int:
-    return place * element_bits // 32 % NUM_BANKS
+    return place * element_bits // (8 * BANK_BYTES) % NUM_BANKS
 
 
 def _block_title(title: str, block: int, blocks: int) -> str:
@@ -223,8 +239,3 @@ def _label(element: Iterable[int]) -> str:
 
 def _coordinates(element: Iterable[int]) -> str:
     return f"({', '.join(map(str, element))})"
-
-
-def count_cells(grids: Sequence[Grid]) -> int:
-    """Count the places of all grids."""
-    return sum(prod((len(grid.row_names), len(grid.column_names))) for grid in grids)

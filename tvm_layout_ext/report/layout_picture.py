@@ -7,18 +7,11 @@ from collections.abc import Callable, Sequence
 from ..errors import LayoutError
 from ..gpu.hardware import MAX_ACCESS_BYTES
 from ..layout import Layout
-from ..layout.linear import is_power_of_two
+from ..layout.base import check_power_of_two
 from .drawing.boxes import as_svg
 from .drawing.grid import Grid
 from .drawing.page import as_page
-from .layout_grids import (
-    MOST_CELLS,
-    bank_grids,
-    count_cells,
-    hardware_grids,
-    is_shared,
-    tensor_grids,
-)
+from .layout_grids import MOST_CELLS, bank_grids, hardware_grids, is_shared, tensor_grids
 
 __all__ = ["render"]
 
@@ -72,17 +65,11 @@ def render(
     MissingExtraError
         If ``html`` is asked for and jinja2 is not installed.
     """
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise LayoutError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}.")
-    if not isinstance(view, str) or view not in VIEWS:
-        raise LayoutError(f"view is {view!r}; it must be one of {', '.join(VIEWS)}.")
+    for name, given, known in (("kind", kind, KINDS), ("view", view, VIEWS)):
+        if not isinstance(given, str) or given not in known:
+            raise LayoutError(f"{name} is {given!r}; it must be one of {', '.join(known)}.")
     bits = getattr(layout, "element_bitwidth", 32) if element_bits is None else element_bits
-    if (
-        not isinstance(bits, int)
-        or not is_power_of_two(bits)
-        or not 8 <= bits <= 8 * MAX_ACCESS_BYTES
-    ):
-        raise LayoutError(f"element_bits is {bits!r}; it must be 8, 16, 32, 64 or 128.")
+    check_power_of_two("element_bits", bits, 8, 8 * MAX_ACCESS_BYTES)
     linear = layout.to_linear(shape)
     if max(linear.total_in_size, linear.total_out_size) > MOST_CELLS:
         raise LayoutError(
@@ -90,14 +77,9 @@ def render(
         )
     title = f"{layout} on {'x'.join(map(str, shape))}"
     grids = VIEWS[view](layout, shape, bits)
-    merge = count_cells(grids) >= MERGE_FROM
-    return KINDS[kind](title, grids, _colour_word(is_shared(linear), view), merge)
-
-
-def _colour_word(shared: bool, view: str) -> str:
-    if not shared:
-        return "warp"
-    return "bank" if view == "tensor" else "columns"
+    merge = sum(len(grid.rows) * len(grid.column_names) for grid in grids) >= MERGE_FROM
+    word = "warp" if not is_shared(linear) else "bank" if view == "tensor" else "columns"
+    return KINDS[kind](title, grids, word, merge)
 
 
 def _as_text(title: str, grids: Sequence[Grid], _word: str, _merge: bool) -> str:

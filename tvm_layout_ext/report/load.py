@@ -21,17 +21,8 @@ _KINDS = (Schedule, s_tir.Schedule, tirx.PrimFunc, tvm.IRModule)
 def load_file(path: str | Path, name: str | None = None) -> tuple[Any, list[Any] | None]:
     """Load what a file schedules.
 
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        A Python file, which is run; or text that ``script()`` printed.
-    name : str, optional
-        The variable to take, if the file defines several.
-
-    Returns
-    -------
-    tuple
-        The schedule, function or module, and the file's ``args`` if it is a TE-style schedule.
+    The file is Python, which is run, or text that ``script()`` printed. ``name`` is the variable to
+    take, if there are several. Of a TE-style schedule the file's ``args`` are given, too.
 
     Raises
     ------

@@ -20,12 +20,7 @@ _Key = tuple[str, bool, str, str]
 
 @dataclass(frozen=True)
 class Pair:
-    """The winners of one workload on one device.
-
-    Attributes
-    ----------
-    before, after : Record
-    """
+    """The winners of one workload on one device."""
 
     before: Record
     after: Record
@@ -49,14 +44,9 @@ class Pair:
 
 @dataclass(frozen=True)
 class Compared:
-    """What :func:`compare_logs` found.
+    """A pair for each workload that both logs have on one device, and remarks.
 
-    Attributes
-    ----------
-    pairs : list of Pair
-        One a workload that both logs have on the same device.
-    remarks : list of str
-        Sentences: how many got faster or slower, and what only one log has.
+    Remarks are sentences: how many got faster or slower, and what only one log has.
     """
 
     pairs: list[Pair]
@@ -68,14 +58,8 @@ def compare_logs(
 ) -> Compared:
     """Put the winners of two logs beside each other.
 
-    Times are compared with times and modelled costs with modelled costs, of the same device.
-
-    Parameters
-    ----------
-    logs : tuple of sequence of Record
-        The earlier and the later log.
-    names : tuple of str
-        What to call them in messages.
+    The earlier log comes first; ``names`` are what messages call them. Times are compared with
+    times and modelled costs with modelled costs, of the same device.
 
     Raises
     ------

@@ -25,14 +25,9 @@ _WHOLE = 8
 
 @dataclass(frozen=True)
 class PipelineChart:
-    """One pipelined loop.
+    """One pipelined loop: the plan that the pass carried out.
 
-    Attributes
-    ----------
-    record : PipelineRecord
-        The plan that the pass carried out.
-    refused : dict of str to str
-        Why copies into a buffer go through registers all the same, by buffer.
+    ``refused`` says, by buffer, why copies into it go through registers all the same.
     """
 
     record: PipelineRecord
@@ -64,13 +59,11 @@ class PipelineChart:
         """What a step does, in words."""
         if step.fills is None:
             return step.name
-        return f"copy {step.fills} ({self.way(step)})"
+        return f"copy {step.fills} ({'async' if self.is_async(step) else 'registers'})"
 
-    def way(self, step: PipelineStep) -> str:
-        """How a copy is done."""
-        if step.asynchronous and step.fills not in self.refused:
-            return "async"
-        return "registers"
+    def is_async(self, step: PipelineStep) -> bool:
+        """Whether a step is an asynchronous copy."""
+        return step.fills is not None and step.asynchronous and step.fills not in self.refused
 
     def arrives(self, body: int) -> bool:
         """Whether a body begins with a wait or a barrier."""
@@ -143,9 +136,8 @@ class PipelineChart:
         iteration = self.record.runs(step, body) or 0
         used = step.fills or (step.reads[0] if step.reads else None)
         hue = -1 if used is None else self.record.version(used, iteration)
-        dashed = step.fills is not None and self.way(step) == "async"
         detail = f"body {body}: {self.label(step)}, iteration {iteration}"
-        return Cell(text, hue, 0, iteration, body, detail, dashed)
+        return Cell(text, hue, 0, iteration, body, detail, self.is_async(step))
 
     def __str__(self) -> str:
         bodies = [str(body) for body in self.bodies]
@@ -159,10 +151,7 @@ class PipelineChart:
 class PipelineExplanation:
     """What :func:`explain_pipeline` found; ``str`` gives it as text.
 
-    Attributes
-    ----------
-    charts : list of PipelineChart
-        One a pipelined loop, inner loops before those around them.
+    There is a chart for each pipelined loop, inner loops before those around them.
     """
 
     charts: list[PipelineChart]
@@ -229,11 +218,9 @@ def explain_pipeline(
         for d in made
         if d.maker == "LowerAsyncCopy" and d.refused
     }
-    return PipelineExplanation(
-        [PipelineChart(record, _of(record, refused)) for record in dict.fromkeys(records)]
-    )
-
-
-def _of(record: PipelineRecord, refused: dict[str, str]) -> dict[str, str]:
-    names = {b.name for b in record.buffers}
-    return {name: why for name, why in refused.items() if name in names}
+    charts = []
+    for record in dict.fromkeys(records):
+        names = {buffer.name for buffer in record.buffers}
+        own = {name: why for name, why in refused.items() if name in names}
+        charts.append(PipelineChart(record, own))
+    return PipelineExplanation(charts)

@@ -17,47 +17,11 @@ __all__ = ["trial_progress"]
 Callback = Callable[[Record, int, int], None]
 
 
-class _Best:
-    """The best score so far, as text."""
-
-    def __init__(self) -> None:
-        self._record: Record | None = None
-
-    def update(self, record: Record) -> str:
-        """Take another trial into account."""
-        score, best = record.score, self._record
-        if score is not None and (best is None or score < (best.score or 0.0)):
-            self._record = record
-        return score_text(self._record) if self._record else "none yet"
-
-
-class _Pace:
-    """Trials a second.
-
-    The first trial is no measure: the space was enumerated and TVM warmed up before it.
-    """
-
-    def __init__(self) -> None:
-        self._first: float | None = None
-        self._before = 0
-
-    def update(self, done: int) -> float | None:
-        """The pace since the first call; None before the second."""
-        now = time.monotonic()
-        if self._first is None:
-            self._first, self._before = now, done
-            return None
-        return (done - self._before) / max(now - self._first, 1e-6)
-
-
 @contextmanager
 def trial_progress(console: Console) -> Iterator[Callback]:
     """Give the callback to hand to ``tune`` as its ``progress``.
 
-    Parameters
-    ----------
-    console : rich.console.Console
-        Where to show it; where that is no terminal, as in a pipe or in CI, nothing is.
+    Where the console is no terminal, as in a pipe or in CI, nothing is shown.
     """
     if not console.is_terminal:
         yield lambda _record, _done, _total: None
@@ -73,12 +37,21 @@ def trial_progress(console: Console) -> Iterator[Callback]:
     )
     with bar:
         task = bar.add_task("tune", total=None, best="none yet", rate="")
-        best, pace = _Best(), _Pace()
+        best: list[Record] = []
+        started: list[tuple[float, int]] = []
 
         def show(record: Record, done: int, total: int) -> None:
-            text, rate = best.update(record), pace.update(done)
-            bar.update(
-                task, completed=done, total=total, best=text, rate=f"{rate:.2g}/s" if rate else ""
-            )
+            if record.score is not None:
+                best[:] = [min(*best, record, key=lambda one: one.score or 0.0) if best else record]
+            now = time.monotonic()
+            # The first trial is no measure: the space was enumerated and TVM warmed up before it.
+            rate = ""
+            if started:
+                since, before = started[0]
+                rate = f"{(done - before) / max(now - since, 1e-6):.2g}/s"
+            else:
+                started.append((now, done))
+            text = score_text(best[0]) if best else "none yet"
+            bar.update(task, completed=done, total=total, best=text, rate=rate)
 
         yield show

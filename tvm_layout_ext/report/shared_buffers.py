@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import tvm
@@ -25,17 +26,9 @@ _PADDED = "tvm_layout_ext.SwizzleSharedMemory"
 class SharedBuffer:
     """One shared buffer as it is laid out.
 
-    Attributes
-    ----------
-    name : str
-    shape : tuple of int
-        After compaction; one number if the program was lowered before.
-    stride : int or None
-        Elements from one row to the next; None for a flat buffer.
-    padding : int
-        Elements between the end of a row and the start of the next.
-    bytes : int
-        Allocated.
+    ``shape`` is that after compaction, one number if the program was lowered before. ``stride`` is
+    elements from one row to the next (None for a flat buffer), ``padding`` those of them that lie
+    behind the row, ``bytes`` what is allocated.
     """
 
     name: str
@@ -43,6 +36,12 @@ class SharedBuffer:
     stride: int | None
     padding: int
     bytes: int
+
+    def cells(self) -> list[str]:
+        """All of it as text."""
+        shape = "x".join(map(str, self.shape))
+        stride = "-" if self.stride is None else str(self.stride)
+        return [self.name, shape, stride, str(self.padding), f"{self.bytes:,}"]
 
 
 def read_shared_buffers(mod: tvm.IRModule, target: Any) -> list[SharedBuffer]:
@@ -93,17 +92,10 @@ def _allocated(mod: tvm.IRModule) -> list[SharedBuffer]:
 
 def _laid_out(buffer: Any) -> SharedBuffer:
     shape = tuple(int(extent) for extent in buffer.shape)
-    strides = [int(stride) for stride in buffer.ty.strides] or _dense(shape)
+    dense = [prod(shape[d + 1 :]) for d in range(len(shape))]
+    strides = [int(stride) for stride in buffer.ty.strides] or dense
     stride = strides[-2] if len(strides) > 1 else None
     padding = stride - shape[-1] * strides[-1] if stride is not None else 0
     elements = strides[0] * shape[0] if shape else 1
     size = elements * tvm.DataType(buffer.dtype).itemsize
     return SharedBuffer(str(buffer.name), shape, stride, padding, size)
-
-
-def _dense(shape: tuple[int, ...]) -> list[int]:
-    """Strides of a buffer without gaps: ``(2, 3, 4)`` gives ``[12, 4, 1]``."""
-    strides = [1]
-    for extent in reversed(shape[1:]):
-        strides.insert(0, strides[0] * extent)
-    return strides

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tvm
 
 from ..target import cuda_target
 from ..tune.records.log import Record
 from ..tune.search.entry import make_task
 from ..tune.search.simulated import COUNTED_EXTENT, counted_inputs
-from ..tune.search.task import Task
 from ..tune.space.operator import Operator
 from .explain import Explanation, explain
 
-__all__ = ["explain_record", "record_module"]
+__all__ = ["explain_record", "schedule_record"]
 
 
 def explain_record(record: Record, operator: Operator | None = None) -> Explanation:
@@ -30,29 +31,18 @@ def explain_record(record: Record, operator: Operator | None = None) -> Explanat
     ScheduleError
         If the operator is unknown, or has other knobs now.
     """
-    task, shape = _counted(record, operator)
-    arrays = counted_inputs(task, shape)
-    module = task.module(record.config, shape)
+    module, arrays = schedule_record(record, operator)
     return explain(module, arrays=arrays, target=cuda_target(record.arch))
 
 
-def record_module(record: Record, operator: Operator | None = None) -> tvm.IRModule:
-    """Schedule a record's kernel again, on a shape cut down as for counting.
-
-    Raises
-    ------
-    ScheduleError
-        If the operator is unknown, or has other knobs now.
-    """
-    task, shape = _counted(record, operator)
-    return task.module(record.config, shape)
-
-
-def _counted(record: Record, operator: Operator | None) -> tuple[Task, tuple[int, ...]]:
-    """A record's task, and the shape at which its kernel is counted."""
+def schedule_record(
+    record: Record, operator: Operator | None = None
+) -> tuple[tvm.IRModule, list[Any]]:
+    """Schedule a record's kernel again, on a shape cut down as for counting; its inputs, too."""
     workload = record.workload
-    chosen = operator or workload.operator
     target = cuda_target(record.arch)
+    chosen = operator or workload.operator
     task = make_task(chosen, workload.shape, workload.dtype, record.seed, target)
     task.operator.check_config(record.config)
-    return task, task.sub_shape(COUNTED_EXTENT, task.operator.parallel)
+    shape = task.sub_shape(COUNTED_EXTENT, task.operator.parallel)
+    return task.module(record.config, shape), counted_inputs(task, shape)

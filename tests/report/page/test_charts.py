@@ -7,11 +7,10 @@ import pytest
 
 from tests.report.page.logs import measured, modelled, transposes
 from tvm_layout_ext.gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES
-from tvm_layout_ext.gpu.measured import H200
-from tvm_layout_ext.report.page.convergence import Convergence, convergence
-from tvm_layout_ext.report.page.plots import convergence_chart, roofline_chart
-from tvm_layout_ext.report.page.roofline import Roofline, roofline, roofs_of
+from tvm_layout_ext.report.page.convergence import convergence_chart
+from tvm_layout_ext.report.page.roofline import roofline, roofline_chart, roofs_of
 from tvm_layout_ext.report.text import number
+from tvm_layout_ext.tune.records.log import Record
 from tvm_layout_ext.tune.space.workload import Workload
 
 pytest.importorskip("matplotlib")
@@ -20,49 +19,36 @@ pytest.importorskip("matplotlib")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def convergence_svg(curve: Convergence) -> str:
-    return convergence_chart(curve).svg()
-
-
-def roofline_svg(found: Roofline) -> str:
-    return roofline_chart(found).svg()
-
-
-def test_the_best_so_far_never_rises_and_passes_over_failures() -> None:
-    curve = convergence(transposes())
-    assert [step.best for step in curve.steps] == pytest.approx([9.0, 9.0, 9.0, 9.0, 8.0, 8.0])
-    assert [step.score is None for step in curve.steps] == [
-        False, False, True, False, False, False,
-    ]  # fmt: skip
-    assert curve.unit == "median, us"
-    assert curve.logarithmic
-
-
-def test_a_log_that_begins_with_failures_has_no_best_before_the_first_success() -> None:
-    curve = convergence([measured(0, None), measured(1, 5.0)])
-    assert [step.best for step in curve.steps] == [None, pytest.approx(5.0)]
-    assert 'class="failed"' in convergence_svg(curve)
-
-
-def test_a_log_of_failures_alone_is_drawn() -> None:
-    drawn = convergence_svg(convergence([measured(0, None)]))
-    assert drawn.count('class="failed"') == 1
-
-
-def test_the_line_goes_through_the_best_scores() -> None:
-    """A step down at each trial that was best, and on to the end; each trial is a mark."""
-    chart = convergence_chart(convergence(transposes()))
-    (line,) = [one for one in chart.axes.lines if one.get_label() == "best so far"]
-    assert line.get_drawstyle() == "steps-post"
-    assert line.get_xydata().tolist() == [[1, 9.0], [5, 8.0], [6.5, 8.0]]
+@pytest.mark.parametrize(
+    ("records", "line", "marks"),
+    [
+        (transposes(), [[1, 9.0], [5, 8.0], [6.5, 8.0]], (5, 1)),
+        ([measured(0, None), measured(1, 5.0)], [[2, 5.0], [2.5, 5.0]], (1, 1)),
+        ([measured(0, None)], [], (0, 1)),
+    ],
+    ids=["steps", "first failed", "all failed"],
+)
+def test_the_line_steps_down_where_a_trial_was_best(
+    records: list[Record], line: list[list[float]], marks: tuple[int, int]
+) -> None:
+    """Each trial is a mark, and the line goes on to the end."""
+    chart = convergence_chart(records)
+    lines = [one for one in chart.axes.lines if one.get_label() == "best so far"]
+    assert all(one.get_drawstyle() == "steps-post" for one in lines)
+    assert [place for one in lines for place in one.get_xydata().tolist()] == line
     drawn = chart.svg()
-    assert drawn.count('class="trial"') == 5
-    assert drawn.count('class="failed"') == 1
+    assert (drawn.count('class="trial"'), drawn.count('class="failed"')) == marks
+
+
+def test_scores_that_spread_far_are_drawn_on_a_logarithmic_scale() -> None:
+    axes = convergence_chart(transposes()).axes
+    assert (axes.get_yscale(), axes.get_title("left")) == ("log", "median, us")
+    assert convergence_chart(transposes()[:1]).axes.get_yscale() == "linear"
 
 
 def test_marks_tell_their_own_details() -> None:
     """The best trials are drawn apart from the others, each in the order of the log."""
-    drawn = ET.fromstring(convergence_svg(convergence(transposes())))
+    drawn = ET.fromstring(convergence_chart(transposes()).svg())
     marks = [mark for mark in drawn.iter(f"{SVG}g") if mark.get("class") == "trial"]
     told = {mark.findtext(f"{SVG}title", "").split(":")[0]: mark for mark in marks}
     places = {name: float(mark.find(f"{SVG}use").get("x")) for name, mark in told.items()}  # type: ignore
@@ -71,15 +57,15 @@ def test_marks_tell_their_own_details() -> None:
 
 def test_drawings_of_one_page_share_no_name() -> None:
     """Only shapes that a drawing refers to have a name, the same for the same shape."""
-    drawn = ET.fromstring(convergence_svg(convergence(transposes())))
+    drawn = ET.fromstring(convergence_chart(transposes()).svg())
     named = {one.get("id") for one in drawn.iter() if one.get("id")}
     assert {one.tag for one in drawn.iter() if one.get("id")} <= {f"{SVG}path", f"{SVG}clipPath"}
     assert {one.get("href", "#")[1:] for one in drawn.iter(f"{SVG}use")} <= named
 
 
 def test_details_are_escaped_and_a_model_is_called_one() -> None:
-    assert "It is &lt;b&gt;wrong&lt;/b&gt;" in convergence_svg(convergence(transposes()))
-    drawn = convergence_svg(convergence([modelled(0, 100.0), modelled(1, 90.0)]))
+    assert "It is &lt;b&gt;wrong&lt;/b&gt;" in convergence_chart(transposes()).svg()
+    drawn = convergence_chart([modelled(0, 100.0), modelled(1, 90.0)]).svg()
     assert "a model, not a time" in drawn
     assert "trial 1: modelled cost 90" in drawn
 
@@ -90,7 +76,7 @@ def test_an_h200_is_put_under_measured_roofs() -> None:
     (point,) = found.points
     assert point.traffic == pytest.approx(8 * 256 * 256 / 8e-6 / 1e12)
     assert found.bound(point) == pytest.approx(point.traffic / 4.2)
-    drawn = roofline_svg(found)
+    drawn = roofline_chart(found).svg()
     assert "there is no arithmetic" in drawn
     assert f"{point.traffic / 4.2:.0%} of the memory roof" in drawn
 
@@ -105,7 +91,7 @@ def test_a_modelled_record_is_put_under_the_models_own_roofs() -> None:
     (point,) = found.points
     assert point.work == pytest.approx(2 * 128**3 / 1000)
     assert "a model, not a measurement" in found.roofs.source
-    assert 'class="point"' in roofline_svg(found)
+    assert 'class="point"' in roofline_chart(found).svg()
 
 
 def test_no_roof_is_invented() -> None:

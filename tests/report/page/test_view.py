@@ -9,9 +9,9 @@ import pytest
 from tests.report.page.logs import DEFAULT, measured, modelled, transposes
 from tests.tune.helpers import make_model, make_record
 from tvm_layout_ext.errors import RecordError
+from tvm_layout_ext.report.layout_grids import strided_grid
 from tvm_layout_ext.report.page import render_page, workloads, write_plots
 from tvm_layout_ext.report.page.kernel import kernel_of
-from tvm_layout_ext.report.page.strided import strided_grid
 from tvm_layout_ext.report.page.table import trial_table
 from tvm_layout_ext.tune.search.entry import make_task
 from tvm_layout_ext.tune.space.workload import Workload
@@ -20,18 +20,15 @@ from tvm_layout_ext.tune.space.workload import Workload
 def test_the_table_keeps_numbers_as_numbers_and_leaves_empty_columns_out() -> None:
     records = transposes()
     table = trial_table(records, records[4])
-    by_name = {column.name: i for i, column in enumerate(table.columns)}
-    assert "server" not in by_name
-    assert "TFLOPS" not in by_name
-    median = by_name["median us"]
-    assert table.columns[median].numeric
-    assert [row.cells[median].key for row in table.rows] == [
-        pytest.approx(us) if us else None for us in (9.0, 120.0, None, 30.5, 8.0, 105.0)
-    ]
-    assert [row.kind for row in table.rows] == ["default", "", "failed", "", "winner", ""]
-    failed = table.rows[2].cells
-    assert failed[by_name["failed with"]].text == "WrongResultError: It is <b>wrong</b> at (0, 0)."
-    assert failed[median].text == ""
+    by_name = {column.name: column for column in table.columns}
+    assert not {"server", "TFLOPS"} & set(by_name)
+    median, times = by_name["median us"], (9.0, 120.0, None, 30.5, 8.0, 105.0)
+    assert median.numeric
+    assert median.keys == [pytest.approx(us) if us else None for us in times]
+    assert [kind for kind, _ in table.rows] == ["default", "", "failed", "", "winner", ""]
+    reason = by_name["failed with"].texts[2]
+    assert reason == "WrongResultError: It is <b>wrong</b> at (0, 0)."
+    assert median.texts[2] == ""
 
 
 def test_a_knob_of_words_and_numbers_sorts_by_word() -> None:
@@ -115,7 +112,7 @@ def test_whatever_a_kernel_raises_is_a_sentence_on_the_page(
     def broken(_record: object, _operator: object) -> None:
         raise RuntimeError("Traceback\nCheck failed: <x> is not bound")
 
-    monkeypatch.setattr("tvm_layout_ext.report.page.kernel.explain_record", broken)
+    monkeypatch.setattr("tvm_layout_ext.report.page.kernel.schedule_record", broken)
     (view,) = workloads([make_record(config=DEFAULT)])
     assert view.after is not None
     assert view.after.problem == (
@@ -137,10 +134,11 @@ def test_the_winners_kernel_has_layout_banks_and_accesses() -> None:
     record = make_record(config=DEFAULT, conflict_model=make_model(1.0))
     kernel = kernel_of(record, pictures=True)
     assert kernel.problem == ""
-    assert any(row[0] == "A_shared" for row in kernel.accesses)
-    (picture,) = kernel.layouts
-    assert picture.title == ("A_shared: rows 65 elements apart, first 16 of 64 rows of 64 elements")
-    assert "(1, 0): offset 65, bank 1" in picture.svg
+    assert kernel.found is not None
+    assert any(row.buffer == "A_shared" for row in kernel.found.rows)
+    ((title, picture),) = kernel.layouts.items()
+    assert title == "A_shared: rows 65 elements apart, first 16 of 64 rows of 64 elements"
+    assert "(1, 0): offset 65, bank 1" in picture
     assert kernel.banks.startswith("<svg")
     assert kernel.pipeline == ""
 
@@ -150,7 +148,7 @@ def test_rows_of_any_padding_are_drawn() -> None:
     record = make_record(config=DEFAULT | {"align_factor": 32, "align_offset": 5})
     kernel = kernel_of(record, pictures=True)
     assert kernel.problem == ""
-    assert kernel.layouts[0].title.startswith("A_shared: rows 69 elements apart")
+    assert next(iter(kernel.layouts)).startswith("A_shared: rows 69 elements apart")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +156,7 @@ def test_rows_of_any_padding_are_drawn() -> None:
     [(32, 32, [0, 0, 0]), (33, 32, [0, 1, 2]), (37, 32, [0, 5, 10]), (40, 16, [0, 20, 8])],
 )
 def test_banks_of_a_column(stride: int, bits: int, banks: list[int]) -> None:
-    grid = strided_grid(3, 2, stride, bits)
+    grid = strided_grid((3, 2), stride, bits)
     assert [row[0].owner for row in grid.rows if row[0]] == banks
 
 
@@ -169,10 +167,11 @@ def test_a_swizzled_buffer_is_drawn_by_its_layout() -> None:
     )
     kernel = kernel_of(record, pictures=True)
     assert kernel.problem == ""
-    titles = [picture.title for picture in kernel.layouts]
-    assert any("SwizzledShared(vec=8" in title for title in titles)
+    assert any("SwizzledShared(vec=8" in title for title in kernel.layouts)
     assert "groups under way" in kernel.pipeline
-    assert any("SwizzleSharedMemory chose" in decision for decision in kernel.decisions)
+    assert any(
+        "SwizzleSharedMemory chose" in decision for decision in map(str, kernel.found.decisions)
+    )
 
 
 def test_the_page_needs_nothing_but_itself() -> None:

@@ -165,13 +165,13 @@ def test_report_has_accesses_layouts_banks_and_pipeline(log: Path, tmp_path: Pat
     assert before is not None
     assert after is not None
     assert (before.problem, after.problem) == ("", "")
-    (stored,) = (row for row in before.accesses if row[:3] == ["A_shared", "shared", "load"])
-    assert stored[6] == "32-way"
-    (padded,) = (row for row in after.accesses if row[:3] == ["A_shared", "shared", "load"])
-    assert padded[6] == "1-way"
-    assert [one.title.split(",")[0] for one in after.layouts] == [
-        "A_shared: rows 33 elements apart"
-    ]
+    assert before.found is not None
+    assert after.found is not None
+    read = ("A_shared", "shared", "load")
+    rows = [*before.found.rows, *after.found.rows]
+    degrees = [r.conflict_degree for r in rows if (r.buffer, r.scope, r.kind) == read]
+    assert degrees == [32, 1]
+    assert [title.split(",")[0] for title in after.layouts] == ["A_shared: rows 33 elements apart"]
     assert after.banks.startswith("<svg")
     assert "groups under way" in after.pipeline
     assert view.space.startswith("Not known: a log has the programs of a user's trials")

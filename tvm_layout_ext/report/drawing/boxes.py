@@ -8,14 +8,12 @@ from html import escape
 from .grid import (
     CELL_HEIGHT,
     FONT,
-    Cell,
+    Box,
     Grid,
+    boxes_of,
     cell_width,
     colour_of,
-    details_of,
-    label_of,
     legend_of,
-    runs_of,
     text_width,
 )
 
@@ -28,14 +26,8 @@ _INK, _GREY, _TINT = "#111111", "#777777", "#f3f3f3"
 def as_svg(title: str, grids: Sequence[Grid], colour_word: str, merge: bool = False) -> str:
     """Draw grids below each other.
 
-    Parameters
-    ----------
-    title : str
-    grids : sequence of Grid
-    colour_word : str
-        What hues are: ``warp``, ``bank``, ``columns`` or ``version``.
-    merge : bool
-        Whether cells that continue each other are one box.
+    ``colour_word`` says what hues are: ``warp``, ``bank``, ``columns`` or ``version``. With
+    ``merge``, cells that continue each other are one box.
     """
     top, width = float(MARGIN + LINE), text_width(title) + 2 * MARGIN
     legend = legend_of(grids, colour_word)
@@ -57,23 +49,23 @@ def as_svg(title: str, grids: Sequence[Grid], colour_word: str, merge: bool = Fa
 
 def _draw(grid: Grid, top: float, merge: bool, word: str) -> tuple[list[str], float, float]:
     """Draw one grid; give its lines, its right edge and its height."""
-    runs = [runs_of(row, merge) for row in grid.rows]
-    cell = cell_width(grid, runs)
+    rows = boxes_of(grid, merge)
+    cell = cell_width(grid, rows)
     left = MARGIN + text_width(max(grid.row_names, key=len)) + 6
     right = left + cell * len(grid.column_names)
     lines = [_text(MARGIN, top + FONT, grid.title, _INK)]
     head = top + LINE + FONT
     first = head + 5
     if grid.tinted:
-        size = f'width="{grid.tinted * cell:.1f}" height="{CELL_HEIGHT * len(runs)}"'
+        size = f'width="{grid.tinted * cell:.1f}" height="{CELL_HEIGHT * len(rows)}"'
         lines.append(f'<rect x="{left:.1f}" y="{first:.0f}" {size} fill="{_TINT}"/>')
     for i, name in enumerate(grid.column_names):
         lines.append(_text(left + (i + 0.5) * cell, head, name, _GREY, "middle"))
-    for r, (name, row) in enumerate(zip(grid.row_names, runs, strict=True)):
+    for r, (name, row) in enumerate(zip(grid.row_names, rows, strict=True)):
         y = first + r * CELL_HEIGHT
         lines.append(_text(left - 6, y + 13, name, _GREY, "end"))
-        lines += [_box(run, left + at * cell, y, cell * len(run), word) for at, run in row]
-    bottom = first + CELL_HEIGHT * len(runs)
+        lines += [_box(box, left + box.column * cell, y, cell, word) for box in row]
+    bottom = first + CELL_HEIGHT * len(rows)
     for note in grid.notes:
         bottom += LINE
         lines.append(_text(MARGIN, bottom, note, _GREY))
@@ -81,15 +73,14 @@ def _draw(grid: Grid, top: float, merge: bool, word: str) -> tuple[list[str], fl
     return lines, right, bottom - top
 
 
-def _box(run: Sequence[Cell], x: float, y: float, width: float, word: str) -> str:
-    fill = colour_of(word, run[0].hue, run[0].shade)
-    border = "#666666" if run[0].dashed else "#ffffff"
-    dash = ' stroke-dasharray="4 2"' if run[0].dashed else ""
-    label = _text(x + width / 2, y + 13, label_of(run), _INK, "middle")
+def _box(box: Box, x: float, y: float, cell: float, word: str) -> str:
+    first, width = box.cells[0], cell * len(box.cells)
+    border = 'stroke="#666666" stroke-dasharray="4 2"' if first.dashed else 'stroke="#ffffff"'
     return (
-        f'<g data-owner="{run[0].owner}"><title>{escape(details_of(run))}</title>'
-        f'<rect x="{x:.1f}" y="{y:.0f}" width="{width:.1f}" height="{CELL_HEIGHT}" fill="{fill}" '
-        f'stroke="{border}"{dash}/>{label}</g>'
+        f'<g data-owner="{first.owner}"><title>{escape(box.detail)}</title>'
+        f'<rect x="{x:.1f}" y="{y:.0f}" width="{width:.1f}" height="{CELL_HEIGHT}" '
+        f'fill="{colour_of(word, first)}" {border}/>'
+        f"{_text(x + width / 2, y + 13, box.label, _INK, 'middle')}</g>"
     )
 
 
@@ -103,6 +94,5 @@ def _legend(keys: Sequence[tuple[str, str]], top: float) -> list[str]:
 
 
 def _text(x: float, y: float, text: str, fill: str, anchor: str = "start") -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.0f}" text-anchor="{anchor}" fill="{fill}">{escape(text)}</text>'
-    )
+    place = f'x="{x:.1f}" y="{y:.0f}" text-anchor="{anchor}" fill="{fill}"'
+    return f"<text {place}>{escape(text)}</text>"

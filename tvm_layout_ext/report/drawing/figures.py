@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
+from ..text import number
 from .extras import MissingExtraError
 
 __all__ = ["Chart"]
@@ -33,12 +34,7 @@ _STYLE: Any = {
 class Chart:
     """A figure with one pair of axes, and what its marks tell.
 
-    Attributes
-    ----------
-    title : str
-        For those who cannot see it.
-    height : int
-        Of 480 units of width.
+    The title is for those who cannot see it; the height is that of 480 units of width.
     """
 
     title: str
@@ -67,18 +63,20 @@ class Chart:
         self.figure.legend(loc="outside upper left", ncols=4, fontsize=12, frameon=False)
 
     def tell(self, artist: Any, details: Sequence[str], name: str = "") -> None:
-        """Let a line or a shape tell a detail, or each marker of a line its own.
-
-        Parameters
-        ----------
-        artist : matplotlib.artist.Artist
-        details : sequence of str
-            One for each marker, or one.
-        name : str
-            Class of the marks.
-        """
+        """Let a line or a shape of a class tell a detail, or each marker of a line its own."""
         artist.set_gid(f"told{len(self._told)}")
         self._told[artist.get_gid()] = name, details
+
+    def set_scales(self, *, x: bool = False, y: bool = False, only: str = "xy") -> None:
+        """Make axes logarithmic, and write their numbers as the page does."""
+        from matplotlib.ticker import FuncFormatter, LogFormatter
+
+        for name, axis, logarithmic in (("x", self.axes.xaxis, x), ("y", self.axes.yaxis, y)):
+            if logarithmic:
+                self.axes.set(**{f"{name}scale": "log"})
+                axis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.5)))
+            if name in only:
+                axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
 
     def png(self, heading: str, dots: int = 150) -> bytes:
         """Draw it with a heading."""

@@ -14,14 +14,12 @@ from .extras import template
 from .grid import (
     CELL_HEIGHT,
     FONT,
-    Cell,
+    Box,
     Grid,
+    boxes_of,
     cell_width,
     colour_of,
-    details_of,
-    label_of,
     legend_of,
-    runs_of,
     text_width,
 )
 
@@ -29,13 +27,7 @@ __all__ = ["as_page"]
 
 
 def as_page(title: str, grids: Sequence[Grid], colour_word: str, merge: bool = False) -> str:
-    """Write grids below each other; parameters as of :func:`.as_svg`.
-
-    Raises
-    ------
-    MissingExtraError
-        If jinja2 is not installed.
-    """
+    """Write grids below each other, as :func:`.as_svg` draws them; jinja2 is needed."""
     legend = legend_of(grids, colour_word)
     shown = [_section(grid, merge, colour_word) for grid in grids]
     fills = [fill for _, fill in legend]
@@ -54,28 +46,30 @@ def as_page(title: str, grids: Sequence[Grid], colour_word: str, merge: bool = F
 
 
 def _section(grid: Grid, merge: bool, word: str) -> dict[str, Any]:
-    rows = [runs_of(row, merge) for row in grid.rows]
+    rows = boxes_of(grid, merge)
+    boxes = (
+        [_box(box, end, word) for box, end in zip(row, _ends(row), strict=True)] for row in rows
+    )
     return {
         "title": grid.title,
         "cell": f"{cell_width(grid, rows):.1f}",
         "names": f"{text_width(max(grid.row_names, key=len)) + 24:.1f}",
         "columns": grid.column_names,
-        "rows": [(name, _boxes(row, word)) for name, row in zip(grid.row_names, rows, strict=True)],
+        "rows": list(zip(grid.row_names, boxes, strict=True)),
     }
 
 
-def _boxes(runs: Sequence[tuple[int, list[Cell]]], word: str) -> list[dict[str, Any]]:
-    boxes, end = [], 0
-    for first, run in runs:
-        boxes.append(
-            {
-                "gap": first - end,
-                "n": len(run),
-                "fill": colour_of(word, run[0].hue, run[0].shade),
-                "owner": run[0].owner,
-                "detail": details_of(run),
-                "label": label_of(run),
-            }
-        )
-        end = first + len(run)
-    return boxes
+def _ends(row: Sequence[Box]) -> list[int]:
+    """Where the box before each one ends."""
+    return [0, *(box.end for box in row)][: len(row)]
+
+
+def _box(box: Box, end: int, word: str) -> dict[str, Any]:
+    return {
+        "gap": box.column - end,
+        "n": len(box.cells),
+        "fill": colour_of(word, box.cells[0]),
+        "owner": box.cells[0].owner,
+        "detail": box.detail,
+        "label": box.label,
+    }

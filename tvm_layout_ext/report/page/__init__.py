@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .plots import write_plots
-from .render import render_page
+from .render import render_page, write_plots
 from .view import WorkloadView, workloads
 
 __all__ = ["WorkloadView", "render_page", "workloads", "write_plots"]

@@ -3,73 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import accumulate
 
 from ...tune.records.log import Record
 from ...tune.space.knobs import describe
+from ..drawing.figures import Chart
 from ..tuning import score_text
 
-__all__ = ["Convergence", "Step", "convergence"]
+__all__ = ["convergence_chart"]
 
-#: From this ratio of worst to best on, scores are drawn on a logarithmic scale.
+#: From this ratio of worst to best on, scores are drawn on a logarithmic scale: a linear one would
+#: show nothing of the end.
 _LOGARITHMIC_FROM = 8.0
+_BEST, _TRIAL, _FAILED = "#0b6bcb", "#9aa4b1", "#c62828"
 
 
-@dataclass(frozen=True)
-class Step:
-    """One trial of the curve.
+def convergence_chart(records: Sequence[Record]) -> Chart:
+    """Draw trials of one workload in the log's order.
 
-    Attributes
-    ----------
-    number : int
-        In the order of the log, from 1.
-    score : float or None
-        Microseconds or modelled cost; None if it failed.
-    best : float or None
-        The least score up to here.
-    detail : str
-        What to tell where one points at it.
+    A dot is a trial, the line is the best so far, a cross is a trial that failed.
     """
-
-    number: int
-    score: float | None
-    best: float | None
-    detail: str
-
-
-@dataclass(frozen=True)
-class Convergence:
-    """A curve.
-
-    Attributes
-    ----------
-    steps : list of Step
-    unit : str
-        Of the scores, for the axis.
-    """
-
-    steps: list[Step]
-    unit: str
-
-    @property
-    def logarithmic(self) -> bool:
-        """Whether the scores spread so far that a linear scale would show none of the end."""
-        scores = [step.score for step in self.steps if step.score is not None]
-        return bool(scores) and min(scores) > 0 and max(scores) / min(scores) > _LOGARITHMIC_FROM
-
-
-def convergence(records: Sequence[Record]) -> Convergence:
-    """Follow the best score through trials of one workload, in the log's order."""
+    chart = Chart("best score so far by trial")
+    axes, end = chart.axes, len(records) + 0.5
     measured = records[0].measured
-    best: float | None = None
-    steps: list[Step] = []
-    for index, record in enumerate(records, 1):
-        score = None if record.score is None else record.score * (1e6 if measured else 1.0)
-        if score is not None:
-            best = score if best is None else min(best, score)
-        steps.append(Step(index, score, best, _detail(record)))
-    unit = "median, us" if measured else "modelled cost, cycles (a model, not a time)"
-    return Convergence(steps, unit)
+    unit = 1e6 if measured else 1.0
+    told = dict(enumerate(map(_detail, records), 1))
+    scores = {n: r.score * unit for n, r in enumerate(records, 1) if r.score is not None}
+    least = dict(zip(scores, accumulate(scores.values(), min), strict=True))
+    best = [n for n in scores if scores[n] == least[n]]
+    others = [n for n in scores if scores[n] != least[n]]
+    if best:
+        line = [*(scores[n] for n in best), scores[best[-1]]]
+        axes.step([*best, end], line, where="post", color=_BEST, label="best so far")
+    for numbers, colour, label in ((others, _TRIAL, "trial"), (best, _BEST, "best trial")):
+        if numbers:
+            heights = [scores[n] for n in numbers]
+            (dots,) = axes.plot(numbers, heights, "o", ms=6, color=colour, label=label)
+            chart.tell(dots, [told[n] for n in numbers], "trial")
+    if failed := [n for n in told if n not in scores]:
+        bottom = {"ms": 8, "mew": 2, "color": _FAILED, "transform": axes.get_xaxis_transform()}
+        (crosses,) = axes.plot(failed, [0.03] * len(failed), "x", label="failed", **bottom)
+        chart.tell(crosses, [told[n] for n in failed], "failed")
+    axes.set_xlim(0.5, end)
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
+    axes.grid(visible=False, axis="x")
+    if not scores:
+        axes.set_yticks([])
+    lowest, highest = min(scores.values(), default=1.0), max(scores.values(), default=1.0)
+    chart.set_scales(y=lowest > 0 and highest / lowest > _LOGARITHMIC_FROM)
+    chart.name_axes(
+        "trial", "median, us" if measured else "modelled cost, cycles (a model, not a time)"
+    )
+    chart.add_legend()
+    return chart
 
 
 def _detail(record: Record) -> str:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
-
-import tvm
-from tvm.target import Target
 
 from ...errors import LayoutExtError
 from ...layout import SwizzledSharedLayout
@@ -15,31 +12,18 @@ from ...target import cuda_target
 from ...tune.records.log import Record
 from ...tune.records.programs import Programs
 from ..banks import bank_picture
-from ..explain import (
-    ACCESS_HEADS,
-    SHARED_HEADS,
-    Explanation,
-    access_table,
-    shared_cells,
-)
+from ..drawing import as_svg
+from ..explain import Explanation, explain
+from ..layout_grids import strided_grid
 from ..pipeline_chart import explain_pipeline
 from ..shared_buffers import SharedBuffer
-from ..winner import explain_record, record_module
-from .strided import strided_svg
+from ..winner import schedule_record
 
-__all__ = ["KernelView", "Picture", "kernel_of"]
+__all__ = ["KernelView", "kernel_of"]
 
 #: Rows of a shared buffer that are drawn; all others follow the same rule.
 _ROWS = 16
 _XOR = re.compile(r"xor\((\d+), (\d+), (\d+)\)")
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A drawing and what it is of."""
-
-    title: str
-    svg: str
 
 
 @dataclass(frozen=True)
@@ -50,30 +34,18 @@ class KernelView:
     ----------
     problem : str
         Why there is nothing to tell; empty if there is.
-    accesses, shared : list of list of str
-        Rows under :data:`access_heads` and :data:`shared_heads`.
-    conflicts : int
-        Bank conflicts in the blocks that were run.
-    shared_bytes : int
-    hazards, decisions : list of str
-    layouts : list of Picture
-        The shared buffers.
+    found : Explanation or None
+    layouts : dict of str to str
+        SVG of each shared buffer, by title.
     banks, pipeline : str
         SVG; empty if there is no shared memory, or no pipeline.
     """
 
     problem: str = ""
-    accesses: list[list[str]] = field(default_factory=list)
-    shared: list[list[str]] = field(default_factory=list)
-    conflicts: int = 0
-    shared_bytes: int = 0
-    hazards: list[str] = field(default_factory=list)
-    decisions: list[str] = field(default_factory=list)
-    layouts: list[Picture] = field(default_factory=list)
+    found: Explanation | None = None
+    layouts: dict[str, str] = field(default_factory=dict)
     banks: str = ""
     pipeline: str = ""
-    access_heads: tuple[str, ...] = ACCESS_HEADS
-    shared_heads: tuple[str, ...] = SHARED_HEADS
 
 
 def kernel_of(record: Record, programs: Programs | None = None, *, pictures: bool) -> KernelView:
@@ -89,18 +61,19 @@ def kernel_of(record: Record, programs: Programs | None = None, *, pictures: boo
     """
     try:
         operator = programs.operator(record) if programs is not None else None
-        found = explain_record(record, operator)
-        told = KernelView(
-            accesses=access_table(found.rows),
-            shared=[shared_cells(buffer) for buffer in found.shared],
-            conflicts=found.bank_conflicts,
-            shared_bytes=found.shared_bytes,
-            hazards=found.hazards,
-            decisions=[str(decision) for decision in found.decisions],
-        )
+        module, arrays = schedule_record(record, operator)
+        target = cuda_target(record.arch)
+        found = explain(module, arrays=arrays, target=target)
+        told = KernelView(found=found)
         if not pictures:
             return told
-        return _drawn(told, found, record_module(record, operator), cuda_target(record.arch))
+        charts = explain_pipeline(module, target=target)
+        return replace(
+            told,
+            layouts=_layouts(found),
+            banks=bank_picture(found.banks) if found.banks else "",
+            pipeline=charts.svg() if charts.charts else "",
+        )
     except LayoutExtError as error:
         return KernelView(problem=f"Its kernel cannot be explained: {error}")
     except Exception as error:
@@ -111,51 +84,25 @@ def kernel_of(record: Record, programs: Programs | None = None, *, pictures: boo
         )
 
 
-def _drawn(
-    told: KernelView, found: Explanation, module: tvm.IRModule, target: Target
-) -> KernelView:
-    charts = explain_pipeline(module, target=target)
-    return KernelView(
-        **{
-            **vars(told),
-            "layouts": _layouts(found),
-            "banks": bank_picture(found.banks) if found.banks else "",
-            "pipeline": charts.svg() if charts.charts else "",
-        }
-    )
+def _layouts(found: Explanation) -> dict[str, str]:
+    """The first rows of each shared buffer by bank; a buffer without rows has no picture."""
+    chosen = {d.subject: d.text for d in found.decisions if d.maker == "SwizzleSharedMemory"}
+    drawn = (_layout(b, chosen.get(b.name, "")) for b in found.shared if b.stride is not None)
+    return dict(drawn)
 
 
-def _layouts(found: Explanation) -> list[Picture]:
-    chosen = {
-        decision.subject: decision.text
-        for decision in found.decisions
-        if decision.maker == "SwizzleSharedMemory"
-    }
-    drawn = (_layout(buffer, chosen.get(buffer.name, "")) for buffer in found.shared)
-    return [picture for picture in drawn if picture is not None]
-
-
-def _layout(buffer: SharedBuffer, chosen: str) -> Picture | None:
-    """The first rows of a shared buffer by bank; None for one without rows."""
-    if buffer.stride is None or len(buffer.shape) < 2:
-        return None
-    shape = min(buffer.shape[-2], _ROWS), buffer.shape[-1]
-    bits = 8 * buffer.bytes // (prod(buffer.shape[:-1]) * buffer.stride)
-    name, svg = _described(buffer, chosen, shape, bits)
-    rows = f"first {shape[0]} of {prod(buffer.shape[:-1])} rows"
-    return Picture(f"{buffer.name}: {name}, {rows} of {shape[1]} elements", svg)
-
-
-def _described(
-    buffer: SharedBuffer, chosen: str, shape: tuple[int, int], bits: int
-) -> tuple[str, str]:
-    """The layout's name, and its picture."""
-    numbers = _XOR.match(chosen)
-    if numbers is not None:
+def _layout(buffer: SharedBuffer, chosen: str) -> tuple[str, str]:
+    stride, rows, columns = buffer.stride or 1, prod(buffer.shape[:-1]), buffer.shape[-1]
+    shape = min(buffer.shape[-2], _ROWS), columns
+    bits = 8 * buffer.bytes // (rows * stride)
+    if numbers := _XOR.match(chosen):
         vec, per_phase, max_phase = map(int, numbers.groups())
         layout = SwizzledSharedLayout(vec, per_phase, max_phase, [1, 0])
-        return repr(layout), layout.render(shape, kind="svg", view="bank", element_bits=bits)
-    name = f"rows {buffer.stride} elements apart" if buffer.padding else "plain rows"
-    rows, columns = shape
-    title = f"{buffer.name}, {name}"
-    return name, strided_svg(title, rows, columns, buffer.stride or columns, bits)
+        name = repr(layout)
+        svg = layout.render(shape, kind="svg", view="bank", element_bits=bits)
+    else:
+        name = f"rows {stride} elements apart" if buffer.padding else "plain rows"
+        grid = strided_grid(shape, stride, bits)
+        svg = as_svg(f"{buffer.name}, {name}", [grid], "columns", merge=True)
+    title = f"{buffer.name}: {name}, first {shape[0]} of {rows} rows of {columns} elements"
+    return title, svg

@@ -1,33 +1,27 @@
-"""Write the gathered workloads as one HTML page."""
+"""Write the gathered workloads as one HTML page, and their curves as PNG files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from ..._version import __version__
+from ...errors import RecordError
 from ...tune.measure.environment import now
+from ...tune.records.files import replace_file
 from ..drawing.extras import template
-from .plots import convergence_chart, roofline_chart
+from .convergence import convergence_chart
+from .roofline import roofline_chart
 from .view import WorkloadView
 
-__all__ = ["render_page"]
+__all__ = ["render_page", "write_plots"]
 
 
 def render_page(name: str, shown: Sequence[WorkloadView], skipped: str = "") -> str:
     """Write a page with its styles, its script and its drawings in it.
 
-    Parameters
-    ----------
-    name : str
-        What the log is called.
-    shown : sequence of Workload
-    skipped : str
-        A sentence on lines of the log that are no records.
-
-    Raises
-    ------
-    MissingExtraError
-        If jinja2 or matplotlib is not installed.
+    ``name`` is what the log is called, ``skipped`` a sentence on lines of it that are no records.
+    jinja2 and matplotlib are needed.
     """
     return str(
         template(__package__, "page.html.j2").render(
@@ -40,3 +34,29 @@ def render_page(name: str, shown: Sequence[WorkloadView], skipped: str = "") -> 
             roofline_chart=roofline_chart,
         )
     )
+
+
+def write_plots(folder: Path, shown: Sequence[WorkloadView]) -> list[Path]:
+    """Draw each workload's convergence, and its roofline where there is one; list the files.
+
+    Raises
+    ------
+    MissingExtraError
+        If matplotlib is not installed.
+    RecordError
+        If a file cannot be written.
+    """
+    written: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for one in shown:
+            charts = {"convergence": convergence_chart(one.records)}
+            if one.roof is not None:
+                charts["roofline"] = roofline_chart(one.roof)
+            for kind, chart in charts.items():
+                path = folder / f"{one.slug}_{kind}.png"
+                replace_file(path, chart.png(f"{one.title}, {one.device}"))
+                written.append(path)
+    except OSError as error:
+        raise RecordError(f"Cannot write plots in {folder}: {error.strerror}.") from None
+    return written

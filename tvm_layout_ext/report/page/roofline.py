@@ -8,25 +8,27 @@ from dataclasses import dataclass
 from ...gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES, TENSOR_TFLOPS, mma_sync_rate
 from ...gpu.measured import H200
 from ...tune.records.log import Record
+from ..drawing.figures import Chart
 from ..text import number
 
-__all__ = ["Point", "Roofline", "Roofs", "roofline", "roofs_of", "work_unit"]
+__all__ = ["Roofline", "Roofs", "roofline", "roofline_chart", "roofs_of", "work_unit"]
+
+#: What ``mma.sync`` multiplies, in words; others have the roof of half precision.
+_NAMES = {"float32": "tf32", "int8": "int8", "uint8": "uint8"} | dict.fromkeys(
+    ("float8_e4m3fn", "float8_e5m2"), "fp8 as half precision"
+)
+_HALF = "half precision"
+_COLOURS = {"winner": "#0b6bcb", "default": "#b26a00"}
+_INK = "#1b1f24"
 
 
 @dataclass(frozen=True)
 class Roofs:
     """What bounds every kernel.
 
-    Attributes
-    ----------
-    work, traffic : str
-        Units of work and of bytes, e.g. ``TFLOPS`` and ``TB/s``.
-    bandwidth : float
-        Of device memory, in ``traffic``.
-    peaks : tuple of (str, float)
-        Name and height of each roof of arithmetic, in ``work``.
-    source : str
-        Where they come from, one sentence.
+    ``work`` and ``traffic`` are units, such as ``TFLOPS`` and ``TB/s``. ``bandwidth`` is that of
+    device memory; ``peaks`` are name and height of each roof of arithmetic. ``source`` is one
+    sentence.
     """
 
     work: str
@@ -35,12 +37,10 @@ class Roofs:
     peaks: tuple[tuple[str, float], ...]
     source: str
 
-
-#: What ``mma.sync`` multiplies, in words; others have the roof of half precision.
-_NAMES = {"float32": "tf32", "int8": "int8", "uint8": "uint8"} | dict.fromkeys(
-    ("float8_e4m3fn", "float8_e5m2"), "fp8 as half precision"
-)
-_HALF = "half precision"
+    @property
+    def highest(self) -> float:
+        """The highest roof of arithmetic."""
+        return max(height for _, height in self.peaks)
 
 
 def _h200(dtype: str) -> Roofs:
@@ -51,18 +51,15 @@ def _h200(dtype: str) -> Roofs:
         if rate != 1
         else ""
     )
-    told = _HALF if by else name
-    return Roofs(
-        unit,
-        "TB/s",
-        H200.memory / 1e12,
-        (
-            ("mma.sync", rate * H200.tensor * H200.clock * MULTIPROCESSORS / 1e12),
-            ("float32 units", H200.fma * H200.clock * MULTIPROCESSORS / 1e12),
-        ),
-        "Roofs of an H200 as this package's benchmarks reach them: copies the memory's, and at "
-        f"{H200.clock / 1e9:g} GHz mma.sync in {told}{by} that of arithmetic.",
+    peaks = (
+        ("mma.sync", rate * H200.tensor * H200.clock * MULTIPROCESSORS / 1e12),
+        ("float32 units", H200.fma * H200.clock * MULTIPROCESSORS / 1e12),
     )
+    source = (
+        "Roofs of an H200 as this package's benchmarks reach them: copies the memory's, and at "
+        f"{H200.clock / 1e9:g} GHz mma.sync in {_HALF if by else name}{by} that of arithmetic."
+    )
+    return Roofs(unit, "TB/s", H200.memory / 1e12, peaks, source)
 
 
 def work_unit(dtype: str) -> str:
@@ -85,15 +82,7 @@ def _model(dtype: str) -> Roofs:
 
 @dataclass(frozen=True)
 class Point:
-    """A kernel.
-
-    Attributes
-    ----------
-    name : str
-        ``winner`` or ``default``.
-    work, traffic : float
-        Achieved, in the units of the roofs.
-    """
+    """A kernel, ``winner`` or ``default``: work and traffic achieved, in the units of the roofs."""
 
     name: str
     work: float
@@ -114,28 +103,24 @@ class Roofline:
 
     def bound(self, point: Point) -> float:
         """The share of the nearest roof that a kernel reaches."""
-        memory = point.traffic / self.roofs.bandwidth
-        peak = max(height for _, height in self.roofs.peaks)
-        return max(memory, point.work / peak)
+        return max(point.traffic / self.roofs.bandwidth, point.work / self.roofs.highest)
+
+    def moves(self, point: Point) -> str:
+        """A kernel's traffic in words."""
+        share = f"{point.traffic / self.roofs.bandwidth:.0%} of the memory roof"
+        return f"{number(point.traffic)} {self.roofs.traffic} of least traffic, {share}"
 
     def sentences(self) -> list[str]:
         """Each kernel's figures in words, and where the roofs come from."""
-        roofs = self.roofs
         told = []
         for point in self.points:
-            work = f"{number(point.work)} {roofs.work}, " if point.work else ""
-            told.append(
-                f"{point.name}: {work}{number(point.traffic)} {roofs.traffic} of least traffic, "
-                f"{point.traffic / roofs.bandwidth:.0%} of the memory roof"
-            )
-        return [f"{'; '.join(told)}.", roofs.source]
+            work = f"{number(point.work)} {self.roofs.work}, " if point.work else ""
+            told.append(f"{point.name}: {work}{self.moves(point)}")
+        return [f"{'; '.join(told)}.", self.roofs.source]
 
 
 def roofs_of(record: Record) -> Roofs | None:
-    """The roofs for a record: the model's if it is modelled, an H200's, or none that is known.
-
-    That of tensor cores is the one of the workload's type.
-    """
+    """The roofs for a record: the model's if it is modelled, an H200's, or none that is known."""
     dtype = record.workload.dtype
     if not record.measured:
         return _model(dtype)
@@ -145,27 +130,74 @@ def roofs_of(record: Record) -> Roofs | None:
 def roofline(
     records: Sequence[tuple[str, Record]], flops: float, traffic: float
 ) -> Roofline | None:
-    """Place some records of one workload.
+    """Place some records of one workload, each with its name; those that failed are left out.
 
-    Parameters
-    ----------
-    records : sequence of (str, Record)
-        Each with its name; those that failed are left out.
-    flops, traffic : float
-        Arithmetic operations, and bytes that must at least move.
-
-    Returns
-    -------
-    Roofline or None
-        None if the device's roofs are not known, or nothing moves.
+    ``flops`` and ``traffic`` are arithmetic operations, and bytes that must at least move. None if
+    the device's roofs are not known, or nothing moves.
     """
-    worked = [(name, record) for name, record in records if record.score]
+    worked = [(name, record.score) for name, record in records if record.score]
     roofs = roofs_of(records[0][1]) if records else None
     if roofs is None or not worked or not traffic:
         return None
-    unit = 1e12 if worked[0][1].measured else 1.0
-    points = [
-        Point(name, flops / (record.score or 1.0) / unit, traffic / (record.score or 1.0) / unit)
-        for name, record in worked
-    ]
+    unit = 1e12 if records[0][1].measured else 1.0
+    points = [Point(name, flops / score / unit, traffic / score / unit) for name, score in worked]
     return Roofline(roofs, points)
+
+
+def roofline_chart(found: Roofline) -> Chart:
+    """Draw the roofs and the kernels; bars of bandwidth for kernels without arithmetic."""
+    if not all(point.work > 0 for point in found.points):
+        return _bars(found)
+    chart = Chart("roofline")
+    axes, roofs = chart.axes, found.roofs
+    ridge = roofs.highest / roofs.bandwidth
+    low = min(ridge / 100, *(point.intensity for point in found.points)) / 1.6
+    high = max(ridge, *(point.intensity for point in found.points)) * 20
+    chart.set_scales(x=True, y=True)
+    (slope,) = axes.plot([low, ridge], [low * roofs.bandwidth, roofs.highest], color=_INK)
+    chart.tell(slope, [f"memory: {number(roofs.bandwidth)} {roofs.traffic}"])
+    for name, height in roofs.peaks:
+        told = f"{name}: {number(height)}"
+        (roof,) = axes.plot([height / roofs.bandwidth, high], [height, height], color=_INK)
+        chart.tell(roof, [f"{told} {roofs.work}"])
+        _name(chart, told, (high, height), 3, ha="right")
+    for point in found.points:
+        colour, at = _COLOURS.get(point.name, _INK), (point.intensity, point.work)
+        (dot,) = axes.plot(*([value] for value in at), "o", ms=9, color=colour)
+        detail = (
+            f"{point.name}: {number(point.work)} {roofs.work} at {number(point.intensity)} flops "
+            f"a byte, {found.bound(point):.0%} of the nearest roof"
+        )
+        chart.tell(dot, [detail], "point")
+        # Above the winner and below the default, which may be near.
+        _name(
+            chart, point.name, at, 8 if point.name == "winner" else -18, color=colour, ha="center"
+        )
+    axes.set_xlim(low, high)
+    axes.margins(y=0.1)
+    chart.name_axes("flops a byte of least traffic", roofs.work)
+    return chart
+
+
+def _name(chart: Chart, text: str, at: tuple[float, float], away: int, **style: str) -> None:
+    """Write a text near a place."""
+    chart.axes.annotate(text, at, (0, away), textcoords="offset points", fontsize=12, **style)
+
+
+def _bars(found: Roofline) -> Chart:
+    """Bandwidth against the memory roof."""
+    roofs, points = found.roofs, found.points
+    chart = Chart("share of the memory roof", height=96 + 40 * len(points))
+    axes = chart.axes
+    names, colours = zip(*((p.name, _COLOURS.get(p.name, _INK)) for p in points), strict=True)
+    bars = axes.barh(names, [point.traffic for point in points], color=colours, height=0.6)
+    for bar, point in zip(bars, points, strict=True):
+        chart.tell(bar, [f"{point.name}: {found.moves(point)}"], "point")
+    roof = axes.axvline(roofs.bandwidth, color=_INK, label="memory roof")
+    chart.tell(roof, [f"memory: {number(roofs.bandwidth)} {roofs.traffic}"])
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    chart.set_scales(only="x")
+    chart.name_axes(f"{roofs.traffic} of least traffic; there is no arithmetic")
+    chart.add_legend()
+    return chart

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ...errors import LayoutError, LayoutExtError, ScheduleError, TargetError
 from ...target import cuda_target
@@ -18,10 +19,9 @@ from ...tune.search.ranking import best_first
 from ...tune.space.knobs import describe
 from ...tune.space.operator import Operator, find_operator
 from ...tune.space.pruned import Pruned
-from ..comparison import COUNTERS
+from ..comparison import counter_rows
 from ..text import number
 from ..tuning import score_text
-from .convergence import Convergence, convergence
 from .kernel import KernelView, kernel_of
 from .roofline import Roofline, roofline, work_unit
 from .table import Table, trial_table
@@ -42,17 +42,10 @@ class WorkloadView:
     ----------
     slug : str
         For links and file names.
-    title, device : str
-    measured : bool
-        Whether scores are times.
-    table : Table
-    curve : Convergence
-    roof : Roofline or None
-    winner, default : Record or None
-    facts : list of (str, str)
-        In a few words: score, gain, trials.
-    conditions : list of (str, str)
-        Device, clock, protocol, versions.
+    records : list of Record
+        Trials in the log's order.
+    facts, conditions : list of (str, str)
+        Score, gain and trials in a few words; device, clock, protocol, versions.
     counters : list of list of str
         Counter, default, winner, ratio.
     refused : list of list of str
@@ -62,7 +55,7 @@ class WorkloadView:
         One sentence on the legal space, or why it is not known.
     failures : list of (str, int)
         Each reason why what was built failed, with how many trials did.
-    before, after : Kernel or None
+    before, after : KernelView or None
         The default's and the winner's kernels.
     formula : str
         Of the modelled cost, for modelled scores.
@@ -73,7 +66,7 @@ class WorkloadView:
     device: str
     measured: bool
     table: Table
-    curve: Convergence
+    records: list[Record]
     roof: Roofline | None
     winner: Record | None
     default: Record | None
@@ -108,8 +101,7 @@ def workloads(
     pruned : sequence of Pruned
         What the log has of the spaces of users' schedules, the latest last.
     programs : Programs, optional
-        Of the log, which also knows the kernels of users' functions and schedules; by default only
-        those of ready schedules are explained.
+        Of the log; by default only kernels of ready schedules are explained.
     """
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
@@ -137,8 +129,8 @@ def _workload(
     points = [(name, record) for name, record in named if record is not None]
     built, unbuilt = _failures(group)
     first = group[0]
-    # Of a trial that failed no program was kept.
-    operator = _Late(winner or first, programs)
+    # Of a trial that failed no program was kept. It is looked up where it is needed.
+    operator = partial(_operator, winner or first, programs)
     space, left_out = _space(winner or first, pruned, operator)
     title = " ".join(str(first.workload).split())
     return WorkloadView(
@@ -147,50 +139,45 @@ def _workload(
         device=f"{first.device} ({first.arch})",
         measured=first.measured,
         table=trial_table(ranked, winner),
-        curve=convergence(group),
+        records=group,
         roof=roofline(points, *_work(group, operator)),
         winner=winner,
         default=default,
         facts=_facts(group, winner, default),
         conditions=_conditions(group, winner or first),
-        counters=_counters(default, winner),
+        counters=counter_rows(default, winner),
         refused=left_out + unbuilt,
         space=space,
         failures=built,
-        before=kernel_of(default, programs, pictures=False) if kernels and default else None,
-        after=kernel_of(winner, programs, pictures=True) if kernels and winner else None,
+        before=kernel_of(default, programs, pictures=False) if default and kernels else None,
+        after=kernel_of(winner, programs, pictures=True) if winner and kernels else None,
         formula="" if first.measured else FORMULA,
     )
 
 
-@dataclass(frozen=True)
-class _Late:
-    """The operator of a record, which is looked up where it is needed."""
-
-    record: Record
-    programs: Programs | None
-
-    def find(self) -> Operator:
-        """Raise LayoutExtError if nobody knows it."""
-        if self.programs is not None:
-            return self.programs.operator(self.record)
-        return find_operator(self.record.workload.operator)
+def _operator(record: Record, programs: Programs | None) -> Operator:
+    """Raise LayoutExtError if nobody knows it."""
+    if programs is not None:
+        return programs.operator(record)
+    return find_operator(record.workload.operator)
 
 
-def _work(group: Sequence[Record], late: _Late) -> tuple[float, float]:
+def _work(group: Sequence[Record], find: Callable[[], Operator]) -> tuple[float, float]:
     """Arithmetic operations and least traffic of a workload; zeros if nobody knows."""
     workload = group[0].workload
     for record in group:
         if record.median and record.gbps is not None and record.tflops is not None:
             return record.tflops * record.median * 1e12, record.gbps * record.median * 1e9
     try:
-        operator = late.find()
+        operator = find()
     except LayoutExtError:
         return 0.0, 0.0
     return operator.flops(workload.shape), operator.traffic(workload.shape, workload.dtype)
 
 
-def _space(record: Record, pruned: Sequence[Pruned], late: _Late) -> tuple[str, list[list[str]]]:
+def _space(
+    record: Record, pruned: Sequence[Pruned], find: Callable[[], Operator]
+) -> tuple[str, list[list[str]]]:
     """A sentence on the legal space, and what each rule left out of it."""
     workload = record.workload
     if mine := next((one for one in reversed(pruned) if one.is_of(record)), None):
@@ -203,7 +190,7 @@ def _space(record: Record, pruned: Sequence[Pruned], late: _Late) -> tuple[str, 
         return "Not known: a log has the programs of a user's trials, not the other candidates.", []
     try:
         target = cuda_target(record.arch)
-        task = make_task(late.find(), workload.shape, workload.dtype, record.seed, target)
+        task = make_task(find(), workload.shape, workload.dtype, record.seed, target)
     except LayoutExtError as error:
         return f"Not known: {error}", []
     space = task.space
@@ -290,19 +277,3 @@ def _conditions(group: Sequence[Record], shown: Record) -> list[tuple[str, str]]
 
 def _versions(record: Record) -> str:
     return ", ".join(f"{name} {value}" for name, value in record.versions.items() if value)
-
-
-def _counters(default: Record | None, winner: Record | None) -> list[list[str]]:
-    before = default.conflict_model if default else None
-    after = winner.conflict_model if winner else None
-    if before is None or after is None:
-        return []
-    return [
-        [
-            name.replace("_", " "),
-            number(before[name]),
-            number(after[name]),
-            f"{after[name] / before[name]:.2f}" if before[name] else "",
-        ]
-        for name in COUNTERS
-    ]

@@ -1,0 +1,92 @@
+"""Links resolve, named files exist, the first kernel runs, lines are short."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "tvm_layout_ext"
+NAMED = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+DOCUMENTS = [*(ROOT / name for name in NAMED), *sorted((ROOT / "docs").glob("*.md"))]
+EACH = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(#[^)\s]*)?\)")
+#: A path in a document: below the top-level folder, or below the package.
+PATH = re.compile(r"`([\w./]+(?:\.py|\.md|\.jsonl?|/))`")
+#: Made by a command that the document names.
+GENERATED = {"report.html"}
+
+
+def prose(document: Path) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers, without blocks of code and the generated table of passes."""
+    hidden = False
+    for number, line in enumerate(document.read_text().splitlines(), 1):
+        if line.startswith("```") or "passes -->" in line:
+            hidden = not hidden
+        elif not hidden:
+            yield number, line
+
+
+def anchors(document: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {"#" + re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@EACH
+def test_links_resolve(document: Path) -> None:
+    for target, anchor in LINK.findall(document.read_text()):
+        if target.startswith("http"):
+            continue
+        path = document.parent / target if target else document
+        assert path.exists(), f"{document.name} links to {target}, which is not there"
+        assert not anchor or anchor in anchors(path), f"{target} has no heading {anchor}"
+
+
+@EACH
+def test_files_that_are_named_exist(document: Path) -> None:
+    for name in PATH.findall("\n".join(line for _, line in prose(document))):
+        places = [ROOT / name, PACKAGE / name, ROOT / "benchmarks" / "results" / name]
+        assert any(path.exists() for path in places), f"{document.name} names {name}"
+
+
+@EACH
+def test_no_line_of_prose_is_long(document: Path) -> None:
+    assert [number for number, line in prose(document) if len(line) > 120] == []
+
+
+def test_the_readme_is_short() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 130
+    assert max(map(len, lines)) <= 100
+
+
+def test_the_readmes_first_kernel_runs(tmp_path: Path) -> None:
+    """But for its last line, which needs a CUDA compiler."""
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    program, build = code.split("kernel = tlx.build(")
+    assert build.startswith("s, [A, B])")
+    (tmp_path / "kernel.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "kernel.py"],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Bank conflicts in the blocks run: 0." in done.stdout
+
+
+def test_every_operator_and_command_is_documented() -> None:
+    told = "".join(document.read_text() for document in DOCUMENTS)
+    commands = [path.stem for path in (PACKAGE / "cli").glob("*.py")]
+    helpers = {"__init__", "app", "codes", "shared"}
+    operators = [path.stem for path in (ROOT / "schedules").glob("[a-z]*.py")]
+    for name in [*(c for c in commands if c not in helpers), *operators]:
+        assert f"`{name}" in told, f"no document names {name}"
