@@ -27,6 +27,7 @@ from .coalesce_checks import (
 from .coalesce_choice import Outcome, Start, Way, choose
 from .coalesce_direct import schedule_copy, schedule_direct
 from .coalesce_loops import a_loop_a_dim
+from .coalesce_reduction_plan import is_starved
 from .coalesce_request import DONE, NAME, Request, request_of
 from .coalesce_ways import as_it_is, list_ways
 from .fused_loops import is_behind_several, unfuse, why_fused
@@ -233,7 +234,8 @@ def _start(
             schedule_direct(plain, block, nest, as_it_is(data), request.num_threads)
     except RuntimeError:
         return Start()
-    return Start(tuple(count_traffic(read_nest(plain, block))), plain, block)
+    starved = kernel is None and is_starved(nest)
+    return Start(tuple(count_traffic(read_nest(plain, block))), plain, block, starved)
 
 
 def _find_asking(func: Any) -> list[str]:

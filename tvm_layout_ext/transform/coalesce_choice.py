@@ -70,11 +70,14 @@ class Start:
         Counted at some warps; nothing where the loops cannot be fused so.
     sch, block : Schedule and SBlockRV, optional
         Where it was counted.
+    is_starved : bool
+        Whether a few threads would do all the work so, which takes longer than any sectors.
     """
 
     traffic: tuple[Traffic, ...] = ()
     sch: Any = None
     block: Any = None
+    is_starved: bool = False
 
     @cached_property
     def as_run(self) -> Count | None:
@@ -157,7 +160,9 @@ class _Trial:
 
     @cached_property
     def worse(self) -> list[str]:
-        """Accesses that move more than before, with both counts."""
+        """Accesses that move more than before, with both counts, if that is what takes the time."""
+        if self.before.is_starved and not self.way.is_last:
+            return []
         if self.counts is None:
             return worsened(self.before.traffic, self.after, self.names)
         was, now = self.counts
@@ -240,7 +245,8 @@ def choose(
     the best way without a loss: it is taken, and each access that loses is told with both counts.
     So a transpose whose rows begin inside sectors is staged, although a row that is no longer
     walked into from the one before costs its requests a sector more. Of equally good ways the
-    first wins.
+    first wins. Where few threads would have all the work before, parallelism goes first: any way
+    that shares it out is better than that.
 
     Ways are compared at a few warps, and with whole vectors. The best is then counted as it will
     run, vectors that a condition cuts element by element. If an access is worse so, ways of the

@@ -18,7 +18,7 @@ from tvm import tirx
 
 from ..analysis.access import find_realize
 
-__all__ = ["a_loop_a_dim"]
+__all__ = ["a_loop_a_dim", "one_loop_each"]
 
 
 def a_loop_a_dim(sch: Any, block: Any) -> bool:
@@ -45,7 +45,7 @@ def a_loop_a_dim(sch: Any, block: Any) -> bool:
     RuntimeError
         If TensorIR refuses it; the schedule is then to be dropped.
     """
-    changed = _one_loop_each(sch, block)
+    changed = one_loop_each(sch, block)
     changed |= _take_indices_apart(sch, block)
     return changed and _is_straight(sch, block)
 
@@ -64,8 +64,8 @@ def _is_straight(sch: Any, block: Any) -> bool:
     )
 
 
-def _one_loop_each(sch: Any, block: Any) -> bool:
-    """Bind each iterator to one loop, in their order."""
+def one_loop_each(sch: Any, block: Any) -> bool:
+    """Bind each iterator of a block to one loop, in their order; return whether that is new."""
     if _is_straight(sch, block):
         return False
     groups = [

@@ -20,6 +20,7 @@ from ..errors import ScheduleError
 from ..hardware import WARP_SIZE
 from .coalesce_columns import a_column_each, along_columns
 from .coalesce_direct import DEFAULT_THREADS, fuse
+from .coalesce_loops import one_loop_each
 from .coalesce_reduction_plan import (
     ENOUGH_BLOCKS,
     ENOUGH_THREADS,
@@ -29,6 +30,7 @@ from .coalesce_reduction_plan import (
     divisor,
     loads_together,
     operand_loads,
+    reads_once,
     refs_of,
     still_loading,
     total,
@@ -67,22 +69,53 @@ def schedule_reduction(
         What was chosen, for the report, and the blocks that now access global memory.
     """
     plan = Plan.of(nest, vector_bytes)
-    slabs = choose_slabs(plan.load, plan.data, plan.reduced, along=plan.along)
-    # Rows of several dims are one loop of a slab, but several iterators, which columns want as one.
-    is_deep = len(plan.reduced) > 1 and not plan.along
-    if slabs == 1 or is_deep or nest.is_guarded or not plan.is_plain:
+    nest, plan = _one_reduced(sch, block, nest, plan, vector_bytes)
+    unit = plan.vector if plan.along else 1
+    slabs = choose_slabs(plan.load, plan.data, plan.reduced, along=plan.along, unit=unit)
+    if slabs == 1 or nest.is_guarded or not plan.is_plain:
         return _one_kernel(sch, block, nest, plan, num_threads)
     (outermost,) = refs_of(sch, block, nest, plan.reduced[:1])
     partial = cut(sch, outermost, slabs, len(plan.data) if plan.along else 0)
-    caches = []
-    texts = []
-    for part in (partial, block):
-        now = read_nest(sch, part)
-        text, touching = _one_kernel(sch, part, now, Plan.of(now, vector_bytes), num_threads)
-        caches += touching
-        texts.append(text)
+    one_loop_each(sch, partial)
+    now = read_nest(sch, partial)
+    own = Plan.of(now, vector_bytes, plan if plan.is_fused else None)
+    text, caches = _one_kernel(sch, partial, now, own, num_threads)
+    now = read_nest(sch, block)
+    _one_kernel(sch, block, now, Plan.of(now, vector_bytes), num_threads)
     # The second kernel reads next to nothing; counting it an iteration would give it half a say.
-    return f"{texts[0]}, in {slabs} slabs that a second kernel adds up", caches[:1]
+    return f"{text}, in {slabs} slabs that a second kernel adds up", caches[:1]
+
+
+def _one_reduced(
+    sch: Any, block: Any, nest: Nest, plan: Plan, vector_bytes: int
+) -> tuple[Nest, Plan]:
+    """Make one loop, and one iterator, of all that a block reduces over, in the load's order.
+
+    Of several TVM bounds no region: where the lanes' part of them ends inside a row of memory, it
+    would set registers aside for all rows that a thread may reach. Beside sums along rows loops of
+    one iteration go: once a reduction is cut, TVM binds their iterators to no loop.
+    """
+    units = [nest.position(loop) for loop in plan.data if loop.size == 1 and plan.along]
+    known = not nest.is_guarded and all(loop.size is not None for loop in nest.loops)
+    is_several = len(plan.reduced) > 1
+    known = known and len(nest.loops) == len(nest.block.iter_vars)
+    if not (known and (units or (is_several and plan.is_inside and reads_once(nest)))):
+        return nest, plan
+    places = [nest.position(loop) for loop in plan.reduced]
+    sizes = [loop.size or 1 for loop in plan.reduced]
+
+    def index_map(*iters: Any) -> list[Any]:
+        fused: Any = 0
+        for place, size in zip(places, sizes, strict=True):
+            fused = fused * size + iters[place]
+        return [*(it for i, it in enumerate(iters) if i not in [*places, *units]), fused]
+
+    try:
+        _transform(sch, block, index_map)
+    except RuntimeError:
+        return nest, plan
+    nest = read_nest(sch, block)
+    return nest, Plan.of(nest, vector_bytes, plan if is_several else None)
 
 
 def schedule_a_result_each(
@@ -132,7 +165,7 @@ def _along_rows(
         )
     rows, groups = total(plan.data), -(-total(plan.reduced) // plan.vector)
     lanes = _row_lanes(rows, groups, num_threads or MAX_THREADS)
-    if len(plan.reduced) > 1:
+    if len(plan.reduced) > 1 or plan.is_fused:
         lanes = divisor(groups, lanes)
     rows_at_once = max(1, (num_threads or _row_threads(rows * lanes)) // lanes)
     if rows == 1 and num_threads is None:
@@ -140,7 +173,7 @@ def _along_rows(
         rows_at_once = 1
     batched = plan.is_plain and plan.is_inside and not plan.has_factors
     batched = batched and _shares_out(nest, plan, lanes)
-    split = _split_iterators if batched else _split_loops
+    split = _split_iterators if batched or plan.is_fused else _split_loops
     outer, (steps, step, lane, part) = split(sch, block, nest, plan, lanes)
     row = fuse(sch, outer) if outer else sch.add_unit_loop(steps)
     grid, row = sch.split(row, [None, rows_at_once])
@@ -148,7 +181,12 @@ def _along_rows(
     sch.bind(grid, "blockIdx.x")
     sch.bind(row, "threadIdx.y")
     sch.bind(lane, "threadIdx.x")
-    if batched:
+    if plan.is_fused and plan.vector == 1 and sch.get(step).same_as(sch.get(steps)):
+        # One element a thread at a time needs no copy, and TVM wants a sum's loops innermost.
+        caches = [block]
+    elif plan.is_fused:
+        caches = _each_operand(sch, block, steps, step, plan)
+    elif batched:
         caches = still_loading(sch, [batched_load(sch, block, steps, step, plan)], block)
     else:
         sch.unroll(step)
@@ -156,6 +194,26 @@ def _along_rows(
     sch.unroll(part)
     text = f"reduction along the rows, {rows_at_once} rows of {lanes} lanes, vectors of "
     return f"{text}{plan.vector}", caches
+
+
+def _transform(sch: Any, block: Any, index_map: Any) -> None:
+    """Give a block other iterators, of the type of those it has."""
+    axes = sch.get(block).iter_vars
+    dtype = "int64" if any(str(axis.var.ty) == "int64" for axis in axes) else "int32"
+    mapped = tirx.IndexMap.from_func(index_map, ndim=len(axes), index_dtype=dtype)
+    sch.transform_block_layout(block, mapped)
+
+
+def _each_operand(sch: Any, block: Any, steps: Any, step: Any, plan: Plan) -> list[Any]:
+    """Load what each operand has for some steps by the block's iterators."""
+    stmt = sch.get(block)
+    own = [region.source for region in stmt.writes]
+    names = [r.source.name for r in stmt.reads if not any(r.source.same_as(b) for b in own)]
+    caches = []
+    for name in names:
+        at = next(i for i, r in enumerate(sch.get(block).reads) if r.source.name == name)
+        caches.append(batched_load(sch, block, steps, step, plan, at))
+    return caches
 
 
 def _check_combines(sch: Any, block: Any, nest: Nest, plan: Plan) -> None:
@@ -191,7 +249,8 @@ def _shares_out(nest: Nest, plan: Plan, lanes: int) -> bool:
 
     The loops must be the block's iterators, as they are before anything is split.
     """
-    if len(plan.reduced) > 1 or any(loop.size is None for loop in nest.loops):
+    # TVM takes the variable of a loop of one iteration out of the block's iterators.
+    if len(plan.reduced) > 1 or any(loop.size in (None, 1) for loop in nest.loops):
         return False
     steps, rest = divmod(total(plan.reduced), lanes * plan.vector)
     bound = len(nest.loops) == len(nest.block.iter_vars) and not nest.is_guarded
@@ -215,25 +274,30 @@ def _split_iterators(
     """Do the same to the block's iterator along a row, so that loads can go before the sums.
 
     Where there is one step, the loop over the lanes is its loop: TVM's LowerCrossThreadReduction
-    takes no loop of one iteration between those of a reduction.
+    takes no loop of one iteration between those of a reduction. So it is where steps are a prime.
     """
     steps = total(plan.reduced) // (lanes * plan.vector)
     together = loads_together(steps)
-    sizes = [*[steps // together] * (steps > together), together, lanes, plan.vector]
+    serial = [steps // together] * (steps > together) + [together] * (together > 1)
+    sizes = [*serial, lanes, plan.vector]
     at = next(i for i, loop in enumerate(nest.loops) if loop is plan.reduced[0])
 
     def index_map(*iters: Any) -> list[Any]:
         parts = [iters[at] // prod(sizes[i + 1 :]) % sizes[i] for i in range(len(sizes))]
         return [*iters[:at], *parts, *iters[at + 1 :]]
 
-    count = len(nest.loops)
-    sch.transform_block_layout(block, tirx.IndexMap.from_func(index_map, ndim=count))
+    _transform(sch, block, index_map)
     loops = sch.get_loops(block)
     parts = loops[at : at + len(sizes)]
     data = [loop for i, loop in enumerate(loops) if not at <= i < at + len(sizes)]
     places = {id(loop): i - (i > at) for i, loop in enumerate(nest.loops)}
-    steps_loop = parts[0] if steps > together else parts[-2]
-    return [data[places[id(loop)]] for loop in plan.data], [steps_loop, *parts[-3:]]
+    lane = parts[-2]
+    steps_loop = parts[0] if steps > together else lane
+    step = parts[-3] if together > 1 else steps_loop
+    outer = [data[places[id(loop)]] for loop in plan.data]
+    if len(outer) > 1:
+        sch.reorder(*outer)
+    return outer, [steps_loop, step, lane, parts[-1]]
 
 
 def _row_threads(threads: int) -> int:
