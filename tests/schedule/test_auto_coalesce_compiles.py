@@ -135,6 +135,7 @@ _SUMS = [
     ((16, 33, 96), (0, 2)),
     ((32, 20, 28, 24), (0, 1, 2)),
     ((8, 256, 1, 128), (1, 3)),
+    ((24, 8, 14, 10), (0, 2, 3)),
 ]
 
 
@@ -151,6 +152,13 @@ def test_sums_over_axes_load_each_vector_into_registers_of_its_own(
     source = str(tlx.build(sch, target=TARGET).mod.imports[0].inspect_source())
     arrays = [int(size) for size in re.findall(r"A\w*local\w*\[(\d+)\];", source)]
     assert max(arrays) <= 64
+
+
+def test_a_sum_of_odd_planes_has_a_thread_for_each_element() -> None:
+    _, sch = summed((3, 40, 7, 7), (0, 2, 3))
+    a = np.random.default_rng(0).integers(-9, 9, (3, 40, 7, 7)).astype("float32")
+    report = tlx.simulate(sch, a, None, target=TARGET)
+    np.testing.assert_array_equal(report.outputs["B"], a.sum((0, 2, 3)))
 
 
 @pytest.mark.parametrize(

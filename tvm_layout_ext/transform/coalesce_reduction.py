@@ -177,12 +177,13 @@ def _along_rows(
     outer, (steps, step, lane, part) = split(sch, block, nest, plan, lanes)
     row = fuse(sch, outer) if outer else sch.add_unit_loop(steps)
     grid, row = sch.split(row, [None, rows_at_once])
-    sch.reorder(*dict.fromkeys((grid, row, lane, steps, step, part)))
+    # TVM wants the loops of a sum innermost, and takes one of one iteration for none of them.
+    is_bare = plan.is_fused and plan.vector == 1 and sch.get(step).same_as(sch.get(steps))
+    sch.reorder(*dict.fromkeys((grid, row, *[part] * is_bare, lane, steps, step, part)))
     sch.bind(grid, "blockIdx.x")
     sch.bind(row, "threadIdx.y")
     sch.bind(lane, "threadIdx.x")
-    if plan.is_fused and plan.vector == 1 and sch.get(step).same_as(sch.get(steps)):
-        # One element a thread at a time needs no copy, and TVM wants a sum's loops innermost.
+    if is_bare:
         caches = [block]
     elif plan.is_fused:
         caches = _each_operand(sch, block, steps, step, plan)

@@ -16,8 +16,10 @@ __all__ = ["PackBytes"]
 _REPEATED = {1: 0x01010101, 2: 0x00010001, 4: 0x0000000100000001}
 #: TVM has CUDA types of one element a lane up to here; longer ones are ``int2``, ``uint4``, ...
 _OWN_LANES = 4
-_KINDS = ("int8", "uint8", "int16", "uint16", "float8_e4m3fn", "float8_e5m2")
-_KINDS += ("int32", "uint32", "float32")
+_KINDS = (
+    *("int8", "uint8", "int16", "uint16", "float8_e4m3fn", "float8_e5m2"),
+    *("int32", "uint32", "float32"),
+)
 
 
 def _packed(spread: Any) -> Any:
