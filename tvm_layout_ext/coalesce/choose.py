@@ -13,6 +13,7 @@ from ..ir.evaluate import placeholder_extent
 from .checks import why_none
 from .comparison import SAME, sectors_per_iteration, served_traffic
 from .privatize import PrivateBuffers
+from .reduction.plan import is_starved
 from .request import NAME
 from .sectors import Traffic
 from .split_reads import SplitReads
@@ -156,7 +157,9 @@ def choose(
             f"{NAME} finds no legal mapping of block {nest.block.name_hint}: "
             f"{why_none(sch, block, nest) or refusals[0]}."
         )
-    usual = [trial for trial in trials if not (trial.way.is_last or trial.is_dear)]
+    # Where few threads would have all the work, parallelism goes before sectors.
+    starved = is_starved(nest)
+    usual = [t for t in trials if not t.way.is_last and (starved or not t.is_dear)]
     best = _fewest(usual or trials)
     return best.outcome("; ".join([best.text, *refusals])), best.way
 

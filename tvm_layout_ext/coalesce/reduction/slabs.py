@@ -47,7 +47,7 @@ _ROWS_IN_FLIGHT = 256
 
 
 def choose_slabs(
-    load: Access, data: Sequence[Loop], reduced: Sequence[Loop], *, along: bool
+    load: Access, data: Sequence[Loop], reduced: Sequence[Loop], *, along: bool, unit: int = 1
 ) -> int:
     """Say into how many slabs to cut the outermost loop of a reduction; 1 leaves it whole.
 
@@ -62,6 +62,8 @@ def choose_slabs(
         Its loops, outermost first.
     along : bool
         Whether the load runs along the reduction.
+    unit : int
+        Neighbours that stay together.
     """
     extent = reduced[0].size
     if extent is None or any(loop.size is None for loop in data):
@@ -83,7 +85,7 @@ def choose_slabs(
     if size * (1 / share - 1) < _SECOND_KERNEL_BYTES:
         return 1
     bound = max(1, min(wanted, most, extent))
-    return next(d for d in range(bound, 0, -1) if extent % d == 0)
+    return next((d for d in range(bound, 0, -1) if extent % (d * unit) == 0), 1)
 
 
 def split_reduction(sch: Any, loop: Any, slabs: int, axis: int) -> Any:
