@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
-from tvm import s_tir, te, tirx
+from tvm import relax, s_tir, te, tirx
 
 import tvm_layout_ext as tlx
 from tvm_layout_ext.errors import ScheduleError
@@ -186,6 +186,33 @@ def test_few_results_of_many_rows_fill_the_multiprocessors(
     loops = [(tirx.For, lambda loop: blocks.append(int(loop.extent)) if _is_grid(loop) else None)]
     tvm_ffi.structural_walk(sch.mod["main"].body, loops)
     assert max(blocks) >= 256
+
+
+@pytest.mark.parametrize(
+    ("inlined", "axes"), [((), (1,)), (("T_subtract", "T_multiply"), (1,)), ((), (0, 2, 3))]
+)
+def test_a_variance_of_relax_loads_in_vectors(
+    inlined: tuple[str, ...], axes: tuple[int, ...]
+) -> None:
+    shape = (64, 1024) if len(axes) == 1 else (4, 32, 8, 8)
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(shape, "float32"))
+    with builder.function("main", [x]):
+        builder.emit_func_output(builder.emit(relax.op.variance(x, axis=list(axes))))
+    (func,) = (
+        f
+        for f in relax.transform.LegalizeOps()(builder.get()).functions.values()
+        if isinstance(f, tirx.PrimFunc)
+    )
+    sch = s_tir.Schedule(func.with_attr("global_symbol", "main"))
+    for name in inlined:
+        sch.compute_inline(name)
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        sch.auto_coalesce(block)
+    value = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    report = tlx.simulate(sch, value, None, target=TARGET)
+    (found,) = report.outputs.values()
+    np.testing.assert_allclose(found, value.var(axis=axes), rtol=1e-4)
+    assert {one.vector_bytes for one in report.accesses if one.buffer == "x"} == {16}
 
 
 def _is_grid(loop: Any) -> bool:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import tirx
+import tvm_ffi
+from tvm import s_tir, tirx
 from tvm.target import Target
 
 from .. import decisions
 from ..analysis.bank_conflict import Conflict
+from ..analysis.nest import element_bytes
 from ..build import to_module
 from ..errors import ScheduleError
+from ..gpu.hardware import MAX_ACCESS_BYTES, SECTOR_BYTES, WARP_SIZE
+from ..ir.queries import is_number
 from ..simulate import simulate
 from ..target import resolve
 from .banks import bank_tables, read_conflicts
@@ -62,6 +67,9 @@ class AccessRow:
         The schedule block it came from, where that is known.
     line : int
         Line of the printed device function.
+    widest_bytes : int or None
+        Bytes that a thread could move at once, of a full warp's access of global memory: up to 16
+        that divide the tensor's rows. None where that is not known.
     """
 
     buffer: str
@@ -74,6 +82,12 @@ class AccessRow:
     conflict_degree: float | None
     block: str | None
     line: int
+    widest_bytes: int | None = None
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the tensor allows wider accesses: fewer requests for the same sectors."""
+        return self.widest_bytes is not None and self.vector_bytes < self.widest_bytes
 
 
 @dataclass(frozen=True)
@@ -157,7 +171,7 @@ def _access_cells(row: AccessRow) -> tuple[str, ...]:
         row.buffer,
         row.scope,
         row.kind,
-        str(row.vector_bytes),
+        f"{row.vector_bytes} of {row.widest_bytes}" if row.is_narrow else str(row.vector_bytes),
         _number(row.sectors_per_request),
         _number(row.ideal_sectors_per_request),
         "-" if row.conflict_degree is None else f"{_number(row.conflict_degree)}-way",
@@ -220,7 +234,8 @@ def explain(
     bound = resolve(target)
     with decisions.collect() as made:
         report = simulate(mod, *drawn, target=bound, grid_sample=grid_sample)
-    rows = [_access(record) for record in report.accesses if _is_memory(record.scope)]
+    widest = _widest_accesses(mod)
+    rows = [_access(one, widest) for one in report.accesses if _is_memory(one.scope)]
     return Explanation(
         rows=rows,
         shared=read_shared_buffers(mod, bound),
@@ -236,9 +251,29 @@ def _is_memory(scope: str) -> bool:
     return scope == "global" or scope.startswith("shared")
 
 
-def _access(record: Any) -> AccessRow:
+def _widest_accesses(mod: tvm.IRModule) -> dict[str, int]:
+    """Bytes, up to 16, that divide the rows of each global tensor of known row length."""
+    tensors: list[Any] = []
+    look = (s_tir.SBlock, lambda block: tensors.extend(block.alloc_buffers))
+    for func in mod.functions.values():
+        if isinstance(func, tirx.PrimFunc):
+            tensors += [param for param in func.params if hasattr(param, "shape")]
+            tvm_ffi.structural_walk(func.body, [look])
+    found: dict[str, int] = {}
+    for tensor in tensors:
+        extents = [n for n in tensor.shape if not is_number(n, 1)][-1:] or [1]
+        if isinstance(extents[0], int | tirx.IntImm) and not list(tensor.ty.strides):
+            row = int(extents[0]) * element_bytes(tensor)
+            aligned = int(tensor.ty.data_alignment) or element_bytes(tensor)
+            found[str(tensor.name)] = gcd(row, aligned, MAX_ACCESS_BYTES)
+    return found
+
+
+def _access(record: Any, widest: Mapping[str, int]) -> AccessRow:
     requests = max(record.requests, 1)
     is_global = record.scope == "global"
+    # Half a warp and less, as one lane that stores a sum, has nothing to do more widely.
+    is_full = 2 * SECTOR_BYTES * record.ideal_sectors > WARP_SIZE * requests * record.vector_bytes
     least = record.wavefronts - record.bank_conflicts
     return AccessRow(
         buffer=record.buffer,
@@ -251,6 +286,7 @@ def _access(record: Any) -> AccessRow:
         conflict_degree=None if is_global else record.wavefronts / max(least, 1),
         block=record.site.block,
         line=record.site.line,
+        widest_bytes=widest.get(record.buffer) if is_global and is_full else None,
     )
 
 

@@ -37,7 +37,7 @@ from .plan import (
     still_loading,
     total,
 )
-from .slabs import choose_slabs, split_reduction
+from .slabs import choose_slabs, pad_reduction, split_reduction
 
 __all__ = ["schedule_reduction", "schedule_thread_per_output"]
 
@@ -72,9 +72,10 @@ def schedule_reduction(
     """
     _check_guard(sch, block, nest)
     nest, plan = _one_reduced(sch, block, nest, ReductionPlan.of(nest, vector_bytes), vector_bytes)
-    unit = plan.vector if plan.along else 1
-    slabs = choose_slabs(plan.load, plan.data, plan.reduced, along=plan.along, unit=unit)
-    if slabs == 1 or nest.is_guarded or not plan.is_plain:
+    slabs = 1
+    if plan.is_plain and not nest.is_guarded:
+        nest, plan, slabs = _slabs(sch, block, nest, plan, vector_bytes)
+    if slabs == 1:
         return _one_kernel(sch, block, nest, plan, num_threads)
     (outermost,) = refs_of(sch, block, nest, plan.reduced[:1])
     partial = split_reduction(sch, outermost, slabs, len(plan.data) if plan.along else 0)
@@ -86,6 +87,27 @@ def schedule_reduction(
     _one_kernel(sch, block, now, ReductionPlan.of(now, vector_bytes), num_threads)
     # The second kernel reads next to nothing; counting it an iteration would give it half a say.
     return f"{text}, in {slabs} slabs that a second kernel adds up", caches[:1]
+
+
+def _slabs(
+    sch: Any, block: Any, nest: Nest, plan: ReductionPlan, vector_bytes: int
+) -> tuple[Nest, ReductionPlan, int]:
+    """Choose slabs that divide a reduction, which runs on over zeros where few would."""
+    most = choose_slabs(plan.load, plan.data, plan.reduced, along=plan.along)
+    slabs = _dividing(plan, most)
+    is_few = 2 * slabs < most and len(plan.reduced) == 1 and is_straight(sch, block)
+    multiple = most * WARP_SIZE
+    if is_few and pad_reduction(sch, block, nest.position(plan.reduced[0]), multiple):
+        nest = read_nest(sch, block)
+        plan = ReductionPlan.of(nest, vector_bytes)
+        slabs = _dividing(plan, most)
+    return nest, plan, slabs
+
+
+def _dividing(plan: ReductionPlan, most: int) -> int:
+    extent = plan.reduced[0].size or 1
+    unit = plan.vector if plan.along else 1
+    return next((d for d in range(most, 0, -1) if extent % (d * unit) == 0), 1)
 
 
 def _check_guard(sch: Any, block: Any, nest: Nest) -> None:
