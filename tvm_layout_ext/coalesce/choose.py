@@ -56,14 +56,14 @@ class Strategy:
     ----------
     path : str
     apply : callable
-    parted : PartedReads, optional
+    parted : SplitReads, optional
         The program that it is for, where that is not the schedule's own, and what ``apply`` leaves
         to be inlined there.
     before : sequence of Traffic, optional
         The block in this program.
     counted : tuple of Traffic, optional
         What it moves, where a pass makes other accesses of it than the blocks show.
-    lent : LentBuffers, optional
+    lent : PrivateBuffers, optional
         The program in which the block has buffers of its own, where it has not in the schedule's.
     is_last : bool
         Whether it is only taken where all others move more than twice the sectors of before: of a
@@ -144,7 +144,7 @@ def choose(
         The block as it is.
     before : sequence of Traffic
         Of its loops fused over the threads, one element a lane.
-    ways : sequence of Way
+    ways : sequence of Strategy
 
     Raises
     ------
