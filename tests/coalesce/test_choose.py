@@ -14,7 +14,9 @@ from tvm_layout_ext.transform.auto_coalesce import coalesce
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *ways: Strategy) -> None:
-    monkeypatch.setattr("tvm_layout_ext.transform.auto_coalesce.list_ways", lambda *_: list(ways))
+    monkeypatch.setattr(
+        "tvm_layout_ext.transform.auto_coalesce.list_strategies", lambda *_: list(ways)
+    )
 
 
 def broken(_sch: Any, _block: Any) -> tuple[str, list[Any]]:

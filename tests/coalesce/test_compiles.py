@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
-from tvm import s_tir, te
+import tvm_ffi
+from tvm import relax, s_tir, te, tirx
 
 import tvm_layout_ext as tlx
 from tvm_layout_ext.errors import ScheduleError
@@ -55,6 +57,9 @@ CASES = {
     "a reshape of short rows": lambda: reshaped((256, 49, 4), (256, 196), "float16"),
     "a reshape to other rows": lambda: reshaped((1024, 7, 4), (7, 1024, 4), "float16"),
     "merged heads": merged_heads,
+    "a column sum": lambda: summed((100000, 33), (0,)),
+    "a sum of axes": lambda: summed((64, 16, 56, 56), (0, 2, 3)),
+    "a sum of cut rows": lambda: summed((33, 3, 9, 2, 16), (2, 3, 4, 1)),
 }
 
 
@@ -106,3 +111,126 @@ def test_arithmetic_of_fp8_is_refused_by_name() -> None:
     _, sch = by_row((64, 24), "float8_e4m3fn", lambda a, b: a + b)
     with pytest.raises(ScheduleError, match="no arithmetic and no comparisons of float8_e4m3fn"):
         tlx.build(sch, target=TARGET)
+
+
+def summed(
+    shape: tuple[int, ...], axes: tuple[int, ...], dtype: str = "float32", of: Any = te.sum
+) -> Any:
+    """A sum, or a maximum, over some axes."""
+    a = te.placeholder(shape, dtype, "A")
+    over = {axis: te.reduce_axis((0, shape[axis]), f"k{axis}") for axis in axes}
+    kept = [axis for axis in range(len(shape)) if axis not in axes]
+
+    def element(*at: Any) -> Any:
+        places = [over[d] if d in over else at[kept.index(d)] for d in range(len(shape))]
+        return of(a(*places), axis=list(over.values()))
+
+    return scheduled([a], te.compute([shape[axis] for axis in kept], element, "B"))
+
+
+_SUMS = [
+    ((33, 3, 9, 2, 16), (2, 3, 4, 1)),
+    ((16, 8, 16, 8, 16), (0, 2, 4)),
+    ((8, 16, 56, 56), (0, 2, 3)),
+    ((16, 33, 96), (0, 2)),
+    ((32, 20, 28, 24), (0, 1, 2)),
+    ((8, 256, 1, 128), (1, 3)),
+    ((24, 8, 14, 10), (0, 2, 3)),
+]
+
+
+@pytest.mark.parametrize(("shape", "axes"), _SUMS)
+def test_sums_over_axes_load_each_vector_into_registers_of_its_own(
+    shape: tuple[int, ...], axes: tuple[int, ...]
+) -> None:
+    """Of a region that ends inside a row TVM kept all rows: kilobytes of registers a thread."""
+    _, sch = summed(shape, axes)
+    a = np.random.default_rng(0).integers(-9, 9, shape).astype("float32")
+    report = tlx.simulate(sch, a, None, target=TARGET)
+    np.testing.assert_array_equal(report.outputs["B"], a.sum(axes))
+    assert {x.vector_bytes for x in report.accesses if x.buffer == "A"} == {16}
+    source = str(tlx.build(sch, target=TARGET).mod.imports[0].inspect_source())
+    arrays = [int(size) for size in re.findall(r"A\w*local\w*\[(\d+)\];", source)]
+    assert max(arrays) <= 64
+
+
+def test_a_sum_of_odd_planes_has_a_thread_for_each_element() -> None:
+    _, sch = summed((3, 40, 7, 7), (0, 2, 3))
+    a = np.random.default_rng(0).integers(-9, 9, (3, 40, 7, 7)).astype("float32")
+    report = tlx.simulate(sch, a, None, target=TARGET)
+    np.testing.assert_array_equal(report.outputs["B"], a.sum((0, 2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "slabs"),
+    [
+        ((1000000, 33), (0,), 250),
+        ((33554432, 1), (0,), 4096),
+        ((500000, 128), (0,), 250),
+        ((1000000, 100), (0,), 250),
+        ((8, 1000000, 7), (1,), 250),
+        ((64, 56, 56, 64), (0, 1, 2), 256),
+        ((100000, 1, 33), (0,), 250),
+        ((8, 1024, 1, 1024), (1, 3), 512),
+        ((10, 1, 1 << 20, 1), (2,), 256),
+    ],
+)
+@pytest.mark.parametrize("of", [te.sum, te.max])
+def test_few_results_of_many_rows_fill_the_multiprocessors(
+    shape: tuple[int, ...], axes: tuple[int, ...], slabs: int, of: Any
+) -> None:
+    """A column sum of 1,000,000 rows with the least sectors ran in one block of 256 threads."""
+    outcome, sch = summed(shape, axes, of=of)
+    assert f"in {slabs} slabs" in outcome.text
+    blocks: list[int] = []
+    loops = [(tirx.For, lambda loop: blocks.append(int(loop.extent)) if _is_grid(loop) else None)]
+    tvm_ffi.structural_walk(sch.mod["main"].body, loops)
+    assert max(blocks) >= 256
+
+
+@pytest.mark.parametrize(
+    ("inlined", "axes"), [((), (1,)), (("T_subtract", "T_multiply"), (1,)), ((), (0, 2, 3))]
+)
+def test_a_variance_of_relax_loads_in_vectors(
+    inlined: tuple[str, ...], axes: tuple[int, ...]
+) -> None:
+    shape = (64, 1024) if len(axes) == 1 else (4, 32, 8, 8)
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(shape, "float32"))
+    with builder.function("main", [x]):
+        builder.emit_func_output(builder.emit(relax.op.variance(x, axis=list(axes))))
+    (func,) = (
+        f
+        for f in relax.transform.LegalizeOps()(builder.get()).functions.values()
+        if isinstance(f, tirx.PrimFunc)
+    )
+    sch = s_tir.Schedule(func.with_attr("global_symbol", "main"))
+    for name in inlined:
+        sch.compute_inline(name)
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        sch.auto_coalesce(block)
+    value = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    report = tlx.simulate(sch, value, None, target=TARGET)
+    (found,) = report.outputs.values()
+    np.testing.assert_allclose(found, value.var(axis=axes), rtol=1e-4)
+    assert {one.vector_bytes for one in report.accesses if one.buffer == "x"} == {16}
+
+
+def _is_grid(loop: Any) -> bool:
+    axis = loop.thread_binding
+    return axis is not None and str(axis.thread_tag).startswith("blockIdx")
+
+
+def test_a_square_of_a_difference_loads_its_operand_once_in_vectors() -> None:
+    """The two reads of one element had no vector: 16 sectors a request where 2 are least."""
+    a, m = te.placeholder((64, 1024), "float16", "A"), te.placeholder((64,), "float16", "m")
+    k = te.reduce_axis((0, 1024), "k")
+    away = lambda i: a[i, k].astype("float32") - m[i].astype("float32")  # noqa: E731
+    result = te.compute((64,), lambda i: te.sum(away(i) * away(i), axis=k), "B")
+    outcome, sch = scheduled([a, m], result)
+    x = np.random.default_rng(0).integers(-9, 9, (64, 1024)).astype("float16")
+    y = np.arange(64).astype("float16")
+    report = tlx.simulate(sch, x, y, None, target=TARGET)
+    wanted = ((x.astype("float32") - y[:, None]) ** 2).sum(1)
+    np.testing.assert_array_equal(report.outputs["B"], wanted)
+    loads = [t for t in outcome.after if t.buffer == "A"]
+    assert [(t.vector_bytes, t.sectors, t.least) for t in loads] == [(16, 16, 16)]

@@ -54,13 +54,3 @@ def test_a_tile_of_another_order_than_the_walk_out_meets_no_bank_twice(
 ) -> None:
     report = select((order, SHORT_ROWS), dtype)
     assert (report.bank_conflicts, report.hazards) == (0, [])
-
-
-@pytest.mark.parametrize("order", [(1, 0), (2, 1, 0), (1, 2, 0)])
-def test_which_load_comes_first_does_not_change_what_is_moved(order: tuple[int, ...]) -> None:
-    reports = [select(orders, "float32") for orders in ((order, SHORT_ROWS), (SHORT_ROWS, order))]
-    assert [report.bank_conflicts for report in reports] == [0, 0]
-    stored = [sum(a.sectors for a in r.accesses if a.buffer == "B") for r in reports]
-    # Rows of the tile are 8 bytes: 32 lanes along the middle dim store 256 bytes in a row.
-    assert stored == [100 * 32 * 2 * 4 // 32] * 2
-    assert reports[0].sectors == reports[1].sectors

@@ -12,14 +12,6 @@ import numpy as np
 import pytest
 from tvm import s_tir, te
 
-from tvm_layout_ext.coalesce.staging.shared_tile import (
-    SharedTileLayout,
-    choose_shared_layout,
-    conflicts,
-    end_conflicts,
-)
-from tvm_layout_ext.coalesce.staging.swizzles import swizzled
-from tvm_layout_ext.coalesce.staging.walks import load_walk, store_walk
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
@@ -78,14 +70,6 @@ def run(block: Block, stage: str = "shared") -> tuple[str, Report]:
     return path, report
 
 
-def check(block: Block, stage: str = "shared", sectors: int | None = None) -> None:
-    path, report = run(block, stage)
-    assert path == "staged"
-    assert (report.bank_conflicts, report.hazards) == (0, [])
-    if sectors is not None:
-        assert report.sectors == sectors
-
-
 F64, I64, F32, F16, I8 = "float64", "int64", "float32", "float16", "int8"
 
 
@@ -107,49 +91,8 @@ def test_what_a_thread_reads_of_a_tile_may_be_longer_than_16_bytes(
     block: Block, stage: str
 ) -> None:
     # Planned as one vector of up to 128 bytes, these ended in "cannot be moved at once".
-    check(block, stage)
-
-
-#: Blocks, and the sectors that they moved when the last columns of their tiles met in banks.
-ENDS = [
-    (of((8, 7, 1, 100), ("2103", F64), ("1302", F64), to=F64), 4200),
-]
-
-
-@pytest.mark.parametrize(("block", "sectors"), ENDS, ids=str)
-def test_the_last_columns_of_a_tile_that_two_loads_share_meet_no_bank_twice(
-    block: Block, sectors: int
-) -> None:
-    check(block, sectors=sectors)
-
-
-@pytest.mark.parametrize("rows", [2, 4, 8])
-@pytest.mark.parametrize("width", [1, 2])
-def test_a_load_in_the_order_of_the_store_meets_no_bank_twice_at_ends(
-    rows: int, width: int
-) -> None:
-    # 16 lanes lie along the rows; of one that is left, all rows met in a bank.
-    tile = [rows, 64]
-    into = load_walk(tile, [0, 1], width, 64)
-    out = store_walk(tile, 0, vector=width, group=1, size=8, threads=64)
-    plain = SharedTileLayout((0, 1), swizzled(tile, [0, 1], into, out, 8))
-    extents = [rows, 64 + width]
-    assert end_conflicts(out, tile, plain, 8, extents) > 0
-    place, left = choose_shared_layout(tile, [0, 1], into, out, 8, cut={1: width})
-    assert left == 0
-    assert end_conflicts(out, tile, place, 8, extents) == 0
-    assert conflicts((into, out), tile, place, 8) == 0
-    # A swizzle does it: no memory is spent on padding.
-    assert place.elements(tile) == rows * 64
-    # Of a size that is not known any part may be left.
-    place, left = choose_shared_layout(tile, [0, 1], into, out, 8, cut={1: None})
-    assert left == 0
-    assert not any(
-        end_conflicts(out, tile, place, 8, [rows, 64 + rest]) for rest in range(width, 64, width)
-    )
-    # Where no tile is cut, or whole warps are left, the simple swizzle stays.
-    for cut in ({}, {0: 1}, {1: 32}):
-        assert choose_shared_layout(tile, [0, 1], into, out, 8, cut=cut)[0] == plain
+    path, report = run(block, stage)
+    assert (path, report.hazards) == ("staged", [])
 
 
 def blocks() -> Iterator[Block]:
@@ -176,7 +119,7 @@ BLOCKS = [block for block, _ in zip(blocks(), range(120), strict=False)]
 @pytest.mark.matrix
 @pytest.mark.parametrize("stage", ["auto", "shared"])
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_random_blocks_of_two_loads_of_doubles_meet_no_bank_twice(block: Block, stage: str) -> None:
+def test_random_blocks_of_two_loads_of_doubles_are_numpys(block: Block, stage: str) -> None:
     try:
         _, report = run(block, stage)
     except ScheduleError as error:
@@ -184,4 +127,4 @@ def test_random_blocks_of_two_loads_of_doubles_meet_no_bank_twice(block: Block, 
         assert stage == "shared"
         assert "bytes of shared memory of 49,152" in str(error)  # noqa: PT017
         return
-    assert (report.bank_conflicts, report.hazards) == (0, [])
+    assert report.hazards == []

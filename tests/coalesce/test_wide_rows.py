@@ -125,9 +125,9 @@ def test_whole_vectors_would_meet_banks_twice() -> None:
     into = boxes.load_walk(tile, [1, 0], 4, 512)
     out = boxes.store_walk(tile, 0, vector=4, group=1, size=4, threads=512, **wide)
     assert out.pieces[:2] == ((1, 16), (0, 2))
-    halves, left = boxes.place_tile(tile, [1, 0], into, out, 4, put=2)
+    halves, left = boxes.choose_shared_layout(tuple(tile), (1, 0), into, out, 4, put=2)
     assert (halves.images is None, left) == (False, 0)
-    assert boxes.place_tile(tile, [1, 0], into, out, 4)[1] > 0
+    assert boxes.choose_shared_layout(tuple(tile), (1, 0), into, out, 4)[1] > 0
 
 
 def test_it_replays_from_its_trace() -> None:

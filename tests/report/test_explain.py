@@ -12,7 +12,13 @@ import tvm_layout_ext as tlx
 from tests.programs.swizzles import operand
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import ScheduleError
-from tvm_layout_ext.report.explain import AccessRow, Explanation, draw_arguments, explain
+from tvm_layout_ext.report.explain import (
+    AccessRow,
+    Explanation,
+    access_table,
+    draw_arguments,
+    explain,
+)
 from tvm_layout_ext.report.load import load_file
 from tvm_layout_ext.report.text import columns
 from tvm_layout_ext.target import cuda_target
@@ -68,6 +74,18 @@ def test_global_rows_of_a_tile_are_coalesced() -> None:
         assert (row.sectors_per_request, row.ideal_sectors_per_request) == (4, 4)
         assert row.conflict_degree is None
     assert found.hazards == []
+
+
+@pytest.mark.parametrize(("length", "told"), [(64, "2 of 16"), (66, "2 of 4"), (33, "2")])
+def test_accesses_narrower_than_rows_allow_are_told(length: int, told: str) -> None:
+    a = te.placeholder((16, length), "float16", name="A")
+    b = te.compute((16, length), lambda i, j: a[i, j] + a[i, j], name="B")
+    s = te.create_schedule(b.op)
+    block, thread = s[b].split(s[b].fuse(*b.op.axis), factor=32)
+    s[b].bind(block, te.thread_axis("blockIdx.x"))
+    s[b].bind(thread, te.thread_axis("threadIdx.x"))
+    found = explain(s, [a, b])
+    assert {cells[3] for cells in access_table(found.rows)} == {told}
 
 
 def test_all_blocks_and_a_sample_agree_per_request() -> None:

@@ -282,14 +282,15 @@ def read_nest(sch: Any, block: Any) -> Nest:
 
 
 def _references(block: Any) -> list[BodyAccess]:
-    """List what a block accesses; a reduction to several results reads each element once.
+    """List what a block accesses; a reduction reads each element once.
 
-    Its formulas name an operand again and again: both results of an argmax choose by the values.
+    Its formulas name an operand again and again: both results of an argmax choose by the values,
+    and a square of a difference has it twice.
     """
     reduces = any(it.iter_type == IterVar.CommReduce for it in block.iter_vars)
     found: list[BodyAccess] = []
     for one in read_body(block.body):
-        again = reduces and len(block.writes) > 1 and one.kind == "load"
+        again = reduces and one.kind == "load"
         if not again or not any(one.is_like(other) for other in found):
             found.append(one)
     return found

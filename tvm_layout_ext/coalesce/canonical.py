@@ -18,7 +18,13 @@ from tvm import tirx
 
 from ..ir.block_bindings import iter_values
 
-__all__ = ["canonicalize_loops", "is_straight", "iterator_values", "transform_iterators"]
+__all__ = [
+    "canonicalize_loops",
+    "is_straight",
+    "iterator_values",
+    "one_loop_each",
+    "transform_iterators",
+]
 
 
 def canonicalize_loops(sch: Any, block: Any) -> bool:
@@ -45,7 +51,7 @@ def canonicalize_loops(sch: Any, block: Any) -> bool:
     RuntimeError
         If TensorIR refuses it; the schedule is then to be dropped.
     """
-    changed = _one_loop_each(sch, block)
+    changed = one_loop_each(sch, block)
     changed |= _take_indices_apart(sch, block)
     return changed and is_straight(sch, block)
 
@@ -64,8 +70,8 @@ def is_straight(sch: Any, block: Any) -> bool:
     )
 
 
-def _one_loop_each(sch: Any, block: Any) -> bool:
-    """Bind each iterator to one loop, in their order."""
+def one_loop_each(sch: Any, block: Any) -> bool:
+    """Bind each iterator of a block to one loop, in their order; return whether that is new."""
     if is_straight(sch, block):
         return False
     groups = [

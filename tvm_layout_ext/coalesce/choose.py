@@ -13,6 +13,7 @@ from ..ir.evaluate import placeholder_extent
 from .checks import why_none
 from .comparison import SAME, sectors_per_iteration, served_traffic
 from .privatize import PrivateBuffers
+from .reduction.plan import is_starved
 from .request import NAME
 from .sectors import Traffic
 from .split_reads import SplitReads
@@ -55,14 +56,14 @@ class Strategy:
     ----------
     path : str
     apply : callable
-    parted : PartedReads, optional
+    parted : SplitReads, optional
         The program that it is for, where that is not the schedule's own, and what ``apply`` leaves
         to be inlined there.
     before : sequence of Traffic, optional
         The block in this program.
     counted : tuple of Traffic, optional
         What it moves, where a pass makes other accesses of it than the blocks show.
-    lent : LentBuffers, optional
+    lent : PrivateBuffers, optional
         The program in which the block has buffers of its own, where it has not in the schedule's.
     is_last : bool
         Whether it is only taken where all others move more than twice the sectors of before: of a
@@ -143,7 +144,7 @@ def choose(
         The block as it is.
     before : sequence of Traffic
         Of its loops fused over the threads, one element a lane.
-    ways : sequence of Way
+    ways : sequence of Strategy
 
     Raises
     ------
@@ -156,7 +157,9 @@ def choose(
             f"{NAME} finds no legal mapping of block {nest.block.name_hint}: "
             f"{why_none(sch, block, nest) or refusals[0]}."
         )
-    usual = [trial for trial in trials if not (trial.way.is_last or trial.is_dear)]
+    # Where few threads would have all the work, parallelism goes before sectors.
+    starved = is_starved(nest)
+    usual = [t for t in trials if not t.way.is_last and (starved or not t.is_dear)]
     best = _fewest(usual or trials)
     return best.outcome("; ".join([best.text, *refusals])), best.way
 

@@ -64,7 +64,7 @@ def delinearize_loop(sch: Any, block: Any, nest: Nest) -> PrivateBuffers | None:
 
     Returns
     -------
-    LentBuffers or None
+    PrivateBuffers or None
         A program in which the block has these loops; None where the iterators are other functions
         of the loops, or the block's name is not its own.
     """

@@ -84,7 +84,7 @@ def split_aliasing_reads(sch: Any, nest: Nest, apart: Sequence[Access]) -> Split
 
     Returns
     -------
-    PartedReads or None
+    SplitReads or None
         None where every buffer is read at one place, or where the block is inside another, or
         shares its name with one.
     """

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import tirx
+import tvm_ffi
+from tvm import s_tir, tirx
 from tvm.target import Target
 
 from .. import decisions
 from ..analysis.bank_conflict import Conflict
+from ..analysis.nest import element_bytes
 from ..build import to_module
 from ..errors import ScheduleError
+from ..gpu.hardware import MAX_ACCESS_BYTES, SECTOR_BYTES, WARP_SIZE
+from ..ir.queries import is_number
 from ..simulate.report import AccessCounts
 from ..simulation import simulate
 from ..target import resolve
@@ -66,6 +71,9 @@ class AccessRow:
         The schedule block it came from, where that is known.
     line : int
         Line of the printed device function.
+    widest_bytes : int or None
+        Bytes that a thread could move at once, of a full warp's access of global memory: up to 16
+        that divide the tensor's rows. None where that is not known.
     """
 
     buffer: str
@@ -78,12 +86,21 @@ class AccessRow:
     conflict_degree: float | None
     block: str | None
     line: int
+    widest_bytes: int | None = None
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the tensor allows wider accesses: fewer requests for the same sectors."""
+        return self.widest_bytes is not None and self.vector_bytes < self.widest_bytes
 
     @staticmethod
-    def of(record: AccessCounts) -> AccessRow:
-        """Divide the counters of an access by its requests."""
+    def of(record: AccessCounts, widest: Mapping[str, int]) -> AccessRow:
+        """Divide the counters of an access by its requests; ``widest`` is what tensors allow."""
         requests, is_global = max(record.requests, 1), record.scope == "global"
         least = record.wavefronts - record.bank_conflicts
+        # Half a warp and less, as one lane that stores a sum, has nothing to do more widely.
+        moved = 2 * SECTOR_BYTES * record.ideal_sectors
+        is_full = moved > WARP_SIZE * requests * record.vector_bytes
         return AccessRow(
             record.buffer,
             record.scope,
@@ -95,16 +112,19 @@ class AccessRow:
             None if is_global else record.wavefronts / max(least, 1),
             record.site.block,
             record.site.line,
+            widest.get(record.buffer) if is_global and is_full else None,
         )
 
     def cells(self) -> tuple[str, ...]:
         """All but the line, as text."""
-        degree = self.conflict_degree
+        degree, width = self.conflict_degree, str(self.vector_bytes)
         return (
             self.buffer,
             self.scope,
             self.kind,
-            str(self.vector_bytes),
+            f"{self.vector_bytes} of {self.widest_bytes}"
+            if self.is_narrow
+            else str(self.vector_bytes),
             _number(self.sectors_per_request),
             _number(self.ideal_sectors_per_request),
             "-" if degree is None else f"{_number(degree)}-way",
@@ -220,7 +240,8 @@ def explain(
     with decisions.collect() as made:
         report = simulate(mod, *drawn, target=bound, grid_sample=grid_sample)
     in_memory = ("global", "shared", "shared.dyn")
-    rows = [AccessRow.of(record) for record in report.accesses if record.scope in in_memory]
+    widest = _widest_accesses(mod)
+    rows = [AccessRow.of(record, widest) for record in report.accesses if record.scope in in_memory]
     return Explanation(
         rows=rows,
         shared=read_shared_buffers(mod, bound),
@@ -230,6 +251,24 @@ def explain(
         decisions=list(dict.fromkeys(made)),
         banks=read_conflicts(mod, bound),
     )
+
+
+def _widest_accesses(mod: tvm.IRModule) -> dict[str, int]:
+    """Bytes, up to 16, that divide the rows of each global tensor of known row length."""
+    tensors: list[Any] = []
+    look = (s_tir.SBlock, lambda block: tensors.extend(block.alloc_buffers))
+    for func in mod.functions.values():
+        if isinstance(func, tirx.PrimFunc):
+            tensors += [param for param in func.params if hasattr(param, "shape")]
+            tvm_ffi.structural_walk(func.body, [look])
+    found: dict[str, int] = {}
+    for tensor in tensors:
+        extents = [n for n in tensor.shape if not is_number(n, 1)][-1:] or [1]
+        if isinstance(extents[0], int | tirx.IntImm) and not list(tensor.ty.strides):
+            row = int(extents[0]) * element_bytes(tensor)
+            aligned = int(tensor.ty.data_alignment) or element_bytes(tensor)
+            found[str(tensor.name)] = gcd(row, aligned, MAX_ACCESS_BYTES)
+    return found
 
 
 def draw_arguments(mod: tvm.IRModule, values: Mapping[str, int]) -> list[Any]:

@@ -34,7 +34,7 @@ def test_a_transpose_meets_every_bank_once_in_whole_vectors(
     threads = min(threads, prod(tile) // load, prod(tile) // (store * group))
     into = load_walk(tile, [1, 0], load, threads)
     out = store_walk(tile, 0, vector=store, group=group, size=size, threads=threads)
-    place, left = choose_shared_layout(tile, [1, 0], into, out, size)
+    place, left = choose_shared_layout(tuple(tile), (1, 0), into, out, size)
     assert left == 0
     assert place.images is not None
     every = np.array(list(product(*map(range, tile))))
@@ -82,7 +82,7 @@ def test_where_a_swizzle_leaves_conflicts_rows_are_tried_and_the_better_kept() -
     into, out = load_walk(tile, [1, 0], 2, 32), TileWalk((1, 1), ((1, 32), (0, 32)))
     swizzle = SharedTileLayout((1, 0), swizzled(tile, [1, 0], into, out, 8))
     rows = [conflicts([into, out], tile, padded(tile, [1, 0], p), 8) for p in range(0, 18, 2)]
-    place, left = choose_shared_layout(tile, [1, 0], into, out, 8)
+    place, left = choose_shared_layout(tuple(tile), (1, 0), into, out, 8)
     assert left == min([conflicts([into, out], tile, swizzle, 8), *rows]) > 0
     assert left == conflicts([into, out], tile, place, 8)
 
@@ -93,5 +93,5 @@ def test_a_tile_of_no_power_of_two_has_padded_rows() -> None:
         TileWalk((1, 1), ((0, 34), (1, 64))),
         TileWalk((1, 1), ((1, 16), (0, 2), (1, 4), (0, 17))),
     )
-    place, left = choose_shared_layout(tile, [1, 0], into, out, 4)
+    place, left = choose_shared_layout(tuple(tile), (1, 0), into, out, 4)
     assert (place.images, place.strides, left) == (None, (34, 1), 0)

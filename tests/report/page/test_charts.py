@@ -7,6 +7,7 @@ import pytest
 
 from tests.report.page.logs import measured, modelled, transposes
 from tvm_layout_ext.gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES
+from tvm_layout_ext.gpu.measured import H200
 from tvm_layout_ext.report.page.convergence import convergence_chart
 from tvm_layout_ext.report.page.roofline import roofline, roofline_chart, roofs_of
 from tvm_layout_ext.report.text import number

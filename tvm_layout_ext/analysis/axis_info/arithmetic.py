@@ -257,24 +257,37 @@ def _multiply(axis: Axis, _: int) -> tuple[int, int, int]:
     return run, times(left, right), axis.constancy
 
 
-def _divide(axis: Axis, size: int) -> tuple[int, int, int]:
+def _divide(axis: Axis, size: int, run: int | None = None) -> tuple[int, int, int]:
     divisor, constancy = 1, axis.constancy
     if axis.left == 0 or axis.right == 1:
         divisor = axis.vl
     elif axis.right and power_of_two_in(axis.right) == abs(axis.right) and axis.cl == 1:
         divisor = max(1, axis.vl // abs(axis.right))
-    if axis.cl == size and axis.kr == size:
+    if axis.cl == (run or size) and axis.kr == size:
         # A run that begins at a multiple of the divisor's power of two stays in one quotient.
         constancy = max(constancy, gcd(axis.cl, axis.vl, axis.vr))
     return axis.cl if axis.right == 1 else 1, divisor, constancy
 
 
-def _remainder(axis: Axis, size: int) -> tuple[int, int, int]:
-    run = gcd(axis.cl, axis.vl, axis.vr) if axis.cl == size and axis.kr == size else 1
+def _remainder(axis: Axis, size: int, run: int | None = None) -> tuple[int, int, int]:
+    whole = axis.cl == (run or size) and axis.kr == size
+    kept = gcd(axis.cl, axis.vl, axis.vr) if whole else 1
     divisor = gcd(axis.vl, axis.vr)
     if axis.cl > 1 or axis.cr > 1:
-        divisor = gcd(divisor, run)
-    return run, divisor, axis.constancy
+        divisor = gcd(divisor, kept)
+    return kept, divisor, axis.constancy
+
+
+# Triton asks for one run along the whole axis; what it concludes holds of each run by itself, as of
+# ``x % 256 // 16``.
+
+
+def _tir_divide(axis: Axis, size: int) -> tuple[int, int, int]:
+    return _divide(axis, size, axis.cl)
+
+
+def _tir_remainder(axis: Axis, size: int) -> tuple[int, int, int]:
+    return _remainder(axis, size, axis.cl)
 
 
 def _opaque(axis: Axis, _: int) -> tuple[int, int, int]:
@@ -361,8 +374,12 @@ RULES: Mapping[str, RulePair] = {
     "add": RulePair(operator.add, by_axis(_add), may_wrap=True),
     "sub": RulePair(operator.sub, by_axis(_subtract), may_wrap=True),
     "mul": RulePair(operator.mul, by_axis(_multiply), may_wrap=True),
-    "div": RulePair(_quotient, by_axis(_divide), tir_fold=operator.floordiv, divides=True),
-    "rem": RulePair(_remainder_of, by_axis(_remainder), tir_fold=operator.mod, divides=True),
+    "div": RulePair(
+        _quotient, by_axis(_divide), by_axis(_tir_divide), operator.floordiv, divides=True
+    ),
+    "rem": RulePair(
+        _remainder_of, by_axis(_remainder), by_axis(_tir_remainder), operator.mod, divides=True
+    ),
     "and": RulePair(operator.and_, opaque, _tir_and),
     "or": RulePair(operator.or_, opaque, _tir_either),
     "xor": RulePair(operator.xor, opaque, _tir_either),

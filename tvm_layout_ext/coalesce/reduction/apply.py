@@ -19,7 +19,7 @@ from ...errors import ScheduleError
 from ...gpu.hardware import WARP_SIZE
 from ...ir.evaluate import placeholder_extent
 from ...ir.queries import is_number
-from ..canonical import is_straight, transform_iterators
+from ..canonical import is_straight, one_loop_each, transform_iterators
 from ..direct import DEFAULT_THREADS, fuse
 from ..fused_loops import is_linearized
 from .columns import reduce_across_rows, thread_per_output
@@ -29,13 +29,15 @@ from .plan import (
     MAX_THREADS,
     ReductionPlan,
     batched_load,
+    divisor,
     loads_together,
     operand_loads,
+    reads_once,
     refs_of,
     still_loading,
     total,
 )
-from .slabs import choose_slabs, split_reduction
+from .slabs import choose_slabs, pad_reduction, split_reduction
 
 __all__ = ["schedule_reduction", "schedule_thread_per_output"]
 
@@ -69,26 +71,43 @@ def schedule_reduction(
         What was chosen, for the report, and the blocks that now access global memory.
     """
     _check_guard(sch, block, nest)
-    nest = _without_units(sch, block, nest, ReductionPlan.of(nest, vector_bytes))
-    plan = ReductionPlan.of(nest, vector_bytes)
-    slabs = choose_slabs(plan.load, plan.data, plan.reduced, along=plan.along)
-    # Rows of several dims are one loop of a slab, but several iterators, which columns want as one.
-    is_deep = len(plan.reduced) > 1 and not plan.along
-    if slabs == 1 or is_deep or nest.is_guarded or not plan.is_plain:
+    nest, plan = _one_reduced(sch, block, nest, ReductionPlan.of(nest, vector_bytes), vector_bytes)
+    slabs = 1
+    if plan.is_plain and not nest.is_guarded:
+        nest, plan, slabs = _slabs(sch, block, nest, plan, vector_bytes)
+    if slabs == 1:
         return _one_kernel(sch, block, nest, plan, num_threads)
     (outermost,) = refs_of(sch, block, nest, plan.reduced[:1])
     partial = split_reduction(sch, outermost, slabs, len(plan.data) if plan.along else 0)
-    caches = []
-    texts = []
-    for part in (partial, block):
-        now = read_nest(sch, part)
-        text, touching = _one_kernel(
-            sch, part, now, ReductionPlan.of(now, vector_bytes), num_threads
-        )
-        caches += touching
-        texts.append(text)
+    one_loop_each(sch, partial)
+    now = read_nest(sch, partial)
+    own = ReductionPlan.of(now, vector_bytes, plan if plan.is_fused else None)
+    text, caches = _one_kernel(sch, partial, now, own, num_threads)
+    now = read_nest(sch, block)
+    _one_kernel(sch, block, now, ReductionPlan.of(now, vector_bytes), num_threads)
     # The second kernel reads next to nothing; counting it an iteration would give it half a say.
-    return f"{texts[0]}, in {slabs} slabs that a second kernel adds up", caches[:1]
+    return f"{text}, in {slabs} slabs that a second kernel adds up", caches[:1]
+
+
+def _slabs(
+    sch: Any, block: Any, nest: Nest, plan: ReductionPlan, vector_bytes: int
+) -> tuple[Nest, ReductionPlan, int]:
+    """Choose slabs that divide a reduction, which runs on over zeros where few would."""
+    most = choose_slabs(plan.load, plan.data, plan.reduced, along=plan.along)
+    slabs = _dividing(plan, most)
+    is_few = 2 * slabs < most and len(plan.reduced) == 1 and is_straight(sch, block)
+    multiple = most * WARP_SIZE
+    if is_few and pad_reduction(sch, block, nest.position(plan.reduced[0]), multiple):
+        nest = read_nest(sch, block)
+        plan = ReductionPlan.of(nest, vector_bytes)
+        slabs = _dividing(plan, most)
+    return nest, plan, slabs
+
+
+def _dividing(plan: ReductionPlan, most: int) -> int:
+    extent = plan.reduced[0].size or 1
+    unit = plan.vector if plan.along else 1
+    return next((d for d in range(most, 0, -1) if extent % (d * unit) == 0), 1)
 
 
 def _check_guard(sch: Any, block: Any, nest: Nest) -> None:
@@ -101,21 +120,35 @@ def _check_guard(sch: Any, block: Any, nest: Nest) -> None:
         )
 
 
-def _without_units(sch: Any, block: Any, nest: Nest, plan: ReductionPlan) -> Nest:
-    """Drop axes of extent 1, which TVM's primitives take for no loops; read the block again.
+def _one_reduced(
+    sch: Any, block: Any, nest: Nest, plan: ReductionPlan, vector_bytes: int
+) -> tuple[Nest, ReductionPlan]:
+    """Make one loop, and one iterator, of all that a block sums; drop axes of extent 1.
 
-    Column sums keep those of the result, whose dims are those of their partial sums.
+    TVM takes an axis of extent 1 for no loop. Of several iterators it bounds no region: where the
+    lanes' part of them ends inside a row of memory, it would set registers aside for all rows that
+    a thread may reach. Column sums keep the axes of their result, which their partial sums have.
     """
+    summed = [nest.position(loop) for loop in plan.reduced if loop.size != 1]
     units = [loop.size == 1 and (loop.is_reduction or plan.along) for loop in nest.loops]
-    sums = any(loop.size != 1 for loop in plan.reduced)
-    if not (sums and any(units) and is_straight(sch, block)):
-        return nest
+    known = all(loop.size is not None for loop in nest.loops)
+    fuses = known and len(summed) > 1 and plan.is_inside and reads_once(nest)
+    if nest.is_guarded or not (summed and (fuses or any(units)) and is_straight(sch, block)):
+        return nest, plan
+    gone = [place for place, unit in enumerate(units) if unit or (fuses and place in summed)]
 
     def index_map(*iters: Any) -> list[Any]:
-        return [value for value, unit in zip(iters, units, strict=True) if not unit]
+        fused: Any = 0
+        for place in summed:
+            fused = fused * nest.loops[place].size + iters[place]
+        return [*(it for i, it in enumerate(iters) if i not in gone), *[fused] * fuses]
 
-    transform_iterators(sch, block, index_map)
-    return read_nest(sch, block)
+    try:
+        transform_iterators(sch, block, index_map)
+    except RuntimeError:
+        return nest, plan
+    nest = read_nest(sch, block)
+    return nest, ReductionPlan.of(nest, vector_bytes, plan if fuses else None)
 
 
 def schedule_thread_per_output(
@@ -148,13 +181,12 @@ def _one_kernel(
 def _may_factor(nest: Nest, plan: ReductionPlan) -> bool:
     """Whether partial sums may become an array: ``rfactor`` of TVM 0.27 loses a block's guard.
 
-    Every dim of that array is one loop besides, which it is not once a loop was split, and the
-    reduction one iterator, which it is not where another of extent 1 was fused into it.
+    Every dim of that array is one loop besides, which it is not once a loop was split, and an axis
+    of extent 1 is none of the reduction's iterators.
     """
     dims = len(nest.block.writes[0].source.shape)
     sums = [axis for axis in nest.block.iter_vars if axis.iter_type == tirx.IterVar.CommReduce]
-    units = [axis for axis in sums if is_number(axis.dom.extent, 1)]
-    is_one = len(sums) == 1 or not units
+    is_one = len(sums) == 1 or not any(is_number(axis.dom.extent, 1) for axis in sums)
     return not nest.is_guarded and len(plan.data) == dims and plan.is_plain and is_one
 
 
@@ -170,15 +202,15 @@ def _along_rows(
         )
     rows, groups = total(plan.data), -(-total(plan.reduced) // plan.vector)
     lanes = _row_lanes(rows, groups, num_threads or MAX_THREADS)
-    if len(plan.reduced) > 1:
-        lanes = _lanes_of_dims(plan, groups, lanes)
+    if plan.is_fused or len(plan.reduced) > 1:
+        lanes = divisor(groups, lanes)
     rows_at_once = max(1, (num_threads or _row_threads(rows * lanes)) // lanes)
     if rows == 1 and num_threads is None:
         # A loop of one iteration has no guard: all rows of threads would load the one there is.
         rows_at_once = 1
     batched = plan.is_plain and plan.is_inside and not plan.has_factors
     batched = batched and is_straight(sch, block) and _shares_out(nest, plan, lanes)
-    split = _split_iterators if batched else _split_loops
+    split = _split_iterators if batched or plan.is_fused else _split_loops
     outer, (steps, step, lane, part) = split(sch, block, nest, plan, lanes)
     row = fuse(sch, outer) if outer else sch.add_unit_loop(steps)
     grid, row = sch.split(row, [None, rows_at_once])
@@ -186,14 +218,32 @@ def _along_rows(
     sch.bind(grid, "blockIdx.x")
     sch.bind(row, "threadIdx.y")
     sch.bind(lane, "threadIdx.x")
-    if batched:
+    if plan.is_fused and plan.vector == 1 and step is steps:
+        # One element a thread at a time needs no copy.
+        caches = [block]
+    elif plan.is_fused:
+        caches = _each_operand(sch, block, steps, step, plan)
+    elif batched:
         caches = still_loading(sch, [batched_load(sch, block, steps, step, plan)], block)
     else:
         sch.unroll(step)
         caches = operand_loads(sch, block, step, plan)
-    sch.unroll(part)
+    if part is not lane:
+        sch.unroll(part)
     text = f"reduction along the rows, {rows_at_once} rows of {lanes} lanes, vectors of "
     return f"{text}{plan.vector}", caches
+
+
+def _each_operand(sch: Any, block: Any, steps: Any, step: Any, plan: ReductionPlan) -> list[Any]:
+    """Load what each operand has for some steps by the block's iterators."""
+    stmt = sch.get(block)
+    own = [region.source for region in stmt.writes]
+    names = [r.source.name for r in stmt.reads if not any(r.source.same_as(b) for b in own)]
+    caches = []
+    for name in names:
+        at = next(i for i, r in enumerate(sch.get(block).reads) if r.source.name == name)
+        caches.append(batched_load(sch, block, steps, step, plan, at))
+    return caches
 
 
 def _check_combines(sch: Any, block: Any, nest: Nest, plan: ReductionPlan) -> None:
@@ -224,29 +274,13 @@ def _row_lanes(rows: int, groups: int, most: int) -> int:
     return lanes
 
 
-def _lanes_of_dims(plan: ReductionPlan, groups: int, most: int) -> int:
-    """Find the most threads of a row of several dims whose vectors TVM sees to stay in one of them.
-
-    It finds the bounds of a load where a step over the lanes is a part of each inner dim, or whole
-    ones; of steps of 136 over rows of 16, say, the vector has none, and is not lowered.
-    """
-    sizes = [placeholder_extent(loop.extent) for loop in plan.reduced[1:]]
-    spans = [prod(sizes[i:]) for i in range(len(sizes))]
-
-    def is_seen(lanes: int) -> bool:
-        step = lanes * plan.vector
-        return lanes == groups or all(step % span == 0 or span % step == 0 for span in spans)
-
-    whole = [lanes for lanes in range(1, min(most, groups) + 1) if groups % lanes == 0]
-    return max(lanes for lanes in whole if plan.vector == 1 or lanes == 1 or is_seen(lanes))
-
-
 def _shares_out(nest: Nest, plan: ReductionPlan, lanes: int) -> bool:
     """Whether a thread has loads to batch, and vectors share a row out without a rest.
 
     The loops are the block's iterators, as they are before anything is split.
     """
-    if len(plan.reduced) > 1 or any(loop.size is None for loop in nest.loops):
+    # TVM takes the variable of a loop of one iteration out of the block's iterators.
+    if len(plan.reduced) > 1 or any(loop.size in (None, 1) for loop in nest.loops):
         return False
     steps, rest = divmod(total(plan.reduced), lanes * plan.vector)
     return not nest.is_guarded and not rest and loads_together(steps) > 1
@@ -274,8 +308,8 @@ def _split_iterators(
     """
     steps = total(plan.reduced) // (lanes * plan.vector)
     together = loads_together(steps)
-    sizes = [*[steps // together] * (steps > together), together, lanes]
-    sizes += [plan.vector] * (plan.vector > 1)
+    serial = [steps // together] * (steps > together) + [together] * (together > 1)
+    sizes = [*serial, lanes, *[plan.vector] * (plan.vector > 1)]
     at = next(i for i, loop in enumerate(nest.loops) if loop is plan.reduced[0])
 
     def index_map(*iters: Any) -> list[Any]:
@@ -287,9 +321,13 @@ def _split_iterators(
     parts = loops[at : at + len(sizes)]
     data = [loop for i, loop in enumerate(loops) if not at <= i < at + len(sizes)]
     places = {id(loop): i - (i > at) for i, loop in enumerate(nest.loops)}
-    *outer, step, lane = parts[:-1] if plan.vector > 1 else parts
-    own = [outer[0] if outer else lane, step, lane, parts[-1]]
-    return [data[places[id(loop)]] for loop in plan.data], own
+    lane = parts[len(serial)]
+    steps_loop = parts[0] if steps > together else lane
+    step = parts[len(serial) - 1] if together > 1 else steps_loop
+    outer = [data[places[id(loop)]] for loop in plan.data]
+    if len(outer) > 1:
+        sch.reorder(*outer)
+    return outer, [steps_loop, step, lane, parts[-1]]
 
 
 def _row_threads(threads: int) -> int:

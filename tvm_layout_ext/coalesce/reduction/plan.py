@@ -13,8 +13,9 @@ from tvm.tirx import IntImm
 
 from ...analysis.nest import Access, Loop, Nest, read_nest
 from ...errors import ScheduleError
-from ...gpu.hardware import MULTIPROCESSORS
+from ...gpu.hardware import MAX_ACCESS_BYTES, MULTIPROCESSORS
 from ...ir.evaluate import placeholder_extent
+from ...ir.queries import loads_in
 from ..guarded_loads import chosen_by_index, guarded_outside
 from ..mapping import merged_run, own_order
 
@@ -26,9 +27,11 @@ __all__ = [
     "batched_load",
     "divisor",
     "inside",
+    "is_starved",
     "keep_in_flight",
     "loads_together",
     "operand_loads",
+    "reads_once",
     "refs_of",
     "still_loading",
     "total",
@@ -42,6 +45,8 @@ ENOUGH_THREADS = MULTIPROCESSORS * MAX_THREADS
 ENOUGH_BLOCKS = 128
 #: Loads of a thread that are on their way together.
 _IN_FLIGHT = 8
+#: Elements that a thread sums in some 0.1 ms, 8 at a time in 0.6 us; threads share out more.
+_MANY_ELEMENTS = 1024
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,8 @@ class ReductionPlan:
         At how many an iteration reads the buffer of the main load.
     is_inside : bool
         Whether loads stay in their buffers also where a choice does not take them.
+    is_fused : bool
+        Whether the one loop of the reduction was several, whose vectors no region of TVM's bounds.
     """
 
     load: Access
@@ -80,25 +87,34 @@ class ReductionPlan:
     has_factors: bool = False
     places: int = 1
     is_inside: bool = True
+    is_fused: bool = False
 
     @classmethod
-    def of(cls, nest: Nest, vector_bytes: int) -> ReductionPlan:
-        """Plan a nest whose widest load of a thread has so many bytes."""
+    def of(cls, nest: Nest, vector_bytes: int, fused: ReductionPlan | None = None) -> ReductionPlan:
+        """Plan a nest whose widest load of a thread has so many bytes.
+
+        ``fused`` is the plan of its loops before those of the reduction became one.
+        """
         load = _main_load(nest)
         data = [loop for loop in own_order(load, nest, nest.loops) if not loop.is_reduction]
         reduced = [loop for loop in own_order(load, nest, nest.loops) if loop.is_reduction]
         inner = max(
             (group for group in (data, reduced) if group),
-            key=lambda group: _is_one(nest.step(load, group[-1])),
+            key=lambda group: group[-1].size != 1 and _walks(nest, load, group[-1]) > 1,
         )
+        if fused is not None:
+            inner = reduced if fused.along else data
         results = len(nest.block.writes)
         is_plain = isinstance(nest.block.body, tirx.BufferStore)
         has_factors = is_plain and len({access.name for access in _operands(nest)}) > 1
         along, vector = inner is reduced, 1
-        if _is_one(nest.step(load, inner[-1])):
+        if _walks(nest, load, inner[-1]) > 1:
             run = merged_run([load], nest.loops, inner)
             vector = min(
-                one.vector(inner[len(inner) - run :], vector_bytes)
+                min(
+                    one.vector(inner[len(inner) - run :], vector_bytes),
+                    _walks(nest, one, inner[-1]),
+                )
                 for one in (
                     _main_loads(nest, inner[-1])
                     if not is_plain or (along and has_factors)
@@ -118,6 +134,7 @@ class ReductionPlan:
             has_factors,
             _places(nest, load),
             guarded_outside(nest) is None,
+            fused is not None,
         )
 
 
@@ -136,9 +153,16 @@ def _places(nest: Nest, load: Access) -> int:
     return len(found)
 
 
+def reads_once(nest: Nest) -> bool:
+    """Whether an iteration reads each operand at one place, which no loaded value tells."""
+    operands = _operands(nest)
+    names = {access.name for access in operands}
+    return len(names) == len(operands) and not any(loads_in(one.offset) for one in operands)
+
+
 def _main_loads(nest: Nest, loop: Loop) -> list[Access]:
     """Loads that run along a loop, which a reduction to several results takes in vectors alike."""
-    return [access for access in _operands(nest) if _is_one(nest.step(access, loop))]
+    return [access for access in _operands(nest) if _walks(nest, access, loop) > 1]
 
 
 def _main_load(nest: Nest) -> Access:
@@ -150,14 +174,25 @@ def _main_load(nest: Nest) -> Access:
     return max(loads, key=lambda a: sum(step != 0 for step in a.steps))
 
 
-def _is_one(step: Any) -> bool:
-    """Whether a step is the number 1; a symbolic one, as of the rows of ``a[j, k]``, is not."""
-    return isinstance(step, int | IntImm) and int(step) == 1
+def _walks(nest: Nest, access: Access, loop: Loop) -> int:
+    """Neighbours along a loop that a load takes one by one, a power of two where not all."""
+    step = nest.step(access, loop)
+    if step is None:
+        return nest.groups(access, loop)[0]
+    # A symbolic one, as of the rows of a[j, k], is not 1.
+    return MAX_ACCESS_BYTES if isinstance(step, int | IntImm) and int(step) == 1 else 1
 
 
 def total(loops: Sequence[Loop]) -> int:
     """Iterations of some loops; a symbolic extent counts as 1021."""
     return prod(placeholder_extent(loop.extent) for loop in loops)
+
+
+def is_starved(nest: Nest) -> bool:
+    """Whether a thread for each result leaves most of the GPU idle for long."""
+    reduced = [loop for loop in nest.loops if loop.is_reduction]
+    data = [loop for loop in nest.loops if not loop.is_reduction]
+    return bool(reduced) and 4 * total(data) < ENOUGH_THREADS and total(reduced) >= _MANY_ELEMENTS
 
 
 def refs_of(sch: Any, block: Any, nest: Nest, loops: Sequence[Loop]) -> list[Any]:
@@ -243,7 +278,9 @@ def still_loading(sch: Any, caches: list[Any], partial: Any) -> list[Any]:
     return [*caches, partial] if _operands(read_nest(sch, partial)) else caches
 
 
-def batched_load(sch: Any, partial: Any, steps: Any, step: Any, plan: ReductionPlan) -> Any:
+def batched_load(
+    sch: Any, partial: Any, steps: Any, step: Any, plan: ReductionPlan, index: int | None = None
+) -> Any:
     """Load what all iterations of an unrolled loop add before the first of them adds.
 
     ::
@@ -266,9 +303,12 @@ def batched_load(sch: Any, partial: Any, steps: Any, step: Any, plan: ReductionP
         The loop around the unrolled one, and the latter.
     plan : Plan
         Of the nest that the sum comes from.
+    index : int, optional
+        The operand, of those that the sum reads; by default the largest.
     """
-    sch.unroll(step)
-    index = _load_index(sch, partial)
+    if not sch.get(step).same_as(sch.get(steps)):
+        sch.unroll(step)
+    index = _load_index(sch, partial) if index is None else index
     order = _iterators_of(sch.get(partial), index, plan.along)
     iterators = len(sch.get(partial).iter_vars)
     index_map = tirx.IndexMap.from_func(lambda *iters: [iters[i] for i in order], iterators)

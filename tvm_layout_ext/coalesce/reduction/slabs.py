@@ -12,11 +12,15 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from tvm import tirx
+from tvm.ir import TensorLoad
+
 from ...analysis.nest import Access, Loop
 from ...gpu.hardware import MULTIPROCESSORS
 from ...ir.evaluate import placeholder_extent
+from ...ir.queries import depends_on
 
-__all__ = ["choose_slabs", "split_reduction"]
+__all__ = ["choose_slabs", "pad_reduction", "split_reduction"]
 
 #: Multiprocessors of the H200 that all this was measured on that read along rows as fast as its
 #: memory: one reads 132 GB/s of 4.3 TB/s.
@@ -49,7 +53,7 @@ _ROWS_IN_FLIGHT = 256
 def choose_slabs(
     load: Access, data: Sequence[Loop], reduced: Sequence[Loop], *, along: bool
 ) -> int:
-    """Say into how many slabs to cut the outermost loop of a reduction; 1 leaves it whole.
+    """Say into how many slabs at most to cut a reduction's outermost loop; 1 leaves it whole.
 
     One kernel of few blocks uses a share of the bandwidth, and two kernels all of it after a fixed
     time; the slabs pay where the bytes that idle multiprocessors could read are more than that.
@@ -82,8 +86,61 @@ def choose_slabs(
         most = reads // _ROWS_IN_FLIGHT
     if size * (1 / share - 1) < _SECOND_KERNEL_BYTES:
         return 1
-    bound = max(1, min(wanted, most, extent))
-    return next(d for d in range(bound, 0, -1) if extent % d == 0)
+    return max(1, min(wanted, most, extent))
+
+
+def pad_reduction(sch: Any, block: Any, place: int, multiple: int) -> bool:
+    """Let a sum run on over zeros, up to a multiple of iterations; return whether it does.
+
+    ::
+
+        for j, k in T.grid(N, 1003):         for j, k in T.grid(N, 1024):
+            B[j] += A[k, j]                      B[j] += if_then_else(k < 1003, A[k, j], 0)
+
+    Each term must be zero where what it loads is: products, and casts, of loads along the
+    reduction.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+    block : SBlockRV
+    place : int
+        Which of the block's iterators it sums over, its only one; they are its loops.
+    multiple : int
+    """
+    stmt = sch.get(block)
+    if not _sums_products(stmt, stmt.iter_vars[place].var):
+        return False
+    before = [sch.get(one) for one in sch.get_producers(block)]
+    padding = [multiple if at == place else 1 for at in range(len(stmt.iter_vars))]
+    try:
+        sch.pad_einsum(block, padding)
+    except RuntimeError:
+        return False
+    for one in sch.get_producers(block):
+        if not any(sch.get(one).same_as(other) for other in before):
+            sch.compute_inline(one)
+    return True
+
+
+def _sums_products(stmt: Any, var: Any) -> bool:
+    """Whether a block adds products of what it loads by an iterator to a sum from zero."""
+    value, init = stmt.body.value, stmt.init
+    is_sum = isinstance(value, tirx.Add) and isinstance(init, tirx.BufferStore)
+    if not is_sum or not isinstance(init.value, tirx.IntImm | tirx.FloatImm) or init.value.value:
+        return False
+    factors, own = [value.b], value.a
+    if not isinstance(own, TensorLoad) or not own.source.same_as(stmt.writes[0].source):
+        return False
+    while factors:
+        factor = factors.pop()
+        if isinstance(factor, tirx.Mul):
+            factors += [factor.a, factor.b]
+        elif isinstance(factor, tirx.Cast):
+            factors.append(factor.value)
+        elif not (isinstance(factor, TensorLoad) and depends_on(factor, var)):
+            return False
+    return True
 
 
 def split_reduction(sch: Any, loop: Any, slabs: int, axis: int) -> Any:

@@ -97,9 +97,7 @@ def schedule_staged(
     _check_bounds(sch, merged, caches, plan)
     loads = [vector or cache for cache, vector in zip(caches, held, strict=True)]
     width = plan.out.unit[-1] * _store_bytes(merged)
-    met = plan.conflicts([loop.size for loop in merged.loops])
-    told = f", {met:,} bank conflicts in filling the tile" if met else ""
-    text = f"{plan}{told}{keep_stores(sch, block, stored, width)}"
+    text = f"{plan}{keep_stores(sch, block, stored, width)}"
     return text, [*loads, *direct, block, stored]
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 from ...analysis.nest import Access, Nest
-from ...gpu.hardware import BANK_BYTES, LINE_BYTES, MAX_ACCESS_BYTES, SECTOR_BYTES, WARP_SIZE
+from ...gpu.hardware import BANK_BYTES, LINE_BYTES, MAX_ACCESS_BYTES
 from ..mapping import own_order
-from .shared_tile import SharedTileLayout, choose_shared_layout, put_conflicts
+from .shared_tile import SharedTileLayout, choose_shared_layout
 from .walks import WIDE_ROW_BYTES, TileWalk, load_walk, store_walk, widest_load
 
 __all__ = [
@@ -34,9 +34,9 @@ class StagedLoad:
     ----------
     access : Access
         The load, in the loops of the merged nest.
-    walk : Walk
+    walk : TileWalk
         How threads bring the tile.
-    place : SharedTile
+    place : SharedTileLayout
         Where they put it.
     put : int, optional
         Elements that they put down at once, where that is less than they bring at once.
@@ -63,7 +63,7 @@ class TilePlan:
         Elements along each dim, in the order of the store.
     tiles : list of StagedLoad
         Its ways in.
-    out : Walk
+    out : TileWalk
         Its way out.
     threads : int
         A power of two.
@@ -81,33 +81,6 @@ class TilePlan:
 
     def _bytes(self, one: StagedLoad) -> int:
         return one.place.elements(self.tile) * one.access.bytes
-
-    def conflicts(self, extents: Sequence[int | None]) -> int:
-        """Bank conflicts of a launch in filling the tiles; 0 where a size is not known.
-
-        A vector that a tile's end cuts is put down element by element, which no layout is chosen
-        for.
-
-        Parameters
-        ----------
-        extents : sequence of int or None
-            Of the tensor, in the order of the store.
-        """
-        known = [extent for extent in extents if extent is not None]
-        if len(known) < len(extents):
-            return 0
-        return sum(
-            put_conflicts(
-                one.walk,
-                self.tile,
-                one.place,
-                one.access.bytes,
-                known,
-                min(WARP_SIZE, self.threads),
-                one.put,
-            )
-            for one in self.tiles
-        )
 
     def __str__(self) -> str:
         group = max(self.out.unit[:-1], default=1)
@@ -127,15 +100,14 @@ def plan_boxes(
     """Plan the ways through a tile that is a power of two along each dim."""
     store = store_of(nest)
     sizes = [loop.size for loop in nest.loops]
-    rests = {d: None if n is None else n % tile[d] for d, n in enumerate(sizes)}
-    cut = {d: rest for d, rest in rests.items() if rest != 0}
+    whole = all(n is not None and n % tile[d] == 0 for d, n in enumerate(sizes))
     vector = min(store_vector(nest, staged, vector_bytes), tile[-1])
     full = vector * store.bytes == MAX_ACCESS_BYTES and tile[-1] * store.bytes >= WIDE_ROW_BYTES
-    if full and store.bytes in _WIDE_ELEMENTS and not cut:
+    if full and store.bytes in _WIDE_ELEMENTS and whole:
         wide = _box(nest, staged, tile, most, vector_bytes, WIDE_ROW_BYTES)
         if wide is not None:
             return wide
-    plan = _box(nest, staged, tile, most, vector_bytes, LINE_BYTES, cut=cut)
+    plan = _box(nest, staged, tile, most, vector_bytes, LINE_BYTES)
     assert plan is not None
     return plan
 
@@ -147,15 +119,13 @@ def _box(
     most: int,
     vector_bytes: int,
     row_bytes: int,
-    *,
-    cut: Mapping[int, int | None] | None = None,
 ) -> TilePlan | None:
     """Plan a tile of which a warp stores so many bytes of a row.
 
     In rows of more than a line a thread puts down part of the vector that it brings, as reading
     them back asks for; None if some would still meet a bank twice. The way out is chosen for the
-    load that :func:`_leading` finds. Where another one, of another order, would then be read from
-    a bank twice, a thread puts it down in narrower parts.
+    first load. Where another one, of another order, would then be read from a bank twice, a thread
+    puts it down in narrower parts.
     """
     store = store_of(nest)
     orders = [dims_of(access, nest) for access in staged]
@@ -168,9 +138,8 @@ def _box(
     ]
     is_wide = row_bytes > LINE_BYTES
     vectors = vectors if is_wide else puts
-    lead = _leading(orders, tile, store.bytes)
-    along = orders[lead][-1]
-    group = min(_group(staged[lead]), tile[along]) if along != len(tile) - 1 else 1
+    along = orders[0][-1]
+    group = min(_group(staged[0]), tile[along]) if along != len(tile) - 1 else 1
     shares = [prod(tile) // (vector * group)]
     shares += [prod(tile[d] for d in o) // v for o, v in zip(orders, vectors, strict=True)]
     threads = shared_out(shares, most)
@@ -186,23 +155,11 @@ def _box(
     tiles = []
     for (access, order), width, put in zip(sides, vectors, puts, strict=True):
         into = load_walk(tile, order, width, threads)
-        one, left = _placed(access, tile, order, into, out, put, cut=cut)
+        one, left = _placed(access, tile, order, into, out, put)
         if is_wide and (left or one.place.images is None):
             return None
         tiles.append(one)
     return TilePlan(tile, tiles, out, threads)
-
-
-def _leading(orders: Sequence[Sequence[int]], tile: Sequence[int], size: int) -> int:
-    """Which load the lanes of the way out go along once a row of the tile is stored.
-
-    The first; but of rows shorter than a sector, one whose rows are the store's, if there is any:
-    lanes then go on along the store's next dim, and not to rows that are far away.
-    """
-    last = len(tile) - 1
-    if tile[last] * size < SECTOR_BYTES:
-        return next((at for at, order in enumerate(orders) if order[-1] == last), 0)
-    return 0
 
 
 def _placed(
@@ -212,15 +169,13 @@ def _placed(
     into: TileWalk,
     out: TileWalk,
     put: int,
-    *,
-    cut: Mapping[int, int | None] | None,
 ) -> tuple[StagedLoad, int]:
     """Place a load's tile, put down in the widest parts up to ``put`` that meet no bank twice."""
     inner = order[-1]
     found: list[tuple[StagedLoad, int]] = []
     while put >= max(1, out.unit[inner] if found else 1):
         part = put if put < into.unit[inner] else None
-        place, left = choose_shared_layout(tile, order, into, out, access.bytes, cut=cut, put=part)
+        place, left = choose_shared_layout(tuple(tile), tuple(order), into, out, access.bytes, part)
         found.append((StagedLoad(access, into, place, part), left))
         if left == 0:
             break

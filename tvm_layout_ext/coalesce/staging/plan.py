@@ -18,9 +18,9 @@ from .boxes import (
     store_of,
     store_vector,
 )
-from .shared_tile import choose_shared_layout, end_conflicts
+from .shared_tile import choose_shared_layout
 from .walks import TileWalk, box
-from .whole_rows import TileSide, box_walk, patch_walks, reshaped, sectors, whole_rows
+from .whole_rows import TileSide, box_walk, patch_walks, whole_rows
 
 __all__ = ["StagedLoad", "TilePlan", "dims_of", "plan_tile"]
 
@@ -73,7 +73,8 @@ def plan_tile(
     rows = [known[side.order[-1]] * side.size for side in sides]
     if not any(row % SECTOR_BYTES for row in rows) or not all(s.is_dense(known) for s in sides):
         return plan
-    return _ragged(nest, plan, known, most, vector_bytes)
+    # Of loads in several orders each would want its own rows whole.
+    return _whole_rows(nest, plan, known, most, vector_bytes) or plan
 
 
 def _together(
@@ -96,25 +97,6 @@ def _usual_threads(tile_bytes: int, size: int) -> int:
     if size == _LARGEST_OF and tile_bytes >= _LARGEST_TILE:
         return 1024
     return 512 if tile_bytes >= _LARGE_TILE else 256
-
-
-def _ragged(
-    nest: Nest, plan: TilePlan, extents: list[int], most: int, vector_bytes: int
-) -> TilePlan:
-    """Plan for rows that start anywhere: whole ones, or the box whose cuts cost least.
-
-    Of staged loads in several orders each would want its own rows whole; those stay with boxes.
-    """
-    boxes = [
-        plan_boxes(nest, [plan.tiles[0].access], tile, most, vector_bytes)
-        for tile in reshaped(plan.tile, plan.tiles[0].dims[-1], extents)
-    ]
-
-    def cost(one: TilePlan) -> int:
-        return sum(sectors(s, extents, one.tile, whole=False) for s in _sides(nest, one))
-
-    best = min([plan, *boxes], key=cost)
-    return _whole_rows(nest, best, extents, most, vector_bytes) or best
 
 
 def _sides(nest: Nest, plan: TilePlan) -> list[TileSide]:
@@ -142,8 +124,8 @@ def _whole_rows(
         for out in _ways_out(tile, order[-1], stores, store.bytes, whole=stored_whole):
             for vector in _halves(loads):
                 into = box_walk(tile, order, vector)
-                place, left = choose_shared_layout(tile, order, into, out, load.bytes)
-                if left == 0 and not end_conflicts(out, tile, place, load.bytes, extents):
+                place, left = choose_shared_layout(tuple(tile), tuple(order), into, out, load.bytes)
+                if left == 0:
                     threads = shared_out([into.units, out.units], most)
                     slowest = out.pieces[-1][0]
                     if tile[slowest] < extents[slowest]:

@@ -9,28 +9,19 @@ Other tiles lie in rows, padded so that few rows meet in a bank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from ...gpu.banks import request_wavefronts
 from ...gpu.hardware import BANK_BYTES, LINE_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
-from .swizzles import swizzles
-from .walks import TileWalk
+from .swizzles import swizzled
+from .walks import TileWalk, ceil_power
 
-__all__ = [
-    "SharedTileLayout",
-    "choose_shared_layout",
-    "conflicts",
-    "end_conflicts",
-    "padded",
-    "put_conflicts",
-]
+__all__ = ["SharedTileLayout", "choose_shared_layout", "conflicts", "padded"]
 
 #: More conflicts than any tile has.
 _ANY = 1 << 30
@@ -58,8 +49,8 @@ class SharedTileLayout:
     def swizzle(self) -> str | None:
         """The annotation that lays the buffer out so; None for padded rows.
 
-        >>> SharedTile((0, 1), [[], [1, 2]]).swizzle, SharedTile((0, 1), [[], []]).swizzle
-        (';1,2', 'none')
+        >>> [SharedTileLayout((0, 1), [[], bits]).swizzle for bits in ([1, 2], [])]
+        [';1,2', 'none']
         """
         if self.images is None:
             return None
@@ -103,14 +94,14 @@ def padded(tile: Sequence[int], order: Sequence[int], padding: int) -> SharedTil
     return SharedTileLayout(tuple(order), None, tuple(strides))
 
 
+# A block is planned on trial, and again once the plan has won.
+@lru_cache(maxsize=1 << 10)
 def choose_shared_layout(
-    tile: Sequence[int],
-    order: Sequence[int],
+    tile: tuple[int, ...],
+    order: tuple[int, ...],
     into: TileWalk,
     out: TileWalk,
     size: int,
-    *,
-    cut: Mapping[int, int | None] | None = None,
     put: int | None = None,
 ) -> tuple[SharedTileLayout, int]:
     """Find the shared layout with the fewest bank conflicts, and count those that remain.
@@ -120,181 +111,45 @@ def choose_shared_layout(
 
     Parameters
     ----------
-    tile : sequence of int
+    tile : tuple of int
         In the order of the store.
-    order : sequence of int
+    order : tuple of int
         Dims of the load, the innermost last.
-    into, out : Walk
+    into, out : TileWalk
         How the tile is filled and read.
     size : int
         Bytes of an element.
-    cut : mapping of int to int or None, optional
-        Dims along which some tiles are not full, and the elements that these have; None where that
-        is not known. :mod:`.swizzles` says when it matters.
     put : int, optional
         Elements that a thread puts down at once, if not all that it brings at once.
     """
-    known = tuple(sorted((cut or {}).items()))
-    return _place_tile(tuple(tile), tuple(order), into, out, size, known, put)
+    best, least = None, _ANY
+    for place in _layouts(tile, order, into, out, size, put):
+        found = conflicts((into, out), tile, place, size, most=least, put=put)
+        if found < least:
+            best, least = place, found
+        if least == 0:
+            break
+    assert best is not None
+    return best, least
 
 
-# A block is planned on trial, and again once the plan has won.
-@lru_cache(maxsize=1 << 10)
-def _place_tile(
+def _layouts(
     tile: tuple[int, ...],
     order: tuple[int, ...],
     into: TileWalk,
     out: TileWalk,
     size: int,
-    ends: tuple[tuple[int, int | None], ...],
     put: int | None,
-) -> tuple[SharedTileLayout, int]:
-    best, least = None, _ANY
-    cut = dict(ends)
-
-    def count(place: SharedTileLayout, most: int) -> int:
-        found = conflicts((into, out), tile, place, size, most=most, put=put)
-        return found or _part_warp_conflicts(tile, place, out, size, cut)
-
-    for images in swizzles(tile, order, into, out, size, cut, put):
-        place = SharedTileLayout(order, images)
-        found = count(place, least)
-        if found < least:
-            best, least = place, found
-        if least == 0:
-            break
+) -> Iterator[SharedTileLayout]:
+    """List the swizzle, of a tile of powers of two, and rows padded by vectors up to a line."""
+    if all(extent == ceil_power(extent) for extent in tile):
+        yield SharedTileLayout(order, swizzled(tile, order, into, out, size, put))
     inner = order[-1]
     width = max(into.unit[inner], out.unit[inner], BANK_BYTES // size)
     width = min(width, MAX_ACCESS_BYTES // size)
     first = -tile[inner] % width
     for padding in range(first, first + max(width, LINE_BYTES // size) + 1, width):
-        if least == 0:
-            break
-        place = padded(tile, order, padding)
-        found = count(place, least)
-        if found < least:
-            best, least = place, found
-    assert best is not None
-    return best, least
-
-
-def _part_warp_conflicts(
-    tile: Sequence[int],
-    place: SharedTileLayout,
-    out: TileWalk,
-    size: int,
-    cut: Mapping[int, int | None],
-) -> int:
-    """Count conflicts of a warp that reads a tile, over the ends that the tile may have.
-
-    Other warps read the same pattern, all its offsets changed by one XOR. In padded rows they do
-    not; there it tells of the first.
-    """
-    inner = place.order[-1]
-    width = min(out.unit[inner] * size, MAX_ACCESS_BYTES)
-    if width <= BANK_BYTES:
-        return 0
-    lanes = out.places(len(tile))[:WARP_SIZE]
-    ends = product(*(_ends(lanes[:, d], n, cut.get(d, 0)) for d, n in enumerate(out.unit)))
-    active = np.array([(lanes <= np.array(end)).all(axis=1) for end in ends])
-    active = np.pad(active, ((0, 0), (0, WARP_SIZE - len(lanes))))
-    starts = np.pad(place.offsets(lanes) * size, (0, WARP_SIZE - len(lanes)))
-    waves, least = request_wavefronts(np.broadcast_to(starts, active.shape), active, width)
-    return int((waves - least).sum())
-
-
-def _ends(places: np.ndarray, unit: int, rest: int | None) -> np.ndarray:
-    """Last units along a dim that lanes of a warp may have: all, or what is left of a rest."""
-    found = np.unique(places)
-    if rest is None:
-        return found
-    left = rest % (int(found[-1]) + unit)
-    return found[[-1, np.count_nonzero(found < left) - 1]] if left else found[-1:]
-
-
-def end_conflicts(
-    out: TileWalk, tile: Sequence[int], place: SharedTileLayout, size: int, extents: Sequence[int]
-) -> int:
-    """Count the conflicts in which tiles are read, those at the ends of ragged dims included.
-
-    Parameters
-    ----------
-    out : Walk
-    tile : sequence of int
-    place : SharedTile
-        Without conflicts for whole warps.
-    size : int
-        Bytes of an element. Of requests of up to 4 a lane a warp is one phase, and part of it meets
-        no bank more often.
-    extents : sequence of int
-        Of the tensor, in the order of the store.
-    """
-    if min(out.unit[place.order[-1]] * size, MAX_ACCESS_BYTES) <= BANK_BYTES:
-        return 0
-    found = 0
-    for end in product(*({t, n % t or t} for n, t in zip(extents, tile, strict=True))):
-        for starts, active, width in _requests([out], tile, place, size, end):
-            live = active.any(axis=1)
-            waves, least = request_wavefronts(starts[live] * size, active[live], width * size)
-            found += int((waves - least).sum())
-    return found
-
-
-def put_conflicts(
-    into: TileWalk,
-    tile: Sequence[int],
-    place: SharedTileLayout,
-    size: int,
-    extents: Sequence[int],
-    lanes: int = WARP_SIZE,
-    put: int | None = None,
-) -> int:
-    """Count the conflicts of a launch in which vectors are put down, those at ragged ends cut.
-
-    Lanes with whole vectors go together, and the others element by element (``GuardVectors``).
-
-    Parameters
-    ----------
-    into : Walk
-        A unit is a vector along the load's innermost dim.
-    tile : sequence of int
-    place : SharedTile
-    size : int
-        Bytes of an element.
-    extents : sequence of int
-        Of the tensor, in the order of the store.
-    lanes : int
-        Lanes of a request.
-    put : int, optional
-        Elements that a thread puts down at once, if not all that it brings at once.
-    """
-    inner, rank, found = place.order[-1], len(tile), 0
-    step = np.arange(rank) == inner
-    places, vector = into.places(rank), put or into.unit[inner]
-    for kinds in product(*(_kinds_of_tile(n, t) for n, t in zip(extents, tile, strict=True))):
-        end = np.array([held for _, held in kinds])
-        asked = []
-        for part in range(0, into.unit[inner], vector):
-            at = places + part * step
-            whole = (at + (vector - 1) * step < end).all(axis=1)
-            asked.append((at, whole, vector * size))
-            for one in (at + element * step for element in range(vector)):
-                asked.append((one, (one < end).all(axis=1) & ~whole, size))
-        for at, active, width in asked:
-            live = _by_request(active, lanes)
-            starts = _by_request(place.offsets(at), lanes) * size
-            busy = live.any(axis=1)
-            if not busy.any():
-                continue
-            waves, least = request_wavefronts(starts[busy], live[busy], width, joins=False)
-            found += prod(count for count, _ in kinds) * int((waves - least).sum())
-    return found
-
-
-def _kinds_of_tile(extent: int, tile: int) -> list[tuple[int, int]]:
-    """How many tiles along a dim are full, and how much the others have of it."""
-    kinds = [(extent // tile, tile), (int(extent % tile > 0), extent % tile)]
-    return [(count, held) for count, held in kinds if count]
+        yield padded(tile, order, padding)
 
 
 def conflicts(
@@ -309,11 +164,11 @@ def conflicts(
 
     Parameters
     ----------
-    walks : sequence of Walk
+    walks : sequence of TileWalk
         How threads go over the tile.
     tile : sequence of int
         In the order of the store.
-    place : SharedTile
+    place : SharedTileLayout
         Where elements lie. Those along the load's innermost dim that a thread takes at once are
         one request, all others of its unit have one each.
     size : int
@@ -324,7 +179,7 @@ def conflicts(
         Most elements of a request, along the load's innermost dim.
     """
     found = 0
-    for starts, active, width in _requests(walks, tile, place, size, put=put):
+    for starts, active, width in _requests(walks, tile, place, size, put):
         waves, least = request_wavefronts(starts * size, active, width * size, joins=False)
         found += int((waves - least)[active.any(axis=1)].sum())
         if most is not None and found >= most:
@@ -337,17 +192,13 @@ def _requests(
     tile: Sequence[int],
     place: SharedTileLayout,
     size: int,
-    end: Sequence[int] | None = None,
-    put: int | None = None,
+    put: int | None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-    """Offsets of the lanes of each request, which of them are in the tile, and their width.
-
-    ``end`` is how much there is of the tile, if not all; ``put`` how wide a request may be.
-    """
+    """Offsets of the lanes of each request, which of them are in the tile, and their width."""
     inner, rank = place.order[-1], len(tile)
     for walk in walks:
         places = walk.places(rank)
-        active = _by_request((places < np.array(end or tile)).all(axis=1))
+        active = _by_request((places < np.array(tile)).all(axis=1))
         width = min(walk.unit[inner], put or walk.unit[inner], MAX_ACCESS_BYTES // size)
         shape = [n // width if dim == inner else n for dim, n in enumerate(walk.unit)]
         step = np.array([width if dim == inner else 1 for dim in range(rank)])
@@ -356,11 +207,8 @@ def _requests(
             yield offsets, active, width
 
 
-def _by_request(values: Any, lanes: int = WARP_SIZE) -> np.ndarray:
+def _by_request(values: np.ndarray) -> np.ndarray:
     """Deal values out to the lanes of requests; lanes that are not there have zeros."""
-    rows = -(-len(values) // lanes)
-    full = np.zeros(rows * lanes, values.dtype)
+    full = np.zeros(-(-len(values) // WARP_SIZE) * WARP_SIZE, values.dtype)
     full[: len(values)] = values
-    dealt = np.zeros((rows, WARP_SIZE), values.dtype)
-    dealt[:, :lanes] = full.reshape(rows, lanes)
-    return dealt
+    return full.reshape(-1, WARP_SIZE)

@@ -111,7 +111,7 @@ class TileWalk:
 
     Examples
     --------
-    >>> walk = Walk((1, 4), ((1, 8), (0, 4), (1, 2), (0, 16)))
+    >>> walk = TileWalk((1, 4), ((1, 8), (0, 4), (1, 2), (0, 16)))
     >>> walk.factors(0), walk.factors(1)
     ([16, 4, 1], [2, 8, 4])
     >>> walk.places(2)[:10].tolist()

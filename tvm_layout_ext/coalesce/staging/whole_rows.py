@@ -19,7 +19,7 @@ import numpy as np
 from ...gpu.hardware import SECTOR_BYTES, WARP_SIZE
 from .walks import TileWalk, ceil_power
 
-__all__ = ["TileSide", "box_walk", "patch_walks", "reshaped", "sectors", "whole_rows"]
+__all__ = ["TileSide", "box_walk", "patch_walks", "sectors", "whole_rows"]
 
 #: Shared memory of a tile of whole rows; eight of them fill an SM's.
 _MOST_BYTES = 24 << 10
@@ -68,7 +68,7 @@ def whole_rows(
         Powers of two.
     extents : sequence of int
         Of the dims.
-    sides : sequence of Side
+    sides : sequence of TileSide
         Dense ones.
 
     Returns
@@ -80,7 +80,7 @@ def whole_rows(
     --------
     The transpose of 1000 rows of 33 floats; the columns are 4000 bytes, 125 sectors:
 
-    >>> load, store = Side((1, 0), (1, 33), 4, 32), Side((0, 1), (1000, 1), 4, 32)
+    >>> load, store = TileSide((1, 0), (1, 33), 4, 32), TileSide((0, 1), (1000, 1), 4, 32)
     >>> whole_rows([64, 64], [33, 1000], [load, store])
     [([33, 64], [True, False]), ([33, 64], [True, True])]
     """
@@ -101,22 +101,6 @@ def whole_rows(
     least = found[0][0]
     better = sorted((entry for entry in found if entry[0] < least), key=lambda entry: entry[:2])
     return [(wide, chosen) for _, _, wide, chosen in better]
-
-
-def reshaped(tile: Sequence[int], load_inner: int, extents: Sequence[int]) -> Iterator[list[int]]:
-    """List the boxes of the same size that are longer along the load or along the store.
-
-    >>> list(reshaped([64, 64], 0, [999, 100]))
-    [[32, 128], [128, 32], [256, 16]]
-    """
-    last = len(tile) - 1
-    for longer, shorter in ((last, load_inner), (load_inner, last)):
-        for factor in (2, 4):
-            one = list(tile)
-            one[longer] *= factor
-            one[shorter] //= factor
-            if one[shorter] and one[longer] < 2 * extents[longer]:
-                yield one
 
 
 def _widened(tile: Sequence[int], extents: Sequence[int], side: TileSide) -> list[int]:
@@ -148,7 +132,7 @@ def sectors(side: TileSide, extents: Sequence[int], tile: Sequence[int], *, whol
 
     Examples
     --------
-    >>> load = Side((1, 0), (1, 33), 4, 32)
+    >>> load = TileSide((1, 0), (1, 33), 4, 32)
     >>> [sectors(load, [33, 1000], tile, whole=tile[0] == 33) for tile in ([64, 64], [33, 64])]
     [5875, 4125]
     """

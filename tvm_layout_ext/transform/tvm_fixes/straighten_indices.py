@@ -34,8 +34,10 @@ def _numerators(index: Any) -> list[Any]:
     return []
 
 
-def _offset(walked: Any, extents: Sequence[Any], indices: Sequence[Any], bounds: Any) -> Any | None:
-    """Offset of some neighbouring indices, if it has no quotients of an expression; or None."""
+def _offset(
+    walked: Any, extents: Sequence[Any], indices: Sequence[Any], bounds: Any, most: int
+) -> Any | None:
+    """Offset of some neighbouring indices, if it keeps at most so many quotients; or None."""
     var = tirx.Var("walked", walked.ty)
     known, analyzer = bounds.const_int_bound(walked), tvm.sym.Analyzer()
     if 0 <= known.min_value <= known.max_value < _UNBOUNDED:
@@ -51,32 +53,41 @@ def _offset(walked: Any, extents: Sequence[Any], indices: Sequence[Any], bounds:
     for index, extent in zip(indices, extents, strict=True):
         offset = offset * extent + tvm_ffi.structural_map(index, rules, order="post")
     offset = analyzer.simplify(offset)
-    left: list[Any] = []
-    tvm_ffi.structural_walk(offset, [(kind, left.append) for kind in _QUOTIENTS])
-    if left:
+    if _quotients(offset) > most:
         return None
     back = (tirx.Var, lambda v: walked if v.same_as(var) else v)
     return tvm_ffi.structural_map(offset, [back], order="post")
+
+
+def _quotients(*values: Any) -> int:
+    found: list[Any] = []
+    for value in values:
+        tvm_ffi.structural_walk(value, [(kind, found.append) for kind in _QUOTIENTS])
+    return len(found)
 
 
 def _straight(buffer: Any, indices: Any, bounds: Any) -> list[Any] | None:
     """Indices that give the same offset with fewer quotients, or None."""
     if len(indices) < 2 or buffer.scope() != "global" or list(buffer.ty.strides):
         return None
-    made, first = list(indices), 0
-    while first < len(made) - 1:
-        end = _straighten_run(buffer.shape, made, first, bounds)
-        first = end or first + 1
+    made = list(indices)
+    for is_whole in (True, False):
+        first = 0
+        while first < len(made) - 1:
+            first = _straighten_run(buffer.shape, made, first, bounds, is_whole) or first + 1
     same = all(one.same_as(other) for one, other in zip(made, indices, strict=True))
     return None if same else made
 
 
-def _straighten_run(shape: Any, indices: list[Any], first: int, bounds: Any) -> int | None:
+def _straighten_run(
+    shape: Any, indices: list[Any], first: int, bounds: Any, is_whole: bool
+) -> int | None:
     """Straighten the longest run of indices from one on; return where it ends, if there is one."""
     walked = _numerators(indices[first])
     for end in range(len(indices), first + 1, -1):
+        most = 0 if is_whole else _quotients(*indices[first:end]) - 1
         for one in walked:
-            offset = _offset(one, shape[first:end], indices[first:end], bounds)
+            offset = _offset(one, shape[first:end], indices[first:end], bounds, most)
             if offset is not None:
                 indices[first:end] = [*(i * 0 for i in indices[first : end - 1]), offset]
                 return end
@@ -122,7 +133,10 @@ def StraightenIndices() -> Any:
 
     The last index then runs over the end of its dim, which flattening does not mind.
 
+    Where an offset keeps quotients, it has fewer: ``A[f // 140, c, f % 140 // 10, f % 10]`` keeps
+    ``f // 140`` and ``f % 140``, which go on in groups of 4 and not of 2.
+
     Leaves alone: buffers with strides of their own or outside global memory, indices of different
-    expressions, offsets that keep a quotient.
+    expressions.
     """
     return _straighten_indices

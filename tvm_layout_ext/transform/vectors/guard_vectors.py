@@ -11,7 +11,6 @@ from tvm import tirx
 
 from ..._compat import CHOICE
 from ...analysis.assumptions import Assumptions, Prover, read_assumptions
-from ...analysis.axis_info.indices import IndexAnalyzer
 from ...ir.conditions import conjuncts, selects_as_choices
 from ...ir.queries import depends_on, loads_in, substitute
 from ...ir.rebuild import loop_with
@@ -19,9 +18,6 @@ from ..base import function_pass
 
 __all__ = ["GuardVectors", "hoist_uniform_conditions", "worst_lane_condition"]
 
-_QUOTIENTS = (tirx.FloorDiv, tirx.FloorMod)
-#: Longest vector of indices in CUDA code.
-_MOST_INDICES = 4
 #: Comparisons, and whether the left side being large makes them fail.
 _FAILS_WHEN_LARGE = {tirx.LT: True, tirx.LE: True, tirx.GT: False, tirx.GE: False}
 
@@ -179,60 +175,12 @@ def _lazy(loop: Any) -> Any:
     return loop_with(loop, body=selects_as_choices(loop.body))
 
 
-def _as_ramps(loop: Any) -> Any:
-    """Say of indices with quotients how they go through a vector: one by one, or not at all.
-
-    TVM sees that ``(x * 8 + v) // 64`` stays, and not that ``(x * 4 + v) % 12`` goes on. A longer
-    vector of other indices goes element by element: CUDA has no vector of 8 indices.
-    """
-    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
-        return loop
-    lanes, var, analyzer = int(loop.extent), loop.loop_var, tvm.sym.Analyzer()
-    scattered: list[Any] = []
-
-    def ramp(index: Any) -> Any:
-        if not _has_quotient(index, var):
-            return index
-        found = IndexAnalyzer([(var, tvm.ir.Range(0, lanes))]).info(index)
-        first = analyzer.simplify(substitute(index, {var: loop.extent * 0}))
-        if found.contiguity[0] >= lanes:
-            return first + var
-        if found.constancy[0] < lanes:
-            scattered.append(index)
-            return index
-        return first
-
-    def load(node: Any) -> Any:
-        return tirx.BufferLoad(node.source, [ramp(one) for one in node.indices])
-
-    def store(node: Any) -> Any:
-        return tirx.BufferStore(node.buffer, node.value, [ramp(one) for one in node.indices])
-
-    rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)]
-    body = tvm_ffi.structural_map(loop.body, rules, order="post")
-    if scattered and lanes > _MOST_INDICES:
-        return _again(loop, "each", tirx.ForKind.SERIAL, body)
-    return loop_with(loop, body=body)
-
-
-def _has_quotient(index: Any, var: Any) -> bool:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(index, [(kind, found.append) for kind in _QUOTIENTS])
-    return any(depends_on(one, var) for one in found)
-
-
 @function_pass("GuardVectors")
 def _guard_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     body = func.body
     assumptions = read_assumptions(func)
-    for rule in (
-        _lazy,
-        _as_ramps,
-        partial(hoist_uniform_conditions, assumptions=assumptions),
-        _guard,
-        _apart,
-        _choose,
-    ):
+    hoist = partial(hoist_uniform_conditions, assumptions=assumptions)
+    for rule in (_lazy, hoist, _guard, _apart, _choose):
         body = tvm_ffi.structural_map(body, [(tirx.For, rule)], order="post")
     return func.with_body(body)
 
@@ -273,8 +221,6 @@ def GuardVectors() -> Any:
     would load both sides everywhere, and its scalar form loads what it takes.
 
     Several stores of one vector, of which some choose so, are done as a vector each.
-
-    Indices with quotients that go on one by one through a vector, or stay, lose the quotients.
 
     Leaves alone: vectors that do not start at multiples of their length (TVM goes on doing those
     element by element), conditions that are not comparisons of expressions linear in the vector's
