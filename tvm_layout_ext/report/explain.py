@@ -122,9 +122,7 @@ class AccessRow:
             self.buffer,
             self.scope,
             self.kind,
-            f"{self.vector_bytes} of {self.widest_bytes}"
-            if self.is_narrow
-            else str(self.vector_bytes),
+            f"{width} of {self.widest_bytes}" if self.is_narrow else width,
             _number(self.sectors_per_request),
             _number(self.ideal_sectors_per_request),
             "-" if degree is None else f"{_number(degree)}-way",
