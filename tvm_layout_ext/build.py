@@ -39,14 +39,7 @@ _KERNEL = 2
 def to_module(source: Any, args: Sequence[Any] | None = None, name: str = "main") -> tvm.IRModule:
     """Turn anything a user schedules with into an IRModule of TensorIR functions.
 
-    Parameters
-    ----------
-    source : tvm_layout_ext.te.Schedule, tvm.s_tir.Schedule, PrimFunc or IRModule
-        What was scheduled.
-    args : sequence of te.Tensor, optional
-        The function's parameters in order; needed for, and only for, a TE-style schedule.
-    name : str
-        Name of the function of a TE-style schedule.
+    A TE-style schedule needs ``args``, its parameters in order; nothing else may have them.
 
     Raises
     ------
@@ -103,22 +96,7 @@ def lower(
     """Lower a schedule to flat loops: paddings, buffer versions and vectors are now explicit.
 
     What TVM's ``tvm.lower`` gave before 0.20. The result still prints as TVMScript, and ``build``,
-    ``simulate`` and plain ``tvm.compile`` go on from it.
-
-    Parameters
-    ----------
-    source : tvm_layout_ext.te.Schedule, tvm.s_tir.Schedule, PrimFunc or IRModule
-        What was scheduled.
-    args : sequence of te.Tensor, optional
-        Parameters, for a TE-style schedule.
-    name : str
-        Function name, for a TE-style schedule.
-    target : str or tvm.target.Target, optional
-        By default :func:`tvm_layout_ext.default_target`.
-
-    Returns
-    -------
-    tvm.IRModule
+    ``simulate`` and plain ``tvm.compile`` go on from it. Parameters are as of :func:`build`.
 
     Raises
     ------
@@ -219,17 +197,12 @@ def build(
     name : str
         Function name, for a TE-style schedule.
 
-    Returns
-    -------
-    tvm.runtime.Executable
-
     Raises
     ------
     TargetError
         If a function for a GPU binds no thread, leaves a block beside a kernel on the host or
         shares a shared buffer between kernels, or a kernel needs more shared memory than a block
-        of the target may have; where fewer stages of its pipelines would do, the largest number
-        is named.
+        of the target may have. Where fewer stages would do, the message names their number.
     """
     mod = to_module(source, args, name)
     resolved = resolve(target)
@@ -268,13 +241,7 @@ def compile_lowered(mod: tvm.IRModule, target: Target) -> Any:
 
 
 def check_fits(mod: tvm.IRModule, target: Target) -> int:
-    """Raise TargetError unless every kernel of a module fits a CUDA target.
-
-    Returns
-    -------
-    int
-        Bytes of shared memory of a block of the hungriest kernel.
-    """
+    """Raise TargetError unless every kernel of a module fits; else say the most shared bytes."""
     facts, most = hardware.architecture(str(target.attrs["arch"])), 0
     for name, kernel in device_program(mod, target=target).kernels.items():
         if problem := hardware.launch_problem(launch_extents(kernel), facts.threads_per_block):

@@ -13,20 +13,10 @@ __all__ = ["Decision", "collect", "note"]
 
 @dataclass(frozen=True)
 class Decision:
-    """One choice or refusal of a pass.
+    """One choice or refusal of a pass or primitive, in a sentence with the numbers.
 
-    Attributes
-    ----------
-    maker : str
-        The pass or primitive that decided, e.g. ``InjectMultiStageBuffer``.
-    subject : str
-        What it decided about: a buffer, block or loop, by the user's name.
-    text : str
-        One sentence: what was chosen or refused, with the numbers.
-    refused : bool
-        True if the request was not carried out.
-    record : object
-        The same in a form that reports can draw, where the maker has one; hashable.
+    ``subject`` is a buffer, block or loop by the user's name. ``record`` says the same in a form
+    that reports can draw; it is hashable.
     """
 
     maker: str

@@ -31,17 +31,9 @@ _log = logging.getLogger("tvm_layout_ext")
 
 
 def cuda_target(arch: str) -> Target:
-    """Build the TVM target of an architecture, with its true limits.
+    """Build the TVM target of an architecture (``sm_80``, ``sm_90a``, ...) with its true limits.
 
-    Parameters
-    ----------
-    arch : str
-        ``sm_80``, ``sm_89``, ``sm_90a``, ...
-
-    Returns
-    -------
-    tvm.target.Target
-        With ``max_shared_memory_per_block`` in bytes after opt-in (232,448 on sm_90a).
+    ``max_shared_memory_per_block`` is in bytes after opt-in: 232,448 on sm_90a.
 
     Raises
     ------
@@ -90,10 +82,7 @@ def _say_once(arch: str) -> None:
 def resolve(target: str | Target | None) -> Target:
     """Turn a user's target into one with true limits; explicit targets pass through.
 
-    Parameters
-    ----------
-    target : str, tvm.target.Target or None
-        None and ``"cuda"`` mean :func:`default_target`.
+    None and ``"cuda"`` mean :func:`default_target`.
 
     Raises
     ------
@@ -130,10 +119,6 @@ def better_than_guess(target: Target) -> Target | None:
 
 def target_arch(func: tvm.tirx.PrimFunc | None = None) -> str:
     """Architecture of a function's own CUDA target, else of the one around, else the default.
-
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc, optional
 
     Examples
     --------

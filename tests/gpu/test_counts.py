@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from random import Random
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -254,98 +251,8 @@ def test_machine_instructions_that_fill_up_take_twice_as_long() -> None:
     assert count_copies(*rows, fills=True).wavefronts == 8 == 2 * count_copies(*rows).wavefronts
 
 
-_WIDTHS = st.sampled_from([1, 2, 4, 8, 16])
 _UNITS = st.lists(st.integers(0, 300), min_size=32, max_size=32)
 _ACTIVE = st.lists(st.booleans(), min_size=32, max_size=32)
-
-
-def _count_row(
-    units: Sequence[int], active: Sequence[bool], width: int, store: bool = False
-) -> Count:
-    addresses = np.array(units) * width
-    return count_shared(addresses[None], np.array(active)[None], width, store=store)
-
-
-@given(_UNITS, _ACTIVE, _WIDTHS, st.booleans())
-def test_a_wavefront_gives_128_bytes_at_most(
-    units: list[int], active: list[bool], width: int, store: bool
-) -> None:
-    """Distinct bytes of each pair of phases that may join, as words that hold them."""
-    count = _count_row(units, active, width, store)
-    touched = {unit for unit, on in zip(units, active, strict=True) if on}
-    words = {(unit * width + byte) // 4 for unit in touched for byte in range(width)}
-    assert count.wavefronts * 128 >= len(touched) * width
-    assert count.wavefronts >= -(-len(words) // 32)
-    assert count.least_wavefronts >= -(-len(words) // 32)
-    assert count.wavefronts <= 32
-    assert count.bytes == width * sum(active)
-
-
-@given(_UNITS, _ACTIVE, _WIDTHS, st.randoms(use_true_random=False))
-def test_the_order_of_lanes_in_a_phase_is_no_matter(
-    units: list[int], active: list[bool], width: int, random: Random
-) -> None:
-    """Of reads it decides which phases join, so phases of stores are what is permuted."""
-    size = min(32, 128 // width)
-    order: list[int] = []
-    for first in range(0, 32, size):
-        order += random.sample(range(first, first + size), size)
-    turned = [units[lane] for lane in order], [active[lane] for lane in order]
-    plain = _count_row(units, active, width, store=True)
-    assert _count_row(*turned, width, store=True) == plain
-    addresses, moved = np.array(units)[None] * width, np.array(turned[0])[None] * width
-    before = count_global(addresses, np.array(active)[None], width)
-    assert count_global(moved, np.array(turned[1])[None], width) == before
-    if width <= 4:
-        assert _count_row(units, active, width) == _count_row(*turned, width)
-
-
-@given(_UNITS, _ACTIVE, _WIDTHS, st.integers(0, 31), st.integers(0, 31))
-def test_a_lane_that_asks_for_what_another_of_its_phase_asks_for_adds_nothing(
-    units: list[int], active: list[bool], width: int, one: int, other: int
-) -> None:
-    size = min(32, 128 // width)
-    other = one // size * size + other % size
-    active = [on or lane == one for lane, on in enumerate(active)]
-    alone = [(on and lane != other) or lane == one for lane, on in enumerate(active)]
-    also = [on or lane == other for lane, on in enumerate(active)]
-    units = [units[one] if lane == other else unit for lane, unit in enumerate(units)]
-    both = _count_row(units, also, width, store=True)
-    single = _count_row(units, alone, width, store=True)
-    assert both.wavefronts == single.wavefronts
-    assert both.least_wavefronts == single.least_wavefronts
-    rows = np.array(units)[None] * width
-    there = count_global(rows, np.array(also)[None], width)
-    before = count_global(rows, np.array(alone)[None], width)
-    assert (there.sectors, there.ideal_sectors) == (before.sectors, before.ideal_sectors)
-
-
-@given(_UNITS, _ACTIVE, _WIDTHS, st.booleans())
-def test_phases_of_a_request_are_counted_one_by_one_at_most(
-    units: list[int], active: list[bool], width: int, store: bool
-) -> None:
-    """8 lanes of 16 bytes, 16 of 8: a request costs what its phases do, less what reads join."""
-    size = min(32, 128 // width)
-    whole = _count_row(units, active, width, store)
-    parts = [
-        _count_row(units, [on and lane // size == phase for lane, on in enumerate(active)], width)
-        for phase in range(32 // size)
-    ]
-    apart = sum(part.wavefronts for part in parts)
-    assert whole.wavefronts <= apart
-    if store or width <= 4:
-        assert whole.wavefronts == apart
-        assert whole.least_wavefronts == sum(part.least_wavefronts for part in parts)
-
-
-@given(_UNITS, _ACTIVE, _WIDTHS)
-def test_sectors_are_bounded_by_lanes_and_bytes(
-    units: list[int], active: list[bool], width: int
-) -> None:
-    count = count_global(np.array(units)[None] * width, np.array(active)[None], width)
-    assert count.ideal_sectors <= count.sectors <= sum(active)
-    touched = len({unit for unit, on in zip(units, active, strict=True) if on})
-    assert count.ideal_sectors == -(-touched * width // 32)
 
 
 @given(_UNITS, _UNITS, _ACTIVE, st.sampled_from([4, 8, 16]), st.booleans())

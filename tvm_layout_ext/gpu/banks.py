@@ -95,13 +95,6 @@ def _wide_wavefronts(rows: Any, live: Any, width: int, joins: bool) -> tuple[Any
 def phases(addresses: Any, active: Any, width: int, *, joins: bool = True) -> list[range]:
     """List the lanes of one request that the memory serves together; parameters as above.
 
-    Parameters
-    ----------
-    addresses, active : array, [32]
-        Of one request.
-    width, joins
-        As of :func:`request_wavefronts`.
-
     Examples
     --------
     >>> pairs, every = np.arange(32) // 2 * 16, np.ones(32, bool)

@@ -27,7 +27,8 @@ it gives 1 (of 27), 2 (of 23, of 25 and of 25) wavefronts too few. Ten other ran
 
 With a source size that ``ptxas`` cannot see to be 0 or all, the instruction is ``LDGSTS.ZFILL``,
 and past L1 takes twice the wavefronts, whatever the sizes are; lanes of size 0 count with the
-address that they give (all 9 patterns).
+address that they give (all 9 patterns). Not measured: lanes that read nothing where the size is 0
+or all of the copy, and sizes of copies of 4 and 8 bytes.
 """
 
 from __future__ import annotations
@@ -90,12 +91,8 @@ def copy_wavefronts(
 def fewest_wavefronts(sources: Any, active: Any, width: int, *, fills: bool = False) -> Any:
     """What each request takes at least, wherever in shared memory it writes.
 
-    A wavefront reads one line and writes one row of all banks.
-
-    Parameters
-    ----------
-    sources, active, width, fills
-        As of :func:`copy_wavefronts`; all lanes go to places of their own.
+    A wavefront reads one line and writes one row of all banks. Parameters are as of
+    :func:`copy_wavefronts`; all lanes go to places of their own.
 
     Examples
     --------
@@ -113,13 +110,9 @@ def fewest_wavefronts(sources: Any, active: Any, width: int, *, fills: bool = Fa
 
 
 def distinct_requests(sources: Any, addresses: Any, active: Any) -> tuple[Any, Any, Any, Any]:
-    """Requests that differ by more than whole lines, where each stands first, and which each is.
+    """Requests that differ by more than whole lines: addresses read and written, first, and like.
 
-    Returns
-    -------
-    tuple
-        Their addresses read and written, from the line of the lowest one; the index of the first
-        of each; and for every request the number of its like.
+    Addresses are from the line of the lowest one; ``like`` says which of them each request is.
     """
     read = _from_lowest_line(sources, active & (sources >= 0))
     written = _from_lowest_line(addresses, active)
@@ -143,15 +136,8 @@ def _same(values: Any) -> Any:
 def bypassed(sources: Any, addresses: Any, active: Any) -> Any:
     """Wavefronts of each request of 16 bytes a lane past the L1 cache.
 
-    Parameters
-    ----------
-    sources : array of int, [requests, 32]
-        Byte address that each lane reads; below zero where it reads nothing. Such lanes count as if
-        they read one line of their own, vector by vector as they write (not measured).
-    addresses : array of int, [requests, 32]
-        Byte address that it writes.
-    active : array of bool, [requests, 32]
-        Lanes that take part.
+    Lanes that read nothing (addresses below zero) count as if they read one line of their own,
+    vector by vector as they write (not measured).
     """
     to = addresses // _VECTOR
     reads = sources >= 0

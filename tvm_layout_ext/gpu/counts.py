@@ -4,23 +4,9 @@ Pure functions of addresses. A request is one instruction of one warp: a row of 
 one a thread, of which only the active ones count. Every thread moves ``width`` bytes, at most 16;
 a wider access, or of 3 or 6 elements, is several instructions (:func:`instructions`).
 
-What shared memory takes is said in :mod:`.banks`; of global memory count the distinct sectors of 32
-bytes that the active threads touch, and the least that the same bytes would fill.
-
-Asynchronous copies (``cp.async``, Nsight Compute's ``ldgsts``) go by other rules, which depend on
-global addresses, too: :mod:`.copies`. Past the L1 cache (``.cg``, 16 bytes a lane) a wavefront
-takes vectors of one 128-byte line of global memory to one 128-byte row of shared memory, so that
-
-* 128-byte rows of a tile under any XOR of 16-byte vectors take one wavefront per row; rows of 64
-  bytes take one each, too, twice as many for the same bytes;
-* padded rows, shifted against the lines that they come from, take two wavefronts where they are
-  shifted by whole 32-byte sectors and up to four where by half of one.
-
-Nsight Compute calls none of it a bank conflict, so the least is what it is. The rules give exactly
-what it counted in 14 GEMMs (``benchmarks/results/h200_copy_patterns.json``), for 82 of 82 patterns
-of single warps through L1, 142 of 146 past it, and 9 of 9 with a source size
-(``benchmarks/results/h200_copies.json``). Not measured: lanes that read nothing where the size is 0
-or all of the copy, and sizes of copies of 4 and 8 bytes.
+:mod:`.banks` has the rules of shared memory, :mod:`.sectors` those of global memory. Asynchronous
+copies (``cp.async``) go by rules of their own, which depend on global addresses, too:
+:mod:`.copies`. Nsight Compute calls none of these a bank conflict, so their least is what they are.
 """
 
 from __future__ import annotations
@@ -185,22 +171,7 @@ def count_copies(
 ) -> Count:
     """Count the shared-memory wavefronts of asynchronous copies.
 
-    Parameters
-    ----------
-    sources : array of int, [requests, 32]
-        Byte address that each lane reads in global memory; -1 where it reads nothing.
-    addresses : array of int, [requests, 32]
-        Byte address that it writes in shared memory.
-    active : array of bool, [requests, 32]
-        Lanes that take part.
-    width : int
-        Bytes a lane copies: 4, 8 or 16.
-    through_cache : bool
-        Whether the copy is ``cp.async.ca``, as all but those of 16 bytes are.
-    fills : bool
-        Whether the machine instruction is ``LDGSTS.ZFILL``, which takes everything twice, whatever
-        the lanes read. ``ptxas`` makes it of a source size unless that can only be 0 or ``width``.
-        A lane of size 0 counts with the address that it gives.
+    Parameters are as of :func:`.copies.copy_wavefronts`.
 
     Examples
     --------

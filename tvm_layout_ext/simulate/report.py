@@ -12,17 +12,10 @@ __all__ = ["AccessCounts", "Hazard", "Launch", "Report", "Site"]
 
 @dataclass(frozen=True)
 class Site:
-    """Where in the device code something happens.
+    """Where in the device code something is: a line of ``Report.script`` from 1, or 0 if unknown.
 
-    Attributes
-    ----------
-    buffer : str
-        The user's name of the buffer, also where shared buffers were merged into one.
-    block : str or None
-        The schedule block it came from, where that is known: exactly one block of the source
-        writes what the statement writes and reads what it reads.
-    line : int
-        Line of ``Report.script``, from 1; 0 if the statement could not be found in it.
+    Names are the user's, also where shared buffers were merged. The schedule block is told where
+    exactly one writes what the statement writes and reads what it reads.
     """
 
     buffer: str
@@ -152,17 +145,7 @@ class Hazard:
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a kernel.
-
-    Attributes
-    ----------
-    kernel : str
-        Name of the device function.
-    sampled, blocks : int
-        Blocks simulated, and blocks of its grid.
-    barriers : int
-        Block-wide barriers passed, summed over the blocks simulated.
-    """
+    """One launch of a kernel: blocks simulated, those of its grid, and barriers they passed."""
 
     kernel: str
     sampled: int
@@ -172,14 +155,14 @@ class Launch:
 
 @dataclass
 class Report:
-    """Outcome of :func:`tvm_layout_ext.simulate.simulate`.
+    """Outcome of :func:`tvm_layout_ext.simulate`.
 
     Attributes
     ----------
     outputs : dict of str to numpy.ndarray
         Every parameter that a kernel writes, by name. With ``grid_sample`` a masked array: what
         no simulated block wrote is masked out.
-    accesses : list of Access
+    accesses : list of AccessCounts
         In the order of the program.
     hazards : list of Hazard
         Races, poison, barriers and matrix instructions in divergent code; empty for a sound

@@ -36,7 +36,7 @@ def run_program(
     progress: bool | None = None,
 ) -> Report:
     """Run a device program; parameters as of :func:`tvm_layout_ext.simulate`."""
-    blocks = find_blocks(program.source)
+    blocks = find_blocks(program.source, program.kernels.values())
     display = Progress(progress is not False)
     try:
         return _Simulation(program, blocks, grid_sample, seed, display).run(arrays)

@@ -3,14 +3,18 @@
 Lines come from one print of the function in which every statement carries a numbered mark. Blocks
 come from the source: lowering drops them, but the buffers they write and read keep their names, so
 a statement belongs to the one block that writes what it writes and reads what it reads. A buffer
-name that several such blocks share leaves the block unknown. TVM's StorageRewrite lets a buffer
-take the place, and the name, of another one that is done with; such statements have its name.
+name that several such blocks share leaves the block unknown.
+
+TVM's StorageRewrite gives a buffer the place of another one of its type that is done with, and its
+name with it. A statement that belongs to no block belongs to the one that it would fit if one of
+its names were that of a buffer which the device functions have no more.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,10 +80,22 @@ def print_kernels(kernels: dict[str, Any]) -> Script:
 
 
 class Blocks:
-    """Schedule blocks of the source: name, written buffers and read buffers of each."""
+    """Schedule blocks of the source: name, written buffers and read buffers of each.
 
-    def __init__(self, blocks: list[_Block]) -> None:
+    ``kinds`` has scope and element type of each buffer, None for a name of several kinds; ``kept``
+    are the names that the device functions still have.
+    """
+
+    def __init__(
+        self,
+        blocks: list[_Block],
+        kinds: Mapping[str, tuple[str, str] | None] | None = None,
+        kept: AbstractSet[str] = frozenset(),
+    ) -> None:
         self._blocks = blocks
+        self._kinds = {} if kinds is None else kinds
+        written = {name for _, writes, _ in blocks for name in writes}
+        self._lost = {name for name in written - kept if self._kinds.get(name) is not None}
 
     def of(self, written: str | None, reads: Callable[[], set[str]]) -> str | None:
         """Name of the block that a statement comes from, or None if that is not certain.
@@ -95,21 +111,73 @@ class Blocks:
         names = {name for name, _, _ in fitting}
         return names.pop() if len(names) == 1 else None
 
+    def replaced(
+        self, written: str | None, reads: Callable[[], set[str]]
+    ) -> tuple[str, str, str] | None:
+        """Name in the device function, own name and block of a buffer at another one's place.
 
-def find_blocks(module: Any) -> Blocks:
-    """Collect the schedule blocks of a module; none are left in a lowered one."""
+        None if the statement fits a block as it is, or the answer is not certain.
+        """
+        if written is None or not self._lost:
+            return None
+        read = reads()
+        if any(_fits(one, written, read) for one in self._blocks):
+            return None
+        found = {
+            (name, own, one[0])
+            for own in self._lost
+            for name in {written, *read}
+            if self._kinds.get(name) == self._kinds[own]
+            for one in self._blocks
+            if _fits(one, *_instead(name, own, written, read))
+        }
+        return found.pop() if len(found) == 1 else None
+
+
+def _fits(block: _Block, written: str, read: set[str]) -> bool:
+    return written in block[1] and block[2] | {written} == read | {written}
+
+
+def _instead(name: str, own: str, written: str, read: set[str]) -> tuple[str, set[str]]:
+    """What a statement writes and reads with one name in the place of another."""
+    return own if written == name else written, {own if one == name else one for one in read}
+
+
+def find_blocks(module: Any, kernels: Iterable[Any]) -> Blocks:
+    """Collect the schedule blocks of the source of device functions; a lowered one has none."""
     found: list[_Block] = []
+    kinds: dict[str, tuple[str, str] | None] = {}
+
+    def name_of(region: Any) -> str:
+        buffer = region.source
+        kind = str(buffer.scope()), str(buffer.dtype)
+        name = str(buffer.name)
+        kinds[name] = kind if kinds.setdefault(name, kind) == kind else None
+        return name
 
     def look(block: Any) -> None:
-        writes = frozenset(str(region.source.name) for region in block.writes)
-        reads = frozenset(str(region.source.name) for region in block.reads)
+        writes = frozenset(map(name_of, block.writes))
+        reads = frozenset(map(name_of, block.reads))
         if writes:
             found.append((str(block.name_hint), writes, reads))
 
     for function in () if module is None else module.functions.values():
         if isinstance(function, tirx.PrimFunc):
             tvm_ffi.structural_walk(function.body, [(s_tir.SBlock, look)])
-    return Blocks(found)
+    return Blocks(found, kinds, _buffer_names(kernels))
+
+
+def _buffer_names(kernels: Iterable[Any]) -> set[str]:
+    names: set[str] = set()
+    for kernel in kernels:
+        tvm_ffi.structural_walk(
+            kernel.body,
+            [
+                (tirx.AllocBuffer, lambda node: names.add(str(node.buffer.name))),
+                (tirx.DeclBuffer, lambda node: names.add(str(node.buffer.name))),
+            ],
+        )
+    return names
 
 
 def loaded_names(statement: Any) -> set[str]:

@@ -45,6 +45,8 @@ class DeviceCompiler(ExpressionCompiler):
         self._blocks = blocks
         self._line = 0
         self._block: str | None = None
+        #: A name in the device function, and the buffer's own.
+        self._renamed: tuple[str, str] | None = None
         self.loops: list[tuple[str, int]] = []
 
     def plain(self, statement: Any) -> Run | None:
@@ -57,14 +59,21 @@ class DeviceCompiler(ExpressionCompiler):
         """Attribute what is compiled next to a statement."""
         self._line = self._script.lines.get(handle(statement), self._line)
         written = str(statement.buffer.name) if isinstance(statement, tirx.BufferStore) else None
-        self._block = self._blocks.of(written, lambda: loaded_names(statement))
+        replaced = self._blocks.replaced(written, lambda: loaded_names(statement))
+        self._renamed = None if replaced is None else replaced[:2]
+        if replaced is not None:
+            self._block = replaced[2]
+        else:
+            self._block = self._blocks.of(written, lambda: loaded_names(statement))
 
     def enter_block(self, written: str, read: str) -> None:
         """Attribute what is compiled next to the block that copies one buffer to another."""
-        self._block = self._blocks.of(written, lambda: {read})
+        self._renamed, self._block = None, self._blocks.of(written, lambda: {read})
 
     def site(self, buffer: str) -> Site:
         """Site of a buffer in the current statement."""
+        if self._renamed is not None and buffer == self._renamed[0]:
+            buffer = self._renamed[1]
         made = Site(buffer, self._block, self._line)
         self.findings.note_loops(made, tuple(self.loops))
         return made

@@ -206,6 +206,7 @@ def wait(allowed: Code) -> Run:
 def _complete(batch: Any, pending: PendingCopy) -> None:
     """Write what a copy brings, as of the iteration that issued it."""
     access = pending.access
+    assert isinstance(access, AccessInstruction)
     memory = batch.memories[access.place.storage.number]
     memory.pending[access.cells(memory, pending.elements)] = 0
     source = pending.source
