@@ -95,8 +95,6 @@ class Op:
         How it walks over its leading fragment, None if that is not understood.
     target : Value or None
         The fragment that is written; None if it is memory.
-    in_pipeline : bool
-        Whether it runs in a loop whose copies have several versions.
     origin : Stmt or None
         The statement of the program that it was; None for one that a rule made.
     reads : list of (Value, tuple or None)
@@ -109,7 +107,6 @@ class Op:
     nest: FragmentNest
     tile: FragmentTile | None
     target: Value | None
-    in_pipeline: bool = False
     origin: Any = None
     reads: list[tuple[Value, tuple[int | None, ...] | None]] = field(default_factory=list)
 

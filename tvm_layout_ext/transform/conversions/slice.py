@@ -296,7 +296,7 @@ def _written(
     stmt, nest = _nest(target.buffer, coordinates, value, predicates)
     store = tirx.BufferStore(target.buffer, value, coordinates)
     tile = FragmentTile(near.walk.fragment, coordinates, [], store, list(predicates))
-    return Op(near.path, stmt, nest, tile, target, near.in_pipeline, None, reads)
+    return Op(near.path, stmt, nest, tile, target, None, reads)
 
 
 def _nest(
