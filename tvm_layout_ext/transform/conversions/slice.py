@@ -81,26 +81,17 @@ def holds(source: Value, dims: Dims, layout: LinearLayout) -> bool:
 
 @dataclass
 class Slice:
-    """What must be computed to have a value in another layout.
+    """What must be computed to have a value in another layout."""
 
-    Attributes
-    ----------
-    layouts : dict of Value to LinearLayout
-        The values, each with the layout that it is wanted in.
-    ready : dict of Value to Value
-        Those of them that are there already.
-    moved : set of (Value, Value)
-        Pairs of a result and an operand of which it needs the new one.
-    stops : list of Value
-        Those whose operands were not looked at.
-    problem : str
-        Why there is no such slice, or nothing.
-    """
-
+    #: The values, each with the layout that it is wanted in.
     layouts: dict[Value, LinearLayout] = field(default_factory=dict)
+    #: Those of them that are there already.
     ready: dict[Value, Value] = field(default_factory=dict)
+    #: Pairs of a result and an operand of which it needs the new one.
     moved: set[tuple[Value, Value]] = field(default_factory=set)
+    #: Those whose operands were not looked at.
     stops: list[Value] = field(default_factory=list)
+    #: Why there is no such slice, or nothing.
     problem: str = ""
 
     def ordered(self, graph: Graph) -> list[tuple[Value, Op]]:

@@ -34,28 +34,18 @@ _ALL_LANES = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Window:
-    """Where a lane's vector comes from, had all of it lain in one row.
-
-    Attributes
-    ----------
-    move : Move
-    vector : int
-        Elements.
-    column : PrimExpr
-        Column of the vector's first element; below 0 where the row starts inside the vector.
-    start : PrimExpr
-        Element of the source that belongs there.
-    rows : tuple of PrimExpr
-        Conditions on which the row comes from the source.
-    second : bool
-        Whether ``column`` may be below 0.
-    """
+    """Where a lane's vector comes from, had all of it lain in one row."""
 
     move: Move
+    #: Elements.
     vector: int
+    #: Column of the vector's first element; below 0 where the row starts inside the vector.
     column: Any
+    #: Element of the source that belongs there.
     start: Any
+    #: Conditions on which the row comes from the source.
     rows: tuple[Any, ...]
+    #: Whether ``column`` may be below 0.
     second: bool
 
     @property
