@@ -96,16 +96,7 @@ def instruction(name: str) -> Instruction:
 
 
 def choose(name: str, operand: str, sums: str, architecture: Architecture) -> Instruction:
-    """Find the instruction for some types on a GPU.
-
-    Parameters
-    ----------
-    name : str
-        ``auto``, or the name of an instruction, which must then fit.
-    operand, sums : str
-        TVM's names of the types of both operands, and of the sums.
-    architecture : Architecture
-        The GPU.
+    """Find the instruction for the types of operands and sums on a GPU: ``auto``, or one by name.
 
     Raises
     ------

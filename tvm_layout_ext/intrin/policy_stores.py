@@ -65,19 +65,9 @@ __forceinline__ __device__ void {name}(void* at, Value value) {{
 
 
 def policy_store(store: Any, policy: str) -> Any:
-    """Make a plain store one with a policy.
+    """Give a plain store of 4, 8 or 16 neighbouring bytes to global memory a policy.
 
-    Parameters
-    ----------
-    store : BufferStore
-        Of 4, 8 or 16 bytes that lie together, to global memory.
-    policy : str
-        ``evict_first`` or ``evict_last``.
-
-    Returns
-    -------
-    Evaluate
-        A call of a helper whose source TVM's CUDA code generation takes over.
+    It calls a helper whose source TVM's CUDA code generation takes over.
     """
     value, index = store.value, store.indices[-1]
     size = _width(store)
@@ -111,13 +101,7 @@ def is_policy_store(call: Any) -> bool:
 
 
 def plain_store(call: Any) -> Any:
-    """The plain store that a call does the work of, but for the policy.
-
-    Parameters
-    ----------
-    call : Call
-        One that :func:`is_policy_store`.
-    """
+    """The plain store that a call of :func:`policy_store` does the work of, but for the policy."""
     element, value = call.args[1].args[0], call.args[2]
     # TVM may have made the elements of an intermediate vectors already.
     lanes = int(value.ty.dtype.lanes) // int(element.ty.dtype.lanes)

@@ -119,15 +119,7 @@ class Op:
 
 
 class Graph:
-    """All values and nests of a function.
-
-    Attributes
-    ----------
-    values : list of Value
-        The fragments.
-    ops : list of Op
-        The nests, in program order.
-    """
+    """All values and nests of a function, the nests in program order."""
 
     def __init__(self, values: list[Value], ops: list[Op]) -> None:
         self.values = values

@@ -117,12 +117,7 @@ def _escaping(body: Any, ops: list[Op]) -> list[Any]:
 def read_graph(body: Any, fragments: Fragments) -> Graph:
     """Take a function's body apart.
 
-    Parameters
-    ----------
-    body : Stmt
-        Its blocks have no iterators any more, their buffers only what a thread block needs.
-    fragments : Fragments
-        Those of the function.
+    Its blocks have no iterators any more, their buffers only what a thread block needs.
     """
     reader = _GraphReader(fragments)
     reader.read(body)

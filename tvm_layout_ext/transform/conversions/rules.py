@@ -24,18 +24,8 @@ __all__ = [
 class Conversion:
     """A nest that copies a fragment to another.
 
-    Attributes
-    ----------
-    op : Op
-        The nest.
-    source, target : Value
-        What is copied where.
-    dims : tuple of int
-        Which dim of the target each dim of the source is.
-    is_plain : bool
-        Whether they keep their order.
-    wanted : LinearLayout
-        The layout in which the source would have to be for nothing to move.
+    ``dims`` says which dim of the target each dim of the source is. In layout ``wanted`` the source
+    would have to be for nothing to move.
     """
 
     def __init__(self, op: Op) -> None:
