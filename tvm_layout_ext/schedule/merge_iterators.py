@@ -11,9 +11,21 @@ from tvm.tirx import IndexMap
 from ..analysis.contraction import Contraction, iterators_of
 from ..errors import ScheduleError
 
-__all__ = ["merge_iterators", "merge_result", "read_groups"]
+__all__ = ["check_loops", "merge_iterators", "merge_result", "read_groups"]
 
 Groups = Sequence[Sequence[int]]
+
+
+def check_loops(sch: Any, block: Any, what: Contraction, call: str) -> None:
+    """Raise ScheduleError if the loops over a product are not those of its iterators any more."""
+    loops = [sch.get(loop) for loop in sch.get_loops(block)]
+    extents = [int(loop.extent) if int(loop.kind) == 0 else None for loop in loops]
+    if extents != list(what.extents):
+        raise ScheduleError(
+            f"The loops over block {sch.get(block).name_hint} are no longer those of its "
+            f"{len(what.extents)} iterators; {call} comes before loops are split, fused, reordered "
+            "or bound."
+        )
 
 
 def merge_iterators(sch: Any, block: Any, what: Contraction) -> tuple[Any, ...]:

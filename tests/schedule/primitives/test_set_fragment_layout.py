@@ -84,15 +84,6 @@ def test_an_index_of_no_buffer_is_refused(index: Any) -> None:
     refused(ScheduleError, "buffer_index", "A_local", index, ROWS)
 
 
-def test_an_unknown_block_is_refused() -> None:
-    refused(ScheduleError, "no single block named 'C'", "C", 0, ROWS)
-
-
-@pytest.mark.parametrize("block", [None, 5])
-def test_what_is_no_block_is_refused(block: Any) -> None:
-    refused(ScheduleError, "needs a block or its name", block, 0, ROWS)
-
-
 def test_a_buffer_that_is_not_local_is_refused() -> None:
     refused(ScheduleError, "Buffer B of block B is in global memory", "B", 0, ROWS)
 

@@ -294,7 +294,7 @@ def test_refuses_another_initial_value() -> None:
 def test_refuses_loops_that_were_split() -> None:
     sch = s_tir.Schedule(Product().func())
     sch.split(sch.get_loops(sch.get_sblock("C"))[0], [None, 16])
-    with pytest.raises(ScheduleError, match="3 iterators under 4 loops"):
+    with pytest.raises(ScheduleError, match="no longer those of its 3 iterators"):
         sch.use_tensor_core("C")
 
 
@@ -332,12 +332,6 @@ def test_refuses_arguments(arguments: dict[str, Any], why: str) -> None:
     sch = s_tir.Schedule(Product().func())
     with pytest.raises(ScheduleError, match=why):
         sch.use_tensor_core("C", **arguments)
-
-
-@pytest.mark.parametrize("block", ["E", None, 5])
-def test_refuses_an_unknown_block(block: Any) -> None:
-    with pytest.raises(ScheduleError, match=f"no single block named {block!r}"):
-        s_tir.Schedule(Product().func()).use_tensor_core(block)
 
 
 @pytest.mark.parametrize("shape", [(0, 64, 64), (64, 64, 0)])

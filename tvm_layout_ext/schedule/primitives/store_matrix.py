@@ -14,7 +14,7 @@ from ...intrin.instructions import TILE
 from ...intrin.registry import STMATRIX
 from ...ir.annotations import TENSOR_CORE
 from ...ir.block_bindings import guard
-from ..handles import own_arch
+from ..handles import find_block, own_arch
 
 __all__ = ["store_matrix"]
 
@@ -52,7 +52,7 @@ def store_matrix(sch: Any, block: Any, *, arch: str | None = None) -> Any:
     ScheduleError
         If the block is no such copy, its type has not 16 bits, or the GPU is older than sm_90.
     """
-    block = sch.get_sblock(block) if isinstance(block, str) else block
+    block = find_block(sch, block, "store_matrix")
     name = str(sch.get(block).name_hint)
     facts = architecture(arch or own_arch(sch))
     if facts.capability < STMATRIX:
