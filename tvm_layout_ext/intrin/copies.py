@@ -54,26 +54,12 @@ def _load_description(
 def ldmatrix(
     matrix: str, dtype: str, bits: int, scope: str, registers: tuple[int, int], k_major: bool
 ) -> tuple[Any, Any]:
-    """Describe and implement ``ldmatrix`` of a tile of an operand.
+    """Describe and implement ``ldmatrix`` of a tile of an operand (``matrix``: ``a`` or ``b``).
 
     Lane ``l`` names the address of row ``l % 8`` of matrix ``l // 8`` (PTX ISA, "ldmatrix"). The
-    instruction moves units of 16 bits, so an operand whose rows do not lie along K is transposed
-    only if its elements have 16 bits.
-
-    Parameters
-    ----------
-    matrix : str
-        ``a`` or ``b``.
-    dtype : str
-        Type of an element.
-    bits : int
-        Its bits.
-    scope : str
-        ``shared`` or ``shared.dyn``.
-    registers : tuple of int
-        Matrices along the rows and along K; their product is 1, 2 or 4.
-    k_major : bool
-        Rows of the tile in memory lie along K.
+    instruction moves units of 16 bits, so an operand whose rows do not lie along K (``k_major``) is
+    transposed only if its elements have 16 bits. ``registers`` counts matrices along the rows and
+    along K; their product is 1, 2 or 4.
     """
     rows, depth = ROWS * registers[0], ROW_BYTES * 8 // bits * registers[1]
     count = registers[0] * registers[1]
@@ -158,16 +144,8 @@ def stmatrix(dtype: str, scope: str, row_major: bool) -> tuple[Any, Any]:
     """Describe and implement ``stmatrix.x4`` of a tile of 16 x 16 sums of 16 bits.
 
     The mirror of :func:`ldmatrix` (PTX ISA, "stmatrix"; sm_90 and later): register ``r`` of the
-    warp is matrix ``r``, whose rows go to the addresses of lanes ``8 * r`` to ``8 * r + 7``.
-
-    Parameters
-    ----------
-    dtype : str
-        ``float16`` or ``bfloat16``.
-    scope : str
-        ``shared`` or ``shared.dyn``.
-    row_major : bool
-        Rows of the tile in memory are rows of the sums; otherwise ``.trans`` stores columns.
+    warp is matrix ``r``, whose rows go to the addresses of lanes ``8 * r`` to ``8 * r + 7``. Rows
+    of the tile in memory are rows of the sums (``row_major``), or ``.trans`` stores columns.
     """
     held = 8
     opcode = f"stmatrix.sync.aligned.m8n8.x4{'' if row_major else '.trans'}.shared.b16"

@@ -26,18 +26,10 @@ _WORD_BITS = 32
 def operand_place(
     matrix: str, bits: int, row: Any, k: Any, registers: tuple[int, int] = (2, 2)
 ) -> tuple[Any, Any]:
-    """Lane and element that hold an element of a tile of A or B.
+    """Lane and element that hold an element of a tile of A or B (``matrix``: ``a`` or ``b``).
 
-    Parameters
-    ----------
-    matrix : str
-        ``a`` or ``b``.
-    bits : int
-        Bits of an element.
-    row, k : int or Expr
-        Row of A or column of B, below 8 times ``registers[0]``; element along K.
-    registers : tuple of int
-        How many registers lie along the rows and along K; 2 and 2 is the whole tile.
+    ``row`` is a row of A or a column of B, ``k`` counts along K. ``registers`` lie along the rows
+    and along K; 2 and 2 is the whole tile.
 
     Examples
     --------

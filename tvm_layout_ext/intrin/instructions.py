@@ -22,19 +22,6 @@ class Instruction:
     The unit of a schedule is a tile of 16 x 16 sums: ``mma.m16n8k*`` on its left and on its right
     half.
 
-    Attributes
-    ----------
-    operand, sums : str
-        TVM's names of the types of A and B, and of the sums.
-    ptx_operand, ptx_sums : str
-        PTX's names of the same types.
-    legacy : str
-        Name of the operand's type in ``T.ptx_legacy.mma``.
-    bits : int
-        Bits of an operand.
-    capability : tuple of int
-        Lowest compute capability that has it (PTX ISA, "mma", target notes).
-
     Examples
     --------
     >>> one = instruction("mma.m16n8k16.f32.f16")
@@ -42,12 +29,17 @@ class Instruction:
     ('float16', 16)
     """
 
+    #: TVM's names of the types of A and B, and of the sums.
     operand: str
     sums: str
+    #: PTX's names of the same types.
     ptx_operand: str
     ptx_sums: str
+    #: Name of the operand's type in ``T.ptx_legacy.mma``.
     legacy: str
+    #: Bits of an operand.
     bits: int
+    #: Lowest compute capability that has it (PTX ISA, "mma", target notes).
     capability: tuple[int, int]
 
     @property
@@ -104,16 +96,7 @@ def instruction(name: str) -> Instruction:
 
 
 def choose(name: str, operand: str, sums: str, architecture: Architecture) -> Instruction:
-    """Find the instruction for some types on a GPU.
-
-    Parameters
-    ----------
-    name : str
-        ``auto``, or the name of an instruction, which must then fit.
-    operand, sums : str
-        TVM's names of the types of both operands, and of the sums.
-    architecture : Architecture
-        The GPU.
+    """Find the instruction for the types of operands and sums on a GPU: ``auto``, or one by name.
 
     Raises
     ------

@@ -61,19 +61,9 @@ __forceinline__ __device__ void {name}(void* at, Value value) {{
 
 
 def policy_store(store: Any, policy: str) -> Any:
-    """Make a plain store one with a policy.
+    """Give a plain store of 4, 8 or 16 neighbouring bytes to global memory a policy.
 
-    Parameters
-    ----------
-    store : BufferStore
-        Of 4, 8 or 16 bytes that lie together, to global memory.
-    policy : str
-        ``evict_first`` or ``evict_last``.
-
-    Returns
-    -------
-    Evaluate
-        A call of a helper whose source TVM's CUDA code generation takes over.
+    It calls a helper whose source TVM's CUDA code generation takes over.
     """
     value, index = store.value, store.indices[-1]
     size = _width(store)

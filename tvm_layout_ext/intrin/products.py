@@ -23,11 +23,6 @@ def multiply(one: Instruction) -> tuple[Any, Any]:
 
     B is taken by its columns, ``n`` first. The implementation is the instruction on the left and on
     the right half of the tile.
-
-    Parameters
-    ----------
-    one : Instruction
-        Which instruction.
     """
     m, n, depth = one.shape
     bits, operand, sums = one.bits, one.operand, one.sums
@@ -107,13 +102,7 @@ def multiply(one: Instruction) -> tuple[Any, Any]:
 
 
 def clear(dtype: str) -> tuple[Any, Any]:
-    """Describe and implement setting a tile of 16 x 16 sums to zero.
-
-    Parameters
-    ----------
-    dtype : str
-        Type of the sums.
-    """
+    """Describe and implement setting a tile of 16 x 16 sums to zero."""
     zero = tirx.const(0, dtype)
 
     @T.prim_func(s_tir=True)

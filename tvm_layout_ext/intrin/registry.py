@@ -51,18 +51,8 @@ def _major(k_major: bool) -> str:
 def load_name(matrix: str, one: Instruction, scope: str, *, k_major: bool, count: int = 4) -> str:
     """Name the intrinsic that loads a tile of an operand into a fragment.
 
-    Parameters
-    ----------
-    matrix : str
-        ``a`` or ``b``.
-    one : Instruction
-        The instruction that will read the fragment.
-    scope : str
-        ``shared`` or ``shared.dyn``.
-    k_major : bool
-        Rows of the tile in memory lie along K.
-    count : int
-        Matrices of 8 rows and 16 bytes: 1, 2 or 4.
+    ``count`` matrices of 8 rows and 16 bytes: 1, 2 or 4. With ``k_major`` rows of the tile in
+    memory lie along K.
 
     Examples
     --------
@@ -153,19 +143,9 @@ def names() -> list[str]:
 
 
 def fragment_index(name: str, indices: Sequence[Any]) -> tuple[Any, ...]:
-    """Say where an element of a matrix lies once the matrix is kept as fragments.
+    """Say where an element of a matrix lies once the matrix is kept as an intrinsic's fragments.
 
-    Parameters
-    ----------
-    name : str
-        Intrinsic that fills, uses or empties the fragments.
-    indices : sequence of int or Expr
-        Index of an element; the last two count along the tile of the intrinsic.
-
-    Returns
-    -------
-    tuple
-        The indices before, the tile's two numbers, lane, element.
+    The last two indices count along the tile; they become its two numbers, lane and element.
 
     Examples
     --------
@@ -193,17 +173,7 @@ def capability_of(name: str) -> tuple[int, int]:
 
 
 def register(name: str) -> str:
-    """Register an intrinsic with TVM, unless that is done.
-
-    Parameters
-    ----------
-    name : str
-        One of :func:`names`.
-
-    Returns
-    -------
-    str
-        The name, for ``sch.tensorize``.
+    """Register an intrinsic of :func:`names` with TVM, unless that is done; give its name back.
 
     Raises
     ------

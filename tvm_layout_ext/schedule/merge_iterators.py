@@ -11,15 +11,27 @@ from tvm.tirx import IndexMap
 from ..analysis.contraction import Contraction, iterators_of
 from ..errors import ScheduleError
 
-__all__ = ["merge_iterators", "merge_result", "read_groups"]
+__all__ = ["check_loops", "merge_iterators", "merge_result", "read_groups"]
 
 Groups = Sequence[Sequence[int]]
+
+
+def check_loops(sch: Any, block: Any, what: Contraction, call: str) -> None:
+    """Raise ScheduleError if the loops over a product are not those of its iterators any more."""
+    loops = [sch.get(loop) for loop in sch.get_loops(block)]
+    extents = [int(loop.extent) if int(loop.kind) == 0 else None for loop in loops]
+    if extents != list(what.extents):
+        raise ScheduleError(
+            f"The loops over block {sch.get(block).name_hint} are no longer those of its "
+            f"{len(what.extents)} iterators; {call} comes before loops are split, fused, reordered "
+            "or bound."
+        )
 
 
 def merge_iterators(sch: Any, block: Any, what: Contraction) -> tuple[Any, ...]:
     """Merge the iterators of a product into batch, m, n and k, if they are not those already.
 
-    ::
+    Gives copies of the operands, to inline into whatever copies them next::
 
         # before                                  # after
         for b, s, n, k in T.grid(2, 48, N, K):    for m, k in T.grid(96, K):
@@ -28,11 +40,6 @@ def merge_iterators(sch: Any, block: Any, what: Contraction) -> tuple[Any, ...]:
                                                       C_reindex[m, n] += A_reindex[m, k] * W...
                                                   for b, s, n in T.grid(2, 48, N):
                                                       C[b, s, n] = C_reindex[b * 48 + s, n]
-
-    Returns
-    -------
-    tuple of SBlockRV
-        Copies of the operands, to inline into whatever copies them next; none if nothing was done.
     """
     if len(what.rows) == len(what.columns) == len(what.depth) == 1:
         return ()
@@ -63,13 +70,7 @@ def merge_iterators(sch: Any, block: Any, what: Contraction) -> tuple[Any, ...]:
 def merge_result(sch: Any, block: Any, sums: Any) -> None:
     """Let a block that reads sums have batch, rows and columns, neighbours in memory last.
 
-    Parameters
-    ----------
-    sch : tvm.s_tir.Schedule
-    block : SBlockRV
-        It reads each of the sums once: :func:`read_groups`.
-    sums : Buffer
-        By batch, rows and columns.
+    It reads each of the sums once (:func:`read_groups`), by batch, rows and columns.
     """
     node = sch.get(block)
     *batch, rows, columns = read_groups(node, sums)

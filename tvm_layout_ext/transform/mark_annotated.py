@@ -22,7 +22,8 @@ def _asks(key: str) -> bool:
 
 def is_annotated(func: tirx.PrimFunc) -> bool:
     """Whether a function, or a block or loop inside it, carries one of our annotations."""
-    if any(str(key).startswith(ANNOTATION_PREFIX) for key in func.attrs.keys()):  # noqa: SIM118 (iterating attrs itself fails)
+    keys = func.attrs.keys()  # Iterating attrs itself fails.
+    if any(str(key).startswith(ANNOTATION_PREFIX) for key in keys):
         return True
     if read_assumptions(func).alignments:
         # TVM cannot lower what this package writes about addresses.
@@ -51,8 +52,8 @@ def MarkAnnotated() -> Any:
     """Create the pass that marks functions with our annotations and gives them true limits.
 
     Runs first. Later passes of this package leave every function without the mark alone, which is
-    what keeps TVM's code for them byte-identical. An annotated function whose target is only TVM's
-    guess for ``"cuda"`` gets :func:`tvm_layout_ext.default_target`.
+    what keeps TVM's code for them byte-identical. A target that is only TVM's guess for ``"cuda"``
+    becomes :func:`tvm_layout_ext.default_target`.
 
     Does not handle: annotations inside attribute statements (nothing in this package writes any).
     """

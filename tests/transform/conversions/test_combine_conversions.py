@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from tests.programs.conversions import (
     NAME,
-    before_the_pass,
     combined,
     conversions_in,
     program,
@@ -26,9 +25,6 @@ from tvm_layout_ext import explain
 from tvm_layout_ext import layout as L
 from tvm_layout_ext.simulate import Report, simulate
 from tvm_layout_ext.transform import CombineLayoutConversions
-from tvm_layout_ext.transform.conversions.read import read_graph
-from tvm_layout_ext.transform.conversions.rules import Conversion, rematerialise, why_kept
-from tvm_layout_ext.transform.fragments.fragment import collect_fragments
 
 LINE, FOURS = L.BlockedLayout([1], [32], [4], [0]), L.BlockedLayout([4], [32], [4], [0])
 ROWS = L.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
@@ -320,66 +316,6 @@ def test_a_narrowing_cast_stays_before_its_conversion() -> None:
     assert notes == ["H: converts G at cost 131,072: F is loaded from global memory by all threads"]
 
 
-def test_the_cast_of_an_epilogue_moves_before_its_conversion() -> None:
-    """Sums lie in an accumulator and are written more than once; only the cast moves."""
-    parts = tiles(
-        {"C": ACCUMULATOR, "F": ROWS, "G": ROWS, "H": ROWS},
-        ["C[vi, vj] = T.float32(0)", "for k in range(4):", "    C[vi, vj] = C[vi, vj] + A[vi, vj]",
-         "F[vi, vj] = C[vi, vj]", "G[vi, vj] = T.max(F[vi, vj], T.float32(0))",
-         "H[vi, vj] = T.Cast('float16', G[vi, vj])", "O[vi, vj] = H[vi, vj]"],
-        H="float16",
-    )  # fmt: skip
-    check(
-        parts,
-        ["C[i, j] = T.float32(0.0)", "C[i, j] = C[i, j] + A[i, j]",
-         "G_1[i, j] = T.max(C[i, j], T.float32(0.0))", 'H_1[i, j] = T.Cast("float16", G_1[i, j])',
-         "H[i, j] = H_1[i, j]", "O[i, j] = H[i, j]"],
-        "F: converts the 8,192 bytes of H in the place of the 16,384 of F",
-    )  # fmt: skip
-    before, after = run(parts)
-    assert shared_wavefronts(after) < shared_wavefronts(before)
-
-
-def test_a_cast_whose_operand_is_read_elsewhere_stays() -> None:
-    parts = lines(
-        {"F": LINE, "G": FOURS, "H": FOURS, "I": FOURS},
-        ["F[vi] = A[vi]", "G[vi] = F[vi]", "H[vi] = T.Cast('float16', G[vi])",
-         "I[vi] = G[vi] + T.Cast('float32', H[vi])", "O[vi] = I[vi]"],
-        H="float16",
-    )  # fmt: skip
-    before, after, _ = combined(program(*parts))
-    tvm.ir.assert_structural_equal(before, after)
-
-
-def test_an_operand_of_a_product_is_converted_behind_its_load() -> None:
-    parts = tiles(
-        {"F": ROWS, "E": ROWS, "G": OPERAND},
-        ["F[vi, vj] = A[vi, vj]", "E[vi, vj] = F[vi, vj] * T.float16(2)", "G[vi, vj] = E[vi, vj]",
-         "O[vi, vj] = G[vi, vj]"],
-        "float16",
-    )  # fmt: skip
-    check(
-        parts,
-        ["F[i, j] = A[i, j]", "F_1[i, j] = F[i, j]", "E_1[i, j] = F_1[i, j] * T.float16(2.0)",
-         "O[i, j] = E_1[i, j]"],
-        "G: converts F behind its load, and computes E from that",
-    )  # fmt: skip
-    run(parts)
-
-
-def test_an_operand_that_is_turned_and_turned_back_is_converted_once() -> None:
-    """Conversion and hoisting took turns for ever: each undid what the other had done."""
-    parts = tiles(
-        {"F": OPERAND, "G": ROWS, "H": OTHER_OPERAND},
-        ["F[vi, vj] = A[vi, vj]", "G[vi, vj] = F[vj, vi]", "H[vi, vj] = G[vj, vi]",
-         "O[vi, vj] = H[vi, vj]"],
-        "float16",
-    )  # fmt: skip
-    _, after, _ = combined(program(*parts))
-    assert conversions_in(after) == 1
-    run(parts)
-
-
 # Stores in shared memory
 
 
@@ -435,23 +371,6 @@ def test_swizzled_tiles_of_a_pipeline_are_loaded_in_the_layout_of_the_operand(
     assert report.barriers < before.barriers
     assert shared_wavefronts(report) < shared_wavefronts(before)
     assert report.shared_bytes <= before.shared_bytes
-
-
-def test_operands_in_a_pipelined_loop_that_come_from_no_shared_tile_are_left_to_their_loads() -> (
-    None
-):
-    parts = tiles(
-        {"F": ROWS, "G": OPERAND},
-        ["F[vi, vj] = T.float32(1)", "G[vi, vj] = F[vi, vj]", "O[vi, vj] = G[vi, vj]"],
-    )
-    func = before_the_pass(program(*parts))["main"]
-    for inside in (True, False):
-        graph = read_graph(func.body, collect_fragments(func))
-        for op in graph.ops:
-            op.in_pipeline = inside
-        one = Conversion(graph.copies()[0])
-        assert ("converted by their loads" in why_kept(graph, one)) == inside
-        assert bool(rematerialise(graph, one)) != inside
 
 
 def test_explain_tells_what_was_decided() -> None:

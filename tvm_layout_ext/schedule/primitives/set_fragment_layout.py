@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import s_tir
-
 from ...errors import LayoutError, ScheduleError
 from ...ir.annotations import FRAGMENT
 from ...layout import Layout
 from ...transform.fragments.fragment import distributed_layout
+from ..handles import find_block
 
 __all__ = ["set_fragment_layout"]
 
@@ -47,7 +46,7 @@ def set_fragment_layout(sch: Any, block: Any, buffer_index: int, layout: Layout 
     LayoutError
         If the layout is none of registers, or has another number of dims.
     """
-    block = _find(sch, block)
+    block = find_block(sch, block, "set_fragment_layout")
     writes = sch.get(block).writes
     name = str(sch.get(block).name_hint)
     if not isinstance(buffer_index, int) or isinstance(buffer_index, bool):
@@ -63,19 +62,6 @@ def set_fragment_layout(sch: Any, block: Any, buffer_index: int, layout: Layout 
             "buffer lies in registers."
         )
     _annotate(sch, block, str(buffer.name), _text(layout, buffer))
-
-
-def _find(sch: Any, block: Any) -> Any:
-    if isinstance(block, s_tir.schedule.SBlockRV):
-        return block
-    if not isinstance(block, str):
-        raise ScheduleError(f"set_fragment_layout needs a block or its name, not {block!r}.")
-    try:
-        return sch.get_sblock(block)
-    except RuntimeError as error:
-        raise ScheduleError(
-            f"set_fragment_layout finds no single block named {block!r}."
-        ) from error
 
 
 def _text(layout: Any, buffer: Any) -> str:

@@ -9,7 +9,7 @@ from ...analysis.contraction import Contraction, read_contraction
 from ...checks import whole_number
 from ...errors import ScheduleError
 from ..handles import find_block
-from ..merge_iterators import merge_iterators
+from ..merge_iterators import check_loops, merge_iterators
 
 __all__ = ["SplitK", "split_k"]
 
@@ -83,7 +83,7 @@ def split_k(sch: Any, block: Any, slices: int, *, multiple: int = 1) -> SplitK:
     step = whole_number("multiple of split_k", multiple, 1, ScheduleError)
     block = find_block(sch, block, "split_k")
     what = read_contraction(sch.get(block))
-    _check_loops(sch, block, what)
+    check_loops(sch, block, what, "split_k")
     terms = what.sizes[2]
     parts = -(-terms // step)
     if count > parts:
@@ -105,20 +105,6 @@ def split_k(sch: Any, block: Any, slices: int, *, multiple: int = 1) -> SplitK:
     slice_loop = loops.pop(depth)
     sch.reorder(slice_loop, *loops)
     return SplitK(partial, block, copies, length)
-
-
-def _check_loops(sch: Any, block: Any, what: Contraction) -> None:
-    nests = [sch.get(loop) for loop in sch.get_loops(block)]
-    name = sch.get(block).name_hint
-    plain = len(nests) == len(what.extents) and all(
-        int(nest.kind) == 0 and int(nest.extent) == extent
-        for nest, extent in zip(nests, what.extents, strict=True)
-    )
-    if not plain:
-        raise ScheduleError(
-            f"The loops over block {name} are no longer those of its {len(what.extents)} "
-            "iterators; split_k comes before loops are split, fused, reordered or bound."
-        )
 
 
 def _filled(sch: Any, block: Any, what: Contraction, depth: int) -> tuple[Any, ...]:

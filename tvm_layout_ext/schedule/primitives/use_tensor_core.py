@@ -16,7 +16,7 @@ from ...intrin import Instruction, choose, clear_name, load_name, multiply_name
 from ...intrin.instructions import TILE
 from ...ir.annotations import TENSOR_CORE
 from ..handles import find_block, own_arch
-from ..merge_iterators import merge_iterators, merge_result, read_groups
+from ..merge_iterators import check_loops, merge_iterators, merge_result, read_groups
 
 __all__ = ["TensorCore", "use_tensor_core"]
 
@@ -119,7 +119,7 @@ def use_tensor_core(
     block = find_block(sch, block, "use_tensor_core")
     what = read_contraction(sch.get(block))
     one = choose(instruction, what.operand, what.sums, architecture(arch or own_arch(sch)))
-    _check_loops(sch, block, what)
+    check_loops(sch, block, what, "use_tensor_core")
     paddings = _paddings(what, one, multiples)
     if scope not in ("shared", "shared.dyn"):
         raise ScheduleError(f"scope is {scope!r}; operands are staged in shared or shared.dyn.")
@@ -127,22 +127,6 @@ def use_tensor_core(
     if merged:
         what = read_contraction(sch.get(block))
     return _Builder(sch, block, what, one, scope).build(paddings, merged)
-
-
-def _check_loops(sch: Any, block: Any, what: Contraction) -> None:
-    loops = [sch.get(loop) for loop in sch.get_loops(block)]
-    name = sch.get(block).name_hint
-    if len(loops) != len(what.extents):
-        raise ScheduleError(
-            f"Block {name} has {len(what.extents)} iterators under {len(loops)} loops; "
-            "use_tensor_core comes before loops are split, fused or moved."
-        )
-    for loop, extent in zip(loops, what.extents, strict=True):
-        if int(loop.kind) != 0 or int(loop.extent) != extent:
-            raise ScheduleError(
-                f"Loop {loop.loop_var.name} over block {name} is no longer plain; "
-                "use_tensor_core comes before loops are reordered, bound or vectorized."
-            )
 
 
 def _paddings(what: Contraction, one: Instruction, multiples: Sequence[int] | None) -> list[int]:

@@ -11,7 +11,7 @@ from ... import decisions
 from ..base import function_pass
 from ..fragments.fragment import collect_fragments
 from .graph import Graph, Value
-from .hoist import hoist_above_extension, hoist_to_load, sink_below_narrowing
+from .hoist import hoist_above_extension
 from .read import read_graph
 from .rules import (
     Conversion,
@@ -31,7 +31,7 @@ _NAME = "CombineLayoutConversions"
 _PHASES: tuple[tuple[Callable[[Graph, Conversion], str], ...], ...] = (
     (drop_same, fold_chain, drop_repeated, fold_into_store),
     (rematerialise,),
-    (hoist_above_extension, hoist_to_load, sink_below_narrowing),
+    (hoist_above_extension,),
 )
 
 
@@ -92,22 +92,15 @@ def _combine_layout_conversions(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def CombineLayoutConversions() -> Any:
     """Create the pass that removes, hoists and recomputes layout conversions.
 
-    A conversion is a block that copies one register tile to another of a different layout; see
-    :func:`.set_fragment_layout.set_fragment_layout`. The rules are those of
-    Triton's remove-layout-conversions pass, applied until none fits:
+    A conversion is a block that copies one register tile to another of a different layout. The
+    rules are those of Triton's remove-layout-conversions pass, applied until none fits:
 
     * A conversion of a conversion converts what the first one does; one to the layout of its
       source, and the same one a second time, go away.
-    * What is converted is computed in the wanted layout instead, back to values that are there
-      already, if that costs no more: a conversion counts 32 a byte (0 if it renames registers),
-      arithmetic 1 or 8 a byte of its result, loads of fewer elements than threads and of shared
-      memory 8; see :mod:`.cost`. Larger loads of global memory are never repeated.
-    * Of a cast to a wider type and of a broadcast the operand is converted; of a cast to a narrower
-      type that follows, the result.
-    * An operand of a tensor-core product is converted right behind its load, to be staged there
-      once: what ``LowerFragment`` makes of it has no bank conflicts.
-    * A tile that is converted to be stored in shared memory is stored unconverted: one round trip,
-      not two. As in Triton, shared tiles are taken to be swizzled: plain rows may meet conflicts.
+    * What is converted is computed in the wanted layout instead, if that costs no more
+      (:mod:`.cost`). Loads of a whole tile from global memory are never repeated.
+    * Of a cast to a wider type and of a broadcast the operand is converted.
+    * A tile that is converted to be stored in shared memory is stored unconverted.
 
     ::
 
@@ -116,12 +109,8 @@ def CombineLayoutConversions() -> Any:
         G[i, j] = E[i, j] * 2.0                  E_1[i, j] = T.Cast("float32", F_1[i, j])
         H[i, j] = G[i, j]   # another layout     G_1[i, j] = E_1[i, j] * 2.0
 
-    Runs before ``LowerFragment``, which makes code of the conversions that are left. What was
-    done, and the costs of what was kept, are among the decisions.
-
-    Does not handle, and leaves alone: fragments that are written more than once or in a branch, or
-    read where their only block has not run; blocks with other annotations, with loops that walk
-    over no tile, or with calls that have effects; dims of one element; conversions of accumulators
-    other than by a cast that follows.
+    Does not handle, and leaves alone: fragments that are written more than once or in a branch;
+    blocks with other annotations, with loops that walk over no tile, or with calls that have
+    effects; dims of one element.
     """
     return _combine_layout_conversions

@@ -61,16 +61,8 @@ def recompute_cost(op: Op, layout: LinearLayout, *, kept: bool) -> int:
     """Cost of computing a nest's value in another layout.
 
     Arithmetic counts its bytes, eightfold if it is expensive, times the growth of the elements a
-    thread computes; once less if the nest goes away. Loads count only beside one that stays.
-
-    Parameters
-    ----------
-    op : Op
-        What is computed.
-    layout : LinearLayout
-        Where to.
-    kept : bool
-        Whether the value is needed where it is, too.
+    thread computes; once less if the nest goes away. Loads count only beside one that stays
+    (``kept``: the value is needed where it is, too).
     """
     before = op.result.layout.in_sizes["register"]
     growth = max(1, layout.in_sizes["register"] // before) - (0 if kept else 1)

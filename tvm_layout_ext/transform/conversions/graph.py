@@ -31,26 +31,17 @@ Path = tuple[Fraction, ...]
 
 @dataclass(eq=False)
 class Value:
-    """A register tile.
+    """A register tile."""
 
-    Attributes
-    ----------
-    buffer : Var
-        The logical buffer.
-    text : str
-        Its layout as annotated.
-    layout : LinearLayout
-        From register, lane, warp and block to the tile, without registers that are only copies.
-    home : Var
-        A buffer of the program as it was, allocated where this one belongs.
-    escapes : bool
-        Whether something other than a load or store by index touches it.
-    """
-
+    #: The logical buffer.
     buffer: Any
+    #: Its layout as annotated.
     text: str
+    #: From register, lane, warp and block to the tile, without registers that are only copies.
     layout: LinearLayout
+    #: A buffer of the program as it was, allocated where this one belongs.
     home: Any
+    #: Whether something other than a load or store by index touches it.
     escapes: bool = False
 
     @property
@@ -81,36 +72,22 @@ class Value:
 
 @dataclass(eq=False)
 class Op:
-    """A nest of loops around one store.
+    """A nest of loops around one store."""
 
-    Attributes
-    ----------
-    path : tuple of Fraction
-        Where it stands: its place in each sequence of statements around it.
-    stmt : Stmt
-        The nest.
-    nest : Nest
-        The same, taken apart.
-    tile : Tile or None
-        How it walks over its leading fragment, None if that is not understood.
-    target : Value or None
-        The fragment that is written; None if it is memory.
-    in_pipeline : bool
-        Whether it runs in a loop whose copies have several versions.
-    origin : Stmt or None
-        The statement of the program that it was; None for one that a rule made.
-    reads : list of (Value, tuple or None)
-        Fragments that it loads, and for each of their dims the dim of the tile that runs along it,
-        None for one that stands still; None instead of all where that is not understood.
-    """
-
+    #: Where it stands: its place in each sequence of statements around it.
     path: Path
+    #: The nest.
     stmt: Any
+    #: The same, taken apart.
     nest: FragmentNest
+    #: How it walks over its leading fragment, None if that is not understood.
     tile: FragmentTile | None
+    #: The fragment that is written; None if it is memory.
     target: Value | None
-    in_pipeline: bool = False
+    #: The statement of the program that it was; None for one that a rule made.
     origin: Any = None
+    #: Fragments that it loads, and for each of their dims the dim of the tile that runs along
+    #: it, None for one that stands still; None instead of all where that is not understood.
     reads: list[tuple[Value, tuple[int | None, ...] | None]] = field(default_factory=list)
 
     @property
@@ -142,15 +119,7 @@ class Op:
 
 
 class Graph:
-    """All values and nests of a function.
-
-    Attributes
-    ----------
-    values : list of Value
-        The fragments.
-    ops : list of Op
-        The nests, in program order.
-    """
+    """All values and nests of a function, the nests in program order."""
 
     def __init__(self, values: list[Value], ops: list[Op]) -> None:
         self.values = values

@@ -1,19 +1,19 @@
-"""Rules that move a conversion to where less is converted; each returns what it did, or nothing."""
+"""The rule that moves a conversion to where less is converted."""
 
 from __future__ import annotations
 
 from ...layout import LinearLayout
-from .cost import arithmetic, convert_cost, is_expensive_load
-from .graph import Graph, Op, Value, copied, is_definition, memory_loads
-from .rules import Conversion, feeds_dot, take
-from .slice import Slice, backward_slice, clone, copy_op, holds, rebuilt, source_layout
+from .cost import convert_cost, is_expensive_load
+from .graph import Graph, Op
+from .rules import Conversion, take
+from .slice import Slice, backward_slice, clone, copy_op, holds, source_layout
 
-__all__ = ["hoist_above_extension", "hoist_to_load", "sink_below_narrowing"]
+__all__ = ["hoist_above_extension"]
 
 
 def hoist_above_extension(graph: Graph, one: Conversion) -> str:
     """Convert the smaller tile from which a cast or a broadcast made the source."""
-    if feeds_dot(one.target) or one.wanted == one.source.layout:
+    if one.wanted == one.source.layout:
         return ""
     found = backward_slice(graph, one.source, one.wanted, one.op, _extends)
     if found.problem:
@@ -64,79 +64,3 @@ def _hoisted_above(
         f"converts the {small.bytes:,} bytes of {small.name} in the place of the "
         f"{one.source.bytes:,} of {one.source.name}: cost {cost:,}, before {one.cost:,}"
     )
-
-
-def hoist_to_load(graph: Graph, one: Conversion) -> str:
-    """Convert the operand of a product right behind its load, which can then run ahead."""
-    if not feeds_dot(one.target) or not one.moves:
-        return ""
-    found = backward_slice(graph, one.source, one.wanted, one.op, is_expensive_load)
-    if found.problem or len(found.stops) != 1 or one.source in found.stops:
-        return ""
-    loaded = found.stops[0]
-    if 1 in loaded.shape:
-        return ""
-    load = graph.definition(loaded)
-    assert load is not None  # a slice has nothing else
-    new = graph.new_value(loaded, found.layouts[loaded], str(loaded.buffer.dtype))
-    made = clone(graph, found, {loaded: new})
-    graph.insert(copy_op(loaded, new, load), load)
-    take(graph, one, made[one.source])
-    return f"converts {loaded.name} behind its load, and computes {one.source.name} from that"
-
-
-def sink_below_narrowing(graph: Graph, one: Conversion) -> str:
-    """Convert the narrower result of what follows, a cast of sums say, not its operand."""
-    if feeds_dot(one.target) or not one.moves or not one.is_plain:
-        return ""
-    chain = _chain(graph, one)
-    if not chain:
-        return ""
-    last = chain[-1].result
-    growth = _growth(one.source.layout, one.target.layout) - 1
-    saved = 32 * (one.target.bytes - last.bytes)
-    if saved < sum(arithmetic(op) for op in chain) * growth:
-        return ""
-    _sink(graph, one, chain)
-    return (
-        f"converts the {last.bytes:,} bytes of {last.name} in the place of the "
-        f"{one.target.bytes:,} of {one.target.name}"
-    )
-
-
-def _growth(new: LinearLayout, old: LinearLayout) -> int:
-    return max(1, new.in_sizes["register"] // old.in_sizes["register"])
-
-
-def _chain(graph: Graph, one: Conversion) -> list[Op]:
-    """Nests after a conversion, each the only reader of the one before, up to a narrower result."""
-    value, chain = one.target, list[Op]()
-    while graph.definition(value) is not None and len(users := graph.users(value)) == 1:
-        op = users[0]
-        chain.append(op)
-        if not _is_step(op, value) or op.path[:-1] != one.op.path[:-1]:
-            return []
-        if op.result.bits < one.target.bits:
-            return chain
-        value = op.result
-    return []
-
-
-def _is_step(op: Op, value: Value) -> bool:
-    if not is_definition(op) or memory_loads(op) or copied(op) is not None:
-        return False
-    is_alone = len(op.reads) == 1 and op.reads[0][1] == tuple(range(len(value.shape)))
-    return is_alone and op.result.layout == value.layout
-
-
-def _sink(graph: Graph, one: Conversion, chain: list[Op]) -> None:
-    before, behind = one.source, one.op
-    for op in chain:
-        operand = op.reads[0][0]
-        new = graph.new_value(op.result, one.source.layout, str(op.result.buffer.dtype))
-        made = rebuilt(op, new, {operand: before})
-        graph.insert(made, behind)
-        before, behind = new, made
-    last = chain[-1].result
-    graph.insert(copy_op(before, last, chain[-1]), chain[-1])
-    graph.remove(chain[-1])

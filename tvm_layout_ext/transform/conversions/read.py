@@ -12,7 +12,6 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
 from ...errors import ScheduleError
-from ...ir.annotations import NUM_STAGES
 from ..fragments.fragment import Fragment, Fragments
 from ..fragments.nest import FragmentNest, FragmentTile, read_nest, tile_of
 from .graph import Graph, Op, Path, Value
@@ -29,19 +28,18 @@ class _GraphReader:
     def value(self, fragment: Fragment) -> Value:
         return next(v for v in self.values if v.buffer.same_as(fragment.buffer))
 
-    def read(self, stmt: Any, path: Path, in_pipeline: bool) -> None:
+    def read(self, stmt: Any, path: Path = ()) -> None:
         nest = read_nest(stmt)
         if nest is not None:
-            self.ops.append(self._op(stmt, nest, path, in_pipeline))
+            self.ops.append(self._op(stmt, nest, path))
             return
         for place, child in _children(stmt):
-            inside = in_pipeline or (isinstance(stmt, tirx.For) and _is_pipelined(stmt))
-            self.read(child, path + place, inside)
+            self.read(child, path + place)
 
-    def _op(self, stmt: Any, nest: FragmentNest, path: Path, in_pipeline: bool) -> Op:
+    def _op(self, stmt: Any, nest: FragmentNest, path: Path) -> Op:
         written = self.fragments.of(nest.store.buffer)
         target = None if written is None else self.value(written)
-        op = Op(path, stmt, nest, self._tile(nest), target, in_pipeline, stmt)
+        op = Op(path, stmt, nest, self._tile(nest), target, stmt)
         op.reads = self._reads(op)
         return op
 
@@ -88,18 +86,6 @@ def _children(stmt: Any) -> Iterator[tuple[Path, Any]]:
         yield (Fraction(0),), stmt.body
 
 
-def _is_pipelined(loop: Any) -> bool:
-    """Whether a copy in the loop has several versions."""
-    found = False
-
-    def look(block: Any) -> None:
-        nonlocal found
-        found = found or int(block.annotations.get(NUM_STAGES, 1)) > 1
-
-    tvm_ffi.structural_walk(loop, [(tvm.s_tir.SBlock, look)])
-    return found
-
-
 def _escaping(body: Any, ops: list[Op]) -> list[Any]:
     """Buffers that are touched outside of the nests, or through pointers."""
     counts: dict[int, int] = {}
@@ -131,15 +117,10 @@ def _escaping(body: Any, ops: list[Op]) -> list[Any]:
 def read_graph(body: Any, fragments: Fragments) -> Graph:
     """Take a function's body apart.
 
-    Parameters
-    ----------
-    body : Stmt
-        Its blocks have no iterators any more, their buffers only what a thread block needs.
-    fragments : Fragments
-        Those of the function.
+    Its blocks have no iterators any more, their buffers only what a thread block needs.
     """
     reader = _GraphReader(fragments)
-    reader.read(body, (), False)
+    reader.read(body)
     graph = Graph(reader.values, reader.ops)
     escaping = _escaping(body, reader.ops)
     for value in graph.values:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...layout import DotOperandLayout, LinearLayout
-from ..fragments.fragment import distributed_layout
+from ...layout import LinearLayout
 from .cost import convert_cost, moves_data
-from .graph import Graph, Op, Value, copied, memory_loads
+from .graph import Graph, Op, Value, copied
 from .slice import Slice, backward_slice, clone, source_layout
 
 __all__ = [
     "Conversion",
     "drop_repeated",
     "drop_same",
-    "feeds_dot",
     "fold_chain",
     "fold_into_store",
     "rematerialise",
@@ -26,18 +24,8 @@ __all__ = [
 class Conversion:
     """A nest that copies a fragment to another.
 
-    Attributes
-    ----------
-    op : Op
-        The nest.
-    source, target : Value
-        What is copied where.
-    dims : tuple of int
-        Which dim of the target each dim of the source is.
-    is_plain : bool
-        Whether they keep their order.
-    wanted : LinearLayout
-        The layout in which the source would have to be for nothing to move.
+    ``dims`` says which dim of the target each dim of the source is. In layout ``wanted`` the source
+    would have to be for nothing to move.
     """
 
     def __init__(self, op: Op) -> None:
@@ -59,11 +47,6 @@ class Conversion:
     def moves(self) -> bool:
         """Whether it does more than rename registers."""
         return moves_data(self.source.layout, self.wanted)
-
-
-def feeds_dot(value: Value) -> bool:
-    """Whether a fragment is an operand of a tensor-core product."""
-    return isinstance(distributed_layout(value.text), DotOperandLayout)
 
 
 # Folding
@@ -144,14 +127,7 @@ def _recomputation(graph: Graph, one: Conversion) -> tuple[Slice, int]:
     if one.wanted == one.source.layout:
         return Slice(problem="nothing moves"), 0
     found = backward_slice(graph, one.source, one.wanted, one.op)
-    if one.op.in_pipeline and feeds_dot(one.target) and not _reads_shared(graph, found):
-        return Slice(problem="operands in a pipelined loop are converted by their loads"), 0
     return found, 0 if found.problem else found.cost(graph, one.op)
-
-
-def _reads_shared(graph: Graph, found: Slice) -> bool:
-    loads = [load for _, op in found.ordered(graph) for load in memory_loads(op)]
-    return any(_is_shared(load.source) for load in loads)
 
 
 def why_kept(graph: Graph, one: Conversion) -> str:

@@ -35,19 +35,8 @@ Dims = tuple[int | None, ...]
 def source_layout(layout: LinearLayout, dims: Dims, source: Value) -> LinearLayout | None:
     """Lay a fragment out so that each thread holds what its elements of a result are made of.
 
-    Parameters
-    ----------
-    layout : LinearLayout
-        Of the result.
-    dims : tuple of int or None
-        Which dim of the result each index of the fragment is; None for index 0.
-    source : Value
-        The fragment that is loaded.
-
-    Returns
-    -------
-    LinearLayout or None
-        None if the fragment has elements that the result is not made of.
+    ``dims`` names the dim of the result that each index of the fragment is, None for index 0. None
+    if the fragment has elements that the result is not made of.
     """
     sizes = list(layout.out_sizes.values())
     named = [d for d in dims if d is not None]
@@ -81,26 +70,17 @@ def holds(source: Value, dims: Dims, layout: LinearLayout) -> bool:
 
 @dataclass
 class Slice:
-    """What must be computed to have a value in another layout.
+    """What must be computed to have a value in another layout."""
 
-    Attributes
-    ----------
-    layouts : dict of Value to LinearLayout
-        The values, each with the layout that it is wanted in.
-    ready : dict of Value to Value
-        Those of them that are there already.
-    moved : set of (Value, Value)
-        Pairs of a result and an operand of which it needs the new one.
-    stops : list of Value
-        Those whose operands were not looked at.
-    problem : str
-        Why there is no such slice, or nothing.
-    """
-
+    #: The values, each with the layout that it is wanted in.
     layouts: dict[Value, LinearLayout] = field(default_factory=dict)
+    #: Those of them that are there already.
     ready: dict[Value, Value] = field(default_factory=dict)
+    #: Pairs of a result and an operand of which it needs the new one.
     moved: set[tuple[Value, Value]] = field(default_factory=set)
+    #: Those whose operands were not looked at.
     stops: list[Value] = field(default_factory=list)
+    #: Why there is no such slice, or nothing.
     problem: str = ""
 
     def ordered(self, graph: Graph) -> list[tuple[Value, Op]]:
@@ -139,20 +119,9 @@ def backward_slice(
     convert: Op,
     stop: Callable[[Op], bool] | None = None,
 ) -> Slice:
-    """Find what must be computed to have a value in another layout.
+    """Find what must be computed to have a value in another layout, so that a conversion can go.
 
-    Parameters
-    ----------
-    graph : Graph
-        The function.
-    value : Value
-        The value.
-    layout : LinearLayout
-        Where it is wanted.
-    convert : Op
-        The conversion that is to go.
-    stop : function of an Op, optional
-        Of nests for which it is true the operands stay as they are.
+    Of nests for which ``stop`` is true the operands stay as they are.
     """
     found = Slice()
     wanted = [(value, layout)]
@@ -219,19 +188,7 @@ def _operands(found: Slice, op: Op, layout: LinearLayout) -> list[tuple[Value, L
 def clone(graph: Graph, found: Slice, done: dict[Value, Value]) -> dict[Value, Value]:
     """Compute what a slice lists, each nest right behind the one that it repeats.
 
-    Parameters
-    ----------
-    graph : Graph
-        The function; it grows.
-    found : Slice
-        The slice.
-    done : dict of Value to Value
-        Values of the slice that are there.
-
-    Returns
-    -------
-    dict of Value to Value
-        The new one for each value of the slice.
+    Gives the new value for each one of the slice; those in ``done`` are there.
     """
     made = {**found.ready, **done}
     for value, op in found.ordered(graph):
@@ -262,17 +219,7 @@ def _computed(graph: Graph, found: Slice, op: Op, made: dict[Value, Value]) -> V
 
 
 def rebuilt(op: Op, target: Value, operands: dict[Value, Value]) -> Op:
-    """Write a nest anew, for another fragment and with other operands.
-
-    Parameters
-    ----------
-    op : Op
-        A nest that stores a fragment.
-    target : Value
-        The fragment that the new one stores.
-    operands : dict of Value to Value
-        What it reads instead.
-    """
+    """Write a nest that stores a fragment anew, for another fragment and with other operands."""
     tile = op.walk
     value = op.value
     for old, new in operands.items():
@@ -296,7 +243,7 @@ def _written(
     stmt, nest = _nest(target.buffer, coordinates, value, predicates)
     store = tirx.BufferStore(target.buffer, value, coordinates)
     tile = FragmentTile(near.walk.fragment, coordinates, [], store, list(predicates))
-    return Op(near.path, stmt, nest, tile, target, near.in_pipeline, None, reads)
+    return Op(near.path, stmt, nest, tile, target, None, reads)
 
 
 def _nest(

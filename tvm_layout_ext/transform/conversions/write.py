@@ -136,16 +136,6 @@ def _accessed(body: Any) -> tuple[list[Any], list[Any]]:
 
 
 def write_graph(func: tirx.PrimFunc, graph: Graph, before: Graph) -> tirx.PrimFunc:
-    """Put the changed nests in the place of the old ones.
-
-    Parameters
-    ----------
-    func : PrimFunc
-        The function.
-    graph : Graph
-        What it shall be.
-    before : Graph
-        What was read from it.
-    """
+    """Put the nests of a graph in the place of those that were read ``before``."""
     body = _NestWriter(graph, before).body(func.body)
     return func.with_body(body).without_attr(FRAGMENT)

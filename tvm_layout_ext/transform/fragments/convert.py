@@ -33,11 +33,7 @@ def conversion_source(
 ) -> tuple[Fragment, LinearLayout] | None:
     """Recognise a copy of one fragment to another.
 
-    Returns
-    -------
-    tuple or None
-        The fragment that is copied, and its layout with the dims in the order of the new one;
-        None if the statement is anything else.
+    Gives the fragment that is copied, and its layout with the dims in the order of the new one.
     """
     value = tile.store.value
     if fragments.of(tile.store.buffer) is None or not isinstance(value, tvm.ir.TensorLoad):
@@ -59,14 +55,7 @@ def conversion_source(
 def lower_conversion(source: Fragment, src: LinearLayout, target: Fragment, thread: Any) -> Any:
     """Make the statement that brings every thread its new elements.
 
-    Parameters
-    ----------
-    source, target : Fragment
-        What is copied where.
-    src : LinearLayout
-        Layout of the source, its dims in the order of the target.
-    thread : Expr
-        Number of the thread in its block.
+    ``src`` is the layout of the source, its dims in the order of the target.
     """
     dst = target.layout
     way = movement(src, dst)

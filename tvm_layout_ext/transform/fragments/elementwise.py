@@ -39,13 +39,7 @@ class _Loops:
 
 
 def registers_of(tile: FragmentTile, fragment: Fragment, load: Any) -> LinearLayout | None:
-    """Find the register in which each thread itself holds what it loads; None if it does not.
-
-    Returns
-    -------
-    LinearLayout or None
-        From the registers of the tile's leading fragment.
-    """
+    """From a tile's registers to those in which each thread itself holds what it loads, or None."""
     dims = tile.dims(load.indices)
     if dims is None:
         return None

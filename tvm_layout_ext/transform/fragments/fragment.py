@@ -40,23 +40,15 @@ _DISTRIBUTED = (
 
 @dataclass(frozen=True, eq=False)
 class Fragment:
-    """One register tile.
+    """One register tile."""
 
-    Attributes
-    ----------
-    buffer : Var
-        The logical buffer.
-    text : str
-        The layout as it was given.
-    layout : LinearLayout
-        From register, lane, warp and block to the tile; no register that is only a copy.
-    registers : Var
-        The buffer that each thread has instead.
-    """
-
+    #: The logical buffer.
     buffer: Any
+    #: The layout as it was given.
     text: str
+    #: From register, lane, warp and block to the tile; no register that is only a copy.
     layout: LinearLayout
+    #: The buffer that each thread has instead.
     registers: Any
 
     @property

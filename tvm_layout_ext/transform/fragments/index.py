@@ -15,19 +15,9 @@ __all__ = ["coordinates"]
 
 
 def coordinates(layout: LinearLayout, indices: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply a layout to expressions.
+    """Apply a layout to indices that lie within the sizes of its input dims.
 
-    Parameters
-    ----------
-    layout : LinearLayout
-        The map.
-    indices : mapping of str to Expr or int
-        For each input dim an index that lies within its size.
-
-    Returns
-    -------
-    dict of str to Expr or int
-        One index for each output dim, an int where all that matters is known.
+    Gives an index for each output dim: an int where all that matters is known.
     """
     return {name: _coordinate(layout, name, indices) for name in layout.out_names}
 

@@ -24,23 +24,15 @@ _SERIAL = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
 
 @dataclass(frozen=True)
 class FragmentNest:
-    """Serial loops around a single store.
+    """Serial loops around a single store."""
 
-    Attributes
-    ----------
-    loops : list of For
-        From the outermost.
-    store : BufferStore
-        The statement inside.
-    predicates : list of Expr
-        Conditions of the blocks around the store.
-    block : SBlock or None
-        The innermost block.
-    """
-
+    #: From the outermost.
     loops: list[Any]
+    #: The statement inside.
     store: Any
+    #: Conditions of the blocks around the store.
     predicates: list[Any]
+    #: The innermost block.
     block: Any
 
     @property
@@ -51,26 +43,17 @@ class FragmentNest:
 
 @dataclass(frozen=True)
 class FragmentTile:
-    """How a nest walks over the tile of its leading fragment.
+    """How a nest walks over the tile of its leading fragment."""
 
-    Attributes
-    ----------
-    fragment : Fragment
-        The fragment that is written, or else the one that is read.
-    coordinates : list of Var
-        Stand for the element's indices in the tile.
-    loops : list of For
-        Loops that do not walk over the tile.
-    store : BufferStore
-        The statement, in terms of coordinates and these loops.
-    predicates : list of Expr
-        Its conditions, likewise.
-    """
-
+    #: The fragment that is written, or else the one that is read.
     fragment: Fragment
+    #: Stand for the element's indices in the tile.
     coordinates: list[Any]
+    #: Loops that do not walk over the tile.
     loops: list[Any]
+    #: The statement, in terms of coordinates and these loops.
     store: Any
+    #: Its conditions, likewise.
     predicates: list[Any]
 
     def dims(self, indices: Sequence[Any]) -> list[int | None] | None:

@@ -39,16 +39,8 @@ def vector_bits(
     """Find the register bits of the leading fragment that walk along a vector, lowest first.
 
     Every access to memory must then go to neighbours, beginning at a multiple of the vector's
-    length, or not move at all; and each fragment's registers must lie at equal distances.
-
-    Parameters
-    ----------
-    tile : Tile
-        The statement.
-    fragments : Fragments
-        Those of the function.
-    maps : sequence of LinearLayout
-        From the leading fragment's registers to those of each fragment that is loaded.
+    length, or not move at all; and each fragment's registers must lie at equal distances. ``maps``
+    take the leading fragment's registers to those of each fragment that is loaded.
     """
     accesses = _accesses(tile, fragments)
     if not accesses:

@@ -67,12 +67,9 @@ def CheckAssumptions() -> Any:
 
         T.assume(n % 16 == 0)     ->     assert n % 16 == 0, "n must be a multiple of 16, ..."
 
-    So a call with an argument that breaks the promise is refused on the host, before any kernel
-    runs; later passes read the promise from the check. Runs after the passes that schedule.
+    A call that breaks the promise is refused on the host, before any kernel runs.
 
-    Does not check: promises about base addresses, which TVM 0.27 cannot lower as expressions
-    (they are removed, nothing after this pass needs them); conditions on memory, which only a
-    device can read, and ``T.assume`` elsewhere than at the head of a function (both stay as they
-    are); functions without an annotation of this package.
+    Does not check: promises about base addresses, which TVM 0.27 cannot lower (they are removed);
+    conditions on memory, and ``T.assume`` elsewhere (both stay as they are).
     """
     return _check_assumptions

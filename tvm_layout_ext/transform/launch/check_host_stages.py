@@ -128,10 +128,8 @@ def CheckHostStages() -> Any:
     """Create the pass that refuses an unbound block beside a kernel, in annotated functions.
 
     TVM writes such a block as a loop of the host over pointers of the device, which ends the
-    process at run time. Runs when our own passes have bound what they bind. ``lower``, ``build``,
-    ``device_program`` and ``simulate`` refuse it in functions without our annotations, too.
-
-    Does not handle: functions that launch nothing, which are refused where they are built.
+    process at run time. ``lower``, ``build``, ``device_program`` and ``simulate`` refuse it
+    elsewhere, too.
 
     Raises
     ------

@@ -73,9 +73,7 @@ def _launch_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def LaunchClusters() -> Any:
     """Create the pass that launches the blocks of kernels in clusters where the schedule says so.
 
-    A loop bound to a grid axis carries annotation ``layout_ext.cluster.x`` (``y``, ``z``) =
-    neighbouring blocks of a cluster along it, and TVM's CUDA runtime passes the extents of
-    ``clusterCtaIdx`` to the launch::
+    A loop bound to a grid axis carries annotation ``layout_ext.cluster.x`` (``y``, ``z``)::
 
         for b in T.thread_binding(64, "blockIdx.x"):   # layout_ext.cluster.x = 2
             ...
@@ -84,11 +82,7 @@ def LaunchClusters() -> Any:
             T.launch_thread("clusterCtaIdx.x", 2)      # cuLaunchKernelEx, cluster of 2 x 1 x 1
             ...
 
-    Blocks of a cluster run at the same time on one GPC, a group of 16 or 18 multiprocessors (CUDA
-    C++ Programming Guide, "Thread Block Clusters"; PTX ISA, "Cluster of Cooperative Thread
-    Arrays"). What a kernel computes does not change: it neither reads the shared memory of another
-    block nor lets one copy fill the memory of several, so all that there is to gain is that blocks
-    which use the same tiles ask for them at nearly the same time.
+    Does not handle: kernels with two loops of one grid axis, which get the cluster of the last one.
 
     Raises
     ------
@@ -96,8 +90,5 @@ def LaunchClusters() -> Any:
         Where the target is older than ``sm_90``.
     ScheduleError
         Where a cluster has more than 8 blocks.
-
-    Does not handle: kernels with two loops of one grid axis, which then all have the cluster of the
-    last one.
     """
     return _launch_clusters

@@ -122,9 +122,8 @@ def _overlap_launches(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
 def OverlapLaunches() -> Any:
     """Create the pass that overlaps the launches of the kernels of an annotated function.
 
-    Runs on kernels that are split from their host function already. Each one that follows another
-    kernel without host code between waits at its very head, so nothing that it does can come before
-    the end of its predecessor, nor, as that waits alike, of any kernel before::
+    Each kernel that follows another without host code between waits at its head, so nothing that it
+    does comes before the end of any kernel before. The first one is launched as ever::
 
         # main_kernel                         # main_kernel
         B_rf[s, c] = ...                      T.ptx.griddepcontrol("launch_dependents")
@@ -133,11 +132,7 @@ def OverlapLaunches() -> Any:
         B[c] = B_rf[0, c] + B_rf[1, c]        T.ptx.griddepcontrol("wait")
                                               B[c] = B_rf[0, c] + B_rf[1, c]
 
-    The first kernel of a function is launched as ever, after all that was launched before it. A
-    kernel lets the next one begin only after its own wait, and only if each kernel that follows it
-    waits before anything else, which is looked up in their code.
-
-    Does not handle: targets before ``sm_90``, which have no such launches; functions without our
-    annotations; kernels launched in branches or loops of the host. They are left as they are.
+    Leaves alone: targets before ``sm_90``, which have no such launches; kernels launched in
+    branches or loops of the host.
     """
     return _overlap_launches

@@ -19,16 +19,7 @@ _NAME = "RasterizeBlocks"
 
 
 def grouped(row: Any, column: Any, rows: Any, columns: Any, group: int) -> tuple[Any, Any]:
-    """Row and column that the block launched at (row, column) works on.
-
-    Parameters
-    ----------
-    row, column : int or PrimExpr
-        Place in the order of the launch.
-    rows, columns : int or PrimExpr
-        Size of the grid.
-    group : int
-        Rows of a group; the last group may have fewer.
+    """Row and column that the block launched at (row, column) works on; the last group may be low.
 
     Examples
     --------

@@ -188,9 +188,8 @@ def _guard_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def GuardVectors() -> Any:
     """Create the pass that gives a guarded vector loop a whole and a ragged form.
 
-    TVM does a vectorized loop element by element wherever a condition differs between its lanes,
-    that is, for every vector of an axis that is no multiple of the width. The condition of the lane
-    that fails first tells whether the vector is whole::
+    TVM does a vectorized loop element by element wherever a condition differs between its lanes.
+    The condition of the lane that fails first tells whether the vector is whole::
 
         # before                                  # after
         for v in T.vectorized(4):                 if i * 4 + 3 < 1001:
@@ -200,31 +199,11 @@ def GuardVectors() -> Any:
                                                       for v in range(4):
                                                           if i * 4 + v < 1001: ...
 
-    So it is with a choice of what is stored, the end of a pad inside a vector, which has a third
-    form for vectors past the end::
+    A choice of what is stored, the end of a pad inside a vector, has a third form for vectors past
+    the end; several stores of one vector become a vector each. Conditions that are the same in all
+    lanes lose the vector's variable, and so do quotients in indices.
 
-        # before                                  # after
-        for v in T.vectorized(4):                 if i * 4 + 3 < 1001:
-            B[i * 4 + v] = T.if_then_else(            for v in T.vectorized(4):
-                i * 4 + v < 1001,                         B[i * 4 + v] = A[i * 4 + v]
-                A[i * 4 + v], 0)                  elif i * 4 < 1001:
-                                                      for v in range(4):
-                                                          B[i * 4 + v] = T.if_then_else(...)
-                                                  else:
-                                                      for v in T.vectorized(4):
-                                                          B[i * 4 + v] = 0
-
-    Conditions that are the same in all lanes lose the vector's variable; so does ``i * 4 + v < n``
-    where the function promises that n is a multiple of 4.
-
-    A ``Select`` of loads from global memory by indices alone is such a choice, too: its vector
-    would load both sides everywhere, and its scalar form loads what it takes.
-
-    Several stores of one vector, of which some choose so, are done as a vector each.
-
-    Leaves alone: vectors that do not start at multiples of their length (TVM goes on doing those
-    element by element), conditions that are not comparisons of expressions linear in the vector's
-    variable, conditions with an ``else``, choices by several different conditions, and functions
-    without an annotation of this package.
+    Leaves alone: vectors that do not start at multiples of their length, conditions that are not
+    linear in the vector's variable or have an ``else``, choices by several different conditions.
     """
     return _guard_vectors

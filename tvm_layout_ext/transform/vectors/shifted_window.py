@@ -34,28 +34,18 @@ _ALL_LANES = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Window:
-    """Where a lane's vector comes from, had all of it lain in one row.
-
-    Attributes
-    ----------
-    move : Move
-    vector : int
-        Elements.
-    column : PrimExpr
-        Column of the vector's first element; below 0 where the row starts inside the vector.
-    start : PrimExpr
-        Element of the source that belongs there.
-    rows : tuple of PrimExpr
-        Conditions on which the row comes from the source.
-    second : bool
-        Whether ``column`` may be below 0.
-    """
+    """Where a lane's vector comes from, had all of it lain in one row."""
 
     move: Move
+    #: Elements.
     vector: int
+    #: Column of the vector's first element; below 0 where the row starts inside the vector.
     column: Any
+    #: Element of the source that belongs there.
     start: Any
+    #: Conditions on which the row comes from the source.
     rows: tuple[Any, ...]
+    #: Whether ``column`` may be below 0.
     second: bool
 
     @property
@@ -134,16 +124,9 @@ class Window:
 
 
 def window(move: Move, vector: int, place: Any, second: bool) -> Window:
-    """Make the window of a row.
+    """Make the window of a row, which may start inside the vector if ``second``.
 
-    Parameters
-    ----------
-    move : Move
-    vector : int
-    place : Buffer
-        Holds what :func:`places` puts there.
-    second : bool
-        Whether the row may start inside the vector.
+    ``place`` holds what :func:`places` puts there.
     """
     row, column, start = (tirx.BufferLoad(place, [i]) for i in range(3))
     values = _iterators(move, row, column)
@@ -155,15 +138,7 @@ def places(move: Move, place: Any, row: Any, column: Any) -> list[Any]:
     """Put row, column and element of the source where a window finds them.
 
     That hides them from TVM. ``e // 8194`` and ``e % 8194`` become quotients of other numbers where
-    it halves both sides, and nvcc then divides for each.
-
-    Parameters
-    ----------
-    move : Move
-    place : Buffer
-        Takes the three.
-    row, column : PrimExpr
-        Number of the row, in terms of nothing else; the column, which may be in terms of the row.
+    it halves both sides, and nvcc then divides for each. The column may be in terms of the row.
     """
     known = _iterators(move, *(tirx.BufferLoad(place, [i]) for i in range(2)))
     values = (row, column, substitute(move.offset, known))
@@ -235,20 +210,10 @@ def shuffled(source: Any, target: Any) -> list[Any]:
 
 
 def pick(window: Window, low: Any, high: Any, elements: Any, allocated: list[Any]) -> list[Any]:
-    """Pick the elements of a window out of its two vectors.
+    """Pick the elements of a window out of its two vectors of words.
 
     Words move down by powers of two, as in a barrel shifter, and then each takes the bits that it
-    lacks from the next.
-
-    Parameters
-    ----------
-    window : Window
-    low, high : Buffer
-        Words of the two vectors.
-    elements : Buffer
-        Where the elements go.
-    allocated : list of Buffer
-        Takes the registers that are needed for it.
+    lacks from the next. ``allocated`` takes the registers that this needs.
     """
     size, count = element_bytes(window.move.source), int(low.shape[0])
     a_word = max(1, _WORD_BYTES // size)
