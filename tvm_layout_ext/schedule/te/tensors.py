@@ -60,7 +60,7 @@ def partial_of(
     """The operation of partial results, and the reduction over them that ``op`` becomes.
 
     ``factor`` was a reduction axis and is a data axis of the partial results, at ``factor_axis``;
-    they still sum over ``rest``. ``index`` pairs old reduction variables with their values in these.
+    they still sum over ``rest``. ``index`` pairs old reduction variables with their values there.
     """
     reduce = op.body[0]
     axes = [new_axis(axis.var.name, False, axis.dom) for axis in op.axis]
