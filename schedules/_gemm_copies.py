@@ -25,18 +25,9 @@ class Copy:
       vectors of 8 bytes, and phases of 16 rows.
 
     An asynchronous copy takes a wavefront for each pair of a global line and a shared row of 128
-    bytes, and more where sectors are torn (:mod:`.counts`). So it moves
-    whole rows of a tile, and costs least under a swizzle where these have 128 bytes: no map of the
-    lanes spares rows of 64 bytes, or padded ones, their further wavefronts.
+    bytes. So it moves whole rows, and costs least where these have 128 bytes and are swizzled.
 
-    Attributes
-    ----------
-    vector : int
-        Elements of an access.
-    pad : int
-        Elements that padding adds to a row.
-    rows, neighbours : int
-        Rows of a phase, and vectors side by side in one.
+    ``vector`` and ``pad`` count elements; a phase has ``rows`` of ``neighbours`` vectors.
     """
 
     vector: int
@@ -67,20 +58,8 @@ def dealt(vectors: int, size: int, gap: int) -> tuple[int, int, int]:
     Phases that lie in one row meet none. Where rows are shorter, as many as fill a phase are taken
     so far apart that they lie side by side in the banks; some lanes of a ragged row stay idle.
 
-    Parameters
-    ----------
-    vectors, size : int
-        Of a row, and bytes of one.
-    gap : int
-        Bytes by which each row is shifted against the banks; 16 or 32.
-
-    Returns
-    -------
-    tuple of int
-        Lanes for a row, rows of a phase, and how many rows lie from one of these to the next.
-
-    Examples
-    --------
+    A row has ``vectors`` of ``size`` bytes and is shifted by ``gap`` bytes against the banks. The
+    result is the lanes for a row, the rows of a phase, and how far apart these are in rows.
     Rows of 16 vectors; of 25 vectors of 4 bytes; of 3 vectors of 16 bytes:
 
     >>> dealt(16, 16, 16), dealt(25, 4, 16), dealt(3, 16, 32)

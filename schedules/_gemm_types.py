@@ -38,15 +38,7 @@ _HALF, _KEPT = np.uint32(0x1000), np.uint32(0xFFFFE000)
 
 @dataclass(frozen=True)
 class Numbers:
-    """What becomes of operands of a type.
-
-    Attributes
-    ----------
-    sums, result : str
-        Types of the sums in registers, and of C.
-    instruction : str
-        As ``sch.use_tensor_core`` takes it.
-    """
+    """Types of the sums and of C, and the instruction, as ``sch.use_tensor_core`` takes it."""
 
     sums: str
     result: str
@@ -106,18 +98,7 @@ def compute(shape: tuple[int, ...], dtype: str, b_transposed: bool = False) -> l
 def check_instruction(
     name: str, operand: str, sums: str, tile_k: int, architecture: Architecture
 ) -> Refusal | None:
-    """Why a GPU has no instruction for some types, or none that fits into a tile, or None.
-
-    Parameters
-    ----------
-    name : str
-        As ``sch.use_tensor_core`` takes it.
-    operand, sums : str
-        Types.
-    tile_k : int
-        K of a tile, in elements; instructions take 32 bytes of it.
-    architecture : Architecture
-    """
+    """Why a GPU has no instruction for two types, or none that fits ``tile_k``, or None."""
     try:
         one = choose(name, operand, sums, architecture)
     except ScheduleError as error:

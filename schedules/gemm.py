@@ -41,8 +41,7 @@ from tvm_layout_ext.gpu.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE, Archit
 from tvm_layout_ext.intrin import INSTRUCTIONS
 from tvm_layout_ext.ir.annotations import MIN_BLOCKS
 from tvm_layout_ext.schedules._gemm_copies import copy_of, dealt
-from tvm_layout_ext.schedules._gemm_defaults import fit
-from tvm_layout_ext.schedules._gemm_space import check_grid, prune
+from tvm_layout_ext.schedules._gemm_space import check_grid, fit, prune
 from tvm_layout_ext.schedules._gemm_types import (
     DTYPES,
     check_instruction,

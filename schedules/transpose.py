@@ -14,13 +14,20 @@ on an H200 either runs at 0.97 of a copy with 16384x16384 floats.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from tvm_layout_ext import te
-from tvm_layout_ext.gpu.hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES, Architecture
-from tvm_layout_ext.schedules._transpose_space import STRIP_BYTES, prune, row_stride
+from tvm_layout_ext.gpu.hardware import (
+    MAX_ACCESS_BYTES,
+    STATIC_SHARED_BYTES,
+    WARP_SIZE,
+    Architecture,
+)
+from tvm_layout_ext.layout.banks import wavefronts
+from tvm_layout_ext.schedules._coalesced import DTYPES, draw
 from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.space.operator import Operator, Tolerance
 
@@ -33,6 +40,11 @@ KNOBS = (
     knob("align_factor", (8, 32), default=8),
     knob("align_offset", range(10), default=1),
 )
+#: Bytes of a row that neighbouring threads cover before they go on to the next row.
+STRIP_BYTES = 128
+#: Elements of a thread: more are more code and registers, fewer leave it waiting for each alone.
+MOST_ELEMENTS, LEAST_BYTES = 64, 16
+LEAST_THREADS, MOST_THREADS = 64, 512
 
 
 def compute(shape: tuple[int, ...], dtype: str) -> list[Any]:
@@ -119,23 +131,68 @@ def check(
     return None
 
 
-def inputs(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
-    """Random bits, so that a lost or doubled element shows; floats stay finite."""
-    if np.dtype(dtype).kind == "f":
-        return [rng.standard_normal(shape, np.float32).astype(dtype)]
-    return [rng.integers(-128, 128, shape, dtype)]
+def row_stride(width: int, factor: int, offset: int) -> int:
+    """Least stride from ``width`` on that is ``offset`` modulo ``factor``: (64, 8, 1) gives 65."""
+    return width + (offset - width) % factor
+
+
+@lru_cache(maxsize=1 << 14)
+def shared_wavefronts(
+    rows: int, columns: int, vector: int, size: int, down: int, right: int
+) -> int:
+    """Wavefronts in which a warp moves its first elements, as it walks over a tile in strips.
+
+    ``size`` is the bytes of an element; neighbouring rows and columns lie ``down`` and ``right``
+    elements apart in shared memory, where each element of a vector is an access of its own.
+    """
+    strip = min(STRIP_BYTES // size, columns)
+    across = max(1, strip // vector)
+    turn, x = np.divmod(np.arange(WARP_SIZE), across)
+    strips, y = np.divmod(turn, rows)
+    addresses = y * down + (strips * strip + x * vector) * right
+    return wavefronts(addresses * size, size)
+
+
+def _conflicts(v: Config, size: int, stride: int) -> tuple[int, int]:
+    i, j = v["tile_i"], v["tile_j"]
+    return (
+        shared_wavefronts(i, j, v["read_vector"], size, stride, 1),
+        shared_wavefronts(j, i, v["write_vector"], size, 1, stride),
+    )
+
+
+def prune(
+    shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
+) -> Refusal | None:
+    """Why a configuration is not worth trying, or None."""
+    size = np.dtype(dtype).itemsize
+    work = config["tile_i"] * config["tile_j"] // config["threads"]
+    if work > MOST_ELEMENTS and config["threads"] < MOST_THREADS:
+        return Refusal("work of a thread", f"A thread would move {work} elements, all unrolled.")
+    if work * size < LEAST_BYTES and config["threads"] > LEAST_THREADS:
+        return Refusal("idle threads", f"A thread would move only {work * size} bytes.")
+    stride = row_stride(config["tile_j"], config["align_factor"], config["align_offset"])
+    here = _conflicts(config, size, stride)
+    for shorter in range(config["tile_j"], stride):
+        there = _conflicts(config, size, shorter)
+        if there[0] <= here[0] and there[1] <= here[1]:
+            return Refusal(
+                "padding without effect",
+                f"Rows of {stride} have conflicts as those of {shorter}, which take less memory.",
+            )
+    return None
 
 
 OPERATOR = Operator(
     name="transpose",
     dims=("M", "N"),
     parallel=("M", "N"),
-    dtypes=("float16", "float32", "float64", "int8", "int32"),
+    dtypes=DTYPES,
     knobs=KNOBS,
     compute=compute,
     schedule=schedule,
     check=check,
-    inputs=inputs,
+    inputs=lambda shape, dtype, rng: [draw(shape, dtype, rng)],
     reference=lambda a: np.ascontiguousarray(a.T),
     flops=lambda shape: 0,
     traffic=lambda shape, dtype: 2 * shape[0] * shape[1] * np.dtype(dtype).itemsize,

@@ -1,6 +1,7 @@
-"""Run a scheduled TensorIR module on the CPU, its thread loops one after another.
+"""Run what a TE-style schedule gives: on the CPU, or with its barriers on the simulated GPU.
 
-Blocks carry their own thread loops, so this checks what a schedule computes, without barriers.
+On the CPU thread loops run one after another. Blocks carry their own, so that checks what a
+schedule computes, without barriers.
 """
 
 from __future__ import annotations
@@ -12,6 +13,13 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
+
+from tvm_layout_ext.simulate import simulate
+
+
+def ints(*shape: int) -> np.ndarray:
+    """Small integers, whose sums are exact in float32."""
+    return np.random.default_rng(0).integers(-4, 5, shape).astype("float32")
 
 
 def _serial(loop: Any) -> Any:
@@ -41,3 +49,11 @@ def assert_computes(
     got = run_on_host(schedule.to_module(args), inputs, expected)
     for result, wanted in zip(got, expected, strict=True):
         np.testing.assert_array_equal(result, wanted)
+
+
+def assert_simulates(schedule: Any, args: Sequence[Any], given: np.ndarray, want: Any) -> None:
+    """The one output on the simulated GPU equals ``want`` bit for bit, without a hazard."""
+    report = simulate(schedule.to_module(args), given, progress=False)
+    (got,) = report.outputs.values()
+    np.testing.assert_array_equal(got, want)
+    assert report.hazards == []

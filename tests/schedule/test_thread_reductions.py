@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 import tvm_layout_ext as tlx
+from tests.programs.host import assert_simulates, ints
 from tvm_layout_ext import ScheduleError, te
-from tvm_layout_ext.simulate import simulate
 
 
 def _sums(
@@ -48,19 +47,16 @@ def test_uneven_rows_of_a_reduction_over_threads_are_refused(rfactor: bool) -> N
 @pytest.mark.parametrize("rfactor", [False, True])
 def test_even_rows_of_a_reduction_over_threads(rfactor: bool) -> None:
     s, args = _sums(6, 3, rfactor)
-    a = np.random.default_rng(0).integers(-4, 5, (6, 64)).astype("float32")
-    report = simulate(s.to_module(args), a, progress=False)
-    np.testing.assert_array_equal(report.outputs["B"], a.sum(1))
-    assert report.hazards == []
+    a = ints(6, 64)
+    assert_simulates(s, args, a, a.sum(1))
 
 
 def test_store_predicate_of_the_reduction_tutorial() -> None:
     s, args = _sums(6, 3, rfactor=True)
     thread = s[args[1]].marks[s[args[1]].op.reduce_axis[0]].value
     s[args[1]].set_store_predicate(thread.var.equal(0))
-    a = np.random.default_rng(0).integers(-4, 5, (6, 64)).astype("float32")
-    report = simulate(s.to_module(args), a, progress=False)
-    np.testing.assert_array_equal(report.outputs["B"], a.sum(1))
+    a = ints(6, 64)
+    assert_simulates(s, args, a, a.sum(1))
     stores = [line for line in tlx.lower(s, args).script().splitlines() if "B_1[" in line]
     assert len(stores) == 1
 
@@ -81,10 +77,8 @@ def test_partial_result_of_an_uneven_split_says_what_is_legal() -> None:
 @pytest.mark.parametrize("rows", [3, 4])
 def test_uneven_rows_of_a_guarded_reduction_are_stored_right(rows: int) -> None:
     s, args = _sums(33, rows, rfactor=False, lanes=24)
-    a = np.random.default_rng(0).integers(-4, 5, (33, 64)).astype("float32")
-    report = simulate(s.to_module(args), a, progress=False)
-    np.testing.assert_array_equal(report.outputs["B"], a.sum(1))
-    assert report.hazards == []
+    a = ints(33, 64)
+    assert_simulates(s, args, a, a.sum(1))
 
 
 def test_two_guards_of_rows_of_a_guarded_reduction() -> None:
@@ -96,7 +90,5 @@ def test_two_guards_of_rows_of_a_guarded_reduction() -> None:
     for axis, dim in zip(outer, "yx", strict=True):
         s[B].bind(axis, te.thread_axis(f"blockIdx.{dim}"))
     s[B].bind(s[B].split(k, factor=16)[1], te.thread_axis("threadIdx.x"))
-    a = np.random.default_rng(0).integers(-4, 5, (5, 7, 20)).astype("float32")
-    report = simulate(s.to_module([A, B]), a, progress=False)
-    np.testing.assert_array_equal(report.outputs["B"], a.sum(2))
-    assert report.hazards == []
+    a = ints(5, 7, 20)
+    assert_simulates(s, [A, B], a, a.sum(2))

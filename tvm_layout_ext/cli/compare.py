@@ -13,7 +13,7 @@ __all__ = ["compare"]
 
 @app.command(cls=Command, epilog=EPILOG)
 def compare(before: Log, after: Log) -> None:
-    """Compare the winners of two logs: scores, their ratio, and the knobs that differ."""
+    """Compare the best kernels of two logs: scores, their ratio, and the knobs that differ."""
     from ..report.logs import compare_logs, pairs_table
 
     found = compare_logs(

@@ -25,18 +25,19 @@ def explain(
     size: Annotated[
         list[str] | None, typer.Option(help="Value of a symbolic size: --size n=256. Repeatable.")
     ] = None,
-    blocks: Annotated[int, typer.Option(help="Blocks to run for the counters; 0 runs all.")] = 4,
+    blocks: Annotated[int, typer.Option(help="How many blocks to simulate; 0 is all.")] = 4,
     pipeline: Annotated[
-        bool, typer.Option("--pipeline", help="Chart the pipelined loops instead.")
+        bool, typer.Option("--pipeline", help="Draw the pipelined loops instead: what runs when.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Write that chart to this .svg file, too.")
+        Path | None,
+        typer.Option("-o", "--out", help="Write the drawing of --pipeline to this .svg file, too."),
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option(help="Draw lanes by bank into this .svg file.")
+        Path | None, typer.Option(help="Draw which lane meets which bank into this .svg file.")
     ] = None,
 ) -> None:
-    """Table every global and shared access of a kernel: width, sectors, conflicts, banks."""
+    """Print a table of what a kernel loads and stores: width, sectors, bank conflicts."""
     from ..report.banks import bank_picture
     from ..report.explain import explain as run
     from ..report.load import load_file
@@ -69,13 +70,7 @@ def _chart(source: Any, args: Any, out: Path | None) -> None:
 
 
 def parse_sizes(words: list[str]) -> dict[str, int]:
-    """Read words like ``n=256``.
-
-    Raises
-    ------
-    ScheduleError
-        If one is written otherwise.
-    """
+    """Read words like ``n=256``; anything else is a ScheduleError."""
     pairs = [re.fullmatch(r"(\w+)=(\d+)", word) for word in words]
     wrong = [word for word, pair in zip(words, pairs, strict=True) if pair is None]
     if wrong:

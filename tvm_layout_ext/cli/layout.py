@@ -20,11 +20,17 @@ def layout(
     text: Annotated[str, typer.Argument(help="A layout's text, e.g. 'BlockedLayout(...)'.")],
     shape: Shape = "",
     view: Annotated[
-        str, typer.Option(help="tensor: who holds each element; hardware: what each holds; bank.")
+        str,
+        typer.Option(
+            help="tensor: which thread holds each element; hardware: what each thread holds; bank: "
+            "which bank each element lies in."
+        ),
     ] = "tensor",
     bits: Annotated[
         int | None,
-        typer.Option(help="Bits of an element, for banks; by default the layout's own, else 32."),
+        typer.Option(
+            help="Bits of an element, for --view bank; by default what the layout says, or 32."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Write a .svg or .html picture here.")

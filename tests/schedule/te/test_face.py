@@ -11,18 +11,21 @@ from tvm.ir import assert_structural_equal
 from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
-from tests.programs.host import assert_computes
+from tests.programs.host import assert_computes, ints
 from tvm_layout_ext import te
-
-
-def _ints(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(-4, 5, shape).astype("float32")
 
 
 def _copy(n: int = 64, m: int = 64) -> tuple[Any, Any, Any]:
     A = te.placeholder((n, m), name="A")
     B = te.compute((n, m), lambda i, j: A[i, j], name="B")
     return A, B, te.create_schedule(B.op)
+
+
+def _chain() -> tuple[Any, Any, Any, Any]:
+    A = te.placeholder((8, 8), name="A")
+    B = te.compute((8, 8), lambda i, j: A[i, j] + 1.0, name="B")
+    C = te.compute((8, 8), lambda i, j: B[i, j] * 2.0, name="C")
+    return A, B, C, te.create_schedule(C.op)
 
 
 def _row_sum(n: int = 10, m: int = 12) -> tuple[Any, Any, Any, Any]:
@@ -53,7 +56,7 @@ def test_split_that_does_not_divide_is_guarded() -> None:
     A, B, s = _copy(10, 3)
     s[B].split(B.op.axis[0], factor=4)
     assert "T.where(i_0 * 4 + i_1 < 10)" in s.sch.mod.script()
-    a = _ints(10, 3)
+    a = ints(10, 3)
     assert_computes(s, [A, B], [a], a)
 
 
@@ -62,7 +65,7 @@ def test_fuse_then_split() -> None:
     fused = s[B].fuse(*B.op.axis)
     assert fused.var.name == "i.j.fused"
     s[B].split(fused, factor=7)
-    a = _ints(6, 10)
+    a = ints(6, 10)
     assert_computes(s, [A, B], [a], a)
 
 
@@ -152,7 +155,7 @@ def test_matmul_with_caches_on_three_levels() -> None:
         s[cache].bind(inner, _thread("threadIdx.x"))
     s[AL].compute_at(s[CL], ki)
     s[CL].unroll(CL.op.axis[0])
-    a, b = _ints(n, n), _ints(n, n)
+    a, b = ints(n, n), ints(n, n)
     assert_computes(s, [A, B, C], [a, b], a @ b)
 
 
@@ -175,7 +178,7 @@ def test_cross_thread_reduction_after_rfactor() -> None:
     combine = s[B].op.reduce_axis[0]
     s[B].bind(combine, _thread("threadIdx.x"))
     s[BF].compute_at(s[B], combine)
-    a = _ints(12, 64)
+    a = ints(12, 64)
     assert_computes(s, [A, B], [a], a.sum(1))
     assert "__shfl" in tlx.build(s, [A, B], "cuda").mod.imports[0].inspect_source()
 
@@ -187,7 +190,7 @@ def test_rfactor_axes(factor_axis: int) -> None:
     BF = s.rfactor(B, ko, factor_axis)
     assert [int(e) for e in BF.shape] == ([3, 6] if factor_axis == 0 else [6, 3])
     assert BF.op.reduce_axis[0].var.name == "k.inner"
-    a = _ints(6, 12)
+    a = ints(6, 12)
     assert_computes(s, [A, B], [a], a.sum(1))
 
 
@@ -195,7 +198,7 @@ def test_rfactor_of_an_unsplit_axis_at_root() -> None:
     A, B, k, s = _row_sum(6, 12)
     BF = s.rfactor(B, k)
     s[BF].reorder(*reversed(list(s[BF].leaf)))
-    a = _ints(6, 12)
+    a = ints(6, 12)
     assert_computes(s, [A, B], [a], a.sum(1))
 
 
@@ -209,22 +212,16 @@ def test_compute_at_of_a_partial_result_with_a_guard_is_refused() -> None:
 
 
 def test_inlined_stage_leaves_no_buffer() -> None:
-    A = te.placeholder((8, 8), name="A")
-    B = te.compute((8, 8), lambda i, j: A[i, j] + 1.0, name="B")
-    C = te.compute((8, 8), lambda i, j: B[i, j] * 2.0, name="C")
-    s = te.create_schedule(C.op)
+    A, B, C, s = _chain()
     s[B].compute_inline()
     assert "alloc_buffer" not in s.sch.mod.script()
-    a = _ints(8, 8)
+    a = ints(8, 8)
     assert_computes(s, [A, C], [a], (a + 1) * 2)
 
 
 def test_compute_root_undoes_compute_at_and_inline() -> None:
-    A = te.placeholder((8, 8), name="A")
-    B = te.compute((8, 8), lambda i, j: A[i, j] + 1.0, name="B")
-    C = te.compute((8, 8), lambda i, j: B[i, j] * 2.0, name="C")
-    plain = te.create_schedule(C.op).sch.mod
-    s = te.create_schedule(C.op)
+    _, B, C, s = _chain()
+    plain = s.sch.mod
     s[B].compute_inline()
     s[B].compute_at(s[C], C.op.axis[0])
     s[B].compute_root()
@@ -236,10 +233,7 @@ def test_compute_root_undoes_compute_at_and_inline() -> None:
     [((), "global"), (("blockIdx.x",), "shared"), (("blockIdx.x", "threadIdx.x"), "local")],
 )
 def test_scope_follows_the_threads_around_a_stage(tags: tuple[str, ...], scope: str) -> None:
-    A = te.placeholder((8, 8), name="A")
-    B = te.compute((8, 8), lambda i, j: A[i, j] + 1.0, name="B")
-    C = te.compute((8, 8), lambda i, j: B[i, j] * 2.0, name="C")
-    s = te.create_schedule(C.op)
+    _, B, C, s = _chain()
     for axis, tag in zip(C.op.axis, tags, strict=False):
         s[C].bind(axis, _thread(tag))
     s[B].compute_at(s[C], C.op.axis[1])
@@ -268,7 +262,7 @@ def test_symbolic_shape() -> None:
     s[C].bind(outer, _thread("blockIdx.x"))
     s[C].bind(inner, _thread("threadIdx.x"))
     s[B].compute_at(s[C], inner)
-    a = _ints(45, 8)
+    a = ints(45, 8)
     assert_computes(s, [A, C], [a], a * 2 + 1)
 
 
@@ -327,7 +321,7 @@ def test_scalar_output_in_a_loop_of_one_iteration() -> None:
     block = s[B].fuse(*B.op.axis)
     s[B].bind(block, _thread("blockIdx.x"))
     s[AA].compute_at(s[B], block)
-    a = _ints(4, 4)
+    a = ints(4, 4)
     assert_computes(s, [A, B], [a], np.asarray(a[0, 0] + a[3, 3]))
 
 
@@ -338,7 +332,7 @@ def test_two_outputs_of_one_chain() -> None:
     s = te.create_schedule([B.op, C.op])
     s[C].split(C.op.axis[0], 4)
     s[B].split(B.op.axis[1], 4)
-    a = _ints(10, 6)
+    a = ints(10, 6)
     assert_computes(s, [A, B, C], [a], a * 2, a * 2 + 1)
 
 
@@ -348,7 +342,7 @@ def test_compute_with_two_results() -> None:
     s = te.create_schedule(B.op)
     outer, inner = s[B].split(B.op.axis[0], 4)
     s[B].reorder(outer, B.op.axis[1], inner)
-    a = _ints(10, 6)
+    a = ints(10, 6)
     assert_computes(s, [A, B, C], [a], a, a * 2)
 
 
@@ -405,15 +399,12 @@ def test_virtual_threads_may_share_a_tag() -> None:
     for axis in B.op.axis:
         outer, _ = s[B].split(axis, nparts=2)
         s[B].bind(outer, te.thread_axis((0, 2), "vthread"))
-    a = _ints(8, 8)
+    a = ints(8, 8)
     assert_computes(s, [A, B], [a], a)
 
 
 def test_set_scope_of_a_stage() -> None:
-    A = te.placeholder((8, 8), name="A")
-    B = te.compute((8, 8), lambda i, j: A[i, j] + 1.0, name="B")
-    C = te.compute((8, 8), lambda i, j: B[i, j] * 2.0, name="C")
-    s = te.create_schedule(C.op)
+    _, B, _, s = _chain()
     s[B].set_scope("shared.dyn")
     assert 'scope="shared.dyn"' in s.sch.mod.script()
 

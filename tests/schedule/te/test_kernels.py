@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.programs.host import assert_simulates, ints
 from tvm_layout_ext import ScheduleError, te
 from tvm_layout_ext.simulate import simulate
-
-
-def _ints(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(-4, 5, shape).astype("float32")
 
 
 def _copy(scope: str, n: int = 16, m: int = 64) -> tuple[Any, Any, Any, Any]:
@@ -68,7 +65,7 @@ def _gemm(n: int) -> tuple[Any, list[Any]]:
 
 def test_two_plain_vthreads_of_the_gemm_tutorial_are_two() -> None:
     s, args = _gemm(64)
-    a, b = _ints(64, 64), _ints(64, 64)
+    a, b = ints(64, 64), ints(64, 64)
     report = simulate(s.to_module(args), a, b, progress=False)
     np.testing.assert_array_equal(report.outputs["C"], a.T @ b)
     assert report.hazards == []
@@ -81,10 +78,8 @@ def test_plain_vthread_beside_a_named_one() -> None:
     i, j, k = B.op.axis
     for axis, tag in ((i, "vthread"), (j, "vthread.x"), (k, "blockIdx.x")):
         s[B].bind(axis, _thread(tag))
-    a = _ints(8, 8, 4)
-    report = simulate(s.to_module([A, B]), a, progress=False)
-    np.testing.assert_array_equal(report.outputs["B"], a + 1)
-    assert report.hazards == []
+    a = ints(8, 8, 4)
+    assert_simulates(s, [A, B], a, a + 1)
 
 
 def test_a_fourth_vthread_is_refused() -> None:
@@ -144,9 +139,8 @@ def test_two_kernels_may_have_different_extents() -> None:
     for tensor, factor in ((B, 32), (C, 16)):
         s[tensor].bind(tensor.op.axis[0], _thread("blockIdx.x"))
         s[tensor].bind(s[tensor].split(tensor.op.axis[1], factor)[1], _thread("threadIdx.x"))
-    a = _ints(16, 64)
-    report = simulate(s.to_module([A, C]), a, progress=False)
-    np.testing.assert_array_equal(report.outputs["C"], a * 2 + 2)
+    a = ints(16, 64)
+    assert_simulates(s, [A, C], a, a * 2 + 2)
 
 
 @pytest.mark.parametrize("tag", ["blockIdx.x", "blockIdx.y"])
@@ -171,10 +165,8 @@ def test_threads_around_a_shared_cache_fill_it_together() -> None:
     s[B].bind(inner, _thread("threadIdx.x"))
     s[AA].compute_at(s[B], outer)
     s[AA].bind(AA.op.axis[1], _thread("threadIdx.x"))
-    a = _ints(16, 64)
-    report = simulate(s.to_module([A, B]), a, progress=False)
-    np.testing.assert_array_equal(report.outputs["B"], a + 1)
-    assert report.hazards == []
+    a = ints(16, 64)
+    assert_simulates(s, [A, B], a, a + 1)
 
 
 def test_threads_around_a_local_cache_cannot_share_it() -> None:

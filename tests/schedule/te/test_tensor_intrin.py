@@ -7,18 +7,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import tvm
 from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
-from tests.programs.host import assert_computes
+from tests.programs.host import assert_computes, ints
 from tvm_layout_ext import ScheduleError, te
-
-
-def _ints(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(-4, 5, shape).astype("float32")
 
 
 def _row(width: int = 16, name: str = "row_copy") -> Any:
@@ -79,7 +74,7 @@ def test_builder_style_copy() -> None:
     A, B, s = _copy_problem()
     s[B].tensorize(B.op.axis[1], _row())
     assert "match_buffer(A[v_i_o, 0:16], (16,)" in s.sch.mod.script()
-    a = _ints(8, 16)
+    a = ints(8, 16)
     assert_computes(s, [A, B], [a], a)
 
 
@@ -101,7 +96,7 @@ def test_tvmscript_style_copy() -> None:
     A, B, s = _copy_problem()
     s[B].tensorize(B.op.axis[1], te.decl_tensor_intrin(Y.op, copy))
     assert "T.vectorized(16)" in s.sch.mod.script()
-    a = _ints(8, 16)
+    a = ints(8, 16)
     assert_computes(s, [A, B], [a], a)
 
 
@@ -114,7 +109,7 @@ def test_intrinsic_takes_the_memory_of_its_site() -> None:
     text = s.sch.mod.script()
     assert 'match_buffer(A_shared[v0_o, 0:16], (16,), scope="shared"' in text
     assert '"buffer_dim_align": [[0, 0, 32, 4]]' in text
-    a = _ints(8, 16)
+    a = ints(8, 16)
     assert_computes(s, [A, B], [a], a)
 
 
@@ -126,7 +121,7 @@ def test_reduction_that_goes_on_outside() -> None:
     s[C].tensorize(ii, _gemm(_loads_and_stores))
     sch = s.sch
     assert sch.get(sch.get_sblock("C_init_o")).name_hint == "C_init_o"
-    a, b = _ints(8, 16), _ints(16, 8)
+    a, b = ints(8, 16), ints(16, 8)
     assert_computes(s, [A, B, C], [a, b], a @ b)
 
 
@@ -135,7 +130,7 @@ def test_reduction_whole_inside() -> None:
     _, _, ii, _ = s[C].tile(*C.op.axis, 4, 4)
     s[C].tensorize(ii, _gemm(lambda a, b, c: _loads_and_stores(a, b, c)[0]))
     assert "C_update_o" in s.sch.mod.script()
-    a, b = _ints(8, 8), _ints(8, 8)
+    a, b = ints(8, 8), ints(8, 8)
     assert_computes(s, [A, B, C], [a, b], a @ b)
 
 
@@ -200,7 +195,7 @@ def test_name_is_the_same_in_another_process() -> None:
 def test_intrinsic_that_tvm_knows_by_name() -> None:
     A, B, s = _copy_problem()
     s[B].tensorize(B.op.axis[1], _row().register("body", ["global", "global"]))
-    a = _ints(8, 16)
+    a = ints(8, 16)
     assert_computes(s, [A, B], [a], a)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tvm_layout_ext.gpu.hardware import architecture
-from tvm_layout_ext.schedules._transpose_space import shared_wavefronts
+from tvm_layout_ext.schedules.transpose import shared_wavefronts
 from tvm_layout_ext.tune.search.entry import make_task
 from tvm_layout_ext.tune.space.operator import find_operator
 

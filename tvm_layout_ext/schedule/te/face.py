@@ -119,21 +119,9 @@ class Schedule:
         return f"Schedule({', '.join(stage.name for stage in self.stages)})"
 
     def cache_read(self, tensor: te.Tensor, scope: str, readers: Sequence[Any]) -> te.Tensor:
-        """Let ``readers`` read ``tensor`` through a copy in another memory.
+        """Let ``readers`` read ``tensor`` through a copy in memory ``scope``, e.g. ``shared``.
 
-        Parameters
-        ----------
-        tensor : te.Tensor
-            What is read.
-        scope : str
-            Memory of the copy, e.g. ``shared``.
-        readers : list of te.Tensor or te.Operation
-            Who reads the copy; other readers keep the original.
-
-        Returns
-        -------
-        te.Tensor
-            The copy, a key of this schedule.
+        Other readers keep the original. The copy that is returned is a key of this schedule.
         """
         checks.check_scope(scope)
         source = self._stage_of(tensor, "cache_read")
@@ -176,20 +164,10 @@ class Schedule:
         return self[tensor]
 
     def cache_write(self, tensor: te.Tensor, scope: str) -> te.Tensor:
-        """Compute ``tensor`` in another memory and copy the result to where it was.
+        """Compute ``tensor`` in memory ``scope``, e.g. ``local``, and copy the result to its place.
 
-        Parameters
-        ----------
-        tensor : te.Tensor
-            What is computed.
-        scope : str
-            Memory to compute it in, e.g. ``local``.
-
-        Returns
-        -------
-        te.Tensor
-            What now holds the computation, a key of this schedule; its reduction axes are those
-            that ``tensor`` had, and ``tensor`` keeps its data axes.
+        The tensor that is returned holds the computation and is a key of this schedule. It takes
+        over the reduction axes; ``tensor`` keeps its data axes.
         """
         checks.check_scope(scope)
         target = self._untouched(tensor, "cache_write")
@@ -252,15 +230,7 @@ class Schedule:
         return self._materialised([*self._inputs(), *self._results()])
 
     def to_module(self, args: Sequence[Any], name: str = "main") -> tvm.IRModule:
-        """Apply everything to TensorIR.
-
-        Parameters
-        ----------
-        args : sequence of te.Tensor or Var
-            The function's parameters; all inputs and outputs must be among them.
-        name : str
-            The function's name.
-        """
+        """Apply everything to TensorIR; all inputs and outputs must be among ``args``."""
         if not isinstance(name, str) or not (name.isidentifier() and name.isascii()):
             raise ScheduleError(
                 f"A function's name is a word of letters, digits and _, not {name!r}."

@@ -18,18 +18,10 @@ __all__ = ["Nests", "StageNest"]
 
 @dataclass
 class StageNest:
-    """Where a stage is in the TensorIR schedule.
+    """The block of a stage, and the loop of every leaf axis.
 
-    Attributes
-    ----------
-    block : SBlockRV
-        Its block.
-    root_loops : tuple of IterVar
-        Its root axes in the order of the loops around it, while it is not moved.
-    iter_axes : tuple of IterVar
-        Its root axes in the order of its block iterators.
-    loops : AxisMap
-        The loop of every leaf axis.
+    ``root_loops`` are its root axes in the order of the loops around it, while it is not moved;
+    ``iter_axes`` are the same in the order of its block iterators.
     """
 
     block: Any
@@ -41,14 +33,8 @@ class StageNest:
 class Nests:
     """Blocks and loops of all stages, found and moved in one TensorIR schedule.
 
-    Attributes
-    ----------
-    sch : tvm.s_tir.Schedule
-        What the record is applied to.
-    of : dict of Stage to Nest
-        The stages that have a block.
-    opened : set of Stage
-        Kernels that were given a grid of one block.
+    ``of`` holds the stages that have a block, ``opened`` the kernels that were given a grid of one
+    block.
     """
 
     def __init__(self, sch: s_tir.Schedule, args: list[Any]) -> None:

@@ -1,10 +1,8 @@
 """``decl_tensor_intrin``: a piece of hardware work, described by the compute that it stands for.
 
-TensorIR knows an intrinsic as two functions with the same buffers, a description that a loop nest
-is compared with and an implementation that replaces it. Here the description comes from a TE
-compute; the implementation is written in TVMScript, or built from the buffers by a function, as in
-TVM's classic ``te.decl_tensor_intrin``. Both are made and registered when a schedule first uses
-them.
+TensorIR compares a loop nest with the description of an intrinsic, and replaces it by the
+implementation. Here a TE compute gives the description; the implementation is TVMScript, or a
+function of the buffers. Both are registered when a schedule first uses them.
 """
 
 from __future__ import annotations
@@ -54,25 +52,10 @@ class TensorIntrin:
         return list(self.op.input_tensors)
 
     def register(self, part: str, scopes: Sequence[str]) -> str:
-        """Register one part for buffers in the given memories, unless that is done.
+        """Register one part, unless that is done; the name is the same in every process.
 
-        Parameters
-        ----------
-        part : str
-            ``body``: the whole compute; ``reset``: initialise a reduction; ``update``: one step.
-            TensorIR keeps plain initialising loops before the ``body`` of a reduction.
-        scopes : sequence of str
-            Memory of each input and of the output, for buffers that were declared without.
-
-        Returns
-        -------
-        str
-            Name for ``tvm.s_tir.Schedule.tensorize``, in every process the same for equal ones.
-
-        Raises
-        ------
-        ScheduleError
-            If the intrinsic has no such part, or description and implementation do not fit.
+        ``body`` is the whole compute, ``reset`` initialises a reduction, ``update`` does one step.
+        ``scopes`` are the memory of each input and of the output, where none was declared.
         """
         key = (part, *scopes)
         if key not in self._registered:
@@ -122,15 +105,6 @@ def decl_tensor_intrin(
     binds : dict of te.Tensor to Buffer, optional
         Buffers with alignment, strides or memory of their own. A tensor without one takes the
         memory that it has where the intrinsic is used, and any stride between its rows.
-
-    Returns
-    -------
-    TensorIntrin
-
-    Raises
-    ------
-    ScheduleError
-        If the compute or the implementation is none.
 
     Examples
     --------
@@ -279,13 +253,7 @@ def _in_read_order(body: tirx.Stmt, buffers: list[tirx.Buffer]) -> list[tirx.Buf
 def check_fits(name: str, site: s_tir.SBlock, desc: tirx.PrimFunc) -> None:
     """Refuse loops whose buffers cannot be those of an intrinsic's description.
 
-    TVM compares the expressions; its message would print two programs, and this sentence names the
-    first difference.
-
-    Raises
-    ------
-    ScheduleError
-        If number, type, memory or extents of what is read or written differ.
+    TVM compares the expressions, and prints two programs; this names the first difference.
     """
     root = desc.body.block
     for verb, mine, wanted in (

@@ -59,18 +59,8 @@ def partial_of(
 ) -> tuple[te.Operation, te.Operation]:
     """The operation of partial results, and the reduction over them that ``op`` becomes.
 
-    Parameters
-    ----------
-    op : te.Operation
-        The reduction.
-    factor : IterVar
-        Data axis of the partial results that was a reduction axis before.
-    factor_axis : int
-        Its position among the data axes.
-    rest : sequence of IterVar
-        The reduction axes that the partial results still sum over.
-    index : list of tuple
-        Each old reduction variable with its value in ``factor`` and ``rest``.
+    ``factor`` was a reduction axis and is a data axis of the partial results, at ``factor_axis``;
+    they still sum over ``rest``. ``index`` pairs old reduction variables with their values there.
     """
     reduce = op.body[0]
     axes = [new_axis(axis.var.name, False, axis.dom) for axis in op.axis]
