@@ -1,7 +1,6 @@
-"""The only file that knows which TVM this is: version check, moved names, the stock pass list.
+"""What knows which TVM this is: the version check, the stock pass list, private functions of TVM.
 
-Everything else in the package imports TVM's moving parts from here, so that a new TVM release
-means reading one file.
+A new TVM release means reading this file, and `ir/ops.py` for the names of operators.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from types import ModuleType
 from typing import Any
 
 __all__ = [
-    "CHOICE",
-    "LIKELY",
     "assert_statement",
     "check_versions",
     "compile_cuda",
@@ -41,9 +38,6 @@ __all__ = [
 
 #: So many servers may start on one machine at the same moment.
 _LISTENERS = 64
-
-#: Operators whose names TVM has moved: a choice that evaluates one side, and a hint.
-CHOICE, LIKELY = "prim.if_then_else", "prim.likely"
 
 _PINS = {
     "apache-tvm": ((0, 27), (0, 28), "its Python API moves between minor versions"),

@@ -15,9 +15,9 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from .._compat import CHOICE
 from .atomics import atomic_of
 from .conditions import selects_as_choices
+from .ops import CHOICE
 from .queries import are_equal, loads_in, substitute
 from .walk import statements_of, walk
 

@@ -16,8 +16,8 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from .._compat import CHOICE, LIKELY
 from .evaluate import ARITHMETIC
+from .ops import CHOICE, LIKELY
 
 __all__ = ["UNKNOWN", "Scope", "Symbol", "Term", "Uncertain", "term_of"]
 
