@@ -58,11 +58,6 @@ def _dotted(numbers: tuple[int, ...]) -> str:
 def check_versions(installed: Callable[[str], str] = metadata.version) -> None:
     """Refuse, before TVM is imported, a TVM or FFI version this package does not support.
 
-    Parameters
-    ----------
-    installed : callable, optional
-        Maps a distribution name to its version; raises ``PackageNotFoundError`` if absent.
-
     Raises
     ------
     ImportError
@@ -124,11 +119,6 @@ def stock_passes(factory: Callable[[], tuple[Any, ...]]) -> list[Any]:
     TVM hands its list straight to ``Sequential`` inside the pipeline and exports it nowhere;
     running the pipeline on an empty module with ``Sequential`` replaced reads it out without a
     copy of TVM's list in this package.
-
-    Parameters
-    ----------
-    factory : callable
-        TVM's pipeline factory, ``tvm.s_tir.pipeline.default_s_tir_pipeline``.
     """
     import tvm
 
@@ -212,17 +202,8 @@ def load_cuda_runtime(driver: str) -> bool:
     """Load TVM's CUDA runtime where TVM has not, with a stand-in for the driver's library.
 
     Only then does TVM compile CUDA source when it builds, and load compiled modules, without a
-    driver; nothing can be run.
-
-    Parameters
-    ----------
-    driver : str
-        Path of a library that calls itself ``libcuda.so.1`` and has :data:`DRIVER_FUNCTIONS`.
-
-    Returns
-    -------
-    bool
-        Whether the runtime is there now.
+    driver; nothing can be run. ``driver`` is the path of a library that calls itself
+    ``libcuda.so.1`` and has :data:`DRIVER_FUNCTIONS`. Gives whether the runtime is there now.
     """
     import ctypes
     from pathlib import Path

@@ -138,18 +138,8 @@ class Access:
     def vector(self, run: Sequence[Loop], most_bytes: int = MAX_ACCESS_BYTES) -> int:
         """Find how many neighbours along a run of loops one instruction may take.
 
-        Parameters
-        ----------
-        run : sequence of Loop
-            Loops that together walk contiguously, outermost first.
-        most_bytes : int
-            Bytes of the widest instruction wanted.
-
-        Returns
-        -------
-        int
-            A power of two: every group of that many neighbours begins at a multiple of its bytes. 1
-            for a type without vectors.
+        The loops, outermost first, together walk contiguously. Every group of so many neighbours, a
+        power of two, begins at a multiple of its bytes.
         """
         if not self.has_vectors:
             return 1
@@ -255,13 +245,7 @@ def _type_bytes(dtype: str) -> int:
 
 
 def read_nest(sch: Any, block: Any) -> Nest:
-    """Read a block of a schedule, with its accesses in terms of the loops around it.
-
-    Parameters
-    ----------
-    sch : tvm.s_tir.Schedule
-    block : SBlockRV
-    """
+    """Read a block of a schedule, with its accesses in terms of the loops around it."""
     stmt = sch.get(block)
     refs = [sch.get(loop) for loop in sch.get_loops(block)]
     realize = realize_of(sch, block)

@@ -26,19 +26,7 @@ _COMPACTION = "s_tir.CompactBufferAllocation"
 def longer_than(sch: Any, block: Any, tile: Sequence[int]) -> list[Any] | None:
     """Find the shape that the buffer a block fills will have, if it is longer than a tile.
 
-    Parameters
-    ----------
-    sch : tvm.s_tir.Schedule
-        Left as it is.
-    block : SBlockRV
-        A block that fills a buffer on the chip.
-    tile : sequence of int
-        Most elements along each dim of the buffer.
-
-    Returns
-    -------
-    list or None
-        The shape; None if it fits, or if TVM's first passes refuse the program as it stands.
+    None if it fits, or if TVM's first passes refuse the program as it stands.
     """
     site = sch.get(block)
     func = next((func for func in sch.mod.functions.values() if _holds(func, site)), None)

@@ -65,11 +65,6 @@ def read_body(body: Any) -> Iterator[BodyAccess]:
 
     Loads come in the order of :func:`.queries.loads_in`.
 
-    Parameters
-    ----------
-    body : Stmt
-        Of a block.
-
     Examples
     --------
     >>> n = tirx.Var("n", "int32")
@@ -194,19 +189,9 @@ def choices_of_values(body: Any) -> list[Any]:
 
 
 def is_mappable(body: Any) -> bool:
-    """Whether a body is stores and atomics, chosen between by ``if`` and with values named by let.
-
-    Parameters
-    ----------
-    body : Stmt
-        Of a block that reduces nothing.
-    """
-    if isinstance(body, tirx.SeqStmt):
-        return all(is_mappable(part) for part in body.seq)
-    if isinstance(body, tirx.IfThenElse):
-        cases = [body.then_case, *([] if body.else_case is None else [body.else_case])]
-        return all(is_mappable(case) for case in cases)
-    return isinstance(body, tirx.BufferStore | tirx.Bind) or atomic_of(body) is not None
+    """Whether a body is stores and atomics, with values named by ``let`` and choices by ``if``."""
+    simple = (tirx.SeqStmt, tirx.IfThenElse, tirx.BufferStore, tirx.Bind)
+    return all(isinstance(stmt, simple) or atomic_of(stmt) is not None for stmt, _ in walk(body))
 
 
 def is_reduction_step(body: Any) -> bool:

@@ -129,11 +129,7 @@ class IndexAnalyzer:
     def info(self, expression: Any) -> AxisInfo:
         """Describe an expression, of integers or booleans, along the axes.
 
-        Parameters
-        ----------
-        expression : Expr
-            A scalar TIR expression; of parts that have no rule, vectors among them, only what does
-            not vary is known.
+        Of parts without a rule, vectors among them, only what does not vary is known.
         """
         if not expression.ty.is_scalar():
             return AxisInfo.unknown(len(self.shape))
