@@ -8,8 +8,7 @@ from math import prod
 from typing import Any
 
 import tvm
-import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import tirx
 
 from .. import decisions, pipeline
 from .._compat import pass_name
@@ -19,6 +18,7 @@ from ..analysis.bank_requests import Requests, read_requests
 from ..analysis.choose_shared import Choice, choose, cost
 from ..analysis.nest import element_bytes
 from ..errors import LayoutExtError
+from ..ir.block_bindings import holder_of
 from ..ir.pointers import is_unbounded, shape_of
 
 __all__ = ["TileConflicts", "UncountedTile", "tile_conflicts"]
@@ -119,7 +119,7 @@ def _is_shared(buffer: Any) -> bool:
 
 def _lowered(sch: Any, site: Any) -> Any:
     """Lower the function of a block as far as shared tiles are laid out."""
-    holder = next((gv for gv, func in sch.mod.functions.items() if _holds(func, site)), None)
+    holder = holder_of(sch.mod, site)
     if holder is None:
         return None
     passes = pipeline.lowering_passes()[0]
@@ -130,16 +130,7 @@ def _lowered(sch: Any, site: Any) -> Any:
             mod = tvm.ir.transform.Sequential(passes[:end])(sch.mod)
         except (RuntimeError, ValueError, TypeError, LayoutExtError):
             return None
-    return next((f for gv, f in mod.functions.items() if gv.name_hint == holder.name_hint), None)
-
-
-def _holds(func: Any, site: Any) -> bool:
-    found: list[bool] = []
-    body = getattr(func, "body", None)
-    if isinstance(body, s_tir.SBlockRealize):
-        look = (s_tir.SBlock, lambda own: found.append(bool(own.same_as(site))))
-        tvm_ffi.structural_walk(body, [look])
-    return any(found)
+    return next((f for gv, f in mod.functions.items() if gv.name_hint == holder[0]), None)
 
 
 def _requests(func: Any, name: str) -> list[Requests]:
