@@ -1,7 +1,6 @@
-"""The only file that knows which TVM this is: version check, moved names, the stock pass list.
+"""What knows which TVM this is: the version check, the stock pass list, private functions of TVM.
 
-Everything else in the package imports TVM's moving parts from here, so that a new TVM release
-means reading one file.
+A new TVM release means reading this file, and `ir/ops.py` for the names of operators.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from types import ModuleType
 from typing import Any
 
 __all__ = [
-    "CHOICE",
-    "LIKELY",
     "assert_statement",
     "check_versions",
     "compile_cuda",
@@ -42,9 +39,6 @@ __all__ = [
 #: So many servers may start on one machine at the same moment.
 _LISTENERS = 64
 
-#: Operators whose names TVM has moved: a choice that evaluates one side, and a hint.
-CHOICE, LIKELY = "prim.if_then_else", "prim.likely"
-
 _PINS = {
     "apache-tvm": ((0, 27), (0, 28), "its Python API moves between minor versions"),
     "apache-tvm-ffi": ((0, 1, 14), (0, 1, 15), "0.1.15 crashes the process in Schedule.tensorize"),
@@ -63,11 +57,6 @@ def _dotted(numbers: tuple[int, ...]) -> str:
 
 def check_versions(installed: Callable[[str], str] = metadata.version) -> None:
     """Refuse, before TVM is imported, a TVM or FFI version this package does not support.
-
-    Parameters
-    ----------
-    installed : callable, optional
-        Maps a distribution name to its version; raises ``PackageNotFoundError`` if absent.
 
     Raises
     ------
@@ -130,11 +119,6 @@ def stock_passes(factory: Callable[[], tuple[Any, ...]]) -> list[Any]:
     TVM hands its list straight to ``Sequential`` inside the pipeline and exports it nowhere;
     running the pipeline on an empty module with ``Sequential`` replaced reads it out without a
     copy of TVM's list in this package.
-
-    Parameters
-    ----------
-    factory : callable
-        TVM's pipeline factory, ``tvm.s_tir.pipeline.default_s_tir_pipeline``.
     """
     import tvm
 
@@ -218,17 +202,8 @@ def load_cuda_runtime(driver: str) -> bool:
     """Load TVM's CUDA runtime where TVM has not, with a stand-in for the driver's library.
 
     Only then does TVM compile CUDA source when it builds, and load compiled modules, without a
-    driver; nothing can be run.
-
-    Parameters
-    ----------
-    driver : str
-        Path of a library that calls itself ``libcuda.so.1`` and has :data:`DRIVER_FUNCTIONS`.
-
-    Returns
-    -------
-    bool
-        Whether the runtime is there now.
+    driver; nothing can be run. ``driver`` is the path of a library that calls itself
+    ``libcuda.so.1`` and has :data:`DRIVER_FUNCTIONS`. Gives whether the runtime is there now.
     """
     import ctypes
     from pathlib import Path

@@ -19,10 +19,10 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
-from .._compat import CHOICE
 from ..ir import ops
 from ..ir.annotations import TENSOR_CORE
 from ..ir.evaluate import bind_lets, known_value
+from ..ir.ops import CHOICE
 from ..ir.pointers import POINTER_OPS, pointer_of, source_of
 from ..ir.walk import Context, LoopVar, walk
 from .nest import element_bytes

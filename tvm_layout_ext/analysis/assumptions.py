@@ -80,10 +80,6 @@ class Prover:
     """TVM's analyser, knowing some conditions for as long as it lives.
 
     Conditions on compound expressions are left out: TVM takes their arithmetic not to wrap.
-
-    Attributes
-    ----------
-    analyzer : tvm.sym.Analyzer
     """
 
     def __init__(self, conditions: Sequence[Any] = ()) -> None:

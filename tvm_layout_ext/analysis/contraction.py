@@ -87,11 +87,6 @@ class Contraction:
 def read_contraction(block: Any) -> Contraction:
     """Take a block apart.
 
-    Parameters
-    ----------
-    block : tvm.s_tir.SBlock
-        With its initial value still in it.
-
     Raises
     ------
     ScheduleError
@@ -104,10 +99,7 @@ def read_contraction(block: Any) -> Contraction:
 def iterators_of(block: Any, index: Any) -> list[int]:
     """Positions of the iterators of an index that is ``(slice * length + one) * length + ...``.
 
-    Returns
-    -------
-    list of int
-        The fastest last; none where the index has another form, or is a number.
+    The fastest comes last; there are none where the index has another form, or is a number.
     """
     if isinstance(index, tirx.Add) and isinstance(index.a, tirx.Mul):
         outer, inner = iterators_of(block, index.a.a), iterators_of(block, index.b)

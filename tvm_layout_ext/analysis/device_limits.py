@@ -35,15 +35,7 @@ def launch_extents(kernel: tirx.PrimFunc) -> dict[str, int]:
 def shared_buffers(
     func: tirx.PrimFunc, scopes: Sequence[str] = ("shared", "shared.dyn")
 ) -> dict[str, int]:
-    """Bytes of each shared-memory allocation of a flat function, by name.
-
-    Parameters
-    ----------
-    func : PrimFunc
-        What ``lower`` gave, or a device function, in which TVM has merged the dynamic ones.
-    scopes : sequence of str
-        Those to look for.
-    """
+    """Bytes of each shared-memory allocation of a flat function, by name."""
     sizes: dict[str, int] = {}
 
     def look(node: tirx.AllocBuffer) -> None:
@@ -56,13 +48,7 @@ def shared_buffers(
 
 
 def check_shared(name: str, kernel: tirx.PrimFunc) -> int:
-    """Raise TargetError unless a block of a device function's own target has its shared memory.
-
-    Returns
-    -------
-    int
-        Bytes of shared memory of a block.
-    """
+    """Bytes of shared memory of a block; TargetError if the function's target has fewer."""
     arch = str(kernel.attrs["target"].attrs["arch"])
     limit = hardware.architecture(arch).shared_per_block
     static, every = shared_buffers(kernel, ("shared",)), shared_buffers(kernel)

@@ -20,7 +20,7 @@ from tvm.tirx import IterVar
 
 from ..errors import ScheduleError
 from ..gpu.hardware import MAX_ACCESS_BYTES
-from ..ir.block_bindings import realize_of
+from ..ir.block_bindings import holder_of, realize_of
 from ..ir.block_body import BodyAccess, binds_truth, choices_of_values, read_body, without_lets
 from ..ir.conditions import compares_values
 from ..ir.pointers import strides_of
@@ -138,18 +138,8 @@ class Access:
     def vector(self, run: Sequence[Loop], most_bytes: int = MAX_ACCESS_BYTES) -> int:
         """Find how many neighbours along a run of loops one instruction may take.
 
-        Parameters
-        ----------
-        run : sequence of Loop
-            Loops that together walk contiguously, outermost first.
-        most_bytes : int
-            Bytes of the widest instruction wanted.
-
-        Returns
-        -------
-        int
-            A power of two: every group of that many neighbours begins at a multiple of its bytes. 1
-            for a type without vectors.
+        The loops, outermost first, together walk contiguously. Every group of so many neighbours, a
+        power of two, begins at a multiple of its bytes.
         """
         if not self.has_vectors:
             return 1
@@ -255,20 +245,15 @@ def _type_bytes(dtype: str) -> int:
 
 
 def read_nest(sch: Any, block: Any) -> Nest:
-    """Read a block of a schedule, with its accesses in terms of the loops around it.
-
-    Parameters
-    ----------
-    sch : tvm.s_tir.Schedule
-    block : SBlockRV
-    """
+    """Read a block of a schedule, with its accesses in terms of the loops around it."""
     stmt = sch.get(block)
     refs = [sch.get(loop) for loop in sch.get_loops(block)]
     realize = realize_of(sch, block)
     pairs = list(zip(stmt.iter_vars, realize.iter_values, strict=True))
     loops = tuple(_loop(ref, pairs) for ref in refs)
     values = {it.var: value for it, value in pairs}
-    assumptions = _assumptions(sch, block)
+    held = holder_of(sch.mod, stmt)
+    assumptions = NO_ASSUMPTIONS if held is None else read_assumptions(held[1])
     facts: dict[str, Any] = {
         "assumptions": assumptions,
         "most_lanes": _most_lanes(stmt.body),
@@ -308,18 +293,6 @@ def _most_lanes(body: Any) -> int:
     if any(one.startswith("float8") for one in types):
         return _FP8_LANES
     return min(MAX_ACCESS_BYTES, _VECTOR_BYTES // max(map(_type_bytes, types), default=1))
-
-
-def _assumptions(sch: Any, block: Any) -> Assumptions:
-    """Read what the function that holds a block promises."""
-    root = sch.get_sref(block)
-    while root.parent is not None:
-        root = root.parent
-    for func in sch.mod.functions.values():
-        body = getattr(func, "body", None)
-        if isinstance(body, s_tir.SBlockRealize) and body.block.same_as(root.stmt):
-            return read_assumptions(func)
-    return NO_ASSUMPTIONS
 
 
 def _loop(ref: Any, pairs: Sequence[tuple[Any, Any]]) -> Loop:

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm
-import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import s_tir
 
 from .._compat import pass_name, stock_passes
+from ..ir.block_bindings import holder_of
 from ..ir.pointers import shape_of
+from ..ir.queries import blocks_in
 
 __all__ = ["longer_than"]
 
@@ -26,49 +27,22 @@ _COMPACTION = "s_tir.CompactBufferAllocation"
 def longer_than(sch: Any, block: Any, tile: Sequence[int]) -> list[Any] | None:
     """Find the shape that the buffer a block fills will have, if it is longer than a tile.
 
-    Parameters
-    ----------
-    sch : tvm.s_tir.Schedule
-        Left as it is.
-    block : SBlockRV
-        A block that fills a buffer on the chip.
-    tile : sequence of int
-        Most elements along each dim of the buffer.
-
-    Returns
-    -------
-    list or None
-        The shape; None if it fits, or if TVM's first passes refuse the program as it stands.
+    None if it fits, or if TVM's first passes refuse the program as it stands.
     """
     site = sch.get(block)
-    func = next((func for func in sch.mod.functions.values() if _holds(func, site)), None)
-    if func is None:
+    held = holder_of(sch.mod, site)
+    if held is None:
         return None
     passes = stock_passes(s_tir.pipeline.default_s_tir_pipeline)
     end = next(i for i, one in enumerate(passes) if pass_name(one) == _COMPACTION)
     try:
-        mod = tvm.ir.transform.Sequential(passes[: end + 1])(tvm.IRModule({"main": func}))
+        mod = tvm.ir.transform.Sequential(passes[: end + 1])(tvm.IRModule({"main": held[1]}))
     except (RuntimeError, ValueError, TypeError):
         return None
     wanted = site.writes[0].source
-    for buffer in _allocated(mod["main"]):
+    for buffer in [one for own in blocks_in(mod["main"].body) for one in own.alloc_buffers]:
         if str(buffer.name) == str(wanted.name) and buffer.scope() == wanted.scope():
             bounds = shape_of(buffer)
             if bounds is None or any(n > most for n, most in zip(bounds, tile, strict=True)):
                 return list(buffer.shape)
     return None
-
-
-def _holds(func: Any, site: Any) -> bool:
-    found: list[bool] = []
-    if isinstance(func, tirx.PrimFunc):
-        look = (s_tir.SBlock, lambda own: found.append(bool(own.same_as(site))))
-        tvm_ffi.structural_walk(func.body, [look])
-    return any(found)
-
-
-def _allocated(func: Any) -> list[Any]:
-    found: list[Any] = []
-    look = (s_tir.SBlock, lambda block: found.extend(block.alloc_buffers))
-    tvm_ffi.structural_walk(func.body, [look])
-    return found

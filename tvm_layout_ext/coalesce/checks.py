@@ -10,11 +10,11 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from .._compat import CHOICE, LIKELY
 from ..analysis.nest import Access, Loop, Nest
 from ..errors import ScheduleError
 from ..ir.annotations import DONE
 from ..ir.block_body import is_mappable, is_reduction_step
+from ..ir.ops import CHOICE, LIKELY
 from ..ir.walk import loop_kind
 from .request import NAME, Request
 

@@ -8,10 +8,10 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from .._compat import CHOICE
 from ..analysis.nest import Nest
 from ..ir.block_body import without_lets
 from ..ir.conditions import selects_as_choices
+from ..ir.ops import CHOICE
 from ..ir.queries import loads_in
 
 __all__ = ["chosen_by_index", "guarded_outside"]

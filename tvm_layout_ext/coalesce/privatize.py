@@ -21,6 +21,8 @@ from tvm import s_tir, tirx
 
 from ..analysis.nest import Nest
 from ..errors import ScheduleError
+from ..ir.block_bindings import holder_of
+from ..ir.queries import blocks_in
 from ..ir.rebuild import block_with, sequence
 from .own_elements import updated_in_place, why_dependent
 from .request import NAME
@@ -124,7 +126,7 @@ def privatize_writers(sch: Any, nest: Nest) -> PrivateBuffers | None:
     nest : Nest
         The block.
     """
-    held = _holder_of(sch, nest.block)
+    held = holder_of(sch.mod, nest.block)
     if held is None:
         return None
     func = held[1]
@@ -203,10 +205,10 @@ def schedule_of(mod: tvm.IRModule, func: str, block: str) -> tuple[Any, Any]:
 
 def function_of(sch: Any, block: Any) -> tuple[str, Any] | None:
     """Find the function that holds a block, if no other block of it has its name."""
-    held = _holder_of(sch, block)
+    held = holder_of(sch.mod, block)
     if held is None:
         return None
-    alike = [own for own in _blocks(held[1]) if own.name_hint == block.name_hint]
+    alike = [own for own in blocks_in(held[1].body) if own.name_hint == block.name_hint]
     return held if len(alike) == 1 else None
 
 
@@ -215,20 +217,6 @@ def place_of(sch: Any, block: Any) -> tuple[str, Any, int] | None:
     held = function_of(sch, block)
     at = _position(held[1], block) if held is not None else None
     return (*held, at) if held is not None and at is not None else None
-
-
-def _holder_of(sch: Any, block: Any) -> tuple[str, Any] | None:
-    for gv, func in sch.mod.functions.items():
-        is_scheduled = isinstance(getattr(func, "body", None), s_tir.SBlockRealize)
-        if is_scheduled and any(own.same_as(block) for own in _blocks(func)):
-            return gv.name_hint, func
-    return None
-
-
-def _blocks(func: Any) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, found.append)])
-    return found
 
 
 def _nests(func: Any) -> list[Any]:

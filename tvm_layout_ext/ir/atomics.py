@@ -20,11 +20,6 @@ def atomic_of(body: Any) -> Any | None:
 
     CUDA's functions (``T.call_extern("float32", "atomicAdd", T.address_of(B[i]), x)``) and TVM's
     ``T.cuda.atomic_add`` and ``T.cuda.atomic_cas`` are known.
-
-    Parameters
-    ----------
-    body : Stmt
-        Of a block.
     """
     if not isinstance(body, tirx.Evaluate) or not isinstance(body.value, tvm.ir.Call):
         return None

@@ -8,7 +8,18 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-__all__ = ["guard", "iter_values", "realize_of"]
+from .queries import blocks_in
+
+__all__ = ["guard", "holder_of", "iter_values", "realize_of"]
+
+
+def holder_of(mod: Any, block: Any) -> tuple[str, Any] | None:
+    """Name and function of a module that hold a block; None if none does."""
+    for var, func in mod.functions.items():
+        is_scheduled = isinstance(getattr(func, "body", None), SBlockRealize)
+        if is_scheduled and any(own.same_as(block) for own in blocks_in(func.body)):
+            return str(var.name_hint), func
+    return None
 
 
 def realize_of(sch: Any, block: Any) -> SBlockRealize:

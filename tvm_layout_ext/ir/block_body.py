@@ -15,9 +15,9 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from .._compat import CHOICE
 from .atomics import atomic_of
 from .conditions import selects_as_choices
+from .ops import CHOICE
 from .queries import are_equal, loads_in, substitute
 from .walk import statements_of, walk
 
@@ -64,11 +64,6 @@ def read_body(body: Any) -> Iterator[BodyAccess]:
     """List the loads, stores and atomics of a body in the order of the program.
 
     Loads come in the order of :func:`.queries.loads_in`.
-
-    Parameters
-    ----------
-    body : Stmt
-        Of a block.
 
     Examples
     --------
@@ -194,19 +189,9 @@ def choices_of_values(body: Any) -> list[Any]:
 
 
 def is_mappable(body: Any) -> bool:
-    """Whether a body is stores and atomics, chosen between by ``if`` and with values named by let.
-
-    Parameters
-    ----------
-    body : Stmt
-        Of a block that reduces nothing.
-    """
-    if isinstance(body, tirx.SeqStmt):
-        return all(is_mappable(part) for part in body.seq)
-    if isinstance(body, tirx.IfThenElse):
-        cases = [body.then_case, *([] if body.else_case is None else [body.else_case])]
-        return all(is_mappable(case) for case in cases)
-    return isinstance(body, tirx.BufferStore | tirx.Bind) or atomic_of(body) is not None
+    """Whether a body is stores and atomics, with values named by ``let`` and choices by ``if``."""
+    simple = (tirx.SeqStmt, tirx.IfThenElse, tirx.BufferStore, tirx.Bind)
+    return all(isinstance(stmt, simple) or atomic_of(stmt) is not None for stmt, _ in walk(body))
 
 
 def is_reduction_step(body: Any) -> bool:

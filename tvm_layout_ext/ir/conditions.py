@@ -8,7 +8,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from .._compat import LIKELY
+from .ops import LIKELY
 from .queries import depends_on, loads_in, substitute, uses
 
 __all__ = ["compares_values", "conjuncts", "is_zero", "same_at_ends", "selects_as_choices"]

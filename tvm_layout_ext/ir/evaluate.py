@@ -13,7 +13,7 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from .._compat import CHOICE, LIKELY
+from .ops import CHOICE, LIKELY
 
 __all__ = ["ARITHMETIC", "STAND_IN", "bind_lets", "evaluate", "known_value", "placeholder_extent"]
 

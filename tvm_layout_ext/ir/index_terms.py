@@ -16,8 +16,8 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from .._compat import CHOICE, LIKELY
 from .evaluate import ARITHMETIC
+from .ops import CHOICE, LIKELY
 
 __all__ = ["UNKNOWN", "Scope", "Symbol", "Term", "Uncertain", "term_of"]
 
@@ -106,11 +106,6 @@ class Term:
     def value(self, known: Mapping[Symbol, Any]) -> Any:
         """Evaluate for arrays of values; lanes lie along the first axis.
 
-        Parameters
-        ----------
-        known : mapping
-            From symbols to integers, or arrays that all have as many axes.
-
         Raises
         ------
         Uncertain
@@ -132,11 +127,7 @@ class Term:
     def period(self, symbol: Symbol, stands: Mapping[Symbol, Term]) -> int | None:
         """A number that can be added to a symbol without any effect, if there is one.
 
-        Parameters
-        ----------
-        symbol : Symbol
-        stands : mapping
-            Terms that other symbols stand for.
+        Other symbols stand for the terms in ``stands``.
         """
         if not self.symbols.isdisjoint(stands):
             return self._period(symbol, stands)
@@ -224,13 +215,7 @@ class Scope:
 
 
 def term_of(expr: Any, scope: Scope) -> Term:
-    """Turn a TIR expression into a term.
-
-    Parameters
-    ----------
-    expr : PrimExpr or int
-    scope : Scope
-    """
+    """Turn a TIR expression into a term."""
     if isinstance(expr, int | tirx.IntImm):
         return Term("const", leaf=int(expr))
     if isinstance(expr, tirx.Var):

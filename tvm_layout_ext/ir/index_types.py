@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-__all__ = ["children", "is_bool", "is_integer", "padded", "range_of", "wide"]
+__all__ = ["children", "is_bool", "is_integer", "padded", "range_of"]
 
 #: Stands for an extent that is not known.
 LONGEST = 1 << 30
@@ -30,11 +30,6 @@ def padded(extent: Any) -> int:
     """Round an extent up to a power of two; one that is not known is taken as very long."""
     size = int(extent.value) if isinstance(extent, tirx.IntImm) else LONGEST
     return 1 << max(0, min(size, LONGEST) - 1).bit_length()
-
-
-def wide(value: Any) -> Any:
-    """Make a number 64 bits wide."""
-    return tirx.IntImm("int64", value) if isinstance(value, int) else value.astype("int64")
 
 
 def is_integer(node: Any) -> bool:

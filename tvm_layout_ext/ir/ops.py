@@ -1,4 +1,7 @@
-"""Names of TVM 0.27's operators, each told once; a release that renames one changes this file."""
+"""Names of TVM 0.27's operators and attributes of functions, each told once.
+
+A release that renames one changes this file; all else that moves with a release is in `_compat`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ CUDA___SHFL_DOWN_SYNC = "tirx.cuda.__shfl_down_sync"
 CUDA___SHFL_SYNC = "tirx.cuda.__shfl_sync"
 CUDA___SHFL_UP_SYNC = "tirx.cuda.__shfl_up_sync"
 CUDA___SHFL_XOR_SYNC = "tirx.cuda.__shfl_xor_sync"
-IF_THEN_ELSE = "tirx.if_then_else"
+IS_SCHEDULED = "tirx.is_scheduled"
+KERNEL_LAUNCH_PARAMS = "tirx.kernel_launch_params"
+LAUNCH_BOUNDS_MIN_BLOCKS_PER_SM = "tirx.launch_bounds_min_blocks_per_sm"
 ISNAN = "tirx.isnan"
 MMA_FILL = "tirx.mma_fill"
 MMA_FILL_LEGACY = "tirx.mma_fill_legacy"
@@ -43,13 +48,12 @@ PTX_ADDR = "tirx.ptx.addr"
 PTX_BARRIER_PREFIX = "tirx.ptx.barrier_"
 PTX_BAR_SYNC = "tirx.ptx.bar_sync"
 PTX_BAR_WARP_SYNC = "tirx.ptx.bar_warp_sync"
-PTX_CP_ASYNC = "tirx.ptx.cp_async"
-PTX_CP_ASYNC_BULK = "tirx.ptx.cp_async_bulk"
-PTX_CP_ASYNC_C = "tirx.ptx.cp_async_c"
+PTX_CP_ASYNC_BULK_PREFIX = "tirx.ptx.cp_async_bulk"
+PTX_CP_ASYNC_C_PREFIX = "tirx.ptx.cp_async_c"
 PTX_CP_ASYNC_CA = "tirx.ptx.cp_async_ca"
 PTX_CP_ASYNC_CG = "tirx.ptx.cp_async_cg"
 PTX_CP_ASYNC_COMMIT_GROUP = "tirx.ptx.cp_async_commit_group"
-PTX_CP_ASYNC_MBARRIER = "tirx.ptx.cp_async_mbarrier"
+PTX_CP_ASYNC_MBARRIER_PREFIX = "tirx.ptx.cp_async_mbarrier"
 PTX_CP_ASYNC_PREFIX = "tirx.ptx.cp_async_"
 PTX_CP_ASYNC_WAIT_ALL = "tirx.ptx.cp_async_wait_all"
 PTX_CP_ASYNC_WAIT_GROUP = "tirx.ptx.cp_async_wait_group"
@@ -78,3 +82,6 @@ TVM_WARP_SHUFFLE_UP = "tirx.tvm_warp_shuffle_up"
 TVM_WARP_SHUFFLE_XOR = "tirx.tvm_warp_shuffle_xor"
 USE_DYN_SHARED_MEMORY = "tirx.use_dyn_shared_memory"
 USE_PROGRAMTIC_DEPENDENT_LAUNCH = "tirx.use_programtic_dependent_launch"
+
+#: A choice that evaluates one side, and a hint that a condition mostly holds.
+CHOICE, LIKELY = "prim.if_then_else", "prim.likely"

@@ -87,12 +87,9 @@ POINTER_OPS: dict[str, PointerOp] = {
 
 
 def shape_of(buffer: Any) -> list[int] | None:
-    """Extents of a buffer, or what bounds them: a tile of a symbolic size has min(n, 64) rows.
+    """Extents of a buffer, or what bounds them; None where one has no bound.
 
-    Returns
-    -------
-    list of int or None
-        None where an extent has no bound.
+    A tile of a symbolic size has min(n, 64) rows.
     """
     if any(is_unbounded(extent) for extent in buffer.shape):
         return None
@@ -119,24 +116,12 @@ def strides_of(buffer: Any) -> list[Any]:
 
 
 def pointer_of(call: Any, op: PointerOp) -> tuple[Any, tuple[Any, ...]] | None:
-    """Find buffer and indices of the element that an instruction's address names.
-
-    Returns
-    -------
-    tuple or None
-        None where the address is put together in a way that is not understood.
-    """
+    """Buffer and indices that an instruction's address names; None where it is not understood."""
     return _element(call, op.pointer(call.args), op)
 
 
 def source_of(call: Any, op: PointerOp) -> tuple[Any, tuple[Any, ...]] | None:
-    """Find buffer and indices of the global element at which a copy begins to read.
-
-    Returns
-    -------
-    tuple or None
-        None where the instruction copies nothing, or the address is not understood.
-    """
+    """Buffer and indices at which a copy begins to read; None where that is not understood."""
     return None if op.source is None else _element(call, op.source, op)
 
 

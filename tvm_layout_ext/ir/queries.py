@@ -8,9 +8,11 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.s_tir import SBlock
 
 __all__ = [
     "are_equal",
+    "blocks_in",
     "depends_on",
     "is_load_of",
     "is_number",
@@ -52,6 +54,13 @@ def loads_in(node: Any) -> list[Any]:
     """List the loads of an expression or statement."""
     found: list[Any] = []
     tvm_ffi.structural_walk(node, [(tvm.ir.TensorLoad, found.append)])
+    return found
+
+
+def blocks_in(node: Any) -> list[Any]:
+    """List the blocks of a statement, those that hold others after these."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(node, [(SBlock, found.append)])
     return found
 
 

@@ -73,12 +73,6 @@ class VectorUse(NamedTuple):
 def lanes_of_type(dtype: str, capability: tuple[int, int]) -> tuple[int, ...] | None:
     """Lengths of the vectors that CUDA code can have of an element type; None if nobody knows.
 
-    Parameters
-    ----------
-    dtype : str
-    capability : tuple of int
-        Major and minor compute capability.
-
     Examples
     --------
     >>> lanes_of_type("float16", (9, 0))
@@ -122,19 +116,7 @@ def _constant_lanes(value: Any) -> int:
 
 
 def lacking(func: Any, capability: tuple[int, int]) -> str | None:
-    """Find a vector of a lowered function that CUDA has no type for.
-
-    Parameters
-    ----------
-    func : PrimFunc
-        After TVM's VectorizeLoop.
-    capability : tuple of int
-        Major and minor compute capability.
-
-    Returns
-    -------
-    str or None
-        One sentence on the first such vector.
+    """Say which vector CUDA has no type for, of a function after TVM's VectorizeLoop; None if none.
 
     Examples
     --------
@@ -153,22 +135,10 @@ def lacking(func: Any, capability: tuple[int, int]) -> str | None:
 
 
 def miswritten(func: Any, capability: tuple[int, int]) -> str | None:
-    """Find an access of a lowered function that TVM's CUDA would make to other bytes.
+    """Say which access TVM's CUDA would make to other bytes, of a function after VectorizeLoop.
 
     Loads of ``bool`` at places that are never multiples of their length go element by element, and
     are right.
-
-    Parameters
-    ----------
-    func : PrimFunc
-        After TVM's VectorizeLoop, with Ramps as the indices of vectors.
-    capability : tuple of int
-        Major and minor compute capability.
-
-    Returns
-    -------
-    str or None
-        One sentence on the first such access.
     """
     loops: list[Any] = []
     tvm_ffi.structural_walk(func.body, [(tirx.For, lambda loop: loops.append(loop.loop_var))])
@@ -194,19 +164,7 @@ def miswritten(func: Any, capability: tuple[int, int]) -> str | None:
 
 
 def lacking_arithmetic(func: Any, capability: tuple[int, int]) -> str | None:
-    """Find arithmetic of a lowered function that CUDA has no operators for: that of FP8.
-
-    Parameters
-    ----------
-    func : PrimFunc
-    capability : tuple of int
-        Major and minor compute capability; before 8.9 TVM computes FP8 in another type.
-
-    Returns
-    -------
-    str or None
-        One sentence on the first type that is computed with.
-    """
+    """Say which arithmetic of a lowered function CUDA has no operators for: that of FP8."""
     found: list[str] = []
     rules = [(kind, lambda one: found.append(str(one.a.ty))) for kind in _ARITHMETIC + _COMPARISONS]
     tvm_ffi.structural_walk(func.body, rules)

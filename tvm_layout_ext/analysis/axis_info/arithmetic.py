@@ -115,18 +115,9 @@ def apply_binary(
     shape: Sequence[int],
     rules: RuleSet = "triton",
 ) -> AxisInfo:
-    """Apply an operation of :data:`RULES`, or fold it.
+    """Apply an operation of :data:`RULES`, or fold it, to operands of one shape.
 
-    Parameters
-    ----------
-    name : str
-        A key of the table.
-    left, right : AxisInfo
-        The operands, already of one shape.
-    shape : sequence of int
-        That shape, ``(1,)`` for scalars.
-    rules : str
-        ``triton`` or ``tir``; of the latter the caller proves what an entry demands.
+    For ``tir`` the caller proves what the entry demands.
 
     Examples
     --------

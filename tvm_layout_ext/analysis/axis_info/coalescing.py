@@ -70,14 +70,7 @@ def choose_layout(
 ) -> BlockedLayout:
     """Choose the layout of one access.
 
-    Parameters
-    ----------
-    access : MemoryAccess
-        The one to place.
-    group : sequence of MemoryAccess
-        All that feed it or are fed by it; those of another shape or order do not matter.
-    num_warps : int
-        Warps of the block.
+    The group is all that feed it or are fed by it; those of another shape or order do not matter.
 
     Examples
     --------
@@ -103,15 +96,6 @@ def choose_layout(
 
 def atomic_add_elements(element_bits: int, capability: int, *, floating: bool) -> int:
     """Tell how many neighbours one atomic addition may take.
-
-    Parameters
-    ----------
-    element_bits : int
-        Bits of an element.
-    capability : int
-        Compute capability times ten, e.g. 90.
-    floating : bool
-        The elements are floating-point numbers.
 
     Examples
     --------

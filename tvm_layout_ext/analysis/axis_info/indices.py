@@ -21,15 +21,13 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from ...errors import LayoutError
-from ...ir.index_types import children, is_bool, is_integer, padded, range_of, wide
+from ...ir.index_types import children, is_bool, is_integer, padded, range_of
 from ..assumptions import NO_ASSUMPTIONS, Assumptions, Prover
 from .arithmetic import (
     BIG,
     RULES,
     WORD_BITS,
     AxisInfo,
-    add_pointer,
     apply_binary,
     broadcast,
     compare,
@@ -83,8 +81,6 @@ class IndexAnalyzer:
         The variables to look along, slowest first, and what they range over.
     ranges : mapping of Var to Range, optional
         What other variables range over; they are taken as fixed while the axes run.
-    divisible : mapping of Var to int, optional
-        Powers of two known to divide variables.
     assumptions : Assumptions, optional
         What the function promises about its arguments.
 
@@ -92,9 +88,10 @@ class IndexAnalyzer:
     --------
     >>> i, j, n = (tirx.Var(name, "int32") for name in "ijn")
     >>> axes = [(i, tvm.ir.Range(0, 32)), (j, tvm.ir.Range(0, 100))]
-    >>> IndexAnalyzer(axes, divisible={n: 8}).info(i * n + j).contiguity
+    >>> told = Assumptions((tirx.EQ(tirx.FloorMod(n, 8), 0),))
+    >>> IndexAnalyzer(axes, assumptions=told).info(i * n + j).contiguity
     (1, 8)
-    >>> IndexAnalyzer(axes, {n: tvm.ir.Range(0, 4096)}, {n: 8}).info(i * n + j).contiguity
+    >>> IndexAnalyzer(axes, {n: tvm.ir.Range(0, 4096)}, told).info(i * n + j).contiguity
     (1, 128)
     >>> IndexAnalyzer(axes).info((j // 8 ^ i % 8) * 8 + j % 8).contiguity
     (1, 8)
@@ -104,22 +101,15 @@ class IndexAnalyzer:
         self,
         axes: Sequence[tuple[Any, tvm.ir.Range]],
         ranges: Mapping[Any, tvm.ir.Range] | None = None,
-        divisible: Mapping[Any, int] | None = None,
         assumptions: Assumptions = NO_ASSUMPTIONS,
     ) -> None:
         self._prover = Prover(assumptions.conditions)
         self._analyzer = self._prover.analyzer
-        self._divisible = dict(divisible or {})
         self._known: dict[Any, AxisInfo] = {}
         self._is_exact: dict[Any, bool] = {}
         self._lets: dict[Any, Any] = {}
         for variable, bounds in {**dict(axes), **(ranges or {})}.items():
             self._analyzer.bind(variable, bounds)
-        for variable, divisor in self._divisible.items():
-            if divisor < 1 or divisor & (divisor - 1):
-                raise LayoutError(
-                    f"{variable} is said to be divisible by {divisor}, which is no power of two."
-                )
         #: The extents, rounded up to powers of two.
         self.shape = tuple(padded(bounds.extent) for _, bounds in axes) or (1,)
         for d, (variable, bounds) in enumerate(axes):
@@ -139,35 +129,11 @@ class IndexAnalyzer:
     def info(self, expression: Any) -> AxisInfo:
         """Describe an expression, of integers or booleans, along the axes.
 
-        Parameters
-        ----------
-        expression : Expr
-            A scalar TIR expression; of parts that have no rule, vectors among them, only what does
-            not vary is known.
+        Of parts without a rule, vectors among them, only what does not vary is known.
         """
         if not expression.ty.is_scalar():
             return AxisInfo.unknown(len(self.shape))
         return self._within(expression, self._raw(expression))
-
-    def address(
-        self, strides: Sequence[Any], indices: Sequence[Any], element_bits: int, alignment: int
-    ) -> AxisInfo:
-        """Describe the addresses of an access: divisibility in bytes, contiguity in elements.
-
-        Parameters
-        ----------
-        strides, indices : sequence of Expr
-            Scalars, one of each for every dim of the buffer, in elements.
-        element_bits : int
-            Bits of an element.
-        alignment : int
-            Bytes to which the buffer's first element is aligned.
-        """
-        # Addresses are 64 bits wide.
-        terms = [wide(index) * wide(stride) for index, stride in zip(indices, strides, strict=True)]
-        offset = self.info(reduce(lambda a, b: a + b, terms, tirx.IntImm("int64", 0)))
-        base = splat(AxisInfo.argument(power_of_two_in(alignment)), self.shape)
-        return add_pointer(base, offset, self.shape, element_bits)
 
     # Nodes
 
@@ -200,7 +166,6 @@ class IndexAnalyzer:
             return self._known[node]
         known = self._analyzer.modular_set(node)
         divisor = power_of_two_in(gcd(known.coeff, known.base))
-        divisor = max(divisor, self._divisible.get(node, 1))
         return splat(AxisInfo.argument(divisor), self.shape)
 
     def _cast(self, node: Any) -> AxisInfo:

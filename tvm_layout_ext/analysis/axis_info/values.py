@@ -276,15 +276,7 @@ def load(pointer: AxisInfo, mask: AxisInfo | None = None) -> AxisInfo:
 
 
 def select(condition: AxisInfo, left: AxisInfo, right: AxisInfo, *, scalar: bool) -> AxisInfo:
-    """Choose between two values.
-
-    Parameters
-    ----------
-    condition, left, right : AxisInfo
-        Of the condition and of what is chosen where it holds and where not.
-    scalar : bool
-        The condition is one value for the whole tensor.
-    """
+    """Choose between two values; by a ``scalar`` condition for the whole tensor at once."""
     if condition.constant is not None:
         return left if condition.constant else right
     merged = join(left, right)

@@ -11,11 +11,11 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ..._compat import CHOICE
 from ...errors import ScheduleError
 from ...ir import ops
 from ...ir.atomics import atomic_of
 from ...ir.index_terms import Scope, Term, term_of
+from ...ir.ops import CHOICE
 from ...ir.pointers import OPAQUE, POINTER_OPS, constant, pointer_of
 from ..nest import element_bytes
 from .program import ATOMIC, READ, WRITE, EnclosingLoop, Program, SharedEffect
@@ -26,8 +26,8 @@ __all__ = ["AccessReader", "Around", "conjuncts"]
 _OTHER_SYNC = (
     ops.PTX_MBARRIER_PREFIX,
     ops.CUDA_MBARRIER_PREFIX,
-    ops.PTX_CP_ASYNC_BULK,
-    ops.PTX_CP_ASYNC_MBARRIER,
+    ops.PTX_CP_ASYNC_BULK_PREFIX,
+    ops.PTX_CP_ASYNC_MBARRIER_PREFIX,
     ops.PTX_WGMMA_PREFIX,
     ops.PTX_TCGEN05_PREFIX,
     ops.PTX_BAR_SYNC,

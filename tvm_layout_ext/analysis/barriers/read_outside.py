@@ -74,4 +74,4 @@ def read_outside(func: tirx.PrimFunc, kernel: Any) -> Outside:
 
 def _is_copy(call: Any) -> bool:
     name = str(getattr(call.op, "name", ""))
-    return name.startswith(ops.PTX_CP_ASYNC_C) or name == ops.S_TIR_CP_ASYNC_RAW
+    return name.startswith(ops.PTX_CP_ASYNC_C_PREFIX) or name == ops.S_TIR_CP_ASYNC_RAW

@@ -19,10 +19,10 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ..._compat import CHOICE
 from ...analysis.nest import element_bytes
 from ...errors import ScheduleError
 from ...ir.conditions import conjuncts
+from ...ir.ops import CHOICE
 from ...ir.queries import depends_on, substitute
 
 __all__ = ["Move", "pieces", "read_move", "vector_of", "why_not"]

@@ -152,8 +152,8 @@ def _wait_all(c: DeviceCompiler, call: Any) -> Run:
 COPY_CALLS: dict[str, Callable[[Any, Any], Run]] = {
     ops.S_TIR_CP_ASYNC_RAW: _legacy,
     **{
-        f"tirx.ptx.cp_async_{kind}{tail}": _table
-        for kind in ("ca", "cg")
+        f"{name}{tail}": _table
+        for name in (ops.PTX_CP_ASYNC_CA, ops.PTX_CP_ASYNC_CG)
         for tail in ("", "_src_size", "_ignore_src")
     },
     ops.PTX_CP_ASYNC_COMMIT_GROUP: _commit,

@@ -293,9 +293,8 @@ def _divisible(start: Any, lanes: int) -> bool:
 
 _SCALAR_LDG = 2
 _CALLS = {
-    ops.IF_THEN_ELSE: lambda c, e: c.choice(*e.args),
-    "prim.if_then_else": lambda c, e: c.choice(*e.args),
-    "prim.likely": lambda c, e: c.expr(e.args[0]),
+    ops.CHOICE: lambda c, e: c.choice(*e.args),
+    ops.LIKELY: lambda c, e: c.expr(e.args[0]),
     ops.REINTERPRET: DeviceCompiler._reinterpret,
     ops.CUDA_LDG: DeviceCompiler._ldg,
     ops.ISNAN: DeviceCompiler._isnan,

@@ -55,7 +55,7 @@ def find_early(kernel: Any, places: Places) -> Early:
         (ir.Call, call),
     ]
     tvm_ffi.structural_walk(tvm_ffi.convert(before), rules)
-    tags = [str(tag) for tag in kernel.attrs["tirx.kernel_launch_params"]]
+    tags = [str(tag) for tag in kernel.attrs[ops.KERNEL_LAUNCH_PARAMS]]
     return Early(_DEPENDENT in tags, waits, frozenset(reads), frozenset(writes))
 
 

@@ -209,7 +209,7 @@ def written_by_call(places: Places, call: Any) -> list[Storage]:
     name = call.op.name if hasattr(call.op, "name") else ""
     if name == ops.S_TIR_CP_ASYNC_RAW:
         return [places.pointed(call.args[0]).storage]
-    if name.startswith(ops.PTX_CP_ASYNC) or name.endswith("ldmatrix"):
+    if name.startswith(ops.PTX_CP_ASYNC_PREFIX) or name.endswith("ldmatrix"):
         # They read through their pointers, or write shared memory.
         return []
     return [

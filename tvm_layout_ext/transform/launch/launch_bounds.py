@@ -13,6 +13,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ... import decisions
+from ...ir import ops
 from ...ir.annotations import MIN_BLOCKS
 from ...ir.rebuild import loop_with, without_annotations
 from ..base import function_pass
@@ -21,7 +22,7 @@ __all__ = ["SetLaunchBounds"]
 
 _NAME = "SetLaunchBounds"
 #: What TVM's code generation for CUDA makes the second number of ``__launch_bounds__``.
-_ATTRIBUTE = "tirx.launch_bounds_min_blocks_per_sm"
+_ATTRIBUTE = ops.LAUNCH_BOUNDS_MIN_BLOCKS_PER_SM
 
 
 def _bounded(loop: Any) -> Any:

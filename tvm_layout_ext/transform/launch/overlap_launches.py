@@ -34,7 +34,7 @@ _NAME = "OverlapLaunches"
 _LAUNCH = ops.CALL_FFI_KERNEL
 _CONTROL = ops.PTX_GRIDDEPCONTROL
 _WAIT, _START = "wait", "launch_dependents"
-_TAGS = "tirx.kernel_launch_params"
+_TAGS = ops.KERNEL_LAUNCH_PARAMS
 #: TVM's own spelling.
 _DEPENDENT = ops.USE_PROGRAMTIC_DEPENDENT_LAUNCH
 #: TVM wants this tag to be the last.

@@ -8,8 +8,8 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from ..._compat import CHOICE
 from ...ir.conditions import conjuncts, is_zero
+from ...ir.ops import CHOICE
 from ...ir.queries import substitute
 
 __all__ = ["ThreadCopy", "UnfitError", "differs", "read_copy"]

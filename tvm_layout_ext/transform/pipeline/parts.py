@@ -12,7 +12,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 
 from ...ir import ops
 from ...ir.annotations import ASYNC_COPY, NUM_STAGES
-from ...ir.queries import loads_in
+from ...ir.queries import blocks_in, loads_in
 from ...ir.rebuild import without_annotations
 from ...ir.walk import statements_of
 
@@ -82,13 +82,6 @@ class Part:
     def writes_of(self, buffer: Any) -> list[Region]:
         """Regions of a buffer that the statement writes."""
         return [region for region in self.writes if region.buffer.same_as(buffer)]
-
-
-def blocks_in(stmt: Any) -> list[SBlock]:
-    """All blocks of a statement."""
-    found: list[SBlock] = []
-    tvm_ffi.structural_walk(stmt, [(SBlock, found.append)])
-    return found
 
 
 def without_request(block: SBlock) -> SBlock:

@@ -9,9 +9,9 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ..._compat import CHOICE
 from ...analysis.assumptions import Assumptions, Prover, read_assumptions
 from ...ir.conditions import conjuncts, selects_as_choices
+from ...ir.ops import CHOICE
 from ...ir.queries import depends_on, loads_in, substitute
 from ...ir.rebuild import loop_with
 from ..base import function_pass

@@ -72,22 +72,9 @@ def _read(module: tvm.IRModule) -> list[KernelFacts]:
 
 
 def features(task: Task, config: Config, module: tvm.IRModule) -> dict[str, float]:
-    """Work out the features of a candidate, in closed form.
+    """Work out the features of a candidate, before any lowering, in closed form.
 
-    Parameters
-    ----------
-    task : Task
-        Its architecture's limits give the occupancy, its operator the arithmetic.
-    config : dict
-        The candidate's knobs.
-    module : tvm.IRModule
-        What was scheduled, before any lowering.
-
-    Returns
-    -------
-    dict
-        One number a name of :data:`FEATURES`; all 0, but for the knobs, if no loop is bound to
-        blocks or threads.
+    All but the knobs are 0 if no loop is bound to blocks or threads.
     """
     values = dict.fromkeys(FEATURES, 0.0)
     kernels = kernels_of(module)

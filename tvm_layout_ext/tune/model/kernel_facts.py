@@ -54,13 +54,7 @@ _ALIGN = "buffer_dim_align"
 
 
 class KernelFacts:
-    """Facts of one kernel.
-
-    Parameters
-    ----------
-    sites : sequence of AccessSite
-        In the order of the program.
-    """
+    """Facts of one kernel."""
 
     def __init__(self, sites: Sequence[AccessSite]) -> None:
         self.sites = list(sites)

@@ -13,6 +13,7 @@ from tvm.target import Target
 
 from ... import decisions
 from ...errors import LayoutExtError, ScheduleError
+from ...ir.ops import IS_SCHEDULED
 from ...target import better_than_guess, resolve
 from ..space.nearest import Found, Nearest
 from .selection import Selection, select
@@ -23,7 +24,6 @@ __all__ = ["Applied", "Best", "apply_best"]
 
 _log = logging.getLogger("tvm_layout_ext")
 _MAKER = "ApplyBest"
-_SCHEDULED = "tirx.is_scheduled"
 #: So that Relax fuses nothing with a function that is scheduled (``OpPatternKind::kOpaque``).
 _PATTERN, _OPAQUE = "op_pattern", 8
 
@@ -168,12 +168,12 @@ def _dressed(scheduled: tirx.PrimFunc, func: tirx.PrimFunc, in_relax: bool) -> t
         scheduled = scheduled.with_attr(key, func.attrs[key])
     if in_relax:
         scheduled = scheduled.with_attr(_PATTERN, _OPAQUE)
-    return scheduled.with_attr(_SCHEDULED, True)
+    return scheduled.with_attr(IS_SCHEDULED, True)
 
 
 def _arch(func: tirx.PrimFunc, target: Target | None) -> str | None:
     """Architecture that a function is for; None if it is scheduled, or for no CUDA GPU."""
-    if func.attrs.get(_SCHEDULED, 0):
+    if func.attrs.get(IS_SCHEDULED, 0):
         return None
     own = func.attrs.get("target", None)
     chosen = own if own is not None else target

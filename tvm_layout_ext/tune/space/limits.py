@@ -35,12 +35,6 @@ def over_limits(module: tvm.IRModule, architecture: Architecture) -> Refusal | N
     count too much: buffers that are not in use together share their place. Only what these put
     under suspicion is lowered, and then judged as ``tlx.build`` would.
 
-    Parameters
-    ----------
-    module : tvm.IRModule
-        As the schedule left it.
-    architecture : Architecture
-
     Examples
     --------
     >>> over_limits(sch.mod, architecture("sm_90a"))  # doctest: +SKIP
