@@ -12,7 +12,7 @@ import tvm_layout_ext as tlx
 from tvm_layout_ext.errors import LayoutError
 from tvm_layout_ext.ir.annotations import SWIZZLE
 from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.transform.shared_memory.swizzle_shared import swizzle_text
+from tvm_layout_ext.transform.shared_memory.swizzle_modes import swizzle_text
 
 #: A tile of 32 by 32 words, the row number XORed into the column.
 DIAGONAL = swizzle_text([[33, 66, 132, 264, 528], [1, 2, 4, 8, 16]])
@@ -194,7 +194,11 @@ def test_elements_that_share_a_byte_are_refused(dtype: str, bits: int) -> None:
     a = te.placeholder((32, 32), dtype, "A")
     sch = s_tir.Schedule(te.create_prim_func([a, te.compute((32, 32), lambda j, i: a[i, j], "B")]))
     block = sch.get_sblock("B")
-    sch.bind(sch.get_loops(block)[1], "threadIdx.x")
-    sch.swizzle(sch.cache_read(block, 0, "shared"), 0, "auto")
+    j, i = sch.get_loops(block)
+    sch.bind(j, "blockIdx.x")
+    sch.bind(i, "threadIdx.x")
+    cache = sch.cache_read(block, 0, "shared")
+    sch.compute_at(cache, j)
+    sch.swizzle(cache, 0, "auto")
     with pytest.raises(LayoutError, match=f"elements of {dtype} have {bits} bits, less than 8"):
         tlx.lower(sch)

@@ -10,6 +10,7 @@ from ...layout.base import Layout
 from ...layout.linear import LinearLayout
 from ...transform.shared_memory.swizzle_modes import mode_text
 from ...transform.shared_memory.swizzle_shared import swizzles_of
+from ..handles import find_block
 
 __all__ = ["SwizzleMode", "swizzle"]
 
@@ -86,7 +87,7 @@ def swizzle(
         If the mode is not legal, or the buffer is not shared. Whether it suits the tile's shape is
         known, and checked, only when the program is lowered.
     """
-    block = _find(sch, block)
+    block = find_block(sch, block, "swizzle")
     site = sch.get(block)
     buffer = _written(site, buffer_index)
     if not buffer.scope().startswith("shared"):
@@ -96,15 +97,6 @@ def swizzle(
         )
     _check_alone(site, buffer_index, str(buffer.name))
     _annotate(sch, block, str(buffer.name), mode_text(_mode(mode, vec, per_phase, max_phase)))
-
-
-def _find(sch: Any, block: Any) -> Any:
-    try:
-        found = sch.get_sblock(block) if isinstance(block, str) else block
-        sch.get(found).writes  # noqa: B018 (a block, and of this schedule?)
-    except (RuntimeError, TypeError, IndexError, AttributeError) as error:
-        raise ScheduleError(f"swizzle finds no single block named {block!r}.") from error
-    return found
 
 
 def _written(site: Any, buffer_index: Any) -> Any:

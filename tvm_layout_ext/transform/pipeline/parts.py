@@ -30,12 +30,8 @@ __all__ = [
 class Region:
     """Part of a buffer that a statement touches.
 
-    Attributes
-    ----------
-    buffer : Buffer
-        The buffer.
-    bounds : tuple of (PrimExpr, PrimExpr) or None
-        First and last index of each dim, over all threads and inner loops; None if not known.
+    ``bounds`` are the first and last index of each dim, over all threads and inner loops; None if
+    they are not known.
     """
 
     buffer: Any
@@ -49,11 +45,9 @@ class Part:
     Attributes
     ----------
     stmt : Stmt
-        The statement.
     name : str
-        Name of its (first) block; empty where it has none.
+        Of its first block; empty where it has none.
     reads, writes : tuple of Region
-        What it touches.
     num_stages : int, optional
         Versions asked for the buffer that it fills; None if it is no versioned copy.
     async_copy : int, optional
@@ -74,6 +68,10 @@ class Part:
     def place(self) -> str:
         """What to call it in a sentence."""
         return f"block {self.name}" if self.name else "a statement outside of blocks"
+
+    def feeds(self, other: Part) -> bool:
+        """Whether the other statement reads a buffer that this one writes."""
+        return any(other.reads_of(written.buffer) for written in self.writes)
 
     def reads_of(self, buffer: Any) -> list[Region]:
         """Regions of a buffer that the statement reads."""
@@ -103,15 +101,7 @@ def requested(block: SBlock) -> int | None:
 
 
 def parts_of(loop: Any, threads: dict[Any, Any]) -> list[Part]:
-    """Take the body of a loop apart.
-
-    Parameters
-    ----------
-    loop : For
-        The loop.
-    threads : dict of Var to Range
-        The thread axes around it.
-    """
+    """Take the body of a loop apart, given the ranges of the thread axes around it."""
     body = loop.body
     if isinstance(body, SBlockRealize):
         body = body.block.body

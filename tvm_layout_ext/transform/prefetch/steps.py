@@ -22,18 +22,9 @@ __all__ = ["Steps", "steps_of"]
 
 @dataclass(frozen=True)
 class Steps:
-    """An unrolled loop that loads and uses fragments.
+    """An unrolled loop of annotated loads, and the rest that uses what they load.
 
-    Attributes
-    ----------
-    loop : For
-        The loop.
-    loads, rest : list of Part
-        Annotated loads, and all that uses what they load.
-    keep : list of Buffer
-        Buffers of the body that stay there.
-    held : list of Versioned
-        Those that the loads fill.
+    The loads fill the buffers that are ``held``; the body keeps its other buffers.
     """
 
     loop: Any
