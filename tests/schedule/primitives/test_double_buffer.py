@@ -32,12 +32,6 @@ def test_annotates_the_block_by_name(num_stages: int) -> None:
     verify_trace_roundtrip(sch, func)
 
 
-def test_two_versions_by_default() -> None:
-    _, sch = _cached()
-    schedule.double_buffer(sch, sch.get_sblock("A_shared"))
-    assert sch.get(sch.get_sblock("A_shared")).annotations["layout_ext.num_stages"] == 2
-
-
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "2"])
 def test_refuses_other_numbers(wrong: Any) -> None:
     _, sch = _cached()
@@ -88,14 +82,6 @@ def test_refuses_what_is_no_block(wrong: Any) -> None:
     _, sch = _cached()
     with pytest.raises(ScheduleError, match="double_buffer finds no single block named"):
         schedule.double_buffer(sch, wrong)
-
-
-def test_refuses_a_loop_and_a_number_that_no_loop_counts_to() -> None:
-    _, sch = _cached()
-    with pytest.raises(ScheduleError, match="double_buffer needs a block or its name"):
-        schedule.double_buffer(sch, sch.get_loops(sch.get_sblock("B"))[0])
-    with pytest.raises(ScheduleError, match="num_stages <= 2147483647, not 1000000000000"):
-        schedule.double_buffer(sch, "A_shared", 10**12)
 
 
 @pytest.mark.parametrize(("async_copy", "annotated"), [("auto", None), (True, 1), (False, 0)])

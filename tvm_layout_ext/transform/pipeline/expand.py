@@ -30,11 +30,10 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.script import tirx as T
 
-from ...errors import ScheduleError
 from ...ir.annotations import ASYNC_SCOPE
 from ...ir.queries import substitute
 from ...ir.rebuild import block_with, loop_with, realize_with, sequence, whole_region
-from .parts import Part
+from .parts import Part, allocated
 from .plan import PipelinePlan
 from .record import PipelineRecord, PipelineStep
 from .single import with_waits
@@ -74,16 +73,7 @@ def _allocations(loop: Any, plan: PipelinePlan) -> tuple[list[Versioned], list[A
         for i in plan.early
         for written in plan.parts[i].writes
     }
-    realize = loop.body
-    own = list(realize.block.alloc_buffers) if isinstance(realize, SBlockRealize) else []
-    here = {buffer.__chandle__() for buffer in own}
-    for i in plan.early:
-        for written in plan.parts[i].writes:
-            if written.buffer.__chandle__() not in here:
-                raise ScheduleError(
-                    f"Buffer {written.buffer.name}, which block {plan.parts[i].name} fills, is "
-                    f"used outside loop {loop.loop_var.name}, so it cannot have several versions."
-                )
+    own = allocated(loop)
     held = [with_versions(b, wanted[b.__chandle__()]) for b in own if b.__chandle__() in wanted]
     return held, [b for b in own if b.__chandle__() not in wanted]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
+from ...errors import ScheduleError
 from ...ir import ops
 from ...ir.annotations import ASYNC_COPY, NUM_STAGES
 from ...ir.queries import loads_in
@@ -19,7 +20,9 @@ from ...ir.rebuild import without_annotations
 __all__ = [
     "Part",
     "Region",
+    "allocated",
     "blocks_in",
+    "check_own",
     "parts_of",
     "requested",
     "without_request",
@@ -106,6 +109,28 @@ def parts_of(loop: Any, threads: dict[Any, Any]) -> list[Part]:
     if isinstance(body, SBlockRealize):
         body = body.block.body
     return [_part(stmt, threads) for stmt in _flat(body)]
+
+
+def allocated(loop: Any) -> list[Any]:
+    """Buffers that the body of a loop allocates."""
+    return list(loop.body.block.alloc_buffers) if isinstance(loop.body, SBlockRealize) else []
+
+
+def check_own(copy: Part, parts: Sequence[Part], loop: Any) -> None:
+    """Refuse versions of a buffer that others write, too, or that is used outside the loop."""
+    name = loop.loop_var.name
+    for written in copy.writes:
+        buffer = written.buffer
+        if any(part is not copy and part.writes_of(buffer) for part in parts):
+            raise ScheduleError(
+                f"Buffer {buffer.name} is written by block {copy.name} and again in loop {name}; "
+                "only a buffer with one writer can have several versions."
+            )
+        if not any(buffer.same_as(own) for own in allocated(loop)):
+            raise ScheduleError(
+                f"Buffer {buffer.name}, which block {copy.name} fills, is used outside loop "
+                f"{name}, so it cannot have several versions."
+            )
 
 
 def _flat(stmt: Any) -> Iterator[Any]:

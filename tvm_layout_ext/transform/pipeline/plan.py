@@ -7,7 +7,7 @@ address of another copy (an indirect load) so runs ahead of that one, too.
 
 This is Triton's schedule with the roles turned round: Triton derives latencies from one number of
 stages, here each copy states its own versions (``AssignLatencies`` and ``ScheduleLoops`` of
-Triton's pipeliner). docs/pipelines.md compares the two.
+Triton's pipeliner); ``versions_for_triton_stages`` converts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tvm.s_tir import SBlockRealize
 
 from ...errors import ScheduleError
 from ...ir.queries import depends_on, loads_in, substitute
-from .parts import Part, Region
+from .parts import Part, Region, check_own
 
 __all__ = ["PipelinePlan", "plan_pipeline"]
 
@@ -89,7 +89,8 @@ def plan_pipeline(parts: Sequence[Part], loop: Any) -> PipelinePlan | None:
     if not plan.early:
         return None
     for i in plan.early:
-        _check_written_once(plan, i, loop)
+        check_own(parts[i], parts, loop)
+        _check_not_read_before(plan, i, loop)
         _check_filled(plan, i, loop)
         _check_whole(plan, i, loop)
         _check_defined(plan, i, loop)
@@ -110,19 +111,6 @@ def _versions(plan: PipelinePlan, i: int) -> int:
     if plan.ahead[i] == 0:
         return 1
     return plan.ahead[i] - min(plan.ahead[r] for r in plan.readers(i)) + 1
-
-
-def _check_written_once(plan: PipelinePlan, i: int, loop: Any) -> None:
-    part, name = plan.parts[i], loop.loop_var.name
-    for j, other in enumerate(plan.parts):
-        for written in part.writes:
-            buffer = written.buffer
-            if j != i and other.writes_of(buffer):
-                raise ScheduleError(
-                    f"Buffer {buffer.name} is written by block {part.name} and again in loop "
-                    f"{name}; only a buffer with one writer can have several versions."
-                )
-    _check_not_read_before(plan, i, loop)
 
 
 def _check_filled(plan: PipelinePlan, i: int, loop: Any) -> None:

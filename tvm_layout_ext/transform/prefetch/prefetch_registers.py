@@ -234,12 +234,12 @@ def _prefetch(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
 def PrefetchSharedToRegister() -> Any:
     """Create the pass that loads annotated fragments one step before they are used.
 
-    Block annotation ``layout_ext.prefetch`` marks the loads. Their unrolled loop is written out, and
-    its steps use two versions of the fragments in turn (three where the number of steps is odd).
-    Where the loop ends the body of a pipeline, and no copy of a body can meet what the body reads,
-    wait and barrier move before the last step, the first fragments of the next body are loaded
-    there, and copies are shared out over the other steps. Else loads run ahead inside the unrolled
-    loop only.
+    Block annotation ``layout_ext.prefetch`` marks the loads. Their unrolled loop is written out,
+    and its steps use two versions of the fragments in turn (three where the number of steps is
+    odd). Where the loop ends the body of a pipeline, and no copy of a body can meet what the body
+    reads, wait and barrier move before the last step, the first fragments of the next body are
+    loaded there, and copies are shared out over the other steps. Else loads run ahead inside the
+    unrolled loop only.
 
     Refuses by name: a load in no unrolled loop together with its consumer, a buffer that is used
     outside that loop or has a second writer, a source that the loop writes, a load in a loop inside
