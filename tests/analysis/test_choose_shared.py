@@ -11,13 +11,7 @@ from tvm import tirx
 from tvm_layout_ext.analysis.accesses import AccessSite, CopySource
 from tvm_layout_ext.analysis.bank_conflict import count
 from tvm_layout_ext.analysis.bank_requests import Requests
-from tvm_layout_ext.analysis.choose_shared import (
-    choose,
-    choose_xor,
-    cost,
-    derived_xor,
-    reads_along_k,
-)
+from tvm_layout_ext.analysis.choose_shared import choose, cost
 from tvm_layout_ext.layout.placement import dense, padded
 
 LANE = np.arange(32)
@@ -102,40 +96,20 @@ def test_a_narrow_copy_goes_through_the_cache_whose_banks_its_source_meets() -> 
     assert count(diagonal, dense([64, 32])).wavefronts == 1
 
 
-def fragment(kind: str, rows: int, dtype: str = "float32") -> list[Requests]:
-    """A load of ``rows`` rows of neighbouring lanes, of 64 rows of 64 elements."""
-    lanes = 32 // rows
-    return [requests(kind, [64, 64], dtype, LANE // lanes, LANE % lanes, 1, False)]
+@pytest.mark.parametrize(
+    ("dtype", "shape", "lanes"),
+    [("float32", [64, 64], 4), ("float32", [64, 64], 8), ("float32", [64, 4], 4)],
+)
+def test_an_xor_swizzle_suits_the_reads(dtype: str, shape: list[int], lanes: int) -> None:
+    """Patches of 8 rows and of 4, as fragments are read, and rows too short for the formula."""
+    rows = LANE // lanes % shape[0]
+    found = choose(shape, 32, [requests("load", shape, dtype, rows, LANE % lanes, 1, False)], "xor")
+    assert found.name.startswith("xor(")
+    assert found.total == found.least
 
 
-def test_the_order_of_an_operand_is_that_of_its_reads() -> None:
-    assert reads_along_k(fragment("load", 8))
-    assert not reads_along_k(fragment("load", 4))
-    # A row, and a column, are no patches; matrices are read by rows of 16 bytes.
-    assert reads_along_k(fragment("load", 1))
-    assert reads_along_k(fragment("load", 32))
-    assert reads_along_k([*fragment("load", 4), *fragment("ldmatrix", 4)])
-    assert reads_along_k(fragment("store", 4))
-    assert reads_along_k([])
-
-
-@pytest.mark.parametrize(("rows", "chosen"), [(8, "xor(4, 1, 8)"), (4, "xor(8, 1, 4)")])
-def test_a_derived_swizzle_suits_the_reads(rows: int, chosen: str) -> None:
-    found = choose_xor([64, 64], 32, fragment("load", rows))
-    assert (found.name, found.total) == (chosen, found.least)
-
-
-def test_a_derived_swizzle_gives_way_where_copies_are_wider() -> None:
-    """Triton's (8, 1, 16) for rows of 128 bytes along N would tear vectors of 16 bytes."""
+def test_an_xor_swizzle_keeps_wide_copies_whole() -> None:
     copy = requests("store", [64, 128], "int8", LANE // 8, LANE % 8 * 16, 16, False)
     read = requests("load", [64, 128], "int8", LANE // 8 * 4, LANE % 8, 1, False)
-    assert derived_xor([64, 128], 8, along_k=False) == (8, 1, 16)
-    found = choose_xor([64, 128], 8, [copy, read])
+    found = choose([64, 128], 8, [copy, read], "xor")
     assert (found.name, found.total) == ("xor(16, 4, 4)", found.least)
-
-
-def test_rows_too_short_for_a_derived_swizzle_take_another() -> None:
-    found = choose_xor(
-        [64, 4], 32, [requests("load", [64, 4], "float32", LANE % 2, LANE % 4, 1, False)]
-    )
-    assert found.placement.elements([64, 4]) == 256

@@ -18,10 +18,7 @@ from ..gpu.copies import copy_wavefronts, distinct_requests, fewest_wavefronts
 from ..gpu.hardware import BANK_BYTES, MAX_ACCESS_BYTES, NUM_BANKS, WARP_SIZE
 from ..ir.pointers import strides_of
 from ..layout.placement import Placement, Strided
-from .accesses import (
-    AccessSite,
-    read_shared_accesses,
-)
+from .accesses import AccessSite, read_shared_accesses
 from .bank_requests import Requests, read_requests
 
 __all__ = ["Conflict", "bank_conflicts", "count", "placement_of"]
@@ -37,7 +34,6 @@ class Conflict:
     Attributes
     ----------
     buffer, kind, block : str
-        See :class:`.AccessSite`.
     vector_bytes : int
         Bytes that a lane moves in one instruction.
     requests : int
@@ -117,13 +113,7 @@ def placement_of(buffer: Any) -> Strided | None:
 
 
 def count(requests: Requests, placement: Placement) -> Conflict:
-    """Count requests as if the buffer lay by a placement.
-
-    Parameters
-    ----------
-    requests : Requests
-    placement : Strided or Xor
-    """
+    """Count requests as if the buffer lay by a placement."""
     access = requests.access
     size = access.size
     offsets = placement.offsets(requests.indices) * size
@@ -136,8 +126,7 @@ def count(requests: Requests, placement: Placement) -> Conflict:
     rows = np.concatenate([offsets[:, :, k] + step for k, step in places])
     active = np.concatenate([requests.active] * len(places))
     live = active.any(axis=1)
-    if not live.all():
-        rows, active = rows[live], active[live]
+    rows, active = rows[live], active[live]
     width = min(width, MAX_ACCESS_BYTES)
     if not len(rows):
         nobody = (-1,) * WARP_SIZE
@@ -159,14 +148,8 @@ def _copies(
     """Wavefronts of asynchronous copies, and what the lines that they read need at least."""
     fills = access.source is not None and access.source.fills
     read, written, index, back = distinct_requests(sources, rows, active)
-    waves = copy_wavefronts(
-        read,
-        written,
-        active[index],
-        width,
-        through_cache=width < MAX_ACCESS_BYTES,
-        fills=fills,
-    )
+    cached = width < MAX_ACCESS_BYTES
+    waves = copy_wavefronts(read, written, active[index], width, through_cache=cached, fills=fills)
     least = fewest_wavefronts(read, active[index], width, fills=fills)
     return waves[back], np.minimum(least, waves)[back]
 

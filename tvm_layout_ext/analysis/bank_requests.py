@@ -59,13 +59,7 @@ class Requests:
 
 
 def read_requests(access: AccessSite, most: int = MOST_REQUESTS) -> Requests | None:
-    """Evaluate the indices of an access for all warps and iterations, or a sample of them.
-
-    Parameters
-    ----------
-    access : AccessSite
-    most : int
-        Requests beyond which a sample is drawn, by a fixed seed.
+    """Evaluate the indices of an access for all warps and iterations, or a sample of ``most``.
 
     Returns
     -------
@@ -95,9 +89,7 @@ def read_requests(access: AccessSite, most: int = MOST_REQUESTS) -> Requests | N
         active,
         total * _repeats(access, loops),
         known and len(numbers) == total and _is_closed(access, env),
-        _source_addresses(
-            access, loops, lanes, dict(zip(map(id, free), values, strict=True)), shape
-        ),
+        _source_addresses(access, loops, lanes, chosen, shape),
     )
 
 

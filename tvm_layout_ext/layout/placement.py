@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import LayoutError
 from ..gpu.hardware import BANK_BYTES, LINE_BYTES, NUM_BANKS
+from .f2 import rank
 from .linear import LinearLayout, is_power_of_two, log2
 from .shared import NVMMASharedLayout, SwizzledSharedLayout
 
@@ -24,8 +25,10 @@ __all__ = [
     "Strided",
     "Xor",
     "bank_text",
+    "check_placement",
     "dense",
     "hardware_swizzle",
+    "laid_out",
     "of_linear",
     "padded",
     "xor_rows",
@@ -150,20 +153,15 @@ def padded(shape: Sequence[int], padding: int) -> Strided:
     >>> padded([2, 4, 8], 1).strides
     (36, 9, 1)
     """
+    if len(shape) < 2:
+        raise LayoutError(f"A buffer of shape {list(shape)} has no rows to pad.")
     return dense([*shape[:-1], shape[-1] + padding])
 
 
 def xor_rows(shape: Sequence[int], vec: int, per_phase: int, max_phase: int) -> Xor:
-    """Permute the vectors of each row by an XOR with its number, as Triton's swizzled layout does.
+    """Permute the vectors of each row by an XOR with its number, as :class:`.SwizzledSharedLayout`.
 
     All dims but the last count rows together. The first dim may have any extent.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        Of the buffer.
-    vec, per_phase, max_phase : int
-        See :class:`.SwizzledSharedLayout`.
 
     Raises
     ------
@@ -187,18 +185,10 @@ def _xor_rows(shape: tuple[int, ...], vec: int, per_phase: int, max_phase: int) 
 
 
 def hardware_swizzle(shape: Sequence[int], width: int, element_bits: int) -> Xor:
-    """Lay rows out as TMA and ``wgmma`` swizzle them, in panels ``width`` bytes wide.
+    """Lay rows out as TMA and ``wgmma`` swizzle them, in panels 32, 64 or 128 bytes wide.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        Of the buffer; all dims but the last count rows together, 8 or more.
-    width : int
-        32, 64 or 128 bytes.
-    element_bits : int
+    All dims but the last count rows together, 8 or more.
 
-    Examples
-    --------
     >>> hardware_swizzle([8, 32], 64, 16).images
     ((32, 72, 144), (1, 2, 4, 8, 16))
     """
@@ -221,6 +211,40 @@ def _panels(layout: NVMMASharedLayout, rows: int, columns: int) -> LinearLayout:
             f"{columns * layout.element_bitwidth // 8} bytes."
         )
     return layout.to_linear([rows, columns])
+
+
+def laid_out(layout: Any, shape: Sequence[int], element_bits: int) -> Xor:
+    """Lay a buffer out by a shared or linear layout.
+
+    Raises
+    ------
+    LayoutError
+        If the layout is for another shape or other elements.
+    """
+    if isinstance(layout, LinearLayout):
+        return check_placement(of_linear(layout), shape)
+    if isinstance(layout, NVMMASharedLayout) and layout.element_bitwidth != element_bits:
+        raise LayoutError(
+            f"{layout!r} is for elements of {layout.element_bitwidth} bits, not {element_bits}."
+        )
+    linear = layout.to_linear([1 << (shape[0] - 1).bit_length(), *shape[1:]])
+    placement = Xor(of_linear(linear).images, max(LINE_BYTES, layout.alignment))
+    return check_placement(placement, shape)
+
+
+def check_placement(placement: Xor, shape: Sequence[int]) -> Xor:
+    """Refuse images that do not cover a shape, or that put several elements at one offset."""
+    if len(placement.images) != len(shape):
+        raise LayoutError(f"It has {len(shape)} dims, the swizzle {len(placement.images)}.")
+    for dim, (extent, bits) in enumerate(zip(shape, placement.images, strict=True)):
+        if extent > 1 << len(bits):
+            raise LayoutError(
+                f"It has {extent} elements along dim {dim}, the swizzle {1 << len(bits)}."
+            )
+    flat = [image for bits in placement.images for image in bits]
+    if any(image >= 1 << len(flat) for image in flat) or rank(flat) < len(flat):
+        raise LayoutError(f"It would have several elements at one offset: {flat}.")
+    return placement
 
 
 def of_linear(layout: LinearLayout) -> Xor:
@@ -269,17 +293,6 @@ def bank_text(
 ) -> str:
     """Draw a buffer's rows with the bank at which each vector begins.
 
-    Parameters
-    ----------
-    placement : Strided or Xor
-    shape : sequence of int
-        Rows and columns.
-    element_bits : int
-    vector : int
-        Elements that are shown as one.
-
-    Examples
-    --------
     Four rows of 32 halves in vectors of 8, as they are, padded by 8, and swizzled:
 
     >>> print(bank_text(dense([4, 32]), [4, 32], 16, 8))

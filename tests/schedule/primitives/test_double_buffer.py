@@ -30,12 +30,6 @@ def test_annotates_the_block_by_name(num_stages: int) -> None:
     assert dict(block.annotations) == {"layout_ext.num_stages": num_stages}
 
 
-def test_two_versions_by_default() -> None:
-    sch = _cached()
-    schedule.double_buffer(sch, sch.get_sblock("A_shared"))
-    assert sch.get(sch.get_sblock("A_shared")).annotations["layout_ext.num_stages"] == 2
-
-
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "2"])
 def test_refuses_other_numbers(wrong: Any) -> None:
     sch = _cached()

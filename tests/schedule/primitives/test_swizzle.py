@@ -54,12 +54,6 @@ def test_every_mode_is_recorded_and_keeps_the_result(mode: Any, text: str) -> No
     assert not report.hazards
 
 
-def test_parameters_by_name_are_the_same_as_a_tuple() -> None:
-    sch = operand(None)
-    sch.swizzle("S", mode="xor", vec=8, per_phase=2, max_phase=4)
-    assert mode_of(sch) == "xor(8, 2, 4)"
-
-
 def test_a_second_call_takes_the_place_of_the_first() -> None:
     sch = operand("pad")
     sch.swizzle("S", 0, 64)

@@ -97,19 +97,3 @@ def test_mutations_are_hazards(wrong: str, stages: int, monkeypatch: pytest.Monk
     stream = Stream(2)
     inputs = stream.inputs(9, 0, np.random.default_rng(0))
     assert simulate(stream.schedule(stages), *inputs, None, 9, 9 * TILE).hazards
-
-
-@pytest.mark.parametrize("wrong", ["wait", "version", "modulo"])
-def test_planned_barriers_do_not_hide_mutations(
-    wrong: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No barrier makes up for a short wait or a version that is overwritten: refused, or seen."""
-    _break(wrong, monkeypatch)
-    stream = Stream(2)
-    inputs = stream.inputs(9, 0, np.random.default_rng(0))
-    seen: list[str] = []
-    try:
-        seen += map(str, simulate(stream.schedule(3), *inputs, None, 9, 9 * TILE).hazards)
-    except tlx.ScheduleError as refusal:
-        seen.append(str(refusal))
-    assert any("A0_shared" in text or "A1_shared" in text for text in seen)

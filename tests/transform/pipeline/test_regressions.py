@@ -13,7 +13,6 @@ import pytest
 import tvm
 
 import tvm_layout_ext as tlx
-from tests.programs.pipelined import TILE, Stream
 from tests.programs.pipelines import LANES, block, copy, loop, program
 from tvm_layout_ext.simulate import simulate
 
@@ -70,24 +69,6 @@ def test_tilelang_666_clear_before_the_loop() -> None:
         tlx.lower(program(params(4), body))
 
 
-def test_tilelang_3039_read_after_the_loop() -> None:
-    body = [loop("for k in range(4)", copy("S", "A[k, t]"), SUM), SUM]
-    with pytest.raises(tlx.ScheduleError, match="Buffer S, which block S fills, is used outside"):
-        tlx.lower(program(params(4), body))
-
-
-@pytest.mark.parametrize("depths", [(2, 4), (4, 2), (3, 1), (3, 3), (1, 3)])
-def test_tilelang_2309_sibling_loops_of_unequal_depth(depths: tuple[int, int]) -> None:
-    other = SUM.replace("S[", "R[").replace("'sum'", "'sum2'")
-    body = [
-        loop("for k in range(5)", copy("S", "A[k, t]", depths[0]), SUM),
-        loop("for j in range(3)", copy("R", "A[j + 5, t]", depths[1]), other),
-    ]
-    a = rows(8)
-    found = run(program(params(8), body, ("S", "R")), a, np.zeros(LANES, "float32"))
-    np.testing.assert_array_equal(found, a.sum(0)[::-1])
-
-
 def test_tilelang_2309_sibling_loops_that_share_a_buffer() -> None:
     body = [
         loop("for k in range(5)", copy("S", "A[k, t]", 2), SUM),
@@ -114,27 +95,6 @@ def test_tilelang_3031_legal_reuse() -> None:
     np.testing.assert_array_equal(found, a.sum(0)[::-1])
     with pytest.raises(tlx.ScheduleError, match="Buffer S is written by block S and again in loop"):
         tlx.lower(func(2))
-
-
-def test_tvm_18018_no_list_must_match_the_lowered_blocks() -> None:
-    """Any number of statements beside the copy; TVM wants lists as long as there are blocks."""
-    for number in range(4):
-        more = [
-            block(f"more{i}", "B[t], S[t]", "B[t]", "B[t] = B[t] + S[t]") for i in range(number)
-        ]
-        func = program(params(6), [loop("for k in range(6)", copy("S", "A[k, t]", 3), *more, SUM)])
-        a = rows(6)
-        found = run(func, a, np.zeros(LANES, "float32"))
-        np.testing.assert_array_equal(found, a.sum(0)[::-1] + number * a.sum(0))
-
-
-@pytest.mark.parametrize("stages", [2, 4, 6])
-def test_tvm_17579_fewer_iterations_than_stages(stages: int) -> None:
-    for extent in range(1, stages + 1):
-        body = [loop(f"for k in range({extent})", copy("S", "A[k, t]", stages), SUM)]
-        a = rows(extent)
-        found = run(program(params(extent), body), a, np.zeros(LANES, "float32"))
-        np.testing.assert_array_equal(found, a.sum(0)[::-1])
 
 
 def test_tvm_11478_more_than_48_kib() -> None:
@@ -169,16 +129,6 @@ def test_tilelang_2613_warps_of_their_own_copy(stages: int) -> None:
     source = f"@T.prim_func(s_tir=True)\ndef main({params(5)}):\n{kernel}\n"
     a = rows(5)
     found = run(tvm.script.from_source(source), a, np.zeros(LANES, "float32"))
-    np.testing.assert_array_equal(found, a.sum(0)[::-1])
-
-
-@pytest.mark.parametrize("stages", [2, 3])
-def test_tilelang_1653_a_pipeline_runs_twice(stages: int) -> None:
-    """The loop around a pipeline starts it again: what is left of the first must not land later."""
-    inner = loop("for k in range(3)", copy("S", "A[i * 3 + k, t]", stages), SUM)
-    a = rows(6)
-    func = program(params(6), [loop("for i in range(2)", inner)])
-    found = run(func, a, np.zeros(LANES, "float32"))
     np.testing.assert_array_equal(found, a.sum(0)[::-1])
 
 
@@ -284,15 +234,6 @@ def test_a_copy_by_a_bound_value_is_refused_by_name() -> None:
     np.testing.assert_array_equal(found, a.sum(0)[::-1])
     with pytest.raises(tlx.ScheduleError, match="Block S uses c, which loop k binds"):
         tlx.lower(func(3))
-
-
-def test_stream_of_every_extent_is_the_same_program() -> None:
-    stream = Stream(1)
-    lowered = tlx.lower(stream.schedule(4))
-    for tiles in (0, 1, 3, 4, 9):
-        inputs = stream.inputs(tiles, 0, np.random.default_rng(tiles))
-        report = simulate(lowered, *inputs, None, tiles, tiles * TILE)
-        np.testing.assert_array_equal(report.outputs["B"], stream.expected(inputs, tiles))
 
 
 @pytest.mark.parametrize("stages", [2, 4])

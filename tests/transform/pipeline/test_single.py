@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import tvm
-from tvm import s_tir, te
+from tvm import s_tir
 
 import tvm_layout_ext as tlx
 from tests.programs.pipelined import Stream
@@ -71,13 +71,6 @@ def test_beside_copies_that_run_ahead(depths: tuple[int, ...]) -> None:
     }
 
 
-def test_a_copy_by_itself_is_told() -> None:
-    with decisions.collect() as made:
-        lowered(Stream().schedule(1, True))
-    told = [str(d.text) for d in made if d.maker == "InjectMultiStageBuffer"]
-    assert told == ["one version, waited for in the body of loop k that copies"]
-
-
 def test_refuses_what_cannot_be_asynchronous() -> None:
     with pytest.raises(ScheduleError, match=r"Block A0_shared asks for asynchronous .* sm_80"):
         tlx.lower(Stream().schedule(1, True), target=tlx.cuda_target("sm_75"))
@@ -108,27 +101,3 @@ def main(A: T.Buffer((4, 4, 128), "float32"), B: T.Buffer((4, 128), "float32")):
         sch.annotate(sch.get_sblock("copy"), f"layout_ext.{key}", 1)
     with pytest.raises(ScheduleError, match=r"Block copy .* statement of loop k .* reads what it"):
         lowered(sch)
-
-
-def test_the_inner_of_two_loops_that_read_waits() -> None:
-    """A copy is handled where its readers are; the loop around asks for nothing again."""
-    a = te.placeholder((4, 8, 128), "float32", "A")
-    b = te.compute((4, 8, 128), lambda i, k, j: a[i, k, 127 - j] + 1.0, "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
-    i, k, j = sch.get_loops("B")
-    unit = sch.add_unit_loop(i)
-    sch.bind(unit, "blockIdx.x")
-    sch.bind(sch.split(j, [None, 32])[1], "threadIdx.x")
-    copy = sch.cache_read("B", 0, "shared")
-    sch.compute_at(copy, k)
-    _, lanes, vector = sch.split(sch.get_loops(copy)[-1], [None, 32, 4])
-    sch.bind(lanes, "threadIdx.x")
-    sch.vectorize(vector)
-    sch.double_buffer(copy, 1, async_copy=True)
-    text = lowered(sch)
-    assert len(COPY.findall(text)) == 1
-    assert GROUP.findall(text) == ["commit", "wait"]
-    data = np.random.default_rng(0).integers(-9, 9, (4, 8, 128)).astype("float32")
-    report = simulate(sch, data, None, target=SM_80)
-    np.testing.assert_array_equal(report.outputs["B"], data[:, :, ::-1] + 1)
-    assert report.hazards == []

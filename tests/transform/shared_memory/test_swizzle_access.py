@@ -20,8 +20,6 @@ from tvm_layout_ext.analysis.bank_conflict import bank_conflicts
 from tvm_layout_ext.build import device_program
 from tvm_layout_ext.errors import LayoutError
 from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.transform.shared_memory import swizzle_access
-from tvm_layout_ext.transform.shared_memory.swizzle_index import IndexWriter
 
 TARGET = {
     "kind": "cuda",
@@ -49,16 +47,6 @@ def test_stores_and_loads_of_an_operand_in_one_table() -> None:
         "pad": {"store": (128, 64), "load": (64, 0)},
         "xor": {"store": (64, 0), "load": (64, 0)},
     }
-
-
-@pytest.mark.parametrize("row_bytes", [32, 64, 128, 256, 512, 1024])
-@pytest.mark.parametrize("scope", ["shared", "shared.dyn"])
-def test_every_row_length_is_free_of_conflicts(row_bytes: int, scope: str) -> None:
-    a = data((32, row_bytes // 2), "float16")
-    report = simulate(operand("auto", rows=32, columns=row_bytes // 2, scope=scope), a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a)
-    assert report.bank_conflicts == 0
-    assert {x.vector_bytes for x in report.accesses if x.scope == scope} == {16}
 
 
 @pytest.mark.parametrize("mode", ["auto", "xor", "pad", 32])
@@ -111,14 +99,6 @@ def test_matrix_instructions_follow(
 def _a_request(kind: str, counts: Any) -> float | None:
     """Wavefronts a request; those of asynchronous copies depend on global addresses, too."""
     return None if kind == "cp.async" else counts.wavefronts / counts.requests
-
-
-def test_one_operand_swizzled_and_one_padded() -> None:
-    a, b = (data((128, 128), "float16", seed) for seed in (0, 1))
-    sch = gemm({"A": "xor", "B": "pad(64, 8)"}, tile_k=64)
-    report = simulate(sch, a, b, None, target=tvm.target.Target(TARGET))
-    np.testing.assert_array_equal(report.outputs["C"], a.astype("float32") @ b.T.astype("float32"))
-    assert report.bank_conflicts == 0
 
 
 def _registers() -> Any:
@@ -239,14 +219,6 @@ def test_padding_and_swizzle_together_are_refused() -> None:
         tlx.lower(sch)
 
 
-def test_rows_of_other_lengths_are_refused_and_padded() -> None:
-    with pytest.raises(LayoutError, match="power"):
-        tlx.lower(operand("xor", rows=32, columns=48))
-    a = data((32, 48), "float16")
-    report = simulate(operand("auto", rows=32, columns=48), a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a)
-
-
 @st.composite
 def programs(draw: Any) -> tuple[s_tir.Schedule, str]:
     sizes = {"int8": 1, "float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -291,22 +263,3 @@ def test_random_programs_keep_their_results(program: tuple[s_tir.Schedule, str])
     report = simulate(sch, a, None)
     np.testing.assert_array_equal(report.outputs["B"], a.T)
     assert not report.hazards
-
-
-@pytest.mark.parametrize("side", ["_load", "_store"])
-def test_an_access_left_out_is_refused(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swizzle_access.Rewriter, side, lambda _self, node: node)
-    with pytest.raises(LayoutError, match="used in a way that the swizzle cannot follow"):
-        tlx.lower(operand("xor"))
-
-
-def test_the_simulator_sees_a_wrong_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = IndexWriter._xor
-
-    def plain_loads(self: Any, placement: Any, indices: Any) -> Any:
-        monkeypatch.setattr(IndexWriter, "_xor", right)
-        return indices[0] * 32 + indices[1]
-
-    monkeypatch.setattr(IndexWriter, "_xor", plain_loads)
-    a = data((128, 32), "float16")
-    assert not np.array_equal(simulate(operand("xor"), a, None).outputs["B"], a)

@@ -64,19 +64,6 @@ def test_rows_longer_than_a_warp_stores_at_once_keep_their_vectors(
     assert shared_stores(report) == {4}
 
 
-@pytest.mark.parametrize(("dtype", "vector"), TYPES)
-def test_the_128_byte_swizzle_keeps_result_and_vectors(dtype: str, vector: int) -> None:
-    columns = 8 * vector
-    a = data((32, columns), dtype)
-    sch = transpose(128, dtype, rows=32, columns=columns, vector=vector)
-    report = simulate(sch, a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a.T)
-    assert not report.hazards
-    assert shared_stores(report) == {16}
-    plain = simulate(transpose("none", dtype, rows=32, columns=columns, vector=vector), a, None)
-    assert report.bank_conflicts < plain.bank_conflicts
-
-
 def through_a_view(mode: Any) -> s_tir.Schedule:
     """A 32x64 tile written as it is, and read through views of its lower half's rows."""
 

@@ -101,11 +101,6 @@ def test_where_barriers_stand(body: str, wanted: str) -> None:
     assert outline(kernel(body)) == wanted
 
 
-def test_stock_sync_has_two_barriers_an_iteration_for_two_versions() -> None:
-    (stock,) = device_program(kernel(VERSIONS.format(n=2))).kernels.values()
-    assert stock.script().count("tvm_storage_sync") == 2
-
-
 @pytest.mark.parametrize("body", [TILE, OWN, INNER, SWIZZLED, HALVES, GUARDED, UNIFORM])
 def test_no_barrier_can_go(body: str) -> None:
     check_minimal(kernel(body), FLOATS, ZEROS)
@@ -199,11 +194,6 @@ def test_no_barrier_in_place_of_a_wait() -> None:
             outline(kernel(text))
 
 
-def test_a_barrier_before_the_wait_does_not_do() -> None:
-    source = kernel(COPY + "T.tvm_storage_sync('shared')\n" + WAIT.format(n=0) + READ)
-    assert outline(source) == "copy commit wait | =S"
-
-
 DIVERGENT = """
 if t < 32:
     S[t] = A[0, t]
@@ -283,11 +273,6 @@ def test_barriers_stay_where_global_memory_is_exchanged() -> None:
     text = "B[0, t] = A[0, t]\n" + sync + "S[t] = B[0, 63 - t]\nB[1, t] = S[t]\n"
     assert outline(kernel(text)) == "| S= =S"
     assert outline(kernel(text.replace(sync, "T.cuda.cta_sync()\n"))) == "| S= =S"
-
-
-def test_an_unknown_use_of_a_buffer_touches_all_of_it() -> None:
-    text = "S[t] = A[0, t]\nT.evaluate(T.call_extern('void', 'f', T.address_of(S[0])))\n"
-    assert outline(kernel(text + "B[0, t] = S[t]\n")).count("|") == 2
 
 
 def test_unknown_indices_touch_all_of_a_buffer() -> None:

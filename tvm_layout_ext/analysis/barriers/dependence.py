@@ -35,7 +35,7 @@ class _Pending:
     node : Node
         The leaf that made it.
     at : Distances
-        Iterations since then of the loops around it that have not ended.
+        Of the loops that go on, or have ended since.
     age : int or None
         Of an asynchronous copy under way: groups committed since it was issued.
     joined : bool
@@ -130,7 +130,7 @@ class _DependenceWalk:
         # Of a copy under way only what is beyond doubt counts: no barrier helps, so it is an error.
         if met is False or (flying and not (met and _is_plain(pending.access, access))):
             return
-        going = {loop for loop, _ in pending.at}
+        going = {loop for loop, n in pending.at if n is None or n >= 0}
         around = tuple(
             loop
             for loop in pending.access.loops
@@ -156,15 +156,32 @@ class _DependenceWalk:
     def loop(self, node: Node, loop: EnclosingLoop, state: _State) -> _State:
         """Walk a loop until its end brings nothing new to its beginning."""
         ends: _State = {} if (loop.trips or 0) > 0 else dict(state)
-        head, new = dict(state), state
+        new = {self.entering(p, loop): None for p in state}
+        head = dict(new)
         while True:
             end = self.inside(node, self.touch(node, new))
-            ends |= {_after(p, loop): None for p in end}
+            ends |= {self.leaving(p, loop): None for p in end}
             moved = (self.later(p, loop) for p in end)
             new = {p: None for p in moved if p is not None and p not in head}
             if not new:
                 return ends
             head |= new
+
+    def entering(self, pending: _Pending, loop: EnclosingLoop) -> _Pending:
+        """What is pending, as a loop begins."""
+        if self.limits.get(loop, 1) == 1 or loop in pending.access.loops:
+            return pending
+        return replace(pending, at=(*pending.at, (loop, 0)))
+
+    def leaving(self, pending: _Pending, loop: EnclosingLoop) -> _Pending:
+        """What is pending, as a loop has ended."""
+        at = dict(pending.at)
+        distance = at.get(loop)
+        if distance is None or distance >= 0:
+            at.pop(loop, None)
+        if distance is not None and loop in pending.access.loops and self.limits[loop] > 1:
+            at[loop] = min(distance, -1 - distance)
+        return replace(pending, at=tuple(at.items()))
 
     def later(self, pending: _Pending, loop: EnclosingLoop) -> _Pending | None:
         """What is pending, one iteration later; None if that iteration cannot be."""
@@ -172,18 +189,13 @@ class _DependenceWalk:
             return None
         at = dict(pending.at)
         distance = at.get(loop)
-        if distance is None:
+        if distance is None or distance < 0:
             return pending
         distance += 1
         if loop.trips is not None and distance >= loop.trips:
             return None
         at[loop] = None if distance > self.limits[loop] else distance
         return replace(pending, at=tuple(at.items()))
-
-
-def _after(pending: _Pending, loop: EnclosingLoop) -> _Pending:
-    """What is pending, as a loop has ended."""
-    return replace(pending, at=tuple(pair for pair in pending.at if pair[0] is not loop))
 
 
 def _is_plain(*accesses: SharedEffect) -> bool:

@@ -28,7 +28,9 @@ _FEW_VALUES, _MOST_VALUES = 16, 1 << 12
 _NOBODY, _MANY = -1, -2
 _TAGS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
-#: Loops around two accesses, and how many iterations lie between these; None for any number.
+#: Loops around the later of two accesses, and the iteration that it is in, counted from that of the
+#: earlier one, or from the first if this one is not in the loop; None for any. Also loops that have
+#: ended around the earlier one, and the iteration that this was in, the last being -1.
 Distances = tuple[tuple[EnclosingLoop, int | None], ...]
 #: Values of symbols, and for each how far apart others are that it stands for, or 0.
 _Case = Mapping[Symbol, tuple[int, int]]
@@ -56,7 +58,6 @@ class Footprints:
         ----------
         earlier, later : SharedEffect
         at : Distances
-            Of the loops around both in the same execution.
         lanes : int
             Threads among which order is given: 1, those of a warp, or 0 if not even one thread's
             own accesses are in order.
@@ -83,12 +84,15 @@ class Footprints:
     ) -> bool:
         if earlier.offset is None or later.offset is None or not self.threads:
             raise Uncertain("address")
-        both = set(earlier.loops) & set(later.loops)
-        shifts = {loop.symbol: n for loop, n in at if n is not None and loop in both}
+        shifts, ended, begun = _known(earlier, later, at)
         loops = {loop.symbol: loop.values for one in (earlier, later) for loop in one.loops}
         for case in _cases((earlier, later), shifts, loops):
             moved = {s: (v + shifts.get(s, 0), step) for s, (v, step) in case.items()}
-            if self._meet_in(self._touches(earlier, case), self._touches(later, moved), lanes):
+            if self._meet_in(
+                self._touches(earlier, {**case, **ended}),
+                self._touches(later, {**moved, **begun}),
+                lanes,
+            ):
                 return True
         return False
 
@@ -165,6 +169,23 @@ class Footprints:
         if lanes:
             apart &= met != by // lanes
         return bool(apart.any())
+
+
+def _known(
+    earlier: SharedEffect, later: SharedEffect, at: Distances
+) -> tuple[dict[Symbol, int], dict[Symbol, tuple[int, int]], dict[Symbol, tuple[int, int]]]:
+    """Distances of common loops, and values of loops that have ended, and that have begun."""
+    shifts, ended, begun = {}, {}, {}
+    for loop, n in at:
+        if n is not None and n < 0:
+            if loop.values and -n <= len(loop.values):
+                ended[loop.symbol] = (loop.values[n], 0)
+        elif n is not None and loop in later.loops:
+            if loop in earlier.loops:
+                shifts[loop.symbol] = n
+            elif loop.first is not None:
+                begun[loop.symbol] = (loop.first + n, 0)
+    return shifts, ended, begun
 
 
 def _is_decided(condition: Term, steps: Mapping[Symbol, int]) -> bool:

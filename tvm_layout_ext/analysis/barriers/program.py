@@ -30,6 +30,11 @@ class EnclosingLoop:
     extent: Term | None
 
     @cached_property
+    def first(self) -> int | None:
+        """Where it starts, if that is a constant."""
+        return self.start.constant() if self.start is not None else None
+
+    @cached_property
     def trips(self) -> int | None:
         """Number of iterations, if it is a constant."""
         return self.extent.constant() if self.extent is not None else None
@@ -37,8 +42,8 @@ class EnclosingLoop:
     @cached_property
     def values(self) -> range | None:
         """Values of its variable, if its bounds are constants."""
-        start = self.start.constant() if self.start is not None else None
-        return None if start is None or self.trips is None else range(start, start + self.trips)
+        first, trips = self.first, self.trips
+        return None if first is None or trips is None else range(first, first + trips)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,12 +22,9 @@ def versions_for_triton_stages(
 ) -> int:
     """Number of versions N of :func:`double_buffer` for Triton's ``num_stages``.
 
-    Triton's pipeliner keeps as many versions as bodies lie between a load and its last use. A
-    ``wgmma`` reads shared memory while the next body already runs, which takes one more. Where
-    loads feed the addresses of others, the levels share the stages: each load runs
-    ``(S - 1) // levels`` bodies before its reader, and levels from ``S - 1`` on are left where
-    they are. With these versions every copy runs exactly as far ahead as Triton's; see
-    :mod:`.plan`.
+    With these versions every copy runs exactly as far ahead as Triton's. A ``wgmma`` reads shared
+    memory while the next body already runs, which takes one more. Where loads feed the addresses of
+    others, the levels share the stages.
 
     Parameters
     ----------
@@ -45,9 +42,9 @@ def versions_for_triton_stages(
     Returns
     -------
     int
-        At least 1. For one level S - 1, or S for ``wgmma``. One version of operands of S >= 2 is
-        copied asynchronously by Triton, and here with ``async_copy=True``; for a level above 0 one
-        version means that Triton does not stage these indices.
+        At least 1. One version of operands of S >= 2 is copied asynchronously by Triton, and here
+        with ``async_copy=True``; for a level above 0 one version means that Triton does not stage
+        these indices.
 
     Raises
     ------
@@ -144,11 +141,7 @@ def double_buffer(
     ``wgmma`` or TMA               S
     =============================  =======================
 
-    :func:`versions_for_triton_stages` computes it, for indirect loads, too. The two count waits
-    differently. Triton commits a group for each of L loads, and for ``mma.sync`` copies after it
-    has computed: S - 1 tiles are on their way when it waits for all but ``L * (S - 2)`` groups.
-    Here all copies of a body are one group, and a body copies before it computes: N - 1 tiles are
-    on their way when it waits for all but N - 2 groups, then its own copy is the Nth. Either way
+    :func:`versions_for_triton_stages` computes it, for indirect loads, too. Either way
     S - 2 = N - 1 tiles are under way while a body computes.
 
     Parameters

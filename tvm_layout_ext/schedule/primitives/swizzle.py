@@ -66,12 +66,9 @@ def swizzle(
           XOR swizzles, byte swizzles and padding, the first of equals;
         * ``"xor"`` permutes vectors of ``vec`` elements by the row number divided by ``per_phase``,
           modulo ``max_phase``; the numbers are given, also as ``(vec, per_phase, max_phase)``, or
-          derived as Triton does for an operand whose rows lie along K, or, where lanes read patches
-          wider than high without ``ldmatrix``, along M or N. If those conflict with loads or
-          stores, or are for narrower copies, the cheapest numbers by count are taken;
-        * ``"pad"`` makes rows longer by as little as leaves loads and stores the fewest conflicts,
-          and ``cp.async`` the fewest wavefronts then, by steps that keep the widest vector
-          aligned; ``"pad(factor, offset)"`` as ``storage_align`` does;
+          the cheapest by count, of equals those of Triton;
+        * ``"pad"`` makes rows longer by what is cheapest by count, by steps that keep the widest
+          vector aligned; ``"pad(factor, offset)"`` as ``storage_align`` does;
         * 32, 64 or 128 are the byte swizzles of TMA and ``wgmma``, with their alignment;
         * ``"none"`` keeps plain rows;
         * a :class:`.SwizzledSharedLayout`, :class:`.NVMMASharedLayout`, or a linear layout from

@@ -21,22 +21,10 @@ class UnfitError(Exception):
 
 @dataclass(frozen=True)
 class ThreadCopy:
-    """A store of one thread, maybe with a vector loop around it.
+    """A store of one thread, maybe with a vector loop around it, whose variable is ``lane``.
 
-    Attributes
-    ----------
-    store : BufferStore
-        To shared memory.
-    load : BufferLoad
-        From global memory.
-    guards : list of PrimExpr
-        Where one is false, nothing is stored; they are the same for all lanes.
-    conditions : list of PrimExpr
-        Where one is false, zeros are stored.
-    lane : Var or None
-        The vector's variable.
-    lanes : int
-        Elements.
+    Where a guard is false, nothing is stored; where a condition is false, zeros are. Guards are the
+    same for all lanes.
     """
 
     store: Any

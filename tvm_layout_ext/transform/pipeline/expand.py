@@ -16,25 +16,6 @@ There is no epilogue: the last bodies copy nothing, and the last wait waits for 
 whoever reuses the memory that no copy can land in it any more. So extents may be symbolic, 0 or
 less than the depth. One barrier a body does for both directions: the copies below it overwrite
 versions that were last read above it, and what is read below it landed above it.
-
-Triton leaves the epilogue out, too. Peeling the last ``depth`` bodies off would spare the loop one
-condition a body, and repeat wait, barrier and computation ``depth`` times, so the predicated loop
-is the smaller of the two, always. Statements of the final kernel (predicated, peeled) for a loop
-that adds up four elements of each load:
-
-========  ============  ============  ============  ============  ============
-versions  2             3             4             5             6
-========  ============  ============  ============  ============  ============
-1 async   23, 29        26, 39        29, 49        32, 59        35, 69
-2 async   31, 41        35, 56        39, 71        43, 86        47, 101
-3 async   33, 43        38, 59        43, 75        48, 91        53, 107
-1 sync    19, 24        21, 31        23, 38        25, 45        27, 52
-2 sync    27, 36        30, 48        33, 60        36, 72        39, 84
-3 sync    29, 38        33, 51        37, 64        41, 77        45, 90
-========  ============  ============  ============  ============  ============
-
-Machine instructions (sm_90a, nvcc 13) of a product of float16 in tiles of 128 x 128 x 32 by four
-warps, in 2, 3 and 4 versions over 4, 7 and 10 tiles of K: 651, 688; 955, 985; 494, 770.
 """
 
 from __future__ import annotations
@@ -49,11 +30,10 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.script import tirx as T
 
-from ...errors import ScheduleError
 from ...ir.annotations import ASYNC_SCOPE
 from ...ir.queries import substitute
 from ...ir.rebuild import block_with, loop_with, realize_with, sequence, whole_region
-from .parts import Part
+from .parts import Part, allocated
 from .plan import PipelinePlan
 from .record import PipelineRecord, PipelineStep
 from .single import with_waits
@@ -65,25 +45,17 @@ __all__ = ["expand", "renewed"]
 def expand(
     loop: Any, plan: PipelinePlan, fits_async: Callable[[Part], bool], single: Sequence[int] = ()
 ) -> tuple[Any, PipelineRecord]:
-    """Rewrite a loop by its plan.
+    """Rewrite a loop by its plan: a block that holds the versioned buffers, and its record.
 
     Parameters
     ----------
     loop : For
-        The loop; its body is the sequence of the plan's parts, maybe in a block.
-    plan : Plan
-        What runs how far ahead.
+        Its body is the sequence of the plan's parts, maybe in a block.
+    plan : PipelinePlan
     fits_async : callable
         Whether the target can do a part asynchronously.
     single : sequence of int
         Copies that do not run ahead and shall be asynchronous all the same.
-
-    Returns
-    -------
-    Stmt
-        A block that holds the versioned buffers.
-    PipelineRecord
-        What was written.
     """
     held, keep = _allocations(loop, plan)
     flying = {i for i in plan.early if fits_async(plan.parts[i])}
@@ -101,16 +73,7 @@ def _allocations(loop: Any, plan: PipelinePlan) -> tuple[list[Versioned], list[A
         for i in plan.early
         for written in plan.parts[i].writes
     }
-    realize = loop.body
-    own = list(realize.block.alloc_buffers) if isinstance(realize, SBlockRealize) else []
-    here = {buffer.__chandle__() for buffer in own}
-    for i in plan.early:
-        for written in plan.parts[i].writes:
-            if written.buffer.__chandle__() not in here:
-                raise ScheduleError(
-                    f"Buffer {written.buffer.name}, which block {plan.parts[i].name} fills, is "
-                    f"used outside loop {loop.loop_var.name}, so it cannot have several versions."
-                )
+    own = allocated(loop)
     held = [with_versions(b, wanted[b.__chandle__()]) for b in own if b.__chandle__() in wanted]
     return held, [b for b in own if b.__chandle__() not in wanted]
 
@@ -171,7 +134,7 @@ class _PipelineWriter:
 
     def drain(self) -> list[Any]:
         """The wait after the loop."""
-        return [_evaluate(T.ptx["cp.async.wait_group"](0))] if self.asynchronous else []
+        return [tirx.Evaluate(T.ptx["cp.async.wait_group"](0))] if self.asynchronous else []
 
     def _regions(self, regions: Any) -> list[Any]:
         """Regions of a body that computes and copies: whole buffers are safe to say."""
@@ -182,7 +145,7 @@ class _PipelineWriter:
     def _arrive(self, copies: Sequence[int]) -> list[Any]:
         """Wait for the copies that this body reads, and let all threads see them."""
         pending = self._pending(copies)
-        wait = [] if pending is None else [_evaluate(T.ptx["cp.async.wait_group"](pending))]
+        wait = [] if pending is None else [tirx.Evaluate(T.ptx["cp.async.wait_group"](pending))]
         return [*wait, *map(_barrier, self._shared()[:1])]
 
     def _pending(self, copies: Sequence[int]) -> int | None:
@@ -242,7 +205,7 @@ class _PipelineWriter:
                 condition = tirx.And(step + ahead >= 0, condition)
             found.append(tirx.IfThenElse(condition, copies, None))
         if self.asynchronous:
-            found.append(_evaluate(T.ptx["cp.async.commit_group"]()))
+            found.append(tirx.Evaluate(T.ptx["cp.async.commit_group"]()))
         return found
 
     def _copy(self, i: int, step: Any, ahead: int) -> Any:
@@ -277,8 +240,4 @@ def renewed(stmt: Any) -> Any:
 
 
 def _barrier(one: Versioned) -> Any:
-    return _evaluate(T.tvm_storage_sync(one.new.scope()))
-
-
-def _evaluate(call: Any) -> Any:
-    return tirx.Evaluate(call)
+    return tirx.Evaluate(T.tvm_storage_sync(one.new.scope()))

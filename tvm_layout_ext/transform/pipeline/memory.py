@@ -26,22 +26,8 @@ __all__ = ["check_fits", "most_stages"]
 def check_fits(record: PipelineRecord, parts: Sequence[Part], loop: Any, target: Any) -> None:
     """Refuse a pipeline whose versions alone need more shared memory than a block may have.
 
-    All versions of a loop's buffers are in use at once, so no later pass can let them share
-    memory; what a kernel uses before or after may take their place, and is not counted here
-    (``build`` compares the sum that is left after merging, and asks :func:`most_stages`).
-
-    Parameters
-    ----------
-    record : PipelineRecord
-        The pipeline.
-    parts : sequence of Part
-        The statements of the loop as they were asked for.
-    loop : For
-        The loop.
-    target : tvm.target.Target or None
-        Limits are those of its architecture after opting in: 166,912 bytes on sm_80, 232,448 on
-        sm_90; without opting in, as scope ``shared`` is, 49,152 (CUDA C++ Programming Guide,
-        "Shared Memory" of the compute capabilities).
+    All versions of a loop's buffers are in use at once, so no later pass can let them share memory.
+    ``build`` compares the sum that is left after merging, and asks :func:`most_stages`.
 
     Raises
     ------
@@ -109,12 +95,7 @@ def most_stages(mod: tvm.IRModule, fits: Callable[[tvm.IRModule], bool]) -> int:
     Only lowering tells which buffers of a kernel can share memory, so each trial is a lowering;
     bytes never fall with the number, so there are log2 of them.
 
-    Parameters
-    ----------
-    mod : IRModule
-        Before lowering; a lowered one has no blocks to ask any more, and gives 0.
-    fits : callable
-        Whether a module with fewer stages fits.
+    A module that is lowered already has no blocks to ask any more, and gives 0.
     """
     bodies = [f.body for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
     asked = max((requested(b) or 1 for body in bodies for b in blocks_in(body)), default=1)

@@ -17,7 +17,6 @@ from ..base import function_pass
 from .expand import expand
 from .memory import check_fits
 from .parts import Part, blocks_in, parts_of, requested, without_request
-from .places import check_places
 from .plan import PipelinePlan, plan_pipeline
 from .record import PipelineRecord
 from .single import in_one_version, single_copies
@@ -55,7 +54,6 @@ class _Pipelines(ThreadConditions):
         _tell_single([parts[i] for i in single], loop, plan)
         if plan is None:
             return in_one_version(loop, parts, single) if single else loop
-        check_places(plan, loop, threads)
         self._check_extent(loop)
         written, record = expand(loop, plan, self._fits_async, single)
         check_fits(record, parts, loop, self.target)
@@ -119,10 +117,7 @@ def _architecture(target: Any) -> int:
 def _is_housed(part: Part, parts: list[Part]) -> bool:
     """Whether a copy has a reader beside it."""
     return part.num_stages is not None and any(
-        other.reads_of(written.buffer)
-        for other in parts
-        if other is not part
-        for written in part.writes
+        part.feeds(other) for other in parts if other is not part
     )
 
 
@@ -173,31 +168,22 @@ def InjectMultiStageBuffer() -> Any:
     """Create the pass that gives a copied buffer the versions its schedule asked for.
 
     A block annotated ``layout_ext.num_stages`` = N writes a buffer of N versions: while one is
-    computed from, the next N - 1 are being filled. The pass works out from the statements of the
-    loop how far ahead each copy may run (:mod:`.plan`), and writes a prologue and one loop
-    with predicated copies, one wait and one barrier (:mod:`.expand`). Copies from global
-    to shared memory become asynchronous where pass ``LowerAsyncCopy`` can do it. One version leaves
-    the loop as it is, but for copies that ``layout_ext.async_copy`` = 1 demands to be asynchronous:
-    these are waited for in the body that copies (:mod:`.single`).
+    computed from, the next N - 1 are being filled. The pass works out how far ahead each copy may
+    run (:mod:`.plan`), and writes a prologue and one loop with predicated copies, one wait and one
+    barrier (:mod:`.expand`). One version leaves the loop as it is, unless ``layout_ext.async_copy``
+    = 1 demands asynchronous copies (:mod:`.single`). Refuses by name:
 
-    Handles symbolic extents, extents below the depth, copies of different depths in one loop,
-    copies that feed the addresses of others, nested and sibling loops, sources that the loop writes
-    elsewhere. Does not handle, and refuses by name:
-
-    * a copy in no serial loop together with its consumer,
-    * a copy that reads what the same loop writes before it, or a buffer with a second writer,
-    * a buffer that is read before the copy, or outside the loop,
-    * a copy that whole iterations leave out and whose readers do not,
-    * a copy that fills other elements in each iteration, where more than these are read, also
-      where its region says the whole buffer (:mod:`.places`),
-    * a copy that uses a value which the loop binds,
+    * a copy in no serial loop together with its consumer, or a buffer used outside that loop,
+    * a copy that reads what the same loop writes before it, or that uses a value which it binds,
+    * a buffer with a second writer, one that is read before the copy, or used by its bare address,
+    * a copy that whole iterations leave out, or that fills other elements in each of them, where
+      readers take more than these,
     * a loop that threads of one block run differently often, or only some of them run,
-    * a buffer used by its bare address,
     * versions that need more shared memory than a block of the target may have.
 
     Raises
     ------
     ScheduleError
-        In the cases above.
+        In these cases.
     """
     return _inject_multi_stage_buffer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
+from ...errors import ScheduleError
 from ...ir import ops
 from ...ir.annotations import ASYNC_COPY, NUM_STAGES
 from ...ir.queries import blocks_in, loads_in
@@ -19,7 +21,9 @@ from ...ir.walk import statements_of
 __all__ = [
     "Part",
     "Region",
+    "allocated",
     "blocks_in",
+    "check_own",
     "parts_of",
     "requested",
     "without_request",
@@ -30,12 +34,8 @@ __all__ = [
 class Region:
     """Part of a buffer that a statement touches.
 
-    Attributes
-    ----------
-    buffer : Buffer
-        The buffer.
-    bounds : tuple of (PrimExpr, PrimExpr) or None
-        First and last index of each dim, over all threads and inner loops; None if not known.
+    ``bounds`` are the first and last index of each dim, over all threads and inner loops; None if
+    they are not known.
     """
 
     buffer: Any
@@ -49,11 +49,9 @@ class Part:
     Attributes
     ----------
     stmt : Stmt
-        The statement.
     name : str
-        Name of its (first) block; empty where it has none.
+        Of its first block; empty where it has none.
     reads, writes : tuple of Region
-        What it touches.
     num_stages : int, optional
         Versions asked for the buffer that it fills; None if it is no versioned copy.
     async_copy : int, optional
@@ -74,6 +72,10 @@ class Part:
     def place(self) -> str:
         """What to call it in a sentence."""
         return f"block {self.name}" if self.name else "a statement outside of blocks"
+
+    def feeds(self, other: Part) -> bool:
+        """Whether the other statement reads a buffer that this one writes."""
+        return any(other.reads_of(written.buffer) for written in self.writes)
 
     def reads_of(self, buffer: Any) -> list[Region]:
         """Regions of a buffer that the statement reads."""
@@ -96,19 +98,33 @@ def requested(block: SBlock) -> int | None:
 
 
 def parts_of(loop: Any, threads: dict[Any, Any]) -> list[Part]:
-    """Take the body of a loop apart.
-
-    Parameters
-    ----------
-    loop : For
-        The loop.
-    threads : dict of Var to Range
-        The thread axes around it.
-    """
+    """Take the body of a loop apart, given the ranges of the thread axes around it."""
     body = loop.body
     if isinstance(body, SBlockRealize):
         body = body.block.body
     return [_part(stmt, threads) for stmt in statements_of(body)]
+
+
+def allocated(loop: Any) -> list[Any]:
+    """Buffers that the body of a loop allocates."""
+    return list(loop.body.block.alloc_buffers) if isinstance(loop.body, SBlockRealize) else []
+
+
+def check_own(copy: Part, parts: Sequence[Part], loop: Any) -> None:
+    """Refuse versions of a buffer that others write, too, or that is used outside the loop."""
+    name = loop.loop_var.name
+    for written in copy.writes:
+        buffer = written.buffer
+        if any(part is not copy and part.writes_of(buffer) for part in parts):
+            raise ScheduleError(
+                f"Buffer {buffer.name} is written by block {copy.name} and again in loop {name}; "
+                "only a buffer with one writer can have several versions."
+            )
+        if not any(buffer.same_as(own) for own in allocated(loop)):
+            raise ScheduleError(
+                f"Buffer {buffer.name}, which block {copy.name} fills, is used outside loop "
+                f"{name}, so it cannot have several versions."
+            )
 
 
 def _part(stmt: Any, threads: dict[Any, Any]) -> Part:

@@ -6,29 +6,8 @@ reads it: ahead(copy) = max over its readers of ahead(reader), plus N - 1. A cop
 address of another copy (an indirect load) so runs ahead of that one, too.
 
 This is Triton's schedule with the roles turned round: Triton derives latencies from one number of
-stages, here each copy states its own versions. See the pipeliner of Triton's ``TritonGPU`` dialect
-(``AssignLatencies``, ``ScheduleLoops``).
-
-Triton gives each of L levels of indirect loads a latency of (S - 1) // L bodies; levels from S - 1
-on are not staged. A load of level v then runs (v + 1) * latency bodies before the product, copied
-at the end of a body. Here a body copies at its top, which is the end of the body before: the same
-schedule is ahead = (v + 1) * latency - 1. Operands gathered by indices (L = 2, ``mma.sync``), in
-versions of operands and indices:
-
-=====  =======  ==============  ===============  ==========  ==========  =======================
-S      latency  Triton's        Triton's         versions    ahead here  bodies that compute
-                distances       versions         here                    during a flight, both
-=====  =======  ==============  ===============  ==========  ==========  =======================
-2      1        1, not staged   1, none          1, none     0, none     0, none
-3      1        1, 2            1, 1             1, 2        0, 1        0, 1
-4      1        1, 2            1, 1             1, 2        0, 1        0, 1
-5      2        2, 4            2, 2             2, 3        1, 3        1, 2
-6      2        2, 4            2, 2             2, 3        1, 3        1, 2
-=====  =======  ==============  ===============  ==========  ==========  =======================
-
-Flights are as long as Triton's. Indices (128 bytes for 32 rows) have one version more here: Triton
-reads and refills a version within one body, with a barrier between, which here a body does without.
-``versions_for_triton_stages(S, level=v, levels=L)`` gives these versions.
+stages, here each copy states its own versions (``AssignLatencies`` and ``ScheduleLoops`` of
+Triton's pipeliner); ``versions_for_triton_stages`` converts.
 """
 
 from __future__ import annotations
@@ -43,24 +22,17 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
 from ...errors import ScheduleError
-from ...ir.queries import depends_on, substitute
-from .parts import Part, Region
+from ...ir.queries import depends_on, loads_in, substitute
+from .parts import Part, Region, check_own
 
 __all__ = ["PipelinePlan", "plan_pipeline"]
 
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """A schedule of a loop's statements.
+    """A schedule of a loop's statements: how many bodies ahead of its own iteration each runs.
 
-    Attributes
-    ----------
-    parts : tuple of Part
-        The statements, in their order.
-    ahead : tuple of int
-        How many bodies ahead of its own iteration each runs.
-    versions : tuple of int
-        Versions of the buffer that each part fills; 1 where it fills none of its own.
+    ``versions`` are those of the buffer that each part fills; 1 where it fills none of its own.
     """
 
     parts: tuple[Part, ...]
@@ -85,10 +57,7 @@ class PipelinePlan:
     def readers(self, copy: int) -> list[int]:
         """Parts that read what a copy fills."""
         return [
-            j
-            for j, part in enumerate(self.parts)
-            for written in self.parts[copy].writes
-            if j != copy and part.reads_of(written.buffer)
+            j for j, part in enumerate(self.parts) if j != copy and self.parts[copy].feeds(part)
         ]
 
     def lag(self, copies: Sequence[int]) -> int:
@@ -105,13 +74,6 @@ class PipelinePlan:
 def plan_pipeline(parts: Sequence[Part], loop: Any) -> PipelinePlan | None:
     """Work out the schedule of a loop body, or None where all would stay as it is.
 
-    Parameters
-    ----------
-    parts : sequence of Part
-        The statements of the body, in their order.
-    loop : For
-        The loop, for its variable and the words of refusals.
-
     Raises
     ------
     ScheduleError
@@ -127,7 +89,8 @@ def plan_pipeline(parts: Sequence[Part], loop: Any) -> PipelinePlan | None:
     if not plan.early:
         return None
     for i in plan.early:
-        _check_written_once(plan, i, loop)
+        check_own(parts[i], parts, loop)
+        _check_not_read_before(plan, i, loop)
         _check_filled(plan, i, loop)
         _check_whole(plan, i, loop)
         _check_defined(plan, i, loop)
@@ -140,12 +103,7 @@ def _ahead(parts: Sequence[Part], i: int, known: dict[int, int]) -> int:
     part = parts[i]
     if part.num_stages is None:
         return 0
-    readers = [
-        known[j]
-        for j in range(i + 1, len(parts))
-        for written in part.writes
-        if parts[j].reads_of(written.buffer)
-    ]
+    readers = [known[j] for j in range(i + 1, len(parts)) if part.feeds(parts[j])]
     return max(readers) + part.num_stages - 1 if readers else 0
 
 
@@ -153,19 +111,6 @@ def _versions(plan: PipelinePlan, i: int) -> int:
     if plan.ahead[i] == 0:
         return 1
     return plan.ahead[i] - min(plan.ahead[r] for r in plan.readers(i)) + 1
-
-
-def _check_written_once(plan: PipelinePlan, i: int, loop: Any) -> None:
-    part, name = plan.parts[i], loop.loop_var.name
-    for j, other in enumerate(plan.parts):
-        for written in part.writes:
-            buffer = written.buffer
-            if j != i and other.writes_of(buffer):
-                raise ScheduleError(
-                    f"Buffer {buffer.name} is written by block {part.name} and again in loop "
-                    f"{name}; only a buffer with one writer can have several versions."
-                )
-    _check_not_read_before(plan, i, loop)
 
 
 def _check_filled(plan: PipelinePlan, i: int, loop: Any) -> None:
@@ -209,24 +154,44 @@ def _check_whole(plan: PipelinePlan, i: int, loop: Any) -> None:
 
     With one version these hold what an earlier iteration copied, as in a sliding window.
     """
-    part, var = plan.parts[i], loop.loop_var
+    part = plan.parts[i]
     for written in part.writes:
-        if written.bounds is not None and not _uses(written.bounds, var):
-            continue
-        for j in plan.readers(i):
-            for read in plan.parts[j].reads_of(written.buffer):
-                if not _within(read, written, loop):
-                    raise ScheduleError(
-                        f"Block {part.name} fills other elements of {written.buffer.name} in each "
-                        f"iteration of loop {var.name}, and {plan.parts[j].place} reads more than "
-                        "these, which an iteration before copied into another version; copy all "
-                        "that an iteration reads."
-                    )
+        for reader in (plan.parts[j] for j in plan.readers(i)):
+            if not (_reads_within(reader, written, loop) and _same_places(part, reader, loop)):
+                raise ScheduleError(
+                    f"Block {part.name} fills other elements of {written.buffer.name} in each "
+                    f"iteration of loop {loop.loop_var.name}, and {reader.place} may read more "
+                    "than these, which an iteration before copied into another version; copy all "
+                    "that an iteration reads, or read at the index that is written."
+                )
 
 
-def _uses(bounds: Sequence[tuple[Any, Any]], var: Any) -> bool:
-    used = [v for ends in bounds for end in ends for v in tirx.analysis.undefined_vars(end)]
-    return any(one.same_as(var) for one in used)
+def _reads_within(reader: Part, written: Region, loop: Any) -> bool:
+    """Whether a statement reads what is written, where that differs from time to time."""
+    ends = [end for pair in written.bounds or () for end in pair]
+    if written.bounds is not None and not any(depends_on(end, loop.loop_var) for end in ends):
+        return True
+    return all(_within(read, written, loop) for read in reader.reads_of(written.buffer))
+
+
+def _same_places(part: Part, reader: Part, loop: Any) -> bool:
+    """Whether a statement reads at each index that moves with the loop, the same for all threads.
+
+    A region may hold more than is written: TVM says the whole buffer of ``S[I[k], t]``.
+    """
+    inner = list(part.threads)
+    stores: list[Any] = []
+    look = [(tirx.For, lambda one: inner.append(one.loop_var)), (tirx.BufferStore, stores.append)]
+    tvm_ffi.structural_walk(part.stmt, look)
+    for store in stores:
+        loads = [load for load in loads_in(reader.stmt) if load.source.same_as(store.buffer)]
+        for dim, index in enumerate(store.indices):
+            if not loads_in(index) and not depends_on(index, loop.loop_var):
+                continue
+            same = (tvm_ffi.structural_equal(load.indices[dim], index) for load in loads)
+            if any(depends_on(index, var) for var in inner) or not loads or not all(same):
+                return False
+    return True
 
 
 def _within(read: Region, written: Region, loop: Any) -> bool:

@@ -9,17 +9,7 @@ __all__ = ["PipelineRecord", "PipelineStep", "VersionedBuffer"]
 
 @dataclass(frozen=True)
 class VersionedBuffer:
-    """A buffer that a pipeline keeps several versions of.
-
-    Attributes
-    ----------
-    name, scope : str
-        Of the buffer.
-    versions : int
-        How many.
-    version_bytes : int
-        From the start of one version to the start of the next.
-    """
+    """A buffer with several versions, each ``version_bytes`` behind the one before."""
 
     name: str
     scope: str
@@ -39,7 +29,7 @@ class PipelineStep:
     Attributes
     ----------
     name : str
-        Of its block; a nested loop without one goes by its place, ``statement 2``.
+        Of its block; without one it goes by its place, ``statement 2``.
     place : int
         Which statement of the loop it was, from 0.
     ahead : int
@@ -69,16 +59,13 @@ class PipelineRecord:
 
     Attributes
     ----------
-    loop : str
-        Name of the loop's variable.
-    extent : str
-        Iterations, a number or an expression.
+    loop, extent : str
+        Name of the loop's variable; iterations, a number or an expression.
     depth : int
         Bodies of the prologue.
     steps : tuple of PipelineStep
         In the order in which a body runs them.
     buffers : tuple of VersionedBuffer
-        Their versions.
     wait : int or None
         Groups of asynchronous copies, one a body, that may still be under way after the wait at
         the top of a body; None without asynchronous copies.
@@ -103,11 +90,7 @@ class PipelineRecord:
         return sum(b.bytes for b in self.buffers if b.scope.startswith("shared"))
 
     def runs(self, step: PipelineStep, body: int) -> int | None:
-        """Iteration for which a step runs in a body, or None.
-
-        A body before 0 is one of the prologue, in which only steps that run ahead take part. Ends
-        at no extent; see :attr:`last`.
-        """
+        """Iteration for which a step runs in a body, or None; the prologue is before body 0."""
         if body < 0 and step.ahead == 0:
             return None
         iteration = body + step.ahead

@@ -9,9 +9,8 @@
                                      use(S)
 
 Nothing is copied while a body computes, but copies of one body are under way together and pass no
-registers. It is what Triton's pipeliner makes of two stages and ``mma.sync``, with the loop cut at
-another place: Triton copies tile 0 before the loop and tile k + 1 at the end of body k. Barriers
-are left to pass ``PlanSync``, which takes a copy for what it touches until its wait.
+registers. It is what Triton's pipeliner makes of two stages and ``mma.sync``. Barriers are left to
+pass ``PlanSync``.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ def single_copies(parts: Sequence[Part], loop: Any) -> list[int]:
     for i, part in enumerate(parts):
         if part.num_stages != 1 or not part.async_copy:
             continue
-        read = [other for other in parts if other is not part and _reads(other, part)]
-        if read and _reads(part, part):
+        read = any(part.feeds(other) for other in parts if other is not part)
+        if read and part.feeds(part):
             raise ScheduleError(
                 f"Block {part.name} asks for asynchronous copies, and the statement of loop "
                 f"{loop.loop_var.name} that it is in reads what it copies, too, so that no wait "
@@ -55,21 +54,10 @@ def single_copies(parts: Sequence[Part], loop: Any) -> list[int]:
     return found
 
 
-def _reads(reader: Part, copy: Part) -> bool:
-    return any(reader.reads_of(written.buffer) for written in copy.writes)
-
-
 def with_waits(parts: Sequence[Part], stmts: Sequence[Any], single: Collection[Part]) -> list[Any]:
     """Make copies asynchronous, with a wait before the first statement that meets one.
 
-    Parameters
-    ----------
-    parts : sequence of Part
-        What the statements are, in their order.
-    stmts : sequence of Stmt
-        What to emit for each.
-    single : collection of Part
-        The copies.
+    ``stmts`` are what to emit for each part, ``single`` which of the parts are such copies.
     """
     found: list[Any] = []
     flying: list[Part] = []
@@ -86,7 +74,7 @@ def with_waits(parts: Sequence[Part], stmts: Sequence[Any], single: Collection[P
 
 
 def _meets(part: Part, copy: Part) -> bool:
-    return _reads(part, copy) or any(part.writes_of(written.buffer) for written in copy.writes)
+    return copy.feeds(part) or any(part.writes_of(written.buffer) for written in copy.writes)
 
 
 def _landed() -> list[Any]:
@@ -95,17 +83,7 @@ def _landed() -> list[Any]:
 
 
 def in_one_version(loop: Any, parts: Sequence[Part], single: Sequence[int]) -> Any:
-    """Rewrite a loop in which nothing runs ahead.
-
-    Parameters
-    ----------
-    loop : For
-        The loop.
-    parts : sequence of Part
-        The statements of its body.
-    single : sequence of int
-        Which of them are the copies.
-    """
+    """Rewrite a loop in which nothing runs ahead, and of whose parts some are such copies."""
     stmts = with_waits(parts, [part.stmt for part in parts], [parts[i] for i in single])
     body: Any = tirx.SeqStmt(stmts)
     if isinstance(loop.body, SBlockRealize):

@@ -26,15 +26,7 @@ _BY_OFFSET = (ops.PTX_LEGACY_LDMATRIX, ops.PTX_LEGACY_MMA, ops.MMA_FILL, ops.MMA
 
 @dataclass(frozen=True)
 class Versioned:
-    """A buffer and its versions.
-
-    Attributes
-    ----------
-    old, new : Buffer
-        Without and with the leading dim of versions.
-    versions : int
-        How many.
-    """
+    """A buffer without and with the leading dim of its versions."""
 
     old: Any
     new: Any

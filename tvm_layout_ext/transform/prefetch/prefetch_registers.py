@@ -56,18 +56,9 @@ def _calls(value: Any, name: str) -> bool:
 
 @dataclass(frozen=True)
 class _Chunks:
-    """A pipelined loop around the steps.
+    """A pipelined loop over chunks: wait and barrier, what comes before the steps, the steps.
 
-    Attributes
-    ----------
-    loop : For
-        The loop over chunks.
-    arrive : list of Stmt
-        Wait and barrier, after which a chunk is there.
-    copies : list of Part
-        What starts copies of later chunks, and all else that comes before the steps.
-    steps : Steps
-        The steps of a chunk.
+    Among the ``copies`` is also all else that stands between barrier and steps.
     """
 
     loop: Any
@@ -242,19 +233,16 @@ def _prefetch(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def PrefetchSharedToRegister() -> Any:
     """Create the pass that loads annotated fragments one step before they are used.
 
-    Block annotation ``layout_ext.prefetch``, which ``sch.prefetch`` writes, marks the loads. Their
-    unrolled loop is written out, and its steps use two versions of the fragments in turn (three
-    where the number of steps is odd). Where the loop ends the body of one that
-    ``InjectMultiStageBuffer`` pipelined, and no copy of a body can meet what the body reads, the
-    wait and barrier move before the last step, the first fragments of the next body are loaded
-    there, and copies are shared out over the other steps, if none of these needs what stands
-    between the copies. In the last body these loads read a version that nobody fills any more, and
-    nobody uses what they bring; loads from elsewhere are left out there. Else loads run ahead
-    inside the unrolled loop only, which one step leaves as it is.
+    Block annotation ``layout_ext.prefetch`` marks the loads. Their unrolled loop is written out,
+    and its steps use two versions of the fragments in turn (three where the number of steps is
+    odd). Where the loop ends the body of a pipeline, and no copy of a body can meet what the body
+    reads, wait and barrier move before the last step, the first fragments of the next body are
+    loaded there, and copies are shared out over the other steps. Else loads run ahead inside the
+    unrolled loop only.
 
-    Does not handle, and refuses by name: a load in no unrolled loop together with its consumer, a
-    buffer that is used outside that loop or has a second writer, a source that the loop writes, a
-    load in a loop inside such a step.
+    Refuses by name: a load in no unrolled loop together with its consumer, a buffer that is used
+    outside that loop or has a second writer, a source that the loop writes, a load in a loop inside
+    such a step, a value bound in a step.
 
     Raises
     ------

@@ -14,21 +14,10 @@ __all__ = ["shares"]
 
 
 def shares(copies: list[Any], count: int) -> list[list[Any]]:
-    """Spread copies over steps, in their order.
+    """Spread unrolled copies over so many steps, in their order: what each step does.
 
-    Parameters
-    ----------
-    copies : list of Stmt
-        Unrolled loops of copies, maybe under conditions and attributes, and after them statements
-        that evaluate a call, as one that commits a group, which go to the last step. Where such a
-        statement stands among copies, the first step does all, in their order.
-    count : int
-        Number of steps.
-
-    Returns
-    -------
-    list of list of Stmt
-        What each step does. A condition is repeated in every step that it covers.
+    A condition is repeated in every step that it covers. Calls behind the copies, as one that
+    commits a group, go to the last step; where one stands among copies, the first step does all.
     """
     sizes = [_units(stmt) for stmt in copies]
     if any(size == 0 and any(sizes[i:]) for i, size in enumerate(sizes)):

@@ -14,7 +14,7 @@ from ...ir.annotations import PREFETCH
 from ...ir.queries import substitute
 from ...ir.rebuild import sequence
 from ..pipeline.expand import renewed
-from ..pipeline.parts import Part, blocks_in, parts_of
+from ..pipeline.parts import Part, allocated, blocks_in, check_own, parts_of
 from ..pipeline.versions import Versioned, use_version, with_versions
 
 __all__ = ["Steps", "steps_of"]
@@ -22,18 +22,9 @@ __all__ = ["Steps", "steps_of"]
 
 @dataclass(frozen=True)
 class Steps:
-    """An unrolled loop that loads and uses fragments.
+    """An unrolled loop of annotated loads, and the rest that uses what they load.
 
-    Attributes
-    ----------
-    loop : For
-        The loop.
-    loads, rest : list of Part
-        Annotated loads, and all that uses what they load.
-    keep : list of Buffer
-        Buffers of the body that stay there.
-    held : list of Versioned
-        Those that the loads fill.
+    The loads fill the buffers that are ``held``; the body keeps its other buffers.
     """
 
     loop: Any
@@ -84,14 +75,13 @@ def steps_of(loop: Any) -> Steps | None:
             "has no constant extent; unroll it, so that two steps can have registers of their own."
         )
     rest = [p for p in parts if p not in loads]
-    own = _allocated(loop)
-    _check(loads, rest, parts, own, name)
+    _check(loads, rest, parts, loop)
     _check_bound(loads, rest, name)
     _check_nested(loads, rest, name)
     filled = {w.buffer.__chandle__() for p in loads for w in p.writes}
     versions = 3 if int(loop.extent) % 2 else 2
-    held = [with_versions(b, versions) for b in own if b.__chandle__() in filled]
-    keep = [b for b in own if b.__chandle__() not in filled]
+    held = [with_versions(b, versions) for b in allocated(loop) if b.__chandle__() in filled]
+    keep = [b for b in allocated(loop) if b.__chandle__() not in filled]
     return Steps(loop, loads, rest, keep, held)
 
 
@@ -102,32 +92,15 @@ def _is_load(part: Part, parts: Sequence[Part]) -> bool:
     return any(p is not part and p.reads_of(buffer) for buffer in filled for p in parts)
 
 
-def _allocated(loop: Any) -> list[Any]:
-    return list(loop.body.block.alloc_buffers) if isinstance(loop.body, SBlockRealize) else []
-
-
-def _check(
-    loads: list[Part], rest: list[Part], parts: list[Part], own: list[Any], name: str
-) -> None:
+def _check(loads: list[Part], rest: list[Part], parts: list[Part], loop: Any) -> None:
     for load in loads:
-        for written in load.writes:
-            buffer = written.buffer
-            if not any(buffer.same_as(b) for b in own):
-                raise ScheduleError(
-                    f"Buffer {buffer.name}, which block {load.name} loads, is used outside loop "
-                    f"{name}, so it cannot have several versions."
-                )
-            if any(p is not load and p.writes_of(buffer) for p in parts):
-                raise ScheduleError(
-                    f"Buffer {buffer.name} is written by block {load.name} and again in loop "
-                    f"{name}; only a buffer with one writer can be prefetched."
-                )
+        check_own(load, parts, loop)
         for read in load.reads:
             for other in rest:
                 if other.writes_of(read.buffer):
                     raise ScheduleError(
                         f"Block {load.name} reads {read.buffer.name}, which block {other.name} "
-                        f"writes in loop {name}, so it cannot be loaded a step ahead."
+                        f"writes in loop {loop.loop_var.name}, so it cannot be loaded a step ahead."
                     )
 
 

@@ -27,19 +27,7 @@ __all__ = ["Rewriter", "Swizzled", "refuse_unknown"]
 
 @dataclass(frozen=True)
 class Swizzled:
-    """A buffer that is laid out anew.
-
-    Attributes
-    ----------
-    buffer : Buffer
-    shape : sequence of int
-        Its extents, or their bounds.
-    placement : Strided or Xor
-    name : str
-        The mode, for messages.
-    block : str
-        The block that asked for it.
-    """
+    """A buffer that is laid out anew; mode and block that asked for it are for messages."""
 
     buffer: Any
     shape: Sequence[int]
@@ -60,13 +48,6 @@ class Swizzled:
 
 def refuse_unknown(body: Any, buffer: Any, mode: str, block: str) -> None:
     """Refuse addresses of a buffer that go to instructions which are not known.
-
-    Parameters
-    ----------
-    body : Stmt
-    buffer : Buffer
-    mode, block : str
-        For the message.
 
     Raises
     ------
@@ -125,13 +106,8 @@ def _names(call: Any, buffer: Any) -> bool:
 class Rewriter:
     """Rewrites a function's accesses of swizzled buffers.
 
-    Parameters
-    ----------
-    swizzled : sequence of Swizzled
-    accesses : sequence of AccessSite
-        Of the function; their loops give the ranges of variables.
-    thread_vars : sequence of Var
-        Variables that differ from thread to thread, or block to block.
+    The loops of its accesses give the ranges of variables; ``thread_vars`` are those that differ
+    from thread to thread, or block to block.
     """
 
     def __init__(

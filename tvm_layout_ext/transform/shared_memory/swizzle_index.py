@@ -66,12 +66,7 @@ class _Field:
 class IndexWriter:
     """Writes offsets of elements that lie by a placement.
 
-    Parameters
-    ----------
-    analyzer : Analyzer
-        Knows the ranges of the variables.
-    is_thread : callable
-        Whether a variable differs from thread to thread.
+    The analyzer knows the ranges of variables, ``is_thread`` which differ from thread to thread.
     """
 
     def __init__(self, analyzer: Any, is_thread: Callable[[Any], bool]) -> None:
@@ -79,14 +74,7 @@ class IndexWriter:
         self._is_thread = is_thread
 
     def offset(self, placement: Placement, indices: Sequence[Any]) -> Any:
-        """Offset of an element, in elements.
-
-        Parameters
-        ----------
-        placement : Strided or Xor
-        indices : sequence of PrimExpr
-            Scalars, one for each dim.
-        """
+        """Offset of an element, in elements, of scalar indices."""
         if isinstance(placement, Strided):
             terms = (i * s for i, s in zip(indices, placement.strides, strict=True))
             return self._analyzer.simplify(reduce(lambda a, b: a + b, terms))

@@ -5,8 +5,7 @@ and texts in turn. A text is one of
 
 * ``auto``: the cheapest of plain rows, XOR swizzles, byte swizzles and padding, by count;
 * ``none``: plain rows;
-* ``xor``, ``xor(vec, per_phase, max_phase)``: Triton's swizzle, derived from row and reads, or
-  given;
+* ``xor``, ``xor(vec, per_phase, max_phase)``: Triton's swizzle, chosen by count, or given;
 * ``pad``, ``pad(factor, offset)``: rows whose stride is ``offset`` modulo ``factor`` elements;
 * ``32B``, ``64B``, ``128B``: the swizzles of TMA and ``wgmma``;
 * a layout's text, such as ``SwizzledShared(8, 2, 4, [1, 0])`` or ``Linear({offset: ...}, ...)``;
@@ -20,18 +19,29 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...analysis.bank_requests import Requests
-from ...analysis.choose_shared import Choice, choose, choose_xor
+from ...analysis.choose_shared import Choice, choose
 from ...errors import LayoutError
 from ...layout.base import Layout
 from ...layout.linear import LinearLayout
-from ...layout.placement import Strided, Xor, dense, hardware_swizzle, of_linear, padded, xor_rows
+from ...layout.placement import (
+    Placement,
+    Xor,
+    check_placement,
+    dense,
+    hardware_swizzle,
+    laid_out,
+    of_linear,
+    padded,
+    xor_rows,
+)
 from ...layout.shared import NVMMASharedLayout, PaddedSharedLayout, SwizzledSharedLayout
 from ...layout.text import parse
 
-__all__ = ["check_mode", "mode_text", "place", "swizzle_text"]
+__all__ = ["COUNTED", "check_mode", "mode_text", "place", "swizzle_text"]
 
-_XOR = re.compile(r"xor\(\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)")
-_PAD = re.compile(r"pad\(\s*(\d+)\s*,\s*(\d+)\s*\)")
+#: Modes that are decided by counting accesses.
+COUNTED = ("auto", "xor", "pad")
+_GIVEN = re.compile(r"(xor|pad)\(\s*(\d+(?:\s*,\s*\d+)*)\s*\)")
 _BYTES = ("32B", "64B", "128B")
 _LEGAL = (
     "it must be auto, none, xor, xor(vec, per_phase, max_phase), pad, pad(factor, offset), 32B, "
@@ -96,41 +106,8 @@ def check_mode(text: str) -> None:
     LayoutError
         With the text and what would be legal.
     """
-    if text in ("auto", "none", "xor", "pad", *_BYTES):
-        return
-    if (pad := _PAD.fullmatch(text)) is not None:
-        factor, offset = map(int, pad.groups())
-        if not 0 <= offset < factor:
-            raise LayoutError(f"{text} needs 0 <= offset < factor.")
-        return
-    if (xor := _XOR.fullmatch(text)) is not None:
-        SwizzledSharedLayout(*_three(xor), [1, 0])
-        return
-    if text.startswith(("xor", "pad")):
-        raise LayoutError(f"The swizzle is {text!r}; {_LEGAL}.")
-    if "(" in text:
-        _shared_layout(text)
-    else:
-        _images(text)
-
-
-def _shared_layout(text: str) -> Any:
-    layout = parse(text)
-    if isinstance(layout, SwizzledSharedLayout | NVMMASharedLayout | LinearLayout):
-        return layout
-    if isinstance(layout, PaddedSharedLayout):
-        raise LayoutError(f"{text} has gaps by offset; ask for pad or pad(factor, offset) instead.")
-    raise LayoutError(f"{text} is no layout of shared memory; {_LEGAL}.")
-
-
-def _images(text: str) -> list[list[int]]:
-    try:
-        images = [[int(image) for image in bits.split(",") if image] for bits in text.split(";")]
-        if min((image for bits in images for image in bits), default=0) <= 0:
-            raise ValueError(text)
-        return images
-    except ValueError:
-        raise LayoutError(f"The swizzle is {text!r}; {_LEGAL}.") from None
+    if text not in COUNTED:
+        _given(text)
 
 
 def place(
@@ -154,8 +131,7 @@ def place(
     Returns
     -------
     Choice
-        Named as a mode that would give the same placement; for ``auto``, ``pad`` and ``xor`` with
-        the counts that decided.
+        Named as a mode that would give the same placement.
 
     Raises
     ------
@@ -169,77 +145,59 @@ def place(
     >>> place("pad(32, 8)", [64, 32], 16, list).placement.strides
     (40, 1)
     """
-    if text in ("auto", "pad"):
+    if text in COUNTED:
         return choose(shape, element_bits, accesses(), text)
-    if text == "xor":
-        return choose_xor(shape, element_bits, accesses())
-    return _given(text, shape, element_bits)
+    return Choice(text, _given(text)(shape, element_bits))
 
 
-def _given(text: str, shape: Sequence[int], element_bits: int) -> Choice:
+def _given(text: str) -> Callable[[Sequence[int], int], Placement]:
+    """How a mode that says all places a buffer of some shape and element bits."""
     if text == "none":
-        return Choice(text, dense(shape))
-    if (xor := _XOR.fullmatch(text)) is not None:
-        params = _three(xor)
-        return Choice(f"xor{params}", xor_rows(shape, *params))
-    if (pad := _PAD.fullmatch(text)) is not None:
-        return Choice(text, _padded(shape, *map(int, pad.groups())))
+        return lambda shape, _bits: dense(shape)
     if text in _BYTES:
-        return Choice(text, hardware_swizzle(shape, int(text[:-1]), element_bits))
+        return lambda shape, bits: hardware_swizzle(shape, int(text[:-1]), bits)
+    if (found := _GIVEN.fullmatch(text)) is not None:
+        return _with_numbers(text, found[1], [int(one) for one in found[2].split(",")])
+    if text.startswith(("xor", "pad")):
+        raise LayoutError(f"The swizzle is {text!r}; {_LEGAL}.")
     if "(" in text:
-        return Choice(text, _laid_out(_shared_layout(text), shape, element_bits))
-    return Choice(text, _checked(Xor(tuple(map(tuple, _images(text)))), shape))
+        layout = _shared_layout(text)
+        return lambda shape, bits: laid_out(layout, shape, bits)
+    images = Xor(_images(text))
+    return lambda shape, _bits: check_placement(images, shape)
 
 
-def _three(match: re.Match[str]) -> tuple[int, int, int]:
-    vec, per_phase, max_phase = map(int, match.groups())
-    return vec, per_phase, max_phase
+def _with_numbers(
+    text: str, kind: str, numbers: Sequence[int]
+) -> Callable[[Sequence[int], int], Placement]:
+    if kind == "xor" and len(numbers) == 3:
+        vec, per_phase, max_phase = numbers
+        SwizzledSharedLayout(vec, per_phase, max_phase, [1, 0])
+        return lambda shape, _bits: xor_rows(shape, vec, per_phase, max_phase)
+    if kind == "pad" and len(numbers) == 2:
+        factor, offset = numbers
+        if not 0 <= offset < factor:
+            raise LayoutError(f"{text} needs 0 <= offset < factor.")
+        return lambda shape, _bits: padded(shape, (offset - shape[-1]) % factor)
+    raise LayoutError(f"The swizzle is {text!r}; {_LEGAL}.")
 
 
-def _padded(shape: Sequence[int], factor: int, offset: int) -> Strided:
-    if len(shape) < 2:
-        raise LayoutError(f"A buffer of shape {list(shape)} has no rows to pad.")
-    return padded(shape, (offset - shape[-1]) % factor)
+def _shared_layout(text: str) -> Any:
+    layout = parse(text)
+    if isinstance(layout, SwizzledSharedLayout | NVMMASharedLayout | LinearLayout):
+        return layout
+    if isinstance(layout, PaddedSharedLayout):
+        raise LayoutError(f"{text} has gaps by offset; ask for pad or pad(factor, offset) instead.")
+    raise LayoutError(f"{text} is no layout of shared memory; {_LEGAL}.")
 
 
-def _laid_out(layout: Any, shape: Sequence[int], element_bits: int) -> Xor:
-    if isinstance(layout, NVMMASharedLayout) and layout.element_bitwidth != element_bits:
-        raise LayoutError(
-            f"{layout!r} is for elements of {layout.element_bitwidth} bits, not {element_bits}."
+def _images(text: str) -> tuple[tuple[int, ...], ...]:
+    try:
+        images = tuple(
+            tuple(int(image) for image in bits.split(",") if image) for bits in text.split(";")
         )
-    linear = layout if isinstance(layout, LinearLayout) else layout.to_linear(_rounded(shape))
-    alignment = 128 if isinstance(layout, LinearLayout) else max(128, layout.alignment)
-    return _checked(Xor(of_linear(linear).images, alignment), shape)
-
-
-def _rounded(shape: Sequence[int]) -> list[int]:
-    return [1 << (shape[0] - 1).bit_length(), *shape[1:]]
-
-
-def _checked(placement: Xor, shape: Sequence[int]) -> Xor:
-    if len(placement.images) != len(shape):
-        raise LayoutError(f"It has {len(shape)} dims, the swizzle {len(placement.images)}.")
-    for dim, (extent, bits) in enumerate(zip(shape, placement.images, strict=True)):
-        if extent > 1 << len(bits):
-            raise LayoutError(
-                f"It has {extent} elements along dim {dim}, the swizzle {1 << len(bits)}."
-            )
-    flat = [image for bits in placement.images for image in bits]
-    if not _is_bijective(flat):
-        raise LayoutError(f"It would have several elements at one offset: {flat}.")
-    return placement
-
-
-def _is_bijective(vectors: Sequence[int]) -> bool:
-    """Whether the XORs of n vectors are the numbers below 2**n, each once."""
-    if any(not 0 <= vector < 1 << len(vectors) for vector in vectors):
-        return False
-    pivots: dict[int, int] = {}
-    for vector in vectors:
-        rest = vector
-        while rest and rest.bit_length() in pivots:
-            rest ^= pivots[rest.bit_length()]
-        if not rest:
-            return False
-        pivots[rest.bit_length()] = rest
-    return True
+    except ValueError:
+        images = ((0,),)
+    if min((image for bits in images for image in bits), default=0) <= 0:
+        raise LayoutError(f"The swizzle is {text!r}; {_LEGAL}.")
+    return images

@@ -26,9 +26,9 @@ from ...layout.placement import Strided, dense
 from ..base import function_pass
 from ..pipeline.multi_stage_buffer import has_async_copies
 from .swizzle_access import Rewriter, Swizzled, refuse_unknown
-from .swizzle_modes import place, swizzle_text
+from .swizzle_modes import COUNTED, place
 
-__all__ = ["SwizzleSharedMemory", "swizzle_text", "swizzles_of"]
+__all__ = ["SwizzleSharedMemory", "swizzles_of"]
 
 _NAME = "SwizzleSharedMemory"
 #: Requests of each access by which ``auto``, ``pad`` and ``xor`` choose.
@@ -112,12 +112,7 @@ def _swizzled(
     mine = [access for access in accesses if access.buffer.same_as(buffer)]
 
     def counted() -> list[Requests]:
-        executed = [_as_executed(access, has_async) for access in mine]
-        if text == "xor":
-            # It has numbers of its own for what cannot be counted.
-            known = [read_requests(access, _SAMPLE) for access in executed]
-            return [requests for requests in known if requests is not None]
-        return [_counted(access) for access in executed]
+        return [_counted(_as_executed(access, has_async)) for access in mine]
 
     try:
         choice = place(text, shape, 8 * element_bytes(buffer), counted)
@@ -176,7 +171,7 @@ def _note(buffer: Any, text: str, choice: Choice) -> None:
     counts = (
         f", {choice.writes} wavefronts a block to write and {choice.reads} to read, "
         f"{choice.least} without conflicts"
-        if text in ("auto", "pad", "xor")
+        if text in COUNTED
         else ""
     )
     decisions.note(_NAME, str(buffer.name), f"{chosen}{counts}")
@@ -225,16 +220,15 @@ def SwizzleSharedMemory() -> Any:
     """Create the pass that lays out annotated shared buffers anew.
 
     Block annotation ``layout_ext.swizzle`` says how the buffer lies that the block writes:
-    :mod:`.swizzle_modes` lists the modes. ``auto``, ``pad`` and ``xor`` are
-    decided here, where all accesses are known with their threads, vectors and matrix instructions;
-    copies of pipelines count as the ``cp.async`` that they become, by where they read, too. Every
-    access of the buffer follows: loads and stores, single or in vectors, which stay one access;
-    ``cp.async``, ``ldmatrix`` and ``stmatrix``, through ``address_of`` or ``tvm_access_ptr``;
-    ``match_buffer`` views, which are gone by now. Later passes may give the buffer versions.
+    :mod:`.swizzle_modes` lists the modes. ``auto``, ``pad`` and ``xor`` are decided here, where all
+    accesses are known with their threads, vectors and matrix instructions; copies of pipelines
+    count as the ``cp.async`` that they become. Every access of the buffer follows: loads and
+    stores, vectors staying whole, ``cp.async``, ``ldmatrix`` and ``stmatrix``.
 
-    Does not handle, and refuses by name: an address given to anything else, an address or a vector
-    whose elements the swizzle would tear apart, buffers that ``storage_align`` pads, symbolic
-    shapes, several views of one memory, writers that disagree.
+    Refuses by name: an address given to anything else, an address or a vector whose elements the
+    swizzle would tear apart, addresses that only the run knows where counts decide, buffers that
+    ``storage_align`` pads, symbolic shapes without a bound, several views of one memory, writers
+    that disagree.
 
     Raises
     ------
