@@ -171,9 +171,7 @@ def test_report_has_accesses_layouts_banks_and_pipeline(log: Path, tmp_path: Pat
     rows = [*before.found.rows, *after.found.rows]
     degrees = [r.conflict_degree for r in rows if (r.buffer, r.scope, r.kind) == read]
     assert degrees == [32, 1]
-    assert [title.split(",")[0] for title in after.layouts] == [
-        "A_shared: rows 33 elements apart"
-    ]
+    assert [title.split(",")[0] for title in after.layouts] == ["A_shared: rows 33 elements apart"]
     assert after.banks.startswith("<svg")
     assert "groups under way" in after.pipeline
     assert view.space.startswith("Not known: a log has the programs of a user's trials")
