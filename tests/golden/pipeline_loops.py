@@ -33,24 +33,10 @@ TYPES = {
 class Tile:
     """A tile that each iteration loads.
 
-    Attributes
-    ----------
-    name : str
-        Of the tensor.
-    shape : tuple of int
-        Of a tile.
-    dtype : str
-        TVM's name of the element type.
-    index : str
-        Tile of indices that its rows are gathered by; empty for none.
-    aligned : bool
-        Whether the tensor is known to start at a multiple of 16 bytes.
-    dense : bool
-        Whether its rows follow each other; else they lie an unknown number of elements apart.
-    masked : bool
-        Whether rows past a bound that the program is given are zeros.
-    in_registers : bool
-        Whether a product takes it from registers, as its elements change after the load.
+    ``index`` is the tile of indices that its rows are gathered by, if any. The tensor is
+    ``aligned`` if it is known to start at a multiple of 16 bytes, ``dense`` if its rows follow
+    each other.
+    Rows of a ``masked`` one past a bound are zeros. One ``in_registers`` changes after the load.
     """
 
     name: str
@@ -77,17 +63,9 @@ class Tile:
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop over tiles.
+    """A loop over tiles, loaded in order.
 
-    Attributes
-    ----------
-    tiles : sequence of Tile
-        What is loaded, in order.
-    uses : sequence of sequence of str
-        For each statement that computes: the tiles that it reads. The tile after which it comes is
-        the last of these.
-    threads : int
-        Of a block.
+    ``uses`` has the tiles that each statement reads that computes; it comes after the last of them.
     """
 
     tiles: Sequence[Tile]

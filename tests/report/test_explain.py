@@ -20,7 +20,6 @@ from tvm_layout_ext.report.explain import (
     explain,
 )
 from tvm_layout_ext.report.load import load_file
-from tvm_layout_ext.report.text import columns
 from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune.search.entry import make_task
 
@@ -227,13 +226,6 @@ def test_name_chooses_among_several(tmp_path: Path) -> None:
     assert isinstance(load_file(tmp_path / "kernel.py", "t")[0], te.Schedule)
     with pytest.raises(ScheduleError, match="no schedule, function or module u; it has s, t"):
         load_file(tmp_path / "kernel.py", "u")
-
-
-def test_columns_align_numbers_to_the_right() -> None:
-    assert (
-        columns(("name", "size"), [("A", "9"), ("BB", "10")])
-        == "name  size\nA        9\nBB      10"
-    )
 
 
 @pytest.mark.parametrize(("mode", "stride"), [("none", 32), ("pad", 40), ("xor", 32)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,26 +41,13 @@ def html(name: str) -> str:
 
 
 @pytest.fixture
-def show(browser: Any, tmp_path: Path) -> Iterator[Show]:
-    """Open a picture; whatever the browser complains of fails the test in the end."""
-    complaints: list[str] = []
-    pages = []
-
+def show(open_page: Any, tmp_path: Path) -> Show:
     def open_picture(name: str, width: int) -> Any:
         path = tmp_path / "picture.html"
         path.write_text(html(name))
-        page = browser.new_page(viewport={"width": width, "height": 700})
-        pages.append(page)
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("requestfailed", lambda request: complaints.append(request.url))
-        page.goto(path.as_uri())
-        return page
+        return open_page(path, width)
 
-    yield open_picture
-    for page in pages:
-        page.close()
-    assert complaints == []
+    return open_picture
 
 
 def centre(box: dict[str, float]) -> tuple[float, float]:

@@ -6,6 +6,7 @@ import doctest
 import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,39 +33,35 @@ def test_the_example_in_the_documentation() -> None:
     assert doctest.testmod(layout_picture) == (0, 2)
 
 
-def test_text_of_16x16_blocked() -> None:
+FIRST = "0:0 0:1 1:0 1:1 2:0 2:1 3:0 3:1 32:0 32:1 33:0 33:1 34:0 34:1 35:0 35:1"
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "options", "row", "cells"),
+    [
+        (BLOCKED, [16, 16], {}, 0, FIRST),
+        (BLOCKED, [4, 4], {}, 0, "0:0+ 0:1+ 1:0+ 1:1+"),
+        (BLOCKED, [16, 16], {"view": "hardware"}, 33, "0,10 0,11 1,10 1,11"),
+        (PADDED, [4, 32], {"view": "bank"}, 1, ". 1,0 1,1"),
+        (PADDED, [4, 32], {"view": "bank"}, 2, "1,31 . 2,0"),
+        (PADDED, [4, 32], {}, 1, "1:33 2:34"),
+        (SWIZZLED, [2, 64], {"element_bits": 16}, 1, "4:72 4:73"),
+    ],
+    ids=["blocked", "copies", "hardware", "gap", "next gap", "padded", "swizzled"],
+)
+def test_text_of_a_row(
+    layout: L.Layout, shape: list[int], options: dict[str, Any], row: int, cells: str
+) -> None:
+    first = cells.split()
+    assert rows(layout.render(shape, **options))[row][: len(first)] == first
+
+
+def test_heads_of_a_text() -> None:
     lines = BLOCKED.render([16, 16]).splitlines()
 
-    assert lines[0] == f"{BLOCKED!r} on 16x16"
-    assert lines[1] == "Elements [:, :] (thread:register)"
-    first = "0:0 0:1 1:0 1:1 2:0 2:1 3:0 3:1 32:0 32:1 33:0 33:1 34:0 34:1 35:0 35:1"
-    assert rows(BLOCKED.render([16, 16]))[0] == first.split()
-
-
-def test_copies_are_marked() -> None:
-    text = BLOCKED.render([4, 4])
-
-    assert "+ where there are copies" in text
-    assert rows(text)[0] == ["0:0+", "0:1+", "1:0+", "1:1+"]
-
-
-def test_hardware_view_lists_registers() -> None:
-    text = BLOCKED.render([16, 16], view="hardware")
-
-    assert rows(text)[33] == ["0,10", "0,11", "1,10", "1,11"]
-    assert len(rows(text)) == 64
-
-
-def test_bank_view_shows_the_gaps_of_padding() -> None:
-    grid = rows(PADDED.render([4, 32], view="bank"))
-
-    assert grid[1][:3] == [".", "1,0", "1,1"]
-    assert grid[2][:3] == ["1,31", ".", "2,0"]
-
-
-def test_tensor_view_of_shared_memory_tells_bank_and_offset() -> None:
-    assert rows(PADDED.render([4, 32]))[1][:2] == ["1:33", "2:34"]
-    assert rows(SWIZZLED.render([2, 64], element_bits=16))[1][:2] == ["4:72", "4:73"]
+    assert lines[:2] == [f"{BLOCKED!r} on 16x16", "Elements [:, :] (thread:register)"]
+    assert "+ where there are copies" in BLOCKED.render([4, 4])
+    assert len(rows(BLOCKED.render([16, 16], view="hardware"))) == 64
 
 
 def test_element_bits_come_from_the_layout_where_it_knows_them() -> None:
@@ -86,16 +83,12 @@ def test_a_picture_of_more_gaps_than_elements_is_refused() -> None:
     assert "63,0" not in layout.render([8, 8])
 
 
-def test_vector_is_folded_into_rows() -> None:
-    grid = rows(L.SliceLayout(1, BLOCKED).render([64]))
+def test_other_ranks_are_folded_or_drawn_plane_by_plane() -> None:
+    vector = rows(L.SliceLayout(1, BLOCKED).render([64]))
+    planes = L.BlockedLayout([1, 1, 1], [2, 4, 4], [1, 1, 1], [2, 1, 0]).render([2, 4, 4])
 
-    assert [len(row) for row in grid] == [32, 32]
-
-
-def test_higher_ranks_are_drawn_plane_by_plane() -> None:
-    layout = L.BlockedLayout([1, 1, 1], [2, 4, 4], [1, 1, 1], [2, 1, 0])
-
-    assert layout.render([2, 4, 4]).count("Elements [") == 2
+    assert [len(row) for row in vector] == [32, 32]
+    assert planes.count("Elements [") == 2
 
 
 def test_cluster_names_the_block() -> None:
@@ -151,19 +144,14 @@ def test_page_is_well_formed(view: str) -> None:
     assert all(page.titles)
 
 
-def test_page_has_the_boxes_of_the_svg() -> None:
+def test_page_and_svg_tell_the_same_whole_story() -> None:
     page = _Page()
     page.feed(drawing("html", "tensor"))
     root = ET.fromstring(drawing("svg", "tensor"))
 
     boxes = [box.find(f"{SVG}title").text for box in root.findall(f"{SVG}g")]  # type: ignore[union-attr]
     assert page.titles == boxes
-
-
-def test_details_tell_the_whole_story() -> None:
-    drawing = BLOCKED.render([16, 16], kind="svg")
-
-    assert "(2, 9): thread 36 (warp 1, lane 4), register 1" in drawing
+    assert "(2, 9): thread 36 (warp 1, lane 4), register 1" in boxes
 
 
 def test_one_colour_a_warp() -> None:

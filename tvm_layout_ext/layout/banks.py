@@ -60,16 +60,14 @@ def _vector_width(moves: LinearLayout, element_bits: int) -> int:
     offsets = moves.sublayout(moves.in_dims, ["offset"])
     width = 1
     while 2 * width * element_bits <= MAX_ACCESS_BITS:
-        wanted = moves.out_names.index("offset")
-        unit = tuple(width if i == wanted else 0 for i in range(len(moves.out_names)))
+        unit = tuple(width if name == "offset" else 0 for name in moves.out_names)
         if unit not in moves.basis("register"):
             break
         width *= 2
     # All other index bits must leave the group aligned.
-    while width > 1:
-        low = [v for v in offsets.columns if v & (width - 1)]
-        if sorted(low) == [1 << i for i in range(log2(width))]:
-            break
+    while sorted(v for v in offsets.columns if v & (width - 1)) != [
+        1 << i for i in range(log2(width))
+    ]:
         width //= 2
     return width
 
@@ -80,16 +78,7 @@ def bank_conflicts(registers: LinearLayout, shared: LinearLayout, element_bits: 
     The count is one less than the number of lanes of a phase that meet in a bank, in the widest
     access that :func:`vector_width` allows. Two lanes meet when their offsets differ by a multiple
     of the 128-byte row; elements narrower than a word that meet in a bank at different bytes are
-    not counted, for those :func:`wavefronts` is exact.
-
-    Parameters
-    ----------
-    registers : LinearLayout
-        From register, lane, warp and block to the tensor.
-    shared : LinearLayout
-        From offset and block to the tensor.
-    element_bits : int
-        Bits of an element.
+    not counted, for those :func:`wavefronts` is exact. Parameters as of :func:`vector_width`.
 
     Examples
     --------

@@ -65,15 +65,9 @@ class Layout:
 class CTALayout:
     """How the blocks (CTAs) of a cluster share a tensor.
 
-    Attributes
-    ----------
-    ctas_per_cga : sequence of int
-        Blocks of the cluster along each dim.
-    cta_split_num : sequence of int
-        Into how many parts each dim is cut. A quotient ``ctas_per_cga / cta_split_num`` above 1
-        means that so many blocks hold copies of one part.
-    cta_order : sequence of int
-        Dims from the one along which neighbouring block ids lie to the slowest.
+    There are ``ctas_per_cga`` blocks along each dim, which is cut into ``cta_split_num`` parts; a
+    quotient above 1 means so many copies of a part. ``cta_order`` lists the dims from the one along
+    which neighbouring block ids lie to the slowest.
 
     Examples
     --------

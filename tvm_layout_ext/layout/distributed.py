@@ -105,18 +105,7 @@ class BlockedLayout(Distributed, ClusteredLayout):
         """Choose lanes and warps so that neighbours in ``order`` cover the shape.
 
         Each dim in turn, the fastest first, takes as many lanes as it has boxes for, then as
-        many warps; the slowest dim takes what is left.
-
-        Parameters
-        ----------
-        shape : sequence of int
-            Shape of the tensor that one block holds.
-        size_per_thread : sequence of int
-            Box of each thread.
-        order : sequence of int
-            The dims, the fastest first.
-        num_warps : int
-            Warps of the block.
+        many warps; the slowest dim takes what is left. The shape is what one block holds.
 
         Examples
         --------

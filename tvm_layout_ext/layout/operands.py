@@ -63,14 +63,7 @@ def shared_for_wgmma(
 ) -> NVMMASharedLayout:
     """Choose the widest hardware swizzle that the contiguous dim of a stored tile can fill.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        Shape of the tile as stored.
-    order : sequence of int
-        Its dims, the contiguous one first; see :func:`wgmma_order`.
-    element_bits : int
-        Bits of an element.
+    Parameters as of :func:`shared_for_mma_sync`; :func:`wgmma_order` tells which order may be.
 
     Examples
     --------
@@ -92,17 +85,7 @@ def wgmma_order(
     """Tell in which order an operand must be stored for ``wgmma``.
 
     Only 16-bit operands may be contiguous along either dim; all others must be along K.
-
-    Parameters
-    ----------
-    operand_index : int
-        0 for A, 1 for B.
-    order : sequence of int
-        The order in which the tile was loaded.
-    element_bits : int
-        Bits of an element.
-    transposed : bool
-        The stored tile is transposed before it is multiplied.
+    Parameters as of :func:`shared_for_mma_sync`; ``order`` is that in which the tile was loaded.
 
     Examples
     --------

@@ -37,14 +37,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Strided:
-    """An element lies at the sum of its indices times the strides.
+    """An element lies at the sum of its indices times the strides, the last of which is 1.
 
-    Attributes
-    ----------
-    strides : tuple of int
-        Elements, one for each dim, the last 1.
-    alignment : int
-        Bytes to which the buffer must be aligned.
+    The buffer must be aligned to ``alignment`` bytes.
 
     Examples
     --------
@@ -85,12 +80,7 @@ class Strided:
 class Xor:
     """An element lies at the XOR of the images of its indices' bits.
 
-    Attributes
-    ----------
-    images : tuple of tuple of int
-        For each dim the offsets to which the bits of the index go, lowest first.
-    alignment : int
-        Bytes to which the buffer must be aligned.
+    ``images`` has for each dim the offsets to which the bits of the index go, lowest first.
 
     Examples
     --------
@@ -161,7 +151,12 @@ def padded(shape: Sequence[int], padding: int) -> Strided:
 def xor_rows(shape: Sequence[int], vec: int, per_phase: int, max_phase: int) -> Xor:
     """Permute the vectors of each row by an XOR with its number, as :class:`.SwizzledSharedLayout`.
 
+<<<<<<< HEAD
     All dims but the last count rows together. The first dim may have any extent.
+=======
+    All dims but the last count rows together. The first dim may have any extent. The numbers are
+    those of :class:`.SwizzledSharedLayout`.
+>>>>>>> p8
 
     Raises
     ------
@@ -185,7 +180,11 @@ def _xor_rows(shape: tuple[int, ...], vec: int, per_phase: int, max_phase: int) 
 
 
 def hardware_swizzle(shape: Sequence[int], width: int, element_bits: int) -> Xor:
+<<<<<<< HEAD
     """Lay rows out as TMA and ``wgmma`` swizzle them, in panels 32, 64 or 128 bytes wide.
+=======
+    """Lay rows out as TMA and ``wgmma`` swizzle them, in panels of 32, 64 or 128 bytes.
+>>>>>>> p8
 
     All dims but the last count rows together, 8 or more.
 
@@ -199,18 +198,13 @@ def hardware_swizzle(shape: Sequence[int], width: int, element_bits: int) -> Xor
 def _hardware_swizzle(shape: tuple[int, ...], width: int, element_bits: int) -> Xor:
     rows, columns = _rows(shape)
     layout = NVMMASharedLayout(width, element_bits)
-    images = of_linear(_panels(layout, rows, columns))
-    return Xor(split_rows(images, shape).images, layout.alignment)
-
-
-def _panels(layout: NVMMASharedLayout, rows: int, columns: int) -> LinearLayout:
-    if rows < 8 or columns * layout.element_bitwidth < 8 * layout.swizzle_byte_width:
+    if rows < 8 or columns * element_bits < 8 * width:
         raise LayoutError(
-            f"A {layout.swizzle_byte_width}-byte swizzle needs 8 rows or more of "
-            f"{layout.swizzle_byte_width} bytes or more; the buffer has {rows} of "
-            f"{columns * layout.element_bitwidth // 8} bytes."
+            f"A {width}-byte swizzle needs 8 rows or more of {width} bytes or more; the buffer has "
+            f"{rows} of {columns * element_bits // 8} bytes."
         )
-    return layout.to_linear([rows, columns])
+    images = of_linear(layout.to_linear([rows, columns]))
+    return Xor(split_rows(images, shape).images, layout.alignment)
 
 
 def laid_out(layout: Any, shape: Sequence[int], element_bits: int) -> Xor:
@@ -293,6 +287,11 @@ def bank_text(
 ) -> str:
     """Draw a buffer's rows with the bank at which each vector begins.
 
+<<<<<<< HEAD
+=======
+    Examples
+    --------
+>>>>>>> p8
     Four rows of 32 halves in vectors of 8, as they are, padded by 8, and swizzled:
 
     >>> print(bank_text(dense([4, 32]), [4, 32], 16, 8))

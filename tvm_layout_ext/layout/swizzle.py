@@ -113,17 +113,7 @@ def optimal_swizzle(src: LinearLayout, dst: LinearLayout, element_bits: int) -> 
 def swizzle_conflicts(
     swizzle: LinearLayout, src: LinearLayout, dst: LinearLayout, element_bits: int
 ) -> tuple[int, int]:
-    """Count the conflicts of each phase, of the writes and of the reads.
-
-    Parameters
-    ----------
-    swizzle : LinearLayout
-        As :func:`optimal_swizzle` gives it.
-    src, dst : LinearLayout
-        The two layouts it serves.
-    element_bits : int
-        Bits of an element.
-    """
+    """Count the conflicts of each phase, of the writes as ``src`` and of the reads as ``dst``."""
     segment = swizzle.flat_basis("segment") + swizzle.flat_basis("reps")
     access = element_bits * swizzle.in_sizes["vector"]
     vector = swizzle.flat_basis("vector")

@@ -21,14 +21,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Field:
-    """Neighbouring bits of an index, each the XOR of as many bits of other indices.
+    """``width`` neighbouring bits of an index, each the XOR of as many bits of other indices.
 
-    Attributes
-    ----------
-    first, width : int
-        Which bits of the index: ``first``, ``first + 1``, ...
-    sources : tuple of (str, int)
-        Input dims, and the bit of each that goes to ``first``; the next ones go to the next.
+    ``sources`` are input dims, and the bit of each that goes to ``first``; the next go to the next.
     """
 
     first: int
@@ -83,11 +78,6 @@ def _sources(layout: LinearLayout, out_dim: str) -> list[list[tuple[str, int]]]:
 def per_thread(layout: LinearLayout) -> LinearLayout:
     """Join lanes and warps to one dim ``thread``, and drop registers that are only copies.
 
-    Parameters
-    ----------
-    layout : LinearLayout
-        From register, lane, warp and block to the tensor.
-
     Raises
     ------
     LayoutError
@@ -136,16 +126,8 @@ def contiguous_bits(layout: LinearLayout, out_dim: str, most: int) -> tuple[int,
     """Find the register bits that step through neighbours of an output index, lowest first.
 
     As in a vector access, the run begins at a multiple of its length: no other input touches the
-    low bits of the index, and the run moves no other index.
-
-    Parameters
-    ----------
-    layout : LinearLayout
-        From register and other dims.
-    out_dim : str
-        The output whose neighbours are wanted.
-    most : int
-        Longest run wanted, a power of two.
+    low bits of the index, and the run moves no other index. ``most``, a power of two, is the
+    longest run wanted.
 
     Examples
     --------
@@ -181,17 +163,9 @@ def _touches(layout: LinearLayout, at: int, run: Sequence[int]) -> bool:
 def same_thread(wanted: LinearLayout, held: LinearLayout) -> LinearLayout | None:
     """Find in which register each thread itself holds the elements that it wants.
 
-    Parameters
-    ----------
-    wanted, held : LinearLayout
-        From register and thread to the tensor; see :func:`per_thread`. The wanted part may be
-        smaller than the tensor that is held.
-
-    Returns
-    -------
-    LinearLayout or None
-        From register of ``wanted`` to register of ``held``; None if some thread lacks an element,
-        or holds it in another register than its neighbours.
+    Both lead from register and thread to the tensor (:func:`per_thread`). What is wanted may be
+    smaller than what is held. The result leads from registers of ``wanted`` to those of ``held``;
+    None if some thread lacks an element, or holds it in another register than its neighbours.
 
     Examples
     --------

@@ -31,13 +31,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class RoundTrip:
-    """Where each thread writes its elements, and where it reads its new ones.
-
-    Attributes
-    ----------
-    write, read : Transfer
-        The two ways; in each round first the one, then the other.
-    """
+    """Where each thread writes its elements, and where it then reads its new ones, by rounds."""
 
     write: Transfer
     read: Transfer
@@ -56,12 +50,7 @@ class RoundTrip:
 def plan_round_trip(src: LinearLayout, dst: LinearLayout, element_bits: int) -> RoundTrip:
     """Plan the way through the shared layout that :func:`optimal_swizzle` finds.
 
-    Parameters
-    ----------
-    src, dst : LinearLayout
-        From register, lane, warp and block to the tensor, before and after; one block.
-    element_bits : int
-        Bits of an element.
+    The layouts before and after lead from register, lane, warp and block (one) to the tensor.
 
     Examples
     --------

@@ -25,27 +25,14 @@ def complement_segment(
 ) -> list[int] | None:
     """Find vectors whose span meets each of some spans only in zero.
 
-    Parameters
-    ----------
-    spans : sequence of sequences of int
-        Vectors that make up each span.
-    dimension : int
-        Of the space.
-    size : int
-        Vectors wanted, independent of each other.
-    fixed : int
-        Mask of coordinates in which they are zero.
-
-    Returns
-    -------
-    list of int, or None
-        Vectors of few coordinates come first; None if no such vectors are found.
+    ``size`` independent vectors are wanted, zero in the coordinates of mask ``fixed``. Vectors of
+    few coordinates come first; None if no such vectors are found.
 
     Examples
     --------
     Two bits of a 3x2-bit index go to the banks, whichever two of each span:
 
-    >>> segment_beside([[1, 2], [4, 8], [1, 8]], 4, 2)
+    >>> complement_segment([[1, 2], [4, 8], [1, 8]], 4, 2)
     [5, 10]
     """
     every = np.arange(1 << dimension)
@@ -85,18 +72,8 @@ def _grown(
 def place_bits(segment: Sequence[int], vector: int, dimension: int) -> list[int]:
     """Where each coordinate goes in memory whose rows of banks are told apart by a segment.
 
-    Parameters
-    ----------
-    segment : sequence of int
-        Independent vectors, all without the lowest ``vector`` coordinates.
-    vector : int
-        Coordinates that stay the lowest bits of the offset.
-    dimension : int
-
-    Returns
-    -------
-    list of int
-        The offset of each unit vector; that of an index is the XOR of those of its bits.
+    The lowest ``vector`` coordinates, which no vector of the segment has, stay the lowest bits of
+    the offset. The offset of an index is the XOR of those of its bits.
 
     Examples
     --------

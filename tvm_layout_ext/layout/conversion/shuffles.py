@@ -45,16 +45,8 @@ def plan_shuffles(src: LinearLayout, dst: LinearLayout) -> ShufflePlan | None:
     register by itself: lane s sends ``(A + Y D) k + Y s``. So we look for an X with such a Y, both
     of rank 0 or 1, which means at most one select on each side.
 
-    Parameters
-    ----------
-    src, dst : LinearLayout
-        From register, lane, warp and block to the tensor, before and after; registers without
-        copies.
-
-    Returns
-    -------
-    ShufflePlan or None
-        None if elements cross warps, or one select on each side is not enough.
+    The layouts have registers without copies. None if elements cross warps, or one select on each
+    side is not enough.
 
     Examples
     --------
