@@ -263,3 +263,31 @@ def copy_with(tail: Any, width: int = 16) -> Any:
                     D[v, k] = S[v, k]
 
     return main
+
+
+def copy_by_index(size: int) -> Any:
+    """Rows that ``size`` indices name, 16 bytes of each; only ten threads read anything."""
+
+    @T.prim_func(s_tir=True)
+    def main(
+        A: T.Buffer((32, 8), "float16"),
+        I: T.Buffer((size,), "int32"),  # noqa: E741
+        D: T.Buffer((32, 8), "float16"),
+    ):
+        S = T.sblock_alloc_buffer((32, 8), "float16", scope="shared")
+        for j in T.thread_binding(32, "threadIdx.x"):
+            with T.sblock("copy"):
+                v = T.axis.spatial(32, j)
+                T.reads(A[0:32, 0:8], I[0:size])
+                T.writes(D[v, 0:8])
+                T.ptx["cp.async.cg.shared.global"](
+                    T.address_of(S[v, 0]),
+                    T.address_of(A[I[v], 0]),
+                    16,
+                    T.if_then_else(v < 10, T.uint32(16), T.uint32(0)),
+                )
+                T.ptx["cp.async.wait_all"]()
+                for k in range(8):
+                    D[v, k] = S[v, k]
+
+    return main

@@ -11,7 +11,7 @@ from tvm.script import tirx as T
 
 from tests.programs import kernels, matrices
 from tvm_layout_ext.build import device_program
-from tvm_layout_ext.errors import NotModelled
+from tvm_layout_ext.errors import NotModelled, SimulationError
 from tvm_layout_ext.simulate import simulate
 
 A = kernels.random((32, 8), "float16")
@@ -54,9 +54,10 @@ def test_zeros_fill_up_to_the_copy_size(width: int, size: int) -> None:
         # Two lanes read nothing, which counts as one more line.
         (lambda v: T.if_then_else(v < 30, T.uint32(16), T.uint32(0)), 5),
         (lambda v: T.Cast("uint32", T.Select(v < 30, 16, 0)), 5),
-        (lambda v: T.Cast("uint32", 16 - v // 30 * 16), 10),
+        (lambda v: T.if_then_else(v < 30, T.uint32(16), T.uint32(8)), 8),
+        (lambda v: T.Cast("uint32", v % 2 * 8 + 8), 8),
     ],
-    ids=["whole", "half", "all or nothing", "cast of it", "in a register"],
+    ids=["whole", "half", "all or nothing", "cast of it", "all or half", "in a register"],
 )
 def test_copies_that_the_machine_fills_up_take_twice_the_wavefronts(
     size: Callable[[Any], Any], wavefronts: int
@@ -73,7 +74,25 @@ def test_zeros_are_not_there_before_the_wait() -> None:
     assert kinds == {"async", "poison"}
 
 
-def test_a_part_of_some_threads_is_refused() -> None:
+def test_sizes_may_differ_from_thread_to_thread() -> None:
     program = matrices.copy_with(lambda v: T.Cast("uint32", v % 5 * 4))
-    with pytest.raises(NotModelled, match="16 bytes with 4 bytes of source"):
+    report = simulate(program, A, None)
+    assert report.hazards == []
+    kept = np.arange(8)[None, :] < np.arange(32)[:, None] % 5 * 2
+    np.testing.assert_array_equal(report.outputs["D"], np.where(kept, A, 0))
+
+
+def test_part_of_an_element_is_refused() -> None:
+    program = matrices.copy_with(lambda v: T.Cast("uint32", v))
+    with pytest.raises(NotModelled, match="with 1 bytes of source"):
         simulate(program, A, None)
+
+
+def test_an_address_is_computed_where_nothing_is_read_too() -> None:
+    """The index of a source of 0 bytes is loaded: once for the warp, and it must be there."""
+    report = simulate(matrices.copy_by_index(32), A, np.arange(32, dtype="int32"), None)
+    np.testing.assert_array_equal(report.outputs["D"], np.where(FIRST_TEN, A, 0))
+    load = next(a for a in report.accesses if a.buffer == "I")
+    assert (load.bytes, load.sectors) == (128, 4)
+    with pytest.raises(SimulationError, match="load at index 20 of I, which has shape"):
+        simulate(matrices.copy_by_index(20), A, np.arange(20, dtype="int32"), None)

@@ -110,10 +110,11 @@ def test_a_barrier_before_the_wait_does_not_order_the_read() -> None:
     assert "read by" in report.hazards[0].message
 
 
-def test_only_threads_that_read_count() -> None:
-    copy = COPY.replace("16)", "16, T.if_then_else(v < 32, T.uint32(0), T.uint32(16)))")
+@pytest.mark.parametrize("size", ["16", "T.Cast('uint32', v % 5 * 4)"], ids=["whole", "part"])
+def test_only_bytes_that_a_copy_reads_count(size: str) -> None:
+    copy = COPY.replace("16)", f"16, T.if_then_else(v < 32, T.uint32(0), T.uint32({size})))")
     report = run("A[k * 256 + v * 4 + 3] = -1", WAIT, copy=copy)
-    readers = THREADS - 32
+    readers = sum(size == "16" or v % 5 == 4 for v in range(32, THREADS))
     assert sum(h.count for h in report.hazards if h.kind == "async") == TURNS * readers
 
 

@@ -198,7 +198,7 @@ def _requests(
     inner, rank = place.order[-1], len(tile)
     for walk in walks:
         places = walk.places(rank)
-        active = _by_request((places < np.array(tile)).all(axis=1))
+        active = _by_request(np.all(places < np.array(tile), axis=1))
         width = min(walk.unit[inner], put or walk.unit[inner], MAX_ACCESS_BYTES // size)
         shape = [n // width if dim == inner else n for dim, n in enumerate(walk.unit)]
         step = np.array([width if dim == inner else 1 for dim in range(rank)])

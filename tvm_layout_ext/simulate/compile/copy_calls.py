@@ -2,7 +2,10 @@
 
 ``tirx.s_tir.cp_async_raw`` is what TVM's own lowering makes; its predicate stores zeros at once.
 The table ops are PTX ``cp.async``: with ``src-size``, so many bytes are read and zeros fill the
-rest; with ``ignore-src``, nothing is read where it is true (PTX ISA, ``cp.async``).
+rest; with ``ignore-src``, nothing is read where it is true (PTX ISA, ``cp.async``). A source size
+that is no constant must be whole elements; threads that read different sizes at once count as
+requests of their own. Indices that the address of a source loads are loaded by every thread, also
+by those that read nothing there.
 """
 
 from __future__ import annotations
@@ -12,16 +15,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from tvm import ir
+from tvm import ir, tirx
 from tvm.ir.prim.expr import Cast, IntImm, Select
 
 from ...errors import NotModelled
 from ...gpu import hardware
 from ...ir import ops
+from ...ir.queries import loads_in
 from ..memory import async_copy
 from ..memory.access import AccessInstruction
 from ..memory.async_copy import CopyMode
 from ..model.code import VARYING, Code, Run, constant
+from ..model.places import handle
 from ..model.values import split_type
 from .device import DeviceCompiler
 
@@ -74,39 +79,81 @@ def _table(c: DeviceCompiler, call: Any) -> Run:
     target, source, size, *tail = operands
     width = int(size.value)
     from_place, from_at = c.pointee(source)
+    if not tail or not loads_in(from_at):
+        return _table_at(c, call, (from_place, from_at), target, width, tail)
+    from_at, keep = _kept(c, from_at)
+    copied = _table_at(c, call, (from_place, from_at), target, width, tail)
+
+    def run(s: Any, m: Any) -> None:
+        keep(s, m)
+        copied(s, m)
+
+    return run
+
+
+def _kept(c: DeviceCompiler, index: Any) -> tuple[Any, Run]:
+    """A variable for an index, and what gives it its value for all active threads."""
+    code, slot = c.expr(index), c.new_slot()
+    var = tirx.Var("address", index.ty)
+    c.scope[handle(var)] = Code(lambda s, m: s.slots[slot], code.rank, code.taint)
+
+    def keep(s: Any, m: Any) -> None:
+        s.slots[slot] = code.run(s, m)
+
+    return var, keep
+
+
+def _table_at(
+    c: DeviceCompiler, call: Any, source: tuple[Any, Any], target: Any, width: int, tail: Any
+) -> Run:
+    from_place, from_at = source
     to_place, to_at = c.pointee(target)
     store = _side(c, to_place, to_at, width, "cp.async", from_place.name)
+
+    def load(read: int) -> AccessInstruction:
+        return _side(c, from_place, from_at, read, "load")
+
     way = CopyMode(width, call.op.name.startswith(ops.PTX_CP_ASYNC_CA))
-    wanted, read = None, width
     if tail and call.op.name.endswith("src_size"):
-        way = replace(way, fills=not _all_or_nothing(tail[0], width))
-        wanted, read = _sized(c, tail[0], width)
-    elif tail:
+        return _of_size(c, load, store, tail[0], way)
+    wanted = None
+    if tail:
         wanted = _compared(c.expr(tail[0]), lambda ignored, active: np.equal(ignored, 0))
-    load = _side(c, from_place, from_at, read or width, "load")
-    return async_copy.copy_or_clear(load, store, wanted, way)
+    return async_copy.copy_or_clear(load(width), store, wanted, way)
 
 
-def _sized(c: DeviceCompiler, size: Any, width: int) -> tuple[Code | None, int]:
-    """Which threads read, and how many bytes; zeros fill up the rest."""
+def _of_size(
+    c: DeviceCompiler,
+    load: Callable[[int], AccessInstruction],
+    store: AccessInstruction,
+    size: Any,
+    way: CopyMode,
+) -> Run:
+    """Compile a copy that reads so many bytes and fills up with zeros."""
+    width = way.width
+    way = replace(way, fills=not _all_or_nothing(size, width))
     if isinstance(size, IntImm):
         read = int(size.value)
         if not 0 <= read <= width:
             raise NotModelled(
                 f"cp.async of {width} bytes with {read} bytes of source is undefined."
             )
-        return None if read else constant(np.False_), read
+        return async_copy.copy_or_clear(
+            load(read or width), store, None if read else constant(np.False_), way
+        )
+    step = store.place.dtype.itemsize
+    loads = {read: load(read) for read in range(width, 0, -step)}
 
-    def whole(found: Any, active: Any) -> Any:
-        odd = active & (found != 0) & (found != width)
+    def legal(found: Any, active: Any) -> Any:
+        odd = active & (found != 0) & ~np.isin(found, list(loads))
         if odd.any():
             raise NotModelled(
                 f"A cp.async of {width} bytes with {int(found[odd][0])} bytes of source; the "
-                f"simulated GPU models 0, {width}, or a constant."
+                f"simulated GPU models multiples of {step} from 0 to {width}."
             )
-        return found == width
+        return found
 
-    return _compared(c.expr(size), whole), width
+    return async_copy.copy_by_size(loads, store, _compared(c.expr(size), legal), way)
 
 
 def _all_or_nothing(size: Any, width: int) -> bool:

@@ -7,6 +7,7 @@ still need a barrier after it. :mod:`.pending_copies` says when the source is re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from .access import AccessInstruction
 from .located_access import Address
 from .pending_copies import PendingCopy, PendingSource
 
-__all__ = ["CopyMode", "commit", "copy", "copy_or_clear", "wait"]
+__all__ = ["CopyMode", "commit", "copy", "copy_by_size", "copy_or_clear", "wait"]
 
 
 @dataclass(frozen=True)
@@ -80,26 +81,56 @@ def copy_or_clear(
     return run
 
 
+def copy_by_size(
+    loads: Mapping[int, AccessInstruction], store: AccessInstruction, size: Code, way: CopyMode
+) -> Run:
+    """Compile a copy of which every thread reads ``size`` bytes: 0 or a key of ``loads``."""
+
+    def run(s: Any, m: Any) -> None:
+        if m is not None and not m.any():
+            return
+        found = _known(s, m, next(iter(loads.values())), size)
+        active = s.batch.active(m if m is not None else s.batch.full)
+        value = np.zeros((store.lanes, s.batch.size), store.place.dtype)
+        poison = np.zeros(value.shape, np.int64)
+        reads: list[_Read] = []
+        for read in np.unique(found[active & (found != 0)]):
+            chosen = found == read
+            part, codes, more = _read(s, m, loads[int(read)], store, chosen)
+            reads += more
+            value = np.where(chosen, part, value)
+            poison = poison if codes is None else np.where(chosen, codes, poison)
+        _issue(s, m, store, way, value, poison if poison.any() else None, reads)
+
+    return run
+
+
 def _known(s: Any, m: Any, load: AccessInstruction, code: Code) -> Any:
-    """Value of a condition for each thread; one that nobody wrote is reported."""
+    """Value of an operand for each thread; one that nobody wrote is reported."""
     value, poison = code.pair(s, m)
     value = np.broadcast_to(value, (s.batch.size,))
     return value if poison is None else s.batch.defined(load.site, m, value, poison)
 
 
-#: A load and where it read; None where nobody reads.
-_Read = tuple[AccessInstruction, Address] | None
+#: A load and where it read.
+_Read = tuple[AccessInstruction, Address]
 
 
 def _issue(
-    s: Any, m: Any, store: AccessInstruction, way: CopyMode, value: Any, poison: Any, read: _Read
+    s: Any,
+    m: Any,
+    store: AccessInstruction,
+    way: CopyMode,
+    value: Any,
+    poison: Any,
+    reads: list[_Read],
 ) -> None:
     batch = s.batch
     address = store.locate(s, m)
     if address is None:
         return
-    where = [address] if read is None else [address, read[1]]
-    store.tally_by(batch, where, lambda: _count(batch, store, address, read, way))
+    where = [address, *(read for _, read in reads)]
+    store.tally_by(batch, where, lambda: _count(batch, store, address, reads, way))
     memory = batch.memories[store.place.storage.number]
     mask = address.mask if address.mask is not None else batch.full
     lanes = batch.lane if mask is None else np.flatnonzero(mask)
@@ -113,21 +144,20 @@ def _issue(
     codes = None if poison is None else poison[..., lanes].reshape(moved.shape)
     group = _groups(batch)[lanes]
     # A thread without a legal destination copies nothing.
-    source = None if read is None else _source(batch, *read)
-    kept = None if source is None else source.keep(lanes)
+    sources = [source.keep(lanes) for read in reads for source in _sources(batch, *read)]
     batch.pending_copies.append(
-        PendingCopy(store, lanes, elements, moved, codes, group, list(s.slots), kept)
+        PendingCopy(store, lanes, elements, moved, codes, group, list(s.slots), sources)
     )
 
 
 def _count(
-    batch: Any, store: AccessInstruction, address: Address, read: _Read, way: CopyMode
+    batch: Any, store: AccessInstruction, address: Address, reads: list[_Read], way: CopyMode
 ) -> Count:
     """Wavefronts of a copy; what threads read decides them, too."""
     written, active = store.byte_addresses(batch, address)
     sources = np.full(written.shape, -1)
-    if read is not None:
-        at, chosen = read[0].byte_addresses(batch, read[1])
+    for load, where in reads:
+        at, chosen = load.byte_addresses(batch, where)
         sources = np.where(chosen, at, sources)
     return count_copies(
         sources, written, active, way.width, through_cache=way.through_cache, fills=way.fills
@@ -136,13 +166,13 @@ def _count(
 
 def _read(
     s: Any, m: Any, load: AccessInstruction, store: AccessInstruction, wanted: Any
-) -> tuple[Any, Any, _Read]:
-    """What the destination will hold, ``[n, threads]``, its poison, and the read."""
+) -> tuple[Any, Any, list[_Read]]:
+    """What the destination will hold, ``[n, threads]`` in its own type, its poison, and reads."""
     size = s.batch.size
     mask = m if wanted is None else mask_and(m if m is not None else s.batch.full, wanted)
     address = load.locate(s, mask) if mask is None or mask.any() else None
     if address is None:
-        return np.zeros((store.lanes, size), store.place.dtype), None, None
+        return np.zeros((store.lanes, size), store.place.dtype), None, []
     value, poison = load.load_at(s, address)
     whole = np.broadcast_to(value, (load.lanes, size))
     codes = None if poison is None else np.broadcast_to(poison, (load.lanes, size))
@@ -155,17 +185,17 @@ def _read(
         moved = np.concatenate([moved, np.zeros((missing, size), moved.dtype)])
         if codes is not None:
             codes = np.concatenate([codes, np.zeros((missing, size), np.int64)])
-    return moved, codes, (load, address)
+    return moved, codes, [(load, address)]
 
 
-def _source(batch: Any, load: AccessInstruction, address: Address) -> PendingSource | None:
+def _sources(batch: Any, load: AccessInstruction, address: Address) -> list[PendingSource]:
     """What a load reads of memory that the kernel may write meanwhile."""
     memory = batch.memories[load.place.storage.number]
     if memory.shadow is None:
-        return None
+        return []
     mask = address.mask if address.mask is not None else batch.full
     lanes = batch.lane if mask is None else np.flatnonzero(mask)
-    return PendingSource(load, memory, lanes, load.elements(address.flat)[..., lanes])
+    return [PendingSource(load, memory, lanes, load.elements(address.flat)[..., lanes])]
 
 
 def commit() -> Run:
@@ -209,10 +239,10 @@ def _complete(batch: Any, pending: PendingCopy) -> None:
     assert isinstance(access, AccessInstruction)
     memory = batch.memories[access.place.storage.number]
     memory.pending[access.cells(memory, pending.elements)] = 0
-    source = pending.source
-    if source is not None and source.memory.shadow is not None:
-        number = source.access.number
-        source.memory.shadow.log_read(source.cells, source.lanes, number, batch.clocks)
+    for source in pending.sources:
+        shadow = source.memory.shadow
+        if shadow is not None:
+            shadow.log_read(source.cells, source.lanes, source.access.number, batch.clocks)
     kept, batch.slots = batch.slots, pending.slots
     access.write(batch, memory, pending.elements, pending.lanes, pending.value, pending.poison)
     batch.slots = kept

@@ -14,7 +14,7 @@ So a run without such reports gives the same values whenever the source is read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ class PendingCopy:
     poison: Any
     group: Any
     slots: list[Any]
-    source: PendingSource | None = None
+    sources: list[PendingSource] = field(default_factory=list)
 
     def keep(self, chosen: Any) -> PendingCopy:
         """Part of it that the chosen threads (bool each) issued."""
@@ -77,7 +77,7 @@ class PendingCopy:
             value=self.value[..., chosen],
             poison=None if self.poison is None else self.poison[..., chosen],
             group=self.group[chosen],
-            source=None if self.source is None else self.source.keep(lanes),
+            sources=[source.keep(lanes) for source in self.sources],
         )
 
     def poison_overwritten(self, source: PendingSource) -> None:
@@ -108,13 +108,13 @@ def check_sources(
 ) -> None:
     """Report writes to what copies under way read; they have been done."""
     for pending in batch.pending_copies:
-        source = pending.source
-        if source is None or source.memory is not memory:
-            continue
-        hit = np.isin(cells, source.cells)
-        if hit.any():
-            findings = batch.launch.findings
-            findings.source_overwritten(
-                access, batch, memory, cells, lanes, hit, source, pending.slots
-            )
-            pending.poison_overwritten(source)
+        for source in pending.sources:
+            if source.memory is not memory:
+                continue
+            hit = np.isin(cells, source.cells)
+            if hit.any():
+                findings = batch.launch.findings
+                findings.source_overwritten(
+                    access, batch, memory, cells, lanes, hit, source, pending.slots
+                )
+                pending.poison_overwritten(source)
