@@ -151,12 +151,7 @@ def padded(shape: Sequence[int], padding: int) -> Strided:
 def xor_rows(shape: Sequence[int], vec: int, per_phase: int, max_phase: int) -> Xor:
     """Permute the vectors of each row by an XOR with its number, as :class:`.SwizzledSharedLayout`.
 
-<<<<<<< HEAD
     All dims but the last count rows together. The first dim may have any extent.
-=======
-    All dims but the last count rows together. The first dim may have any extent. The numbers are
-    those of :class:`.SwizzledSharedLayout`.
->>>>>>> p8
 
     Raises
     ------
@@ -180,11 +175,7 @@ def _xor_rows(shape: tuple[int, ...], vec: int, per_phase: int, max_phase: int) 
 
 
 def hardware_swizzle(shape: Sequence[int], width: int, element_bits: int) -> Xor:
-<<<<<<< HEAD
-    """Lay rows out as TMA and ``wgmma`` swizzle them, in panels 32, 64 or 128 bytes wide.
-=======
     """Lay rows out as TMA and ``wgmma`` swizzle them, in panels of 32, 64 or 128 bytes.
->>>>>>> p8
 
     All dims but the last count rows together, 8 or more.
 
@@ -287,11 +278,8 @@ def bank_text(
 ) -> str:
     """Draw a buffer's rows with the bank at which each vector begins.
 
-<<<<<<< HEAD
-=======
     Examples
     --------
->>>>>>> p8
     Four rows of 32 halves in vectors of 8, as they are, padded by 8, and swizzled:
 
     >>> print(bank_text(dense([4, 32]), [4, 32], 16, 8))

@@ -301,7 +301,7 @@ def batched_load(
         own, or registers would be set aside for all that lies between two of its iterations.
     steps, step : LoopRV
         The loop around the unrolled one, and the latter.
-    plan : Plan
+    plan : ReductionPlan
         Of the nest that the sum comes from.
     index : int, optional
         The operand, of those that the sum reads; by default the largest.

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -207,7 +208,7 @@ def _requests(
             yield offsets, active, width
 
 
-def _by_request(values: np.ndarray) -> np.ndarray:
+def _by_request(values: Any) -> np.ndarray:
     """Deal values out to the lanes of requests; lanes that are not there have zeros."""
     full = np.zeros(-(-len(values) // WARP_SIZE) * WARP_SIZE, values.dtype)
     full[: len(values)] = values
