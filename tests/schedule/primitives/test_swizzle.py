@@ -16,8 +16,6 @@ from tvm_layout_ext import decisions
 from tvm_layout_ext.errors import LayoutError, ScheduleError
 from tvm_layout_ext.ir.annotations import SWIZZLE
 from tvm_layout_ext.layout import LinearLayout, NVMMASharedLayout, SwizzledSharedLayout
-from tvm_layout_ext.layout.placement import bank_text, dense, padded, xor_rows
-from tvm_layout_ext.schedule.primitives.swizzle import swizzle
 from tvm_layout_ext.simulate import simulate
 
 IDENTITY = LinearLayout.from_bases(
@@ -210,12 +208,3 @@ def test_auto_says_what_it_counted() -> None:
     assert said.endswith(
         "xor(8, 2, 4), 64 wavefronts a block to write and 64 to read, 128 without conflicts"
     )
-
-
-def test_the_pictures_in_the_docstring_are_true() -> None:
-    shape = [8, 32]
-    ways = [dense(shape), xor_rows(shape, 8, 2, 4), padded(shape, 8)]
-    columns = [bank_text(way, shape, 16, 8).splitlines() for way in ways]
-    said = str(swizzle.__doc__)
-    for plain, xor, pad in zip(*columns, strict=True):
-        assert f"{plain}      {xor}             {pad}" in said

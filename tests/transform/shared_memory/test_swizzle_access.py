@@ -49,19 +49,6 @@ def test_stores_and_loads_of_an_operand_in_one_table() -> None:
     }
 
 
-@pytest.mark.parametrize("mode", ["auto", "xor", "pad", 32])
-@pytest.mark.parametrize(
-    ("dtype", "vector"),
-    [("int8", 1), ("int8", 16), ("float16", 2), ("float16", 8), ("float32", 4), ("float64", 2)],
-)
-def test_every_type_keeps_its_result(dtype: str, vector: int, mode: Any) -> None:
-    a = data((2 * 64, 64), dtype)
-    sch = transpose(mode, dtype, rows=64, columns=64, vector=vector, tiles=2)
-    report = simulate(sch, a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a.T)
-    assert not report.hazards
-
-
 @pytest.mark.matrix
 @pytest.mark.parametrize("scope", ["shared", "shared.dyn"])
 @pytest.mark.parametrize("tile_k", [32, 64])

@@ -51,19 +51,6 @@ def test_every_row_of_every_type_is_stored_by_vectors_without_conflicts(
         assert report.bank_conflicts == 0
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("row_bytes", [512, 1024, 4096])
-@pytest.mark.parametrize("mode", ["auto", "xor", 32, 64, 128])
-def test_rows_longer_than_a_warp_stores_at_once_keep_their_vectors(
-    mode: Any, row_bytes: int
-) -> None:
-    """Four bytes a lane; the index of the column is a remainder of what rounds and lanes add up."""
-    a = data((8, row_bytes), "int8")
-    report = simulate(transpose(mode, "int8", rows=8, columns=row_bytes, vector=4), a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a.T)
-    assert shared_stores(report) == {4}
-
-
 def through_a_view(mode: Any) -> s_tir.Schedule:
     """A 32x64 tile written as it is, and read through views of its lower half's rows."""
 

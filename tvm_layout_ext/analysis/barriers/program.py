@@ -149,6 +149,11 @@ class Node:
         """Whether it is a barrier of the block."""
         return self.before is not None and self.before.kind == "block"
 
+    @property
+    def is_storage_sync(self) -> bool:
+        """Whether it is a barrier for shared memory, and nothing else."""
+        return self.before is not None and self.before.is_storage and self.is_barrier
+
     def walk(self) -> Iterator[Node]:
         """Iterate over the statement and all inside it."""
         yield self

@@ -32,12 +32,10 @@ def versions_for_triton_stages(
         Triton's ``num_stages``, S.
     kind : str
         ``"mma.sync"`` for kernels that copy with ``cp.async`` and multiply with ``mma.sync``, or do
-        not multiply at all; ``"wgmma"`` for those that multiply with ``wgmma``, whether they copy
-        with ``cp.async`` or TMA.
-    level : int
-        0 for what a product reads, 1 for indices that a copy of level 0 reads, and so on.
-    levels : int
-        Levels of the loop: 1 without indirect loads.
+        not multiply at all; ``"wgmma"`` for those that multiply with ``wgmma``.
+    level, levels : int
+        0 for what a product reads, 1 for indices that a copy of level 0 reads, and so on; levels of
+        the loop, 1 without indirect loads.
 
     Returns
     -------
@@ -49,8 +47,7 @@ def versions_for_triton_stages(
     Raises
     ------
     ScheduleError
-        If ``stages`` or ``levels`` is below 1 or no int, ``level`` is none of these levels, or
-        ``kind`` is neither of these.
+        If an argument is none of these.
 
     Examples
     --------
@@ -118,11 +115,8 @@ def double_buffer(
 ) -> None:
     """Keep ``num_stages`` versions of the buffer that a cache block fills.
 
-    Called ``double_buffer`` in TVM's classic schedules. The annotations are traced; pass
-    ``InjectMultiStageBuffer`` rewrites the loop around the copy when it lowers, pass
-    ``LowerAsyncCopy`` makes the copies asynchronous.
-
-    ::
+    Called ``double_buffer`` in TVM's classic schedules. The annotations are traced; passes rewrite
+    the loop around the copy when it lowers (docs/pipelines.md)::
 
         # before                                   # after, in outline
         for k in range(8):                         A_shared[0] = A[tile 0]
@@ -131,18 +125,6 @@ def double_buffer(
                                                        if k + 1 < 8:
                                                            A_shared[(k + 1) % 2] = A[tile k + 1]
                                                        use(A_shared[k % 2])
-
-    N counts versions in memory. Triton's ``num_stages`` S counts stages of its schedule:
-
-    =============================  =======================
-    Triton's kernel                N for Triton's S
-    =============================  =======================
-    ``cp.async`` and ``mma.sync``  S - 1
-    ``wgmma`` or TMA               S
-    =============================  =======================
-
-    :func:`versions_for_triton_stages` computes it, for indirect loads, too. Either way
-    S - 2 = N - 1 tiles are under way while a body computes.
 
     Parameters
     ----------
@@ -155,15 +137,12 @@ def double_buffer(
         calls the last one counts.
     async_copy : bool or "auto"
         ``"auto"`` copies with ``cp.async`` where target, width, type and alignment allow it, and
-        through registers where not; True refuses the latter when lowering; False never does. With
-        one version only True copies asynchronously, and each body waits for its own copies: what
-        Triton makes of two stages and ``mma.sync``.
+        through registers where not; True refuses the latter when lowering; False never does.
 
     Raises
     ------
     ScheduleError
-        If ``num_stages`` is below 1, above 2^31 - 1 or no int, ``async_copy`` none of the above,
-        or if there is no such block or it writes more than one buffer.
+        If an argument is not legal, there is no such block, or it writes more than one buffer.
     """
     versions = check_num_stages(num_stages)
     asynchronous = check_async_copy(async_copy)

@@ -31,27 +31,8 @@ def swizzle(
 
     Called ``swizzled_shared`` and ``nvmma_shared`` in Triton, ``Swizzle<B, M, S>`` in CUTLASS. The
     annotation is traced; pass ``SwizzleSharedMemory`` rewrites every access of the buffer when the
-    program is lowered, or refuses with the access. Call it after ``sch.tensorize`` of
-    the block or around it, which drops the annotation without a word; ``storage_align(axis,
-    swizzle=...)`` of a stage may come in any order.
-
-    The pictures show 8 rows of 32 halves (64 bytes), each number the bank at which a vector of 8
-    begins. 8 lanes that read a column of vectors, as ``ldmatrix`` does, should find 8 different
-    numbers in it, and 8 lanes that store two rows 8 in those::
-
-        "none"           "xor", (8, 2, 4), 64    "pad"
-         0  4  8 12       0  4  8 12              0  4  8 12
-        16 20 24 28      16 20 24 28             20 24 28  0
-         0  4  8 12       4  0 12  8              8 12 16 20
-        16 20 24 28      20 16 28 24             28  0  4  8
-         0  4  8 12       8 12  0  4             16 20 24 28
-        16 20 24 28      24 28 16 20              4  8 12 16
-         0  4  8 12      12  8  4  0             24 28  0  4
-        16 20 24 28      28 24 20 16             12 16 20 24
-
-    Plain rows meet a bank 4 times in a column. The swizzle is free of conflicts both ways and takes
-    no memory. The padded rows, 80 bytes long, are free of them down a column; the stores of rows 0
-    and 1 meet banks 0 to 3 twice.
+    program is lowered, or refuses with the access. Call it after ``sch.tensorize`` of the block or
+    around it, which drops the annotation without a word. docs/swizzle.md has pictures.
 
     Parameters
     ----------
@@ -62,17 +43,11 @@ def swizzle(
     buffer_index : int
         Which of the buffers that the block writes.
     mode : str, int, tuple of int, Layout or LinearLayout
-        * ``"auto"`` counts every access, writes and reads, and takes the cheapest of plain rows,
-          XOR swizzles, byte swizzles and padding, the first of equals;
-        * ``"xor"`` permutes vectors of ``vec`` elements by the row number divided by ``per_phase``,
-          modulo ``max_phase``; the numbers are given, also as ``(vec, per_phase, max_phase)``, or
-          the cheapest by count, of equals those of Triton;
-        * ``"pad"`` makes rows longer by what is cheapest by count, by steps that keep the widest
-          vector aligned; ``"pad(factor, offset)"`` as ``storage_align`` does;
-        * 32, 64 or 128 are the byte swizzles of TMA and ``wgmma``, with their alignment;
-        * ``"none"`` keeps plain rows;
-        * a :class:`.SwizzledSharedLayout`, :class:`.NVMMASharedLayout`, or a linear layout from
-          offsets to the whole buffer.
+        ``"auto"``, the cheapest of all by count; ``"none"``, plain rows; ``"xor"`` and ``"pad"``,
+        the cheapest XOR swizzle and the cheapest padding; 32, 64 or 128, the byte swizzles of TMA
+        and ``wgmma``; ``(vec, per_phase, max_phase)``, Triton's swizzle; ``"pad(factor, offset)"``,
+        as ``storage_align`` does; a :class:`.SwizzledSharedLayout`, :class:`.NVMMASharedLayout`,
+        or a linear layout from offsets to the whole buffer.
     vec, per_phase, max_phase : int, optional
         For ``"xor"``, all three or none.
 

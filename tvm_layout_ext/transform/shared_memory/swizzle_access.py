@@ -54,7 +54,6 @@ def refuse_unknown(body: Any, buffer: Any, mode: str, block: str) -> None:
     LayoutError
         With the access.
     """
-    known: list[Any] = []
 
     def refuse(access: Any) -> None:
         raise LayoutError(
@@ -62,37 +61,28 @@ def refuse_unknown(body: Any, buffer: Any, mode: str, block: str) -> None:
             f"{access}; only loads, stores, cp.async, ldmatrix and stmatrix can follow."
         )
 
-    def look(call: Any) -> None:
+    def look(call: Any) -> Any:
         name = getattr(call.op, "name", "")
         op = POINTER_OPS.get(name)
-        if op is not None:
-            argument = call.args[op.pointer(call.args)]
-            if uses(argument, buffer):
-                pointer = pointer_of(call, op)
-                if pointer is None or not pointer[0].same_as(buffer) or not op.bytes(call.args):
-                    refuse(call)
-                known.extend(_opaque_calls(argument))
-        elif name in OPAQUE and _names(call, buffer) and not any(call.same_as(k) for k in known):
+        if op is None or not uses(call.args[op.pointer(call.args)], buffer):
+            if name in OPAQUE and _names(call, buffer):
+                refuse(call)
+            return None
+        pointer = pointer_of(call, op)
+        if pointer is None or not pointer[0].same_as(buffer) or not op.bytes(call.args):
             refuse(call)
+        # The calls that make its address are understood; those in indices are others.
+        rest = [arg for at, arg in enumerate(call.args) if at != op.pointer(call.args)]
+        for part in (*rest, *(pointer[1] if pointer is not None else ())):
+            tvm_ffi.structural_walk(part, rules, order="pre")
+        return tvm_ffi.WalkResult.SKIP
 
     def view(node: Any) -> None:
         if not node.buffer.same_as(buffer) and uses(node.data, buffer):
             refuse(f"the view {node.buffer.name}")
 
-    rules = [(tvm.ir.Call, look), (tirx.DeclBuffer, view)]
+    rules: Any = [(tvm.ir.Call, look), (tirx.DeclBuffer, view)]
     tvm_ffi.structural_walk(body, rules, order="pre")
-
-
-def _opaque_calls(expr: Any) -> list[Any]:
-    """The calls that make an address; those inside the indices of an element are others."""
-    found = []
-    while isinstance(expr, tvm.ir.Call):
-        found.append(expr)
-        name = getattr(expr.op, "name", "")
-        if name == ops.ADDRESS_OF:
-            break
-        expr = expr.args[1] if name == ops.TVM_ACCESS_PTR else expr.args[0]
-    return found
 
 
 def _names(call: Any, buffer: Any) -> bool:

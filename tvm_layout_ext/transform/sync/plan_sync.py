@@ -154,8 +154,7 @@ def _synchronised(launch: Any, outside: Outside) -> Any:
         decisions.note(_NAME, "the kernel", text)
         return launch
     keeps = outside.has_exchange or program.jump
-    nodes = program.root.walk()
-    own = [node for node in nodes if node.before is not None and node.before.is_storage]
+    own = [node for node in program.root.walk() if node.is_storage_sync]
     plan = _best_plan(Footprints(program), [] if keeps else own)
     if plan.chosen and program.jump:
         raise ScheduleError(
