@@ -715,5 +715,6 @@ def test_a_conversion_that_only_some_threads_reach_is_refused() -> None:
 def test_a_buffer_outside_of_registers_is_refused() -> None:
     sch = copy_through([])
     staged = sch.cache_read(sch.get_sblock("B"), 0, "shared")
+    sch.compute_at(staged, sch.get_loops(sch.get_sblock("B"))[0])
     sch.annotate(staged, "layout_ext.fragment", ["A_shared", str(ROWS)])
     refused(sch, "Buffer A_shared is in shared memory; only a local buffer")
