@@ -10,6 +10,7 @@ from tvm import s_tir, te
 
 from tests.programs.coalesced import sectors
 from tests.programs.patterns import Pattern, all_patterns, permuted
+from tests.sampling import pairwise
 from tvm_layout_ext.coalesce.staging.plan import TilePlan
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
@@ -99,9 +100,12 @@ def test_short_rows_that_start_anywhere_are_read_as_one_range(
 
 ODD = [
     pytest.param((rows, columns), dtype, id=f"{rows}x{columns}-{dtype}")
-    for rows in (3, 5, 7, 8, 13, 14, 17, 18, 31, 32, 33, 43, 51, 57, 64, 65)
-    for columns in range(1, 10)
-    for dtype in ("float32", "float16", "int8")
+    for rows, columns, dtype in pairwise(
+        (rows, columns, dtype)
+        for rows in (3, 5, 7, 8, 13, 14, 17, 18, 31, 32, 33, 43, 51, 57, 64, 65)
+        for columns in range(1, 10)
+        for dtype in ("float32", "float16", "int8")
+    )
 ]
 
 

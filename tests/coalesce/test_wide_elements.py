@@ -113,7 +113,7 @@ def blocks() -> Iterator[Block]:
         yield Block(shape, tuple(loads), rng.choice((F64, I64)))
 
 
-BLOCKS = [block for block, _ in zip(blocks(), range(120), strict=False)]
+BLOCKS = [block for block, _ in zip(blocks(), range(30), strict=False)]
 
 
 @pytest.mark.matrix

@@ -18,10 +18,10 @@ _REFUSED = {
 }
 
 
-def compilable(number: int) -> list[Any]:
+def compilable(number: int, whole: int) -> list[Any]:
     """Names as of :func:`some`; those that compilers refuse today are expected to fail."""
     marks = {name: pytest.mark.xfail(reason=why) for name, why in _REFUSED.items()}
-    return [pytest.param(n, marks=marks[n]) if n in marks else n for n in some(number)]
+    return [pytest.param(n, marks=marks[n]) if n in marks else n for n in some(number, whole)]
 
 
 def compiled(name: str, compiler: str, monkeypatch: pytest.MonkeyPatch) -> bytes:
@@ -31,12 +31,12 @@ def compiled(name: str, compiler: str, monkeypatch: pytest.MonkeyPatch) -> bytes
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("name", compilable(8))
+@pytest.mark.parametrize("name", compilable(8, 120))
 def test_nvcc_takes_the_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiled(name, "nvcc", monkeypatch)
 
 
-@pytest.mark.parametrize("name", compilable(4))
+@pytest.mark.parametrize("name", compilable(4, 40))
 def test_nvrtc_takes_the_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where its package is installed and TVM finds CUDA's headers."""
     try:

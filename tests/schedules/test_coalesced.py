@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.sampling import SEED
+from tests.sampling import SEED, pairwise
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.tune.measure.verify import poison, require_close
@@ -26,13 +26,16 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
     "row_sum": [(1, 1), (64, 256), (33, 100)],
     "column_sum": [(1, 1), (256, 64), (100, 33)],
 }
-CASES = [
-    (name, shape, dtype, config)
-    for name, shapes in SHAPES.items()
-    for shape in shapes
-    for dtype in find_operator(name).dtypes
-    for config in ({}, {"threads": 64}, {"vector_bytes": 4})
-]
+CASES = pairwise(
+    (
+        (name, shape, dtype, config)
+        for name, shapes in SHAPES.items()
+        for shape in shapes
+        for dtype in find_operator(name).dtypes
+        for config in ({}, {"threads": 64}, {"vector_bytes": 4})
+    ),
+    key=lambda name, shape, *more: (name, SHAPES[name].index(shape), *more),
+)
 
 
 @pytest.mark.matrix

@@ -17,6 +17,7 @@ from tvm import s_tir
 
 import tvm_layout_ext as tlx
 from tests.programs.products import Product, simulated
+from tests.sampling import pairs
 from tests.schedule.primitives.test_use_tensor_core import TYPES
 from tvm_layout_ext import ScheduleError, TargetError, decisions
 from tvm_layout_ext.build import shared_buffers
@@ -37,11 +38,13 @@ def scheduled(product: Product, config: dict[str, Any]) -> s_tir.Schedule:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("b_transposed", [False, True])
-@pytest.mark.parametrize("group", [1, 4])
-@pytest.mark.parametrize("shape", [(192, 128, 160), (200, 72, 88), (64, 64, 32)])
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("stages", [1, 2, 3, 4, 5, 6])
+@pairs(
+    stages=[1, 2, 3, 4, 5, 6],
+    mode=MODES,
+    shape=[(192, 128, 160), (200, 72, 88), (64, 64, 32)],
+    group=[1, 4],
+    b_transposed=[False, True],
+)
 def test_stages_and_swizzles_keep_results_without_hazards(
     stages: int, mode: str, shape: tuple[int, int, int], group: int, b_transposed: bool
 ) -> None:
@@ -53,12 +56,14 @@ def test_stages_and_swizzles_keep_results_without_hazards(
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("mode", ["auto", "pad"])
-@pytest.mark.parametrize("k", [16, 32, 64, 128])
-@pytest.mark.parametrize("n", [64, 128, 256])
-@pytest.mark.parametrize("m", [64, 128, 256])
-@pytest.mark.parametrize("k_major", [False, True])
-@pytest.mark.parametrize("name", TYPES)
+@pairs(
+    name=TYPES,
+    k_major=[False, True],
+    m=[64, 128, 256],
+    n=[64, 128, 256],
+    k=[16, 32, 64, 128],
+    mode=["auto", "pad"],
+)
 def test_tiles_that_fit_meet_no_bank_twice(
     name: str, k_major: bool, m: int, n: int, k: int, mode: str
 ) -> None:

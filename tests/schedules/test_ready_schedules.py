@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tvm_layout_ext as tlx
-from tests.sampling import SEED
+from tests.sampling import SEED, pairwise
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.tune.measure.verify import WrongResultError, poison, require_close
@@ -26,13 +26,16 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
     "matmul": [(1, 1, 1), (64, 64, 64), (33, 20, 17), (1, 64, 40), (70, 4, 64), (48, 96, 8)],
     "gemm": [(1, 1, 1), (64, 64, 64), (33, 20, 17), (70, 4, 64), (128, 128, 96)],
 }
-CASES = [
-    (name, shape, dtype, draw)
-    for name, shapes in SHAPES.items()
-    for shape in shapes
-    for dtype in find_operator(name).dtypes
-    for draw in range(6)
-]
+CASES = pairwise(
+    (
+        (name, shape, dtype, draw)
+        for name, shapes in SHAPES.items()
+        for shape in shapes
+        for dtype in find_operator(name).dtypes
+        for draw in range(6)
+    ),
+    key=lambda name, shape, *more: (name, SHAPES[name].index(shape), *more),
+)
 
 
 def make_task(name: str, shape: tuple[int, ...], dtype: str) -> Task:

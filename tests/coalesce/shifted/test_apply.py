@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tvm import s_tir, te
 
 from tests.programs.moves import Move, least, padded, selected, sliced
-from tests.sampling import matrix_examples
+from tests.sampling import matrix_examples, pairwise
 from tvm_layout_ext.analysis.nest import read_nest
 from tvm_layout_ext.coalesce.mapping import choose_mapping
 from tvm_layout_ext.coalesce.shifted.apply import shifted_way
@@ -92,10 +93,18 @@ def shifted(move: Move, **options: Any) -> Report:
     return report
 
 
+def _moves(dtypes: Sequence[str]) -> list[tuple[int, int, str, int]]:
+    """Rows, columns, type and width of what is added or taken."""
+    return pairwise(
+        (rows, columns, dtype, width)
+        for rows, columns in ((5, 1000), (3, 4097), (20, 257))
+        for dtype in dtypes
+        for width in range(1, 10)
+    )
+
+
 @pytest.mark.matrix
-@pytest.mark.parametrize("width", range(1, 10))
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "columns"), [(5, 1000), (3, 4097), (20, 257)])
+@pytest.mark.parametrize(("rows", "columns", "dtype", "width"), _moves(DTYPES))
 def test_pads_are_numpys_with_the_fewest_sectors(
     rows: int, columns: int, dtype: str, width: int
 ) -> None:
@@ -109,9 +118,7 @@ def test_pads_are_numpys_with_the_fewest_sectors(
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("width", range(1, 10))
-@pytest.mark.parametrize("dtype", DTYPES[:3])
-@pytest.mark.parametrize(("rows", "columns"), [(5, 1000), (3, 4097), (20, 257)])
+@pytest.mark.parametrize(("rows", "columns", "dtype", "width"), _moves(DTYPES[:3]))
 def test_slices_are_numpys_with_the_fewest_sectors(
     rows: int, columns: int, dtype: str, width: int
 ) -> None:

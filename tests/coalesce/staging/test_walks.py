@@ -6,6 +6,7 @@ from math import prod
 import numpy as np
 import pytest
 
+from tests.sampling import pairs
 from tvm_layout_ext.coalesce.staging.shared_tile import (
     SharedTileLayout,
     choose_shared_layout,
@@ -17,11 +18,13 @@ from tvm_layout_ext.coalesce.staging.walks import TileWalk, box, load_walk, stor
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("size", [1, 2, 4, 8])
-@pytest.mark.parametrize("rows", [3, 7, 33, 64, 4096])
-@pytest.mark.parametrize("columns", [3, 7, 33, 64, 4096])
-@pytest.mark.parametrize("widths", [(16, 16), (16, 1), (1, 16), (1, 1)])
-@pytest.mark.parametrize("threads", [32, 256])
+@pairs(
+    threads=[32, 256],
+    widths=[(16, 16), (16, 1), (1, 16), (1, 1)],
+    columns=[3, 7, 33, 64, 4096],
+    rows=[3, 7, 33, 64, 4096],
+    size=[1, 2, 4, 8],
+)
 def test_a_transpose_meets_every_bank_once_in_whole_vectors(
     size: int, rows: int, columns: int, widths: tuple[int, int], threads: int
 ) -> None:

@@ -39,7 +39,8 @@ def programs() -> dict[str, Program]:
     return found
 
 
-def some(number: int) -> list[str]:
-    """Names of so many programs, of all in a whole run."""
+def some(number: int, whole: int | None = None) -> list[str]:
+    """Names of so many programs; in a whole run of ``whole`` or of all."""
     names = sorted(programs())
-    return names if sampling.whole else random.Random(sampling.seed).sample(names, number)
+    wanted = (whole or len(names)) if sampling.whole else number
+    return sorted(random.Random(sampling.seed).sample(names, wanted))

@@ -12,6 +12,7 @@ from tvm import s_tir
 
 import tvm_layout_ext as tlx
 from tests.programs.products import Product, simulated
+from tests.sampling import pairwise
 from tests.schedule.primitives.test_use_tensor_core import TYPES
 from tvm_layout_ext import ScheduleError, te
 from tvm_layout_ext.schedules import gemm
@@ -30,20 +31,18 @@ def scheduled(product: Product, slices: int, **changes: Any) -> s_tir.Schedule:
 #: Batch, whether a bias and relu follow, and whether B is stored transposed.
 FORMS = [(0, False, True), (0, True, False), (2, True, True), (2, False, False)]
 #: A bias is float32, so only such sums have it added.
-CASES = [
-    (name, form)
+CASES = pairwise(
+    (name, form, slices, shape)
     for name, product in TYPES.items()
     for form in FORMS
     if not form[1] or product.sums == "float32"
-]
+    for slices in (2, 3, 4)
+    for shape in [(64, 64, 256), (16, 128, 264), (50, 72, 200), (17, 9, 131), (130, 71, 99)]
+)
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize(
-    "shape", [(64, 64, 256), (16, 128, 264), (50, 72, 200), (17, 9, 131), (130, 71, 99)]
-)
-@pytest.mark.parametrize("slices", [2, 3, 4])
-@pytest.mark.parametrize(("name", "form"), CASES)
+@pytest.mark.parametrize(("name", "form", "slices", "shape"), CASES)
 def test_slices_add_up_to_the_product(
     name: str, form: tuple[int, bool, bool], slices: int, shape: tuple[int, int, int]
 ) -> None:

@@ -15,6 +15,7 @@ from tvm import s_tir, tirx
 
 import tvm_layout_ext as tlx
 from tests.programs.products import Product, scheduled, simulated
+from tests.sampling import pairs
 from tvm_layout_ext import ScheduleError, TargetError, cuda_target, lower, te
 from tvm_layout_ext.schedules.gemm import OPERATOR, multiply
 
@@ -55,11 +56,13 @@ def test_ragged_batched_products_with_bias_and_relu(
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("k", [16, 32, 64, 128])
-@pytest.mark.parametrize("n", [64, 128, 256])
-@pytest.mark.parametrize("m", [64, 128, 256])
-@pytest.mark.parametrize("name", ["f16", "tf32", "s8"])
-@pytest.mark.parametrize("transposed", [False, True])
+@pairs(
+    transposed=[False, True],
+    name=["f16", "tf32", "s8"],
+    m=[64, 128, 256],
+    n=[64, 128, 256],
+    k=[16, 32, 64, 128],
+)
 def test_tiles_have_no_conflict(name: str, m: int, n: int, k: int, transposed: bool) -> None:
     product = replace(
         TYPES[name], shape=(m, n, k), a_transposed=transposed, b_transposed=not transposed

@@ -14,6 +14,7 @@ from tvm import s_tir
 import tvm_layout_ext as tlx
 from tests.programs.prefetched import beside, nested, scheduled, simulated
 from tests.programs.products import simulated as simulated_product
+from tests.sampling import pairs
 from tests.schedule.primitives.test_use_tensor_core import TYPES
 from tests.schedules.test_gemm import SMALL
 from tests.schedules.test_gemm import scheduled as gemm
@@ -63,18 +64,22 @@ def test_two_steps_in_turn_have_registers_of_their_own() -> None:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("chunks", [1, 2, 3, 5, "n"])
-@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+@pairs(
+    stages=[1, 2, 3, 4],
+    steps=[1, 2, 3, 4, 5],
+    chunks=[1, 2, 3, 5, "n"],
+)
 def test_results_stay_and_nothing_races(chunks: Any, steps: int, stages: int) -> None:
     for size in (1, 2, 3, 6) if chunks == "n" else (chunks,):
         assert simulated(scheduled(chunks, steps, stages), size, steps).hazards == []
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("shape", [(64, 64, 32), (192, 128, 160), (200, 72, 88), (64, 64, 16)])
-@pytest.mark.parametrize("tile_k", [32, 64])
-@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+@pairs(
+    stages=[1, 2, 3, 4],
+    tile_k=[32, 64],
+    shape=[(64, 64, 32), (192, 128, 160), (200, 72, 88), (64, 64, 16)],
+)
 def test_a_product_keeps_its_results_free_of_hazards(
     stages: int, tile_k: int, shape: tuple[int, int, int]
 ) -> None:

@@ -16,6 +16,7 @@ from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
 from tests.programs.swizzles import by_address, data, gemm, operand, transpose
+from tests.sampling import pairs
 from tvm_layout_ext.analysis.bank_conflict import bank_conflicts
 from tvm_layout_ext.build import device_program
 from tvm_layout_ext.errors import LayoutError
@@ -50,11 +51,13 @@ def test_stores_and_loads_of_an_operand_in_one_table() -> None:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("scope", ["shared", "shared.dyn"])
-@pytest.mark.parametrize("tile_k", [32, 64])
-@pytest.mark.parametrize("transposed", [True, False])
-@pytest.mark.parametrize("num_stages", [1, 2, 3])
-@pytest.mark.parametrize("mode", ["auto", "xor", "pad", 64])
+@pairs(
+    mode=["auto", "xor", "pad", 64],
+    num_stages=[1, 2, 3],
+    transposed=[True, False],
+    tile_k=[32, 64],
+    scope=["shared", "shared.dyn"],
+)
 def test_matrix_instructions_follow(
     mode: Any, num_stages: int, transposed: bool, tile_k: int, scope: str
 ) -> None:

@@ -10,6 +10,7 @@ from tvm import s_tir
 from tvm.script import tirx as T
 
 from tests.programs.swizzles import data, transpose
+from tests.sampling import pairwise
 from tvm_layout_ext.simulate import simulate
 
 #: Types, and the elements of 16 bytes.
@@ -30,10 +31,16 @@ def shared_stores(report: Any) -> set[int]:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("mode", ["auto", "xor"])
-@pytest.mark.parametrize("scope", ["shared", "shared.dyn"])
-@pytest.mark.parametrize("row_bytes", [32, 64, 128, 256, 512, 1024, 2048])
-@pytest.mark.parametrize(("dtype", "vector"), TYPES)
+@pytest.mark.parametrize(
+    ("dtype", "vector", "row_bytes", "scope", "mode"),
+    pairwise(
+        (dtype, vector, row_bytes, scope, mode)
+        for dtype, vector in TYPES
+        for row_bytes in (32, 64, 128, 256, 512, 1024, 2048)
+        for scope in ("shared", "shared.dyn")
+        for mode in ("auto", "xor")
+    ),
+)
 def test_every_row_of_every_type_is_stored_by_vectors_without_conflicts(
     dtype: str, vector: int, row_bytes: int, scope: str, mode: str
 ) -> None:

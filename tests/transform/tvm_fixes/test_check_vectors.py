@@ -12,6 +12,7 @@ from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
+from tests.sampling import pairs
 from tvm_layout_ext import cuda_target, te
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.ir.vector_types import lacking, lanes_of_type
@@ -166,12 +167,24 @@ def _compiles(sch: s_tir.Schedule) -> bool:
 
 @pytest.mark.nvcc
 @pytest.mark.matrix
-@pytest.mark.parametrize("lanes", [2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32])
-@pytest.mark.parametrize(
-    "dtype",
-    ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16",
-     "bfloat16", "float32", "float64"],
-)  # fmt: skip
+@pairs(
+    most=48,
+    dtype=[
+        "int8",
+        "uint8",
+        "int16",
+        "uint16",
+        "int32",
+        "uint32",
+        "int64",
+        "uint64",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+    ],
+    lanes=[2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32],
+)
 def test_types_that_cuda_lacks_are_exactly_those_that_do_not_compile(
     dtype: str, lanes: int
 ) -> None:

@@ -14,6 +14,7 @@ import tvm_layout_ext as tlx
 from tests.pipeline.corpus import cuda_source
 from tests.programs.pipelines import LANES, block, copy, loop, program
 from tests.programs.prefetched import scheduled
+from tests.sampling import pairs
 from tvm_layout_ext import transform
 from tvm_layout_ext.simulate import simulate
 
@@ -69,9 +70,11 @@ def test_a_reversed_gather_keeps_its_load_in_the_prologue(stages: int) -> None:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("index", INDICES)
-@pytest.mark.parametrize("stages", [1, 2, 3])
+@pairs(
+    stages=[1, 2, 3],
+    index=INDICES,
+    base=BASES,
+)
 def test_indices_that_run_backwards_keep_their_values(index: str, base: str, stages: int) -> None:
     found, expected = simulated(index.format(base), stages)
     np.testing.assert_array_equal(found, expected)
