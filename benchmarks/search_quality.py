@@ -19,9 +19,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from tvm_layout_ext.tune.search.entry import tune
-from tvm_layout_ext.tune.search.rank_correlation import correlations, ranks, spearman, task_of
-from tvm_layout_ext.tune.search.sweep import Sweep, SweepEntry, SweepRunner
+from benchmarks.rank_correlation import correlations, ranks, spearman, task_of
+from benchmarks.sweep_file import Sweep, SweepEntry, SweepRunner
+from tvm_layout_ext.tune.search.tune import tune
 
 __all__ = ["curve", "ranks", "spearman", "task_of"]
 

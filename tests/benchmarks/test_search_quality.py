@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from benchmarks.search_quality import ALONE, curve, drawn, guided, ranks, spearman, task_of
+from benchmarks.sweep_file import Sweep
+from tvm_layout_ext.tune.measure.simulated import count
 from tvm_layout_ext.tune.model.features import features, kernels_of
 from tvm_layout_ext.tune.model.latency import latency
-from tvm_layout_ext.tune.search.simulated import count
-from tvm_layout_ext.tune.search.sweep import Sweep
-from tvm_layout_ext.tune.search.task import Task
 from tvm_layout_ext.tune.space.knobs import Config
+from tvm_layout_ext.tune.space.task import Task
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SWEEPS = sorted(path.name for path in RESULTS.glob("h200_sweep_*.jsonl"))

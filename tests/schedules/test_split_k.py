@@ -16,10 +16,10 @@ from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.schedules._split_k import best_slices, cycles, workspace_bytes
 from tvm_layout_ext.tune import operator_of
 from tvm_layout_ext.tune.export.launches import host_plan
+from tvm_layout_ext.tune.measure.simulated import count
 from tvm_layout_ext.tune.model.features import features, kernels_of
 from tvm_layout_ext.tune.model.latency import latency
-from tvm_layout_ext.tune.search.entry import make_task
-from tvm_layout_ext.tune.search.simulated import count
+from tvm_layout_ext.tune.space.task import make_task
 
 SM90, SM80 = architecture("sm_90a"), architecture("sm_80")
 H200 = tlx.cuda_target("sm_90a")

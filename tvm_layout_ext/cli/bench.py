@@ -13,8 +13,8 @@ from .codes import EPILOG, FAILED
 from .shared import Key, Log, RunnerName, Tracker, make_console, runner_text, winners_of
 
 if TYPE_CHECKING:
+    from ..tune.apply.replay import Replay
     from ..tune.records.log import Record
-    from ..tune.records.replay import Replay
     from ..tune.space.operator import Operator
 
 __all__ = ["bench"]
@@ -37,8 +37,9 @@ def bench(
 
     Of a sweep's file, tell instead how well both models order its candidates.
     """
+    from benchmarks.sweep_file import Sweep
+
     from ..report.recheck import bench_table
-    from ..tune.search.sweep import Sweep
 
     if Sweep.is_one(log):
         _rank(log, candidates)
@@ -53,8 +54,8 @@ def bench(
 
 def _rank(path: Path, candidates: int) -> None:
     """Print Spearman's correlation of both models with a sweep's measured medians."""
-    from ..tune.search.rank_correlation import correlations
-    from ..tune.search.sweep import Sweep
+    from benchmarks.rank_correlation import correlations
+    from benchmarks.sweep_file import Sweep
 
     header = Sweep.read(path).header
     found = correlations(path, MODELLED, candidates, os.cpu_count() or 1)
@@ -70,9 +71,9 @@ def _rank(path: Path, candidates: int) -> None:
 def _replayed(record: Record, operator: Operator, runner: str) -> Replay | None:
     """A winner's replay; None, with the reason on stderr, if it fails."""
     from ..errors import RecordError
+    from ..tune.apply.replay import replay
+    from ..tune.measure.backend import ReportedError
     from ..tune.measure.verify import WrongResultError
-    from ..tune.records.replay import replay
-    from ..tune.search.backend import ReportedError
 
     try:
         return replay(record, runner, operator)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from ..tune.apply.check import Checked
+from ..tune.apply.replay import Replay
 from ..tune.measure.measurement import Measurement
-from ..tune.records.check import Checked
 from ..tune.records.log import Record
-from ..tune.records.replay import Replay
 from ..tune.space.knobs import describe
 from .tuning import make_table, score_text
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import tvm
 
 from ..target import cuda_target
+from ..tune.measure.simulated import COUNTED_EXTENT, counted_inputs
 from ..tune.records.log import Record
-from ..tune.search.entry import make_task
-from ..tune.search.simulated import COUNTED_EXTENT, counted_inputs
-from ..tune.search.task import Task
 from ..tune.space.operator import Operator
+from ..tune.space.task import Task, make_task
 from .explain import Explanation, explain
 
 __all__ = ["explain_record", "record_module"]

@@ -47,7 +47,7 @@ def run(runner: LocalRunner, shelf: Shelf, *names: str) -> list[Measured]:
 
 def seat_process(runner: LocalRunner) -> int | None:
     """The worker's process, if it has one."""
-    worker = runner._seats[0].worker
+    worker = runner._slots[0].worker
     return worker._process if worker._worker is not None else None
 
 
@@ -194,8 +194,8 @@ def test_several_candidates_on_a_gpu() -> None:
     from tvm.s_tir.meta_schedule.runner import RunnerInput
 
     from tvm_layout_ext.target import cuda_target
-    from tvm_layout_ext.tune.measure.builder import CubinBuilder
-    from tvm_layout_ext.tune.search.entry import make_task
+    from tvm_layout_ext.tune.measure.builder.builder import CubinBuilder
+    from tvm_layout_ext.tune.space.task import make_task
 
     task = make_task("transpose", (2048, 1024), "float32")
     builder = CubinBuilder(task.architecture.name, workers=4)

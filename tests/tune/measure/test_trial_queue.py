@@ -1,4 +1,4 @@
-"""The queue of trials: seats that come late, go, or let a trial be tried again."""
+"""The queue of trials: slots that come late, go, or let a trial be tried again."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def name(one: Trial) -> str:
 def test_seat_that_is_not_ready_holds_no_trial(inputs: list[RunnerInput]) -> None:
     over = threading.Event()
 
-    def ready(seat: str) -> None:
+    def ready(slot: str) -> None:
         # Waits for a server that does not come before the trials have ended.
-        if seat == "slow":
+        if slot == "slow":
             over.wait(10)
 
-    def trial(seat: str, one: Trial) -> Measured:
-        return Measured([1.0], server=seat)
+    def trial(slot: str, one: Trial) -> Measured:
+        return Measured([1.0], server=slot)
 
     futures = share(["slow", "quick"], inputs, trial, ready)
     assert [future.result(10).server for future in futures] == ["quick"] * 6
@@ -45,7 +45,7 @@ def test_seat_that_is_not_ready_holds_no_trial(inputs: list[RunnerInput]) -> Non
 def test_trial_that_is_tried_again_goes_first_and_to_any_seat(inputs: list[RunnerInput]) -> None:
     order: list[str] = []
 
-    def trial(seat: str, one: Trial) -> Measured:
+    def trial(slot: str, one: Trial) -> Measured:
         order.append(name(one))
         if name(one) == "1" and not one.lost:
             raise TryAgainError
@@ -63,13 +63,13 @@ def test_trial_that_is_tried_again_goes_first_and_to_any_seat(inputs: list[Runne
 def test_seats_leave_and_the_last_one_fails_what_is_left(inputs: list[RunnerInput]) -> None:
     done: list[str] = []
 
-    def ready(seat: str) -> None:
-        if seat == "gone" or len(done) == 4:
-            raise ConnectionError(f"{seat} has no server")
+    def ready(slot: str) -> None:
+        if slot == "gone" or len(done) == 4:
+            raise ConnectionError(f"{slot} has no server")
 
-    def trial(seat: str, one: Trial) -> Measured:
+    def trial(slot: str, one: Trial) -> Measured:
         done.append(name(one))
-        return Measured([1.0], server=seat)
+        return Measured([1.0], server=slot)
 
     results = [future.result(10) for future in share(["gone", "left"], inputs, trial, ready)]
     assert [one.server for one in results] == ["left"] * 4 + [None] * 2
@@ -78,7 +78,7 @@ def test_seats_leave_and_the_last_one_fails_what_is_left(inputs: list[RunnerInpu
 
 def test_artifact_that_cannot_be_written_to_is_a_failed_trial(inputs: list[RunnerInput]) -> None:
     gone = RunnerInput(str(inputs[0].artifact_path) + "/gone", "cpu", [])
-    (future,) = share(["only"], [gone], lambda seat, one: Measured([1.0]))
+    (future,) = share(["only"], [gone], lambda slot, one: Measured([1.0]))
     assert (future.result(10).error or "").startswith("FileNotFoundError: ")
 
 
@@ -89,7 +89,7 @@ def test_trials_are_taken_as_they_are_built_and_what_is_not_fails(
     builds: list[Future[str | None]] = [Future() for _ in inputs]
     took = threading.Semaphore(0)
 
-    def trial(seat: str, one: Trial) -> Measured:
+    def trial(slot: str, one: Trial) -> Measured:
         order.append(name(one))
         took.release()
         return Measured([1.0])
@@ -115,10 +115,10 @@ def test_what_is_built_after_the_last_seat_has_left_fails_by_its_error(
 ) -> None:
     builds: list[Future[str | None]] = [Future() for _ in inputs]
 
-    def ready(seat: str) -> None:
+    def ready(slot: str) -> None:
         raise ValueError("gone")
 
-    futures = share(["a", "b"], inputs, lambda seat, one: Measured([1.0]), ready, builds)
+    futures = share(["a", "b"], inputs, lambda slot, one: Measured([1.0]), ready, builds)
     for build in builds:
         build.set_result(None)
     assert {future.result(10).error for future in futures} == {"ValueError: gone"}
@@ -149,7 +149,7 @@ def test_trials_of_the_batch_before_go_first(inputs: list[RunnerInput]) -> None:
 def test_next_batch_runs_while_the_one_before_is_built(inputs: list[RunnerInput]) -> None:
     order, unbuilt = BatchOrder(), Future[str | None]()
 
-    def trial(seat: str, one: Trial) -> Measured:
+    def trial(slot: str, one: Trial) -> Measured:
         return Measured([1.0])
 
     (late,) = share(["only"], inputs[:1], trial, after=[unbuilt], order=order)

@@ -10,12 +10,11 @@ import pytest
 from tvm import s_tir, te
 
 from benchmarks.kernels import KERNELS
+from tvm_layout_ext.tune.measure.simulated import closed_form, count
 from tvm_layout_ext.tune.model.features import FEATURES, features, kernels_of
 from tvm_layout_ext.tune.model.kernel_facts import KernelFacts
 from tvm_layout_ext.tune.model.latency import H200, GpuSpeeds, WaveCycles, chain, latency, terms
-from tvm_layout_ext.tune.search.entry import make_task
-from tvm_layout_ext.tune.search.simulated import closed_form, count
-from tvm_layout_ext.tune.search.task import Task
+from tvm_layout_ext.tune.space.task import Task, make_task
 
 GEMM = ("gemm", (1024, 1024, 1024), "float16")
 

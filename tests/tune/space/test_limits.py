@@ -20,13 +20,13 @@ from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import Result, tune
-from tvm_layout_ext.tune.measure.builder import INFO, CubinBuilder
+from tvm_layout_ext.tune.measure.builder.builder import INFO, CubinBuilder
 from tvm_layout_ext.tune.model.features import kernels_of
-from tvm_layout_ext.tune.search.entry import make_task
 from tvm_layout_ext.tune.space.knobs import Config, knob
 from tvm_layout_ext.tune.space.limits import over_limits
 from tvm_layout_ext.tune.space.live_registers import live_sums, too_many_sums
 from tvm_layout_ext.tune.space.operator import find_operator
+from tvm_layout_ext.tune.space.task import make_task
 
 SM90 = architecture("sm_90a")
 

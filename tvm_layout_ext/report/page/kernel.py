@@ -12,8 +12,8 @@ from tvm.target import Target
 from ...errors import LayoutExtError
 from ...layout import SwizzledSharedLayout
 from ...target import cuda_target
+from ...tune.apply.programs import Programs
 from ...tune.records.log import Record
-from ...tune.records.programs import Programs
 from ..banks import bank_picture
 from ..explain import (
     ACCESS_HEADS,

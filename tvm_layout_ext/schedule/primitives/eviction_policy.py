@@ -6,8 +6,7 @@ from typing import Any
 
 from ...errors import ScheduleError
 from ...intrin.policy_stores import POLICIES
-from ...ir.annotations import EVICTION_POLICY
-from ...ir.annotations import AUTO
+from ...ir.annotations import AUTO, EVICTION_POLICY
 from ..handles import find_block
 
 __all__ = ["check_policy", "eviction_policy"]

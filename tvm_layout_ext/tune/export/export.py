@@ -20,8 +20,8 @@ from ...build import build, to_module
 from ...errors import RecordError, ScheduleError, TargetError
 from ...target import cuda_target, resolve
 from ..records.record import Record
-from ..search.entry import make_task
 from ..space.operator import Operator, find_operator
+from ..space.task import make_task
 from .launches import HostPlan, host_plan
 from .text import cuda_text, header_text, loader_text
 

@@ -12,13 +12,13 @@ from typing import Any
 from tvm.s_tir.meta_schedule.runner import RunnerInput
 
 from ...errors import NotModelled
-from ..search.backend import ReportedError, config_key, try_one
-from ..search.simulated import count
-from ..search.task import Task
 from ..space.knobs import Config
-from .builder import INFO, CubinBuilder
+from ..space.task import Task
+from .backend import ReportedError, config_key, try_one
+from .builder.builder import INFO, CubinBuilder
 from .measurement import Measurement
 from .protocol import Measured, Timing, interleaved
+from .simulated import count
 
 __all__ = ["MeasuringBackend"]
 

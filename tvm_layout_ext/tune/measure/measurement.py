@@ -7,8 +7,8 @@ from math import inf
 from statistics import median, quantiles
 from typing import Any, Protocol
 
-from ..search.task import Task
 from ..space.knobs import Config
+from ..space.task import Task
 
 __all__ = ["Measurement", "Runner"]
 

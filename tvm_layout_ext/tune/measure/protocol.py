@@ -21,8 +21,8 @@ import numpy as np
 import psutil
 import tvm
 
-from .host_objects import ROTATED
-from .problem import Problem
+from .builder.host_objects import ROTATED
+from .reference.problem import Problem
 
 __all__ = [
     "MEASUREMENT",

@@ -1,4 +1,4 @@
-"""Trials that wait for a seat, where a seat may go and a trial may come back."""
+"""Trials that wait for a slot, where a slot may go and a trial may come back."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .protocol import Measured, failed
 
 __all__ = ["BatchOrder", "Trial", "TryAgainError", "share"]
 
-Seat = TypeVar("Seat")
-#: So many seconds a seat leaves to the batch before, at each trial.
+WorkerSlot = TypeVar("WorkerSlot")
+#: So many seconds a slot leaves to the batch before, at each trial.
 PATIENCE = 5.0
 
 
 class TryAgainError(Exception):
-    """A trial that was stopped by no fault of its own; any seat may take it."""
+    """A trial that was stopped by no fault of its own; any slot may take it."""
 
 
 @dataclass
@@ -65,14 +65,14 @@ class _Queue:
     ----------
     trials : int
         How many will :meth:`enter`.
-    seats : int
+    slots : int
         How many take from it.
     """
 
-    def __init__(self, trials: int, seats: int) -> None:
-        self._open, self._seats = trials, seats
+    def __init__(self, trials: int, slots: int) -> None:
+        self._open, self._slots = trials, slots
         self._waiting: deque[Trial] = deque()
-        #: Why the last seat left.
+        #: Why the last slot left.
         self._gone: Exception | None = None
         self._changed = threading.Condition()
 
@@ -106,8 +106,8 @@ class _Queue:
             self._changed.notify_all()
             return taken
 
-    def drained(self) -> None:
-        """Wait until no trial waits, for a few seconds: its seats may have lost their servers."""
+    def wait_empty(self) -> None:
+        """Wait until no trial waits, for a few seconds: its slots may have lost their servers."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting, PATIENCE)
 
@@ -128,11 +128,11 @@ class _Queue:
             self._changed.notify_all()
 
     def leave(self, error: Exception) -> None:
-        """Let a seat go; with the last one, all that wait fail by its error."""
+        """Let a slot go; with the last one, all that wait fail by its error."""
         with self._changed:
-            self._seats -= 1
-            left = [] if self._seats else list(self._waiting)
-            if not self._seats:
+            self._slots -= 1
+            left = [] if self._slots else list(self._waiting)
+            if not self._slots:
                 self._gone = error
                 self._waiting.clear()
                 self._changed.notify_all()
@@ -142,39 +142,39 @@ class _Queue:
 
 @dataclass
 class BatchOrder:
-    """Lets the trials of a batch that are built go before those of the next, on all seats."""
+    """Lets the trials of a batch that are built go before those of the next, on all slots."""
 
     last: _Queue | None = None
 
     def behind(self, queue: _Queue) -> Callable[[], None]:
         """Put a batch last; what it calls before it takes a trial."""
         older, self.last = self.last, queue
-        return (lambda: None) if older is None else older.drained
+        return (lambda: None) if older is None else older.wait_empty
 
 
 def share(
-    seats: Sequence[Seat],
+    slots: Sequence[WorkerSlot],
     inputs: Sequence[RunnerInput],
-    trial: Callable[[Seat, Trial], Measured],
-    ready: Callable[[Seat], None] = lambda seat: None,
+    trial: Callable[[WorkerSlot, Trial], Measured],
+    ready: Callable[[WorkerSlot], None] = lambda slot: None,
     after: Sequence[Future[str | None]] = (),
     order: BatchOrder | None = None,
 ) -> list[Future[Measured]]:
-    """Let seats take trials from one queue, each in a thread, until all have ended.
+    """Let slots take trials from one queue, each in a thread, until all have ended.
 
-    A seat gets ready before it takes a trial, so that none waits with a seat that waits itself.
+    A slot gets ready before it takes a trial, so that none waits with a slot that waits itself.
     Whatever a trial raises is its own failure, but for :class:`TryAgainError`. Each measurement is
     written into the artifact's folder before its future is done.
 
     Parameters
     ----------
-    seats : sequence
+    slots : sequence
         Devices or servers.
     inputs : sequence of RunnerInput
     trial : callable
-        ``trial(seat, trial)``.
+        ``trial(slot, trial)``.
     ready : callable, optional
-        ``ready(seat)`` prepares a seat. One for which this raises leaves; when the last one does,
+        ``ready(slot)`` prepares a slot. One for which this raises leaves; when the last one does,
         the trials left fail by its error.
     after : sequence of Future, optional
         For each input, what it has to wait for: None, or why there is nothing to try. Seats take
@@ -188,14 +188,14 @@ def share(
         In the order of the inputs.
     """
     trials = [Trial(one, index) for index, one in enumerate(inputs)]
-    used = seats[: len(trials)]
+    used = slots[: len(trials)]
     queue = _Queue(len(trials), len(used))
     let_others_go = (order or BatchOrder()).behind(queue)
 
-    def attempt(seat: Seat, one: Trial) -> None:
+    def attempt(slot: WorkerSlot, one: Trial) -> None:
         taken = time.monotonic()
         try:
-            measured = trial(seat, one)
+            measured = trial(slot, one)
         except TryAgainError:
             one.lost += 1
             queue.put_back(one)
@@ -206,13 +206,13 @@ def share(
         phases = {"wait": round(waited, 6)} | measured.phases
         queue.ended(one, replace(measured, phases=phases))
 
-    def work(seat: Seat) -> None:
+    def work(slot: WorkerSlot) -> None:
         try:
             while queue.some():
                 let_others_go()
-                ready(seat)
+                ready(slot)
                 if (one := queue.take()) is not None:
-                    attempt(seat, one)
+                    attempt(slot, one)
         except Exception as error:
             queue.leave(error)
 
@@ -225,6 +225,6 @@ def share(
     else:
         for one in trials:
             queue.enter(one)
-    for seat in used:
-        threading.Thread(target=work, args=(seat,), daemon=True).start()
+    for slot in used:
+        threading.Thread(target=work, args=(slot,), daemon=True).start()
     return [one.future for one in trials]

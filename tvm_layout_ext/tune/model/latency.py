@@ -15,8 +15,8 @@ from math import ceil
 import tvm
 
 from ...gpu.hardware import BANK_BYTES, MULTIPROCESSORS, SECTOR_BYTES
-from ..search.task import Task
 from ..space.knobs import Config
+from ..space.task import Task
 from .cost import TAIL, TORN
 from .features import kernels_of, traffic
 from .kernel_facts import KernelFacts

@@ -7,12 +7,12 @@ import tvm_ffi
 from tvm import s_tir
 
 from ...target import cuda_target
-from ..search.candidate import traced
-from ..search.task import Task
+from ..space.candidate import traced
+from ..space.functions import bare
+from ..space.task import Task
 from .database import Database
 from .origin import Origin
 from .record import Record
-from .selection import bare
 
 __all__ = ["archive"]
 

@@ -8,55 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import tvm
-import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.s_tir import meta_schedule as ms
 
 from ..measure import environment
+from ..space.functions import bare, same_function
 from .stored import Stored
 
-__all__ = ["Selection", "bare", "current_versions", "same_function", "select"]
+__all__ = ["Selection", "current_versions", "select"]
 
 
 def current_versions() -> tuple[str, str]:
     """Of TVM and of this package, as records name them."""
     versions = environment.versions()
     return str(versions["tvm"]), str(versions["package"])
-
-
-def bare(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Strip a function of all that does not change what it computes.
-
-    These are its attributes, and the width of its indices: Relax writes 64 bits, TE 32.
-    """
-    plain = tirx.PrimFunc(func.params, func.body, func.ret_type)
-    data = {str(region.dtype) for region in _buffers(plain)}
-    if data & {"int64", "uint64"}:
-        # TVM's pass would narrow these elements, too.
-        return plain
-    try:
-        narrow = tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"main": plain}))["main"]
-    except (RuntimeError, ValueError, TypeError):
-        return plain
-    return tirx.PrimFunc(narrow.params, narrow.body, narrow.ret_type)
-
-
-def _buffers(func: tirx.PrimFunc) -> list[Any]:
-    found = [param for param in func.params if hasattr(param, "shape")]
-
-    def look(block: Any) -> None:
-        found.extend(block.alloc_buffers)
-
-    tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, look)])
-    return found
-
-
-def same_function(one: tirx.PrimFunc, other: tirx.PrimFunc) -> bool:
-    """Whether two bare functions compute the same; names do not count."""
-    return bool(tvm_ffi.structural_equal(one, other))
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
 from ...errors import LayoutExtError
+from ..space.candidate import config_of, program_of, traced
 from ..space.knobs import Config, Refusal
 from ..space.limits import SCHEDULE, over_limits
-from .candidate import config_of, program_of, traced
-from .task import Task
+from ..space.task import Task
 
 __all__ = ["Candidates", "KnobMutator", "openers", "space_generator"]
 

@@ -14,19 +14,19 @@ from tvm.s_tir import meta_schedule as ms
 from ..._compat import without_tensor_intrinsics
 from ...errors import RecordError
 from ...target import cuda_target
-from ..model.cost_model import Facts, GuidedModel
+from ..measure.backend import Backend, failure_text
 from ..records.archive import archive
 from ..records.database import Database
-from ..records.ledger import Ledger, RememberingBuilder, RememberingRunner, failed, worked
 from ..records.log import Log, Reading, Record
+from ..records.pruned import Pruned, note
+from ..records.ranking import best_first
 from ..space.knobs import Config
-from ..space.pruned import Pruned, note
-from .backend import Backend, failure_text
+from ..space.task import Task
 from .batches import Batches
+from .cost_model import Facts, GuidedModel
 from .design import Candidates, openers, space_generator
+from .history import CachingBuilder, CachingRunner, History, failed, worked
 from .interrupt import Interrupt
-from .ranking import best_first
-from .task import Task
 
 __all__ = ["STRATEGIES", "Run"]
 
@@ -81,13 +81,13 @@ class Run:
         self._database = None if log is None else Database(log.folder)
         self.candidates = Candidates(task)
         program = self.candidates.program
-        self.ledger = Ledger(
+        self.history = History(
             task, backend, self._keep, reading, self._told, self.interrupt, program
         )
         self._facts = Facts(self.candidates)
         configs: dict[str, dict[str, Any]] = {}
-        self._builder = RememberingBuilder(self.ledger, configs)
-        self._runner = RememberingRunner(self.ledger, configs)
+        self._builder = CachingBuilder(self.history, configs)
+        self._runner = CachingRunner(self.history, configs)
         #: Trials under way, the first begun first.
         self._begun: list[Any] = []
 
@@ -98,7 +98,7 @@ class Run:
 
     def _told(self, record: Record) -> None:
         if self._progress is not None:
-            self._progress(record, len(self.ledger.trials), self.total)
+            self._progress(record, len(self.history.trials), self.total)
 
     def _keep(self, record: Record) -> None:
         if self._log is None or self._database is None:
@@ -144,7 +144,7 @@ class Run:
             if isinstance(error, RecordError) or not pressed:
                 raise
             self._runner.note_finished()
-            ranked = best_first(self.ledger.trials)
+            ranked = best_first(self.history.trials)
             return next((r for r in ranked if r.score is not None), None), True
 
     def _default(self) -> Config:
@@ -156,7 +156,7 @@ class Run:
                 return config
 
     def _left(self) -> int:
-        return self.total - len(self.ledger.trials) - len(self._begun)
+        return self.total - len(self.history.trials) - len(self._begun)
 
     def _begin(self, configs: Iterable[Config]) -> None:
         """Begin to build and run some candidates as TVM's tuner would."""
@@ -164,9 +164,9 @@ class Run:
         for config, sch in scheduled:
             if sch is not None or not self.candidates.is_legal(config):
                 continue
-            if self.ledger.known(config) is None:
+            if self.history.known(config) is None:
                 error = self.candidates.failed[self.candidates.key(config)]
-                self.ledger.failed(config, failure_text(error))
+                self.history.failed(config, failure_text(error))
         target = cuda_target(self.task.architecture.name)
         given = [ms.builder.BuilderInput(sch.mod, target) for _, sch in scheduled if sch]
         built = [result for result in self._builder.build(given) if result.error_msg is None]
@@ -232,7 +232,7 @@ class Run:
 
     def _fill(self) -> None:
         """Try what is left of a small space, or of a search that came back to known candidates."""
-        fresh = (c for c in self.task.space.sample(self.task.seed) if not self.ledger.tried(c))
+        fresh = (c for c in self.task.space.sample(self.task.seed) if not self.history.tried(c))
         while batch := list(islice(fresh, min(BATCH, self._left()))):
             self._begin(batch)
             self._settle()
@@ -240,7 +240,7 @@ class Run:
     def _winner(self) -> Record | None:
         """Time the best few again in turns, and verify from the best on."""
         self._remeasure()
-        for record in best_first(self.ledger.trials)[:]:
+        for record in best_first(self.history.trials)[:]:
             if record.score is None:
                 break
             checked = self._verified(record)
@@ -249,7 +249,7 @@ class Run:
         return None
 
     def _remeasure(self) -> None:
-        ranked = [r for r in best_first(self.ledger.trials) if r.score is not None]
+        ranked = [r for r in best_first(self.history.trials) if r.score is not None]
         finalists = ranked[:FINALISTS]
         if not finalists or all(record.kind == "finalist" for record in finalists):
             return
@@ -257,7 +257,7 @@ class Run:
         for record, measured in zip(finalists, again, strict=True):
             if measured is not None:
                 timed = replace(worked(record, self.task, measured), kind="finalist")
-                self.ledger.correct(replace(timed, verified_on=record.verified_on))
+                self.history.correct(replace(timed, verified_on=record.verified_on))
 
     def _verified(self, record: Record) -> Record:
         """Verify on fresh inputs, unless an earlier run has done it for this very record."""
@@ -268,5 +268,5 @@ class Run:
             workload = self.backend.verify(record.config)
         except Exception as error:
             self.interrupt.check()
-            return self.ledger.correct(failed(record, failure_text(error)))
-        return self.ledger.correct(replace(record, verified_on=workload))
+            return self.history.correct(failed(record, failure_text(error)))
+        return self.history.correct(replace(record, verified_on=workload))

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import tirx
 
 from ...errors import LayoutExtError
-from ..records.selection import bare, same_function
+from .functions import bare, same_function
 from .operator import Operator, Shape, find_operator, known_operators
 
 __all__ = ["recognise"]

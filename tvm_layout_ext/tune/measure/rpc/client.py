@@ -19,10 +19,10 @@ from typing import Any, ClassVar, NamedTuple
 from tvm import rpc
 
 from ....errors import TargetError
-from ...search.trials import Job
-from ..builder import LIBRARY
-from ..seats import ServerLostError
+from ..builder.builder import LIBRARY
+from ..job import Job
 from ..worker import TrialTimeoutError
+from ..worker_slots import ServerLostError
 from .session import NAMES, PREFIX
 from .tracker import Tracker
 

@@ -36,11 +36,11 @@ from tvm.ir.utils import derived_object
 
 from ....errors import TargetError
 from ....gpu.hardware import Architecture
-from ...search.task import Task
-from ...search.trials import Job, device_kind
+from ...space.task import Task
+from ..job import Job, device_kind
 from ..protocol import Measured, Timing
-from ..seats import Seat, SeatedRunner
 from ..worker import GRACE
+from ..worker_slots import PooledRunner, WorkerSlot
 from .client import Gpu, ready, run
 from .session import PREPARE
 from .tracker import Tracker
@@ -79,7 +79,7 @@ def misfit(architecture: Architecture, gpu: Gpu, first: str = "") -> str | None:
 
 @dataclass
 class _Fleet:
-    """What the seats of a run share."""
+    """What the slots of a run share."""
 
     tracker: Tracker
     architecture: Architecture
@@ -101,7 +101,7 @@ class _Fleet:
         )
 
 
-class _Client(Seat):
+class _Client(WorkerSlot):
     """A client process with a session at one server."""
 
     def __init__(self, log: Path, fleet: _Fleet) -> None:
@@ -125,13 +125,13 @@ class _Client(Seat):
 
 
 @derived_object
-class RpcRunner(SeatedRunner):
+class RpcRunner(PooledRunner):
     """Measures candidates on all servers of one key, each with a client process of its own.
 
     All servers take trials from one queue. Waiting for a free one, opening a session and sending
     are not counted as a trial's time; what each took is in :attr:`Measured.phases`. A trial whose
     connection is lost is tried once more, on another server if there is one. All else is as of
-    :class:`.SeatedRunner`.
+    :class:`.PooledRunner`.
 
     Parameters
     ----------
@@ -166,12 +166,12 @@ class RpcRunner(SeatedRunner):
         super().__init__(task, timeout, timing)
         self.fleet = _Fleet(tracker, task.architecture)
         folder = self._inputs.folder
-        self._seats = [_Client(folder / f"client{i}.log", self.fleet) for i in range(len(servers))]
+        self._slots = [_Client(folder / f"client{i}.log", self.fleet) for i in range(len(servers))]
 
     def device_name(self) -> str:
         """Name of the GPU of the next free server; an error if it does not fit."""
-        seat = self._seats[0]
-        assert isinstance(seat, _Client)
-        with seat.lock:
-            seat.ready(None)
-        return "" if seat.gpu is None else seat.gpu.name
+        slot = self._slots[0]
+        assert isinstance(slot, _Client)
+        with slot.lock:
+            slot.ready(None)
+        return "" if slot.gpu is None else slot.gpu.name
