@@ -13,8 +13,7 @@ import numpy as np
 
 from benchmarks.sweep_file import Sweep, SweepEntry
 from tvm_layout_ext.target import cuda_target
-from tvm_layout_ext.tune.measure.simulated import count
-from tvm_layout_ext.tune.model.latency import latency
+from tvm_layout_ext.tune.model.costs import costs
 from tvm_layout_ext.tune.space.knobs import Config
 from tvm_layout_ext.tune.space.task import Task, make_task
 
@@ -78,11 +77,11 @@ def correlations(path: Path, modelled: int, simulated: int, processes: int) -> d
     worked = [entry for entry in sweep.entries if entry.seconds is not None]
     random.Random(0).shuffle(worked)
     some, few = worked[:modelled], worked[:simulated]
-    forecasts = [latency(task, e.config, task.module(e.config)) for e in some]
-    costs = _costs(path, task, [e.config for e in few], processes)
+    forecasts = [costs(task, e.config).seconds for e in some]
+    modelled_costs = _costs(path, task, [e.config for e in few], processes)
     return {
         "latency": {"candidates": len(some), "spearman": spearman(forecasts, _seconds(some))},
-        "simulator": {"candidates": len(few), "spearman": spearman(costs, _seconds(few))},
+        "simulator": {"candidates": len(few), "spearman": spearman(modelled_costs, _seconds(few))},
     }
 
 
@@ -99,7 +98,7 @@ def _cost(path: Path, config: Config) -> float:
 
 
 def _simulated(task: Task, config: Config) -> float:
-    return float(count(task, config)[1]["cost"])
+    return costs(task, config).terms.cycles
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tvm
 
 from ..target import cuda_target
-from ..tune.measure.simulated import COUNTED_EXTENT, counted_inputs
+from ..tune.model.costs import COUNTED_EXTENT, counted_inputs
 from ..tune.records.log import Record
 from ..tune.space.operator import Operator
 from ..tune.space.task import Task, make_task

@@ -7,9 +7,9 @@ from .apply.context import ApplyBest
 from .apply.module import tune_module
 from .apply.programs import Programs
 from .export.export import export
-from .records.archive import archive
 from .records.database import Database
 from .records.log import Log, Record
+from .records.records import archive
 from .search.tune import Result, tune
 from .space.generic import operator_of
 from .space.knobs import Knob, knob

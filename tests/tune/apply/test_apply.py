@@ -23,15 +23,14 @@ from tvm_layout_ext import ApplyBest, RecordError, apply_best, cuda_target, deci
 from tvm_layout_ext.tune import Database, Log, Record, archive, find_operator, known_operators
 from tvm_layout_ext.tune.apply.nearest import distance
 from tvm_layout_ext.tune.measure import environment
-from tvm_layout_ext.tune.records.origin import Origin
-from tvm_layout_ext.tune.records.selection import select
+from tvm_layout_ext.tune.records.tvm_record import Provenance, usable
 from tvm_layout_ext.tune.space.functions import bare
 from tvm_layout_ext.tune.space.recognise import recognise
 from tvm_layout_ext.tune.space.task import make_task
 from tvm_layout_ext.tune.space.workload import Workload
 
 TARGET = cuda_target("sm_90a")
-HERE = Origin.here("cuda", "NVIDIA H200")
+HERE = Provenance.here("cuda", "NVIDIA H200")
 _VERSIONS = environment.versions()
 
 
@@ -121,15 +120,13 @@ def test_tvms_own_query_would_have_taken_the_foreign_one(tmp_path: Path) -> None
     database, module = Database(tmp_path), unscheduled(96)
     _, right = transpose_schedule(96, tile_i=16, threads=64)
     _, wrong = transpose_schedule(96, tile_i=32, threads=64)
-    old = Origin("0.26.0", HERE.package, "cuda", HERE.device)
+    old = Provenance("0.26.0", HERE.package, "cuda", HERE.device)
     database.append(module, right.trace, [2e-3], TARGET, HERE)
     database.append(module, wrong.trace, [1e-3], TARGET, old)
     theirs = database.tvm().query_ir_module(module, TARGET, "main")
     assert is_as(theirs["main"], wrong.mod["main"])
-    chosen = select(database.read().records, "sm_90a")
-    assert (len(chosen.records), chosen.foreign) == (1, 1)
-    guarded = chosen.memory().query_ir_module(module, TARGET, "main")
-    assert is_as(guarded["main"], right.mod["main"])
+    chosen, foreign = usable(database.read().records, "sm_90a")
+    assert (len(chosen), foreign) == (1, 1)
     assert is_as(apply_best(module, database, TARGET)["main"], right.mod["main"])
 
 
@@ -142,11 +139,8 @@ def test_measured_goes_before_modelled_and_failed_trials_count_as_none(tmp_path:
     database.append(module, slow.trace, [2e-3], TARGET, HERE)
     database.append(module, fast.trace, [1e-9], TARGET, model)
     database.append(module, none.trace, [1e10], TARGET, HERE)
-    chosen = select(database.read().records, "sm_90a")
-    assert (len(chosen.records), chosen.failed) == (2, 1)
+    assert len(usable(database.read().records, "sm_90a")[0]) == 2
     assert is_as(apply_best(module, database, TARGET)["main"], slow.mod["main"])
-    guarded = chosen.memory().query_ir_module(module, TARGET, "main")
-    assert is_as(guarded["main"], slow.mod["main"])
 
 
 def test_database_object_of_tvms_own_is_a_source() -> None:

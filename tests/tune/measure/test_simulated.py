@@ -13,8 +13,9 @@ from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import tune
 from tvm_layout_ext.tune.apply.replay import replay
-from tvm_layout_ext.tune.measure.simulated import count, grids
+from tvm_layout_ext.tune.measure.simulated import count
 from tvm_layout_ext.tune.model.cost import Counters, modelled_terms
+from tvm_layout_ext.tune.model.features import kernels_of
 from tvm_layout_ext.tune.records.log import Record
 from tvm_layout_ext.tune.search.tune import Result
 from tvm_layout_ext.tune.space.task import make_task
@@ -46,7 +47,7 @@ def test_tuner_finds_a_conflict_free_transpose_from_a_conflicted_default(
 def test_conflicts_are_in_the_cost_that_ranks(from_conflicts: Result) -> None:
     for record in from_conflicts.trials:
         terms = modelled_terms(Counters.from_json(model(record)), flops=0)
-        assert record.score == pytest.approx(terms.cost, abs=0.1)
+        assert record.score == pytest.approx(terms.cycles, abs=0.1)
     scores = [record.score for record in from_conflicts.ranking]
     assert scores == sorted(scores)
 
@@ -75,7 +76,7 @@ def test_grids_of_both_kernels_of_a_split_sum_were_multiplied() -> None:
     small = {"tile_m": 64, "tile_n": 64, "split_k": 4}
     config = task.operator.default_config() | small
     module = task.module(config)
-    assert grids(module) == [32, 128]
+    assert [kernel.grid for kernel in kernels_of(module)] == [32, 128]
     whole = simulate(module, *task.draw(0), target=cuda_target("sm_90a"), progress=False)
     assert whole.blocks == (160, 160)
     assert [(one.sampled, one.blocks) for one in whole.launches] == [(32, 32), (128, 128)]

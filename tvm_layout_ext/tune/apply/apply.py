@@ -14,9 +14,9 @@ from tvm.target import Target
 from ... import decisions
 from ...errors import LayoutExtError, ScheduleError
 from ...target import better_than_guess, resolve
-from ..records.selection import Selection, select
-from ..records.sources import Source, open_source
-from ..records.stored import Stored
+from ..records.records import Source, open_source
+from ..records.tvm_record import TvmRecord, replay_errors, usable
+from ..space.functions import bare
 from .nearest import Found, Nearest
 
 __all__ = ["Applied", "Best", "apply_best"]
@@ -67,7 +67,7 @@ class Best:
     def __init__(self, source: Source, nearest: bool = True) -> None:
         self._opened = open_source(source)
         self._with_nearest = nearest
-        self._of_arch: dict[str, tuple[Selection, Nearest]] = {}
+        self._of_arch: dict[str, tuple[list[TvmRecord], Nearest]] = {}
         self.applied: list[Applied] = []
 
     def module(self, mod: tvm.IRModule, target: Target | None) -> tvm.IRModule:
@@ -90,7 +90,7 @@ class Best:
         for how, text, source in self._ways(func, arch):
             try:
                 scheduled = _scheduled(source)
-            except (LayoutExtError, RuntimeError, ValueError) as error:
+            except (LayoutExtError, *replay_errors) as error:
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 _log.warning("%s: cannot use %s: %s", name, text, reason)
                 continue
@@ -99,13 +99,14 @@ class Best:
         self._tell(Applied(name, "none", f"No record fits it on {arch}; it is as it was."))
         return None
 
-    def _ways(self, func: tirx.PrimFunc, arch: str) -> Iterator[tuple[str, str, Found | Stored]]:
+    def _ways(self, func: tirx.PrimFunc, arch: str) -> Iterator[tuple[str, str, Found | TvmRecord]]:
         """Schedules for a function, best first: how it was found, what it is, and where."""
-        selection, nearest = self._on(arch)
+        schedules, nearest = self._on(arch)
         exact = nearest.exact(func)
         if exact is not None:
             yield "recorded", f"record {_told(exact)}", exact
-        stored = selection.best(func)
+        wanted = bare(func)
+        stored = next((one for one in schedules if one.computes(wanted)), None)
         if stored is not None:
             yield "recorded", f"the database's line {stored.line + 1}", stored
         for found in nearest.relatives(func) if self._with_nearest else ():
@@ -115,13 +116,13 @@ class Best:
             )
             yield "nearest", text, found
 
-    def _on(self, arch: str) -> tuple[Selection, Nearest]:
+    def _on(self, arch: str) -> tuple[list[TvmRecord], Nearest]:
         """What holds on an architecture; what is left out is counted, once."""
         if arch not in self._of_arch:
-            selection = select(self._opened.stored, arch)
-            nearest = Nearest.of(self._opened.records, arch)
-            self._warn(arch, selection.foreign + nearest.foreign)
-            self._of_arch[arch] = selection, nearest
+            schedules, foreign = usable(self._opened.schedules, arch)
+            nearest = Nearest.of(self._opened.trials, arch)
+            self._warn(arch, foreign + nearest.foreign)
+            self._of_arch[arch] = schedules, nearest
         return self._of_arch[arch]
 
     def _warn(self, arch: str, foreign: int) -> None:
@@ -150,11 +151,11 @@ def _told(found: Found) -> str:
     return f"{found.record.id}, {how} on {found.record.device}"
 
 
-def _scheduled(source: Found | Stored) -> tirx.PrimFunc:
+def _scheduled(source: Found | TvmRecord) -> tirx.PrimFunc:
     if isinstance(source, Found):
         return source.module["main"]
     sch = s_tir.Schedule(source.workload, debug_mask="none")
-    source.record().trace.apply_to_schedule(sch, remove_postproc=False)
+    source.replayed().trace.apply_to_schedule(sch, remove_postproc=False)
     ((_, function),) = sch.mod.functions_items()
     return function
 

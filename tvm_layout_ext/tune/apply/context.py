@@ -14,7 +14,7 @@ from tvm.s_tir import dlight
 from tvm.target import Target
 from tvm.tirx import compilation_pipeline
 
-from ..records.sources import Source
+from ..records.records import Source
 from .apply import Applied, Best, fuse_transposes
 
 __all__ = ["ApplyBest"]

@@ -17,9 +17,8 @@ from ... import decisions
 from ...errors import LayoutExtError, ScheduleError
 from ...target import resolve
 from ..measure.backend_pool import BackendPool
-from ..records.archive import archive
-from ..records.database import Database
 from ..records.ranking import best_first
+from ..records.records import Records, archive
 from ..search.tune import Result, tune
 from ..space.generic import operator_of
 from ..space.off_tensor_cores import off_tensor_cores
@@ -190,8 +189,8 @@ def tune_module(
     if not tasks:
         reasons = " ".join(skipped.values()) or "It holds none."
         raise ScheduleError(f"No function of the module can be tuned. {reasons}")
-    database = Database(log)
-    database.prepare()
+    records = Records(log)
+    records.prepare()
     result = ModuleResult(str(log), skipped=skipped, off_tensor_cores=_told(tasks))
     if target is not None:
         options["target"] = resolve(target)
@@ -204,7 +203,7 @@ def tune_module(
             )
             result.results[task.name] = found
             for record in best_first(found.trials)[:_ARCHIVED]:
-                archive(database, found.task, record, workload=task.module)
+                archive(records.database, found.task, record, workload=task.module)
             if found.interrupted:
                 return replace(result, interrupted=True)
     finally:

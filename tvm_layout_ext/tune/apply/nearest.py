@@ -14,9 +14,9 @@ from ...build import check_fits, lower
 from ...errors import LayoutExtError
 from ...gpu import hardware
 from ...target import cuda_target
+from ..measure.environment import code_versions
 from ..records.ranking import best_first
 from ..records.record import Record
-from ..records.selection import current_versions
 from ..space.generic import digest_of, operator_of
 from ..space.operator import Operator, Shape
 from ..space.recognise import recognise
@@ -92,11 +92,9 @@ class Nearest:
     foreign: int = 0
 
     @classmethod
-    def of(
-        cls, records: Sequence[Record], arch: str, versions: Sequence[str] | None = None
-    ) -> Nearest:
-        """Choose from a log; versions are by default those that are installed."""
-        wanted = tuple(versions or current_versions())
+    def of(cls, records: Sequence[Record], arch: str) -> Nearest:
+        """Choose from a log what was made by the installed versions."""
+        wanted = code_versions()
         own = [one for one in records if one.arch == arch and one.code_versions == wanted]
         groups: dict[tuple[str, bool], list[Record]] = {}
         for one in own:

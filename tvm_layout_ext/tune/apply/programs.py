@@ -21,10 +21,10 @@ from tvm import s_tir, tirx
 from ...errors import RecordError, ScheduleError
 from ...gpu.hardware import Architecture
 from ..measure.backend import config_key
-from ..records.database import RECORDS, WORKLOADS, Database
+from ..records.database import RECORDS, WORKLOADS, Database, DatabaseReading
 from ..records.log import Log
 from ..records.record import Record
-from ..records.stored import Stored, StoredReading
+from ..records.tvm_record import TvmRecord, replay_errors
 from ..space.candidate import program_of, without_knobs
 from ..space.generic import digest_of, operator_of
 from ..space.knobs import Config, Knob, Refusal
@@ -36,7 +36,6 @@ __all__ = ["Programs"]
 _UNKNOWN = "not in the log"
 #: Ends the name of an operator that was made of a function, see :func:`digest_of`.
 _DIGEST = re.compile(r"-([0-9a-f]{8})$")
-_ERRORS = (RuntimeError, ValueError, TypeError, KeyError, IndexError)
 
 
 class Programs:
@@ -84,7 +83,7 @@ class Programs:
             return find_operator(name)
         entries = self._entries(record)
         _require_kept(record)
-        func = _function(entries[0])
+        func = entries[0].function
         assert func is not None
         if record.program is None:
             return self._fitting(record, func)
@@ -95,7 +94,7 @@ class Programs:
         return Log(self.log).read().records
 
     @cached_property
-    def _reading(self) -> StoredReading:
+    def _reading(self) -> DatabaseReading:
         return Database(self.folder).read()
 
     @cached_property
@@ -106,12 +105,12 @@ class Programs:
         for one in self._reading.records:
             key = id(one.workload)
             if key not in known:
-                func = _function(one)
+                func = one.function
                 known[key] = "" if func is None else digest_of(func)
             found[one.line] = known[key]
         return found
 
-    def _entries(self, record: Record) -> list[Stored]:
+    def _entries(self, record: Record) -> list[TvmRecord]:
         """The database's trials of a record's function; there is one at least."""
         name = record.workload.operator
         digest = _DIGEST.search(name)
@@ -151,7 +150,9 @@ class Programs:
             ) from None
         return fitting
 
-    def _replayed(self, record: Record, func: tirx.PrimFunc, entries: Sequence[Stored]) -> Operator:
+    def _replayed(
+        self, record: Record, func: tirx.PrimFunc, entries: Sequence[TvmRecord]
+    ) -> Operator:
         """The operator of a user's schedule, as far as its traces tell."""
         traces = {config_key(record.config): self._trace(record, entries)}
         default = self._default(record)
@@ -191,7 +192,7 @@ class Programs:
         ]
         return max(firsts, key=lambda one: (one.group == record.group, one.time), default=None)
 
-    def _trace(self, record: Record, entries: Sequence[Stored]) -> s_tir.Trace:
+    def _trace(self, record: Record, entries: Sequence[TvmRecord]) -> s_tir.Trace:
         """The trace of a record's program, without what samples its knobs."""
         seconds = list(record.times) if record.measured else [record.score]
         # Replaying takes 10 ms a line, and only a finalist's times differ from those stored.
@@ -208,11 +209,11 @@ class Programs:
             f"of it is{self._corrupt()}."
         )
 
-    def _replay(self, one: Stored) -> s_tir.Trace | None:
+    def _replay(self, one: TvmRecord) -> s_tir.Trace | None:
         if one.line not in self._traces:
             try:
-                self._traces[one.line] = one.record().trace
-            except _ERRORS:
+                self._traces[one.line] = one.replayed().trace
+            except replay_errors:
                 self._traces[one.line] = None
         return self._traces[one.line]
 
@@ -224,13 +225,6 @@ def _require_kept(record: Record) -> None:
             f"Record {record.id} of {record.workload.operator} failed ({record.error_class}); no "
             "program of it was kept."
         )
-
-
-def _function(one: Stored) -> tirx.PrimFunc | None:
-    """The only function of a computation; None if there are more, as others may store."""
-    functions = [func for _, func in one.workload.functions_items()]
-    alone = len(functions) == 1 and isinstance(functions[0], tirx.PrimFunc)
-    return functions[0] if alone else None
 
 
 def _knob(name: str, record: Record, default: Record | None) -> Knob:

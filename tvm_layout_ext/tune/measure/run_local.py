@@ -71,7 +71,7 @@ class LocalRunner(PooledRunner):
     ) -> None:
         super().__init__(task, timeout, timing, growth)
         folder = self._inputs.folder
-        self._slots = [_Device(folder / f"worker{index}.log", index) for index in devices]
+        self._use([_Device(folder / f"worker{index}.log", index) for index in devices])
 
 
 class Here:

@@ -13,7 +13,7 @@ from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerInput
 from ..space.task import Task
 from .job import FRESH, Inputs, Job, MeasuredFuture
 from .protocol import Measured, Timing, failed
-from .trial_queue import BatchOrder, Trial, TryAgainError, share
+from .trial_queue import Trial, TrialQueue, TryAgainError
 from .worker import Worker
 
 __all__ = ["GROWTH", "PooledRunner", "ServerLostError", "WorkerSlot"]
@@ -105,9 +105,12 @@ class PooledRunner(PyRunner):
         super().__init__()
         self.timeout, self.growth, self.timing = timeout, growth, timing or Timing()
         self.best_so_far: float | None = None
-        self._order = BatchOrder()
         self._inputs = Inputs(task)
-        self._slots: list[WorkerSlot] = []
+
+    def _use(self, slots: Sequence[WorkerSlot]) -> None:
+        """Say on which slots trials run."""
+        self._slots = slots
+        self._queue = TrialQueue(slots, self._measured, self._made_ready)
 
     def take(self, task: Task) -> None:
         """Go on with another task, on the same slots."""
@@ -133,18 +136,16 @@ class PooledRunner(PyRunner):
             self._inputs.job(str(one.artifact_path), str(one.device_type), self.timing)
             for one in runner_inputs
         ]
+        return [MeasuredFuture(one) for one in self._queue.submit(jobs, after)]
 
-        def ready(slot: WorkerSlot) -> None:
-            with slot.lock:
-                slot.ready(jobs[0])
+    def _made_ready(self, slot: WorkerSlot, job: Job) -> None:
+        with slot.lock:
+            slot.ready(job)
 
-        def trial(slot: WorkerSlot, one: Trial) -> Measured:
-            with slot.lock:
-                job = replace(jobs[one.index], best=self.best_so_far)
-                return self._attempt(slot, job, one.lost)
-
-        shared = share(self._slots, runner_inputs, trial, ready, after, self._order)
-        return [MeasuredFuture(one) for one in shared]
+    def _measured(self, slot: WorkerSlot, trial: Trial) -> Measured:
+        with slot.lock:
+            job = replace(trial.job, best=self.best_so_far)
+            return self._attempt(slot, job, trial.lost)
 
     def in_turn(self, artifacts: Sequence[str], kind: str = "cuda") -> list[Measured]:
         """Measure on one slot, one after the other, without the early stop.

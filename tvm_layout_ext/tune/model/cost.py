@@ -126,7 +126,7 @@ _OLD = {f.name for f in fields(Counters) if f.default is MISSING}
 
 @dataclass(frozen=True)
 class CostTerms:
-    """What the modelled cost is made of, in modelled cycles of the busiest multiprocessor.
+    """What limits a multiprocessor, in modelled cycles.
 
     Attributes
     ----------
@@ -136,25 +136,30 @@ class CostTerms:
         Shared wavefronts and global requests, of which the load-store unit takes one a cycle.
     arithmetic : float
         Single-precision multiply-adds, and products of tensor cores.
+    latency : float
+        Of blocks whose every step waits for what it needs.
     barriers : float
         Waiting at ``__syncthreads``.
-    latency : float
-        Waves of blocks, each as long as a block that waits for all that it needs; or the time to
-        hand out so many blocks.
+    issue : float
+        Instructions through the schedulers, where they are told apart from arithmetic.
+    exposed : float
+        Share of the smaller terms that does not hide behind the largest.
     """
 
     memory: float
     pipe: float
     arithmetic: float
-    barriers: float
-    latency: float = 0.0
+    latency: float
+    barriers: float = 0.0
+    issue: float = 0.0
+    exposed: float = EXPOSED
 
     @property
-    def cost(self) -> float:
-        """The longest, a tenth of what else is throughput, and the barriers."""
-        busy = (self.memory, self.pipe, self.arithmetic)
-        exposed = EXPOSED * (sum(busy) - max(busy))
-        return max(*busy, self.latency) + exposed + self.barriers
+    def cycles(self) -> float:
+        """The longest, a share of what else is throughput, and the barriers."""
+        busy = (self.memory, self.pipe, self.arithmetic, self.issue)
+        hidden = sum(busy) - max(busy)
+        return max(*busy, self.latency) + self.exposed * hidden + self.barriers
 
 
 def modelled_terms(counters: Counters, flops: int) -> CostTerms:

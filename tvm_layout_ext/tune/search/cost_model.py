@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ from tvm import s_tir
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-from ..model.features import FEATURES, features
-from ..model.latency import latency
+from ..model.costs import costs
+from ..model.features import FEATURES
 from ..space.candidate import config_of
 from ..space.knobs import Config
 from .design import Candidates
@@ -37,8 +37,8 @@ class Facts:
         key = self.candidates.key(config)
         if key not in self._known:
             task = self.candidates.task
-            values: Mapping[str, float] = features(task, config, sch.mod)
-            seconds = min(latency(task, config, sch.mod), SLOWEST)
+            found = costs(task, config, sch.mod)
+            values, seconds = found.features, min(found.seconds, SLOWEST)
             row = [values[name] for name in FEATURES] + [float(np.log(seconds))]
             self._known[key] = np.array(row, "float32"), seconds
         return self._known[key]

@@ -15,11 +15,10 @@ from ..._compat import without_tensor_intrinsics
 from ...errors import RecordError
 from ...target import cuda_target
 from ..measure.backend import Backend, failure_text
-from ..records.archive import archive
-from ..records.database import Database
-from ..records.log import Log, Reading, Record
+from ..records.log import Reading, Record
 from ..records.pruned import Pruned, note
 from ..records.ranking import best_first
+from ..records.records import Records
 from ..space.knobs import Config
 from ..space.task import Task
 from .batches import Batches
@@ -56,7 +55,7 @@ class Run:
     ----------
     task : Task
     backend : Backend
-    log : Log or None
+    records : Records or None
     reading : Reading
         What the log holds.
     trials : int
@@ -69,7 +68,7 @@ class Run:
         self,
         task: Task,
         backend: Backend,
-        log: Log | None,
+        records: Records | None,
         reading: Reading,
         trials: int,
         progress: Callable[[Record, int, int], None] | None,
@@ -77,8 +76,7 @@ class Run:
         self.task, self.backend, self._trials = task, backend, trials
         self._progress = progress
         self.interrupt = Interrupt()
-        self._log = log
-        self._database = None if log is None else Database(log.folder)
+        self._records = records
         self.candidates = Candidates(task)
         program = self.candidates.program
         self.history = History(
@@ -101,14 +99,8 @@ class Run:
             self._progress(record, len(self.history.trials), self.total)
 
     def _keep(self, record: Record) -> None:
-        if self._log is None or self._database is None:
-            return
-        sch = self.candidates.schedule(record.config)
-        if sch is not None:
-            # First: a candidate that the log has is not run again, so that the database would
-            # never get what a process killed in between did not write.
-            archive(self._database, self.task, record, sch=sch)
-        self._log.append(record)
+        if self._records is not None:
+            self._records.add(self.task, record, self.candidates.schedule(record.config))
 
     def search(self, strategy: str) -> tuple[Record | None, bool]:
         """Try the candidates and name a winner; whether Ctrl-C ended it early.
@@ -122,12 +114,12 @@ class Run:
     def _note_pruned(self) -> None:
         """Write down what only this run can know: which candidates a user's schedule made."""
         space = self.task.space
-        if self._log is None or not (self.task.operator.judged_late and space.refused):
+        if self._records is None or not (self.task.operator.judged_late and space.refused):
             return
         place = (self.backend.name, self.backend.device, self.task.architecture.name)
         refused, reasons = dict(space.refused.most_common()), dict(space.reasons)
         found = Pruned(self.task.workload.hash, *place, len(space.legal), refused, reasons)
-        note(self._log.folder, found)
+        note(self._records.log.folder, found)
 
     def _searched(self, strategy: str) -> tuple[Record | None, bool]:
         try:

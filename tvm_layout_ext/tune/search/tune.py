@@ -14,10 +14,11 @@ from tvm.target import Target
 from ...checks import whole_number
 from ...errors import ScheduleError
 from ..measure.backend_pool import BackendPool
+from ..measure.environment import code_versions
 from ..measure.measurement import Runner
-from ..records.log import Log, Reading, Record
+from ..records.log import Reading, Record
 from ..records.ranking import best_first
-from ..records.selection import current_versions
+from ..records.records import Records
 from ..space.generic import operator_of
 from ..space.knobs import Config, Knob
 from ..space.operator import Operator
@@ -163,9 +164,9 @@ def tune(
     pool = runner if isinstance(runner, BackendPool) else BackendPool(runner)
     backend = pool.backend(task)
     try:
-        folder = None if log is None else Log(log)
-        reading = Reading([]) if folder is None else _opened(folder)
-        run = Run(task, backend, folder, reading, trials, tell)
+        records = None if log is None else Records(log)
+        reading = Reading([]) if records is None else records.prepare()
+        run = Run(task, backend, records, reading, trials, tell)
         best, interrupted = run.search(strategy)
     finally:
         if pool is not runner:
@@ -190,7 +191,7 @@ def _teller(progress: Any) -> Progress | None:
 
 def _of_other_versions(reading: Reading, history: History) -> str | None:
     """A sentence that counts the workload's records that were not gone on from for their age."""
-    here, now = history.trials[0] if history.trials else None, current_versions()
+    here, now = history.trials[0] if history.trials else None, code_versions()
     if here is None:
         return None
     place = (here.workload.hash, here.runner, here.arch)
@@ -233,8 +234,3 @@ def _operator(
     if schedule is not None or knobs:
         raise ScheduleError("A schedule and knobs of your own belong to a PrimFunc; give one.")
     return what
-
-
-def _opened(log: Log) -> Reading:
-    log.prepare()
-    return log.read()

@@ -1,4 +1,4 @@
-"""Tell whether two functions compute the same."""
+"""Functions before any schedule: whether two compute the same, and their blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-__all__ = ["bare", "same_function"]
+__all__ = ["bare", "blocks_of", "same_function"]
 
 
 def bare(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -41,3 +41,15 @@ def _buffers(func: tirx.PrimFunc) -> list[Any]:
 def same_function(one: tirx.PrimFunc, other: tirx.PrimFunc) -> bool:
     """Whether two bare functions compute the same; names do not count."""
     return bool(tvm_ffi.structural_equal(one, other))
+
+
+def blocks_of(func: tirx.PrimFunc) -> list[tuple[Any, Any]]:
+    """Blocks below the root, in order, with what realises them."""
+    found: list[tuple[Any, Any]] = []
+
+    def look(node: Any) -> None:
+        if node.block.name_hint != "root":
+            found.append((node, node.block))
+
+    tvm_ffi.structural_walk(func.body, [(s_tir.SBlockRealize, look)])
+    return found

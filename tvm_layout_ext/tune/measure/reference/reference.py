@@ -22,10 +22,11 @@ from tvm.s_tir import SBlock
 
 from ....errors import ScheduleError
 from ....ir.queries import loads_in, uses
+from ...space.functions import blocks_of
 from ...space.operator import Tolerance
 from .rows import MOST, Rows, choose_rows, guarded, stores_in
 
-__all__ = ["Expected", "Reference", "blocks_of", "buffers_of", "count_flops", "draw"]
+__all__ = ["Expected", "Reference", "buffers_of", "count_flops", "draw"]
 
 _WIDE = "float64"
 #: Bytes, of arrays that TVM takes as they are.
@@ -62,18 +63,6 @@ def buffers_of(func: tirx.PrimFunc) -> list[Any]:
             f"tune has one output, its last parameter {buffers[-1].name}."
         )
     return buffers
-
-
-def blocks_of(func: tirx.PrimFunc) -> list[tuple[Any, Any]]:
-    """Blocks below the root, in order, with what realises them."""
-    found: list[tuple[Any, Any]] = []
-
-    def look(node: Any) -> None:
-        if node.block.name_hint != "root":
-            found.append((node, node.block))
-
-    tvm_ffi.structural_walk(func.body, [(s_tir.SBlockRealize, look)])
-    return found
 
 
 def draw(func: tirx.PrimFunc, rng: np.random.Generator) -> list[np.ndarray]:

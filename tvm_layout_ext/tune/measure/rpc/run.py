@@ -166,7 +166,7 @@ class RpcRunner(PooledRunner):
         super().__init__(task, timeout, timing)
         self.fleet = _Fleet(tracker, task.architecture)
         folder = self._inputs.folder
-        self._slots = [_Client(folder / f"client{i}.log", self.fleet) for i in range(len(servers))]
+        self._use([_Client(folder / f"client{i}.log", self.fleet) for i in range(len(servers))])
 
     def device_name(self) -> str:
         """Name of the GPU of the next free server; an error if it does not fit."""
