@@ -170,16 +170,6 @@ class Sweep:
     entries: list[SweepEntry]
     corrupt: int = 0
 
-    @staticmethod
-    def is_one(path: str | os.PathLike[str]) -> bool:
-        """Whether a file begins as a sweep does, of whatever version."""
-        try:
-            with Path(path).open(errors="replace") as file:
-                first = json.loads(file.readline())
-        except (OSError, ValueError, RecursionError):
-            return False
-        return isinstance(first, dict) and "sweep" in first
-
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Sweep:
         """Read a file.

@@ -1,4 +1,4 @@
-"""The models' ranking of a sweep, and `bench`, which prints it."""
+"""The models' ranking of a sweep, and the command that prints it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rank_correlation import correlations, task_of
+from benchmarks.search_quality import rank_command
 from benchmarks.sweep_file import Sweep
-from tests.cli.test_cli import invoke
 
-SWEEP = Path(__file__).parents[3] / "benchmarks" / "results" / "h200_sweep_transpose_8192.jsonl"
+SWEEP = Path(__file__).parents[2] / "benchmarks" / "results" / "h200_sweep_transpose_8192.jsonl"
 
 
 def cut(folder: Path, step: int, **header: object) -> Path:
@@ -36,32 +36,10 @@ def test_task_has_the_architecture_of_the_sweep(tmp_path: Path) -> None:
     assert task_of(Sweep.read(cut(tmp_path, 300, arch="sm_80"))).architecture.name == "sm_80"
 
 
-def test_bench_of_a_sweep_prints_the_correlation(tmp_path: Path) -> None:
-    """It was read as a log, all of whose lines are corrupt."""
+def test_rank_prints_the_correlation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = cut(tmp_path, 160)
-    ran = invoke("bench", path, "--candidates", "4")
-    assert ran.code == 0, ran.err
+    rank_command(path, simulated=4)
     said = correlations(path, 300, 4, 1)["simulator"]["spearman"]
-    assert "transpose 8192x8192 float32, medians of NVIDIA H200: Spearman's" in ran.out
-    assert f"the simulator's cost: {said:.2f} (4 random candidates)" in ran.out
-    assert "the closed form: " in ran.out
-
-
-@pytest.mark.parametrize(
-    ("text", "is_one"),
-    [('{"sweep": 7}', True), ('{"schema_version": 1}', False), ("", False), ("[" * 9999, False)],
-)
-def test_a_sweep_is_told_from_a_log_by_its_first_line(
-    text: str, is_one: bool, tmp_path: Path
-) -> None:
-    path = tmp_path / "file.jsonl"
-    path.write_text(text)
-    assert Sweep.is_one(path) is is_one
-    assert not Sweep.is_one(tmp_path)
-    assert not Sweep.is_one(tmp_path / "none")
-
-
-def test_bench_refuses_a_sweep_of_another_version(tmp_path: Path) -> None:
-    ran = invoke("bench", cut(tmp_path, 300, sweep=7))
-    assert ran.code == 2
-    assert "does not begin with a sweep's header of version 1" in ran.err
+    out = capsys.readouterr().out
+    assert "transpose 8192x8192 float32, medians of NVIDIA H200: Spearman's" in out
+    assert f"the simulator's cost: {said} (4 random candidates)" in out

@@ -166,7 +166,7 @@ def test_search_on_a_sweep_needs_no_gpu(sweep: Sweep) -> None:
             assert record.median == pytest.approx(modelled(record.config))
 
 
-RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 def older_sweep() -> Sweep:

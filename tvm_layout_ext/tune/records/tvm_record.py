@@ -70,8 +70,8 @@ class Provenance:
     @classmethod
     def of(cls, record: Record) -> Provenance:
         """What made a record of the log."""
-        versions = (str(version) for version in record.code_versions)
-        return cls(*versions, record.runner, record.device)
+        tvm_version, package = map(str, record.code_versions)
+        return cls(tvm_version, package, record.runner, record.device)
 
     @property
     def versions(self) -> tuple[str, str]:
