@@ -32,15 +32,8 @@ _PATTERN, _OPAQUE = "op_pattern", 8
 class Applied:
     """What became of one function.
 
-    Attributes
-    ----------
-    name : str
-        The function's.
-    how : str
-        ``"recorded"``: its own best record; ``"nearest"``: the configuration of another shape;
-        ``"none"``: it is as it was.
-    text : str
-        One sentence: which record, or why none.
+    ``how`` is ``"recorded"`` (its own best record), ``"nearest"`` (the configuration of another
+    shape) or ``"none"``; ``text`` is one sentence: which record, or why none.
     """
 
     name: str
@@ -51,17 +44,8 @@ class Applied:
 class Best:
     """The records that hold for a target, ready to be asked for functions.
 
-    Parameters
-    ----------
-    source : path, Log, Database or tvm.s_tir.meta_schedule.database.Database
-        A log's folder, with JSON lines, a database, or both; or one of these opened.
-    nearest : bool
-        Whether a ready operator without a record takes the nearest shape's configuration.
-
-    Attributes
-    ----------
-    applied : list of Applied
-        What became of each function so far.
+    ``source`` and ``nearest`` are as of :func:`apply_best`; ``applied`` says what became of each
+    function so far.
     """
 
     def __init__(self, source: Source, nearest: bool = True) -> None:
@@ -192,13 +176,10 @@ def apply_best(
 ) -> tvm.IRModule:
     """Give each function of a module its best recorded schedule.
 
-    Operators of a Relax module are first lowered to TensorIR and fused, as TVM's own pipeline does
-    after ``FuseTransposeMatmul``, and as :func:`tune_module` tuned them. The result compiles as any
-    other module does: ``tvm.compile(apply_best(mod, "log"), target="cuda")``.
-
-    A record stands for a function if both compute the same, whatever their names, on this
+    Operators of a Relax module are first lowered and fused, as :func:`tune_module` tuned them. The
+    result compiles as any other module: ``tvm.compile(apply_best(mod, "log"), target="cuda")``. A
+    record stands for a function if both compute the same, whatever their names, on this
     architecture, by these versions of TVM and of this package; others are skipped with a count.
-    (TVM's own ``MetaScheduleApplyDatabase`` asks for none of the last three.)
 
     Parameters
     ----------
@@ -211,18 +192,10 @@ def apply_best(
         Whether a ready operator without a record takes the configuration of the nearest recorded
         shape that is legal for it. A warning of logger ``tvm_layout_ext`` says so.
 
-    Returns
-    -------
-    tvm.IRModule
-
     Raises
     ------
-    RecordError
-        If there are no records to read.
-    TargetError
-        If TVM does not know the target.
-    ScheduleError
-        If ``mod`` is neither a module nor a function.
+    RecordError, TargetError, ScheduleError
+        If there are no records, the target is unknown, or ``mod`` is no module and no function.
     """
     module = as_module(mod)
     resolved = resolve(target)

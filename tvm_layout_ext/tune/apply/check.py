@@ -22,18 +22,8 @@ __all__ = ["Checked", "check"]
 class Checked:
     """A stored winner and the default schedule, run one after the other now.
 
-    Attributes
-    ----------
-    record : Record
-        The stored winner.
-    runner : str
-        Which runner ran both.
-    winner, default : Measurement or None
-        What they gave; None if it failed or was not run.
-    failure : str or None
-        Why the winner failed, as ``<ErrorClass>: <sentence>``.
-    default_failure : str or None
-        The same of the default; of a user's schedule also that the log has no program of it.
+    ``winner`` and ``default`` are None where one failed, or was not run; ``failure`` and
+    ``default_failure`` then say why, as ``<ErrorClass>: <sentence>``.
     """
 
     record: Record
@@ -66,24 +56,9 @@ class Checked:
 def check(record: Record, runner: str = "auto", operator: Operator | None = None) -> Checked:
     """Run a stored winner and its workload's default schedule, and verify the winner.
 
-    Where times are taken, the two take turns, so that a drifting clock meets both.
-
-    Parameters
-    ----------
-    record : Record
-    runner : str
-        As of :func:`tune`; ``"auto"``: the simulator for a modelled record, else a GPU if there
-        is one.
-    operator : Operator, optional
-        By default the one of that name in ``schedules/``; for a function or a schedule of one's own
-        :meth:`.Programs.operator` has it.
-
-    Raises
-    ------
-    ScheduleError
-        If the operator is unknown.
-    TargetError
-        If the runner cannot be.
+    Where times are taken, the two take turns, so that a drifting clock meets both. ``runner`` is as
+    of :func:`tune`; ``"auto"`` is the simulator for a modelled record, else a GPU if there is one.
+    ``operator`` is by default the ready one of that name; :meth:`.Programs.operator` has others.
     """
     found = operator or find_operator(record.workload.operator)
     chosen = "simulate" if runner == "auto" and not record.measured else runner

@@ -26,15 +26,9 @@ _active: ContextVar[tuple[Best, ...]] = ContextVar("layout_ext_best", default=()
 class ApplyBest:
     """While entered, ``tvm.compile`` gives functions the best schedules that were recorded.
 
-    A function whose computation has a record for its architecture, and for these versions of TVM
-    and of this package, is replaced by that record's schedule. One that has none but is a ready
-    operator takes the configuration of the nearest recorded shape that is legal for it, and logger
-    ``tvm_layout_ext`` says so. What remains is compiled as it was. In a Relax module this is done
-    after fusion, before TVM's default schedules; a product by transposed weights is made one
-    function before operators are lowered, as :func:`apply_best` and :func:`tune_module` do.
-
-    Holds for the thread, or the task, that entered it. Contexts may be nested; the innermost is
-    asked first. ``tlx.build`` compiles what it is given.
+    Which record stands for a function is as of :func:`apply_best`; what has none is compiled as it
+    was. In a Relax module this is done after fusion, before TVM's default schedules. It holds for
+    the thread or the task that entered it; of nested contexts the innermost is asked first.
 
     Parameters
     ----------

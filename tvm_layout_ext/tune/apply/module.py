@@ -39,21 +39,9 @@ _ORDINARY = ("matmul",)
 class ModuleTask:
     """One computation of a module.
 
-    Attributes
-    ----------
-    name : str
-        Of the function, or of the first of several equal ones.
-    weight : int
-        How often the module calls it.
-    module : tvm.IRModule
-        The function as TVM's database is asked for it.
-    operator : Operator
-        A ready one if there is one for it, else made for the function.
-    shape : tuple of int
-        Of the operator; ``()`` for one that was made for the function.
-    dtype : str
-    off_tensor_cores : dict of str to str
-        Its products that are not put on tensor cores, by block, with the reason in one sentence.
+    ``weight`` is how often the module calls it, ``module`` holds the function as TVM's database is
+    asked for it. ``shape`` is ``()`` where the operator was made for the function.
+    ``off_tensor_cores`` has its products that are not put on tensor cores, with the reason.
     """
 
     name: str
@@ -67,20 +55,10 @@ class ModuleTask:
 
 @dataclass(frozen=True)
 class ModuleResult:
-    """What tuning a module found.
+    """What tuning a module found, by the names of its functions.
 
-    Attributes
-    ----------
-    log : str
-        Folder of the records, for :func:`apply_best` and :class:`ApplyBest`.
-    results : dict of str to Result
-        By the task's name.
-    skipped : dict of str to str
-        Functions that were not tuned, with the reason in one sentence.
-    interrupted : bool
-        Whether Ctrl-C ended it early.
-    off_tensor_cores : dict of str to str
-        Functions with a product that is not put on tensor cores, with the reason in one sentence.
+    ``log`` is the folder for :func:`apply_best`. ``skipped`` and ``off_tensor_cores`` give the
+    reasons, one sentence a function; ``interrupted`` says whether Ctrl-C ended it early.
     """
 
     log: str
@@ -95,14 +73,7 @@ def module_tasks(
 ) -> tuple[list[ModuleTask], dict[str, str]]:
     """List the computations of a module, and the functions that cannot be tuned, with the reason.
 
-    Operators of a Relax module are first lowered and fused as TVM's own pipeline does after
-    ``relax.transform.FuseTransposeMatmul``: a product by transposed weights is one function.
-
-    Parameters
-    ----------
-    mod : tvm.IRModule or PrimFunc
-    target : str or tvm.target.Target, optional
-        By default :func:`tvm_layout_ext.default_target`.
+    Operators of a Relax module are first lowered and fused, see :func:`.fused`.
     """
     module = as_module(mod)
     tasks: list[ModuleTask] = []
@@ -153,29 +124,23 @@ def tune_module(
 
     A function that is a ready operator is tuned as that. Any other gets a schedule that fits its
     blocks: products on tensor cores with what follows them, everything else coalesced. Functions
-    that cannot be tuned (symbolic shapes, several outputs, a schedule of their own) are skipped,
-    with the reason; so are products told that are not put on tensor cores. Tasks are tuned one
-    after another, the most often called first.
+    that cannot be tuned (symbolic shapes, several outputs, a schedule of their own) are skipped
+    with the reason. The most often called is tuned first. After Ctrl-C the result is what was found
+    until then.
 
     Parameters
     ----------
     mod : tvm.IRModule or PrimFunc
-        Of Relax, or of TensorIR functions.
     target : str or tvm.target.Target, optional
         By default :func:`tvm_layout_ext.default_target`.
     trials : int
-        For each task; fewer if its space is smaller.
+        For each function; fewer if its space is smaller.
     log : path
         Folder for the records and the database; trials that are in it are not run again.
     search : callable
-        What tunes one task, by default :func:`tvm_layout_ext.tune.tune`.
+        What tunes one function, by default :func:`tvm_layout_ext.tune.tune`.
     **options
-        For ``search``: runner (as a :class:`.BackendPool`), seed, progress and so on.
-
-    Returns
-    -------
-    ModuleResult
-        After Ctrl-C, what was found until then.
+        For ``search``: runner, seed, progress and so on.
 
     Raises
     ------

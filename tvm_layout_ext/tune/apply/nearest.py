@@ -30,15 +30,9 @@ _ATTEMPTS = 8
 
 @dataclass(frozen=True)
 class Found:
-    """A record that gives a schedule to a function.
+    """A record that gives a schedule to a function: the operator's task at the function's shape.
 
-    Attributes
-    ----------
-    record : Record
-    task : Task
-        The operator at the function's own shape.
-    distance : float
-        Between that and the record's, see :func:`distance`; 0 if they are one.
+    ``distance`` between that and the record's shape is 0 if they are one, see :func:`distance`.
     """
 
     record: Record
@@ -76,15 +70,9 @@ def distance(one: Shape, other: Shape) -> float:
 
 @dataclass(frozen=True)
 class Nearest:
-    """The best records of each workload on one architecture.
+    """The best records of each workload on one architecture, measured ones first.
 
-    Attributes
-    ----------
-    arch : str
-    records : list of Record
-        Measured ones before modelled ones.
-    foreign : int
-        How many were left out: of another architecture or other versions.
+    ``foreign`` counts those of another architecture or other versions, which were left out.
     """
 
     arch: str

@@ -39,13 +39,7 @@ _DIGEST = re.compile(r"-([0-9a-f]{8})$")
 
 
 class Programs:
-    """Makes the programs of a log's records again.
-
-    Parameters
-    ----------
-    log : str or os.PathLike
-        A log's folder, or one of its ``*.jsonl`` files. It and its database are read when the first
-        record asks for them that is of no ready schedule.
+    """Makes the programs of a log's records again; ``log`` is its folder or a ``*.jsonl`` file.
 
     Examples
     --------
@@ -61,16 +55,9 @@ class Programs:
     def operator(self, record: Record) -> Operator:
         """What schedules a record's configuration.
 
-        For a ready schedule it is the operator of that name. For a function tuned without a
-        schedule it is that made of the function in the database. For a user's schedule it knows two
-        configurations, the record's and that of trial 0, which is its default, and replays their
-        traces; a default that failed, or is not in the log, raises RecordError when it is
-        scheduled.
-
-        Parameters
-        ----------
-        record : Record
-            Of this log.
+        For a ready schedule it is the operator of that name; for a function tuned without a
+        schedule that made of the function in the database. For a user's schedule it knows two
+        configurations, the record's and that of trial 0, and replays their traces.
 
         Raises
         ------

@@ -24,17 +24,7 @@ __all__ = ["Replay", "best_records", "find_record", "replay", "task_again"]
 
 @dataclass(frozen=True)
 class Replay:
-    """A record and what its configuration gave this time.
-
-    Attributes
-    ----------
-    record : Record
-    runner : str
-        Which runner ran it now.
-    measurement : Measurement
-    verified_on : str
-        The workload on which the output was compared with NumPy's, and found right.
-    """
+    """A record and what its configuration gave this time, by which runner, verified on what."""
 
     record: Record
     runner: str
@@ -95,21 +85,13 @@ def find_record(records: Sequence[Record], prefix: str) -> Record:
 def replay(record: Record, runner: str = "auto", operator: Operator | None = None) -> Replay:
     """Build a record's configuration again, run it and verify its output.
 
-    Parameters
-    ----------
-    record : Record
-    runner : str
-        ``"auto"``: the record's own, or the simulator if that needs a GPU and there is none.
-    operator : Operator, optional
-        By default the one of that name in ``schedules/``; for a function or a schedule of one's own
-        :meth:`.Programs.operator` has it.
+    ``runner="auto"`` is the record's own, or the simulator if that needs a GPU and there is none.
+    ``operator`` is by default the ready one of that name; :meth:`.Programs.operator` has others.
 
     Raises
     ------
-    RecordError
-        If the operator has other knobs now.
-    WrongResultError
-        If the output is not NumPy's.
+    RecordError, WrongResultError
+        If the operator has other knobs now, or the output is not NumPy's.
     """
     found = operator or find_operator(record.workload.operator)
     chosen = _runner_for(record) if runner == "auto" else runner

@@ -39,19 +39,10 @@ def runner_name(name: str) -> str:
 
 
 def make_backend(runner: str | Runner, task: Task) -> Backend:
-    """Make what tries a task's candidates.
+    """Make what tries a task's candidates, of a name or an object that tries one at a time.
 
-    Parameters
-    ----------
-    runner : str or Runner
-        A name of :data:`RUNNERS`, or an object that tries one configuration at a time.
-    task : Task
-
-    Raises
-    ------
-    TargetError
-        If the name is unknown, is ``"cuda"`` where there is no GPU, or means a server that has
-        none.
+    TargetError if the name is unknown, is ``"cuda"`` where there is no GPU, or means a server that
+    has none.
     """
     if not isinstance(runner, str):
         if not callable(getattr(runner, "run", None)):

@@ -30,19 +30,9 @@ def device_kind(kind: str) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """One trial, as a worker process gets it.
+    """One trial, as a worker process gets it: folders of artifact and problem, kind of device.
 
-    Attributes
-    ----------
-    artifact : str
-        Folder that the builder gave.
-    problem : str
-        Folder of the inputs and the reference.
-    kind : str
-        TVM's name of the kind of device.
-    timing : Timing
-    best : float or None
-        Seconds, for the early stop.
+    ``best`` are the seconds of the best candidate so far, for the early stop.
     """
 
     artifact: str

@@ -35,19 +35,9 @@ def modelled(task: Task, config: Config) -> dict[str, Any] | None:
 
 
 class MeasuringBackend:
-    """Builds candidates to machine code and times them.
+    """Builds candidates to machine code and times them by a runner, closed with the backend.
 
-    Parameters
-    ----------
-    task : Task
-    runner : LocalRunner or RpcRunner
-        Where they are timed; closed with the backend.
-    name : str
-        The ``runner`` of the records.
-    device : str
-        Name of the GPU.
-    workers : int, optional
-        Build processes; by default as many as there are cores.
+    ``name`` is the ``runner`` of the records, ``device`` the GPU's name.
     """
 
     def __init__(

@@ -48,18 +48,7 @@ class _Device(WorkerSlot):
 
 @derived_object
 class LocalRunner(PooledRunner):
-    """Measures candidates on devices of this machine, as :class:`.PooledRunner` says.
-
-    Parameters
-    ----------
-    task : Task
-    devices : sequence of int
-        Device numbers.
-    timeout : float
-        Seconds that one trial may take; a worker's start is not counted.
-    timing : Timing, optional
-    growth : int
-    """
+    """Measures on devices of this machine, given by number, as :class:`.PooledRunner` says."""
 
     def __init__(
         self,

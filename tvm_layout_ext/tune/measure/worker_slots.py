@@ -31,15 +31,7 @@ class ServerLostError(ConnectionError):
 class WorkerSlot:
     """A process that measures on one device, here or at a server.
 
-    Parameters
-    ----------
-    log : Path
-        Where the process's standard error goes.
-
-    Attributes
-    ----------
-    trials, memory : int
-        How many the process has run, and the bytes in use after the first.
+    ``trials`` counts what the process has run, ``memory`` the bytes in use after the first.
     """
 
     def __init__(self, log: Path) -> None:
@@ -85,18 +77,11 @@ class PooledRunner(PyRunner):
     Parameters
     ----------
     task : Task
-        Its inputs and reference are drawn once and saved for the processes.
     timeout : float
         Seconds that one trial may take.
     timing : Timing, optional
     growth : int
         A process is replaced when its memory and its device's have grown by this many bytes.
-
-    Attributes
-    ----------
-    best_so_far : float or None
-        Seconds of the best candidate so far, which whoever searches keeps up to date; candidates
-        that take :attr:`Timing.stop_factor` times as long are stopped early.
     """
 
     def __init__(

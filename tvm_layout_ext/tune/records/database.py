@@ -86,30 +86,16 @@ class Database:
         target: Target,
         provenance: Provenance,
     ) -> bool:
-        """Add a trial.
+        """Add a trial; False if the same trace for the same target and provenance is there already.
 
-        Parameters
-        ----------
-        workload : tvm.IRModule
-            The computation before any schedule, one function named ``main``.
-        trace : tvm.s_tir.Trace
-            Of its schedule.
-        run_secs : sequence of float
-            Seconds of each repeat, or one modelled figure.
-        target : tvm.target.Target
-        provenance : Provenance
-            Written into the target's tag.
-
-        Returns
-        -------
-        bool
-            False if the same trace for the same target and provenance is there already.
+        ``workload`` is the computation before any schedule, one function named ``main``;
+        ``run_secs`` has the seconds of each repeat, or one modelled figure.
 
         Raises
         ------
         RecordError
             If it could not be written, e.g. because the disk is full; both files are then as they
-            were before.
+            were.
         """
         record = entry_of(
             ms.database.TuningRecord(

@@ -28,18 +28,8 @@ _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 class Pruned:
     """What one run left out of a workload's space before building.
 
-    Attributes
-    ----------
-    workload : str
-        Hash of the workload.
-    runner, device, arch : str
-        As in its records.
-    legal : int
-        Configurations that no rule has refused.
-    refused : dict of str to int
-        How many combinations each rule refused.
-    reasons : dict of str to str
-        The sentence of the first of each.
+    ``workload`` is the hash of the records' workload, ``legal`` how many configurations no rule has
+    refused; ``refused`` has how many each rule did, ``reasons`` the sentence of the first of each.
     """
 
     workload: str

@@ -67,27 +67,12 @@ def archive(
     sch: s_tir.Schedule | None = None,
     workload: tvm.IRModule | None = None,
 ) -> bool:
-    """Add a trial that worked to a database; what is there already is not doubled.
+    """Add a trial that worked to a database, once; whether anything was added.
 
-    Where seconds stand, a modelled trial has its modelled cost in cycles: thousands, where seconds
-    are thousandths, so that TVM too ranks it after all that were measured.
-
-    Parameters
-    ----------
-    database : Database
-    task : Task
-    record : Record
-        One of its trials.
-    sch : tvm.s_tir.Schedule, optional
-        The candidate's, with its trace; by default it is scheduled again.
-    workload : tvm.IRModule, optional
-        The same computation as somebody else wrote it, e.g. Relax, whose pass is to find it. It is
-        left out, without an error, if the schedule cannot be replayed there.
-
-    Returns
-    -------
-    bool
-        Whether anything was added.
+    Where seconds stand, a modelled trial has its modelled cost in cycles, so that TVM too ranks it
+    after all that were measured. ``sch`` is the candidate's schedule, made again by default.
+    ``workload`` is the same computation as somebody else wrote it, e.g. Relax, whose pass is to
+    find it; it is left out if the schedule cannot be replayed there.
 
     Raises
     ------

@@ -67,12 +67,6 @@ class GuidedModel(ms.cost_model.PyCostModel):
 
     The modelled latency is a feature of the trees, so that measurement corrects the closed form
     rather than replaces it.
-
-    Parameters
-    ----------
-    facts : Facts
-    seed : int
-        Of the trees.
     """
 
     def __init__(self, facts: Facts, seed: int) -> None:

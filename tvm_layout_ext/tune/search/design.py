@@ -134,17 +134,9 @@ def openers(
 ) -> list[s_tir.Schedule]:
     """The candidates from which the search begins.
 
-    A seeded sample of the legal space is ranked by a closed-form score; the best of it and a few
-    others are taken, so that a blind spot of the score is not one of the search.
-
-    Parameters
-    ----------
-    candidates : Candidates
-    score : callable
-        ``score(config, schedule)``; lower is better.
-    seed : int
-    ranked, count : int
-        Size of the sample, and of what is taken from it.
+    A seeded sample of ``ranked`` legal ones is ordered by a closed-form score, lower first; the
+    best of it and a few others are taken, so that a blind spot of the score is not one of the
+    search.
     """
     rng = random.Random(seed)
     legal = candidates.task.space.legal

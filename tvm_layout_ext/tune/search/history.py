@@ -31,25 +31,10 @@ _LONGEST_TEXT = 2000
 class History:
     """What is known of one task's candidates, from a log and from this run.
 
-    Attributes
-    ----------
-    task : Task
-    backend : Backend
-    keep : callable
-        Writes a record down for good.
-    reading : Reading
-        What the log held.
-    told : callable
-        Called with each trial of this run, once.
-    interrupt : Interrupt
-    program : callable
-        The :attr:`Record.program` of a configuration by now.
-    trials : list of Record
-        The trials of this run in order; 0 is the default schedule.
-    resumed : int
-        How many of them were in the log.
-    changed : set of str
-        Those that were, as another schedule made them; they are run again.
+    ``keep`` writes a record down for good, ``told`` is called with each trial of this run,
+    ``program`` gives the :attr:`Record.program` of a configuration by now. Of ``trials``, 0 is the
+    default schedule and ``resumed`` were in the log; ``changed`` are those that another schedule
+    made, which run again.
     """
 
     task: Task

@@ -49,20 +49,7 @@ _logger.propagate = False
 
 
 class Run:
-    """The state of one call of ``tune``.
-
-    Parameters
-    ----------
-    task : Task
-    backend : Backend
-    records : Records or None
-    reading : Reading
-        What the log holds.
-    trials : int
-        How many candidates to try; fewer if fewer are legal (:attr:`total`).
-    progress : callable or None
-        Called with each trial's record, how many are done, and ``total``.
-    """
+    """The state of one call of ``tune``; ``reading`` is what the log held when it began."""
 
     def __init__(
         self,

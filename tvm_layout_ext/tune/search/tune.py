@@ -37,21 +37,9 @@ Progress = Callable[[Record, int, int], None]
 class Result:
     """What a run of the tuner found.
 
-    Attributes
-    ----------
-    task : Task
-        What was tuned.
-    best : Record or None
-        The verified winner; None if no candidate worked. After an interruption it is the best so
-        far, and ``best.verified_on`` says whether it was verified.
-    trials : list of Record
-        Every trial, the default schedule (trial 0) first.
-    resumed : int
-        How many of them were taken from the log.
-    interrupted : bool
-        Whether Ctrl-C ended the run early.
-    warning : str or None
-        What was skipped in the log.
+    ``trials`` has the default schedule first, ``resumed`` of them are from the log. ``best`` is the
+    verified winner, or None; after an interruption ``best.verified_on`` says whether it was
+    verified. ``warning`` says what was skipped in the log.
     """
 
     task: Task
@@ -100,54 +88,36 @@ def tune(
 ) -> Result:
     """Search the knobs of an operator, or of a function, for the fastest legal configuration.
 
-    Trial 0 is the default schedule; the others are distinct candidates of the legal space, chosen
-    by TVM's tuner (:mod:`tvm.s_tir.meta_schedule`): a closed-form latency model ranks the first
-    ones, boosted trees on our features the rest. It goes in batches, of which one is built and
-    measured while the next is proposed with the results of those before; so seed and results alone
-    decide what is tried, see :class:`.batches.Batches`. A candidate that fails
-    is one failed trial with its reason. The best few are timed again in turns, and compared with
-    the reference on fresh inputs, before a winner is named; one that is wrong becomes a failed
-    trial.
+    Trial 0 is the default schedule. TVM's tuner (:mod:`tvm.s_tir.meta_schedule`) chooses the
+    others: a closed-form latency model ranks the first ones, boosted trees the rest. The best few
+    are timed again in turns and compared with the reference on fresh inputs before a winner is
+    named. A candidate that fails, or is wrong, is one failed trial with its reason. After Ctrl-C
+    the result is what was found until then.
 
     Parameters
     ----------
     what : str, Operator, PrimFunc or IRModule
-        Name of a schedule in ``schedules/``, an operator of your own, or an unscheduled function,
-        also as the only one of a module.
+        Name of a schedule in ``schedules/``, an operator, or an unscheduled function.
     target : str or tvm.target.Target, optional
         By default :func:`tvm_layout_ext.default_target`.
-    schedule : callable, optional
-        For a function: ``schedule(sch, config)`` applies your own schedule, with ``knobs``; by
-        default one that fits its blocks is used. See :func:`tvm_layout_ext.tune.operator_of`.
-    knobs : sequence of Knob
-        What your own schedule leaves open.
-    shape : sequence of int
-        One number a dimension of the operator; a function has its own.
-    dtype : str, optional
-        Element type; by default float32, or the first that the operator has.
+    schedule, knobs : callable and sequence of Knob, optional
+        For a function: your own ``schedule(sch, config)`` and what it leaves open.
+    shape, dtype : sequence of int and str, optional
+        Of an operator; a function has its own.
     trials : int
         How many configurations to try, the default included; fewer if the space is smaller.
     runner : str
-        ``"cuda"`` measures on this machine; ``"rpc:HOST:PORT:KEY"`` on all servers that a tracker
-        has under a key, see :mod:`.run`; ``"simulate"`` ranks by the
-        simulated GPU's counters, see :func:`.cost.modelled_terms`; ``"auto"``
-        measures where there is a GPU. A :class:`.BackendPool` serves several calls with the same
-        processes.
+        ``"cuda"`` measures here, ``"rpc:HOST:PORT:KEY"`` on a tracker's servers, ``"simulate"``
+        ranks by :func:`.cost.modelled_terms`; ``"auto"`` measures where there is a GPU. A
+        :class:`.BackendPool` serves several calls with the same processes.
     log : path, optional
-        Folder to which each trial is appended at once, as a line of JSON and as a record of TVM's
-        database; trials already in it are not run again. Of a function and a schedule of your own
-        the database has what ``replay``, ``check``, ``export`` and ``report`` need.
+        Folder of the records; trials that are in it are not run again.
     seed : int
         Of the search and of the input values.
     strategy : str
         ``"evolutionary"``: guided by the cost model. ``"replay"``: drawn at random.
     progress : callable, optional
-        Called after each trial; by default, and with False, nothing is told.
-
-    Returns
-    -------
-    Result
-        After Ctrl-C, what was found until then.
+        Called after each trial with its record, how many are done, and how many there will be.
 
     Raises
     ------

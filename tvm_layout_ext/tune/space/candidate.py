@@ -28,21 +28,10 @@ _SAMPLE, _ANNOTATE = "SampleCategorical", "Annotate"
 
 
 def traced(task: Task, config: Config) -> s_tir.Schedule:
-    """Schedule a candidate, and sample its knobs in the trace.
+    """Schedule a candidate from :meth:`Task.unscheduled`, and sample its knobs in the trace.
 
-    The index of each knob's value is annotated on the root block: an unused sample would be
-    dropped from the trace as dead code.
-
-    Parameters
-    ----------
-    task : Task
-    config : dict
-        One value a knob.
-
-    Returns
-    -------
-    tvm.s_tir.Schedule
-        Starts from :meth:`Task.unscheduled`, so that its trace can be replayed on that.
+    The index of each knob's value is annotated on the root block: an unused sample would be dropped
+    from the trace as dead code.
     """
     sch = task.schedule(config)
     with quick_type_checks():

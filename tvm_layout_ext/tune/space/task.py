@@ -32,14 +32,7 @@ _MOST_ELEMENTS = 2**31 - 1
 class Task:
     """An operator at one shape and element type, for one architecture.
 
-    Attributes
-    ----------
-    operator : Operator
-    shape : tuple of int
-    dtype : str
-    architecture : Architecture
-    seed : int
-        Of the configurations' order and of the input values.
+    ``seed`` is that of the configurations' order and of the input values.
     """
 
     operator: Operator

@@ -50,15 +50,7 @@ USES = 200
 
 
 class Building(NamedTuple):
-    """A candidate that is being built.
-
-    Attributes
-    ----------
-    folder : str
-        Where the artifact will be.
-    error : Future
-        None when it is there, or ``<ErrorClass>: <sentence>``.
-    """
+    """A candidate that is being built: its folder-to-be, and None or what failed when it ends."""
 
     folder: str
     error: Future[str | None]
@@ -68,28 +60,20 @@ class Building(NamedTuple):
 class CubinBuilder(PyBuilder):
     """Builds candidates in parallel, each to machine code in a library of its own.
 
-    A result's ``artifact_path`` is a folder with ``kernel.so`` and ``info.json`` (``registers``,
-    ``spill_bytes``, ``smem_bytes``, ``seconds``, ``compiler``). A candidate that does not build,
-    crashes its worker or takes too long is a result whose ``error_msg`` starts with one line
-    ``<ErrorClass>: <sentence>``; ptxas's refusals are a ``PtxasError``.
+    A result's ``artifact_path`` is a folder with ``kernel.so`` and ``info.json``. A candidate that
+    does not build, crashes its worker or takes too long is a result whose ``error_msg`` starts with
+    one line ``<ErrorClass>: <sentence>``; ptxas's refusals are a ``PtxasError``.
 
     Parameters
     ----------
     architecture : str
-        ptxas's name of the GPU's architecture, for inputs whose target is CUDA; inputs for a CPU
-        are built for their own target.
+        For inputs whose target is CUDA; inputs for a CPU are built for their own target.
     workers : int, optional
         Processes; by default as many as there are cores that this process may use.
     timeout : float
         Seconds that one candidate may take.
     folder : path, optional
-        Where the artifacts go; by default a temporary folder that :meth:`close`, or the end of the
-        process, removes.
-
-    Raises
-    ------
-    TargetError
-        If the architecture is unknown, or there is no C compiler.
+        Where the artifacts go; by default a temporary folder that is removed at the end.
     """
 
     def __init__(
@@ -237,17 +221,9 @@ def start_worker(driver: str) -> None:
 
 
 def build_one(job: tuple[tvm.IRModule, Target, str, HostObjects]) -> str | None:
-    """Build a candidate in a worker process that :func:`start_worker` has prepared.
+    """Build a scheduled module for a target into a folder, in a process of :func:`start_worker`.
 
-    Parameters
-    ----------
-    job : tuple
-        Scheduled module, target, the artifact's folder, host objects.
-
-    Returns
-    -------
-    str or None
-        ``<ErrorClass>: <sentence>`` if it failed; the folder is removed then.
+    None, or ``<ErrorClass>: <sentence>`` if it failed; the folder is removed then.
     """
     mod, target, place, objects = job
     folder = Path(place)

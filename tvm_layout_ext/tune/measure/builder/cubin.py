@@ -50,18 +50,9 @@ class PtxasError(CompileError):
 
 @dataclass(frozen=True)
 class MachineCode:
-    """A cubin and ptxas's report on it.
+    """A cubin and ptxas's report on it, None where the compiler gave none.
 
-    Attributes
-    ----------
-    image : bytes
-        The cubin.
-    registers : int or None
-        Of a thread of the hungriest kernel; None if the compiler gave no report.
-    spill_bytes : int or None
-        Stored to and loaded from local memory by spilling, of all kernels of the source.
-    compiler : str
-        ``"nvcc"`` or ``"nvrtc"``.
+    ``registers`` are a thread's of the hungriest kernel, ``spill_bytes`` those of all kernels.
     """
 
     image: bytes
@@ -101,14 +92,7 @@ def cuda_compiler() -> str:
 
 
 def machine_code(source: str, arch: str) -> MachineCode:
-    """Compile CUDA source to a cubin.
-
-    Parameters
-    ----------
-    source : str
-        CUDA C++, as TVM's code generation gives it.
-    arch : str
-        ptxas's name of the architecture, ``sm_90a``.
+    """Compile CUDA source to a cubin for an architecture, e.g. ``sm_90a``.
 
     Raises
     ------

@@ -39,15 +39,7 @@ _STUB_LIBRARY = 34
 
 @dataclass(frozen=True)
 class HostObjects:
-    """What :func:`compile_objects` wrote.
-
-    Attributes
-    ----------
-    rotation : str
-        Object file to link into a kernel's library.
-    driver : str
-        Library that stands in for the CUDA driver's where there is none.
-    """
+    """What :func:`compile_objects` wrote: the object to link, and the driver's stand-in."""
 
     rotation: str
     driver: str

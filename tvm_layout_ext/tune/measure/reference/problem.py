@@ -35,17 +35,7 @@ def expected(task: Task, inputs: Sequence[np.ndarray], shape: Shape | None = Non
 
 @dataclass(frozen=True)
 class Problem:
-    """Inputs, the output that they should give, and how close is close enough.
-
-    Attributes
-    ----------
-    inputs : tuple of numpy.ndarray
-    want : Expected
-        The reference; of a large output some rows.
-    output_dtype : str
-        Element type of the kernel's output.
-    tolerance : Tolerance
-    """
+    """Inputs, the output that they should give, maybe some rows of it, and the tolerance."""
 
     inputs: tuple[np.ndarray, ...]
     want: Expected

@@ -119,16 +119,7 @@ def _has_call(func: tirx.PrimFunc, names: frozenset[str]) -> bool:
 
 @dataclass(frozen=True)
 class Expected:
-    """What an output should hold, all of it or some rows.
-
-    Attributes
-    ----------
-    values : numpy.ndarray
-        Of the whole output's shape; right in the rows.
-    rows : numpy.ndarray or None
-        Positions along an axis; None if all values are known.
-    axis : int
-    """
+    """What an output should hold: all of ``values``, or those in ``rows`` along ``axis``."""
 
     values: np.ndarray
     rows: np.ndarray | None = None

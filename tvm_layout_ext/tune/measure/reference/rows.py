@@ -27,16 +27,9 @@ _FEWEST = 4
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The rows that are computed.
+    """The rows that are computed: positions along an axis, the first and the last among them.
 
-    Attributes
-    ----------
-    axis : int
-        Of the output.
-    chosen : numpy.ndarray
-        Positions in order, the first and the last row among them.
-    loops : tuple of Var or None
-        For each block the variable of the loop along the axis; None if it runs wholly.
+    ``loops`` has for each block the variable of its loop along the axis; None if it runs wholly.
     """
 
     axis: int
@@ -45,16 +38,7 @@ class Rows:
 
 
 def choose_rows(blocks: Sequence[Any], output: Any, most: int) -> Rows | None:
-    """Choose the axis along which rows leave the most work out; None if all are affordable.
-
-    Parameters
-    ----------
-    blocks : sequence of SBlockRealize
-        In order, each under one loop an iterator.
-    output : Buffer
-    most : int
-        Iterations, of all blocks.
-    """
+    """Choose the axis along which rows leave most work out; None if ``most`` iterations do all."""
     work = [math.prod(int(one.dom.extent) for one in node.block.iter_vars) for node in blocks]
     if sum(work) <= most:
         return None
@@ -123,16 +107,7 @@ def stores_in(block: Any) -> list[Any]:
 
 
 def guarded(func: tirx.PrimFunc, loops: Sequence[Any], extent: int) -> tirx.PrimFunc:
-    """Let loops leave out the rows that a first argument, a byte a row, has as 0.
-
-    Parameters
-    ----------
-    func : tirx.PrimFunc
-    loops : sequence of Var
-        Variables of loops along the rows.
-    extent : int
-        How many rows there are.
-    """
+    """Let loops leave out the rows that a first argument, a byte a row, has as 0."""
     mask = tirx.decl_buffer((extent,), "int8", name="wanted_rows")
     inside = {var.__chandle__() for var in loops}
 
