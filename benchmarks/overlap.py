@@ -18,8 +18,8 @@ from tvm.s_tir import meta_schedule as ms
 from tvm_layout_ext._compat import without_tensor_intrinsics
 from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune.search.batches import Batches
-from tvm_layout_ext.tune.search.candidate import traced
-from tvm_layout_ext.tune.search.entry import make_task
+from tvm_layout_ext.tune.space.candidate import traced
+from tvm_layout_ext.tune.space.task import make_task
 
 
 @derived_object

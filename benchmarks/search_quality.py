@@ -3,7 +3,7 @@
 ``python -m benchmarks.search_quality run SWEEP... --out FILE`` replays searches on committed sweeps
 (:mod:`.sweep`): guided by the cost model, and drawn at random, several seeds
 each. After each trial it notes which share of the sweep's best speed the best so far has.
-``draw FILE --out PNG`` makes the figure.
+``draw FILE --out PNG`` makes the figure, and ``rank SWEEP`` tells how well both models order it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from tvm_layout_ext.tune.search.entry import tune
-from tvm_layout_ext.tune.search.rank_correlation import correlations, ranks, spearman, task_of
-from tvm_layout_ext.tune.search.sweep import Sweep, SweepEntry, SweepRunner
+from benchmarks.rank_correlation import correlations, ranks, spearman, task_of
+from benchmarks.sweep_file import Sweep, SweepEntry, SweepRunner
+from tvm_layout_ext.tune.search.tune import tune
 
 __all__ = ["curve", "ranks", "spearman", "task_of"]
 
@@ -153,6 +153,17 @@ def run_command(
         written = {"trials": trials, "sweeps": [results[name] for name in sorted(results)]}
         out.write_text(json.dumps(written, indent=1) + "\n")
     print(table(list(results.values())))
+
+
+@app.command("rank")
+def rank_command(sweep: Path, modelled: int = 300, simulated: int = 48, processes: int = 1) -> None:
+    """Print Spearman's correlation of both models with a sweep's measured medians."""
+    header = Sweep.read(sweep).header
+    found = correlations(sweep, modelled, simulated, processes)
+    print(f"{header.workload}, medians of {header.device}: Spearman's correlation with")
+    for name, key in (("the simulator's cost", "simulator"), ("the closed form", "latency")):
+        one = found[key]
+        print(f"  {name}: {one['spearman']} ({one['candidates']} random candidates)")
 
 
 @app.command("draw")

@@ -32,13 +32,12 @@ from tvm.s_tir.meta_schedule.runner import RunnerInput
 from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import tune
 from tvm_layout_ext.tune.measure import environment
-from tvm_layout_ext.tune.measure.builder import CubinBuilder
+from tvm_layout_ext.tune.measure.builder.builder import CubinBuilder
 from tvm_layout_ext.tune.measure.protocol import Measured
 from tvm_layout_ext.tune.measure.rpc.run import RpcRunner
 from tvm_layout_ext.tune.measure.rpc.tracker import Tracker
-from tvm_layout_ext.tune.search.candidate import traced
-from tvm_layout_ext.tune.search.entry import make_task
-from tvm_layout_ext.tune.search.task import Task
+from tvm_layout_ext.tune.space.candidate import traced
+from tvm_layout_ext.tune.space.task import Task, make_task
 
 HOST = "127.0.0.1"
 #: Servers by key, each by the number of its GPU.

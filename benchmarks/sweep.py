@@ -27,15 +27,14 @@ from typing import Annotated, Any, Protocol
 import typer
 
 from benchmarks.sweep_build import Built, Candidate, Workers
+from benchmarks.sweep_file import Header, Sweep, SweepEntry
 from benchmarks.sweep_measure import PROTOCOL, Job, measure, prepare
 from tvm_layout_ext.errors import RecordError
 from tvm_layout_ext.tune.measure import environment
-from tvm_layout_ext.tune.measure.builder import INFO
+from tvm_layout_ext.tune.measure.builder.builder import INFO
 from tvm_layout_ext.tune.measure.worker import Worker
-from tvm_layout_ext.tune.search.entry import make_task
-from tvm_layout_ext.tune.search.sweep import Header, Sweep, SweepEntry
-from tvm_layout_ext.tune.search.task import Task
 from tvm_layout_ext.tune.space.knobs import describe
+from tvm_layout_ext.tune.space.task import Task, make_task
 
 #: Seconds for one measurement, and for putting a workload's arguments on the GPU.
 MEASURING, PREPARING = 20.0, 180.0

@@ -16,10 +16,9 @@ from typing import Any
 from tvm.support.popen_pool import PopenWorker
 
 from tvm_layout_ext.target import cuda_target
-from tvm_layout_ext.tune.measure import builder
-from tvm_layout_ext.tune.measure.host_objects import HostObjects, compile_objects
-from tvm_layout_ext.tune.search.entry import make_task
-from tvm_layout_ext.tune.search.task import Task
+from tvm_layout_ext.tune.measure.builder import builder
+from tvm_layout_ext.tune.measure.builder.host_objects import HostObjects, compile_objects
+from tvm_layout_ext.tune.space.task import Task, make_task
 
 __all__ = ["Built", "Candidate", "Workers"]
 

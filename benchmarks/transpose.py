@@ -25,8 +25,8 @@ from benchmarks import counters
 from benchmarks.kernels import transpose as tiled_transpose
 from tvm_layout_ext import build
 from tvm_layout_ext.schedules import transpose as ready
+from tvm_layout_ext.tune.apply.replay import best_records
 from tvm_layout_ext.tune.records.log import Log, Record
-from tvm_layout_ext.tune.records.replay import best_records
 
 Run = Callable[[], Any]
 ROUNDS = 25

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from benchmarks.search_quality import ALONE, curve, drawn, guided, ranks, spearman, task_of
+from benchmarks.sweep_file import Sweep
+from tvm_layout_ext.tune.measure.simulated import count
+from tvm_layout_ext.tune.model.costs import costs
 from tvm_layout_ext.tune.model.features import features, kernels_of
-from tvm_layout_ext.tune.model.latency import latency
-from tvm_layout_ext.tune.search.simulated import count
-from tvm_layout_ext.tune.search.sweep import Sweep
-from tvm_layout_ext.tune.search.task import Task
 from tvm_layout_ext.tune.space.knobs import Config
+from tvm_layout_ext.tune.space.task import Task
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SWEEPS = sorted(path.name for path in RESULTS.glob("h200_sweep_*.jsonl"))
@@ -139,7 +139,7 @@ def test_a_short_guided_search_reaches_the_best_of_a_flat_sweep() -> None:
 def test_modelled_latency_orders_as_the_gpu_does(name: str, least: float) -> None:
     task = task_for(name)
     some = random.Random(1).sample(read(name).entries, 80)
-    forecasts = [latency(task, e.config, task.module(e.config)) for e in some]
+    forecasts = [costs(task, e.config).seconds for e in some]
     assert (spearman(forecasts, [e.seconds or 0.0 for e in some]) or 0.0) >= least
 
 

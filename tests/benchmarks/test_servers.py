@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import servers
-from tvm_layout_ext.tune.search.entry import make_task
+from tvm_layout_ext.tune.space.task import make_task
 
 
 @pytest.fixture

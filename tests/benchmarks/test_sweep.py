@@ -15,10 +15,10 @@ import pytest
 from benchmarks.search_quality import drawn
 from benchmarks.sweep import Plan, run
 from benchmarks.sweep_build import Built, Candidate
+from benchmarks.sweep_file import Sweep
 from benchmarks.sweep_measure import Job
 from tvm_layout_ext.errors import RecordError
-from tvm_layout_ext.tune.measure.builder import LIBRARY
-from tvm_layout_ext.tune.search.sweep import Sweep
+from tvm_layout_ext.tune.measure.builder.builder import LIBRARY
 
 
 class StandIn:

@@ -14,8 +14,8 @@ from tests.cli.test_cli import invoke
 from tests.tune.helpers import make_model, make_record
 from tvm_layout_ext.cli.shared import runner_text
 from tvm_layout_ext.errors import TargetError
+from tvm_layout_ext.tune.apply.replay import best_records
 from tvm_layout_ext.tune.records.log import Log, Record
-from tvm_layout_ext.tune.records.replay import best_records
 from tvm_layout_ext.tune.space.operator import find_operator
 from tvm_layout_ext.tune.space.workload import Workload
 
@@ -141,10 +141,10 @@ def test_modelled_records_run_on_their_own_architecture(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    module = import_module("tvm_layout_ext.tune.records.replay")
+    module = import_module("tvm_layout_ext.tune.apply.replay")
 
     def make_task(*args: Any) -> Any:
-        task = import_module("tvm_layout_ext.tune.search.entry").make_task(*args)
+        task = import_module("tvm_layout_ext.tune.space.task").make_task(*args)
         asked.append(task.architecture.name)
         return task
 
@@ -270,7 +270,7 @@ def test_tracker_and_key_become_the_runner_that_tune_gets(
         asked.update(given)
         raise TargetError("Seen.")
 
-    monkeypatch.setattr(import_module("tvm_layout_ext.tune.search.entry"), "tune", stop)
+    monkeypatch.setattr(import_module("tvm_layout_ext.tune.search.tune"), "tune", stop)
     words = ["tune", "transpose", "--shape", "8", "8", "--strategy", "replay", "--log", tmp_path]
     ran = invoke(*words, "--runner", "rpc", "--tracker", "gpu.local:9190", "--key", "h200")
     assert (ran.code, ran.err) == (2, "Error: Seen.\n")
@@ -290,7 +290,7 @@ def test_ctrl_c_ends_any_command_with_130(tmp_path: Path, monkeypatch: pytest.Mo
     def pressed(*_given: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(import_module("tvm_layout_ext.tune.records.check"), "check", pressed)
+    monkeypatch.setattr(import_module("tvm_layout_ext.tune.apply.check"), "check", pressed)
     assert invoke("check", write(tmp_path, transpose())).code == 130
 
 

@@ -31,12 +31,12 @@ from tvm.s_tir import meta_schedule as ms
 
 from tests.cli.test_cli import invoke
 from tvm_layout_ext.tune import Database, Log, Record
+from tvm_layout_ext.tune.measure import job as trials
 from tvm_layout_ext.tune.measure import measured
-from tvm_layout_ext.tune.measure.builder import INFO, Building, CubinBuilder
+from tvm_layout_ext.tune.measure.builder.builder import INFO, Building, CubinBuilder
 from tvm_layout_ext.tune.measure.rpc import run
 from tvm_layout_ext.tune.measure.rpc.tracker import NoServerError, Tracker
-from tvm_layout_ext.tune.search import trials
-from tvm_layout_ext.tune.search.entry import make_task
+from tvm_layout_ext.tune.space.task import make_task
 
 HOST, TRIALS, FILE = "127.0.0.1", 16, "trials.jsonl"
 SHAPE = (96, 64)

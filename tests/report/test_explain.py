@@ -21,7 +21,7 @@ from tvm_layout_ext.report.explain import (
 )
 from tvm_layout_ext.report.load import load_file
 from tvm_layout_ext.target import cuda_target
-from tvm_layout_ext.tune.search.entry import make_task
+from tvm_layout_ext.tune.space.task import make_task
 
 
 def make_transpose(offset: int) -> tuple[te.Schedule, list[Any]]:

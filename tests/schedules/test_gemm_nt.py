@@ -21,9 +21,9 @@ from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.tune import Log
 from tvm_layout_ext.tune.measure import environment
 from tvm_layout_ext.tune.measure.verify import poison, require_close
-from tvm_layout_ext.tune.records.selection import bare
-from tvm_layout_ext.tune.search.entry import make_task
+from tvm_layout_ext.tune.space.functions import bare
 from tvm_layout_ext.tune.space.recognise import recognise
+from tvm_layout_ext.tune.space.task import make_task
 
 LARGE = (8192, 8192, 8192)
 

@@ -25,9 +25,9 @@ from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.tune import Log
 from tvm_layout_ext.tune.measure import environment
 from tvm_layout_ext.tune.measure.verify import WrongResultError, poison, require_close
-from tvm_layout_ext.tune.records.selection import bare
-from tvm_layout_ext.tune.search.entry import make_task
+from tvm_layout_ext.tune.space.functions import bare
 from tvm_layout_ext.tune.space.recognise import recognise
+from tvm_layout_ext.tune.space.task import make_task
 
 #: Types beside the two that were swept.
 NEW = ("float32", "int8", "uint8", "float8_e4m3fn", "float8_e5m2")

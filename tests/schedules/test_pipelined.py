@@ -22,10 +22,10 @@ from tvm_layout_ext.gpu.hardware import Architecture, architecture
 from tvm_layout_ext.schedules import stencil, stream_reduce
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
+from tvm_layout_ext.tune.measure.simulated import count
 from tvm_layout_ext.tune.measure.verify import poison, require_close
-from tvm_layout_ext.tune.search.simulated import count
-from tvm_layout_ext.tune.search.task import Task
 from tvm_layout_ext.tune.space.operator import Operator
+from tvm_layout_ext.tune.space.task import Task
 
 SM90 = architecture("sm_90a")
 OPERATORS = {one.name: one for one in (stream_reduce.OPERATOR, stencil.OPERATOR)}

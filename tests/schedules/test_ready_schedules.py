@@ -14,10 +14,10 @@ import tvm_layout_ext as tlx
 from tests.sampling import SEED, pairwise
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext.tune.measure.simulated import count, verified_shape
 from tvm_layout_ext.tune.measure.verify import WrongResultError, poison, require_close
-from tvm_layout_ext.tune.search.simulated import count, verified_shape
-from tvm_layout_ext.tune.search.task import Task
 from tvm_layout_ext.tune.space.operator import find_operator
+from tvm_layout_ext.tune.space.task import Task
 
 SM90 = architecture("sm_90a")
 SHAPES: dict[str, list[tuple[int, ...]]] = {

@@ -16,10 +16,10 @@ from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.schedules._split_k import best_slices, cycles, workspace_bytes
 from tvm_layout_ext.tune import operator_of
 from tvm_layout_ext.tune.export.launches import host_plan
+from tvm_layout_ext.tune.measure.simulated import count
+from tvm_layout_ext.tune.model.costs import costs
 from tvm_layout_ext.tune.model.features import features, kernels_of
-from tvm_layout_ext.tune.model.latency import latency
-from tvm_layout_ext.tune.search.entry import make_task
-from tvm_layout_ext.tune.search.simulated import count
+from tvm_layout_ext.tune.space.task import make_task
 
 SM90, SM80 = architecture("sm_90a"), architecture("sm_80")
 H200 = tlx.cuda_target("sm_90a")
@@ -153,10 +153,10 @@ def test_one_slice_and_no_cluster_are_the_schedule_without_the_knobs() -> None:
 
 def test_forecast_falls_with_slices_of_a_slim_product_and_rises_of_a_full_one() -> None:
     task = make_task("gemm", SLIM, "float16")
-    of = {s: latency(task, c := DEFAULT | {"split_k": s}, task.module(c)) for s in (1, 4)}
+    of = {s: costs(task, DEFAULT | {"split_k": s}).seconds for s in (1, 4)}
     assert of[4] < 0.7 * of[1]
     full = make_task("gemm", (4096, 4096, 1024), "float16")
-    of = {s: latency(full, c := DEFAULT | {"split_k": s}, full.module(c)) for s in (1, 4)}
+    of = {s: costs(full, DEFAULT | {"split_k": s}).seconds for s in (1, 4)}
     assert of[4] > of[1]
 
 

@@ -14,10 +14,10 @@ from tvm.s_tir.meta_schedule.runner import RunnerInput
 
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu import hardware
-from tvm_layout_ext.tune.measure.builder import INFO, LIBRARY
-from tvm_layout_ext.tune.measure.host_objects import HostObjects, compile_objects
-from tvm_layout_ext.tune.search.task import Task
+from tvm_layout_ext.tune.measure.builder.builder import INFO, LIBRARY
+from tvm_layout_ext.tune.measure.builder.host_objects import HostObjects, compile_objects
 from tvm_layout_ext.tune.space.operator import Operator, Tolerance, find_operator
+from tvm_layout_ext.tune.space.task import Task
 
 COUNT = 1024
 #: Each is the body of ``run(const float* a, float* b)``, where b shall become 2 * a.

@@ -14,8 +14,8 @@ from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import Record, tune
 from tvm_layout_ext.tune.measure.measurement import Measurement
 from tvm_layout_ext.tune.search.run import Run
-from tvm_layout_ext.tune.search.task import Task
 from tvm_layout_ext.tune.space.knobs import Config
+from tvm_layout_ext.tune.space.task import Task
 
 
 class Quick:

@@ -25,8 +25,8 @@ def best(
 ) -> None:
     """Print the best record of each workload."""
     from ..report.tuning import best_table
-    from ..tune.records.programs import Programs
-    from ..tune.records.replay import best_records
+    from ..tune.apply.programs import Programs
+    from ..tune.apply.replay import best_records
 
     records = best_records(read_log(log))
     if not records:

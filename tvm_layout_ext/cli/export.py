@@ -32,9 +32,9 @@ def export(
 
     Needs nvcc, and no GPU.
     """
+    from ..tune.apply.programs import Programs
+    from ..tune.apply.replay import best_records, find_record
     from ..tune.export.export import export as run
-    from ..tune.records.programs import Programs
-    from ..tune.records.replay import best_records, find_record
 
     records = read_log(log)
     winners = [find_record(records, record_id)] if record_id else best_records(records)

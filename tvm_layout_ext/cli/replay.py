@@ -28,8 +28,8 @@ def replay(
     key: Key = "",
 ) -> None:
     """Run recorded configurations again, verify them, and compare with the record."""
-    from ..tune.records.programs import Programs
-    from ..tune.records.replay import find_record
+    from ..tune.apply.programs import Programs
+    from ..tune.apply.replay import find_record
 
     where = runner_text(runner, tracker, key)
     if record_id:
@@ -45,8 +45,8 @@ def replay(
 def _replay_one(record: Record, operator: Operator, runner: str) -> bool:
     """Replay a record and print what it gave; whether it is right."""
     from ..report.tuning import replay_lines
+    from ..tune.apply.replay import replay as run
     from ..tune.measure.verify import WrongResultError
-    from ..tune.records.replay import replay as run
 
     typer.echo(f"{record.id}  {record.workload} on {record.device} ({record.arch})")
     try:

@@ -33,8 +33,8 @@ def report(
 ) -> None:
     """Write a page on a log: curves, all trials, winners and their kernels; it needs no network."""
     from ..report.page import render_page, workloads, write_plots
-    from ..tune.records.programs import Programs
-    from ..tune.space.pruned import read_pruned
+    from ..tune.apply.programs import Programs
+    from ..tune.records.pruned import read_pruned
 
     if out.suffix != ".html":
         raise LayoutError(f"A report is written to a .html file, not to {out}.")

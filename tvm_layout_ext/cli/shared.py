@@ -136,8 +136,8 @@ def winners_of(log: Path, purpose: str) -> tuple[list[tuple[Record, Operator]], 
     RecordError
         If there is none.
     """
-    from ..tune.records.programs import Programs
-    from ..tune.records.replay import best_records
+    from ..tune.apply.programs import Programs
+    from ..tune.apply.replay import best_records
 
     winners = best_records(read_log(log))
     if not winners:

@@ -23,7 +23,7 @@ from .shared import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..tune.search.entry import Result
+    from ..tune.search.tune import Result
 
 __all__ = ["tune"]
 
@@ -47,7 +47,7 @@ def tune(
 ) -> None:
     """Search an operator's knobs; print all trials, and why the winner wins."""
     from ..report.progress import trial_progress
-    from ..tune.search.entry import tune as run
+    from ..tune.search.tune import tune as run
 
     console = make_console()
     with trial_progress(console) as show:

@@ -6,7 +6,7 @@ from rich.table import Table
 
 from ..tune.model.cost import Counters, modelled_terms
 from ..tune.records.log import Record
-from ..tune.search.entry import Result
+from ..tune.search.tune import Result
 from ..tune.space.operator import Operator
 from .text import number
 from .tuning import make_table, score_text

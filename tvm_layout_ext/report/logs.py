@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from ..errors import RecordError
+from ..tune.apply.replay import best_records
 from ..tune.records.log import Record
-from ..tune.records.replay import best_records
-from ..tune.search.ranking import NOISE
+from ..tune.records.ranking import NOISE
 from .tuning import make_table, score_text
 
 __all__ = ["Compared", "Pair", "compare_logs", "pairs_table"]

@@ -7,11 +7,11 @@ from statistics import median
 
 from rich.table import Table
 
+from ..tune.apply.check import Checked
+from ..tune.apply.replay import Replay
 from ..tune.measure.measurement import Measurement
-from ..tune.records.check import Checked
 from ..tune.records.log import Record
-from ..tune.records.replay import Replay
-from ..tune.search.entry import Result
+from ..tune.search.tune import Result
 from ..tune.space.knobs import describe
 
 __all__ = [

@@ -7,10 +7,10 @@ from typing import Any
 import tvm
 
 from ..target import cuda_target
+from ..tune.model.costs import COUNTED_EXTENT, counted_inputs
 from ..tune.records.log import Record
-from ..tune.search.entry import make_task
-from ..tune.search.simulated import COUNTED_EXTENT, counted_inputs
 from ..tune.space.operator import Operator
+from ..tune.space.task import make_task
 from .explain import Explanation, explain
 
 __all__ = ["explain_record", "schedule_record"]

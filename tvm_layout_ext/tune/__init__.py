@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from .apply.apply import apply_best
+from .apply.context import ApplyBest
+from .apply.module import tune_module
+from .apply.programs import Programs
 from .export.export import export
-from .records.apply import apply_best
-from .records.archive import archive
-from .records.context import ApplyBest
 from .records.database import Database
 from .records.log import Log, Record
-from .records.module import tune_module
-from .records.programs import Programs
-from .search.entry import Result, tune
+from .records.records import archive
+from .search.tune import Result, tune
 from .space.generic import operator_of
 from .space.knobs import Knob, knob
 from .space.operator import Operator, find_operator, known_operators, register_operator

@@ -9,8 +9,8 @@ from typing import Any
 
 from tests.golden.programs.program import Program
 from tvm_layout_ext.gpu.hardware import architecture
-from tvm_layout_ext.tune.search.task import Task
 from tvm_layout_ext.tune.space.operator import find_operator, known_operators
+from tvm_layout_ext.tune.space.task import Task
 
 __all__ = ["programs"]
 

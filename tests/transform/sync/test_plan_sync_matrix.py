@@ -19,8 +19,8 @@ from tvm_layout_ext.build import device_program
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.tune.search.task import Task
 from tvm_layout_ext.tune.space.operator import find_operator
+from tvm_layout_ext.tune.space.task import Task
 
 SM90 = architecture("sm_90a")
 OPERATORS = {

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.tune.records.test_programs import KNOBS, by_tiles, turned
+from tests.tune.apply.test_programs import KNOBS, by_tiles, turned
 from tvm_layout_ext.tune import tune
-from tvm_layout_ext.tune.records.check import check
-from tvm_layout_ext.tune.records.programs import Programs
-from tvm_layout_ext.tune.records.replay import replay
+from tvm_layout_ext.tune.apply.check import check
+from tvm_layout_ext.tune.apply.programs import Programs
+from tvm_layout_ext.tune.apply.replay import replay
 
 pytestmark = pytest.mark.gpu
 

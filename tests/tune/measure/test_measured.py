@@ -12,17 +12,16 @@ import pytest
 import tvm
 
 from tests.schedules.test_generic import gather
-from tests.tune.records.test_apply import unscheduled
+from tests.tune.apply.test_apply import unscheduled
 from tvm_layout_ext.tune import tune_module
-from tvm_layout_ext.tune.measure import measured
-from tvm_layout_ext.tune.measure.builder import INFO
+from tvm_layout_ext.tune.measure import backend_pool, measured
+from tvm_layout_ext.tune.measure.backend import config_key
+from tvm_layout_ext.tune.measure.builder.builder import INFO
 from tvm_layout_ext.tune.measure.measured import MeasuringBackend
 from tvm_layout_ext.tune.measure.protocol import Measured
-from tvm_layout_ext.tune.search import entry
-from tvm_layout_ext.tune.search.backend import config_key
-from tvm_layout_ext.tune.search.entry import make_task
-from tvm_layout_ext.tune.search.simulated import count
-from tvm_layout_ext.tune.search.task import Task
+from tvm_layout_ext.tune.measure.simulated import count
+from tvm_layout_ext.tune.search.tune import Result, tune
+from tvm_layout_ext.tune.space.task import Task, make_task
 
 
 class Stopwatch:
@@ -105,9 +104,9 @@ def test_one_crew_serves_several_tasks_with_the_same_processes(
         made.append(runner)
         return backend
 
-    monkeypatch.setattr(entry, "make_backend", make)
-    crew, other = entry.Crew("cuda"), make_task("transpose", (32, 64), "float32")
-    assert crew.backend(backend._task) is crew.backend(other) is backend
+    monkeypatch.setattr(backend_pool, "make_backend", make)
+    pool, other = backend_pool.BackendPool("cuda"), make_task("transpose", (32, 64), "float32")
+    assert pool.backend(backend._task) is pool.backend(other) is backend
     assert (made, backend._task, backend.runner.tasks) == (["cuda"], other, [other])
     assert not backend._artifacts
 
@@ -115,11 +114,11 @@ def test_one_crew_serves_several_tasks_with_the_same_processes(
 def test_a_whole_module_is_tuned_by_one_crew(tmp_path: Path) -> None:
     crews: list[Any] = []
 
-    def noting(*what: Any, **options: Any) -> entry.Result:
+    def noting(*what: Any, **options: Any) -> Result:
         crews.append(options["runner"])
-        return entry.tune(*what, **options)
+        return tune(*what, **options)
 
     mod = tvm.IRModule({"turn": unscheduled(64)["main"], "pick": gather(7, 64, 40)})
     tune_module(mod, trials=1, log=tmp_path, runner="simulate", search=noting)
-    assert [crew.runner for crew in crews] == ["simulate"] * 2
+    assert [pool.runner for pool in crews] == ["simulate"] * 2
     assert crews[0] is crews[1]

@@ -11,8 +11,7 @@ import pytest
 import tvm
 
 from tests.tune.artifacts import Shelf, doubling_task
-from tvm_layout_ext.tune.measure.builder import LIBRARY
-from tvm_layout_ext.tune.measure.problem import Problem
+from tvm_layout_ext.tune.measure.builder.builder import LIBRARY
 from tvm_layout_ext.tune.measure.protocol import (
     MOST_COPIES,
     Arguments,
@@ -24,7 +23,8 @@ from tvm_layout_ext.tune.measure.protocol import (
     relative_spread,
     timed,
 )
-from tvm_layout_ext.tune.measure.reference import Expected
+from tvm_layout_ext.tune.measure.reference.problem import Problem
+from tvm_layout_ext.tune.measure.reference.reference import Expected
 from tvm_layout_ext.tune.measure.verify import WrongResultError
 from tvm_layout_ext.tune.space.operator import Tolerance
 

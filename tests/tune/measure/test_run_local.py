@@ -45,9 +45,9 @@ def run(runner: LocalRunner, shelf: Shelf, *names: str) -> list[Measured]:
     return measured
 
 
-def seat_process(runner: LocalRunner) -> int | None:
+def slot_process(runner: LocalRunner) -> int | None:
     """The worker's process, if it has one."""
-    worker = runner._seats[0].worker
+    worker = runner._slots[0].worker
     return worker._process if worker._worker is not None else None
 
 
@@ -71,12 +71,12 @@ def test_process_is_kept_after_success_and_replaced_after_failure(
     runner: LocalRunner, shelf: Shelf
 ) -> None:
     run(runner, shelf, "right")
-    first = seat_process(runner)
+    first = slot_process(runner)
     run(runner, shelf, "right")
-    assert seat_process(runner) == first is not None
+    assert slot_process(runner) == first is not None
     (sticky,) = run(runner, shelf, "error")
     assert sticky.error == "DeviceError: CUDA: an illegal memory access was encountered"
-    assert seat_process(runner) is None
+    assert slot_process(runner) is None
     # Unpoisoned, the output of the trial before would pass for this one's.
     right, unwritten = run(runner, shelf, "right", "unwritten")
     assert right.verified
@@ -94,10 +94,10 @@ def test_wrong_result_in_a_used_process_is_tried_again_in_a_fresh_one(
 
 def test_process_that_grows_is_replaced(runner: LocalRunner, shelf: Shelf) -> None:
     run(runner, shelf, "right")
-    assert seat_process(runner) is not None
+    assert slot_process(runner) is not None
     (leak,) = run(runner, shelf, "leak")
     assert leak.verified
-    assert seat_process(runner) is None
+    assert slot_process(runner) is None
 
 
 def test_finalists_take_turns_and_the_winner_meets_fresh_inputs(
@@ -132,7 +132,7 @@ def test_ctrl_c_is_left_to_the_tuner(runner: LocalRunner, shelf: Shelf) -> None:
     (one,) = shelf.inputs("sleepy")
     (future,) = runner.run([one])
     time.sleep(0.1)
-    os.kill(seat_process(runner) or 0, signal.SIGINT)
+    os.kill(slot_process(runner) or 0, signal.SIGINT)
     assert future.result().error_msg is None
 
 
@@ -140,12 +140,12 @@ def test_another_task_goes_on_in_the_same_process_with_its_own_inputs(
     runner: LocalRunner, shelf: Shelf
 ) -> None:
     run(runner, shelf, "right")
-    first = seat_process(runner)
+    first = slot_process(runner)
     operator = dataclasses.replace(doubling_task().operator, reference=lambda a: 3 * a)
     runner.take(dataclasses.replace(doubling_task(), operator=operator, seed=1))
     (tripled,) = run(runner, shelf, "wrong")
     assert tripled.verified
-    assert seat_process(runner) == first is not None
+    assert slot_process(runner) == first is not None
     runner.take(doubling_task())
 
 
@@ -194,8 +194,8 @@ def test_several_candidates_on_a_gpu() -> None:
     from tvm.s_tir.meta_schedule.runner import RunnerInput
 
     from tvm_layout_ext.target import cuda_target
-    from tvm_layout_ext.tune.measure.builder import CubinBuilder
-    from tvm_layout_ext.tune.search.entry import make_task
+    from tvm_layout_ext.tune.measure.builder.builder import CubinBuilder
+    from tvm_layout_ext.tune.space.task import make_task
 
     task = make_task("transpose", (2048, 1024), "float32")
     builder = CubinBuilder(task.architecture.name, workers=4)

@@ -1,51 +1,52 @@
-"""The queue of trials: seats that come late, go, or let a trial be tried again."""
+"""The queue of trials: slots that come late, go, or let a trial be tried again."""
 
 from __future__ import annotations
 
 import shutil
 import threading
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tvm.s_tir.meta_schedule.runner import RunnerInput
 
-from tvm_layout_ext.tune.measure.protocol import Measured
-from tvm_layout_ext.tune.measure.trial_queue import BatchOrder, Trial, TryAgainError, share
+from tvm_layout_ext.tune.measure.job import Job
+from tvm_layout_ext.tune.measure.protocol import Measured, Timing
+from tvm_layout_ext.tune.measure.trial_queue import Trial, TrialQueue, TryAgainError
 
 
 @pytest.fixture
-def inputs(tmp_path: Path) -> list[RunnerInput]:
+def jobs(tmp_path: Path) -> list[Job]:
     folders = [tmp_path / str(index) for index in range(6)]
     for folder in folders:
         folder.mkdir()
-    return [RunnerInput(str(folder), "cpu", []) for folder in folders]
+    return [Job(str(folder), "", "cpu", Timing()) for folder in folders]
 
 
 def name(one: Trial) -> str:
-    return Path(str(one.given.artifact_path)).name
+    return Path(one.job.artifact).name
 
 
-def test_seat_that_is_not_ready_holds_no_trial(inputs: list[RunnerInput]) -> None:
+def test_slot_that_is_not_ready_holds_no_trial(jobs: list[Job]) -> None:
     over = threading.Event()
 
-    def ready(seat: str) -> None:
+    def ready(slot: str, _job: Job) -> None:
         # Waits for a server that does not come before the trials have ended.
-        if seat == "slow":
+        if slot == "slow":
             over.wait(10)
 
-    def trial(seat: str, one: Trial) -> Measured:
-        return Measured([1.0], server=seat)
+    def trial(slot: str, one: Trial) -> Measured:
+        return Measured([1.0], server=slot)
 
-    futures = share(["slow", "quick"], inputs, trial, ready)
+    futures = TrialQueue(["slow", "quick"], trial, ready).submit(jobs)
     assert [future.result(10).server for future in futures] == ["quick"] * 6
     over.set()
 
 
-def test_trial_that_is_tried_again_goes_first_and_to_any_seat(inputs: list[RunnerInput]) -> None:
+def test_trial_that_is_tried_again_goes_first_and_to_any_slot(jobs: list[Job]) -> None:
     order: list[str] = []
 
-    def trial(seat: str, one: Trial) -> Measured:
+    def trial(slot: str, one: Trial) -> Measured:
         order.append(name(one))
         if name(one) == "1" and not one.lost:
             raise TryAgainError
@@ -53,53 +54,55 @@ def test_trial_that_is_tried_again_goes_first_and_to_any_seat(inputs: list[Runne
             raise ValueError("wrong")
         return Measured([1.0], phases={"run": 0.5})
 
-    results = [future.result(10) for future in share(["only"], inputs, trial)]
+    results = [future.result(10) for future in TrialQueue(["only"], trial).submit(jobs)]
     assert order == ["0", "1", "1", "2", "3", "4", "5"]
     assert [one.error for one in results if one.error] == ["ValueError: wrong"]
     assert set(results[0].phases) == {"wait", "run"}
-    assert Measured.read(str(inputs[3].artifact_path)) == results[3]
+    assert Measured.read(jobs[3].artifact) == results[3]
 
 
-def test_seats_leave_and_the_last_one_fails_what_is_left(inputs: list[RunnerInput]) -> None:
+def test_slots_leave_and_the_last_one_fails_what_is_left(jobs: list[Job]) -> None:
     done: list[str] = []
 
-    def ready(seat: str) -> None:
-        if seat == "gone" or len(done) == 4:
-            raise ConnectionError(f"{seat} has no server")
+    def ready(slot: str, _job: Job) -> None:
+        if slot == "gone" or len(done) == 4:
+            raise ConnectionError(f"{slot} has no server")
 
-    def trial(seat: str, one: Trial) -> Measured:
+    def trial(slot: str, one: Trial) -> Measured:
         done.append(name(one))
-        return Measured([1.0], server=seat)
+        return Measured([1.0], server=slot)
 
-    results = [future.result(10) for future in share(["gone", "left"], inputs, trial, ready)]
+    results = [
+        future.result(10) for future in TrialQueue(["gone", "left"], trial, ready).submit(jobs)
+    ]
     assert [one.server for one in results] == ["left"] * 4 + [None] * 2
     assert {one.error for one in results[4:]} == {"ConnectionError: left has no server"}
 
 
-def test_artifact_that_cannot_be_written_to_is_a_failed_trial(inputs: list[RunnerInput]) -> None:
-    gone = RunnerInput(str(inputs[0].artifact_path) + "/gone", "cpu", [])
-    (future,) = share(["only"], [gone], lambda seat, one: Measured([1.0]))
+def test_artifact_that_cannot_be_written_to_is_a_failed_trial(jobs: list[Job]) -> None:
+    gone = replace(jobs[0], artifact=jobs[0].artifact + "/gone")
+    (future,) = TrialQueue(["only"], lambda slot, one: Measured([1.0])).submit([gone])
     assert (future.result(10).error or "").startswith("FileNotFoundError: ")
 
 
 def test_trials_are_taken_as_they_are_built_and_what_is_not_fails(
-    inputs: list[RunnerInput],
+    jobs: list[Job],
 ) -> None:
     order: list[str] = []
-    builds: list[Future[str | None]] = [Future() for _ in inputs]
+    builds: list[Future[str | None]] = [Future() for _ in jobs]
     took = threading.Semaphore(0)
 
-    def trial(seat: str, one: Trial) -> Measured:
+    def trial(slot: str, one: Trial) -> Measured:
         order.append(name(one))
         took.release()
         return Measured([1.0])
 
-    futures = share(["only"], inputs, trial, after=builds)
+    futures = TrialQueue(["only"], trial).submit(jobs, builds)
     for index in (4, 0):
         # Others are not built yet.
         builds[index].set_result(None)
         assert took.acquire(timeout=10)
-    shutil.rmtree(str(inputs[1].artifact_path))
+    shutil.rmtree(jobs[1].artifact)
     builds[1].set_result("PtxasError: It has no opcode: bogus.")
     for index in (2, 3, 5):
         builds[index].set_result(None)
@@ -110,50 +113,64 @@ def test_trials_are_taken_as_they_are_built_and_what_is_not_fails(
     ]  # fmt: skip
 
 
-def test_what_is_built_after_the_last_seat_has_left_fails_by_its_error(
-    inputs: list[RunnerInput],
+def test_what_is_built_after_the_last_slot_has_left_fails_by_its_error(
+    jobs: list[Job],
 ) -> None:
-    builds: list[Future[str | None]] = [Future() for _ in inputs]
+    builds: list[Future[str | None]] = [Future() for _ in jobs]
 
-    def ready(seat: str) -> None:
+    def ready(slot: str, _job: Job) -> None:
         raise ValueError("gone")
 
-    futures = share(["a", "b"], inputs, lambda seat, one: Measured([1.0]), ready, builds)
+    queue = TrialQueue(["a", "b"], lambda slot, one: Measured([1.0]), ready)
+    futures = queue.submit(jobs, builds)
     for build in builds:
         build.set_result(None)
     assert {future.result(10).error for future in futures} == {"ValueError: gone"}
 
 
-def test_trials_of_the_batch_before_go_first(inputs: list[RunnerInput]) -> None:
+def test_trials_of_the_batch_before_go_first(jobs: list[Job]) -> None:
     """A search waits for the older of two batches before it proposes the next."""
     taken: list[str] = []
     started, go_on = threading.Event(), threading.Event()
 
-    def trial(_seat: str, one: Trial) -> Measured:
+    def trial(_slot: str, one: Trial) -> Measured:
         taken.append(name(one))
         started.set()
         go_on.wait(10)
         return Measured([1.0])
 
-    order = BatchOrder()
-    first = share(["only"], inputs[:4], trial, order=order)
+    late = Future[str | None]()
+    queue = TrialQueue(["only"], trial)
+    first = queue.submit(jobs[:3], [done(), done(), late])
     assert started.wait(10)
-    second = share(["only"], inputs[4:], trial, order=order)
+    second = queue.submit(jobs[3:])
+    late.set_result(None)
     go_on.set()
     for future in (*first, *second):
         future.result(10)
-    # The last of them is no longer waiting once it is taken.
-    assert taken[:3] == ["0", "1", "2"]
+    assert taken == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_next_batch_runs_while_the_one_before_is_built(inputs: list[RunnerInput]) -> None:
-    order, unbuilt = BatchOrder(), Future[str | None]()
+def done() -> Future[str | None]:
+    """A build that worked."""
+    future = Future[str | None]()
+    future.set_result(None)
+    return future
 
-    def trial(seat: str, one: Trial) -> Measured:
-        return Measured([1.0])
 
-    (late,) = share(["only"], inputs[:1], trial, after=[unbuilt], order=order)
-    for future in share(["only"], inputs[1:], trial, order=order):
+def test_next_batch_runs_while_the_one_before_is_built_and_slots_come_back(
+    jobs: list[Job],
+) -> None:
+    unbuilt, lost = Future[str | None](), [True]
+
+    def ready(_slot: str, _job: Job) -> None:
+        if lost:
+            raise ConnectionError(f"lost {lost.pop()}")
+
+    queue = TrialQueue(["only"], lambda slot, one: Measured([1.0]), ready)
+    assert queue.submit(jobs[:1])[0].result(10).error == "ConnectionError: lost True"
+    (late,) = queue.submit(jobs[1:2], [unbuilt])
+    for future in queue.submit(jobs[2:]):
         assert future.result(10).times == [1.0]
     assert not late.done()
     unbuilt.set_result(None)

@@ -16,7 +16,7 @@ COPY = Counters(
 
 
 def cost(counters: Counters, flops: int = 0) -> float:
-    return modelled_terms(counters, flops).cost
+    return modelled_terms(counters, flops).cycles
 
 
 def test_formula_by_hand() -> None:

@@ -11,12 +11,13 @@ from tvm import s_tir, te
 
 from benchmarks.kernels import KERNELS
 from tvm_layout_ext.gpu.measured import H200, GpuSpeeds
+from tvm_layout_ext.tune.measure.simulated import count
+from tvm_layout_ext.tune.model.cost import CostTerms
+from tvm_layout_ext.tune.model.costs import costs
 from tvm_layout_ext.tune.model.features import FEATURES, features, kernels_of
 from tvm_layout_ext.tune.model.kernel_facts import KernelFacts
-from tvm_layout_ext.tune.model.latency import WaveCycles, chain, latency, terms
-from tvm_layout_ext.tune.search.entry import make_task
-from tvm_layout_ext.tune.search.simulated import closed_form, count
-from tvm_layout_ext.tune.search.task import Task
+from tvm_layout_ext.tune.model.latency import chain, terms
+from tvm_layout_ext.tune.space.task import Task, make_task
 
 GEMM = ("gemm", (1024, 1024, 1024), "float16")
 
@@ -34,7 +35,7 @@ def kernel_of(name: str, shape: tuple[int, ...], dtype: str, **changes: Any) -> 
 
 def modelled(name: str, shape: tuple[int, ...], dtype: str, **changes: Any) -> float:
     task, config = candidate(name, shape, dtype, **changes)
-    return latency(task, config, task.module(config))
+    return costs(task, config).seconds
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_every_feature_is_a_finite_number(name: str, shape: tuple[int, ...], dty
     values = features(task, config, module)
     assert tuple(values) == FEATURES
     assert all(math.isfinite(value) for value in values.values())
-    assert 0 < latency(task, config, module) < 1
+    assert 0 < costs(task, config, module).seconds < 1
 
 
 @pytest.mark.parametrize(("offset", "conflicts"), [(0, 8), (1, 1), (2, 2)])
@@ -89,14 +90,14 @@ def test_loads_of_half_a_line_tear_it(tile_j: int, torn: float) -> None:
 
 def test_what_the_cost_knows_beside_counts() -> None:
     task, config = candidate(*GEMM, stages=3)
-    known = closed_form(task, task.module(config))
+    known = costs(task, config).known
     # 64 tiles of 128 x 128; registers leave room for two.
     assert known["products"] == 2 * 1024**3
     assert (known["steps"], known["resident"]) == (32, 2)
     assert known["memory"] == 3 * 1024 * 1024 * 2 // 32
     # Rows of A's tiles, 32 float16, are half a line; those of B's, 128, are two.
     assert known["torn"] == 64 * 32 * 128 * 64 / 32
-    assert closed_form(task, task.unscheduled) == {}
+    assert costs(task, {}, task.unscheduled).known == {}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_products_take_tensor_cores_as_long_as_their_type_asks(dtype: str, halve
     kernel = kernel_of("gemm", (256, 256, 256), dtype, tile_k=64, stages=2, split_k=1)
     assert kernel.half_flops == pytest.approx(halves * kernel.product_flops)
     one = terms(kernel, 0.0, 3)
-    assert one.tensor == pytest.approx(3 * halves * kernel.product_flops / H200.tensor)
+    assert one.arithmetic == pytest.approx(3 * halves * kernel.product_flops / H200.tensor)
     near = replace(H200, memory_latency=0)
     saved = chain(kernel, near) - chain(kernel, replace(near, tensor=2 * near.tensor))
     # Four warps, one a scheduler, each with a quarter of the products.
@@ -206,13 +207,13 @@ def test_slower_memory_makes_a_slower_kernel() -> None:
 
 
 def test_terms_are_the_longest_and_a_share_of_the_others() -> None:
-    assert WaveCycles(100.0, 10.0, 0.0, 0.0, 50.0).cycles == 100.0 + 0.2 * 10.0
-    assert WaveCycles(100.0, 10.0, 0.0, 0.0, 500.0).cycles == 500.0 + 0.2 * 10.0
+    assert CostTerms(100.0, 10.0, 0.0, 50.0, exposed=0.2).cycles == 100.0 + 0.2 * 10.0
+    assert CostTerms(100.0, 10.0, 0.0, 500.0, exposed=0.2).cycles == 500.0 + 0.2 * 10.0
 
 
 def test_no_transpose_beats_the_memory() -> None:
     task, config = candidate("transpose", (8192, 8192), "float32")
-    assert latency(task, config, task.module(config)) >= 2 * 8192**2 * 4 / 4.2e12
+    assert costs(task, config).seconds >= 2 * 8192**2 * 4 / 4.2e12
 
 
 @pytest.mark.parametrize("name", sorted(KERNELS))
@@ -237,7 +238,7 @@ def test_a_module_without_blocks_has_no_kernel() -> None:
     task = make_task("transpose", (64, 64), "float32")
     values = features(task, task.operator.default_config(), task.unscheduled)
     assert values["grid"] == values["traffic"] == 0.0
-    assert latency(task, {}, task.unscheduled) == math.inf
+    assert costs(task, {}, task.unscheduled).seconds == math.inf
 
 
 def test_a_block_that_is_mapped_when_lowered_counts_as_it_will_be() -> None:

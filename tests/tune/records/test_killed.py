@@ -13,7 +13,6 @@ from tvm.s_tir import meta_schedule as ms
 
 from tests import sampling
 from tests.tune import killed
-from tvm_layout_ext.tune.records.database import Database
 from tvm_layout_ext.tune.records.log import Log
 
 TRIALS = 24
@@ -78,7 +77,6 @@ def test_killed_tuner_loses_and_doubles_no_record(seed: int, tmp_path: Path) -> 
     assert len(reading.records) == TRIALS
     assert told <= {record.id for record in reading.records}
     assert reading.corrupt <= kills
-    Database(tmp_path).mend()
     stored = ms.database.JSONDatabase(work_dir=str(tmp_path)).get_all_tuning_records()
     traces = [json.dumps(record.trace.as_json(), default=str) for record in stored]
     assert len(traces) == len(set(traces)) == TRIALS

@@ -15,16 +15,17 @@ from tests.tune.helpers import make_model
 from tvm_layout_ext._compat import without_tensor_intrinsics
 from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import tune
+from tvm_layout_ext.tune.measure import backend_pool
+from tvm_layout_ext.tune.measure.backend import InProcess
 from tvm_layout_ext.tune.measure.measurement import Measurement
 from tvm_layout_ext.tune.records.log import Log
-from tvm_layout_ext.tune.search import entry, run
-from tvm_layout_ext.tune.search.backend import InProcess
+from tvm_layout_ext.tune.search import run
 from tvm_layout_ext.tune.search.batches import Batches
-from tvm_layout_ext.tune.search.candidate import config_of
 from tvm_layout_ext.tune.search.design import Candidates
 from tvm_layout_ext.tune.search.interrupt import Interrupt
-from tvm_layout_ext.tune.search.task import Task
+from tvm_layout_ext.tune.space.candidate import config_of
 from tvm_layout_ext.tune.space.knobs import Config
+from tvm_layout_ext.tune.space.task import Task, make_task
 
 
 @derived_object
@@ -110,7 +111,7 @@ class _Done:
 
 @pytest.fixture(scope="module")
 def task() -> Task:
-    return entry.make_task("transpose", (64, 64), "float32")
+    return make_task("transpose", (64, 64), "float32")
 
 
 def events_of(task: Task, ahead: int, trials: int, broken: bool = False) -> tuple[list[Any], Bench]:
@@ -244,7 +245,7 @@ def test_resumed_search_goes_on_as_if_it_had_not_ended_and_learns_from_failures(
     class Watched(Batches):
         def _learn(self, batch: Any, results: Sequence[Any]) -> None:
             pairs = zip(batch.candidates, batch.futures, strict=True)
-            knobs = entry.make_task("transpose", (64, 64)).operator.knobs
+            knobs = make_task("transpose", (64, 64)).operator.knobs
             learnt.extend(config_of(one.sch, knobs) for one, future in pairs if future is not None)
             super()._learn(batch, results)
 
@@ -297,7 +298,7 @@ def test_ctrl_c_keeps_what_has_ended_in_both_batches(
     for name, value in {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}.items():
         monkeypatch.setattr(run, name, value)
     runner = Costs()
-    monkeypatch.setattr(entry, "make_backend", lambda _name, task: Ended(task, runner))
+    monkeypatch.setattr(backend_pool, "make_backend", lambda _name, task: Ended(task, runner))
     result = tune("transpose", shape=(64, 64), trials=26, runner=runner, log=tmp_path)
     assert result.interrupted
     # The default, and two batches of 8; the third had not been proposed.

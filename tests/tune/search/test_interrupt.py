@@ -11,6 +11,7 @@ import pytest
 from tests.tune.search.test_batches import Costs
 from tvm_layout_ext.errors import RecordError
 from tvm_layout_ext.tune import tune
+from tvm_layout_ext.tune.records import records
 from tvm_layout_ext.tune.records.log import Log
 from tvm_layout_ext.tune.search import run
 from tvm_layout_ext.tune.search.design import Candidates
@@ -39,13 +40,13 @@ def test_ctrl_c_in_a_callback_of_the_search_ends_it_and_not_the_process(
 def test_ctrl_c_while_a_trial_is_written_down_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    archive = run.archive
+    archive = records.archive
 
     def pressed(*given: Any, **more: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
         return archive(*given, **more)
 
-    monkeypatch.setattr(run, "archive", pressed)
+    monkeypatch.setattr(records, "archive", pressed)
     result = tune("transpose", shape=(64, 64), trials=4, runner=Costs(), log=tmp_path)
     assert result.interrupted
     assert [one.id for one in Log(tmp_path).read().records] == [one.id for one in result.trials]
@@ -59,7 +60,7 @@ def test_ctrl_c_does_not_hide_that_a_trial_was_not_written(
         signal.raise_signal(signal.SIGINT)
         raise RecordError("No space left on device.")
 
-    monkeypatch.setattr(run, "archive", full)
+    monkeypatch.setattr(records, "archive", full)
     with pytest.raises(RecordError, match="No space left"):
         tune("transpose", shape=(64, 64), trials=4, runner=Costs(), log=tmp_path)
 

@@ -16,8 +16,8 @@ from tvm_layout_ext.cli import app
 from tvm_layout_ext.errors import LayoutError, ScheduleError, TargetError
 from tvm_layout_ext.report.page import render_page, workloads
 from tvm_layout_ext.tune import Log, Result, apply_best, tune, tune_module
+from tvm_layout_ext.tune.records.pruned import PRUNED, read_pruned
 from tvm_layout_ext.tune.space.knobs import Config, knob
-from tvm_layout_ext.tune.space.pruned import PRUNED, read_pruned
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.schedules.transpose import shared_wavefronts
-from tvm_layout_ext.tune.search.entry import make_task
 from tvm_layout_ext.tune.space.operator import find_operator
+from tvm_layout_ext.tune.space.task import make_task
 
 SM90 = architecture("sm_90a")
 

@@ -9,8 +9,8 @@ from math import prod
 from ...errors import LayoutExtError
 from ...layout import SwizzledSharedLayout
 from ...target import cuda_target
+from ...tune.apply.programs import Programs
 from ...tune.records.log import Record
-from ...tune.records.programs import Programs
 from ..banks import bank_picture
 from ..drawing import as_svg
 from ..explain import Explanation, explain

@@ -10,15 +10,15 @@ from functools import partial
 
 from ...errors import LayoutError, LayoutExtError, ScheduleError, TargetError
 from ...target import cuda_target
-from ...tune.measure.cubin import CompileError, PtxasError
+from ...tune.apply.programs import Programs
+from ...tune.measure.builder.cubin import CompileError, PtxasError
 from ...tune.model.cost import FORMULA
 from ...tune.records.log import Record
-from ...tune.records.programs import Programs
-from ...tune.search.entry import make_task
-from ...tune.search.ranking import best_first
+from ...tune.records.pruned import Pruned
+from ...tune.records.ranking import best_first
 from ...tune.space.knobs import describe
 from ...tune.space.operator import Operator, find_operator
-from ...tune.space.pruned import Pruned
+from ...tune.space.task import make_task
 from ..comparison import counter_rows
 from ..text import number
 from ..tuning import score_text

@@ -20,8 +20,8 @@ from ...build import build, to_module
 from ...errors import RecordError, ScheduleError, TargetError
 from ...target import cuda_target, resolve
 from ..records.record import Record
-from ..search.entry import make_task
 from ..space.operator import Operator, find_operator
+from ..space.task import make_task
 from .launches import HostPlan, host_plan
 from .text import cuda_text, header_text, loader_text
 
@@ -46,15 +46,7 @@ _OPTIONS = (
 
 @dataclass(frozen=True)
 class Exported:
-    """The files of an exported kernel.
-
-    Attributes
-    ----------
-    library, header, loader, source : Path
-        ``.so``, ``.h``, ``.py`` and the ``.cu`` that the library was compiled from.
-    plan : HostPlan
-        What it takes and launches.
-    """
+    """The files of an exported kernel, and what it takes and launches."""
 
     library: Path
     header: Path
@@ -73,9 +65,8 @@ def export(
     """Write a kernel as a shared library that needs neither TVM nor this package.
 
     Beside ``path.so`` there are ``path.h``, which says what its one function takes, ``path.py``,
-    which calls it on tensors of any library that speaks DLPack (torch, cupy, jax) by ctypes, and
-    ``path.cu``, from which all of it was compiled. The function's name is the last part of
-    ``path``. Shapes are fixed, and so is the architecture.
+    which calls it on tensors of any library that speaks DLPack, and ``path.cu``, from which it was
+    compiled. The function's name is the last part of ``path``. Shapes and architecture are fixed.
 
     Parameters
     ----------
@@ -86,17 +77,12 @@ def export(
     target : str or tvm.target.Target, optional
         By default a record's own architecture, else :func:`tvm_layout_ext.default_target`.
     operator : Operator, optional
-        Of a record whose operator is none of ``schedules/``; for a function or a schedule of one's
-        own :meth:`.Programs.operator` has it.
+        Of a record of no ready schedule, see :meth:`.Programs.operator`.
 
     Raises
     ------
-    ScheduleError
-        If the name is no identifier, a shape is symbolic, or the host side does more than launch.
-    RecordError
-        If the record's trial failed, its operator has other knobs now, or a file cannot be written.
-    TargetError
-        If there is no nvcc, or the GPU cannot hold the kernel.
+    ScheduleError, RecordError, TargetError
+        If the host side does more than launch, the record has no kernel, or there is no nvcc.
     """
     prefix = Path(path)
     if not _IDENTIFIER.fullmatch(prefix.name):

@@ -27,15 +27,7 @@ _RESERVED = frozenset(("arguments", "code", "given", "int", "launch", "one", "st
 
 @dataclass(frozen=True)
 class KernelBuffer:
-    """A buffer: a parameter of the function, or workspace that its kernels share.
-
-    Attributes
-    ----------
-    name : str
-        A C identifier.
-    dtype : str
-    shape : tuple of int
-    """
+    """A parameter of the function, or workspace that its kernels share; the name is C's."""
 
     name: str
     dtype: str
@@ -49,19 +41,9 @@ class KernelBuffer:
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """One kernel launch.
+    """One kernel launch: the buffers that it is given, and extents along x, y and z.
 
-    Attributes
-    ----------
-    kernel : str
-    pointers : tuple of str
-        Names of the buffers that it is given.
-    grid, block : tuple of int
-        Extents along x, y and z.
-    shared_bytes : int
-        Of dynamic shared memory.
-    cluster : tuple of int
-        Blocks that are launched together, along x, y and z.
+    ``shared_bytes`` are of dynamic shared memory, ``cluster`` are blocks launched together.
     """
 
     kernel: str

@@ -16,6 +16,7 @@ from ..._version import __version__
 __all__ = [
     "SIMULATED_DEVICE",
     "clock_and_temperature",
+    "code_versions",
     "cores",
     "cuda_device",
     "git_id",
@@ -63,6 +64,12 @@ def versions() -> dict[str, str | None]:
         "driver": _driver(),
         "python": platform.python_version(),
     }
+
+
+def code_versions() -> tuple[str, str]:
+    """Of TVM and of this package, which decide what a schedule becomes."""
+    known = versions()
+    return str(known["tvm"]), str(known["package"])
 
 
 def _cuda() -> str | None:

@@ -12,13 +12,13 @@ from typing import Any
 from tvm.s_tir.meta_schedule.runner import RunnerInput
 
 from ...errors import NotModelled
-from ..search.backend import ReportedError, config_key, try_one
-from ..search.simulated import count
-from ..search.task import Task
 from ..space.knobs import Config
-from .builder import INFO, CubinBuilder
+from ..space.task import Task
+from .backend import ReportedError, config_key, try_one
+from .builder.builder import INFO, CubinBuilder
 from .measurement import Measurement
 from .protocol import Measured, Timing, interleaved
+from .simulated import count
 
 __all__ = ["MeasuringBackend"]
 
@@ -35,19 +35,9 @@ def modelled(task: Task, config: Config) -> dict[str, Any] | None:
 
 
 class MeasuringBackend:
-    """Builds candidates to machine code and times them.
+    """Builds candidates to machine code and times them by a runner, closed with the backend.
 
-    Parameters
-    ----------
-    task : Task
-    runner : LocalRunner or RpcRunner
-        Where they are timed; closed with the backend.
-    name : str
-        The ``runner`` of the records.
-    device : str
-        Name of the GPU.
-    workers : int, optional
-        Build processes; by default as many as there are cores.
+    ``name`` is the ``runner`` of the records, ``device`` the GPU's name.
     """
 
     def __init__(

@@ -7,30 +7,18 @@ from math import inf
 from statistics import median, quantiles
 from typing import Any, Protocol
 
-from ..search.task import Task
 from ..space.knobs import Config
+from ..space.task import Task
 
 __all__ = ["Measurement", "Runner"]
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One candidate's figures.
+    """One candidate's figures; fields are as of :class:`.record.Record`.
 
-    Attributes
-    ----------
-    times : tuple of float
-        Seconds of each repeat; empty for the simulator.
-    smem_bytes : int
-        Shared memory of a block.
-    conflict_model : dict or None
-        Counters and modelled cost; None if the simulator does not model the kernel.
-    verified_on : str or None
-        The workload on which the output was compared with NumPy's and found right.
-    registers, spill_bytes : int or None
-        Of a thread; None where nobody asked ptxas.
-    l2, protocol, clock_mhz, server, phases
-        How and where the times were taken, as in :class:`.record.Record`.
+    ``times`` is empty for the simulator; ``conflict_model`` is None if it does not model the
+    kernel.
     """
 
     smem_bytes: int

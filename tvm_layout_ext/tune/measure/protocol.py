@@ -21,8 +21,8 @@ import numpy as np
 import psutil
 import tvm
 
-from .host_objects import ROTATED
-from .problem import Problem
+from .builder.host_objects import ROTATED
+from .reference.problem import Problem
 
 __all__ = [
     "MEASUREMENT",
@@ -77,12 +77,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class Measured:
-    """What ``measurement.json`` holds.
+    """What ``measurement.json`` holds; ``times`` are seconds a launch, one number a repeat.
 
     Attributes
     ----------
-    times : list of float
-        Seconds a launch, one number a repeat; empty if it failed.
     l2 : str or None
         ``"rotated"``: each launch had other copies of the arguments than those in the cache;
         ``"warm"``: the same.
@@ -90,20 +88,11 @@ class Measured:
         Whether the output is the reference's; None if not all of it was compared.
     early_stop : bool
         Whether it was found hopeless after one repeat.
-    error_class, error_text : str or None
-        Why it failed.
-    device : str or None
-        Name of the GPU, or of the kind of device.
-    server : str or None
-        Address of the RPC server.
-    clock_mhz, temperature : int or None
-        Of the GPU during the batch; None where nobody could ask.
-    driver : str or None
-        Version of the GPU's driver.
+    device, server, clock_mhz, temperature, driver
+        Where it ran; None where nobody could ask.
     phases : dict of str to float
-        Seconds that the trial took: ``wait`` for a device or server, ``session`` until the server
-        was ready for it (0 where an earlier trial's session goes on), ``upload`` of the library,
-        and ``run``, which is all that is done with the kernel: to load, check and time it.
+        Seconds of ``wait`` for a slot, ``session`` until the server was ready, ``upload`` of the
+        library, and ``run``.
     """
 
     times: list[float] = field(default_factory=list)
@@ -150,14 +139,9 @@ def failed(error: BaseException) -> Measured:
 
 
 class Arguments:
-    """Copies of a task's arguments on a device; the first is the one that is compared.
+    """Copies of a problem's arguments on a device, here or at an RPC server.
 
-    Parameters
-    ----------
-    problem : Problem
-    device : tvm.runtime.Device
-        Here or at an RPC server.
-    timing : Timing
+    The first copy's output is the one that is compared.
     """
 
     def __init__(self, problem: Problem, device: Any, timing: Timing) -> None:
@@ -235,25 +219,10 @@ def measure(
     best: float | None,
     check: bool = True,
 ) -> Measured:
-    """Check a candidate's output and time it.
+    """Check a candidate's output and time it; WrongResultError if it is not the reference's.
 
-    Parameters
-    ----------
-    library : tvm.runtime.Module
-        With ``main`` and ``rotated``, here or at an RPC server.
-    arguments : Arguments
-        Of ``problem``, on the same device.
-    problem : Problem
-    timing : Timing
-    best : float or None
-        Seconds of the best candidate so far, for the early stop.
-    check : bool
-        Whether to compare the output.
-
-    Raises
-    ------
-    WrongResultError
-        If the output is not the reference's.
+    ``library`` has ``main`` and ``rotated``, here or at an RPC server. ``best`` are the seconds of
+    the best candidate so far, for the early stop.
     """
     arguments.poison()
     # This call is also the warm-up: it loads the kernel.
@@ -281,15 +250,8 @@ def timed(
 ) -> tuple[list[float], bool]:
     """Repeat until the quartiles are close; the times, and whether it was stopped as hopeless.
 
-    Parameters
-    ----------
-    repeat : callable
-        ``repeat(launches, repeats)``: seconds a kernel, for each of some repeats.
-    copies : int
-        Kernels in one launch.
-    timing : Timing
-    best : float or None
-        Seconds.
+    ``repeat(launches, repeats)`` gives seconds a kernel for some repeats; a launch runs ``copies``
+    kernels.
     """
     limit = math.inf if best is None else timing.stop_factor * best
     times = repeat(1, 1)
@@ -325,18 +287,7 @@ class InTurn(Protocol):
 def interleaved(runner: InTurn, artifacts: Sequence[str], rounds: int) -> list[list[float]]:
     """Time finalists round by round on one device, so that a drift of its clock meets all alike.
 
-    Parameters
-    ----------
-    runner : LocalRunner or RpcRunner
-    artifacts : sequence of str
-        Folders that the builder gave.
-    rounds : int
-        How often each is timed.
-
-    Returns
-    -------
-    list of list of float
-        For each artifact the median seconds of its rounds; rounds that failed are left out.
+    For each artifact, the median seconds of its rounds; rounds that failed are left out.
     """
     order = [artifact for _ in range(rounds) for artifact in artifacts]
     measured = runner.in_turn(order)

@@ -12,11 +12,10 @@ from typing import ClassVar
 import tvm
 from tvm.ir.utils import derived_object
 
-from ..search.task import Task
-from ..search.trials import Job
+from ..space.task import Task
 from . import environment
-from .builder import LIBRARY
-from .problem import Problem
+from .builder.builder import LIBRARY
+from .job import Job
 from .protocol import (
     Arguments,
     Measured,
@@ -26,7 +25,8 @@ from .protocol import (
     measure,
     memory_in_use,
 )
-from .seats import GROWTH, Seat, SeatedRunner
+from .reference.problem import Problem
+from .worker_slots import GROWTH, PooledRunner, WorkerSlot
 
 __all__ = ["Here", "LocalRunner", "measure_here"]
 
@@ -34,7 +34,7 @@ __all__ = ["Here", "LocalRunner", "measure_here"]
 CLOCK_SECONDS = 10.0
 
 
-class _Device(Seat):
+class _Device(WorkerSlot):
     """A device of this machine."""
 
     def __init__(self, log: Path, device: int) -> None:
@@ -47,19 +47,8 @@ class _Device(Seat):
 
 
 @derived_object
-class LocalRunner(SeatedRunner):
-    """Measures candidates on devices of this machine, as :class:`.SeatedRunner` says.
-
-    Parameters
-    ----------
-    task : Task
-    devices : sequence of int
-        Device numbers.
-    timeout : float
-        Seconds that one trial may take; a worker's start is not counted.
-    timing : Timing, optional
-    growth : int
-    """
+class LocalRunner(PooledRunner):
+    """Measures on devices of this machine, given by number, as :class:`.PooledRunner` says."""
 
     def __init__(
         self,
@@ -71,7 +60,7 @@ class LocalRunner(SeatedRunner):
     ) -> None:
         super().__init__(task, timeout, timing, growth)
         folder = self._inputs.folder
-        self._seats = [_Device(folder / f"worker{index}.log", index) for index in devices]
+        self._use([_Device(folder / f"worker{index}.log", index) for index in devices])
 
 
 class Here:

@@ -1,230 +1,196 @@
-"""Trials that wait for a seat, where a seat may go and a trial may come back."""
+"""The queue from which the slots of a runner take trials; a slot may go, a trial may come back."""
 
 from __future__ import annotations
 
+import heapq
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any
 
-from tvm.s_tir.meta_schedule.runner import RunnerInput
-
+from .job import Job
 from .protocol import Measured, failed
 
-__all__ = ["BatchOrder", "Trial", "TryAgainError", "share"]
-
-Seat = TypeVar("Seat")
-#: So many seconds a seat leaves to the batch before, at each trial.
-PATIENCE = 5.0
+__all__ = ["Trial", "TrialQueue", "TryAgainError"]
 
 
 class TryAgainError(Exception):
-    """A trial that was stopped by no fault of its own; any seat may take it."""
+    """A trial that was stopped by no fault of its own; any slot may take it."""
 
 
-@dataclass
+@dataclass(order=True)
 class Trial:
     """One candidate on its way through the queue.
 
     Attributes
     ----------
-    given : RunnerInput
+    batch, number : int
+        Trials that can be taken go by these: older batches first, then as they were built.
+    job : Job
     future : Future
         Of its measurement.
     entered : float
         When it could be taken.
-    index : int
-        Among its batch.
     lost : int
         Earlier attempts that were stopped by no fault of its own.
     """
 
-    given: RunnerInput
-    index: int
-    future: Future[Measured] = field(default_factory=Future)
-    entered: float = field(default_factory=time.monotonic)
-    lost: int = 0
+    batch: int
+    number: int = 0
+    job: Job = field(compare=False, kw_only=True)
+    future: Future[Measured] = field(default_factory=Future, compare=False)
+    entered: float = field(default_factory=time.monotonic, compare=False)
+    lost: int = field(default=0, compare=False)
 
     def end(self, measured: Measured) -> None:
         """Write the measurement into the artifact's folder, and hand it on."""
         try:
-            measured.write(str(self.given.artifact_path))
+            measured.write(self.job.artifact)
         except OSError as error:
             measured = failed(error)
         self.future.set_result(measured)
 
 
-class _Queue:
-    """Trials until all have ended.
+class TrialQueue:
+    """Trials of all batches, which slots take one by one, each slot in a thread.
+
+    A slot gets ready before it takes a trial, so that none waits with a slot that waits itself. A
+    slot that cannot get ready leaves until the next batch; when the last one does, the trials left
+    fail by its error. Whatever an attempt raises is the trial's own failure, but for
+    :class:`TryAgainError`.
 
     Parameters
     ----------
-    trials : int
-        How many will :meth:`enter`.
-    seats : int
-        How many take from it.
+    slots : sequence
+        Devices or servers.
+    attempt : callable
+        ``attempt(slot, trial)`` measures.
+    ready : callable, optional
+        ``ready(slot, job)`` prepares a slot for the job of a trial that waits.
     """
 
-    def __init__(self, trials: int, seats: int) -> None:
-        self._open, self._seats = trials, seats
-        self._waiting: deque[Trial] = deque()
-        #: Why the last seat left.
+    def __init__(
+        self,
+        slots: Sequence[Any],
+        attempt: Callable[[Any, Trial], Measured],
+        ready: Callable[[Any, Job], None] = lambda slot, job: None,
+    ) -> None:
+        self._slots, self._attempt, self._ready = slots, attempt, ready
+        self._waiting: list[Trial] = []
+        #: Slots whose threads run; trials that have not ended, and those that entered.
+        self._working: set[int] = set()
+        self._open = self._entered = self._batches = 0
+        #: Why the last slot left.
         self._gone: Exception | None = None
         self._changed = threading.Condition()
 
-    def enter(self, trial: Trial, error: str | None = None) -> None:
-        """Let a trial wait that can be taken now; one that could not be built has ended."""
-        trial.entered = time.monotonic()
-        if error is not None:
-            kind, _, text = error.partition(": ")
-            # There is no folder to write it to.
-            trial.future.set_result(Measured(error_class=kind, error_text=text))
-            self._closed()
+    def submit(
+        self, jobs: Sequence[Job], after: Sequence[Future[str | None]] = ()
+    ) -> list[Future[Measured]]:
+        """Add a batch; futures are in the order of the jobs.
+
+        Parameters
+        ----------
+        jobs : sequence of Job
+        after : sequence of Future, optional
+            For each job, what it has to wait for: None, or why there is nothing to try.
+        """
+        trials = [Trial(self._batches, job=job) for job in jobs]
+        with self._changed:
+            self._batches += 1
+            self._open += len(trials)
+            self._gone = None
+            idle = [i for i in range(len(self._slots)) if i not in self._working]
+            started = idle[: max(0, self._open - len(self._working))]
+            self._working.update(started)
+        for index, trial in enumerate(trials):
+            if after:
+                after[index].add_done_callback(partial(self._built, trial))
+            else:
+                self._enter(trial)
+        for index in started:
+            threading.Thread(target=self._work, args=(index,), daemon=True).start()
+        return [trial.future for trial in trials]
+
+    def _built(self, trial: Trial, done: Future[str | None]) -> None:
+        error = done.result()
+        if error is None:
+            self._enter(trial)
             return
+        kind, _, text = error.partition(": ")
+        # There is no folder to write it to.
+        trial.future.set_result(Measured(error_class=kind, error_text=text))
+        self._close()
+
+    def _enter(self, trial: Trial) -> None:
         with self._changed:
             gone = self._gone
+            self._entered += 1
+            trial.entered, trial.number = time.monotonic(), self._entered
             if gone is None:
-                self._waiting.append(trial)
+                heapq.heappush(self._waiting, trial)
                 self._changed.notify_all()
         if gone is not None:
-            self.ended(trial, failed(gone))
+            self._end(trial, failed(gone))
 
-    def some(self) -> bool:
-        """Wait until a trial waits; False when all have ended."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or not self._open)
-            return bool(self._open)
-
-    def take(self) -> Trial | None:
-        """The first that waits, if any still does."""
-        with self._changed:
-            taken = self._waiting.popleft() if self._waiting else None
-            self._changed.notify_all()
-            return taken
-
-    def drained(self) -> None:
-        """Wait until no trial waits, for a few seconds: its seats may have lost their servers."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._waiting, PATIENCE)
-
-    def put_back(self, trial: Trial) -> None:
-        """Let a trial wait again, before all others."""
-        with self._changed:
-            self._waiting.appendleft(trial)
-            self._changed.notify_all()
-
-    def ended(self, trial: Trial, measured: Measured) -> None:
-        """Give a trial its result."""
+    def _end(self, trial: Trial, measured: Measured) -> None:
         trial.end(measured)
-        self._closed()
+        self._close()
 
-    def _closed(self) -> None:
+    def _close(self) -> None:
         with self._changed:
             self._open -= 1
             self._changed.notify_all()
 
-    def leave(self, error: Exception) -> None:
-        """Let a seat go; with the last one, all that wait fail by its error."""
+    def _work(self, index: int) -> None:
+        slot = self._slots[index]
+        try:
+            while (job := self._next_job(index)) is not None:
+                self._ready(slot, job)
+                if (trial := self._take()) is not None:
+                    self._run(slot, trial)
+        except Exception as error:
+            self._leave(index, error)
+
+    def _next_job(self, index: int) -> Job | None:
+        """Wait until a trial waits; None, and the slot is idle, when all have ended."""
         with self._changed:
-            self._seats -= 1
-            left = [] if self._seats else list(self._waiting)
-            if not self._seats:
-                self._gone = error
-                self._waiting.clear()
-                self._changed.notify_all()
-        for trial in left:
-            self.ended(trial, failed(error))
+            self._changed.wait_for(lambda: self._waiting or not self._open)
+            if self._waiting:
+                return self._waiting[0].job
+            self._working.discard(index)
+            return None
 
+    def _take(self) -> Trial | None:
+        """The first that waits, if any still does."""
+        with self._changed:
+            return heapq.heappop(self._waiting) if self._waiting else None
 
-@dataclass
-class BatchOrder:
-    """Lets the trials of a batch that are built go before those of the next, on all seats."""
-
-    last: _Queue | None = None
-
-    def behind(self, queue: _Queue) -> Callable[[], None]:
-        """Put a batch last; what it calls before it takes a trial."""
-        older, self.last = self.last, queue
-        return (lambda: None) if older is None else older.drained
-
-
-def share(
-    seats: Sequence[Seat],
-    inputs: Sequence[RunnerInput],
-    trial: Callable[[Seat, Trial], Measured],
-    ready: Callable[[Seat], None] = lambda seat: None,
-    after: Sequence[Future[str | None]] = (),
-    order: BatchOrder | None = None,
-) -> list[Future[Measured]]:
-    """Let seats take trials from one queue, each in a thread, until all have ended.
-
-    A seat gets ready before it takes a trial, so that none waits with a seat that waits itself.
-    Whatever a trial raises is its own failure, but for :class:`TryAgainError`. Each measurement is
-    written into the artifact's folder before its future is done.
-
-    Parameters
-    ----------
-    seats : sequence
-        Devices or servers.
-    inputs : sequence of RunnerInput
-    trial : callable
-        ``trial(seat, trial)``.
-    ready : callable, optional
-        ``ready(seat)`` prepares a seat. One for which this raises leaves; when the last one does,
-        the trials left fail by its error.
-    after : sequence of Future, optional
-        For each input, what it has to wait for: None, or why there is nothing to try. Seats take
-        trials in the order in which these are done.
-    order : Order, optional
-        Shared with the calls before, whose trials go first.
-
-    Returns
-    -------
-    list of Future
-        In the order of the inputs.
-    """
-    trials = [Trial(one, index) for index, one in enumerate(inputs)]
-    used = seats[: len(trials)]
-    queue = _Queue(len(trials), len(used))
-    let_others_go = (order or BatchOrder()).behind(queue)
-
-    def attempt(seat: Seat, one: Trial) -> None:
+    def _run(self, slot: Any, trial: Trial) -> None:
         taken = time.monotonic()
         try:
-            measured = trial(seat, one)
+            measured = self._attempt(slot, trial)
         except TryAgainError:
-            one.lost += 1
-            queue.put_back(one)
+            trial.lost += 1
+            with self._changed:
+                heapq.heappush(self._waiting, trial)
+                self._changed.notify_all()
             return
         except Exception as error:
             measured = failed(error)
-        waited = max(0.0, taken - one.entered - measured.phases.get("session", 0.0))
+        waited = max(0.0, taken - trial.entered - measured.phases.get("session", 0.0))
         phases = {"wait": round(waited, 6)} | measured.phases
-        queue.ended(one, replace(measured, phases=phases))
+        self._end(trial, replace(measured, phases=phases))
 
-    def work(seat: Seat) -> None:
-        try:
-            while queue.some():
-                let_others_go()
-                ready(seat)
-                if (one := queue.take()) is not None:
-                    attempt(seat, one)
-        except Exception as error:
-            queue.leave(error)
-
-    def built(one: Trial, done: Future[str | None]) -> None:
-        queue.enter(one, done.result())
-
-    if after:
-        for one, build in zip(trials, after, strict=True):
-            build.add_done_callback(partial(built, one))
-    else:
-        for one in trials:
-            queue.enter(one)
-    for seat in used:
-        threading.Thread(target=work, args=(seat,), daemon=True).start()
-    return [one.future for one in trials]
+    def _leave(self, index: int, error: Exception) -> None:
+        left: list[Trial] = []
+        with self._changed:
+            self._working.discard(index)
+            if not self._working:
+                self._gone = error
+                left, self._waiting = self._waiting, []
+        for trial in left:
+            self._end(trial, failed(error))

@@ -33,15 +33,12 @@ class Counters:
     """What the simulated GPU counted, for whole grids, and what is known of the kernel.
 
     Of several kernels, as a split sum has, counts are those of all, each scaled up by its own grid;
-    what is no count is of the kernel that moves the most, the product of the split sum.
+    what is no count is of the kernel that moves the most.
 
     Attributes
     ----------
-    blocks : int
-        Thread blocks of the grid of the kernel that moves the most. Older records of several
-        kernels have the product of extents of them all, and counts scaled up to that.
-    sampled : int
-        Those that were run, of all kernels; the counts are theirs, scaled up to the grids.
+    blocks, sampled : int
+        Blocks of the grid, and those of all kernels that were run.
     requests, sectors, ideal_sectors : int
         Of global memory: warp-wide accesses, 32-byte sectors moved, and the least possible.
     wavefronts, bank_conflicts : int
@@ -49,21 +46,15 @@ class Counters:
     barriers : int
         Summed over blocks.
     torn : int
-        Loaded sectors in 128-byte lines of which a request takes only a part. This and what
-        follows are worked out in closed form, and 0 in older records.
+        Loaded sectors in 128-byte lines of which a request takes only a part. This and what follows
+        are worked out in closed form, and 0 in older records.
     memory : int
-        Sectors that leave the device's memory at least, as the L2 cache keeps what is used again;
-        0 if that is not known, and nothing is.
-    resident : int
-        Blocks that a multiprocessor holds at a time.
-    steps : int
-        Iterations of the loop along which a block streams.
-    products : int
-        Arithmetic operations of tensor cores.
-    halves : int
-        Those in half precision that would take as long; 0 if they are :attr:`products`.
-    chain : int
-        Cycles of a block that is alone, by the latency of what each step waits for.
+        Sectors that leave the device's memory at least; 0 if unknown.
+    resident, steps, chain : int
+        Blocks that a multiprocessor holds, iterations along which one streams, and its cycles
+        alone.
+    products, halves : int
+        Operations of tensor cores, and those in half precision that would take as long.
     """
 
     blocks: int
@@ -105,7 +96,7 @@ _OLD = {f.name for f in fields(Counters) if f.default is MISSING}
 
 @dataclass(frozen=True)
 class CostTerms:
-    """What the modelled cost is made of, in modelled cycles of the busiest multiprocessor.
+    """What limits a multiprocessor, in modelled cycles.
 
     Attributes
     ----------
@@ -115,53 +106,38 @@ class CostTerms:
         Shared wavefronts and global requests, of which the load-store unit takes one a cycle.
     arithmetic : float
         Single-precision multiply-adds, and products of tensor cores.
+    latency : float
+        Of blocks whose every step waits for what it needs.
     barriers : float
         Waiting at ``__syncthreads``.
-    latency : float
-        Waves of blocks, each as long as a block that waits for all that it needs; or the time to
-        hand out so many blocks.
+    issue : float
+        Instructions through the schedulers, where they are told apart from arithmetic.
+    exposed : float
+        Share of the smaller terms that does not hide behind the largest.
     """
 
     memory: float
     pipe: float
     arithmetic: float
-    barriers: float
-    latency: float = 0.0
+    latency: float
+    barriers: float = 0.0
+    issue: float = 0.0
+    exposed: float = EXPOSED
 
     @property
-    def cost(self) -> float:
-        """The longest, a tenth of what else is throughput, and the barriers."""
-        busy = (self.memory, self.pipe, self.arithmetic)
-        exposed = EXPOSED * (sum(busy) - max(busy))
-        return max(*busy, self.latency) + exposed + self.barriers
+    def cycles(self) -> float:
+        """The longest, a share of what else is throughput, and the barriers."""
+        busy = (self.memory, self.pipe, self.arithmetic, self.issue)
+        hidden = sum(busy) - max(busy)
+        return max(*busy, self.latency) + self.exposed * hidden + self.barriers
 
 
 def modelled_terms(counters: Counters, flops: int) -> CostTerms:
-    """Model what a kernel costs. Modelled cycles, not a time.
+    """Model what a kernel costs, as :data:`FORMULA` says: modelled cycles, not a time.
 
-    ``cost = max(g, l, f, w) + 0.1 * (g, l and f, but for the largest) + 30 * barriers / resident
-    blocks`` of the multiprocessor that runs the most blocks, ``ceil(blocks / 132)``. Over these,
-    ``l = shared wavefronts + global requests`` (the load-store unit takes one a cycle), ``f = flops
-    / 256`` (float32 multiply-adds) ``+ tensor-core flops / 2800`` (those of tf32 count twice, of
-    8-bit integers half: :attr:`Counters.halves`), and ``w`` is the latency of a block that is
-    alone, once for each wave of blocks, or 1.13 for each block of the grid.
-
-    ``g`` is the largest of ``sectors / 2`` (what one multiprocessor can take), ``(sectors of all
-    blocks + t) / 165`` (what the L2 cache gives to all) and ``(sectors of memory + t) / 82`` (what
-    the memory gives to all), the last for half a wave longer, in which blocks begin and end
-    together. ``t`` is 0.3 of the sectors that are loaded from 128-byte lines of which a request
-    takes only a part.
-
-    Bank conflicts enter through the wavefronts, uncoalesced access through the sectors, registers
-    and shared memory through the waves. What a record does not tell (see :class:`Counters`) costs
-    nothing; if it does not tell the sectors of memory, all sectors come from there.
-
-    Parameters
-    ----------
-    counters : Counters
-        Of the whole grid.
-    flops : int
-        Arithmetic operations of the whole grid.
+    ``flops`` are those of the whole grid. Bank conflicts enter through the wavefronts, uncoalesced
+    access through the sectors, registers and shared memory through the waves. What a record does
+    not tell costs nothing; without the sectors of memory, all sectors come from there.
     """
     blocks = max(counters.blocks, 1)
     share = math.ceil(blocks / MULTIPROCESSORS) / blocks

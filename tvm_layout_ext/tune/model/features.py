@@ -11,8 +11,8 @@ import tvm
 from ... import decisions
 from ...gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES, WARP_SIZE
 from ...transform import AutoCoalesce
-from ..search.task import Task
 from ..space.knobs import Config, Knob
+from ..space.task import Task
 from .access_cost import Use
 from .kernel_facts import KernelFacts, read_kernels
 

@@ -9,19 +9,17 @@ share the bandwidth of device memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import ceil
-
-import tvm
 
 from ...gpu.hardware import BANK_BYTES, MULTIPROCESSORS, SECTOR_BYTES
 from ...gpu.measured import H200, GpuSpeeds
-from ..search.task import Task
-from ..space.knobs import Config
-from .features import kernels_of, traffic
+from ..space.task import Task
+from .cost import CostTerms
+from .features import traffic
 from .kernel_facts import KernelFacts
 
-__all__ = ["WaveCycles", "chain", "latency", "terms"]
+__all__ = ["chain", "latency", "terms"]
 
 
 #: Share of what is not the longest term that does not hide behind it.
@@ -30,33 +28,7 @@ EXPOSED = 0.2
 BEHIND_MEMORY = 0.1
 
 
-@dataclass(frozen=True)
-class WaveCycles:
-    """Cycles of a multiprocessor for a wave of blocks.
-
-    Attributes
-    ----------
-    memory, shared, tensor, issue : float
-        Of all resident blocks, by throughput.
-    latency : float
-        Of one block whose every step waits for what it needs.
-    """
-
-    memory: float
-    shared: float
-    tensor: float
-    issue: float
-    latency: float
-
-    @property
-    def cycles(self) -> float:
-        """The longest, and a share of the others."""
-        busy = (self.memory, self.shared, self.tensor, self.issue)
-        longest = max(*busy, self.latency)
-        return longest + EXPOSED * (sum(busy) - min(max(busy), longest))
-
-
-def terms(kernel: KernelFacts, flops: float, blocks: int, gpu: GpuSpeeds = H200) -> WaveCycles:
+def terms(kernel: KernelFacts, flops: float, blocks: int, gpu: GpuSpeeds = H200) -> CostTerms:
     """Cycles of one multiprocessor that runs ``blocks`` blocks of a kernel at a time.
 
     Parameters
@@ -76,12 +48,13 @@ def terms(kernel: KernelFacts, flops: float, blocks: int, gpu: GpuSpeeds = H200)
     issue = flops / gpu.fma + requests / 4
     # Without a second version of its tiles, a block copies and computes in turns.
     alone = memory + pipe + tensor + issue if kernel.stages == 1 else 0.0
-    return WaveCycles(
+    return CostTerms(
         memory=blocks * memory,
-        shared=blocks * pipe,
-        tensor=blocks * tensor,
-        issue=blocks * issue,
+        pipe=blocks * pipe,
+        arithmetic=blocks * tensor,
         latency=alone + chain(kernel, gpu),
+        issue=blocks * issue,
+        exposed=EXPOSED,
     )
 
 
@@ -103,23 +76,8 @@ def chain(kernel: KernelFacts, gpu: GpuSpeeds = H200) -> float:
     return gpu.memory_latency + steps * step
 
 
-def latency(task: Task, config: Config, module: tvm.IRModule) -> float:
-    """Modelled seconds of a candidate on an H200.
-
-    Parameters
-    ----------
-    task : Task
-    config : dict
-        The candidate's knobs; all that counts of them is in the module.
-    module : tvm.IRModule
-        What was scheduled, before any lowering.
-
-    Returns
-    -------
-    float
-        Infinite if no loop is bound to blocks.
-    """
-    kernels = kernels_of(module)
+def latency(task: Task, kernels: Sequence[KernelFacts]) -> float:
+    """Modelled seconds of a candidate's kernels on an H200; infinite if there are none."""
     if not kernels:
         return float("inf")
     # What tensor cores do not multiply is shared by the kernels that have none.

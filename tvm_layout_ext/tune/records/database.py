@@ -1,15 +1,8 @@
-"""The database of schedules beside a log: two files in the format of TVM's ``JSONDatabase``.
+"""TVM's database beside a log: schedules in two files, as TVM's own ``JSONDatabase`` has them.
 
 ``database_workload.json`` holds a computation a line, ``database_tuning_record.json`` a trial a
-line: the number of its computation's line, its trace, its seconds and its target. TVM's own writer
-and reader leave three things open, all of which happen to a tuner:
-
-* Writers know nothing of each other, so that two of them give a number to different computations.
-  Here every write looks up the number again, under a lock on ``database.lock``.
-* One line that is no record ends TVM's reader by an exception, and an empty line, ``null`` or
-  ``{}`` by a segmentation fault. :meth:`Database.read` skips what it cannot use and counts it, and
-  :meth:`Database.mend` moves it to ``database_skipped.txt``, so that TVM can read the rest.
-* A query asks neither for the target nor for versions: see :mod:`.selection`.
+line: the number of its computation's line, its trace, its seconds and its target. Writers look
+that number up under a lock, so that two of them agree on it; TVM's own do not.
 """
 
 from __future__ import annotations
@@ -21,6 +14,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +25,31 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from ...errors import RecordError
-from .files import append_whole, locked, replace_file
-from .origin import Origin, seal_of, tagged
-from .stored import StoredReading, entry_of, parse, parse_workload, placeholder, seal
+from .files import append_whole, locked
+from .tvm_record import (
+    Provenance,
+    TvmRecord,
+    entry_of,
+    parse,
+    parse_workload,
+    replay_errors,
+    sealed,
+    tag_of,
+)
 
-__all__ = ["RECORDS", "WORKLOADS", "Database"]
+__all__ = ["RECORDS", "WORKLOADS", "Database", "DatabaseReading"]
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
-_LOCK, _SKIPPED = "database.lock", "database_skipped.txt"
+_LOCK = "database.lock"
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+
+
+@dataclass(frozen=True)
+class DatabaseReading:
+    """The records of a database in the order of its file, and how many lines are broken."""
+
+    records: list[TvmRecord]
+    corrupt: int = 0
 
 
 class Database:
@@ -55,23 +65,18 @@ class Database:
         self.folder = Path(folder)
         self._workloads = _Table(self.folder / WORKLOADS)
         self._records = _Table(self.folder / RECORDS)
-        #: Line of each computation by structural hash; traces already stored, with their tags.
+        #: Line of each computation by structural hash; digests of the records that are there.
         self._lines: dict[int, list[tuple[int, tvm.IRModule]]] = {}
         self._known: set[str] = set()
 
     def prepare(self) -> None:
-        """Make the folder and both files, and mend what a killed writer left.
-
-        Raises
-        ------
-        RecordError
-            If they cannot be made or written.
-        """
+        """Make the folder and both files; RecordError if they cannot be made or written."""
         with self._guarded("Cannot write a database in"):
             self.folder.mkdir(parents=True, exist_ok=True)
             for name in (WORKLOADS, RECORDS):
                 os.close(os.open(self.folder / name, _FLAGS, 0o644))
-        self.mend()
+            with locked(self.folder / _LOCK):
+                self._catch_up()
 
     def append(
         self,
@@ -79,40 +84,25 @@ class Database:
         trace: s_tir.Trace,
         run_secs: Sequence[float],
         target: Target,
-        origin: Origin,
+        provenance: Provenance,
     ) -> bool:
-        """Add one trial: wholly or not at all, whoever else is writing.
+        """Add a trial; False if the same trace for the same target and provenance is there already.
 
-        Parameters
-        ----------
-        workload : tvm.IRModule
-            The computation before any schedule, one function named ``main``.
-        trace : tvm.s_tir.Trace
-            Of its schedule.
-        run_secs : sequence of float
-            Seconds of each repeat, or one modelled figure.
-        target : tvm.target.Target
-        origin : Origin
-            Written into the target's tag.
-
-        Returns
-        -------
-        bool
-            False if the same trace for the same target and origin is there already; a run that is
-            resumed may so add all it knows, and no record is doubled.
+        ``workload`` is the computation before any schedule, one function named ``main``;
+        ``run_secs`` has the seconds of each repeat, or one modelled figure.
 
         Raises
         ------
         RecordError
             If it could not be written, e.g. because the disk is full; both files are then as they
-            were before.
+            were.
         """
         record = entry_of(
             ms.database.TuningRecord(
                 trace,
                 ms.database.Workload(workload),
                 [float(one) for one in run_secs],
-                tagged(target, origin),
+                provenance.target(target),
                 ms.arg_info.ArgInfo.from_entry_func(workload, remove_preproc=True),
             )
         )
@@ -133,7 +123,7 @@ class Database:
             line = self._workloads.append(ms.database.Workload(workload).as_json())
         entry = json.loads(self._workloads.lines()[line])
         try:
-            self._records.append([line, seal(entry, record)])
+            self._records.append([line, sealed(entry, record)])
         except OSError:
             self._workloads.truncate(before)
             raise
@@ -142,10 +132,6 @@ class Database:
 
     def _catch_up(self) -> None:
         """Take in what was written since the last time, by whomever."""
-        if self._workloads.replaced() or self._records.replaced():
-            for table in (self._workloads, self._records):
-                table.rewind()
-            self._lines, self._known = {}, set()
         for number, text in self._workloads.fresh():
             if (module := parse_workload(text)) is not None:
                 self._lines.setdefault(_hash(module), []).append((number, module))
@@ -158,57 +144,25 @@ class Database:
         alike = self._lines.get(_hash(workload), ())
         return next((n for n, one in alike if tvm_ffi.structural_equal(one, workload)), None)
 
-    def read(self) -> StoredReading:
-        """Read all records; lines that are none are skipped and counted.
-
-        Raises
-        ------
-        RecordError
-            If there is no database.
-        """
+    def read(self) -> DatabaseReading:
+        """Read all records; broken lines are skipped and counted. RecordError if there is none."""
         with self._guarded("Cannot read a database in"):
             if not self._workloads.path.exists():
                 raise FileNotFoundError(errno.ENOENT, "no database")
-            return parse(self._workloads.lines(), self._records.lines())
+            return DatabaseReading(*parse(self._workloads.lines(), self._records.lines()))
 
-    def mend(self, replay: bool = False) -> int:
-        """Make both files such that TVM's reader takes them; return how many lines were moved.
+    def tvm(self) -> ms.database.Database:
+        """All that can be replayed (10 ms a record), as a database of TVM's own in memory.
 
-        A computation that is broken is replaced by an empty module, so that the numbers of the
-        others stay; records that are broken, or of a broken computation, are taken out. Both are
-        kept in ``database_skipped.txt``. Two lines with one computation stay as they are.
-
-        Parameters
-        ----------
-        replay : bool
-            Also replay every trace, as TVM's reader does (about 10 ms each).
-
-        Raises
-        ------
-        RecordError
-            If the files cannot be read or written; they are then as they were.
+        TVM's reader of the files does the same where no line is broken, and may crash on one.
         """
-        guarded = self._guarded("Cannot mend the database in", "; it is as it was before")
-        with guarded, locked(self.folder / _LOCK):
-            workloads, records = self._workloads.lines(), self._records.lines()
-            reading = parse(workloads, records)
-            bad = set(reading.broken_workloads)
-            kept = [one.line for one in reading.records if not replay or one.replays()]
-            lost = sorted(set(range(len(records))) - set(kept))
-            moved = [workloads[i] for i in sorted(bad)] + [records[i] for i in lost]
-            if moved:
-                with (self.folder / _SKIPPED).open("ab") as file:
-                    file.write(_joined(moved))
-                # Numbers stay, so that a reader between the two replacements sees nothing wrong.
-                fresh = [placeholder(i) if i in bad else t for i, t in enumerate(workloads)]
-                replace_file(self._workloads.path, _joined(fresh))
-                replace_file(self._records.path, _joined([records[i] for i in kept]))
-            return len(moved)
-
-    def tvm(self) -> ms.database.JSONDatabase:
-        """Open it with TVM's own reader, after :meth:`mend`."""
-        self.mend(replay=True)
-        return ms.database.JSONDatabase(work_dir=str(self.folder))
+        database = ms.database.MemoryDatabase()
+        for one in self.read().records:
+            with suppress(*replay_errors):
+                replayed = one.replayed()
+                database.commit_workload(one.workload)
+                database.commit_tuning_record(replayed)
+        return database
 
     @contextmanager
     def _guarded(self, what: str, after: str = "") -> Iterator[None]:
@@ -225,11 +179,7 @@ class _Table:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rewind()
-
-    def rewind(self) -> None:
-        """Forget what was read."""
-        self._inode, self._offset, self._count = 0, 0, 0
+        self._offset = self._count = 0
 
     def size(self) -> int:
         """Bytes; 0 if there is no file."""
@@ -239,12 +189,6 @@ class _Table:
         """All lines; no file is no line."""
         return _split(self.path.read_bytes()) if self.path.exists() else []
 
-    def replaced(self) -> bool:
-        """Whether the file is another one than that read so far, or shorter."""
-        if not self._offset:
-            return False
-        return self.size() < self._offset or self.path.stat().st_ino != self._inode
-
     def fresh(self) -> Iterator[tuple[int, bytes]]:
         """Lines that were not read yet, with their numbers; the last one ends if it is whole."""
         if not self.path.exists():
@@ -252,7 +196,7 @@ class _Table:
         with self.path.open("r+b") as file:
             file.seek(self._offset)
             text = _without_torn_end(file, file.read())
-            self._inode, self._offset = os.fstat(file.fileno()).st_ino, file.tell()
+            self._offset = file.tell()
         for line in _split(text):
             yield self._count, line
             self._count += 1
@@ -293,10 +237,6 @@ def _split(text: bytes) -> list[bytes]:
     return text.split(b"\n")[:-1] if text.endswith(b"\n") else text.split(b"\n") if text else []
 
 
-def _joined(lines: Sequence[bytes]) -> bytes:
-    return b"".join(line + b"\n" for line in lines)
-
-
 def _hash(module: tvm.IRModule) -> int:
     return int(tvm_ffi.structural_hash(module))
 
@@ -304,6 +244,6 @@ def _hash(module: tvm.IRModule) -> int:
 def _key(line: int, record: Sequence[Any]) -> str:
     """What makes two records one: computation, trace and target, whatever their seconds."""
     target = dict(record[2] or {})
-    target["tag"], _ = seal_of(str(target.get("tag", "")))
+    target["tag"], _ = tag_of(str(target.get("tag", "")))
     text = json.dumps([line, record[0], target], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -25,16 +25,9 @@ _FILE = "trials.jsonl"
 
 @dataclass(frozen=True)
 class Reading:
-    """What a log held.
+    """What a log held: the last record of each id, and how many lines were skipped.
 
-    Attributes
-    ----------
-    records : list of Record
-        The last of each id, in the order in which the ids first appeared.
-    corrupt : int
-        Lines that are no record.
-    foreign : int
-        Records of another schema version.
+    ``corrupt`` lines are no record, ``foreign`` ones of another schema version.
     """
 
     records: list[Record]

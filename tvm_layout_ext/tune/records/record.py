@@ -25,70 +25,11 @@ _KINDS = ("trial", "finalist")
 
 @dataclass(frozen=True)
 class Record:
-    """One trial.
+    """One trial; ``docs/tuning.md`` has a table of the fields.
 
-    Attributes
-    ----------
-    time : str
-        When it ended, ISO 8601 in UTC.
-    runner : str
-        ``"cuda"`` and ``"rpc"`` measure, here or on a server; ``"simulate"`` models.
-    device, arch : str
-        The GPU's name (``"simulated GPU"`` for the simulator), and ptxas's word for it.
-    versions : dict
-        Of tvm, tvm_ffi, package, cuda, driver and python; None where there is none.
-    workload : Workload
-    trial : int
-        Number in the seed's order; 0 is the default schedule.
-    config : dict
-        One value a knob.
-    status : str
-        ``"ok"`` or ``"error"``.
-    times : tuple of float
-        Seconds of each repeat; empty for the simulator.
-    median, spread : float, optional
-        Seconds: median of ``times``, and the distance between its quartiles.
-    tflops, gbps : float, optional
-        Work and least traffic over the median.
-    smem_bytes : int, optional
-        Shared memory of a block.
-    registers : int, optional
-        Of a thread; None if unknown.
-    conflict_model : dict, optional
-        The simulated GPU's counters for the whole grid, and the modelled cost made of them.
-    verified_on : str, optional
-        The workload on which the output was compared with NumPy's and found right; smaller than
-        the record's own where simulating all of that takes too long.
-    error_class, error_text : str, optional
-        What went wrong.
-    seed : int
-    git_id : str, optional
-        The source tree that ran it.
-    kind : str
-        ``"trial"``, or ``"finalist"`` if ``times`` are those of the re-measurement in which the
-        best candidates took turns.
-    l2 : str, optional
-        What a repeat found in the L2 cache: ``"warm"`` (the last one's data), ``"flushed"``
-        (nothing) or ``"rotated"`` (the data of another set of inputs).
-    protocol : dict, optional
-        How the times were taken: one int, float or str a fact, e.g. ``{"warm_up": 3}``.
-    clock_mhz : float, optional
-        Of the multiprocessors, while it ran.
-    spill_bytes : int, optional
-        Registers of a thread that ptxas put into local memory.
-    modelled_seconds : float, optional
-        The closed-form latency model's forecast; made before the trial, no measurement.
-    server : str, optional
-        Which RPC server ran it.
-    phases : dict of str to float, optional
-        Seconds that the trial took: ``build``, and those of
-        :attr:`tvm_layout_ext.tune.measure.protocol.Measured.phases`.
-    program : str, optional
-        12 hexadecimal digits of a user's schedule as this configuration made it; None where it made
-        none, and for ready schedules, which :attr:`code_versions` tells. By it
-        :class:`.programs.Programs` finds the trace in the database.
-    id : str
-        12 hexadecimal digits made of :attr:`group` and the configuration; nobody gives it.
+    ``id``, 12 hexadecimal digits made of :attr:`group` and the configuration, is given by nobody.
+    ``program`` tells what a user's schedule made of the configuration; by it :class:`.Programs`
+    finds the trace in the database.
     """
 
     time: str

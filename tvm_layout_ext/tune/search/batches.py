@@ -42,22 +42,10 @@ class _Batch:
 class Batches:
     """Drives the search strategy, builder, runner and cost model of one task.
 
-    TVM's task scheduler waits for a task's batch before it asks for the next: while that is
-    proposed nothing is built or measured, and while a batch is built to its slowest candidate most
-    cores and the GPU have nothing to do. Here ``ahead`` batches are under way meanwhile. Batch
-    ``k`` is proposed with the results of the batches up to ``k - 1 - ahead``, no matter what else
-    has come in: a search depends on its seed and on results, never on when they came.
-
-    Parameters
-    ----------
-    context : TuneContext
-    builder, runner : PyBuilder, PyRunner
-        They begin, and do not wait.
-    model : CostModel
-    ahead : int
-        With 0 trials and order are those of TVM's scheduler.
-    interrupt : Interrupt, optional
-        Its Ctrl-C waits while the strategy works.
+    TVM's task scheduler waits for a batch before it asks for the next, so that most cores and the
+    GPU idle. Here ``ahead`` batches are under way meanwhile. Batch ``k`` is proposed with the
+    results of the batches up to ``k - 1 - ahead``, whatever else has come in: a search depends on
+    its seed and on results, never on when they came. Builder and runner begin, and do not wait.
     """
 
     def __init__(

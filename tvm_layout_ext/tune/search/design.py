@@ -11,10 +11,10 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
 from ...errors import LayoutExtError
+from ..space.candidate import config_of, program_of, traced
 from ..space.knobs import Config, Refusal
 from ..space.limits import SCHEDULE, over_limits
-from .candidate import config_of, program_of, traced
-from .task import Task
+from ..space.task import Task
 
 __all__ = ["Candidates", "KnobMutator", "openers", "space_generator"]
 
@@ -134,17 +134,9 @@ def openers(
 ) -> list[s_tir.Schedule]:
     """The candidates from which the search begins.
 
-    A seeded sample of the legal space is ranked by a closed-form score; the best of it and a few
-    others are taken, so that a blind spot of the score is not one of the search.
-
-    Parameters
-    ----------
-    candidates : Candidates
-    score : callable
-        ``score(config, schedule)``; lower is better.
-    seed : int
-    ranked, count : int
-        Size of the sample, and of what is taken from it.
+    A seeded sample of ``ranked`` legal ones is ordered by a closed-form score, lower first; the
+    best of it and a few others are taken, so that a blind spot of the score is not one of the
+    search.
     """
     rng = random.Random(seed)
     legal = candidates.task.space.legal

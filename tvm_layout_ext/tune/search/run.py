@@ -14,19 +14,18 @@ from tvm.s_tir import meta_schedule as ms
 from ..._compat import without_tensor_intrinsics
 from ...errors import RecordError
 from ...target import cuda_target
-from ..model.cost_model import Facts, GuidedModel
-from ..records.archive import archive
-from ..records.database import Database
-from ..records.ledger import Ledger, RememberingBuilder, RememberingRunner, failed, worked
-from ..records.log import Log, Reading, Record
+from ..measure.backend import Backend, failure_text
+from ..records.log import Reading, Record
+from ..records.pruned import Pruned, note
+from ..records.ranking import best_first
+from ..records.records import Records
 from ..space.knobs import Config
-from ..space.pruned import Pruned, note
-from .backend import Backend, failure_text
+from ..space.task import Task
 from .batches import Batches
+from .cost_model import Facts, GuidedModel
 from .design import Candidates, openers, space_generator
+from .history import CachingBuilder, CachingRunner, History, failed, worked
 from .interrupt import Interrupt
-from .ranking import best_first
-from .task import Task
 
 __all__ = ["STRATEGIES", "Run"]
 
@@ -50,26 +49,13 @@ _logger.propagate = False
 
 
 class Run:
-    """The state of one call of ``tune``.
-
-    Parameters
-    ----------
-    task : Task
-    backend : Backend
-    log : Log or None
-    reading : Reading
-        What the log holds.
-    trials : int
-        How many candidates to try; fewer if fewer are legal (:attr:`total`).
-    progress : callable or None
-        Called with each trial's record, how many are done, and ``total``.
-    """
+    """The state of one call of ``tune``; ``reading`` is what the log held when it began."""
 
     def __init__(
         self,
         task: Task,
         backend: Backend,
-        log: Log | None,
+        records: Records | None,
         reading: Reading,
         trials: int,
         progress: Callable[[Record, int, int], None] | None,
@@ -77,17 +63,16 @@ class Run:
         self.task, self.backend, self._trials = task, backend, trials
         self._progress = progress
         self.interrupt = Interrupt()
-        self._log = log
-        self._database = None if log is None else Database(log.folder)
+        self._records = records
         self.candidates = Candidates(task)
         program = self.candidates.program
-        self.ledger = Ledger(
+        self.history = History(
             task, backend, self._keep, reading, self._told, self.interrupt, program
         )
         self._facts = Facts(self.candidates)
         configs: dict[str, dict[str, Any]] = {}
-        self._builder = RememberingBuilder(self.ledger, configs)
-        self._runner = RememberingRunner(self.ledger, configs)
+        self._builder = CachingBuilder(self.history, configs)
+        self._runner = CachingRunner(self.history, configs)
         #: Trials under way, the first begun first.
         self._begun: list[Any] = []
 
@@ -98,17 +83,11 @@ class Run:
 
     def _told(self, record: Record) -> None:
         if self._progress is not None:
-            self._progress(record, len(self.ledger.trials), self.total)
+            self._progress(record, len(self.history.trials), self.total)
 
     def _keep(self, record: Record) -> None:
-        if self._log is None or self._database is None:
-            return
-        sch = self.candidates.schedule(record.config)
-        if sch is not None:
-            # First: a candidate that the log has is not run again, so that the database would
-            # never get what a process killed in between did not write.
-            archive(self._database, self.task, record, sch=sch)
-        self._log.append(record)
+        if self._records is not None:
+            self._records.add(self.task, record, self.candidates.schedule(record.config))
 
     def search(self, strategy: str) -> tuple[Record | None, bool]:
         """Try the candidates and name a winner; whether Ctrl-C ended it early.
@@ -122,12 +101,12 @@ class Run:
     def _note_pruned(self) -> None:
         """Write down what only this run can know: which candidates a user's schedule made."""
         space = self.task.space
-        if self._log is None or not (self.task.operator.judged_late and space.refused):
+        if self._records is None or not (self.task.operator.judged_late and space.refused):
             return
         place = (self.backend.name, self.backend.device, self.task.architecture.name)
         refused, reasons = dict(space.refused.most_common()), dict(space.reasons)
         found = Pruned(self.task.workload.hash, *place, len(space.legal), refused, reasons)
-        note(self._log.folder, found)
+        note(self._records.log.folder, found)
 
     def _searched(self, strategy: str) -> tuple[Record | None, bool]:
         try:
@@ -144,7 +123,7 @@ class Run:
             if isinstance(error, RecordError) or not pressed:
                 raise
             self._runner.note_finished()
-            ranked = best_first(self.ledger.trials)
+            ranked = best_first(self.history.trials)
             return next((r for r in ranked if r.score is not None), None), True
 
     def _default(self) -> Config:
@@ -156,7 +135,7 @@ class Run:
                 return config
 
     def _left(self) -> int:
-        return self.total - len(self.ledger.trials) - len(self._begun)
+        return self.total - len(self.history.trials) - len(self._begun)
 
     def _begin(self, configs: Iterable[Config]) -> None:
         """Begin to build and run some candidates as TVM's tuner would."""
@@ -164,9 +143,9 @@ class Run:
         for config, sch in scheduled:
             if sch is not None or not self.candidates.is_legal(config):
                 continue
-            if self.ledger.known(config) is None:
+            if self.history.known(config) is None:
                 error = self.candidates.failed[self.candidates.key(config)]
-                self.ledger.failed(config, failure_text(error))
+                self.history.failed(config, failure_text(error))
         target = cuda_target(self.task.architecture.name)
         given = [ms.builder.BuilderInput(sch.mod, target) for _, sch in scheduled if sch]
         built = [result for result in self._builder.build(given) if result.error_msg is None]
@@ -232,7 +211,7 @@ class Run:
 
     def _fill(self) -> None:
         """Try what is left of a small space, or of a search that came back to known candidates."""
-        fresh = (c for c in self.task.space.sample(self.task.seed) if not self.ledger.tried(c))
+        fresh = (c for c in self.task.space.sample(self.task.seed) if not self.history.tried(c))
         while batch := list(islice(fresh, min(BATCH, self._left()))):
             self._begin(batch)
             self._settle()
@@ -240,7 +219,7 @@ class Run:
     def _winner(self) -> Record | None:
         """Time the best few again in turns, and verify from the best on."""
         self._remeasure()
-        for record in best_first(self.ledger.trials)[:]:
+        for record in best_first(self.history.trials)[:]:
             if record.score is None:
                 break
             checked = self._verified(record)
@@ -249,7 +228,7 @@ class Run:
         return None
 
     def _remeasure(self) -> None:
-        ranked = [r for r in best_first(self.ledger.trials) if r.score is not None]
+        ranked = [r for r in best_first(self.history.trials) if r.score is not None]
         finalists = ranked[:FINALISTS]
         if not finalists or all(record.kind == "finalist" for record in finalists):
             return
@@ -257,7 +236,7 @@ class Run:
         for record, measured in zip(finalists, again, strict=True):
             if measured is not None:
                 timed = replace(worked(record, self.task, measured), kind="finalist")
-                self.ledger.correct(replace(timed, verified_on=record.verified_on))
+                self.history.correct(replace(timed, verified_on=record.verified_on))
 
     def _verified(self, record: Record) -> Record:
         """Verify on fresh inputs, unless an earlier run has done it for this very record."""
@@ -268,5 +247,5 @@ class Run:
             workload = self.backend.verify(record.config)
         except Exception as error:
             self.interrupt.check()
-            return self.ledger.correct(failed(record, failure_text(error)))
-        return self.ledger.correct(replace(record, verified_on=workload))
+            return self.history.correct(failed(record, failure_text(error)))
+        return self.history.correct(replace(record, verified_on=workload))

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import tirx
 
-from ..records.selection import bare
+from .functions import bare
 from .knobs import Knob
 from .operator import Operator
 

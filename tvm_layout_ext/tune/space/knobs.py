@@ -90,15 +90,10 @@ def knob(
     before : int or str, optional
         For a knob that a schedule has got later: what older configurations, which lack it, mean.
 
-    Returns
-    -------
-    Knob
-
     Raises
     ------
     ScheduleError
-        If the name is no word, a value is neither int nor str, there is none, one appears twice, or
-        ``default`` or ``before`` is not among them.
+        If the name is no word, or the values are not ints and strs, each once.
 
     Examples
     --------

@@ -11,7 +11,7 @@ from ...errors import LayoutExtError
 from ...gpu.hardware import architecture
 from ...intrin import choose
 from ...target import target_arch
-from ..measure.reference import blocks_of
+from .functions import blocks_of
 
 __all__ = ["off_tensor_cores"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import tirx
 
 from ...errors import LayoutExtError
-from ..records.selection import bare, same_function
+from .functions import bare, same_function
 from .operator import Operator, Shape, find_operator, known_operators
 
 __all__ = ["recognise"]
@@ -20,22 +20,10 @@ _PROBES = (1009, 2003, 3001, 4001, 5003, 6007)
 
 
 def recognise(func: tirx.PrimFunc, name: str) -> tuple[Operator, Shape, str] | None:
-    """Find the shape and element type at which an operator computes what a function does.
+    """Find the shape and element type at which an operator computes what a function does, or None.
 
-    Dimensions are read off the function's arguments, where a probe of the operator shows them;
-    then both computations are compared as a whole.
-
-    Parameters
-    ----------
-    func : PrimFunc
-        Without any schedule.
-    name : str
-        Of a file in ``schedules/``.
-
-    Returns
-    -------
-    tuple of Operator, shape and dtype, or None
-        None if there is no such operator, or it computes something else.
+    Dimensions are read off the function's arguments, where a probe of the operator shows them; then
+    both computations are compared as a whole.
     """
     if name not in known_operators():
         return None

@@ -24,15 +24,15 @@ from tests.tune.artifacts import Shelf, doubling_task
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import TargetError
 from tvm_layout_ext.gpu.hardware import architecture
-from tvm_layout_ext.tune.measure.builder import CubinBuilder
+from tvm_layout_ext.tune.measure.builder.builder import CubinBuilder
+from tvm_layout_ext.tune.measure.job import Job
 from tvm_layout_ext.tune.measure.protocol import Measured, Timing
 from tvm_layout_ext.tune.measure.rpc import client, run, server
 from tvm_layout_ext.tune.measure.rpc.client import Gpu
 from tvm_layout_ext.tune.measure.rpc.run import RpcRunner, misfit
 from tvm_layout_ext.tune.measure.rpc.server import main as serve
 from tvm_layout_ext.tune.measure.rpc.tracker import NoServerError, Tracker
-from tvm_layout_ext.tune.search.entry import tune
-from tvm_layout_ext.tune.search.trials import Job
+from tvm_layout_ext.tune.search.tune import tune
 
 #: Another run of these tests on this machine has another key.
 HOST, KEY = "127.0.0.1", f"loopback{os.getpid()}"
@@ -147,9 +147,9 @@ def pretend(monkeypatch: pytest.MonkeyPatch, old: list[str]) -> None:
         facts = ("NVIDIA A100", "8.0") if gpu.server in old else ("NVIDIA H200", "9.0")
         require_fit(fleet, Gpu(gpu.server, *facts))
 
-    def ready(seat: run._Client, job: Job | None) -> None:
-        seat.gpu = Gpu(*seat.worker.call(client.ready, seat.fleet.tracker, job))
-        seat.fleet.require_fit(seat.gpu)
+    def ready(slot: run._Client, job: Job | None) -> None:
+        slot.gpu = Gpu(*slot.worker.call(client.ready, slot.fleet.tracker, job))
+        slot.fleet.require_fit(slot.gpu)
 
     monkeypatch.setattr(run._Fleet, "require_fit", with_gpu)
     monkeypatch.setattr(run._Client, "ready", ready)
@@ -251,7 +251,7 @@ def test_session_serves_many_trials_and_ends_with_one_that_fails(
     measured = results(runner, shelf.inputs(*names))
     assert [one.verified for one in measured] == [name != "one wrong" for name in names]
     opened = [one.phases.get("session", 0.0) > 0 for one in measured if one.verified]
-    # One session for the first trials, one for the fourth; which seat goes on then is open.
+    # One session for the first trials, one for the fourth; which slot goes on then is open.
     assert opened[1:4] == [False, False, True]
     worked = [one.phases for one in measured if one.verified]
     assert all(set(one) == {"wait", "session", "upload", "run"} for one in worked)
@@ -269,8 +269,8 @@ def test_problem_is_sent_once_a_server(
         return call(name, *args)
 
     monkeypatch.setattr(client._There, "call", noting)
-    for seat in runner._seats:
-        seat.renew()
+    for slot in runner._slots:
+        slot.renew()
     job = runner._inputs.job(shelf.artifact("right"), "cpu", QUICK)
     client.ready(runner.fleet.tracker, job)
     assert client.run(job, 10)[0]["verified"]
@@ -291,8 +291,8 @@ def test_winner_is_verified_and_finalists_take_turns_on_one_server(
 
 @pytest.mark.skipif(tvm.cuda(0).exist, reason="needs a machine without a CUDA GPU")
 def test_server_without_a_gpu_is_refused_at_the_start(farm: Farm, runner: RpcRunner) -> None:
-    for seat in runner._seats:
-        seat.renew()
+    for slot in runner._slots:
+        slot.renew()
     with pytest.raises(TargetError) as error:
         tune("transpose", shape=(8, 8), trials=2, runner=f"rpc:{HOST}:{farm.port}:{KEY}")
     (server,) = farm.tracker.servers()

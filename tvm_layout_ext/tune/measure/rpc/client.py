@@ -19,10 +19,10 @@ from typing import Any, ClassVar, NamedTuple
 from tvm import rpc
 
 from ....errors import TargetError
-from ...search.trials import Job
-from ..builder import LIBRARY
-from ..seats import ServerLostError
+from ..builder.builder import LIBRARY
+from ..job import Job
 from ..worker import TrialTimeoutError
+from ..worker_slots import ServerLostError
 from .session import NAMES, PREFIX
 from .tracker import Tracker
 
@@ -35,16 +35,9 @@ _OPENINGS = 3
 
 
 class Gpu(NamedTuple):
-    """What a session says of its device.
+    """What a session says of its device: the server's address, a name, and compute capability.
 
-    Attributes
-    ----------
-    server : str
-        Address.
-    name : str
-        ``cpu`` without a GPU.
-    capability : str
-        Compute capability, as ``9.0``; empty without a GPU.
+    Without a GPU the name is ``cpu`` and the capability empty.
     """
 
     server: str

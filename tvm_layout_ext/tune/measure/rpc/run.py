@@ -1,29 +1,8 @@
 """The RPC runner: candidates are measured on the servers behind a tracker, all at once.
 
-Start a tracker on any machine, and on each machine with GPUs one server a GPU, with ``--host`` and
-that machine's address where the tuner runs on another::
-
-    python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port 9190
-    CUDA_VISIBLE_DEVICES=0 python -m tvm_layout_ext.tune.rpc_server --tracker HOST:9190 --key h200
-    CUDA_VISIBLE_DEVICES=1 python -m tvm_layout_ext.tune.rpc_server --tracker HOST:9190 --key h200
-    python -m tvm.exec.query_rpc_tracker --host HOST --port 9190
-
-A session with a server serves all trials of a run: inputs and reference are sent once a server, are
-on its device once a session, and are compared there, so that a trial sends its library only. (TVM's
-``RPCRunner`` opens one for each trial, which costs the 3 seconds in which a process imports TVM.) A
-trial that fails ends its session, and the next begins with another; a session ends, too, when it
-has been idle for a minute. Others wait for the server until then.
-
-TVM's own server (``python -m tvm.exec.rpc_server``) does not do. It forks its sessions: TVM 0.27
-initialises CUDA when it is imported where there is a GPU, and a forked process cannot use it then;
-that server also ends when a candidate crashes its session. Kernels are built where the tuner runs,
-so the servers need no nvcc, but the same processor architecture, TVM and this package. All servers
-of one key should have the same GPU, as their times are compared: a server that cannot run the
-kernels, or has another GPU than the first one, gets no trial, and a warning says so.
-
-RPC is neither encrypted nor authenticated, and whoever reaches a server can run code there. So a
-server listens on its own machine alone unless ``--host`` names an address: use one that only a
-network that you trust can reach.
+A session with a server serves all trials of a run: inputs and reference are sent once a server, so
+that a trial sends its library only. A trial that fails ends its session, and so does a minute
+without a call. ``docs/tuning.md`` says how to start servers, and why TVM's own do not do.
 """
 
 from __future__ import annotations
@@ -36,11 +15,11 @@ from tvm.ir.utils import derived_object
 
 from ....errors import TargetError
 from ....gpu.hardware import Architecture
-from ...search.task import Task
-from ...search.trials import Job, device_kind
+from ...space.task import Task
+from ..job import Job, device_kind
 from ..protocol import Measured, Timing
-from ..seats import Seat, SeatedRunner
 from ..worker import GRACE
+from ..worker_slots import PooledRunner, WorkerSlot
 from .client import Gpu, ready, run
 from .session import PREPARE
 from .tracker import Tracker
@@ -79,7 +58,7 @@ def misfit(architecture: Architecture, gpu: Gpu, first: str = "") -> str | None:
 
 @dataclass
 class _Fleet:
-    """What the seats of a run share."""
+    """What the slots of a run share."""
 
     tracker: Tracker
     architecture: Architecture
@@ -101,7 +80,7 @@ class _Fleet:
         )
 
 
-class _Client(Seat):
+class _Client(WorkerSlot):
     """A client process with a session at one server."""
 
     def __init__(self, log: Path, fleet: _Fleet) -> None:
@@ -125,31 +104,17 @@ class _Client(Seat):
 
 
 @derived_object
-class RpcRunner(SeatedRunner):
+class RpcRunner(PooledRunner):
     """Measures candidates on all servers of one key, each with a client process of its own.
 
-    All servers take trials from one queue. Waiting for a free one, opening a session and sending
-    are not counted as a trial's time; what each took is in :attr:`Measured.phases`. A trial whose
-    connection is lost is tried once more, on another server if there is one. All else is as of
-    :class:`.SeatedRunner`.
-
-    Parameters
-    ----------
-    task : Task
-    host, port, key : str, int, str
-        The tracker's address, and the key of the servers.
-    timeout : float
-        Seconds that one trial may take from when the server has its library.
-    timing : Timing, optional
+    Waiting for a free one, opening a session and sending are not counted as a trial's time. A trial
+    whose connection is lost is tried once more, on another server if there is one; one for which no
+    server fits fails by an :class:`UnfitServerError`. All else is as of :class:`.PooledRunner`.
 
     Raises
     ------
     NoServerError
-        If the tracker is not there, or has no server with the key.
-
-    Notes
-    -----
-    Trials for which no server fits fail with an :class:`UnfitServerError`.
+        If the tracker at ``host`` and ``port`` is not there, or has no server with the key.
     """
 
     def __init__(
@@ -166,12 +131,12 @@ class RpcRunner(SeatedRunner):
         super().__init__(task, timeout, timing)
         self.fleet = _Fleet(tracker, task.architecture)
         folder = self._inputs.folder
-        self._seats = [_Client(folder / f"client{i}.log", self.fleet) for i in range(len(servers))]
+        self._use([_Client(folder / f"client{i}.log", self.fleet) for i in range(len(servers))])
 
     def device_name(self) -> str:
         """Name of the GPU of the next free server; an error if it does not fit."""
-        seat = self._seats[0]
-        assert isinstance(seat, _Client)
-        with seat.lock:
-            seat.ready(None)
-        return "" if seat.gpu is None else seat.gpu.name
+        slot = self._slots[0]
+        assert isinstance(slot, _Client)
+        with slot.lock:
+            slot.ready(None)
+        return "" if slot.gpu is None else slot.gpu.name

@@ -90,18 +90,7 @@ def _ending(status: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve until the process is ended.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        By default those of the command line; ``--help`` tells them.
-
-    Raises
-    ------
-    TargetError
-        If the tracker's address is none.
-    """
+    """Serve until the process is ended; TargetError if the tracker's address is none."""
     parser = argparse.ArgumentParser(prog="python -m tvm_layout_ext.tune.measure.rpc.server")
     parser.add_argument("--tracker", required=True, help="HOST:PORT of the tracker")
     parser.add_argument("--key", required=True, help="kind of device, e.g. h200")

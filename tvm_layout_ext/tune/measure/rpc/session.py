@@ -41,8 +41,8 @@ import tvm
 import tvm_ffi
 
 from ...._compat import serve_session
-from ...search.trials import Job
-from ..builder import LIBRARY
+from ..builder.builder import LIBRARY
+from ..job import Job
 from ..protocol import Timing, device_name
 from ..run_local import Here, measure_here
 

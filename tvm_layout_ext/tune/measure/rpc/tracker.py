@@ -35,13 +35,7 @@ class Free(NamedTuple):
 class Tracker:
     """A tracker and the key of the servers that shall be used.
 
-    Attributes
-    ----------
-    host : str
-    port : int
-    key : str
-    patience : float
-        A key without any server is waited for so many seconds: one that restarts is back by then.
+    A key without any server is waited for ``patience`` seconds: one that restarts is back by then.
     """
 
     host: str

@@ -1,0 +1,287 @@
+"""The builder: machine code in libraries that other processes load, and builds that go wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm.s_tir.meta_schedule.builder import BuilderInput, BuilderResult
+from tvm.script import tirx as T
+
+from tvm_layout_ext import te
+from tvm_layout_ext._compat import compile_cuda
+from tvm_layout_ext.errors import TargetError
+from tvm_layout_ext.target import cuda_target
+from tvm_layout_ext.tune.measure.builder import cubin
+from tvm_layout_ext.tune.measure.builder.builder import INFO, LIBRARY, CubinBuilder
+from tvm_layout_ext.tune.measure.builder.cubin import (
+    CompileError,
+    MachineCode,
+    PtxasError,
+    machine_code,
+)
+from tvm_layout_ext.tune.measure.worker import Worker
+from tvm_layout_ext.tune.space.task import make_task
+
+ARCH = "sm_90a"
+#: Stands in front of nvcc: a kernel that says so hangs the build, or ends the process that builds.
+_FALSE_NVCC = """#!/bin/sh
+for last; do :; done
+grep -q hang_here "$last" && exec sleep 600
+grep -q crash_here "$last" && kill -9 $PPID
+exec {nvcc} "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CubinBuilder]:
+    folder = tmp_path_factory.mktemp("bin")
+    false = folder / "nvcc"
+    false.write_text(_FALSE_NVCC.format(nvcc=shutil.which("nvcc")))
+    false.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(folder), prepend=":")
+        patch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
+        # A limit counts the start of a worker, after a crash: 8 seconds were too few beside others.
+        made = CubinBuilder(ARCH, workers=2, timeout=30)
+        yield made
+        made.close()
+
+
+def kernel(text: str) -> tvm.IRModule:
+    """A kernel of one thread that holds a piece of CUDA."""
+
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer((1,), "float32")):
+        T.func_attr({"global_symbol": "main"})
+        for _ in T.thread_binding(1, thread="threadIdx.x"):
+            with T.sblock("block"):
+                T.evaluate(T.cuda.func_call("odd", T.address_of(A[0]), source_code=text))
+
+    return tvm.IRModule({"main": main})
+
+
+def odd(body: str) -> BuilderInput:
+    text = f"__device__ void odd(void* p) {{ {body} }}"
+    return BuilderInput(kernel(text), cuda_target(ARCH))
+
+
+def build_one(builder: CubinBuilder, one: BuilderInput) -> BuilderResult:
+    (result,) = builder.build([one])
+    return result
+
+
+def first_line(result: BuilderResult) -> str:
+    assert result.artifact_path is None
+    return str(result.error_msg).splitlines()[0]
+
+
+@pytest.mark.nvcc
+def test_candidates_become_machine_code_that_another_process_loads(
+    builder: CubinBuilder, tmp_path: Path
+) -> None:
+    task = make_task("transpose", (256, 256), "float32")
+    configs = [task.space.legal[0], task.space.legal[-1]]
+    built = builder.build([BuilderInput(task.module(c), cuda_target(ARCH)) for c in configs])
+    assert [result.error_msg for result in built] == [None, None]
+    for result in built:
+        info = json.loads((Path(result.artifact_path) / INFO).read_text())
+        assert 0 < info["registers"] <= 255
+        assert info["spill_bytes"] == 0
+        assert info["smem_bytes"] >= 256
+        assert info["compiler"] == "nvcc"
+    worker = Worker(tmp_path / "log")
+    path = str(Path(built[0].artifact_path) / LIBRARY)
+    assert worker.call(_look, path, builder._objects.driver) == ("cuda", True, True)
+    worker.close()
+
+
+def _look(path: str, driver: str) -> tuple[str, bool, bool]:
+    from tvm_layout_ext._compat import load_cuda_runtime
+
+    load_cuda_runtime(driver)
+    library = tvm.runtime.load_module(path)
+    device = library.imports[0]
+    names = library.implements_function("rotated"), device.implements_function("main_kernel")
+    return str(device.kind), *map(bool, names)
+
+
+@pytest.mark.nvcc
+def test_ptxas_refusal_is_a_build_failure(builder: CubinBuilder) -> None:
+    result = build_one(builder, odd('asm volatile("bogus;");'))
+    assert first_line(result).startswith("PtxasError: ptxas refuses the kernel: line ")
+    assert first_line(result).endswith("Not a name of any known instruction: 'bogus'.")
+
+
+@pytest.mark.nvcc
+def test_front_end_refusal_is_a_build_failure(builder: CubinBuilder) -> None:
+    result = build_one(builder, odd("undeclared = 1;"))
+    assert first_line(result).startswith("CompileError: nvcc refuses the kernel: ")
+    assert 'identifier "undeclared" is undefined' in first_line(result)
+
+
+@pytest.mark.nvcc
+def test_schedule_that_does_not_fit_is_a_build_failure(builder: CubinBuilder) -> None:
+    task = make_task("transpose", (256, 256), "float32")
+    module = task.module(task.space.legal[0])
+    bare = tvm.IRModule({"main": te.create_prim_func(task.operator.compute((8, 8), "float32"))})
+    both = builder.build([BuilderInput(m, cuda_target(ARCH)) for m in (bare, module)])
+    assert first_line(both[0]).startswith("TargetError: Function main binds no GPU thread")
+    assert both[1].error_msg is None
+
+
+@pytest.mark.nvcc
+def test_build_that_hangs_or_crashes_ends_alone(builder: CubinBuilder) -> None:
+    fine = odd("*(float*)p = 1;")
+    hung, crashed, well = builder.build([odd("/*hang_here*/"), odd("/*crash_here*/"), fine])
+    assert first_line(hung) == "BuildTimeoutError: The build was ended after 30 seconds."
+    assert first_line(crashed) == (
+        "BuildCrashError: The process that built this candidate crashed."
+    )
+    assert well.error_msg is None
+
+
+@pytest.mark.nvcc
+def test_cubin_is_the_one_that_tvm_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
+    source = 'extern "C" __global__ void k(float* p) { p[threadIdx.x] = __expf(p[0]) / p[1]; }'
+    with cuda_target(ARCH):
+        stock = compile_cuda(source, target_format="cubin", compiler="nvcc")
+    assert machine_code(source, ARCH).image == bytes(stock)
+
+
+@pytest.mark.nvcc
+def test_spills_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
+    source = """
+    extern "C" __global__ void __launch_bounds__(1024) k(float* p, int steps) {
+      float kept[96];
+    #pragma unroll
+      for (int i = 0; i < 96; ++i) kept[i] = p[i * 1024 + threadIdx.x];
+    #pragma unroll 1
+      for (int step = 0; step < steps; ++step) {
+    #pragma unroll
+        for (int i = 0; i < 96; ++i) kept[i] += kept[(i + 41) % 96] * step;
+      }
+    #pragma unroll
+      for (int i = 0; i < 96; ++i) p[i * 1024 + threadIdx.x] = kept[i];
+    }"""
+    code = machine_code(source, ARCH)
+    assert code.registers is not None
+    assert code.registers <= 64
+    assert code.spill_bytes is not None
+    assert code.spill_bytes >= 4 * (96 - 64)
+
+
+@pytest.mark.parametrize(
+    ("report", "registers", "spills"),
+    [
+        ("ptxas info : Used 40 registers\nptxas info : Used 32 registers", 40, 0),
+        ("12 bytes spill stores, 16 bytes spill loads\nUsed 9 registers", 9, 28),
+        ("", None, None),
+    ],
+)  # fmt: skip
+def test_report_is_read(report: str, registers: int | None, spills: int | None) -> None:
+    code = MachineCode.reported(b"", report, "nvcc")
+    assert (code.registers, code.spill_bytes) == (registers, spills)
+
+
+@pytest.mark.nvcc
+def test_nvrtc_reports_as_nvcc_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="the package cuda-bindings is not installed")
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvrtc")
+    source = 'extern "C" __global__ void k(float* p) {{ p[threadIdx.x] += 1; {} }}'
+    try:
+        code = machine_code(source.format(""), ARCH)
+    except TargetError as error:
+        if "Cannot find CUDA headers" not in str(error):
+            raise
+        pytest.skip("nvrtc finds no CUDA headers here")
+    assert (code.compiler, code.spill_bytes) == ("nvrtc", 0)
+    assert code.registers is not None
+    with pytest.raises(PtxasError, match="Not a name of any known instruction: 'bogus'"):
+        machine_code(source.format('asm volatile("bogus;");'), ARCH)
+    with pytest.raises(
+        CompileError, match=r'nvrtc refuses the kernel: .*"undeclared" is undefined'
+    ):
+        machine_code(source.format("undeclared = 1;"), ARCH)
+
+
+@pytest.mark.parametrize(
+    ("version", "options"), [((12, 8), [b"-O3"]), ((12, 9), [b"-O3", b"--no-cache"])]
+)
+def test_nvrtc_is_kept_from_its_cache_which_has_no_report(
+    version: tuple[int, int], options: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[bytes] = []
+    nvrtc = SimpleNamespace(
+        nvrtcVersion=lambda: (0, *version),
+        nvrtcCompileProgram=lambda _, count, listed: given.extend(listed[:count]),
+        nvrtcGetProgramLogSize=lambda _: (0, 0),
+        nvrtcGetProgramLog=lambda _, text: None,
+    )
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvrtc")
+    monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(nvrtc=nvrtc))
+    monkeypatch.setattr(
+        cubin, "compile_cuda", lambda *_, **__: nvrtc.nvrtcCompileProgram(0, 1, [b"-O3"]) or b""
+    )
+    machine_code("", ARCH)
+    assert given == options
+
+
+def test_nvrtc_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvrtc")
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(TargetError, match="the package cuda-bindings is not installed"):
+        machine_code("", ARCH)
+
+
+def test_unknown_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "clang")
+    with pytest.raises(TargetError, match="TVM_CUDA_COMPILE_MODE is 'clang'; it can be nvrtc or"):
+        machine_code("", ARCH)
+
+
+def test_missing_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(TargetError, match="there is no nvcc on the PATH"):
+        machine_code("", ARCH)
+    with pytest.raises(TargetError, match="there is no cc"):
+        CubinBuilder(ARCH)
+
+
+def test_errors_of_the_compiler_are_told_apart() -> None:
+    assert issubclass(PtxasError, CompileError)
+
+
+def test_cpu_candidate_is_built_and_runs(tmp_path: Path) -> None:
+    builder = CubinBuilder(ARCH, workers=1, folder=tmp_path)
+    a = te.placeholder((8,), name="A")
+    function = te.create_prim_func([a, te.compute((8,), lambda i: a[i] + 5, name="B")])
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    (result,) = builder.build([BuilderInput(module, tvm.target.Target("llvm"))])
+    builder.close()
+    assert result.error_msg is None
+    assert Path(result.artifact_path).parent == tmp_path
+    library = tvm.runtime.load_module(str(Path(result.artifact_path) / LIBRARY))
+    arrays: list[Any] = [tvm.runtime.tensor(np.full(8, i, np.float32)) for i in range(4)]
+    library["rotated"](2, *arrays)
+    assert [float(array.numpy()[0]) for array in arrays] == [0, 5, 2, 7]
+    assert json.loads((Path(result.artifact_path) / INFO).read_text())["registers"] is None
+
+
+def test_artifacts_go_with_the_builder() -> None:
+    builder = CubinBuilder(ARCH, workers=1)
+    assert builder.folder.exists()
+    builder.close()
+    assert not builder.folder.exists()

@@ -1,0 +1,363 @@
+"""The search: trial 0, failures, verification of the winner, resuming, interruption."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import tvm
+
+from tests.tune.helpers import make_model
+from tvm_layout_ext.errors import RecordError, ScheduleError, TargetError
+from tvm_layout_ext.tune import tune
+from tvm_layout_ext.tune.measure import backend_pool
+from tvm_layout_ext.tune.measure.backend import InProcess
+from tvm_layout_ext.tune.measure.measurement import Measurement
+from tvm_layout_ext.tune.measure.verify import WrongResultError
+from tvm_layout_ext.tune.records.log import Log, Record
+from tvm_layout_ext.tune.search.run import Run
+from tvm_layout_ext.tune.search.tune import Result
+from tvm_layout_ext.tune.space.knobs import Config
+from tvm_layout_ext.tune.space.task import Task, make_task
+
+
+def offset_cost(config: Config) -> float:
+    """A cost that the default does not win: the larger the offset, the better."""
+    return 100.0 - config["align_offset"] - config["threads"] / 1000
+
+
+class FakeRunner:
+    """Costs a function of the configuration; what it is told fails."""
+
+    name = "simulate"
+    device = "simulated GPU"
+
+    def __init__(self, cost: Callable[[Config], float] = offset_cost) -> None:
+        self.cost = cost
+        self.ran: list[Config] = []
+        self.wrong: list[Config] = []
+
+    def run(self, task: Task, config: Config) -> Measurement:
+        self.ran.append(config)
+        return Measurement(4224, make_model(self.cost(config)))
+
+    def verify(self, task: Task, config: Config) -> str:
+        if config in self.wrong:
+            raise WrongResultError("3 of 9 elements differ.")
+        return str(task.workload)
+
+
+@pytest.fixture(autouse=True)
+def brief(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search in few steps, unless the test is about where they lead."""
+    if "guided_search_learns" not in request.node.name:
+        for name, value in {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}.items():
+            monkeypatch.setattr(sys.modules[Run.__module__], name, value)
+
+
+@pytest.fixture
+def runner() -> FakeRunner:
+    return FakeRunner()
+
+
+def run(
+    runner: FakeRunner,
+    trials: int = 8,
+    log: Path | None = None,
+    seed: int = 0,
+    strategy: str = "evolutionary",
+) -> Result:
+    return tune(
+        "transpose",
+        shape=(64, 64),
+        trials=trials,
+        runner=runner,
+        log=log,
+        seed=seed,
+        strategy=strategy,
+    )
+
+
+def test_trial_0_is_the_default_and_the_best_wins(runner: FakeRunner) -> None:
+    result = run(runner)
+    assert runner.ran[0] == result.task.operator.default_config() == result.default.config
+    assert [record.trial for record in result.trials] == list(range(8))
+    assert result.best is not None
+    assert result.best.verified_on
+    assert result.best.score == min(offset_cost(config) for config in runner.ran)
+    assert result.ranking[0] == result.best
+
+
+def test_failed_candidate_is_one_failed_trial_with_its_reason(runner: FakeRunner) -> None:
+    def cost(config: Config) -> float:
+        if config["align_offset"] == 1:
+            raise MemoryError("no room for 7 bytes")
+        return offset_cost(config)
+
+    runner.cost = cost
+    failed = [record for record in run(runner).trials if record.status == "error"]
+    assert failed
+    assert {record.config["align_offset"] for record in failed} == {1}
+    assert {(r.error_class, r.error_text) for r in failed} == {
+        ("MemoryError", "no room for 7 bytes")
+    }
+
+
+def test_all_candidates_failing_gives_no_winner(runner: FakeRunner) -> None:
+    def fail(config: Config) -> float:
+        raise RuntimeError
+
+    runner.cost = fail
+    result = run(runner, 3)
+    assert result.best is None
+    assert [record.error_text for record in result.trials] == ["no text"] * 3
+
+
+def test_wrong_winner_becomes_a_failed_trial_and_the_next_best_wins(
+    runner: FakeRunner, tmp_path: Path
+) -> None:
+    expected = run(runner).ranking
+    runner.wrong = [expected[0].config, expected[1].config]
+    result = run(runner, log=tmp_path)
+    assert result.best is not None
+    assert result.best.config == expected[2].config
+    wrong = [r for r in Log(tmp_path).read().records if r.error_class == "WrongResultError"]
+    assert len(wrong) == 2
+    assert all(record.config in runner.wrong for record in wrong)
+    assert all(r.status == "error" and not r.verified_on for r in wrong)
+
+
+def test_interrupted_run_keeps_everything_and_resumes(runner: FakeRunner, tmp_path: Path) -> None:
+    def stop(config: Config) -> float:
+        if len(runner.ran) == 4:
+            raise KeyboardInterrupt
+        return offset_cost(config)
+
+    runner.cost = stop
+    first = run(runner, log=tmp_path)
+    assert first.interrupted
+    assert len(first.trials) == len(Log(tmp_path).read().records) == 3
+    assert first.best is not None
+    assert first.best.score == min(record.score or 0 for record in first.trials)
+    assert first.best.verified_on is None
+    runner.ran, runner.cost = [], offset_cost
+    second = run(runner, log=tmp_path)
+    assert (len(runner.ran), second.resumed, len(second.trials)) == (5, 3, 8)
+    assert second.best is not None
+    assert second.best.verified_on == "transpose 64x64 float32"
+    assert len(Log(tmp_path).read().records) == 8
+
+
+def test_interrupt_that_comes_out_as_another_error_still_ends_the_run(
+    runner: FakeRunner, tmp_path: Path
+) -> None:
+    """Ctrl-C inside a C++ callback once came out as a RuntimeError, and the run went on."""
+
+    def lose(config: Config) -> float:
+        if len(runner.ran) == 4:
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            raise RuntimeError("KeyboardInterrupt")
+        return offset_cost(config)
+
+    runner.cost = lose
+    result = run(runner, log=tmp_path)
+    assert result.interrupted
+    assert [record.status for record in result.trials] == ["ok"] * 3
+
+
+def test_interrupt_inside_a_pass_stays_one() -> None:
+    @tvm.transform.module_pass(opt_level=0)
+    def press(mod: tvm.IRModule, _ctx: object) -> tvm.IRModule:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        press(tvm.IRModule({}))
+
+
+def test_finished_run_runs_nothing_again(runner: FakeRunner, tmp_path: Path) -> None:
+    first = run(runner, log=tmp_path)
+    runner.ran = []
+    again = run(runner, log=tmp_path)
+    assert runner.ran == []
+    assert (again.resumed, again.best, again.trials) == (8, first.best, first.trials)
+
+
+def test_another_seed_or_shape_is_not_resumed(runner: FakeRunner, tmp_path: Path) -> None:
+    run(runner, log=tmp_path)
+    assert run(runner, log=tmp_path, seed=1).resumed == 0
+    assert tune("transpose", shape=(64, 128), trials=3, runner=runner, log=tmp_path).resumed == 0
+
+
+def test_records_of_other_versions_are_skipped_with_a_count(
+    runner: FakeRunner, tmp_path: Path
+) -> None:
+    for record in run(runner, 3).trials:
+        versions = record.versions | {"tvm": "0.26.0"}
+        Log(tmp_path).append(dataclasses.replace(record, versions=versions))
+    result = run(runner, 3, tmp_path)
+    assert result.resumed == 0
+    assert result.warning is not None
+    assert result.warning.startswith("Skipped 3 records by other versions of TVM and this package")
+    assert "(0.26.0 and " in result.warning
+    assert run(runner, 3, tmp_path).resumed == 3
+
+
+def test_small_space_ends_the_run(runner: FakeRunner) -> None:
+    result = tune("transpose", shape=(1, 1), trials=10_000, runner=runner)
+    assert len(result.trials) == len(result.task.space.legal) < 10_000
+
+
+def test_progress_is_told_of_each_trial(runner: FakeRunner) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def progress(record: Record, done: int, total: int) -> None:
+        assert record.trial == done - 1
+        seen.append((done, total))
+
+    tune("transpose", shape=(64, 64), trials=3, runner=runner, progress=progress)
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_progress_false_is_quiet(runner: FakeRunner) -> None:
+    result = tune("transpose", shape=(64, 64), trials=2, runner=runner, progress=False)
+    assert [record.status for record in result.trials] == ["ok", "ok"]
+
+
+def test_best_at_the_end_of_a_range_is_said(runner: FakeRunner) -> None:
+    result = run(runner, 1)
+    assert result.best is not None
+    for offset, sentences in ((8, []), (9, ["align_offset is 9, the end of its range 0 to 9"])):
+        best = dataclasses.replace(
+            result.best, config=result.best.config | {"align_offset": offset}
+        )
+        said = dataclasses.replace(result, best=best).edges()
+        assert len(said) == len(sentences)
+        assert all(part in text for part, text in zip(sentences, said, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"operator": "nope"}, r"Unknown operator 'nope'; known are .*transpose"),
+        ({"shape": (64,)}, r"transpose needs a shape of 2 numbers \(M N\), not 1"),
+        ({"shape": (64, -1)}, r"N of transpose must be at least 1, not -1"),
+        ({"dtype": "float8"}, r"transpose has no dtype float8; it has .*float32"),
+        ({"trials": 0}, r"number of trials must be at least 1, not 0"),
+        ({"trials": 1.5}, r"number of trials must be a whole number, not 1.5"),
+        ({"seed": 1.5}, r"seed must be a whole number, not 1.5"),
+        ({"shape": (64.9, 64)}, r"M of transpose must be a whole number, not 64.9"),
+        ({"shape": 5}, r"needs a shape of 2 numbers \(M N\), not 5"),
+        ({"shape": "ab"}, r"needs a shape of 2 numbers \(M N\), not 'ab'"),
+        ({"shape": None}, r"needs a shape of 2 numbers \(M N\), not None"),
+        ({"shape": (50000, 50000)}, r"2,500,000,000 elements, and .* at most 2,147,483,647"),
+        ({"seed": -1}, r"seed must be at least 0, not -1"),
+        ({"strategy": "annealing"}, r"Unknown strategy 'annealing'; known are evolutionary, repla"),
+        (
+            {"progress": True},
+            r"progress is a function of \(record, done, total\), or False, not True",
+        ),
+    ],
+)
+def test_bad_argument_is_one_sentence(changes: dict[str, object], message: str) -> None:
+    arguments = {"operator": "transpose", "shape": (64, 64)} | changes
+    with pytest.raises(ScheduleError, match=message):
+        tune(arguments.pop("operator"), **arguments)  # type: ignore[arg-type]
+
+
+def test_unknown_runner_and_missing_gpu_are_one_sentence_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backend_pool, "has_gpu", lambda: False)
+    task = make_task("transpose", (64, 64), "float32")
+    with pytest.raises(
+        TargetError, match="Unknown runner 'gpu'; known are auto, cuda, simulate and rpc:"
+    ):
+        backend_pool.make_backend("gpu", task)
+    with pytest.raises(TargetError, match="Runner cuda needs a CUDA GPU and there is none"):
+        backend_pool.make_backend("cuda", task)
+    assert backend_pool.make_backend("auto", task).name == "simulate"
+
+
+def test_unwritable_log_is_refused_before_the_first_trial(
+    runner: FakeRunner, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match="Cannot write a log"):
+        run(runner, log=tmp_path / "file")
+    assert runner.ran == []
+
+
+@pytest.mark.parametrize("strategy", ["evolutionary", "replay"])
+def test_trials_are_distinct_and_legal(runner: FakeRunner, strategy: str) -> None:
+    result = run(runner, trials=24, strategy=strategy)
+    tried = {tuple(sorted(config.items())) for config in runner.ran}
+    legal = {tuple(sorted(config.items())) for config in result.task.space.legal}
+    assert len(runner.ran) == len(tried) == len(result.trials) == 24
+    assert tried <= legal
+
+
+@pytest.mark.parametrize("strategy", ["evolutionary", "replay"])
+def test_same_seed_same_trials(runner: FakeRunner, strategy: str) -> None:
+    first, again = (run(runner, 20, strategy=strategy).trials for _ in range(2))
+    assert [record.config for record in first] == [record.config for record in again]
+    other = run(runner, 20, seed=1, strategy=strategy).trials
+    assert [record.config for record in first] != [record.config for record in other]
+
+
+def test_guided_search_learns_from_what_it_measured(runner: FakeRunner) -> None:
+    """The cost depends on the offset, of which the closed form says little; trees must find it."""
+    runner.cost = lambda config: 100.0 if config["align_offset"] % 4 else 1.0
+    trials = run(runner, 48).trials[1:]
+    early = [record.config["align_offset"] % 4 == 0 for record in trials[:8]]
+    late = [record.config["align_offset"] % 4 == 0 for record in trials[-24:]]
+    assert sum(late) / len(late) > max(0.5, sum(early) / len(early))
+
+
+class TakingTurns(InProcess):
+    """A backend whose finalists are timed again, with other times than the first."""
+
+    def __init__(self, task: Task, runner: FakeRunner, again: list[float]) -> None:
+        super().__init__(task, runner)
+        self.name, self.device, self.again = "cuda", "NVIDIA H200", again
+        self.verified: list[Config] = []
+
+    def read(self, artifact: str, config: Config) -> Measurement:
+        return Measurement(4224, None, times=(super().read(artifact, config).score,))
+
+    def remeasure(self, configs: Sequence[Config]) -> list[Measurement | None]:
+        return [
+            Measurement(4224, None, times=(seconds,))
+            for _, seconds in zip(configs, self.again, strict=True)
+        ]
+
+    def verify(self, config: Config) -> str:
+        self.verified.append(config)
+        return super().verify(config)
+
+
+def test_finalists_take_turns_and_the_winner_is_named_by_those_times(
+    runner: FakeRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = [30.0, 20.0, 25.0]
+    backends: list[TakingTurns] = []
+
+    def make(_name: object, task: Task) -> TakingTurns:
+        backends.append(TakingTurns(task, runner, again))
+        return backends[-1]
+
+    monkeypatch.setattr(backend_pool, "make_backend", make)
+    result = run(runner, log=tmp_path)
+    finalists = [record for record in result.trials if record.kind == "finalist"]
+    assert sorted(record.median or 0.0 for record in finalists) == sorted(again)
+    assert result.best is not None
+    assert (result.best.median, result.best.kind) == (20.0, "finalist")
+    assert backends[0].verified == [result.best.config]
+    runner.ran = []
+    later = run(runner, log=tmp_path)
+    assert (runner.ran, backends[1].verified, later.best) == ([], [], result.best)

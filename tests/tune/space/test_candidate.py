@@ -1,0 +1,118 @@
+"""Candidates with sampled knobs: traces replay, configurations are read back, code is the same."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import tvm_ffi
+from tvm import s_tir
+
+import tvm_layout_ext as tlx
+from tests.tune.helpers import transpose_from
+from tvm_layout_ext.tune.search.design import Candidates, KnobMutator, openers
+from tvm_layout_ext.tune.space.candidate import config_of, traced
+from tvm_layout_ext.tune.space.operator import find_operator
+from tvm_layout_ext.tune.space.task import Task, make_task
+
+TASKS = [
+    ("transpose", (64, 96), "float32"),
+    ("matmul", (64, 64, 32), "float32"),
+    ("gemm", (128, 128, 64), "float16"),
+    ("row_sum", (64, 256), "float16"),
+]
+
+
+@pytest.fixture(params=TASKS, ids=lambda work: work[0])
+def task(request: pytest.FixtureRequest) -> Task:
+    return make_task(*request.param)
+
+
+def some(task: Task, count: int) -> list[dict[str, object]]:
+    return random.Random(5).sample(task.space.legal, min(count, len(task.space.legal)))
+
+
+def test_configuration_is_read_back_from_trace_and_module(task: Task) -> None:
+    knobs = task.operator.knobs
+    for config in some(task, 4):
+        sch = traced(task, config)
+        assert config_of(sch, knobs) == config
+        assert config_of(sch.mod, knobs) == config
+        assert config_of(sch.trace, knobs) == config
+
+
+def test_trace_replays_through_json_on_the_unscheduled_function(task: Task) -> None:
+    for config in some(task, 2):
+        sch = traced(task, config)
+        again = s_tir.Schedule(task.unscheduled)
+        s_tir.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
+        assert tvm_ffi.structural_equal(again.mod, sch.mod)
+
+
+def test_samples_drawn_again_give_the_same_candidate(task: Task) -> None:
+    (config,) = some(task, 1)
+    sch = traced(task, config)
+    blank = s_tir.Trace(sch.trace.insts, {})
+    again = s_tir.Schedule(task.unscheduled, seed=7)
+    blank.apply_to_schedule(again, remove_postproc=True)
+    assert config_of(again, task.operator.knobs) == config
+
+
+def test_samples_survive_dead_code_elimination(task: Task) -> None:
+    (config,) = some(task, 1)
+    trace = traced(task, config).trace.simplified(remove_postproc=True)
+    assert config_of(trace, task.operator.knobs) == config
+
+
+def test_notes_of_knobs_change_no_code() -> None:
+    task = make_task("matmul", (64, 64, 32), "float32")
+    config = task.space.default()
+    target = tlx.default_target()
+    noted, plain = (
+        tlx.build(module, target=target).mod.imports[0].inspect_source()
+        for module in (traced(task, config).mod, task.module(config))
+    )
+    assert noted == plain
+
+
+def test_neighbours_are_legal_and_differ_in_one_or_two_knobs(task: Task) -> None:
+    candidates, rng = Candidates(task), random.Random(0)
+    config = task.space.default()
+    for _ in range(50):
+        other = candidates.neighbour(config, rng)
+        assert other is not None
+        assert candidates.is_legal(other)
+        assert sum(other[name] != config[name] for name in config) in (1, 2)
+        config = other
+
+
+def test_task_of_one_candidate_has_no_neighbour() -> None:
+    lone = make_task(transpose_from(), (64, 96), "float32")
+    config = lone.space.default()
+    candidates = Candidates(lone)
+    candidates._legal = {candidates.key(config)}
+    assert candidates.neighbour(config, random.Random(0)) is None
+
+
+def test_mutator_gives_the_trace_of_a_neighbour(task: Task) -> None:
+    candidates = Candidates(task)
+    config = task.space.default()
+    start = candidates.schedule(config)
+    assert start is not None
+    other = KnobMutator(candidates, seed=3).apply(start.trace)
+    found = config_of(other, task.operator.knobs)
+    assert found != config
+    assert candidates.is_legal(found)
+
+
+def test_search_starts_from_the_best_scored_and_some_others() -> None:
+    task = make_task(find_operator("row_sum"), (64, 256), "float16")
+    candidates = Candidates(task)
+    order = {candidates.key(config): rank for rank, config in enumerate(task.space.legal)}
+    start = openers(
+        candidates, lambda config, _sch: order[candidates.key(config)], 0, len(order), 16
+    )
+    found = [order[candidates.key(config_of(sch, task.operator.knobs))] for sch in start]
+    assert found[:12] == list(range(12))
+    assert len(set(found)) == 16
+    assert min(found[12:]) >= 12

@@ -1,0 +1,186 @@
+"""``tune_module``: tune every function of a module, Relax or TensorIR, into one log."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.s_tir import meta_schedule as ms
+from tvm.target import Target
+
+from ... import decisions
+from ...errors import LayoutExtError, ScheduleError
+from ...target import resolve
+from ..measure.backend_pool import BackendPool
+from ..records.ranking import best_first
+from ..records.records import Records, archive
+from ..search.tune import Result, tune
+from ..space.generic import operator_of
+from ..space.off_tensor_cores import off_tensor_cores
+from ..space.operator import Operator, Shape, known_operators
+from ..space.recognise import recognise
+from .apply import as_module, fused
+
+__all__ = ["ModuleResult", "ModuleTask", "module_tasks", "tune_module"]
+
+_log = logging.getLogger("tvm_layout_ext")
+#: Best trials of each task whose schedules go to the database.
+_ARCHIVED = 8
+#: Ready operators that multiply, but not on tensor cores.
+_ORDINARY = ("matmul",)
+
+
+@dataclass(frozen=True)
+class ModuleTask:
+    """One computation of a module.
+
+    ``weight`` is how often the module calls it, ``module`` holds the function as TVM's database is
+    asked for it. ``shape`` is ``()`` where the operator was made for the function.
+    ``off_tensor_cores`` has its products that are not put on tensor cores, with the reason.
+    """
+
+    name: str
+    weight: int
+    module: tvm.IRModule
+    operator: Operator
+    shape: Shape
+    dtype: str
+    off_tensor_cores: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModuleResult:
+    """What tuning a module found, by the names of its functions.
+
+    ``log`` is the folder for :func:`apply_best`. ``skipped`` and ``off_tensor_cores`` give the
+    reasons, one sentence a function; ``interrupted`` says whether Ctrl-C ended it early.
+    """
+
+    log: str
+    results: dict[str, Result] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    interrupted: bool = False
+    off_tensor_cores: dict[str, str] = field(default_factory=dict)
+
+
+def module_tasks(
+    mod: tvm.IRModule | tirx.PrimFunc, target: str | Target | None = None
+) -> tuple[list[ModuleTask], dict[str, str]]:
+    """List the computations of a module, and the functions that cannot be tuned, with the reason.
+
+    Operators of a Relax module are first lowered and fused, see :func:`.fused`.
+    """
+    module = as_module(mod)
+    tasks: list[ModuleTask] = []
+    skipped: dict[str, str] = {}
+    gpu = resolve(target)
+    for name, weight, one in _extracted(module, gpu):
+        try:
+            with gpu:
+                found = _operator(one["main"], name)
+                off = found[0].off_tensor_cores
+                if found[0].name in _ORDINARY:
+                    off = off_tensor_cores(one["main"])
+            tasks.append(ModuleTask(name, weight, one, *found, off))
+        except LayoutExtError as error:
+            skipped[name] = str(error)
+    return tasks, skipped
+
+
+def _extracted(mod: tvm.IRModule, target: Target) -> list[tuple[str, int, tvm.IRModule]]:
+    if any(isinstance(one, relax.Function) for one in mod.functions.values()):
+        found = ms.relax_integration.extract_tasks(fused(mod, target), target)
+        return [(str(t.task_name), int(t.weight), t.dispatched[0]) for t in found]
+    return [
+        (gv.name_hint, 1, tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+        for gv, func in mod.functions.items()
+        if isinstance(func, tirx.PrimFunc)
+    ]
+
+
+def _operator(func: tirx.PrimFunc, name: str) -> tuple[Operator, Shape, str]:
+    for known in known_operators():
+        if found := recognise(func, known):
+            return found
+    operator = operator_of(func, name=name)
+    return operator, (), operator.dtypes[0]
+
+
+def tune_module(
+    mod: tvm.IRModule | tirx.PrimFunc,
+    target: str | Target | None = None,
+    *,
+    trials: int = 64,
+    log: str | os.PathLike[str],
+    search: Callable[..., Result] = tune,
+    **options: Any,
+) -> ModuleResult:
+    """Tune every function of a module; :func:`apply_best` then compiles with what was found.
+
+    A function that is a ready operator is tuned as that. Any other gets a schedule that fits its
+    blocks: products on tensor cores with what follows them, everything else coalesced. Functions
+    that cannot be tuned (symbolic shapes, several outputs, a schedule of their own) are skipped
+    with the reason. The most often called is tuned first. After Ctrl-C the result is what was found
+    until then.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule or PrimFunc
+    target : str or tvm.target.Target, optional
+        By default :func:`tvm_layout_ext.default_target`.
+    trials : int
+        For each function; fewer if its space is smaller.
+    log : path
+        Folder for the records and the database; trials that are in it are not run again.
+    search : callable
+        What tunes one function, by default :func:`tvm_layout_ext.tune.tune`.
+    **options
+        For ``search``: runner, seed, progress and so on.
+
+    Raises
+    ------
+    ScheduleError, TargetError, RecordError
+        If an argument cannot be, nothing can be tuned, or the log cannot be written.
+    """
+    tasks, skipped = module_tasks(mod, target)
+    for name, reason in skipped.items():
+        decisions.note("tune_module", name, reason, refused=True)
+        _log.warning("%s is not tuned: %s", name, reason)
+    if not tasks:
+        reasons = " ".join(skipped.values()) or "It holds none."
+        raise ScheduleError(f"No function of the module can be tuned. {reasons}")
+    records = Records(log)
+    records.prepare()
+    result = ModuleResult(str(log), skipped=skipped, off_tensor_cores=_told(tasks))
+    if target is not None:
+        options["target"] = resolve(target)
+    # Processes take seconds to import TVM: those of one task serve the next.
+    pool = options["runner"] = BackendPool(options.get("runner", "auto"))
+    try:
+        for task in sorted(tasks, key=lambda one: -one.weight):
+            found = search(
+                task.operator, shape=task.shape, dtype=task.dtype, trials=trials, log=log, **options
+            )
+            result.results[task.name] = found
+            for record in best_first(found.trials)[:_ARCHIVED]:
+                archive(records.database, found.task, record, workload=task.module)
+            if found.interrupted:
+                return replace(result, interrupted=True)
+    finally:
+        pool.close()
+    return result
+
+
+def _told(tasks: Sequence[ModuleTask]) -> dict[str, str]:
+    """Say which functions have a product that is not put on tensor cores, and why."""
+    found = {task.name: " ".join(task.off_tensor_cores.values()) for task in tasks}
+    found = {name: reason for name, reason in found.items() if reason}
+    for name, reason in found.items():
+        decisions.note("tune_module", name, f"Not put on tensor cores. {reason}", refused=True)
+        _log.warning("%s is not put on tensor cores: %s", name, reason)
+    return found

@@ -1,0 +1,134 @@
+"""The configuration recorded for an operator's own shape, or for the one nearest to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import tvm
+from tvm import tirx
+
+from ...build import check_fits, lower
+from ...errors import LayoutExtError
+from ...gpu import hardware
+from ...target import cuda_target
+from ..measure.environment import code_versions
+from ..records.ranking import best_first
+from ..records.record import Record
+from ..space.generic import digest_of, operator_of
+from ..space.operator import Operator, Shape
+from ..space.recognise import recognise
+from ..space.task import Task
+
+__all__ = ["Found", "Nearest", "distance"]
+
+#: Relatives that are tried before a function is left as it was.
+_ATTEMPTS = 8
+
+
+@dataclass(frozen=True)
+class Found:
+    """A record that gives a schedule to a function: the operator's task at the function's shape.
+
+    ``distance`` between that and the record's shape is 0 if they are one, see :func:`distance`.
+    """
+
+    record: Record
+    task: Task
+    distance: float
+
+    @cached_property
+    def module(self) -> tvm.IRModule:
+        """The function scheduled by the record's configuration.
+
+        Raises
+        ------
+        LayoutExtError, RuntimeError
+            If that cannot be, or the GPU cannot hold the kernel.
+        """
+        self.task.operator.check_config(self.record.config)
+        module = self.task.module(self.record.config)
+        target = cuda_target(self.task.architecture.name)
+        if self.distance:
+            # Nobody has ever built it.
+            check_fits(lower(module, target=target), target)
+        return module
+
+
+def distance(one: Shape, other: Shape) -> float:
+    """How far two shapes are apart: the Euclidean distance of the logarithms of their extents.
+
+    Examples
+    --------
+    >>> distance((1024, 1024), (2048, 1024))
+    1.0
+    """
+    return math.dist([math.log2(n) for n in one], [math.log2(n) for n in other])
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The best records of each workload on one architecture, measured ones first.
+
+    ``foreign`` counts those of another architecture or other versions, which were left out.
+    """
+
+    arch: str
+    records: list[Record]
+    foreign: int = 0
+
+    @classmethod
+    def of(cls, records: Sequence[Record], arch: str) -> Nearest:
+        """Choose from a log what was made by the installed versions."""
+        wanted = code_versions()
+        own = [one for one in records if one.arch == arch and one.code_versions == wanted]
+        groups: dict[tuple[str, bool], list[Record]] = {}
+        for one in own:
+            # The knobs of a user's schedule say nothing without it; the database has its trace.
+            if one.score is not None and one.program is None:
+                groups.setdefault((one.workload.hash, one.measured), []).append(one)
+        best = [best_first(group)[0] for group in groups.values()]
+        best.sort(key=lambda one: not one.measured)
+        return cls(arch, best, len(records) - len(own))
+
+    def exact(self, func: tirx.PrimFunc) -> Found | None:
+        """The record of a function's own workload."""
+        return next((found for found in self._relatives(func) if not found.distance), None)
+
+    def relatives(self, func: tirx.PrimFunc) -> list[Found]:
+        """Records of other shapes whose configuration is legal at the function's, nearest first."""
+        others = [found for found in self._relatives(func) if found.distance]
+        others.sort(key=lambda found: found.distance)
+        legal = (found for found in others if _is_legal(found))
+        return [found for found, _ in zip(legal, range(_ATTEMPTS), strict=False)]
+
+    def _relatives(self, func: tirx.PrimFunc) -> Iterator[Found]:
+        names = dict.fromkeys(one.workload.operator for one in self.records)
+        for name in names:
+            task = self._task(func, name)
+            if task is None:
+                continue
+            for one in self.records:
+                work = one.workload
+                if (work.operator, work.dtype) == (task.operator.name, task.dtype):
+                    yield Found(one, task, distance(work.shape, task.shape))
+
+    def _task(self, func: tirx.PrimFunc, name: str) -> Task | None:
+        architecture = hardware.architecture(self.arch)
+        if known := recognise(func, name):
+            return Task(*known, architecture, 0)
+        if name.endswith(f"-{digest_of(func)}"):
+            operator: Operator = replace(operator_of(func), name=name)
+            return Task(operator, (), operator.dtypes[0], architecture, 0)
+        return None
+
+
+def _is_legal(found: Found) -> bool:
+    task, config = found.task, found.record.config
+    try:
+        task.operator.check_config(config)
+    except LayoutExtError:
+        return False
+    return task.operator.check(task.shape, task.dtype, config, task.architecture) is None

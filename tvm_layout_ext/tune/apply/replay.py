@@ -1,0 +1,130 @@
+"""Run a record's configuration again, to see whether it still gives what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..._compat import has_gpu
+from ...errors import RecordError
+from ...target import cuda_target
+from ..measure.backend import ReportedError, try_one
+from ..measure.backend_pool import make_backend
+from ..measure.measurement import Measurement
+from ..measure.simulated import count
+from ..measure.verify import WrongResultError
+from ..records.log import Record
+from ..records.ranking import best_first
+from ..records.record import MODELLED
+from ..space.operator import Operator, find_operator
+from ..space.task import Task, make_task
+
+__all__ = ["Replay", "best_records", "find_record", "replay", "task_again"]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A record and what its configuration gave this time, by which runner, verified on what."""
+
+    record: Record
+    runner: str
+    measurement: Measurement
+    verified_on: str
+
+    @property
+    def same_counters(self) -> bool | None:
+        """Whether the counters are those recorded; None if either has none.
+
+        The cost is none of them: it is made of them, and of what older records do not tell.
+        """
+        old, new = self.record.conflict_model, self.measurement.conflict_model
+        if old is None or new is None:
+            return None
+        return all(new.get(name) == old[name] for name in old if name != "cost")
+
+
+def best_records(records: Sequence[Record]) -> list[Record]:
+    """The best record of each workload, runner, device and architecture, in order of appearance.
+
+    Where finalists were timed in turns, it is one of them: other times are of other moments. Of
+    several versions of TVM or of this package only those of the latest record count.
+    """
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        if record.score is not None:
+            key = (record.workload.hash, record.runner, record.device, record.arch)
+            groups.setdefault(key, []).append(record)
+    latest = [_of_latest_versions(group) for group in groups.values()]
+    return [best_first(_finalists(group) or group)[0] for group in latest]
+
+
+def _of_latest_versions(group: Sequence[Record]) -> list[Record]:
+    wanted = max(group, key=lambda record: record.time).code_versions
+    return [record for record in group if record.code_versions == wanted]
+
+
+def _finalists(group: Sequence[Record]) -> list[Record]:
+    return [record for record in group if record.kind == "finalist"]
+
+
+def find_record(records: Sequence[Record], prefix: str) -> Record:
+    """The record whose id starts with ``prefix``.
+
+    Raises
+    ------
+    RecordError
+        If there is none, or more than one.
+    """
+    found = [record for record in records if record.id.startswith(prefix)]
+    if len(found) != 1:
+        count = f"{len(found)} records have ids" if found else "no record has an id"
+        raise RecordError(f"In this log {count} starting with {prefix!r}; it holds {len(records)}.")
+    return found[0]
+
+
+def replay(record: Record, runner: str = "auto", operator: Operator | None = None) -> Replay:
+    """Build a record's configuration again, run it and verify its output.
+
+    ``runner="auto"`` is the record's own, or the simulator if that needs a GPU and there is none.
+    ``operator`` is by default the ready one of that name; :meth:`.Programs.operator` has others.
+
+    Raises
+    ------
+    RecordError, WrongResultError
+        If the operator has other knobs now, or the output is not NumPy's.
+    """
+    found = operator or find_operator(record.workload.operator)
+    chosen = _runner_for(record) if runner == "auto" else runner
+    task = task_again(record, found, chosen)
+    try:
+        found.check_config(record.config)
+    except ValueError as error:
+        raise RecordError(f"Record {record.id} cannot be replayed: {error}") from None
+    backend = make_backend(chosen, task)
+    try:
+        _, measurement = try_one(backend, task, record.config)
+        if measurement.conflict_model is None and record.conflict_model is not None:
+            measurement = replace(measurement, conflict_model=count(task, record.config)[1])
+        return Replay(record, backend.name, measurement, backend.verify(record.config))
+    except ReportedError as error:
+        raise _as_raised(error) from None
+    finally:
+        backend.close()
+
+
+def task_again(record: Record, operator: Operator, runner: str) -> Task:
+    """A record's task: on the simulator for its own architecture, else for the GPU there is."""
+    simulated = runner == MODELLED or (runner == "auto" and not has_gpu())
+    target = cuda_target(record.arch) if simulated else None
+    workload = record.workload
+    return make_task(operator, workload.shape, workload.dtype, record.seed, target)
+
+
+def _as_raised(error: ReportedError) -> Exception:
+    """A wrong result is one, wherever it was found."""
+    kind, _, sentence = str(error).partition(": ")
+    return WrongResultError(sentence) if kind == WrongResultError.__name__ else error
+
+
+def _runner_for(record: Record) -> str:
+    return record.runner if record.runner == "simulate" or has_gpu() else "simulate"

@@ -1,0 +1,1 @@
+"""Candidates to libraries that any process can load."""

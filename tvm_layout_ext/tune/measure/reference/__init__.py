@@ -1,0 +1,1 @@
+"""What a candidate's output should be."""

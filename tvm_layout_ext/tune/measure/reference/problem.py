@@ -1,0 +1,119 @@
+"""A task's inputs and reference as files that many processes map."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...space.operator import Shape, Tolerance
+from ...space.task import Task
+from ..verify import WrongResultError, poison, require_close
+from .reference import Expected, Reference
+
+__all__ = ["Problem", "expected"]
+
+_FILE = "problem.json"
+#: Operations up to which NumPy computes the whole output: 1024x1024x4096 takes 2 cores 0.7 s.
+WHOLE = 1 << 33
+
+
+def expected(task: Task, inputs: Sequence[np.ndarray], shape: Shape | None = None) -> Expected:
+    """What a task's output should hold, at its shape or another; of a large one some rows."""
+    operator, shape = task.operator, shape or task.shape
+    reference = operator.reference
+    if not isinstance(reference, Reference):
+        if operator.flops(shape) <= WHOLE:
+            return Expected(reference(*inputs))
+        reference = Reference(operator.unscheduled(shape, task.dtype)["main"])
+    return reference.expect(*inputs)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Inputs, the output that they should give, maybe some rows of it, and the tolerance."""
+
+    inputs: tuple[np.ndarray, ...]
+    want: Expected
+    output_dtype: str
+    tolerance: Tolerance
+
+    @classmethod
+    def draw(cls, task: Task, stream: int) -> Problem:
+        """Draw a task's inputs; another ``stream`` gives other values."""
+        inputs = task.draw(stream)
+        want = expected(task, inputs)
+        output = task.operator.compute(task.shape, task.dtype)[-1]
+        tolerance = task.operator.tolerance(task.shape, task.dtype)
+        return cls(tuple(inputs), want, str(output.dtype), tolerance)
+
+    @property
+    def bytes(self) -> int:
+        """Of one copy of the arguments."""
+        output = self.want.values.size * np.dtype(self.output_dtype).itemsize
+        return sum(array.nbytes for array in self.inputs) + output
+
+    def poisoned(self) -> np.ndarray:
+        """What the output holds before a kernel runs."""
+        return poison(self.want.values.shape, self.output_dtype)
+
+    def require_close(self, got: np.ndarray, compared: int | None = None) -> None:
+        """Raise WrongResultError unless an output is the reference.
+
+        Parameters
+        ----------
+        got : numpy.ndarray
+        compared : int, optional
+            Compare this many elements only, drawn once at random; the rest must not be poison.
+        """
+        known, want = self.want.known(got), self.want.known(self.want.values)
+        if want.size < got.size or (compared is not None and compared < want.size):
+            self._require_written(got, want)
+        if compared is not None and compared < want.size:
+            places = np.random.default_rng(0).integers(want.size, size=compared)
+            known, want = known.reshape(-1)[places], want.reshape(-1)[places]
+        require_close(known, want, self.tolerance)
+
+    @staticmethod
+    def _require_written(got: np.ndarray, want: np.ndarray) -> None:
+        if got.dtype.kind == "f" and np.isnan(got).any() and not np.isnan(want).any():
+            count = int(np.count_nonzero(np.isnan(got)))
+            raise WrongResultError(
+                f"{count:,} of {got.size:,} elements are not-a-number or were never written."
+            )
+
+    def save(self, folder: Path) -> None:
+        """Write it into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays = [*self.inputs, self.want.values]
+        rows = self.want.rows
+        for index, array in enumerate(arrays):
+            np.ascontiguousarray(array).reshape(-1).view(np.uint8).tofile(folder / f"{index}.bin")
+        facts = {
+            "arrays": [{"shape": array.shape, "dtype": str(array.dtype)} for array in arrays],
+            "rows": None if rows is None else rows.tolist(),
+            "axis": self.want.axis,
+            "output_dtype": self.output_dtype,
+            "tolerance": [self.tolerance.rtol, self.tolerance.atol],
+        }
+        (folder / _FILE).write_text(json.dumps(facts))
+
+    @classmethod
+    def load(cls, folder: Path) -> Problem:
+        """Map what :meth:`save` wrote."""
+        facts = json.loads((folder / _FILE).read_text())
+        *inputs, want = [_map(folder / f"{i}.bin", a) for i, a in enumerate(facts["arrays"])]
+        rows = None if facts["rows"] is None else np.array(facts["rows"])
+        expect = Expected(want, rows, facts["axis"])
+        return cls(tuple(inputs), expect, facts["output_dtype"], Tolerance(*facts["tolerance"]))
+
+
+def _map(path: Path, facts: dict[str, Any]) -> np.ndarray:
+    shape: Sequence[int] = facts["shape"]
+    # Element types such as bfloat16 have no name in NumPy's own files.
+    flat = np.asarray(np.memmap(path, np.uint8, mode="c"))
+    return flat.view(np.dtype(facts["dtype"])).reshape(shape)

@@ -1,0 +1,194 @@
+"""What the measuring runners share: slots that take trials from one queue, a process each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+
+from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerInput
+
+from ..space.task import Task
+from .job import FRESH, Inputs, Job, MeasuredFuture
+from .protocol import Measured, Timing, failed
+from .trial_queue import Trial, TrialQueue, TryAgainError
+from .worker import Worker
+
+__all__ = ["GROWTH", "PooledRunner", "ServerLostError", "WorkerSlot"]
+
+#: A process whose memory has grown by this much since its first trial is replaced.
+GROWTH = 1 << 30
+#: How often a trial is started whose server was lost, or whose process others may have spoilt.
+ATTEMPTS = 2
+
+
+class ServerLostError(ConnectionError):
+    """A server that went away while it measured a candidate."""
+
+
+class WorkerSlot:
+    """A process that measures on one device, here or at a server.
+
+    ``trials`` counts what the process has run, ``memory`` the bytes in use after the first.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self.worker = Worker(log)
+        self.lock = threading.RLock()
+        self.trials = self.memory = 0
+        # It takes seconds to start, while the first candidate is built.
+        self.worker.begin()
+
+    def ready(self, job: Job | None) -> None:
+        """Wait until a trial can begin; an error lets the slot go."""
+
+    def run(self, job: Job, timeout: float) -> tuple[Measured, int]:
+        """Measure in the process; also the bytes in use afterwards."""
+        raise NotImplementedError
+
+    def once(self, job: Job, timeout: float, growth: int) -> Measured:
+        """Run a trial, and replace the process after a failure or much growth."""
+        try:
+            measured, memory = self.run(job, timeout)
+        except Exception as error:
+            measured, memory = failed(error), 0
+        self.memory = self.memory if self.trials else memory
+        self.trials += 1
+        if measured.error or memory > self.memory + growth:
+            self.renew()
+        return measured
+
+    def renew(self) -> None:
+        """End the process; the next trial gets a fresh one."""
+        self.worker.replace()
+        self.trials = 0
+
+
+class PooledRunner(PyRunner):
+    """Measures candidates on slots, one at a time each.
+
+    A crash, hang, wrong result or lack of memory is that trial's failure; the process is replaced
+    after it, because a CUDA context that has seen an error is lost, and a wrong kernel may have
+    written anywhere. For the same reason a candidate that gave a wrong result in a process that
+    others had used is tried again in a fresh one.
+
+    Parameters
+    ----------
+    task : Task
+    timeout : float
+        Seconds that one trial may take.
+    timing : Timing, optional
+    growth : int
+        A process is replaced when its memory and its device's have grown by this many bytes.
+    """
+
+    def __init__(
+        self, task: Task, timeout: float, timing: Timing | None, growth: int = GROWTH
+    ) -> None:
+        super().__init__()
+        self.timeout, self.growth, self.timing = timeout, growth, timing or Timing()
+        self.best_so_far: float | None = None
+        self._inputs = Inputs(task)
+
+    def _use(self, slots: Sequence[WorkerSlot]) -> None:
+        """Say on which slots trials run."""
+        self._slots = slots
+        self._queue = TrialQueue(slots, self._measured, self._made_ready)
+
+    def take(self, task: Task) -> None:
+        """Go on with another task, on the same slots."""
+        self.best_so_far = None
+        self._inputs.take(task)
+
+    def run(self, runner_inputs: Sequence[RunnerInput]) -> list[MeasuredFuture]:
+        """Start all trials; the futures are in the inputs' order."""
+        return self.begin(runner_inputs)
+
+    def begin(
+        self, runner_inputs: Sequence[RunnerInput], after: Sequence[Future[str | None]] = ()
+    ) -> list[MeasuredFuture]:
+        """Start all trials, each once it is built; the futures are in the inputs' order.
+
+        Parameters
+        ----------
+        runner_inputs : sequence of RunnerInput
+        after : sequence of Future, optional
+            The end of each input's build, as :class:`.builder.Building` has it.
+        """
+        jobs = [
+            self._inputs.job(str(one.artifact_path), str(one.device_type), self.timing)
+            for one in runner_inputs
+        ]
+        return [MeasuredFuture(one) for one in self._queue.submit(jobs, after)]
+
+    def _made_ready(self, slot: WorkerSlot, job: Job) -> None:
+        with slot.lock:
+            slot.ready(job)
+
+    def _measured(self, slot: WorkerSlot, trial: Trial) -> Measured:
+        with slot.lock:
+            job = replace(trial.job, best=self.best_so_far)
+            return self._attempt(slot, job, trial.lost)
+
+    def in_turn(self, artifacts: Sequence[str], kind: str = "cuda") -> list[Measured]:
+        """Measure on one slot, one after the other, without the early stop.
+
+        What is measured takes the place of the artifact's earlier measurement.
+        """
+        measured = self._alone([self._inputs.job(one, kind, self.timing) for one in artifacts])
+        for artifact, one in zip(artifacts, measured, strict=True):
+            if one.times:
+                one.write(artifact)
+        return measured
+
+    def verify(self, artifact: str, kind: str = "cuda") -> Measured:
+        """Compare a candidate's output, as far as it is known, on inputs that no trial has seen.
+
+        Returns
+        -------
+        Measured
+            With ``verified`` true, or with the error.
+        """
+        timing = replace(self.timing, compared=None, repeats=1, most_repeats=1)
+        return self._alone([self._inputs.job(artifact, kind, timing, FRESH)])[0]
+
+    def close(self) -> None:
+        """End the processes and remove the inputs."""
+        for slot in self._slots:
+            slot.worker.close()
+        self._inputs.remove()
+
+    def _alone(self, jobs: Sequence[Job]) -> list[Measured]:
+        """Run trials on the slot that ran most; all of them again if its server is lost."""
+        slot = max(self._slots, key=lambda one: one.trials)
+        with slot.lock:
+            for _ in range(ATTEMPTS):
+                measured = [self._with(slot, job) for job in jobs]
+                if len({one.server for one in measured if one.server}) <= 1:
+                    break
+        return measured
+
+    def _with(self, slot: WorkerSlot, job: Job) -> Measured:
+        for lost in range(ATTEMPTS):
+            try:
+                slot.ready(job)
+                return self._attempt(slot, job, lost)
+            except TryAgainError:
+                continue
+            except Exception as error:
+                return failed(error)
+        raise AssertionError("the last attempt counts")
+
+    def _attempt(self, slot: WorkerSlot, job: Job, lost: int) -> Measured:
+        """Run a trial; TryAgainError if it may not be to blame, and has not been tried before."""
+        if lost and slot.trials:
+            slot.renew()
+            slot.ready(job)
+        used = slot.trials > 0
+        measured = slot.once(job, self.timeout, self.growth)
+        spoilt = used and measured.verified is False
+        if (spoilt or measured.error_class == ServerLostError.__name__) and lost + 1 < ATTEMPTS:
+            raise TryAgainError
+        return measured

@@ -1,0 +1,311 @@
+"""A line of TVM's tuning database, taken apart with care: TVM's parsers crash on some.
+
+An empty line, ``null``, ``{}``, or a ``null`` deep inside a trace end the process by a segmentation
+fault. So a line is handed to TVM once its form was checked here. Lines of this package also carry
+a digest, which tells what was altered since.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import meta_schedule as ms
+from tvm.target import Target
+
+from ..measure.environment import code_versions
+from ..space.functions import bare, same_function
+from .record import MODELLED, Record
+
+__all__ = [
+    "Provenance",
+    "TvmRecord",
+    "entry_of",
+    "parse",
+    "parse_workload",
+    "replay_errors",
+    "sealed",
+    "tag_of",
+    "usable",
+]
+
+#: TVM's mark of a trial that failed; such a record says nothing of a schedule.
+_FAILED_SECONDS = 1e10
+#: What TVM raises for a record that it cannot read or replay.
+replay_errors = (RuntimeError, ValueError, TypeError, KeyError, IndexError)
+_PREFIX, _BETWEEN, _IS = "layout_ext", "; ", "="
+_SEAL = f"{_BETWEEN}sha256{_IS}"
+#: A line of the workload file: a hash, and a module in base64.
+_Workload = list[str]
+#: Trace, seconds, target and argument types.
+_Entry = list[Any]
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What made a record: versions of TVM and of this package, the runner and the GPU's name.
+
+    TVM's format has no place for them. It writes a target's ``tag`` down, reads it back and asks
+    nothing of it, so that is where they are.
+    """
+
+    tvm: str
+    package: str
+    runner: str
+    device: str
+
+    @classmethod
+    def here(cls, runner: str, device: str) -> Provenance:
+        """What this process makes."""
+        return cls(*code_versions(), runner, device)
+
+    @classmethod
+    def of(cls, record: Record) -> Provenance:
+        """What made a record of the log."""
+        tvm_version, package = map(str, record.code_versions)
+        return cls(tvm_version, package, record.runner, record.device)
+
+    @property
+    def versions(self) -> tuple[str, str]:
+        """Of TVM and of this package."""
+        return self.tvm, self.package
+
+    @property
+    def measured(self) -> bool:
+        """Whether its seconds are times, not a model's."""
+        return self.runner != MODELLED
+
+    def tag(self) -> str:
+        """One line of text; inverse of :meth:`from_tag`.
+
+        Examples
+        --------
+        >>> Provenance("0.27.0", "0.1.0", "cuda", "NVIDIA H200").tag()
+        'layout_ext; tvm=0.27.0; package=0.1.0; runner=cuda; device=NVIDIA H200'
+        """
+        return _BETWEEN.join((_PREFIX, *(f"{name}{_IS}{one}" for name, one in vars(self).items())))
+
+    @classmethod
+    def from_tag(cls, tag: str) -> Provenance | None:
+        """Read a tag; None if nobody wrote a provenance there."""
+        first, *rest = tag_of(tag)[0].split(_BETWEEN, 4)
+        values = dict(part.split(_IS, 1) for part in rest if _IS in part)
+        if first != _PREFIX or list(values) != list(cls.__annotations__):
+            return None
+        return cls(**values)
+
+    def target(self, target: Target) -> Target:
+        """A target that names this, and is otherwise the same."""
+        return Target(_plain(target.export()) | {"tag": self.tag()})
+
+
+@dataclass(frozen=True)
+class TvmRecord:
+    """One trial of TVM's database: the number of its line, its computation, and its entry."""
+
+    line: int
+    workload: tvm.IRModule
+    entry: _Entry
+
+    @property
+    def seconds(self) -> float | None:
+        """Mean of the repeats, by which TVM ranks; None if the trial failed."""
+        mean = fmean(self.entry[1] or [_FAILED_SECONDS])
+        return mean if mean < _FAILED_SECONDS else None
+
+    @property
+    def arch(self) -> str | None:
+        """Architecture of its target, e.g. ``sm_90a``; None if that is no GPU of NVIDIA's."""
+        return (self.entry[2] or {}).get("arch")
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """None if nobody wrote it down."""
+        return Provenance.from_tag(_tag(self.entry))
+
+    @property
+    def measured(self) -> bool:
+        """Whether its seconds are known to be times."""
+        return self.provenance is not None and self.provenance.measured
+
+    @property
+    def function(self) -> tirx.PrimFunc | None:
+        """The computation; None if there are several functions, as others may store."""
+        functions = [func for _, func in self.workload.functions_items()]
+        alone = len(functions) == 1 and isinstance(functions[0], tirx.PrimFunc)
+        return functions[0] if alone else None
+
+    def computes(self, func: tirx.PrimFunc) -> bool:
+        """Whether its computation is that of a :func:`.bare` function."""
+        own = self.function
+        return own is not None and same_function(bare(own), func)
+
+    def replayed(self) -> ms.database.TuningRecord:
+        """As TVM's object, whose trace was replayed; one of :data:`replay_errors` if it cannot."""
+        return ms.database.TuningRecord.from_json(self.entry, ms.database.Workload(self.workload))
+
+
+def usable(records: Sequence[TvmRecord], arch: str) -> tuple[list[TvmRecord], int]:
+    """Records that hold on an architecture for the installed versions, best first.
+
+    Measured ones go before modelled ones. Also how many were left out as another GPU's or other
+    versions'; TVM's own query asks for none of this.
+    """
+    versions = code_versions()
+    own = [
+        one
+        for one in records
+        if one.arch == arch and one.provenance is not None and one.provenance.versions == versions
+    ]
+    worked = [one for one in own if one.seconds is not None]
+    worked.sort(key=lambda one: (not one.measured, one.seconds))
+    return worked, len(records) - len(own)
+
+
+def entry_of(record: ms.database.TuningRecord) -> _Entry:
+    """Write a record as plain JSON values.
+
+    TVM's Python method stops at an index map, of which ``transform_block_layout`` has one; its C++
+    writes the map's own JSON as a string, and so does this.
+    """
+    entry = _plain(tvm.get_global_func("s_tir.meta_schedule.TuningRecordAsJSON")(record))
+    assert isinstance(entry, list)
+    return entry
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, tirx.IntImm | tirx.FloatImm):
+        return value.value
+    if isinstance(value, Mapping) or hasattr(value, "items"):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, tvm_ffi.Array | list | tuple):
+        return [_plain(one) for one in value]
+    return tvm.ir.save_json(value)
+
+
+def tag_of(tag: str) -> tuple[str, str | None]:
+    """Take a tag and its digest apart; None if it has none."""
+    before, seal, digest = tag.rpartition(_SEAL)
+    return (before, digest) if seal else (tag, None)
+
+
+def sealed(workload: _Workload, entry: _Entry) -> _Entry:
+    """Write a record's digest into its target's tag."""
+    trace, seconds, target, arguments = json.loads(json.dumps(entry))
+    digest = _digest(workload, [trace, seconds, target, arguments])
+    return [trace, seconds, target | {"tag": f"{_tag(entry)}{_SEAL}{digest}"}, arguments]
+
+
+def _digest(workload: _Workload, entry: _Entry) -> str:
+    """Sixteen hex digits of all that a record says, its target's tag apart."""
+    trace, seconds, target, arguments = entry
+    rest = {key: value for key, value in (target or {}).items() if key != "tag"}
+    text = json.dumps([workload[1], trace, seconds, rest, arguments], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def parse_workload(text: bytes) -> tvm.IRModule | None:
+    """Read a line of the workload file; None if it is none."""
+    entry = _workload(text)
+    return None if entry is None else _module(entry)
+
+
+def parse(workloads: Sequence[bytes], records: Sequence[bytes]) -> tuple[list[TvmRecord], int]:
+    """Read the lines of both files; the records, and how many lines of both are broken."""
+    plain = [_workload(text) for text in workloads]
+    modules = [None if one is None else _module(one) for one in plain]
+    found = list(_records(records, plain, modules))
+    return found, len(records) - len(found) + modules.count(None)
+
+
+def _records(
+    texts: Sequence[bytes],
+    workloads: Sequence[_Workload | None],
+    modules: Sequence[tvm.IRModule | None],
+) -> Iterator[TvmRecord]:
+    for line, text in enumerate(texts):
+        parsed = _record(text, workloads)
+        if parsed is not None:
+            number, entry = parsed
+            module = modules[number]
+            if module is not None and module.functions:
+                yield TvmRecord(line, module, entry)
+
+
+def _workload(text: bytes) -> _Workload | None:
+    """A line of the workload file, as far as Python can tell; None if it is none."""
+    try:
+        entry = json.loads(text)
+        if not _all_of(entry, (str, str)):
+            return None
+        # Eight bytes of length come before the text.
+        graph = base64.b64decode(entry[1], validate=True)
+        size, body = int.from_bytes(graph[:8], "little"), graph[8:]
+        nodes = json.loads(body)["nodes"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return entry if size == len(body) and isinstance(nodes, list) else None
+
+
+def _module(entry: _Workload) -> tvm.IRModule | None:
+    try:
+        module = ms.database.Workload.from_json(entry).mod
+    except replay_errors:
+        return None
+    return module if isinstance(module, tvm.IRModule) else None
+
+
+def _record(text: bytes, workloads: Sequence[_Workload | None]) -> tuple[int, _Entry] | None:
+    """A line of the record file, as far as Python can tell; None if it is none."""
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not _all_of(parsed, (int, list)):
+        return None
+    line, entry = parsed
+    if not 0 <= line < len(workloads) or not _is_entry(entry):
+        return None
+    workload = workloads[line]
+    if workload is None:
+        return None
+    _, digest = tag_of(_tag(entry))
+    return (line, entry) if digest in (None, _digest(workload, entry)) else None
+
+
+def _is_entry(entry: _Entry) -> bool:
+    if not _all_of(entry, (list, list | None, dict | None, list | None)):
+        return False
+    trace, seconds, _, arguments = entry
+    return (
+        _all_of(trace, (list, list))
+        and all(_all_of(inst, (str, list, list, list)) for inst in trace[0])
+        and all(isinstance(one, list) for one in trace[1])
+        and all(isinstance(one, int | float) for one in seconds or ())
+        and all(isinstance(one, list) and one for one in arguments or ())
+    )
+
+
+def _tag(entry: _Entry) -> str:
+    return str((entry[2] or {}).get("tag", ""))
+
+
+def _all_of(value: Any, kinds: Sequence[Any]) -> bool:
+    """Whether a list has exactly elements of these types."""
+    return (
+        isinstance(value, list)
+        and len(value) == len(kinds)
+        and all(isinstance(one, kind) for one, kind in zip(value, kinds, strict=True))
+    )

@@ -1,0 +1,102 @@
+"""The cost model of the search: a closed form first, then TVM's XGBoost model on our features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import s_tir
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+
+from ..model.costs import costs
+from ..model.features import FEATURES
+from ..space.candidate import config_of
+from ..space.knobs import Config
+from .design import Candidates
+
+__all__ = ["Facts", "GuidedModel"]
+
+#: Measured trials below which trees have nothing to go by, and the closed form decides alone.
+WARM_UP = 8
+#: Seconds in place of the infinite latency of a kernel without blocks: trees take finite numbers.
+SLOWEST = 1e6
+
+
+class Facts:
+    """Features and modelled latency of candidates, each worked out once."""
+
+    def __init__(self, candidates: Candidates) -> None:
+        self.candidates = candidates
+        self._known: dict[tuple[Any, ...], tuple[np.ndarray, float]] = {}
+
+    def of(self, config: Config, sch: s_tir.Schedule) -> tuple[np.ndarray, float]:
+        """A row of features, the logarithm of the modelled latency last, and that in seconds."""
+        key = self.candidates.key(config)
+        if key not in self._known:
+            task = self.candidates.task
+            found = costs(task, config, sch.mod)
+            values, seconds = found.features, min(found.seconds, SLOWEST)
+            row = [values[name] for name in FEATURES] + [float(np.log(seconds))]
+            self._known[key] = np.array(row, "float32"), seconds
+        return self._known[key]
+
+    def of_schedule(self, sch: s_tir.Schedule) -> tuple[np.ndarray, float]:
+        """The same for a candidate that the tuner hands over."""
+        return self.of(config_of(sch, self.candidates.task.operator.knobs), sch)
+
+
+@derived_object
+class _Extractor(ms.feature_extractor.PyFeatureExtractor):
+    """One row of features a candidate, for TVM's XGBoost model."""
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__()
+        self.facts = facts
+
+    def extract_from(self, _context: Any, candidates: Sequence[Any]) -> list[Any]:
+        rows = [self.facts.of_schedule(candidate.sch)[0] for candidate in candidates]
+        return [tvm.runtime.tensor(row[None, :]) for row in rows]
+
+
+@derived_object
+class GuidedModel(ms.cost_model.PyCostModel):
+    """Ranks by modelled latency until enough was measured, then by boosted trees.
+
+    The modelled latency is a feature of the trees, so that measurement corrects the closed form
+    rather than replaces it.
+    """
+
+    def __init__(self, facts: Facts, seed: int) -> None:
+        super().__init__()
+        self.facts = facts
+        self.measured = 0
+        self.trees = ms.cost_model.XGBModel(
+            extractor=_Extractor(facts),
+            config=ms.cost_model.xgb_model.XGBConfig(seed=seed, nthread=1),
+            num_warmup_samples=WARM_UP,
+            adaptive_training=False,
+            verbose_eval=0,
+        )
+
+    def update(self, context: Any, candidates: list[Any], results: list[Any]) -> None:
+        """Learn from a batch of measured candidates."""
+        self.measured += sum(bool(result.run_secs) for result in results)
+        self.trees.update(context, candidates, results)
+
+    def predict(self, context: Any, candidates: list[Any]) -> np.ndarray:
+        """Scores, higher for faster candidates."""
+        if self.measured < WARM_UP:
+            seconds = [self.facts.of_schedule(candidate.sch)[1] for candidate in candidates]
+            return np.min(seconds) / np.array(seconds, "float64")
+        return np.asarray(self.trees.predict(context, candidates), "float64")
+
+    def load(self, path: str) -> None:
+        """Read the trees that were saved."""
+        self.trees.load(path)
+
+    def save(self, path: str) -> None:
+        """Keep the trees."""
+        self.trees.save(path)

@@ -1,0 +1,206 @@
+"""``tune``: try configurations of an operator, keep a record of each, name a verified winner."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.target import Target
+
+from ...checks import whole_number
+from ...errors import ScheduleError
+from ..measure.backend_pool import BackendPool
+from ..measure.environment import code_versions
+from ..measure.measurement import Runner
+from ..records.log import Reading, Record
+from ..records.ranking import best_first
+from ..records.records import Records
+from ..space.generic import operator_of
+from ..space.knobs import Config, Knob
+from ..space.operator import Operator
+from ..space.task import Task, make_task
+from .history import History
+from .run import STRATEGIES, Run
+
+__all__ = ["Progress", "Result", "tune"]
+
+
+#: Called after each trial with its record, how many are done, and how many there will be.
+Progress = Callable[[Record, int, int], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run of the tuner found.
+
+    ``trials`` has the default schedule first, ``resumed`` of them are from the log. ``best`` is the
+    verified winner, or None; after an interruption ``best.verified_on`` says whether it was
+    verified. ``warning`` says what was skipped in the log.
+    """
+
+    task: Task
+    best: Record | None
+    trials: list[Record]
+    resumed: int = 0
+    interrupted: bool = False
+    warning: str | None = None
+
+    @property
+    def default(self) -> Record:
+        """The default schedule's trial."""
+        return self.trials[0]
+
+    @property
+    def ranking(self) -> list[Record]:
+        """The trials that worked, best first, then those that failed."""
+        return best_first(self.trials)
+
+    def edges(self) -> list[str]:
+        """Sentences on knobs whose best value ends its range."""
+        if self.best is None:
+            return []
+        return [
+            f"The best {knob.name} is {knob.of(self.best.config)}, the end of its range "
+            f"{knob.values[0]} to {knob.values[-1]}; a larger one was not tried."
+            for knob in self.task.operator.knobs
+            if knob.at_upper_edge(knob.of(self.best.config))
+        ]
+
+
+def tune(
+    what: str | Operator | tirx.PrimFunc | tvm.IRModule,
+    target: str | Target | None = None,
+    *,
+    schedule: Callable[[s_tir.Schedule, Config], Any] | None = None,
+    knobs: Sequence[Knob] = (),
+    shape: Sequence[int] = (),
+    dtype: str | None = None,
+    trials: int = 64,
+    runner: str | Runner | BackendPool = "auto",
+    log: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    strategy: str = "evolutionary",
+    progress: Progress | Literal[False] | None = None,
+) -> Result:
+    """Search the knobs of an operator, or of a function, for the fastest legal configuration.
+
+    Trial 0 is the default schedule. TVM's tuner (:mod:`tvm.s_tir.meta_schedule`) chooses the
+    others: a closed-form latency model ranks the first ones, boosted trees the rest. The best few
+    are timed again in turns and compared with the reference on fresh inputs before a winner is
+    named. A candidate that fails, or is wrong, is one failed trial with its reason. After Ctrl-C
+    the result is what was found until then.
+
+    Parameters
+    ----------
+    what : str, Operator, PrimFunc or IRModule
+        Name of a schedule in ``schedules/``, an operator, or an unscheduled function.
+    target : str or tvm.target.Target, optional
+        By default :func:`tvm_layout_ext.default_target`.
+    schedule, knobs : callable and sequence of Knob, optional
+        For a function: your own ``schedule(sch, config)`` and what it leaves open.
+    shape, dtype : sequence of int and str, optional
+        Of an operator; a function has its own.
+    trials : int
+        How many configurations to try, the default included; fewer if the space is smaller.
+    runner : str
+        ``"cuda"`` measures here, ``"rpc:HOST:PORT:KEY"`` on a tracker's servers, ``"simulate"``
+        ranks by :func:`.cost.modelled_terms`; ``"auto"`` measures where there is a GPU. A
+        :class:`.BackendPool` serves several calls with the same processes.
+    log : path, optional
+        Folder of the records; trials that are in it are not run again.
+    seed : int
+        Of the search and of the input values.
+    strategy : str
+        ``"evolutionary"``: guided by the cost model. ``"replay"``: drawn at random.
+    progress : callable, optional
+        Called after each trial with its record, how many are done, and how many there will be.
+
+    Raises
+    ------
+    ScheduleError, TargetError, RecordError
+        If an argument cannot be, no configuration is legal, or the log cannot be written.
+    """
+    trials = whole_number("The number of trials", trials, 1, ScheduleError)
+    seed = whole_number("The seed", seed, 0, ScheduleError)
+    tell = _teller(progress)
+    task = make_task(_operator(what, schedule, knobs), shape, dtype, seed, target)
+    task.space.default()
+    if strategy not in STRATEGIES:
+        raise ScheduleError(f"Unknown strategy {strategy!r}; known are {', '.join(STRATEGIES)}.")
+    pool = runner if isinstance(runner, BackendPool) else BackendPool(runner)
+    backend = pool.backend(task)
+    try:
+        records = None if log is None else Records(log)
+        reading = Reading([]) if records is None else records.prepare()
+        run = Run(task, backend, records, reading, trials, tell)
+        best, interrupted = run.search(strategy)
+    finally:
+        if pool is not runner:
+            pool.close()
+    history = run.history
+    told = reading.warning, _of_other_versions(reading, history), _of_other_schedules(history)
+    warnings = [one for one in told if one]
+    warning = " ".join(warnings) or None
+    return Result(task, best, history.trials, history.resumed, interrupted, warning)
+
+
+def _teller(progress: Any) -> Progress | None:
+    if progress is None or progress is False:
+        return None
+    if not callable(progress):
+        raise ScheduleError(
+            f"progress is a function of (record, done, total), or False, not {progress!r}."
+        )
+    told: Progress = progress
+    return told
+
+
+def _of_other_versions(reading: Reading, history: History) -> str | None:
+    """A sentence that counts the workload's records that were not gone on from for their age."""
+    here, now = history.trials[0] if history.trials else None, code_versions()
+    if here is None:
+        return None
+    place = (here.workload.hash, here.runner, here.arch)
+    old = [
+        one
+        for one in reading.records
+        if (one.workload.hash, one.runner, one.arch) == place and one.code_versions != now
+    ]
+    if not old:
+        return None
+    found = ", ".join(sorted({"{} and {}".format(*one.code_versions) for one in old}))
+    return (
+        f"Skipped {len(old)} {'record' if len(old) == 1 else 'records'} by other versions of TVM "
+        f"and this package ({found}) than these, {now[0]} and {now[1]}."
+    )
+
+
+def _of_other_schedules(history: History) -> str | None:
+    """A sentence that counts the candidates that a changed schedule made to be run again."""
+    if not (count := len(history.changed)):
+        return None
+    return (
+        f"Ran {count} {'candidate' if count == 1 else 'candidates'} again, which the log has of "
+        "another schedule with these knobs."
+    )
+
+
+def _operator(
+    what: str | Operator | tirx.PrimFunc | tvm.IRModule,
+    schedule: Callable[[s_tir.Schedule, Config], Any] | None,
+    knobs: Sequence[Knob],
+) -> str | Operator:
+    if isinstance(what, tirx.PrimFunc | tvm.IRModule):
+        return operator_of(what, schedule, knobs)
+    if not isinstance(what, str | Operator):
+        raise ScheduleError(
+            f"Cannot tune a {type(what).__name__}; give a PrimFunc, a module of one, an Operator, "
+            "or the name of a schedule in schedules/."
+        )
+    if schedule is not None or knobs:
+        raise ScheduleError("A schedule and knobs of your own belong to a PrimFunc; give one.")
+    return what

@@ -1,0 +1,103 @@
+"""A candidate as TVM's tuner knows one: a schedule whose trace samples every knob.
+
+TVM replays a trace instruction by instruction, without the Python that made it. A schedule that
+depends on its knobs through Python (how many loops, which primitive) cannot be changed by changing
+a sampled decision alone. So a candidate is scheduled by its Python function, and its trace then
+samples each knob with all the probability on the value that was used: replaying such a trace, with
+its decisions kept or drawn again, gives the same candidate. Another one is scheduled anew, which is
+what :mod:`.design` does when the search asks for a neighbour.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import s_tir
+
+from ..._compat import quick_type_checks
+from ...ir.annotations import KNOB_PREFIX
+from .knobs import Config, Knob
+from .task import Task
+
+__all__ = ["config_of", "program_of", "traced", "without_knobs"]
+
+_SAMPLE, _ANNOTATE = "SampleCategorical", "Annotate"
+
+
+def traced(task: Task, config: Config) -> s_tir.Schedule:
+    """Schedule a candidate from :meth:`Task.unscheduled`, and sample its knobs in the trace.
+
+    The index of each knob's value is annotated on the root block: an unused sample would be dropped
+    from the trace as dead code.
+    """
+    sch = task.schedule(config)
+    with quick_type_checks():
+        root = sch.get_sblock("root")
+        for knob in task.operator.knobs:
+            chosen = knob.values.index(knob.of(config))
+            odds = [float(index == chosen) for index in range(len(knob.values))]
+            drawn = sch.sample_categorical(list(range(len(odds))), odds, decision=chosen)
+            sch.annotate(root, f"{KNOB_PREFIX}{knob.name}", drawn)
+    return sch
+
+
+def config_of(
+    source: tvm.IRModule | s_tir.Schedule | s_tir.Trace, knobs: Sequence[Knob]
+) -> dict[str, Any]:
+    """Read back which configuration made a candidate, from its trace or its module.
+
+    Raises
+    ------
+    KeyError
+        If it does not come from :func:`traced` with these knobs.
+    """
+    if isinstance(source, s_tir.Schedule):
+        source = source.mod
+    noted = _in_trace(source) if isinstance(source, s_tir.Trace) else _in_module(source)
+    chosen = {knob.name: noted.get(f"{KNOB_PREFIX}{knob.name}") for knob in knobs}
+    known = {
+        knob.name: knob.values[index] for knob in knobs if (index := chosen[knob.name]) is not None
+    }
+    return {knob.name: knob.of(known) for knob in knobs}
+
+
+def _in_module(module: tvm.IRModule) -> dict[str, int]:
+    ((_, function),) = module.functions_items()
+    noted = function.body.block.annotations
+    return {str(key): int(noted[key]) for key in noted if str(key).startswith(KNOB_PREFIX)}
+
+
+def _in_trace(trace: s_tir.Trace) -> dict[str, int]:
+    drawn: dict[Any, int] = {}
+    noted: dict[str, int] = {}
+    for inst in trace.insts:
+        if inst.kind.name == _SAMPLE:
+            drawn[inst.outputs[0]] = int(trace.decisions[inst])
+        elif inst.kind.name == _ANNOTATE and str(inst.attrs[0]).startswith(KNOB_PREFIX):
+            noted[str(inst.attrs[0])] = drawn[inst.inputs[1]]
+    return noted
+
+
+def program_of(trace: s_tir.Trace) -> str:
+    """12 hexadecimal digits that tell traces apart, also one that was stored and replayed."""
+    return hashlib.sha256(str(trace).encode()).hexdigest()[:12]
+
+
+def without_knobs(trace: s_tir.Trace) -> s_tir.Trace:
+    """Take out of a trace what :func:`traced` added to it: the samples of its knobs."""
+    noted = [
+        inst
+        for inst in trace.insts
+        if inst.kind.name == _ANNOTATE and str(inst.attrs[0]).startswith(KNOB_PREFIX)
+    ]
+    drawn = {inst.inputs[1] for inst in noted}
+    kept = [
+        inst
+        for inst in trace.insts
+        if inst not in noted and not (inst.kind.name == _SAMPLE and inst.outputs[0] in drawn)
+    ]
+    decisions = {inst: trace.decisions[inst] for inst in kept if inst in trace.decisions}
+    return s_tir.Trace(kept, decisions)

@@ -1,0 +1,55 @@
+"""Functions before any schedule: whether two compute the same, and their blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+__all__ = ["bare", "blocks_of", "same_function"]
+
+
+def bare(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Strip a function of all that does not change what it computes.
+
+    These are its attributes, and the width of its indices: Relax writes 64 bits, TE 32.
+    """
+    plain = tirx.PrimFunc(func.params, func.body, func.ret_type)
+    data = {str(region.dtype) for region in _buffers(plain)}
+    if data & {"int64", "uint64"}:
+        # TVM's pass would narrow these elements, too.
+        return plain
+    try:
+        narrow = tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"main": plain}))["main"]
+    except (RuntimeError, ValueError, TypeError):
+        return plain
+    return tirx.PrimFunc(narrow.params, narrow.body, narrow.ret_type)
+
+
+def _buffers(func: tirx.PrimFunc) -> list[Any]:
+    found = [param for param in func.params if hasattr(param, "shape")]
+
+    def look(block: Any) -> None:
+        found.extend(block.alloc_buffers)
+
+    tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, look)])
+    return found
+
+
+def same_function(one: tirx.PrimFunc, other: tirx.PrimFunc) -> bool:
+    """Whether two bare functions compute the same; names do not count."""
+    return bool(tvm_ffi.structural_equal(one, other))
+
+
+def blocks_of(func: tirx.PrimFunc) -> list[tuple[Any, Any]]:
+    """Blocks below the root, in order, with what realises them."""
+    found: list[tuple[Any, Any]] = []
+
+    def look(node: Any) -> None:
+        if node.block.name_hint != "root":
+            found.append((node, node.block))
+
+    tvm_ffi.structural_walk(func.body, [(s_tir.SBlockRealize, look)])
+    return found

@@ -1,0 +1,134 @@
+"""One workload on one GPU: what a runner is given to try configurations of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import tvm
+from tvm import s_tir
+from tvm.target import Target
+
+from ..._compat import quick_type_checks
+from ...errors import ScheduleError, TargetError
+from ...gpu import hardware
+from ...gpu.hardware import Architecture
+from ...schedule.te.lowerable import check_lowerable
+from ...target import default_arch, resolve
+from .knobs import Config
+from .operator import Operator, Shape, find_operator
+from .space import Space
+from .workload import Workload
+
+__all__ = ["Task", "make_task"]
+
+_MOST_ELEMENTS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Task:
+    """An operator at one shape and element type, for one architecture.
+
+    ``seed`` is that of the configurations' order and of the input values.
+    """
+
+    operator: Operator
+    shape: Shape
+    dtype: str
+    architecture: Architecture
+    seed: int
+
+    @property
+    def workload(self) -> Workload:
+        """What records of this task are about."""
+        return Workload(self.operator.name, self.shape, self.dtype)
+
+    @cached_property
+    def space(self) -> Space:
+        """Its legal configurations."""
+        return Space(self.operator, self.shape, self.dtype, self.architecture)
+
+    def module(self, config: Config, shape: Shape | None = None) -> tvm.IRModule:
+        """Schedule the operator with a configuration, at this shape or another."""
+        return self.schedule(config, shape).mod
+
+    def schedule(self, config: Config, shape: Shape | None = None) -> s_tir.Schedule:
+        """Schedule the operator with a configuration, keeping the trace."""
+        tensors = self.operator.compute(shape or self.shape, self.dtype)
+        with quick_type_checks():
+            scheduled = self.operator.schedule(tensors, config)
+            if isinstance(scheduled, s_tir.Schedule):
+                return scheduled
+            sch = scheduled.to_schedule(tensors)
+            check_lowerable(sch.mod)
+        return sch
+
+    @cached_property
+    def unscheduled(self) -> tvm.IRModule:
+        """The computation before any schedule: what traces of its candidates start from."""
+        return self.operator.unscheduled(self.shape, self.dtype)
+
+    def draw(self, stream: int, shape: Shape | None = None) -> list[np.ndarray]:
+        """Random inputs; another ``stream`` gives other values from the same seed."""
+        rng = np.random.default_rng([self.seed, stream])
+        return self.operator.inputs(shape or self.shape, self.dtype, rng)
+
+    def argument_shapes(self, shape: Shape | None = None) -> list[Shape]:
+        """Shapes of the kernel's arguments, the output last, at this shape or another."""
+        tensors = self.operator.compute(shape or self.shape, self.dtype)
+        return [tuple(int(extent) for extent in tensor.shape) for tensor in tensors]
+
+    def sub_shape(self, limit: int, dims: Sequence[str] | None = None) -> Shape:
+        """A shape no larger in any dimension than twice ``limit`` that keeps tiles as ragged.
+
+        A dimension above ``limit`` becomes ``limit`` plus its remainder by ``limit``; with ``dims``
+        only those are cut.
+        """
+        cut = self.operator.dims if dims is None else dims
+        return tuple(
+            limit + extent % limit if extent > limit and dim in cut else extent
+            for dim, extent in zip(self.operator.dims, self.shape, strict=True)
+        )
+
+
+def make_task(
+    operator: str | Operator,
+    shape: Sequence[int] = (),
+    dtype: str | None = None,
+    seed: int = 0,
+    target: str | Target | None = None,
+) -> Task:
+    """Check an operator, shape and element type, and put them together.
+
+    Raises
+    ------
+    ScheduleError, TargetError
+        If the operator or target is unknown, the shape wrong or too large, or it lacks the type.
+    """
+    found = operator if isinstance(operator, Operator) else find_operator(operator)
+    architecture = hardware.architecture(_arch_of(target))
+    element = found.check_dtype(dtype or _usual_dtype(found))
+    task = Task(found, found.check_shape(shape), element, architecture, seed)
+    largest = max(math.prod(extents) for extents in task.argument_shapes())
+    if largest > _MOST_ELEMENTS:
+        raise ScheduleError(
+            f"{task.workload} has an array of {largest:,} elements, and the ready schedules index "
+            f"with 32 bits: at most {_MOST_ELEMENTS:,} are legal."
+        )
+    return task
+
+
+def _arch_of(target: str | Target | None) -> str:
+    if target is None:
+        return default_arch()
+    resolved = resolve(target)
+    if resolved.kind.name != "cuda":
+        raise TargetError(f"The tuner makes CUDA kernels; target {resolved.kind.name} is none.")
+    return str(resolved.attrs["arch"])
+
+
+def _usual_dtype(operator: Operator) -> str:
+    return "float32" if "float32" in operator.dtypes else operator.dtypes[0]
