@@ -26,7 +26,7 @@ def prose(document: Path) -> Iterator[tuple[int, str]]:
     """Lines with their numbers, without blocks of code and the generated table of passes."""
     hidden = False
     for number, line in enumerate(document.read_text().splitlines(), 1):
-        if line.startswith("```") or "passes -->" in line:
+        if line.startswith("```") or "pass_table() -->" in line:
             hidden = not hidden
         elif not hidden:
             yield number, line
