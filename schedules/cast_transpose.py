@@ -74,8 +74,9 @@ def check(
     """Why a configuration is not legal, or None."""
     tile_i, tile_j, warps = (int(config[k.name]) for k in KNOBS)
     for length, tile in zip(shape, (tile_i, tile_j), strict=True):
-        if tile > max(64, 2 * length):
-            return Refusal("tile too large", f"Tile {tile} is over twice the {length} it cuts.")
+        # Loops over a tile end with the tensor; a register tile has whole powers of two.
+        if tile > length:
+            return Refusal("tile too large", f"Tile {tile} is larger than the {length} it cuts.")
     work = tile_i * tile_j // (warps * WARP_SIZE)
     if work > MOST_ELEMENTS:
         return Refusal("registers", f"A thread would hold {work} elements; {MOST_ELEMENTS} fit.")
