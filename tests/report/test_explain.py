@@ -15,7 +15,6 @@ from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.report.explain import (
     AccessRow,
     Explanation,
-    access_table,
     draw_arguments,
     explain,
 )
@@ -84,7 +83,7 @@ def test_accesses_narrower_than_rows_allow_are_told(length: int, told: str) -> N
     s[b].bind(block, te.thread_axis("blockIdx.x"))
     s[b].bind(thread, te.thread_axis("threadIdx.x"))
     found = explain(s, [a, b])
-    assert {cells[3] for cells in access_table(found.rows)} == {told}
+    assert {row.cells()[3] for row in found.rows} == {told}
 
 
 def test_all_blocks_and_a_sample_agree_per_request() -> None:
