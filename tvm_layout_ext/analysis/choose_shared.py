@@ -65,7 +65,8 @@ def choose(
     accesses : sequence of Requests
         All of its accesses.
     kind : str
-        ``auto`` looks at all ways, ``xor`` at XOR swizzles only, ``pad`` at paddings.
+        ``auto`` looks at all ways, ``xor`` at XOR swizzles only, ``pad`` at paddings, of which it
+        takes one without conflicts of plain loads and stores before one that ``cp.async`` prefers.
 
     Raises
     ------
@@ -83,6 +84,8 @@ def choose(
         raise LayoutError(
             f"A buffer of shape {list(shape)} has no rows to pad; it needs two dims or more."
         )
+    if kind == "pad":
+        return _best_padding(ways, accesses)
     best: Choice | None = None
     whole = _least_in_rows(accesses)
     for name, placement in ways:
@@ -94,6 +97,21 @@ def choose(
             break
     assert best is not None
     return best
+
+
+def _best_padding(ways: Sequence[tuple[str, Placement]], accesses: Sequence[Requests]) -> Choice:
+    """The padding with which loads and stores conflict least, and of such the cheapest.
+
+    ``cp.async`` takes more wavefronts into padded rows than into plain ones, by how much depends on
+    the padding; that is not worth conflicts of the loads.
+    """
+    direct = [each for each in accesses if each.access.kind != "cp.async"]
+
+    def price(choice: Choice) -> tuple[int, int]:
+        met = cost(choice, direct)
+        return met.total - met.least, choice.total
+
+    return min((cost(Choice(*way), accesses) for way in ways), key=price)
 
 
 def cost(choice: Choice, accesses: Sequence[Requests]) -> Choice:
