@@ -159,6 +159,22 @@ def test_another_operand_in_another_order_is_staged(size: int | None) -> None:
     assert sectors(report, "load", "B") == sectors(report, "store") == 128 * 96 * 4 // 32
 
 
+@T.prim_func(s_tir=True)
+def symmetrised(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
+    for i, j in T.grid(64, 64):
+        with T.sblock("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = A[vi, vj] + B[vi, vj] + B[vj, vi]
+
+
+def test_another_operand_in_two_orders_is_parted_and_staged() -> None:
+    a, b = numbers(64, 64), numbers(64, 64)
+    outcome, report = run(symmetrised, a, b)
+    np.testing.assert_array_equal(report.outputs["A"], a + b + b.T)
+    assert outcome.path == "staged"
+    assert sectors(report, "load", "B") == 2 * 64 * 64 * 4 // 32
+
+
 def test_the_updated_buffer_can_be_staged_itself() -> None:
     """A block of threads loads its whole tile before it stores any of it."""
     a, b = numbers(4096, dtype="float16"), numbers(4096, dtype="float16")

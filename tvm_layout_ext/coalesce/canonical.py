@@ -3,8 +3,8 @@
 Staging takes a nest apart by its block iterators, and TVM's ``transform_block_layout`` wants these
 to be the loops themselves, in their order. A nest may go through its dims in another order, have a
 dim's loop split, or go through several dims by one iterator (``A[v % 128, v // 128]``, as a reshape
-leaves them). One loop behind several iterators (``vi, vj = i // 96, i % 96``) stays as it is: no
-primitive of TVM 0.27 simplifies these once the loop is split.
+leaves them). One loop behind several iterators (``vi, vj = i // 96, i % 96``) is left to
+:mod:`.fused_loops`: no primitive of TVM 0.27 simplifies these once the loop is split.
 """
 
 from __future__ import annotations
@@ -16,13 +16,10 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
-from ..analysis.nest import Nest
 from ..ir.block_bindings import iter_values
-from ..ir.queries import depends_on
 
 __all__ = [
     "canonicalize_loops",
-    "is_linearized",
     "is_straight",
     "iterator_values",
     "one_loop_each",
@@ -71,15 +68,6 @@ def is_straight(sch: Any, block: Any) -> bool:
     return len(loops) == len(values) and all(
         value.same_as(loop) for value, loop in zip(values, loops, strict=True)
     )
-
-
-def is_linearized(sch: Any, block: Any, nest: Nest) -> str | None:
-    """Name a loop that several iterators of a block are bound to, if there is one."""
-    values = iterator_values(sch, block)
-    for loop in nest.loops:
-        if sum(depends_on(value, loop.var) for value in values) > 1:
-            return str(loop.var.name)
-    return None
 
 
 def one_loop_each(sch: Any, block: Any) -> bool:

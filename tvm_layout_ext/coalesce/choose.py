@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -16,6 +16,7 @@ from .privatize import PrivateBuffers
 from .reduction.plan import is_starved
 from .request import NAME
 from .sectors import Traffic
+from .split_reads import SplitReads
 
 __all__ = ["Outcome", "Strategy", "choose"]
 
@@ -55,6 +56,11 @@ class Strategy:
     ----------
     path : str
     apply : callable
+    parted : SplitReads, optional
+        The program that it is for, where that is not the schedule's own, and what ``apply`` leaves
+        to be inlined there.
+    before : sequence of Traffic, optional
+        The block in this program.
     counted : tuple of Traffic, optional
         What it moves, where a pass makes other accesses of it than the blocks show.
     lent : PrivateBuffers, optional
@@ -66,6 +72,8 @@ class Strategy:
 
     path: str
     apply: Callable[[Any, Any], tuple[str, list[Any]]]
+    parted: SplitReads | None = None
+    before: Sequence[Traffic] | None = None
     counted: tuple[Traffic, ...] | None = None
     lent: PrivateBuffers | None = None
     is_last: bool = False
@@ -73,13 +81,17 @@ class Strategy:
     @property
     def is_late(self) -> bool:
         """Whether no traced primitives do it, so that it waits for the pass."""
-        return self.lent is not None
+        return self.parted is not None or self.lent is not None
 
     def run(self, sch: Any, block: Any) -> tuple[Any, Any]:
         """Map the block for good; return the schedule and the block in it."""
         if self.lent is not None:
             sch, block = self.lent.sch, self.lent.block
+        if self.parted is not None:
+            sch, block = self.parted.sch, self.parted.block
         self.apply(sch, block)
+        if self.parted is not None:
+            self.parted.inline(sch)
         if self.lent is not None:
             sch, block = self.lent.give_back(sch, block)
         return sch, block
@@ -87,12 +99,16 @@ class Strategy:
 
 @dataclass(frozen=True)
 class _Trial:
-    """A way that was tried on a copy of the schedule."""
+    """A way that was tried on a copy of the schedule.
+
+    ``names`` is what buffers are called in the text.
+    """
 
     way: Strategy
     text: str
     before: Sequence[Traffic]
     after: Sequence[Traffic]
+    names: dict[str, str]
 
     @property
     def cost(self) -> float:
@@ -104,8 +120,11 @@ class _Trial:
         return self.cost > _DEAR * sectors_per_iteration(self.before) > 0
 
     def outcome(self, text: str) -> Outcome:
-        """Tell what was done."""
-        before, after = tuple(self.before), tuple(self.after)
+        """Tell what was done, by the names of the user."""
+        before, after = (
+            tuple(replace(t, buffer=self.names.get(t.buffer, t.buffer)) for t in side)
+            for side in (self.before, self.after)
+        )
         return Outcome(self.way.path, _sentence(text, before, after), before, after)
 
 
@@ -153,9 +172,12 @@ def _try(
     refusals: list[str] = []
     iterations = prod(placeholder_extent(loop.extent) for loop in nest.loops)
     for way in ways:
-        start, own = sch, block
+        parted = way.parted
+        start, own, names = sch, block, {}
         if way.lent is not None:
             start, own = way.lent.sch, way.lent.block
+        if parted is not None:
+            start, own, names = parted.sch, parted.block, parted.originals
         trial = start.copy()
         try:
             text, touching = way.apply(trial, own)
@@ -166,7 +188,8 @@ def _try(
         except (RuntimeError, IndexError, ValueError) as error:
             refusals.append(f"{way.path} is not possible: {_first_line(error)}")
             continue
-        trials.append(_Trial(way, text, before, after))
+        was = (way.before if parted else None) or before
+        trials.append(_Trial(way, text, was, after, names))
     return trials, refusals
 
 

@@ -26,6 +26,7 @@ from .sectors import estimate
 __all__ = [
     "Mapping",
     "choose_mapping",
+    "merged_groups",
     "merged_run",
     "own_order",
     "store_mapping",
@@ -226,6 +227,29 @@ def merged_run(accesses: Sequence[Access], all_loops: Sequence[Loop], order: Seq
             break
         run += 1
     return run
+
+
+def merged_groups(nest: Nest, mapping: Mapping) -> list[list[Loop]]:
+    """Part the loops of an order into runs that every access walks as one loop.
+
+    Parameters
+    ----------
+    nest : Nest
+    mapping : Mapping
+        The order.
+
+    Returns
+    -------
+    list of list of Loop
+        The outermost run first.
+    """
+    groups: list[list[Loop]] = []
+    rest = list(mapping.order)
+    while rest:
+        run = merged_run(nest.accesses, nest.loops, rest)
+        groups.insert(0, rest[len(rest) - run :])
+        rest = rest[: len(rest) - run]
+    return groups
 
 
 def _continues(outer: Any, inner: Any, extent: Any) -> bool:

@@ -31,6 +31,7 @@ __all__ = [
     "PrivateBuffers",
     "borrowed",
     "function_of",
+    "place_of",
     "privatize_inplace",
     "privatize_writers",
     "returned",
@@ -209,6 +210,13 @@ def function_of(sch: Any, block: Any) -> tuple[str, Any] | None:
         return None
     alike = [own for own in blocks_in(held[1].body) if own.name_hint == block.name_hint]
     return held if len(alike) == 1 else None
+
+
+def place_of(sch: Any, block: Any) -> tuple[str, Any, int] | None:
+    """Find the function that holds a block by its name, and which nest of it is the block's own."""
+    held = function_of(sch, block)
+    at = _position(held[1], block) if held is not None else None
+    return (*held, at) if held is not None and at is not None else None
 
 
 def _nests(func: Any) -> list[Any]:

@@ -12,11 +12,12 @@ from ..errors import ScheduleError
 from ..gpu.hardware import WARP_SIZE
 from ..ir.block_body import one_element
 from ..ir.queries import loads_in
+from .blocked import schedule_blocked, spread
 from .checks import threads_of
 from .choose import Strategy
-from .direct import schedule_copy, schedule_direct
+from .direct import schedule_copy, schedule_direct, threads_for
 from .guarded_loads import guarded_outside
-from .mapping import Mapping, choose_mapping, store_mapping
+from .mapping import Mapping, choose_mapping, merged_groups, store_mapping
 from .reduction.apply import schedule_reduction, schedule_thread_per_output
 from .request import Request
 from .shifted.apply import shifted_way
@@ -103,10 +104,11 @@ def _copies(
         schedule_copy(sch, block, nest, mapping, threads)
 
     what = "spread over the kernel's threads"
-    return [
+    ways = [
         _way("copy", f"{what}, {_elements(nest, mapping)}", flat, mapping),
         _way("copy", f"{what} in the order of the loops", flat, identity_mapping(free)),
     ]
+    return [*ways, *_blocked("copy", nest, mapping, prod(threads.values()), threads)]
 
 
 def _sums(
@@ -138,7 +140,12 @@ def _direct(
 
     wide = _way("direct", f"direct, {_elements(nest, mapping)}", flat, mapping)
     plain = _way("direct", "direct, in the order of the loops", flat, identity_mapping(free))
-    return [evict_last_stores(wide, nest, mapping), plain]
+    blocked = _blocked("direct", nest, mapping, threads_for(mapping, num_threads), None)
+    return [
+        evict_last_stores(wide, nest, mapping),
+        plain,
+        *(evict_last_stores(w, nest, mapping) for w in blocked),
+    ]
 
 
 def _way(path: str, text: str, apply: _Apply, mapping: Mapping) -> Strategy:
@@ -147,6 +154,25 @@ def _way(path: str, text: str, apply: _Apply, mapping: Mapping) -> Strategy:
         return text, [block]
 
     return Strategy(path, run)
+
+
+def _blocked(
+    path: str, nest: Nest, mapping: Mapping, threads: int, kernel: dict[str, int] | None
+) -> list[Strategy]:
+    """Lanes and warps by dimension, where loops do not merge and the builder can tell."""
+    groups = merged_groups(nest, mapping)
+    layout = spread(groups, mapping.vector, threads)
+    if layout is None:
+        return []
+    lanes = "x".join(map(str, layout.threads_per_warp))
+    warps = "x".join(map(str, layout.warps_per_cta))
+
+    def run(sch: Any, block: Any) -> tuple[str, list[Any]]:
+        schedule_blocked(sch, block, nest, mapping, groups, layout, kernel)
+        text = f"{path}, {lanes} lanes and {warps} warps, {_elements(nest, mapping)}"
+        return text, [block]
+
+    return [Strategy(path, run)]
 
 
 def _staged(nest: Nest, free: Sequence[Loop], request: Request) -> Strategy | None:

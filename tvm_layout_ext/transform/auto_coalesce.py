@@ -13,7 +13,7 @@ from tvm import s_tir, tirx
 
 from .. import decisions
 from ..analysis.nest import Loop, Nest, read_nest
-from ..coalesce.canonical import canonicalize_loops, is_linearized
+from ..coalesce.canonical import canonicalize_loops
 from ..coalesce.checks import (
     check,
     check_place,
@@ -24,9 +24,12 @@ from ..coalesce.checks import (
 )
 from ..coalesce.choose import Outcome, Strategy, choose
 from ..coalesce.direct import schedule_copy, schedule_direct
+from ..coalesce.fused_loops import delinearize_loop, is_linearized, why_not_linearized
+from ..coalesce.mapping import store_mapping
 from ..coalesce.privatize import privatize_inplace, privatize_writers
 from ..coalesce.request import NAME, Request, request_of
 from ..coalesce.sectors import Traffic, count_traffic
+from ..coalesce.split_reads import split_aliasing_reads
 from ..coalesce.strategies import identity_mapping, list_strategies
 from ..errors import ScheduleError
 from ..ir.annotations import COALESCE, DONE
@@ -38,8 +41,9 @@ def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
     """Re-map a block of a schedule; everything done to it is traced.
 
     Where no traced primitive does what is needed, the block is only marked, and the pass maps it
-    when the program is lowered: where the block updates a buffer in place, and where it is a
-    reduction into, or to be staged before, a buffer that other blocks write, too.
+    when the program is lowered: where reads of one buffer have to be parted first, where the block
+    updates a buffer in place, where it is a reduction into, or to be staged before, a buffer that
+    other blocks write, too, and where it is to be staged and one loop is several of its iterators.
 
     Parameters
     ----------
@@ -104,11 +108,8 @@ def _list(
     ways = [way for way in list_strategies(nest, free, kernel, request) if way.path not in illegal]
     ways = [_in_own_program(sch, block, nest, way, request) for way in ways]
     more = [] if kernel is not None else _a_dim_a_loop(sch, block, nest, request)
-    moves = kernel is None and not any(loop.is_reduction for loop in nest.loops)
-    fused = is_linearized(sch, block, nest) if moves and request.stage != "none" else None
-    if not more and fused is not None:
-        why = f"loop {fused} stands behind several iterators of {nest.block.name_hint}"
-        more = [_impossible("staged", f"{why}; leave each a loop of its own")]
+    if not more and kernel is None and not illegal:
+        more = _of_a_fused_loop(sch, block, nest, request)
     if more:
         ways = [way for way in ways if way.path != "staged"]
         ways += [way for way in more if way.path not in illegal]
@@ -144,6 +145,29 @@ def _ways_by_dims(sch: Any, block: Any, request: Request) -> list[Strategy]:
     return [replace(way, apply=partial(_apply_to_dims, way)) for way in ways]
 
 
+def _of_a_fused_loop(sch: Any, block: Any, nest: Nest, request: Request) -> list[Strategy]:
+    """List the ways to stage a block whose loops are several iterators each, or say why none."""
+    fused = is_linearized(sch, block, nest)
+    if fused is None and len(nest.loops) == len(nest.block.iter_vars):
+        return []
+    if request.stage == "none" or any(loop.is_reduction for loop in nest.loops):
+        return []
+    known = not nest.is_guarded and all(loop.size is not None for loop in nest.loops)
+    lent = delinearize_loop(sch, block, nest) if known else None
+    if lent is None:
+        return (
+            [_impossible("staged", why_not_linearized(sch, nest, fused))]
+            if fused is not None
+            else []
+        )
+    own = read_nest(lent.sch, lent.block)
+    ways = [
+        _in_own_program(lent.sch, lent.block, own, way, request)
+        for way in _ways_of(own, "staged", request)
+    ]
+    return [replace(way, lent=way.lent or lent) for way in ways]
+
+
 def _impossible(path: str, why: str) -> Strategy:
     def refuse(_sch: Any, _block: Any) -> tuple[str, list[Any]]:
         raise ScheduleError(why)
@@ -163,16 +187,33 @@ def _in_own_program(sch: Any, block: Any, nest: Nest, way: Strategy, request: Re
     except ScheduleError as error:
         return _impossible(way.path, str(error).rstrip("."))
     if lent is None:
-        return way
+        return _in_parted_reads(sch, nest, way, request)
     own = read_nest(lent.sch, lent.block)
     found = _ways_of(own, way.path, request)
-    return replace(next(one for one in found if one.is_last == way.is_last), lent=lent)
+    way = replace(next(one for one in found if one.is_last == way.is_last), lent=lent)
+    return _in_parted_reads(lent.sch, own, way, request)
 
 
 def _ways_of(nest: Nest, path: str, request: Request) -> list[Strategy]:
     """List the ways of one path for a block that is in no kernel."""
     free = free_loops(nest, inside=False)
     return [way for way in list_strategies(nest, free, None, request) if way.path == path]
+
+
+def _in_parted_reads(sch: Any, nest: Nest, way: Strategy, request: Request) -> Strategy:
+    """Stage a block that reads a buffer at several places as if these were several buffers."""
+    written = [access.buffer for access in nest.accesses if access.kind != "load"]
+    read = [access.buffer for access in nest.accesses if access.kind == "load"]
+    if way.path != "staged" or any(a.same_as(b) for a in read for b in written):
+        return way
+    parted = split_aliasing_reads(sch, nest, store_mapping(nest, nest.loops, 1).disagreeing)
+    if parted is None:
+        return way
+    own = read_nest(parted.sch, parted.block)
+    found = _ways_of(own, "staged", request)
+    free = free_loops(own, inside=False)
+    before = _start(parted.sch, parted.block, own, free, None, request)
+    return replace(found[0], parted=parted, before=before, lent=way.lent) if found else way
 
 
 def _start(
@@ -247,7 +288,8 @@ def AutoCoalesce() -> Any:
     """Create the pass that maps annotated blocks to threads.
 
     A block annotated ``layout_ext.auto_coalesce`` = ``[num_threads or 0, vector_bytes, stage]`` is
-    treated as ``sch.auto_coalesce(block, ...)`` would treat it.
+    treated as ``sch.auto_coalesce(block, ...)`` would treat it. Reads of one buffer at several
+    places are parted where they are to be staged (:mod:`.split_reads`).
 
     Does not handle, and refuses by name: opaque blocks (with other statements than stores, atomics,
     ``if`` and ``let``), reductions under an ``if``, loops that are bound or vectorized already,

@@ -19,8 +19,9 @@ from ...errors import ScheduleError
 from ...gpu.hardware import WARP_SIZE
 from ...ir.evaluate import placeholder_extent
 from ...ir.queries import is_number
-from ..canonical import is_linearized, is_straight, one_loop_each, transform_iterators
+from ..canonical import is_straight, one_loop_each, transform_iterators
 from ..direct import DEFAULT_THREADS, fuse
+from ..fused_loops import is_linearized
 from .columns import reduce_across_rows, thread_per_output
 from .plan import (
     ENOUGH_BLOCKS,

@@ -60,9 +60,9 @@ def auto_coalesce(
     Notes
     -----
     Of the possible mappings the one with the fewest sectors is taken, counted at sampled warps.
-    Where no traced primitive does what is needed (a block that updates a buffer in place, say) the
-    block is only marked, and pass ``AutoCoalesce`` maps it when the program is lowered; ``text``
-    then begins so. The page
+    Where no traced primitive does what is needed (a block that updates a buffer in place, or reads
+    one at several places, or whose staged loops are fused) the block is only marked, and pass
+    ``AutoCoalesce`` maps it when the program is lowered; ``text`` then begins so. The page
     ``docs/auto_coalesce.md`` tells what is done to which block.
 
     Raises

@@ -1,0 +1,493 @@
+"""Blocks that read one buffer in several orders: each is staged as if it were a buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import given
+from hypothesis import strategies as st
+from tvm import s_tir, te
+from tvm.script import tirx as T
+
+import tvm_layout_ext as tlx
+from tests.programs.coalesced import sectors, sectors_of_walk
+from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.ir.annotations import COALESCE
+from tvm_layout_ext.simulate import simulate
+from tvm_layout_ext.simulate.report import Report
+from tvm_layout_ext.transform import AutoCoalesce
+
+SYMMETRISED = [(0, (0, 1)), (0, (1, 0))]
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The sum of reads of some buffers, each in an order of the store's indices.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of the result; dims that an order swaps are equally long.
+    dtype : str
+    reads : sequence of (int, tuple of int)
+        Which buffer, and which index of the store each of its dims has.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    reads: Sequence[tuple[int, tuple[int, ...]]]
+
+    def shape_of(self, buffer: int) -> tuple[int, ...]:
+        order = next(order for own, order in self.reads if own == buffer)
+        return tuple(self.shape[dim] for dim in order)
+
+    def schedule(self, shape: Sequence[Any] | None = None) -> Any:
+        sizes = list(shape or self.shape)
+        buffers = sorted({buffer for buffer, _ in self.reads})
+        held = {
+            b: te.placeholder(
+                [sizes[d] for d in next(o for own, o in self.reads if own == b)],
+                self.dtype,
+                f"A{b}",
+            )
+            for b in buffers
+        }
+
+        def body(*at: Any) -> Any:
+            first, *rest = (held[b][tuple(at[d] for d in order)] for b, order in self.reads)
+            for one in rest:
+                first = first + one
+            return first
+
+        out = te.compute(sizes, body, "B")
+        return s_tir.Schedule(te.create_prim_func([*held.values(), out]))
+
+    def values(self) -> list[np.ndarray]:
+        rng = np.random.default_rng(0)
+        found = sorted({buffer for buffer, _ in self.reads})
+        return [rng.integers(-20, 20, self.shape_of(b)).astype(self.dtype) for b in found]
+
+    def expected(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        held = dict(zip(sorted({b for b, _ in self.reads}), values, strict=True))
+        parts = [held[b].transpose(np.argsort(order)) for b, order in self.reads]
+        return np.sum(parts, axis=0, dtype=self.dtype)
+
+
+def run(sch: Any, case: Sum) -> Report:
+    values = case.values()
+    report = simulate(sch, *values, None)
+    np.testing.assert_array_equal(report.outputs["B"], case.expected(values))
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+    return report
+
+
+def least(case: Sum) -> int:
+    """Sectors of all accesses, each moving each of its sectors once."""
+    size = int(np.prod(case.shape)) * np.dtype(case.dtype).itemsize
+    return (len(set(case.reads)) + 1) * -(-size // 32)
+
+
+WHOLE = [
+    *[Sum((n, n), t, SYMMETRISED) for n in (32, 64, 128) for t in ("int8", "float16", "float32")],
+    *[Sum((n, n), "float64", SYMMETRISED) for n in (32, 64)],
+    *[Sum((32,) * 3, t, [(0, p), (0, (0, 1, 2))]) for p in [(2, 1, 0), (0, 2, 1)]
+      for t in ("int8", "float16", "float32", "float64")],
+    *[Sum((32,) * 3, t, [(0, (0, 1, 2)), (0, (2, 1, 0)), (0, (1, 2, 0))])
+      for t in ("int8", "float32")],
+    *[Sum((4, 4, 32, 32), t, [(0, (0, 1, 2, 3)), (0, (1, 0, 3, 2))])
+      for t in ("int8", "float16", "float32", "float64")],
+    *[Sum((64, 64), t, [(0, (0, 1)), (1, (1, 0)), (0, (1, 0))]) for t in ("float16", "float32")],
+    *[Sum((64, 64), t, [(1, (0, 1)), (1, (1, 0)), (0, (1, 0)), (0, (0, 1))])
+      for t in ("int8", "float64")],
+]  # fmt: skip
+
+
+def name_of(case: Sum) -> str:
+    reads = "_".join(f"{b}{''.join(map(str, order))}" for b, order in case.reads)
+    return f"{'x'.join(map(str, case.shape))}-{case.dtype}-{reads}"
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("case", WHOLE, ids=name_of)
+def test_each_read_of_whole_rows_moves_every_sector_once(case: Sum) -> None:
+    sch = case.schedule()
+    outcome = sch.auto_coalesce("B")
+    assert outcome.path == "staged"
+    report = run(sch, case)
+    assert report.sectors == least(case)
+    # What was counted beforehand is what is moved.
+    assert all(traffic.waste == 1 for traffic in outcome.after)
+    assert len(outcome.after) == len(outcome.before)
+
+
+RAGGED = [
+    *[Sum((n, n), t, SYMMETRISED) for n in (7, 33, 65, 100)
+      for t in ("int8", "float16", "float32")],
+    *[Sum((n, n), "float64", SYMMETRISED) for n in (7, 33, 65)],
+    *[Sum((33, 5, 33), t, [(0, (0, 1, 2)), (0, (2, 1, 0))])
+      for t in ("int8", "float16", "float32")],
+    *[Sum((n, n), t, [(0, (0, 1)), (1, (1, 0)), (0, (1, 0))]) for n in (33, 65)
+      for t in ("int8", "float16", "float32")],
+    *[Sum((11,) * 3, t, [(0, (0, 1, 2)), (0, (2, 1, 0)), (0, (1, 2, 0))])
+      for t in ("float16", "float32")],
+    *[Sum((3, 5, 19, 19), t, [(0, (0, 1, 2, 3)), (0, (0, 1, 3, 2))]) for t in ("int8", "float16")],
+]  # fmt: skip
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("case", RAGGED, ids=name_of)
+def test_ragged_reads_move_what_their_walks_touch(case: Sum, plans: list[tuple[Any, Any]]) -> None:
+    sch = case.schedule()
+    outcome = sch.auto_coalesce("B")
+    assert outcome.path == "staged"
+    report = run(sch, case)
+    nest, plan = plans[-1]
+    stored = sectors_of_walk(plan.out, plan.tile, nest, "store")
+    # The read that agrees is walked as the store is.
+    loaded = stored * (len(case.reads) - len(plan.tiles))
+    for one in plan.tiles:
+        staged = replace(nest, accesses=(one.access,))
+        loaded += sectors_of_walk(one.walk, plan.tile, staged, "load")
+    assert sectors(report, "B") == stored
+    assert sectors(report, "A0") + sectors(report, "A1") == loaded
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
+def test_one_function_symmetrises_every_size(dtype: str) -> None:
+    n = te.var("n")
+    sch = Sum((1, 1), dtype, SYMMETRISED).schedule((n, n))
+    assert sch.auto_coalesce("B").path == "staged"
+    lowered = tlx.lower(sch)
+    for size in (1, 33):
+        run(lowered, Sum((size, size), dtype, SYMMETRISED))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_a_symbolic_batch_is_symmetrised(dtype: str) -> None:
+    reads = [(0, (0, 1, 2)), (0, (0, 2, 1))]
+    sch = Sum((1, 1, 1), dtype, reads).schedule((te.var("n"), 32, 32))
+    assert sch.auto_coalesce("B").path == "staged"
+    lowered = tlx.lower(sch)
+    for batch in (1, 3):
+        case = Sum((batch, 32, 32), dtype, reads)
+        assert run(lowered, case).sectors == least(case)
+
+
+def test_rows_of_doubles_that_start_anywhere_are_staged() -> None:
+    # 8 + 32 + 8 sectors for 32 iterations, and 3 times 9.1 staged.
+    case = Sum((130, 130), "float64", SYMMETRISED)
+    sch = case.schedule()
+    assert sch.auto_coalesce("B").path == "staged"
+    run(sch, case)
+
+
+def test_three_operands_of_which_two_are_one_buffer() -> None:
+    a, c = (te.placeholder((64, 64), "float32", name) for name in "AC")
+    b = te.compute((64, 64), lambda i, j: a[i, j] * c[j, i] + a[j, i], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, c, b]))
+    assert sch.auto_coalesce("B").path == "staged"
+    x, y = (np.random.default_rng(s).integers(-9, 9, (64, 64)).astype("float32") for s in (0, 1))
+    report = simulate(sch, x, y, None)
+    np.testing.assert_array_equal(report.outputs["B"], x * y.T + x.T)
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+    assert report.sectors == report.ideal_sectors == 4 * x.nbytes // 32
+
+
+def test_reads_of_one_order_and_different_places_get_a_tile_each() -> None:
+    a = te.placeholder((65, 64), "float32", "A")
+    b = te.compute((64, 64), lambda i, j: a[j, i] + a[j + 1, i], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    assert sch.auto_coalesce("B").path == "staged"
+    x = np.random.default_rng(0).integers(-9, 9, (65, 64)).astype("float32")
+    report = simulate(sch, x, None)
+    np.testing.assert_array_equal(report.outputs["B"], x[:64].T + x[1:].T)
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+    assert report.sectors == 3 * 64 * 64 * 4 // 32
+
+
+def symmetrising() -> Any:
+    return Sum((64, 64), "float32", SYMMETRISED).schedule()
+
+
+def test_the_schedule_marks_the_block_and_lowering_parts_its_reads() -> None:
+    sch = symmetrising()
+    before = str(sch.mod["main"].body.block.body)
+    outcome = sch.auto_coalesce("B", num_threads=128)
+    assert outcome.text.startswith("when the program is lowered, tile 64x64, 128 threads")
+    block = sch.get(sch.get_sblock("B"))
+    assert [str(x) for x in block.annotations[COALESCE]] == ["128", "16", "auto"]
+    # Nothing but the mark has changed.
+    sch.unannotate(sch.get_sblock("B"), COALESCE)
+    assert str(sch.mod["main"].body.block.body) == before
+
+
+def test_after_lowering_one_read_goes_through_a_tile_and_the_other_does_not() -> None:
+    sch = symmetrising()
+    sch.auto_coalesce("B")
+    after = s_tir.Schedule(AutoCoalesce()(sch.mod))
+    root = after.mod["main"].body.block
+    scopes = {str(b.name): str(b.scope()) for b in root.alloc_buffers}
+    assert sorted(scopes.values()) == ["local", "local", "local", "shared"]
+    (tile,) = (name for name, scope in scopes.items() if scope == "shared")
+    shared = after.get(after.get_sblock(tile))
+    # The tile is filled from A itself by way of registers, along its rows; no copy of A is left.
+    (held,) = (str(region.source.name) for region in shared.reads)
+    loaded = after.get(after.get_sblock(held))
+    assert scopes[held] == "local"
+    assert [str(region.source.name) for region in loaded.reads] == ["A0"]
+    for copy in (shared, loaded):
+        assert str(copy.body.value.indices[1]) == str(copy.body.indices[1])
+    own = after.get(after.get_sblock("B"))
+    read = {str(region.source.name) for region in own.reads}
+    assert tile in read
+    assert len(read) == 2
+
+
+def test_it_replays_from_its_trace() -> None:
+    sch, again = symmetrising(), symmetrising()
+    sch.auto_coalesce("B")
+    s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
+    tvm.ir.assert_structural_equal(again.mod, sch.mod)
+    tvm.ir.assert_structural_equal(tlx.lower(again), tlx.lower(sch))
+    run(again, Sum((64, 64), "float32", SYMMETRISED))
+
+
+def test_asking_again_replaces_what_was_asked_before() -> None:
+    sch = symmetrising()
+    sch.auto_coalesce("B")
+    assert sch.auto_coalesce("B", stage="none").path == "direct"
+    assert COALESCE not in sch.get(sch.get_sblock("B")).annotations
+    run(sch, Sum((64, 64), "float32", SYMMETRISED))
+
+
+def test_a_block_of_several_is_parted_alone() -> None:
+    a = te.placeholder((64, 64), "float32", "A")
+    twice = te.compute((64, 64), lambda i, j: a[i, j] + a[i, j], "C")
+    b = te.compute((64, 64), lambda i, j: twice[i, j] + twice[j, i], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    assert [sch.auto_coalesce(name).path for name in "CB"] == ["direct", "staged"]
+    x = np.random.default_rng(0).integers(-9, 9, (64, 64)).astype("float32")
+    report = simulate(sch, x, None)
+    np.testing.assert_array_equal(report.outputs["B"], 2 * (x + x.T))
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+    assert report.sectors == 6 * x.nbytes // 32
+
+
+def test_on_the_face_of_te() -> None:
+    a = te.placeholder((96, 96), "float16", "A")
+    b = te.compute((96, 96), lambda i, j: a[i, j] + a[j, i], "B")
+    s = tlx.te.create_schedule(b.op)
+    s[b].auto_coalesce()
+    x = np.random.default_rng(0).integers(-9, 9, (96, 96)).astype("float16")
+    report = simulate(tlx.lower(s, [a, b]), x, None)
+    np.testing.assert_array_equal(report.outputs["B"], x + x.T)
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+    assert report.sectors == 3 * x.nbytes // 32
+
+
+@T.prim_func(s_tir=True)
+def listed(a: T.handle, b: T.handle) -> None:
+    """Reads of A listed one by one, an A_1 that is there already, and 64-bit indices."""
+    A = T.match_buffer(a, (T.int64(64), T.int64(64)), "float32")
+    B = T.match_buffer(b, (T.int64(64), T.int64(64)), "float32")
+    with T.sblock("root"):
+        A_1 = T.sblock_alloc_buffer((T.int64(64), T.int64(64)), "float32")
+        for i, j in T.grid(T.int64(64), T.int64(64)):
+            with T.sblock("twice"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                A_1[vi, vj] = A[vi, vj] * T.float32(2)
+        for i, j in T.grid(T.int64(64), T.int64(64)):
+            with T.sblock("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                T.reads(A[vi, vj], A[vj, vi], A_1[vj, vi])
+                T.writes(B[vi, vj])
+                B[vi, vj] = T.if_then_else(vi < vj, A[vi, vj], A[vj, vi]) + A_1[vj, vi]
+
+
+def test_a_function_that_lists_its_reads_and_has_a_buffer_of_that_name() -> None:
+    sch = s_tir.Schedule(listed)
+    assert [sch.auto_coalesce(name).path for name in ("twice", "B")] == ["direct", "staged"]
+    x = np.random.default_rng(0).integers(-9, 9, (64, 64)).astype("float32")
+    report = simulate(sch, x, None)
+    upper = np.triu(x, 1)
+    expected = upper + upper.T + np.diag(x.diagonal()) + 2 * x.T
+    np.testing.assert_array_equal(report.outputs["B"], expected)
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+
+
+@T.prim_func(s_tir=True)
+def strided(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (64, 64), "float32", strides=(72, 1))
+    B = T.match_buffer(b, (64, 64), "float32")
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] + A[vj, vi]
+
+
+def test_reads_of_rows_with_gaps_keep_their_vectors() -> None:
+    sch = s_tir.Schedule(strided)
+    outcome = sch.auto_coalesce("B")
+    assert outcome.path == "staged"
+    assert {traffic.vector_bytes for traffic in outcome.after} == {16}
+    x = np.random.default_rng(0).integers(-9, 9, (64, 72)).astype("float32")[:, :64]
+    report = simulate(sch, x, None)
+    np.testing.assert_array_equal(report.outputs["B"], x + x.T)
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+    assert report.sectors == 3 * 64 * 64 * 4 // 32
+
+
+@T.prim_func(s_tir=True)
+def row_of_strided(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (64, 64), "float32", strides=(72, 1))
+    B = T.match_buffer(b, (64, 64), "float32")
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vj, vi] + A[0, vj]
+
+
+def test_a_row_of_a_buffer_with_strides_leaves_the_block_direct_and_says_why() -> None:
+    sch = s_tir.Schedule(row_of_strided)
+    outcome = sch.auto_coalesce("B")
+    assert outcome.path == "direct"
+    assert "TVM gives the 2 strides of A to its tile, which has 1 dims" in outcome.text
+    x = np.random.default_rng(0).integers(-9, 9, (64, 72)).astype("float32")[:, :64]
+    report = simulate(sch, x, None)
+    np.testing.assert_array_equal(report.outputs["B"], x[0] + x.T)
+
+
+@T.prim_func(s_tir=True)
+def in_place(a: T.handle) -> None:
+    A = T.match_buffer(a, (64, 64), "float32")
+    for i, j in T.grid(64, 64):
+        with T.sblock("A"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = A[vi, vj] + A[vj, vi]
+
+
+def test_what_writes_the_buffer_that_it_reads_in_two_orders_is_not_parted() -> None:
+    sch = s_tir.Schedule(in_place)
+    before = str(sch.mod)
+    for stage in ("auto", "shared"):
+        with pytest.raises(ScheduleError, match="no legal mapping of block A"):
+            sch.auto_coalesce("A", stage=stage)
+    assert str(sch.mod) == before
+
+
+@T.prim_func(s_tir=True)
+def gathered(a: T.handle, k: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (64, 64), "float32")
+    K = T.match_buffer(k, (64,), "int32")
+    B = T.match_buffer(b, (64, 64), "float32")
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[K[vi], vj] + A[vj, vi]
+
+
+def test_a_gather_keeps_the_buffer_and_the_transposed_read_is_staged() -> None:
+    sch = s_tir.Schedule(gathered)
+    assert sch.auto_coalesce("B").path == "staged"
+    rng = np.random.default_rng(0)
+    x, k = rng.integers(-9, 9, (64, 64)).astype("float32"), rng.permutation(64).astype("int32")
+    report = simulate(sch, x, k, None)
+    np.testing.assert_array_equal(report.outputs["B"], x[k] + x.T)
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+    assert sectors(report, "A") == 2 * x.nbytes // 32
+
+
+@T.prim_func(s_tir=True)
+def gathered_twice(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (64, 64), "int32")
+    B = T.match_buffer(b, (64, 64), "int32")
+    for i, j in T.grid(64, 64):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] + A[A[vj, vi], vj]
+
+
+def test_a_gather_by_the_buffer_itself_is_staged_where_it_is_regular() -> None:
+    sch = s_tir.Schedule(gathered_twice)
+    assert sch.auto_coalesce("B").path == "staged"
+    x = np.random.default_rng(0).integers(0, 64, (64, 64)).astype("int32")
+    report = simulate(sch, x, None)
+    np.testing.assert_array_equal(report.outputs["B"], x[x.T, np.arange(64)] + x)
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
+def test_two_tiles_of_one_order_are_walked_as_one_is(dtype: str) -> None:
+    # 31x31 elements are two a thread for a block, which moves no sector twice.
+    case = Sum((31, 31), dtype, [(0, (0, 1)), (1, (1, 0)), (0, (1, 0))])
+    sch = case.schedule()
+    assert "tile 31x31" in sch.auto_coalesce("B").text
+    assert run(sch, case).sectors == least(case)
+
+
+@pytest.mark.parametrize("shifts", [(0, 1), (1, 0), (0, 2)])
+def test_tiles_of_one_order_take_the_vectors_of_the_least_aligned(shifts: tuple[int, int]) -> None:
+    a = te.placeholder((64, 68), "float32", "A")
+    b = te.compute((64, 64), lambda i, j: a[j, i + shifts[0]] + a[j, i + shifts[1]], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    assert sch.auto_coalesce("B").path == "staged"
+    x = np.random.default_rng(0).integers(-9, 9, (64, 68)).astype("float32")
+    report = simulate(sch, x, None)
+    expected = sum(x[:, shift : shift + 64] for shift in shifts)
+    np.testing.assert_array_equal(report.outputs["B"], expected.T)
+    assert (report.bank_conflicts, report.hazards) == (0, [])
+    widths = {x.vector_bytes for x in report.accesses if x.buffer == "A"}
+    assert widths == {4 if 1 in shifts else 8}
+
+
+def test_too_many_tiles_leave_the_block_direct_and_say_why() -> None:
+    a = te.placeholder((72, 64), "float32", "A")
+    b = te.compute((64, 64), lambda i, j: a[j, i] + a[j + 1, i] + a[j + 2, i] + a[j + 3, i], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    outcome = sch.auto_coalesce("B")
+    assert outcome.path == "direct"
+    assert "Staging 4 loads needs 65,536 bytes of shared memory of 49,152" in outcome.text
+
+
+def sums() -> st.SearchStrategy[Sum]:
+    """Two to four reads of one or two buffers, each in any order, of cubes up to 4,096 elements."""
+
+    @st.composite
+    def draw_sum(draw: st.DrawFn) -> Sum:
+        rank = draw(st.integers(2, 4))
+        sizes = {2: (3, 8, 17, 32, 64), 3: (3, 8, 11, 16), 4: (2, 3, 8)}[rank]
+        orders = st.sampled_from(list(permutations(range(rank))))
+        reads = draw(st.lists(st.tuples(st.integers(0, 1), orders), min_size=2, max_size=4))
+        # Buffers are numbered from 0.
+        first = reads[0][0]
+        reads = [(0 if buffer == first else 1, order) for buffer, order in reads]
+        dtype = draw(st.sampled_from(["int8", "float16", "float32"]))
+        return Sum((draw(st.sampled_from(sizes)),) * rank, dtype, reads)
+
+    return draw_sum()
+
+
+@given(sums(), st.sampled_from(["auto", "shared"]))
+def test_any_reads_of_one_or_two_buffers(case: Sum, stage: str) -> None:
+    direct = case.schedule()
+    direct.auto_coalesce("B", stage="none")
+    sch = case.schedule()
+    try:
+        outcome = sch.auto_coalesce("B", stage=stage)
+    except ScheduleError:
+        # Asked to stage all, there may be more tiles than shared memory.
+        assert stage == "shared"
+        return
+    report, plain = run(sch, case), run(direct, case)
+    if stage == "auto":
+        assert report.sectors <= plain.sectors
+    if outcome.path == "staged" and case.shape[-1] * np.dtype(case.dtype).itemsize % 32 == 0:
+        again = len(case.reads) - len(set(case.reads))
+        assert report.sectors <= least(case) + again * least(case)
