@@ -34,10 +34,10 @@ from tvm_layout_ext.tune import Database, Log, Record
 from tvm_layout_ext.tune.measure import job as trials
 from tvm_layout_ext.tune.measure import measured
 from tvm_layout_ext.tune.measure.builder.builder import INFO, Building, CubinBuilder
-from tvm_layout_ext.tune.measure.rpc import run
 from tvm_layout_ext.tune.measure.rpc.tracker import NoServerError, Tracker
 from tvm_layout_ext.tune.space.task import make_task
 
+ROOT = Path(__file__).parents[2]
 HOST, TRIALS, FILE = "127.0.0.1", 16, "trials.jsonl"
 SHAPE = (96, 64)
 KEY = f"cli{os.getpid()}"
@@ -78,16 +78,14 @@ class CpuBuilder:
 
 
 def documented(port: int) -> list[tuple[list[str], dict[str, str]]]:
-    """The commands that start a tracker and servers, with their variables, from the module's text.
+    """The commands that start a tracker and servers, with their variables, from ``docs/tuning.md``.
 
     Address, key and interpreter are those of the test.
     """
-    pattern = r"^ {4}(.*python -m \S*(?:rpc_tracker|rpc_server) .*)$"
-    lines = re.findall(pattern, run.__doc__ or "", re.M)
+    pattern = r"^(.*python -m \S*(?:rpc_tracker|rpc_server) .*)$"
+    lines = re.findall(pattern, (ROOT / "docs" / "tuning.md").read_text(), re.M)
     commands = []
     for line in lines:
-        if "query_rpc_tracker" in line:
-            continue
         text = line.replace("HOST:9190", f"{HOST}:{port}").replace("9190", str(port))
         words = shlex.split(text.replace("--key h200", f"--key {KEY}").replace("0.0.0.0", HOST))
         variables = dict(word.split("=") for word in words if re.match("[A-Z_]+=", word))

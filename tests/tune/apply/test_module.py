@@ -76,7 +76,7 @@ def test_module_is_tuned_and_compiled_by_our_pass_and_by_tvms(tmp_path: Path) ->
 
 def test_functions_without_relax_are_tasks_too(tmp_path: Path) -> None:
     mod = tvm.IRModule({"turn": unscheduled(64)["main"], "pick": gather(7, 64, 40)})
-    result = tune_module(mod, trials=1, log=tmp_path, runner="simulate")
+    result = tune_module(mod, trials=1, log=tmp_path, runner="simulate", progress=False)
     assert sorted(result.results) == ["pick", "turn"]
     applied = apply_best(mod, tmp_path)
     assert scheduled_names(applied) == {"turn": True, "pick": True}

@@ -112,13 +112,13 @@ def test_one_crew_serves_several_tasks_with_the_same_processes(
 
 
 def test_a_whole_module_is_tuned_by_one_crew(tmp_path: Path) -> None:
-    crews: list[Any] = []
+    pools: list[Any] = []
 
     def noting(*what: Any, **options: Any) -> Result:
-        crews.append(options["runner"])
+        pools.append(options["runner"])
         return tune(*what, **options)
 
     mod = tvm.IRModule({"turn": unscheduled(64)["main"], "pick": gather(7, 64, 40)})
     tune_module(mod, trials=1, log=tmp_path, runner="simulate", search=noting)
-    assert [pool.runner for pool in crews] == ["simulate"] * 2
-    assert crews[0] is crews[1]
+    assert [pool.runner for pool in pools] == ["simulate"] * 2
+    assert pools[0] is pools[1]

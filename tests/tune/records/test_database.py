@@ -6,21 +6,17 @@ import errno
 import json
 import multiprocessing
 import os
-import random
 import resource
-import signal
-import time
 from pathlib import Path
 
 import pytest
 import tvm_ffi
 from tvm.s_tir import meta_schedule as ms
 
-from tests.tune.helpers import make_record, transpose_schedule
+from tests.tune.helpers import transpose_schedule
 from tvm_layout_ext import cuda_target
 from tvm_layout_ext.errors import RecordError
 from tvm_layout_ext.tune.records.database import RECORDS, WORKLOADS, Database
-from tvm_layout_ext.tune.records.log import Log
 from tvm_layout_ext.tune.records.tvm_record import Provenance, tag_of
 
 TARGET = cuda_target("sm_90a")
@@ -198,55 +194,6 @@ def test_two_writers_agree_on_the_numbers_of_computations(tmp_path: Path) -> Non
     assert len((tmp_path / WORKLOADS).read_text().splitlines()) == 2
     assert sorted(_numbers(tmp_path)) == [(i, e) for i in range(20) for e in (64, 96)]
     assert len(Database(tmp_path).tvm()) == 40
-
-
-def test_fifty_killed_writers_lose_and_double_nothing(tmp_path: Path) -> None:
-    """What a writer said it had written is there once, wherever ``kill -9`` hit it."""
-    rng, told, first = random.Random(0), set[tuple[int, int]](), 0
-    for _ in range(50):
-        pid = os.fork()
-        if pid == 0:
-            _forked_writer(tmp_path, first)
-        _wait_for_lines(tmp_path / "told", len(told) + rng.randrange(6), pid)
-        time.sleep(rng.uniform(0.0, 0.03))
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        lines = (tmp_path / "told").read_text().split("\n")[:-1]
-        told = {tuple(map(int, line.split())) for line in lines}  # type: ignore[misc]
-        first = max((number for number, _ in told), default=-1) + 1
-    kept = _numbers(tmp_path)
-    assert len(kept) == len(set(kept))
-    assert told <= set(kept)
-    # A writer may die between the record and its telling, so one each may be there untold.
-    assert len(told) > 50
-    assert len(set(kept) - told) <= 50
-    assert len(Database(tmp_path).tvm()) == len(kept)
-    lines = Log(tmp_path).read()
-    numbers = [int(record.config["number"]) for record in lines.records]
-    assert len(numbers) == len(set(numbers))
-    # The line is written first, so the database holds nothing that the log does not.
-    assert {number for number, _ in kept} <= set(numbers)
-    assert lines.corrupt <= 50
-
-
-def _wait_for_lines(file: Path, count: int, pid: int) -> None:
-    """Wait for so many whole lines, or for the end of the process that shall write them."""
-    while not file.exists() or file.read_bytes().count(b"\n") < count:
-        if os.waitpid(pid, os.WNOHANG) != (0, 0):
-            return
-        time.sleep(0.002)
-
-
-def _forked_writer(folder: Path, first: int) -> None:
-    module, sch = transpose_schedule(64, tile_i=32)
-    with (folder / "told").open("a") as told:
-        for number in range(first, 10**6):
-            mark = sch.copy()
-            mark.annotate(mark.get_sblock("B"), "layout_ext.knob.number", number)
-            Log(folder).append(make_record(config={"number": number}))
-            Database(folder).append(module, mark.trace, [1e-3], TARGET, HERE)
-            told.write(f"{number} 64\n")
-            told.flush()
 
 
 def test_limit_of_file_sizes_leaves_both_files_as_they_were(tmp_path: Path) -> None:
