@@ -141,7 +141,7 @@ class Worker:
             # TVM's kill waits for a thread that reads the answer of a call, and that for the end.
             with suppress(ProcessLookupError):
                 os.kill(self._process, signal.SIGKILL)
-            # A thread that was reading cleans up as well, and TVM's kill may find that done halfway.
+            # A thread that was reading cleans up as well; TVM may find that done halfway.
             with suppress(AttributeError):
                 worker.kill()
 
