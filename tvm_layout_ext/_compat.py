@@ -16,26 +16,6 @@ from importlib import metadata
 from types import ModuleType
 from typing import Any
 
-__all__ = [
-    "assert_statement",
-    "check_versions",
-    "compile_cuda",
-    "has_gpu",
-    "initialise_search",
-    "load_cuda_runtime",
-    "pass_name",
-    "ptxas_options",
-    "quick_type_checks",
-    "register_errors",
-    "serve_rpc",
-    "serve_session",
-    "split_host_device",
-    "stock_finalizers",
-    "stock_passes",
-    "tvm_version",
-    "without_tensor_intrinsics",
-]
-
 #: So many servers may start on one machine at the same moment.
 _LISTENERS = 64
 

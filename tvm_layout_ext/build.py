@@ -20,17 +20,6 @@ from .target import resolve
 from .transform.launch.check_host_stages import refuse_host_stages, refuse_unbound
 from .transform.pipeline.memory import most_stages
 
-__all__ = [
-    "DeviceProgram",
-    "build",
-    "check_fits",
-    "compile_lowered",
-    "device_program",
-    "lower",
-    "shared_buffers",
-    "to_module",
-]
-
 _SPLIT_PASS = "tirx.SplitHostDevice"
 #: ``calling_conv`` of a function that is launched on the device.
 _KERNEL = 2

@@ -9,8 +9,6 @@ from tvm import tirx
 
 from .errors import LayoutExtError
 
-__all__ = ["whole", "whole_number"]
-
 
 def whole(value: Any) -> int | None:
     """Return the value of anything that is an integer: int, NumPy's, an IntImm; else None."""

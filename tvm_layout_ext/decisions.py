@@ -8,8 +8,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Decision", "collect", "note"]
-
 
 @dataclass(frozen=True)
 class Decision:

@@ -22,15 +22,6 @@ from .ir.annotations import LOWERED
 from .transform.launch.check_host_stages import is_marked_for_cuda, refuse_unbound
 from .transform.sync.plan_sync import only_unmarked
 
-__all__ = [
-    "install",
-    "layout_ext_pipeline",
-    "lowering_passes",
-    "pass_table",
-    "stock_pipeline",
-    "uninstall",
-]
-
 NAME = "layout_ext"
 _REPLACED = "s_tir"
 #: Our passes, by the TVM pass before which each runs, in this order.

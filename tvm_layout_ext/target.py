@@ -18,14 +18,6 @@ from ._compat import has_gpu
 from .errors import TargetError
 from .gpu import hardware
 
-__all__ = [
-    "cuda_target",
-    "default_arch",
-    "default_target",
-    "resolve",
-    "target_arch",
-]
-
 ARCH_VARIABLE = "TVM_LAYOUT_EXT_ARCH"
 _log = logging.getLogger("tvm_layout_ext")
 

@@ -27,8 +27,6 @@ from ..ir.pointers import POINTER_OPS, pointer_of, source_of
 from ..ir.walk import Context, LoopVar, walk
 from .nest import element_bytes
 
-__all__ = ["AccessSite", "CopySource", "loops_in_use", "read_accesses", "read_shared_accesses"]
-
 _HOLDERS = (tirx.SeqStmt, tirx.For, tirx.While, tirx.AttrStmt, s_tir.SBlockRealize)
 
 

@@ -22,19 +22,6 @@ from ..ir import ops
 from ..ir.conditions import conjuncts, is_zero
 from .axis_info.arithmetic import power_of_two_in
 
-__all__ = [
-    "NO_ASSUMPTIONS",
-    "Assumptions",
-    "Prover",
-    "aligned",
-    "divisible",
-    "head_statements",
-    "is_about_numbers",
-    "pointer_promise",
-    "promise_of",
-    "read_assumptions",
-]
-
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 _REMAINDERS = (tirx.FloorMod, tirx.Mod)
 

@@ -21,8 +21,6 @@ from ..layout.placement import Placement, Strided
 from .accesses import AccessSite, read_shared_accesses
 from .bank_requests import Requests, read_requests
 
-__all__ = ["Conflict", "bank_conflicts", "count", "placement_of"]
-
 #: What a lane copies by one ``cp.async`` (PTX ISA, "cp.async").
 COPY_BYTES = (4, 8, 16)
 

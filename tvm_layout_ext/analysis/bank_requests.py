@@ -23,8 +23,6 @@ from ..ir.walk import THREADS, LoopVar
 from .accesses import AccessSite, loops_in_use
 from .nest import element_bytes
 
-__all__ = ["MOST_REQUESTS", "Requests", "read_requests"]
-
 #: Requests up to which an access is enumerated whole; a square tile of 256 KiB has fewer.
 MOST_REQUESTS = 4096
 _SEED = 0

@@ -21,8 +21,6 @@ from ..layout.placement import Placement, dense, hardware_swizzle, padded, xor_r
 from .bank_conflict import Conflict, count
 from .bank_requests import Requests
 
-__all__ = ["Choice", "choose", "cost"]
-
 
 @dataclass(frozen=True)
 class Choice:

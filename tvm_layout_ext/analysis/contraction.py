@@ -14,8 +14,6 @@ from ..errors import ScheduleError
 from ..ir.conditions import is_zero
 from ..ir.queries import is_load_of
 
-__all__ = ["Contraction", "Operand", "iterators_of", "read_contraction"]
-
 
 @dataclass(frozen=True)
 class Operand:

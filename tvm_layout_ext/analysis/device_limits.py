@@ -12,8 +12,6 @@ from tvm import tirx
 from ..errors import TargetError
 from ..gpu import hardware
 
-__all__ = ["check_shared", "launch_extents", "shared_buffers"]
-
 
 def _bytes(buffer: tirx.Buffer) -> int:
     count = math.prod(int(extent) for extent in buffer.shape)

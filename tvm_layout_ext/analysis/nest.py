@@ -30,8 +30,6 @@ from .assumptions import NO_ASSUMPTIONS, Assumptions, Prover, read_assumptions
 from .axis_info.arithmetic import power_of_two_in
 from .axis_info.indices import IndexAnalyzer
 
-__all__ = ["Access", "Loop", "Nest", "element_bytes", "read_nest", "steps_of"]
-
 #: TVM 0.27 writes no longer vectors of truth values for CUDA than these.
 _TRUTH_LANES = 4
 #: Nor longer ones of FP8 that it casts.

@@ -19,8 +19,6 @@ from ..ir.block_bindings import holder_of
 from ..ir.pointers import shape_of
 from ..ir.queries import blocks_in
 
-__all__ = ["longer_than"]
-
 _COMPACTION = "s_tir.CompactBufferAllocation"
 
 

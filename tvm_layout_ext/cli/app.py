@@ -11,8 +11,6 @@ from typer.core import TyperCommand
 from ..errors import LayoutExtError
 from .codes import BAD_INPUT
 
-__all__ = ["Command", "app", "join_shapes"]
-
 app = typer.Typer(
     help="Memory layout for Apache TVM schedules: tune, replay and explain kernels.",
     no_args_is_help=True,

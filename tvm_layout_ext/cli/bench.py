@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ..tune.records.log import Record
     from ..tune.space.operator import Operator
 
-__all__ = ["bench"]
-
 
 @app.command(cls=Command, epilog=EPILOG)
 def bench(

@@ -8,8 +8,6 @@ from .app import Command, app
 from .codes import EPILOG, FAILED
 from .shared import Key, Log, RunnerName, Tracker, make_console, runner_text, winners_of
 
-__all__ = ["check"]
-
 
 @app.command(cls=Command, epilog=EPILOG)
 def check(log: Log, runner: RunnerName = "auto", tracker: Tracker = "", key: Key = "") -> None:

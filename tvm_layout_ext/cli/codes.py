@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["BAD_INPUT", "EPILOG", "FAILED", "INTERRUPTED"]
-
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 EPILOG = (
     "Exit codes: 0 done; 1 no candidate worked, a result was wrong or hazardous, or a winner no "

@@ -8,8 +8,6 @@ from .app import Command, app
 from .codes import EPILOG
 from .shared import Log, make_console, some_records
 
-__all__ = ["compare"]
-
 
 @app.command(cls=Command, epilog=EPILOG)
 def compare(before: Log, after: Log) -> None:

@@ -13,8 +13,6 @@ from .app import Command, app
 from .codes import EPILOG
 from .shared import write_text
 
-__all__ = ["explain", "parse_sizes"]
-
 
 @app.command(cls=Command, epilog=EPILOG)
 def explain(

@@ -12,8 +12,6 @@ from .app import Command, app
 from .codes import EPILOG
 from .shared import Log, read_log
 
-__all__ = ["export"]
-
 
 @app.command(cls=Command, epilog=EPILOG)
 def export(

@@ -12,8 +12,6 @@ from .app import Command, app
 from .codes import EPILOG
 from .shared import Shape, parse_shape, write_text
 
-__all__ = ["layout"]
-
 
 @app.command(cls=Command, epilog=EPILOG)
 def layout(

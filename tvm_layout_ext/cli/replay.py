@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ..tune.records.log import Record
     from ..tune.space.operator import Operator
 
-__all__ = ["replay"]
-
 
 @app.command(cls=Command, epilog=EPILOG)
 def replay(

@@ -12,8 +12,6 @@ from .app import Command, app
 from .codes import EPILOG
 from .shared import Log, some_records, write_text
 
-__all__ = ["report"]
-
 
 @app.command(cls=Command, epilog=EPILOG)
 def report(

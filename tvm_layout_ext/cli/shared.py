@@ -16,22 +16,6 @@ if TYPE_CHECKING:
     from ..tune.records.log import Reading, Record
     from ..tune.space.operator import Operator
 
-__all__ = [
-    "Key",
-    "Log",
-    "RunnerName",
-    "Shape",
-    "Tracker",
-    "make_console",
-    "parse_shape",
-    "print_command",
-    "read_log",
-    "runner_text",
-    "some_records",
-    "winners_of",
-    "write_text",
-]
-
 #: Wide enough for a trial table when there is no terminal to ask.
 _FILE_WIDTH = 170
 

@@ -11,8 +11,6 @@ from .app import Command, app
 from .codes import EPILOG, FAILED
 from .explain import parse_sizes
 
-__all__ = ["simulate"]
-
 
 @app.command(cls=Command, epilog=EPILOG)
 def simulate(

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from ..tune.search.tune import Result
 
-__all__ = ["tune"]
-
 
 @app.command(cls=Command, epilog=EPILOG)
 def tune(

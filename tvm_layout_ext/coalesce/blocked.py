@@ -20,8 +20,6 @@ from ..layout import BlockedLayout
 from .direct import bind_kernel, fuse, in_order, split_whole
 from .mapping import Mapping
 
-__all__ = ["schedule_blocked", "spread"]
-
 
 def spread(groups: Sequence[Sequence[Loop]], vector: int, threads: int) -> BlockedLayout | None:
     """Choose lanes and warps for each group of loops by the builder of blocked layouts.

@@ -18,14 +18,6 @@ from tvm import tirx
 
 from ..ir.block_bindings import iter_values
 
-__all__ = [
-    "canonicalize_loops",
-    "is_straight",
-    "iterator_values",
-    "one_loop_each",
-    "transform_iterators",
-]
-
 
 def canonicalize_loops(sch: Any, block: Any) -> bool:
     """Reorder and fuse the loops of a block, and split its iterators, so that each is one dim.

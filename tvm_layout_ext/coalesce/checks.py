@@ -18,16 +18,6 @@ from ..ir.ops import CHOICE, LIKELY
 from ..ir.walk import loop_kind
 from .request import NAME, Request
 
-__all__ = [
-    "check",
-    "check_place",
-    "check_registers",
-    "enclosing_threads",
-    "free_loops",
-    "threads_of",
-    "why_none",
-]
-
 #: Bit operations are nodes of their own, not calls.
 _KNOWN_CALLS = (CHOICE, LIKELY)
 #: Axes whose iterations may run in any order.

@@ -18,9 +18,6 @@ from .request import NAME
 from .sectors import Traffic
 from .split_reads import SplitReads
 
-__all__ = ["Outcome", "Strategy", "choose"]
-
-
 #: How many times the sectors of before the usual ways may move where there is a last resort.
 _DEAR = 2
 

@@ -15,8 +15,6 @@ from ..analysis.nest import Nest
 from ..ir.evaluate import placeholder_extent
 from .sectors import Traffic, count_traffic
 
-__all__ = ["SAME", "sectors_per_iteration", "served_traffic"]
-
 #: Ratio of sectors that sampling cannot tell from equality.
 SAME = 1.02
 

@@ -12,8 +12,6 @@ from ..gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE
 from ..ir.evaluate import placeholder_extent
 from .mapping import Mapping
 
-__all__ = ["DEFAULT_THREADS", "bind_kernel", "schedule_copy", "schedule_direct", "threads_for"]
-
 DEFAULT_THREADS = 256
 #: Threads of a block whose accesses agree. On an H200 a copy of 16384^2 halves ran at 4.26 TB/s so,
 #: 4.24 with 256 and 4.22 with 512; two vectors a thread took it to 4.24, four of 1 GiB from 251.7

@@ -20,8 +20,6 @@ from ..ir.queries import depends_on, is_number, substitute
 from .canonical import iterator_values
 from .privatize import PrivateBuffers, function_of, schedule_of
 
-__all__ = ["delinearize_loop", "is_linearized", "why_not_linearized"]
-
 
 def is_linearized(sch: Any, block: Any, nest: Nest) -> str | None:
     """Name a loop that several iterators of a block are bound to, if there is one."""

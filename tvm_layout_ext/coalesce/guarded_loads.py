@@ -14,8 +14,6 @@ from ..ir.conditions import selects_as_choices
 from ..ir.ops import CHOICE
 from ..ir.queries import loads_in
 
-__all__ = ["chosen_by_index", "guarded_outside"]
-
 
 def guarded_outside(nest: Nest) -> str | None:
     """Find a buffer that only a condition keeps a block from reading outside of its shape.

@@ -23,16 +23,6 @@ from ..ir.conditions import same_at_ends
 from ..ir.evaluate import evaluate, placeholder_extent
 from .sectors import estimate
 
-__all__ = [
-    "Mapping",
-    "choose_mapping",
-    "merged_groups",
-    "merged_run",
-    "own_order",
-    "store_mapping",
-    "widest_vector",
-]
-
 #: Sectors over the least possible from which on an access counts as badly walked.
 _WASTEFUL = 1.3
 #: Iterations up to which any waste counts: the last request, which is not full, is much of them.

@@ -19,8 +19,6 @@ from tvm.sym.iter_affine_map import IterMapLevel
 from ..analysis.nest import Access, Loop, Nest, steps_of
 from ..ir.evaluate import placeholder_extent
 
-__all__ = ["updated_in_place", "why_dependent"]
-
 _ADVICE = "give the result a buffer of its own"
 
 

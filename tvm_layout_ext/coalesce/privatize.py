@@ -27,18 +27,6 @@ from ..ir.rebuild import block_with, sequence
 from .own_elements import updated_in_place, why_dependent
 from .request import NAME
 
-__all__ = [
-    "PrivateBuffers",
-    "borrowed",
-    "function_of",
-    "place_of",
-    "privatize_inplace",
-    "privatize_writers",
-    "returned",
-    "schedule_of",
-    "writers",
-]
-
 
 @dataclass(frozen=True)
 class PrivateBuffers:

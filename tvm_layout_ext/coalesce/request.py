@@ -8,8 +8,6 @@ from typing import Any
 from ..errors import ScheduleError
 from ..gpu.hardware import LAUNCH_LIMITS, MAX_ACCESS_BYTES, WARP_SIZE
 
-__all__ = ["NAME", "Request", "request_of"]
-
 NAME = "auto_coalesce"
 _STAGES = ("auto", "shared", "none")
 _MAX_THREADS = LAUNCH_LIMITS["threadIdx.x"]

@@ -21,12 +21,6 @@ from ..gpu.requests import NOTHING, distinct
 from ..gpu.sectors import request_sectors
 from ..ir.evaluate import evaluate, placeholder_extent
 
-__all__ = [
-    "Traffic",
-    "count_traffic",
-    "estimate",
-]
-
 _SAMPLES = 64
 #: The same where conditions may hold in a few of the warps only.
 _MANY_SAMPLES = 4096

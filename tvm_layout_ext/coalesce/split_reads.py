@@ -22,8 +22,6 @@ from ..ir.queries import are_equal, loads_in
 from ..ir.rebuild import block_with
 from .privatize import place_of
 
-__all__ = ["SplitReads", "split_aliasing_reads"]
-
 
 @dataclass(frozen=True)
 class SplitReads:

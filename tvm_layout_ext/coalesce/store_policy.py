@@ -20,8 +20,6 @@ from ..ir.evaluate import placeholder_extent
 from .choose import Strategy
 from .mapping import Mapping, own_order
 
-__all__ = ["evict_last_stores", "keep_stores"]
-
 _TEXT = ", stores evict_last in L2"
 
 

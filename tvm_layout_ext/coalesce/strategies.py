@@ -24,8 +24,6 @@ from .shifted.apply import shifted_way
 from .staging.apply import UnboundedTileError, schedule_staged
 from .store_policy import evict_last_stores
 
-__all__ = ["identity_mapping", "list_strategies"]
-
 #: What applies a mapping to a block of a schedule.
 _Apply = Callable[[Any, Any, Mapping], None]
 #: Threads of a block to try where TVM does not find the bound of a tile with those asked for.

@@ -28,8 +28,6 @@ import numpy as np
 from .hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE
 from .requests import NOTHING, distinct, pieces
 
-__all__ = ["phases", "request_wavefronts"]
-
 
 def request_wavefronts(
     addresses: Any, active: Any, width: int, *, joins: bool = True

@@ -40,8 +40,6 @@ import numpy as np
 from . import hardware
 from .requests import NOTHING, distinct, distinct_rows
 
-__all__ = ["bypassed", "cached", "copy_wavefronts", "distinct_requests", "fewest_wavefronts"]
-
 _VECTOR = hardware.MAX_ACCESS_BYTES
 _SECTOR_VECTORS = hardware.SECTOR_BYTES // _VECTOR
 _LINE_VECTORS = hardware.LINE_BYTES // _VECTOR

@@ -22,8 +22,6 @@ from .copies import copy_wavefronts, distinct_requests
 from .requests import NOTHING, distinct_rows
 from .sectors import request_sectors
 
-__all__ = ["Count", "count_copies", "count_global", "count_shared", "instructions"]
-
 
 @dataclass(frozen=True)
 class Count:

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from .hardware import MULTIPROCESSORS, SECTOR_BYTES
 
-__all__ = ["H200", "GpuSpeeds"]
-
 
 @dataclass(frozen=True)
 class GpuSpeeds:

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NOTHING", "distinct", "distinct_rows", "pieces"]
-
 #: Marks an inactive thread among sector or word numbers: below every real one.
 NOTHING = -1
 

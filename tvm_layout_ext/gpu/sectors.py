@@ -9,8 +9,6 @@ import numpy as np
 from .hardware import SECTOR_BYTES
 from .requests import NOTHING, distinct, pieces
 
-__all__ = ["request_sectors"]
-
 
 def request_sectors(addresses: Any, active: Any, width: int) -> tuple[Any, Any]:
     """Count the sectors that each request touches, and those that its bytes would fill.

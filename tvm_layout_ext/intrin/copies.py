@@ -14,8 +14,6 @@ from tvm.script import tirx as T
 from ..gpu.hardware import MATRIX_ROW_BYTES, WARP_SIZE
 from .fragments import operand_at, operand_place, sums_place
 
-__all__ = ["fragment_load", "ldmatrix", "stmatrix"]
-
 #: Rows of a matrix of ``ldmatrix``, and bytes of one of them.
 ROWS, ROW_BYTES = 8, MATRIX_ROW_BYTES
 

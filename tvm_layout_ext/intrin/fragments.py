@@ -18,8 +18,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["operand_at", "operand_place", "sums_at", "sums_place"]
-
 _WORD_BITS = 32
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from ..errors import ScheduleError
 from ..gpu.hardware import Architecture
 
-__all__ = ["INSTRUCTIONS", "Instruction", "choose", "instruction"]
-
 #: Rows of A and columns of B of a tile; two instructions side by side, which have 8 columns each.
 TILE = 16
 #: Bytes along K of a tile, for every type: one ``ldmatrix.x4`` fetches 16 rows of them.

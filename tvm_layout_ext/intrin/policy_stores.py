@@ -16,13 +16,6 @@ from tvm.script import tirx as T
 
 from ..ir.policy_stores import PREFIX
 
-__all__ = [
-    "POLICIES",
-    "POLICY_STORES_SINCE",
-    "can_have_policy",
-    "policy_store",
-]
-
 #: Eviction priorities, as Triton's ``eviction_policy`` names them.
 POLICIES = ("evict_first", "evict_last")
 #: First compute capability that has them.

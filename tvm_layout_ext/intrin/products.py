@@ -11,8 +11,6 @@ from ..gpu.hardware import WARP_SIZE
 from .fragments import operand_place, sums_place
 from .instructions import Instruction
 
-__all__ = ["clear", "multiply"]
-
 _LEGACY_SUMS = {"float32": "fp32", "float16": "fp16", "int32": "int32"}
 #: Sums of a tile of 16 x 16 that a lane holds.
 HELD = 8

@@ -18,17 +18,6 @@ from .fragments import operand_place, sums_place
 from .instructions import INSTRUCTIONS, TILE, Instruction
 from .products import clear, multiply
 
-__all__ = [
-    "capability_of",
-    "clear_name",
-    "fragment_index",
-    "load_name",
-    "multiply_name",
-    "names",
-    "register",
-    "store_name",
-]
-
 _PREFIX = "layout_ext."
 #: Lowest compute capabilities with these (PTX ISA, "ldmatrix" and "stmatrix", target notes).
 LDMATRIX, STMATRIX = (7, 5), (9, 0)

@@ -9,8 +9,6 @@ from tvm import tirx
 
 from . import ops
 
-__all__ = ["atomic_of"]
-
 _EXTERN_CALLS = (ops.CALL_EXTERN, ops.CALL_PURE_EXTERN)
 _ATOMIC_CALLS = (ops.CUDA_ATOMIC_ADD, ops.CUDA_ATOMIC_CAS)
 

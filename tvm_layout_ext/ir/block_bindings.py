@@ -10,8 +10,6 @@ from tvm.s_tir import SBlockRealize
 
 from .queries import blocks_in
 
-__all__ = ["guard", "holder_of", "iter_values", "realize_of"]
-
 
 def holder_of(mod: Any, block: Any) -> tuple[str, Any] | None:
     """Name and function of a module that hold a block; None if none does."""

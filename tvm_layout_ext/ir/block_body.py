@@ -21,17 +21,6 @@ from .ops import CHOICE
 from .queries import are_equal, loads_in, substitute
 from .walk import statements_of, walk
 
-__all__ = [
-    "BodyAccess",
-    "binds_truth",
-    "choices_of_values",
-    "is_mappable",
-    "is_reduction_step",
-    "one_element",
-    "read_body",
-    "without_lets",
-]
-
 
 @dataclass(frozen=True)
 class BodyAccess:

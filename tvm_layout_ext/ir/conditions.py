@@ -11,8 +11,6 @@ from tvm import tirx
 from .ops import LIKELY
 from .queries import depends_on, loads_in, substitute, uses
 
-__all__ = ["compares_values", "conjuncts", "is_zero", "same_at_ends", "selects_as_choices"]
-
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 #: TVM rounds signed quotients down by a comparison.
 _ROUNDED = (tirx.FloorDiv, tirx.FloorMod)

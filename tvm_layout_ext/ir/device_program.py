@@ -8,8 +8,6 @@ import tvm
 from tvm import tirx
 from tvm.target import Target
 
-__all__ = ["DeviceProgram"]
-
 
 @dataclass(frozen=True)
 class DeviceProgram:

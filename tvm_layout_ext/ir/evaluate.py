@@ -15,8 +15,6 @@ from tvm import tirx
 
 from .ops import CHOICE, LIKELY
 
-__all__ = ["ARITHMETIC", "STAND_IN", "bind_lets", "evaluate", "known_value", "placeholder_extent"]
-
 #: What a symbolic size counts as; odd, so that nothing is aligned by chance.
 STAND_IN = 1021
 

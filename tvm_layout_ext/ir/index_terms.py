@@ -19,8 +19,6 @@ from tvm import tirx
 from .evaluate import ARITHMETIC
 from .ops import CHOICE, LIKELY
 
-__all__ = ["UNKNOWN", "Scope", "Symbol", "Term", "Uncertain", "term_of"]
-
 
 class Uncertain(Exception):  # noqa: N818 (an answer, not an error)
     """Nothing exact can be said."""

@@ -7,8 +7,6 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-__all__ = ["children", "is_bool", "is_integer", "padded", "range_of"]
-
 #: Stands for an extent that is not known.
 LONGEST = 1 << 30
 

@@ -12,18 +12,6 @@ from tvm import tirx
 from ..gpu.hardware import MATRIX_ROW_BYTES
 from . import ops
 
-__all__ = [
-    "OPAQUE",
-    "POINTER_OPS",
-    "PointerOp",
-    "constant",
-    "is_unbounded",
-    "pointer_of",
-    "shape_of",
-    "source_of",
-    "strides_of",
-]
-
 #: Calls that give the address of a buffer, or of one element.
 OPAQUE = (ops.ADDRESS_OF, ops.TVM_ACCESS_PTR, ops.BUFFER_DATA, ops.PTR_BYTE_OFFSET)
 _GENERIC_TO_SHARED = ops.CUDA_CVTA_GENERIC_TO_SHARED

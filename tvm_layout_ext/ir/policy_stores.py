@@ -9,8 +9,6 @@ from tvm.ir.prim.expr import Ramp
 
 from . import ops
 
-__all__ = ["PREFIX", "is_policy_store", "plain_store"]
-
 #: Begins the names of the helpers that store with a policy.
 PREFIX = "tvm_layout_ext_store_"
 

@@ -10,19 +10,6 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock
 
-__all__ = [
-    "are_equal",
-    "blocks_in",
-    "depends_on",
-    "is_load_of",
-    "is_number",
-    "loads_in",
-    "substitute",
-    "thread_tag",
-    "uses",
-    "variables",
-]
-
 
 def substitute(node: Any, values: Mapping[Any, Any]) -> Any:
     """Replace variables of an expression or statement; a plain number stays as it is."""

@@ -9,15 +9,6 @@ import tvm
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-__all__ = [
-    "block_with",
-    "loop_with",
-    "realize_with",
-    "sequence",
-    "whole_region",
-    "without_annotations",
-]
-
 _BLOCK_FIELDS = (
     "iter_vars",
     "reads",

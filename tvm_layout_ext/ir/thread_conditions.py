@@ -9,8 +9,6 @@ from typing import Any
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-__all__ = ["ThreadConditions"]
-
 
 class ThreadConditions:
     """Rules of a rewrite that know the threads and the conditions around each statement.

@@ -18,15 +18,6 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-__all__ = [
-    "VectorUse",
-    "lacking",
-    "lacking_arithmetic",
-    "lanes_of_type",
-    "miswritten",
-    "vectors_of",
-]
-
 _FP8 = (2, 4, 8, 12, 16)
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)

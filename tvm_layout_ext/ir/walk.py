@@ -17,8 +17,6 @@ from tvm.tirx import IterVar
 from .annotations import TENSOR_CORE
 from .queries import is_number
 
-__all__ = ["THREADS", "Context", "LoopVar", "loop_kind", "statements_of", "walk"]
-
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 

@@ -19,8 +19,6 @@ from .f2 import intersection
 from .linear import LinearLayout, check_linear, is_power_of_two, log2
 from .linear_checks import check_integer
 
-__all__ = ["bank_conflicts", "vector_width", "wavefronts"]
-
 BANK_BITS = 8 * BANK_BYTES
 #: Bits that one wavefront can carry: 32 banks of 32 bits.
 ROW_BITS = 8 * LINE_BYTES

@@ -10,8 +10,6 @@ from typing import Any, ClassVar
 from ..errors import LayoutError
 from .linear import LinearLayout, is_power_of_two
 
-__all__ = ["CTALayout", "Layout", "dim_names"]
-
 
 def dim_names(rank: int) -> list[str]:
     """Name the tensor's dims as linear layouts do: ``dim0``, ``dim1``, ..."""

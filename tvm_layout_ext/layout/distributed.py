@@ -28,8 +28,6 @@ from .base import (
 )
 from .linear import LinearLayout, check_linear
 
-__all__ = ["BlockedLayout", "DistributedLinearLayout", "SliceLayout"]
-
 INPUTS = ("register", "lane", "warp", "block")
 
 

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import xor
 
-__all__ = ["Columns", "combine", "complement", "intersection", "meet", "rank"]
-
 
 class Columns:
     """The columns of a matrix, brought to echelon form in the order given.

@@ -72,8 +72,6 @@ from .linear_checks import (
     whole_sizes,
 )
 
-__all__ = ["LinearLayout", "check_linear", "is_power_of_two", "log2"]
-
 
 def check_linear(other: Any, what: str) -> None:
     """Refuse an operand that is no linear layout."""

@@ -11,21 +11,6 @@ import numpy as np
 
 from ..errors import LayoutError
 
-__all__ = [
-    "Bases",
-    "Sizes",
-    "as_indices",
-    "check_integer",
-    "check_known",
-    "check_names",
-    "check_size",
-    "check_total",
-    "is_power_of_two",
-    "log2",
-    "whole_bases",
-    "whole_sizes",
-]
-
 Bases = tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]
 Sizes = tuple[tuple[str, int], ...]
 

@@ -10,8 +10,6 @@ from .banks import ROW_BITS
 from .base import check_power_of_two, integers
 from .shared import NVMMASharedLayout, SwizzledSharedLayout
 
-__all__ = ["shared_for_mma_sync", "shared_for_wgmma", "wgmma_order"]
-
 
 def shared_for_mma_sync(
     operand_index: int,

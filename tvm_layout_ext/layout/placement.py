@@ -20,20 +20,6 @@ from .f2 import rank
 from .linear import LinearLayout, is_power_of_two, log2
 from .shared import NVMMASharedLayout, SwizzledSharedLayout
 
-__all__ = [
-    "Placement",
-    "Strided",
-    "Xor",
-    "bank_text",
-    "check_placement",
-    "dense",
-    "hardware_swizzle",
-    "laid_out",
-    "of_linear",
-    "padded",
-    "xor_rows",
-]
-
 
 @dataclass(frozen=True)
 class Strided:

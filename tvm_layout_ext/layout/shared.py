@@ -25,8 +25,6 @@ from .base import (
 )
 from .linear import LinearLayout, is_power_of_two, log2
 
-__all__ = ["NVMMASharedLayout", "PaddedSharedLayout", "SwizzledSharedLayout"]
-
 INPUTS = ("offset", "block")
 #: TMA moves tensors of at most so many dims.
 MOST_TMA_DIMS = 5

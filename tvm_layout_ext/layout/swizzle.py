@@ -33,8 +33,6 @@ from .f2 import Columns, complement, intersection, meet
 from .linear import LinearLayout, check_linear, is_power_of_two, log2
 from .linear_checks import check_integer
 
-__all__ = ["optimal_swizzle", "swizzle_conflicts"]
-
 
 def optimal_swizzle(src: LinearLayout, dst: LinearLayout, element_bits: int) -> LinearLayout:
     """Find the shared layout that best serves writing as ``src`` and reading as ``dst``.

@@ -23,8 +23,6 @@ from .base import (
 from .distributed import INPUTS, BlockedLayout, Distributed
 from .linear import LinearLayout
 
-__all__ = ["DotOperandLayout", "NVMMADistributedLayout"]
-
 
 @dataclass(frozen=True, repr=False)
 class NVMMADistributedLayout(Distributed, ClusteredLayout):

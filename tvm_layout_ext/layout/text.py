@@ -12,8 +12,6 @@ from .linear import LinearLayout
 from .shared import NVMMASharedLayout, PaddedSharedLayout, SwizzledSharedLayout
 from .tensor_core import DotOperandLayout, NVMMADistributedLayout
 
-__all__ = ["LAYOUT_CLASSES", "parse"]
-
 #: Every class with a text form, by the name that the text begins with.
 LAYOUT_CLASSES: dict[str, type[Layout]] = {
     cls.text_name: cls

@@ -18,8 +18,6 @@ from ..gpu.hardware import BANK_BYTES, LINE_BYTES, NUM_BANKS
 from .drawing.boxes import as_svg
 from .drawing.grid import Cell, Grid
 
-__all__ = ["bank_picture", "bank_tables", "read_conflicts"]
-
 
 def read_conflicts(mod: tvm.IRModule, target: Any) -> list[Conflict]:
     """Count the shared accesses of all kernels; sites that do the same are listed once."""

@@ -11,8 +11,6 @@ from ..tune.space.operator import Operator
 from .text import number
 from .tuning import make_table, score_text
 
-__all__ = ["comparison_table", "counter_rows", "rival", "why"]
-
 _TERMS = {
     "memory": "global memory sectors",
     "pipe": "shared wavefronts and global requests",

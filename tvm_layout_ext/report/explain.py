@@ -27,8 +27,6 @@ from .banks import bank_tables, read_conflicts
 from .shared_buffers import SharedBuffer, read_shared_buffers
 from .text import columns
 
-__all__ = ["AccessRow", "Explanation", "draw_arguments", "explain"]
-
 #: Blocks that are run for the counters; every block of a regular kernel does the same.
 _GRID_SAMPLE = 4
 _SEED = 0

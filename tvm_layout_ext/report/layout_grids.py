@@ -13,8 +13,6 @@ from ..gpu.hardware import BANK_BYTES, LINE_BYTES, MAX_ACCESS_BYTES, NUM_BANKS, 
 from ..layout import Layout, LinearLayout
 from .drawing.grid import Cell, Grid
 
-__all__ = ["bank_grids", "hardware_grids", "is_shared", "strided_grid", "tensor_grids"]
-
 #: A vector is folded into rows of this many elements.
 FOLD = 32
 #: Four times the places of a 256x256 tensor; more would be no picture any more.

@@ -13,8 +13,6 @@ from .drawing.grid import Grid
 from .drawing.page import as_page
 from .layout_grids import MOST_CELLS, bank_grids, hardware_grids, is_shared, tensor_grids
 
-__all__ = ["render"]
-
 VIEWS: dict[str, Callable[[Layout, Sequence[int], int], list[Grid]]] = {
     "tensor": tensor_grids,
     "hardware": hardware_grids,

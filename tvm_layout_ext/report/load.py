@@ -13,8 +13,6 @@ from tvm import s_tir, tirx
 from ..errors import ScheduleError
 from ..schedule import Schedule
 
-__all__ = ["load_file"]
-
 _KINDS = (Schedule, s_tir.Schedule, tirx.PrimFunc, tvm.IRModule)
 
 

@@ -13,8 +13,6 @@ from ..tune.records.log import Record
 from ..tune.records.ranking import NOISE
 from .tuning import make_table, score_text
 
-__all__ = ["Compared", "Pair", "compare_logs", "pairs_table"]
-
 _Key = tuple[str, bool, str, str]
 
 

@@ -15,8 +15,6 @@ from .drawing.boxes import as_svg
 from .drawing.grid import Cell, Grid
 from .text import columns
 
-__all__ = ["PipelineChart", "PipelineExplanation", "explain_pipeline"]
-
 #: Bodies shown after the first that uses every version.
 _MORE = 3
 #: Loops of at most so many iterations are shown whole.

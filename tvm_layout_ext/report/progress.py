@@ -12,8 +12,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..tune.records.log import Record
 from .tuning import score_text
 
-__all__ = ["trial_progress"]
-
 Callback = Callable[[Record, int, int], None]
 
 

@@ -14,8 +14,6 @@ from .._compat import pass_name
 from ..build import device_program, shared_buffers
 from ..pipeline import lowering_passes
 
-__all__ = ["SharedBuffer", "read_shared_buffers"]
-
 #: After the first, storage_align's padding is in the strides, and after the second a swizzle's;
 #: FlattenBuffer, later, takes them away.
 _COMPACT = "s_tir.CompactBufferAllocation"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["columns", "number"]
-
 
 def columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Set rows in columns under their heads; a column of numbers is set to the right.

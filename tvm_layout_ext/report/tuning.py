@@ -14,18 +14,6 @@ from ..tune.records.log import Record
 from ..tune.search.tune import Result
 from ..tune.space.knobs import describe
 
-__all__ = [
-    "bench_table",
-    "best_table",
-    "checked_table",
-    "failures",
-    "make_table",
-    "phase_line",
-    "replay_lines",
-    "score_text",
-    "trial_table",
-]
-
 
 def score_text(record: Record) -> str:
     """A record's score with its unit: a measured time, or a modelled cost."""

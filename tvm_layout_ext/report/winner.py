@@ -13,8 +13,6 @@ from ..tune.space.operator import Operator
 from ..tune.space.task import make_task
 from .explain import Explanation, explain
 
-__all__ = ["explain_record", "schedule_record"]
-
 
 def explain_record(record: Record, operator: Operator | None = None) -> Explanation:
     """Build a record's kernel again and explain its memory accesses.

@@ -12,8 +12,6 @@ from tvm import s_tir, tirx
 from ..errors import ScheduleError
 from ..target import target_arch
 
-__all__ = ["find_block", "find_loop", "legal", "own_arch", "reason"]
-
 #: What TVM raises for a handle of another type, of another schedule, or of nothing any more.
 _WRONG_HANDLE = (RuntimeError, TypeError, IndexError, AttributeError)
 

@@ -21,8 +21,6 @@ from .primitives.store_matrix import store_matrix
 from .primitives.swizzle import swizzle
 from .primitives.use_tensor_core import use_tensor_core
 
-__all__ = ["PRIMITIVES", "install", "uninstall"]
-
 #: Every primitive of this package, by the method name that it gets.
 PRIMITIVES: dict[str, Callable[..., Any]] = {
     "auto_coalesce": auto_coalesce,

@@ -11,8 +11,6 @@ from tvm.tirx import IndexMap
 from ..analysis.contraction import Contraction, iterators_of
 from ..errors import ScheduleError
 
-__all__ = ["check_loops", "merge_iterators", "merge_result", "read_groups"]
-
 Groups = Sequence[Sequence[int]]
 
 

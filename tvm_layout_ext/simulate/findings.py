@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from .model.places import Place
     from .races import UnorderedAccesses
 
-__all__ = ["SHUFFLED", "TORN", "Findings"]
-
 _PLACE = 40
 _INDEX_MASK = (1 << _PLACE) - 1
 #: Poison of a shuffle that reads a thread that does not take part.

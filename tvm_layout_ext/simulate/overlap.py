@@ -16,8 +16,6 @@ from .findings import Findings
 from .memory.memory import Memory
 from .report import Hazard, Site
 
-__all__ = ["Overlap"]
-
 
 @dataclass
 class Overlap:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 import time
 
-__all__ = ["Progress"]
-
 _QUIET_SECONDS = 2.0
 _LINE_SECONDS = 1.0
 

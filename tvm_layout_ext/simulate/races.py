@@ -23,8 +23,6 @@ import numpy as np
 
 from ..gpu import hardware
 
-__all__ = ["MAX_LANES", "MAX_SITES", "Clocks", "Shadow", "UnorderedAccesses"]
-
 _TIME, _SITE, _GROUP = 34, 20, 18
 MAX_LANES = 1 << _GROUP
 MAX_SITES = 1 << (_TIME - _SITE)

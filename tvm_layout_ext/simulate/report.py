@@ -7,8 +7,6 @@ from typing import Any
 
 from ..gpu.counts import Count
 
-__all__ = ["AccessCounts", "Hazard", "Launch", "Report", "Site"]
-
 
 @dataclass(frozen=True)
 class Site:

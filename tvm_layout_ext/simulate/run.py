@@ -24,8 +24,6 @@ from .report import AccessCounts, Hazard, Report, Site
 from .report import Launch as LaunchReport
 from .sites import Blocks, Script, find_blocks, print_kernels
 
-__all__ = ["run_program"]
-
 
 def run_program(
     program: DeviceProgram,

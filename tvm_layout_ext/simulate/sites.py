@@ -23,8 +23,6 @@ from tvm import ir, s_tir, tirx
 
 from .model.places import handle
 
-__all__ = ["Blocks", "Script", "find_blocks", "print_kernels"]
-
 #: Name, written and read buffers.
 _Block = tuple[str, frozenset[str], frozenset[str]]
 _STATEMENTS = (

@@ -34,8 +34,6 @@ from ..coalesce.strategies import identity_mapping, list_strategies
 from ..errors import ScheduleError
 from ..ir.annotations import COALESCE, DONE
 
-__all__ = ["AutoCoalesce", "Outcome", "Request", "coalesce"]
-
 
 def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
     """Re-map a block of a schedule; everything done to it is traced.

@@ -12,8 +12,6 @@ from tvm_ffi import WalkResult
 
 from ..ir.annotations import MARK
 
-__all__ = ["asks_for", "function_pass", "is_marked"]
-
 Rewrite = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 
 

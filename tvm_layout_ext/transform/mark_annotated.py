@@ -13,8 +13,6 @@ from ..ir.annotations import ANNOTATION_PREFIX, KNOB_PREFIX, MARK
 from ..target import better_than_guess
 from .base import function_pass
 
-__all__ = ["MarkAnnotated", "is_annotated"]
-
 
 def _asks(key: str) -> bool:
     return key.startswith(ANNOTATION_PREFIX) and not key.startswith(KNOB_PREFIX)

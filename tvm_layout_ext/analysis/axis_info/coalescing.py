@@ -16,8 +16,6 @@ from ...gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE
 from ...layout import BlockedLayout
 from .arithmetic import AxisInfo
 
-__all__ = ["MemoryAccess", "atomic_add_elements", "choose_layout"]
-
 
 @dataclass(frozen=True)
 class MemoryAccess:

@@ -38,8 +38,6 @@ from .arithmetic import (
     splat,
 )
 
-__all__ = ["IndexAnalyzer"]
-
 _BINARY: dict[type, str] = {
     tirx.Add: "add",
     tirx.Sub: "sub",

@@ -28,22 +28,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
-__all__ = [
-    "BIG",
-    "WORD_BITS",
-    "AxisInfo",
-    "broadcast",
-    "expand_dims",
-    "join",
-    "load",
-    "power_of_two_in",
-    "reshape",
-    "select",
-    "splat",
-    "times",
-    "transpose",
-]
-
 #: Stands for "divisible by anything", the divisibility of the value 0.
 BIG = 1 << 62
 #: A shift by this much or more means nothing.

@@ -19,8 +19,6 @@ from ...gpu.hardware import WARP_SIZE
 from .footprint import Distances, Footprints
 from .program import EnclosingLoop, Node, SharedEffect, Sync
 
-__all__ = ["UnorderedPair", "first_hazard"]
-
 #: Iterations back that are told apart beyond those that the waits of a kernel need.
 _ITERATIONS = 3
 

@@ -19,8 +19,6 @@ import numpy as np
 from ...ir.index_terms import UNKNOWN, Symbol, Term, Uncertain
 from .program import EnclosingLoop, Program, SharedEffect
 
-__all__ = ["Distances", "Footprints"]
-
 #: Touched granules of an access, and cases, up to which they are enumerated.
 _MOST_TOUCHES, _MOST_CASES = 1 << 22, 1 << 10
 #: Values of a symbol that are all tried even where its period is shorter, and most values at all.

@@ -13,8 +13,6 @@ from typing import Any
 
 from ...ir.index_terms import Symbol, Term
 
-__all__ = ["ATOMIC", "READ", "WRITE", "EnclosingLoop", "Node", "Program", "SharedEffect", "Sync"]
-
 READ, WRITE, ATOMIC = "read", "write", "atomic"
 
 

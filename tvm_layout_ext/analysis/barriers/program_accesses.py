@@ -20,8 +20,6 @@ from ...ir.pointers import OPAQUE, POINTER_OPS, constant, pointer_of
 from ..nest import element_bytes
 from .program import ATOMIC, READ, WRITE, EnclosingLoop, Program, SharedEffect
 
-__all__ = ["AccessReader", "Around", "conjuncts"]
-
 #: Begins of the names of operators that synchronise in ways that no barrier plan understands.
 _OTHER_SYNC = (
     ops.PTX_MBARRIER_PREFIX,

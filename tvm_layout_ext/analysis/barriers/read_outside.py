@@ -12,8 +12,6 @@ from tvm import tirx
 from ...ir import ops
 from ...ir.pointers import OPAQUE
 
-__all__ = ["Outside", "read_outside"]
-
 
 @dataclass(frozen=True)
 class Outside:

@@ -14,8 +14,6 @@ from ...ir.index_terms import Scope, Symbol, Term, term_of
 from .program import WRITE, EnclosingLoop, Node, Program, Sync
 from .program_accesses import AccessReader, Around, conjuncts
 
-__all__ = ["read_program"]
-
 _THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 _BLOCK_BARRIERS = (ops.CUDA_CTA_SYNC, ops.CUDA_SYNCTHREADS_AND, ops.CUDA_SYNCTHREADS_OR)
 _WARP_BARRIERS = (ops.CUDA_WARP_SYNC, ops.PTX_BAR_WARP_SYNC)

@@ -7,8 +7,6 @@ import numpy as np
 from ...ir.index_terms import UNKNOWN, Term
 from .program import Program
 
-__all__ = ["divergent_barrier"]
-
 
 def divergent_barrier(program: Program) -> str:
     """Find a barrier that only some threads of a block come to.

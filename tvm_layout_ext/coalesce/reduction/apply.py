@@ -39,8 +39,6 @@ from .plan import (
 )
 from .slabs import choose_slabs, pad_reduction, split_reduction
 
-__all__ = ["schedule_reduction", "schedule_thread_per_output"]
-
 #: Threads of a block that sums rows, vectors of 16 bytes that each of them loads at once, and the
 #: most threads of a row. Rows of 4096 halves take 128 threads: hand-written so, 32768 of them take
 #: an H200 61.8 us; 32 threads a row took 64.8 us, and a kernel that only reads takes 60.7. Blocks

@@ -33,8 +33,6 @@ from .plan import (
     vector_load,
 )
 
-__all__ = ["reduce_across_rows", "thread_per_output"]
-
 #: Bytes of a row that the lanes of column sums cover, and the least that DRAM likes.
 _WIDE_BYTES, _NARROW_BYTES = 128, 64
 #: Threads that a multiprocessor should hold, each with up to 64 registers. For 2,048 of them ptxas

@@ -17,8 +17,6 @@ import numpy as np
 from ...gpu.banks import request_wavefronts
 from ...gpu.hardware import BANK_BYTES, LINE_BYTES, WARP_SIZE
 
-__all__ = ["SumsTile", "lay_out"]
-
 
 @dataclass(frozen=True)
 class SumsTile:

@@ -19,25 +19,6 @@ from ...ir.queries import loads_in
 from ..guarded_loads import chosen_by_index, guarded_outside
 from ..mapping import merged_run, own_order
 
-__all__ = [
-    "ENOUGH_BLOCKS",
-    "ENOUGH_THREADS",
-    "MAX_THREADS",
-    "ReductionPlan",
-    "batched_load",
-    "divisor",
-    "inside",
-    "is_starved",
-    "keep_in_flight",
-    "loads_together",
-    "operand_loads",
-    "reads_once",
-    "refs_of",
-    "still_loading",
-    "total",
-    "vector_load",
-]
-
 MAX_THREADS = 1024
 #: Threads that keep a large GPU busy.
 ENOUGH_THREADS = MULTIPROCESSORS * MAX_THREADS

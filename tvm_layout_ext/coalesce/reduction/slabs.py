@@ -20,8 +20,6 @@ from ...gpu.hardware import MULTIPROCESSORS
 from ...ir.evaluate import placeholder_extent
 from ...ir.queries import depends_on
 
-__all__ = ["choose_slabs", "pad_reduction", "split_reduction"]
-
 #: Multiprocessors of the H200 that all this was measured on that read along rows as fast as its
 #: memory: one reads 132 GB/s of 4.3 TB/s.
 _ENOUGH_PROCESSORS = 32

@@ -21,8 +21,6 @@ from ..sectors import Traffic, estimate
 from .move import Move, read_move, vector_of, why_not
 from .traffic import shifted_traffic
 
-__all__ = ["shifted_way"]
-
 
 def shifted_way(
     nest: Nest, free: Sequence[Loop], mapping: Mapping, vector_bytes: int, num_threads: int | None

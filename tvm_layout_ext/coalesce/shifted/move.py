@@ -25,8 +25,6 @@ from ...ir.conditions import conjuncts
 from ...ir.ops import CHOICE
 from ...ir.queries import depends_on, substitute
 
-__all__ = ["Move", "pieces", "read_move", "vector_of", "why_not"]
-
 #: Bytes that a lane needs of the source at least: shuffles pass on words of 32 bits.
 _WORD_BYTES = 4
 #: Types of which TVM's CUDA code has vectors of 16 bytes, if elements are whole bytes.

@@ -14,8 +14,6 @@ from ...ir.evaluate import evaluate
 from ..sectors import Traffic
 from .move import Move, pieces
 
-__all__ = ["shifted_traffic"]
-
 #: Warps that are counted: all up to this number, else as many that are drawn.
 _WARPS = 8192
 _SEED = 0

@@ -30,8 +30,6 @@ from ..store_policy import keep_stores
 from .plan import StagedLoad, TilePlan, dims_of, plan_tile
 from .walks import TileWalk
 
-__all__ = ["UnboundedTileError", "schedule_staged"]
-
 
 class UnboundedTileError(ScheduleError):
     """TVM does not find the bound of a tile; it may with other threads."""

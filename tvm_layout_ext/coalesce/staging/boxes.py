@@ -12,16 +12,6 @@ from ..mapping import own_order
 from .shared_tile import SharedTileLayout, choose_shared_layout
 from .walks import WIDE_ROW_BYTES, TileWalk, load_walk, store_walk, widest_load
 
-__all__ = [
-    "StagedLoad",
-    "TilePlan",
-    "dims_of",
-    "plan_boxes",
-    "shared_out",
-    "store_of",
-    "store_vector",
-]
-
 #: Bytes of the elements whose tiles are written in wide rows.
 _WIDE_ELEMENTS = (2, 4)
 

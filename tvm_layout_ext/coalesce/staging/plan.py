@@ -22,8 +22,6 @@ from .shared_tile import choose_shared_layout
 from .walks import TileWalk, box
 from .whole_rows import TileSide, box_walk, patch_walks, whole_rows
 
-__all__ = ["StagedLoad", "TilePlan", "dims_of", "plan_tile"]
-
 #: Bytes of a tile from which on 512 threads move it faster than 256: on an H200 64x64 of f32 went
 #: at 0.974 of a copy and 0.964, 128x256 of i8 at 0.950 and 0.931; 64x64 of f16 at 0.98 with either.
 _LARGE_TILE = 1 << 14

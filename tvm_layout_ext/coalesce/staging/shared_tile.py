@@ -22,8 +22,6 @@ from ...gpu.hardware import BANK_BYTES, LINE_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
 from .swizzles import swizzled
 from .walks import TileWalk, ceil_power
 
-__all__ = ["SharedTileLayout", "choose_shared_layout", "conflicts", "padded"]
-
 #: More conflicts than any tile has.
 _ANY = 1 << 30
 

@@ -9,8 +9,6 @@ from ...layout import LinearLayout, optimal_swizzle
 from ...layout.linear import log2
 from .walks import TileWalk
 
-__all__ = ["swizzled"]
-
 
 def swizzled(
     tile: Sequence[int],

@@ -19,16 +19,6 @@ import numpy as np
 from ...gpu.hardware import BANK_BYTES, LINE_BYTES, WARP_SIZE
 from ...layout import BlockedLayout
 
-__all__ = [
-    "WIDE_ROW_BYTES",
-    "TileWalk",
-    "box",
-    "ceil_power",
-    "load_walk",
-    "store_walk",
-    "widest_load",
-]
-
 #: Bytes of an output row that the stores of a warp cover where a tile is full: two lines, by 16
 #: lanes of 16 bytes and 2 rows. An H200 (driver 580.159.04) transposed 16384 x 16384 f32 at 0.975
 #: of the best copy so, and at 0.970 with one line by 8 lanes and 4 rows.

@@ -19,8 +19,6 @@ import numpy as np
 from ...gpu.hardware import SECTOR_BYTES, WARP_SIZE
 from .walks import TileWalk, ceil_power
 
-__all__ = ["TileSide", "box_walk", "patch_walks", "sectors", "whole_rows"]
-
 #: Shared memory of a tile of whole rows; eight of them fill an SM's.
 _MOST_BYTES = 24 << 10
 

@@ -8,8 +8,6 @@ from ...errors import LayoutError
 from ..linear import LinearLayout, check_linear
 from ..swizzle import optimal_swizzle
 
-__all__ = ["Movement", "movement", "scratch_bytes"]
-
 
 class Movement(Enum):
     """How far elements must travel, cheapest first."""

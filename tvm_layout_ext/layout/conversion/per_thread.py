@@ -9,15 +9,6 @@ from ...errors import LayoutError
 from ..f2 import Columns
 from ..linear import LinearLayout
 
-__all__ = [
-    "Field",
-    "bit_fields",
-    "contiguous_bits",
-    "per_thread",
-    "same_thread",
-    "split_input",
-]
-
 
 @dataclass(frozen=True)
 class Field:

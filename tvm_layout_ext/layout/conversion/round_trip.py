@@ -9,8 +9,6 @@ from ..linear import LinearLayout
 from ..swizzle import optimal_swizzle
 from .per_thread import contiguous_bits
 
-__all__ = ["RoundTrip", "Transfer", "plan_round_trip"]
-
 
 @dataclass(frozen=True)
 class Transfer:

@@ -14,8 +14,6 @@ import numpy as np
 
 from ..f2 import Columns, complement
 
-__all__ = ["complement_segment", "place_bits"]
-
 #: Beginnings that are drawn before a search gives up.
 _MOST_DRAWS = 32
 

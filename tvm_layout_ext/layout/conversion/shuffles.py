@@ -9,8 +9,6 @@ from ...gpu.hardware import WARP_SIZE
 from ..f2 import Columns, combine, complement, rank
 from ..linear import LinearLayout, log2
 
-__all__ = ["ShufflePlan", "plan_shuffles"]
-
 _LANE_BITS = log2(WARP_SIZE)
 
 

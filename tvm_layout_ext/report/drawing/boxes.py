@@ -17,8 +17,6 @@ from .grid import (
     text_width,
 )
 
-__all__ = ["as_svg"]
-
 MARGIN, LINE = 12, 20
 _INK, _GREY, _TINT = "#111111", "#777777", "#f3f3f3"
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from ...errors import LayoutExtError
 
-__all__ = ["MissingExtraError", "template"]
-
 
 class MissingExtraError(LayoutExtError, ImportError):
     """A library of the extra ``viz`` that is not installed."""

@@ -11,8 +11,6 @@ from typing import Any
 from ..text import number
 from .extras import MissingExtraError
 
-__all__ = ["Chart"]
-
 _SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
 #: Units of the drawing, which are pixels where it is not shrunk.
 _SIZE = (480, 290)

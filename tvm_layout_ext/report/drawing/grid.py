@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from ...gpu.hardware import NUM_BANKS
 
-__all__ = ["CELL_HEIGHT", "FONT", "Box", "Cell", "Grid", "boxes_of", "cell_width", "colour_of"]
-
 #: Pixels.
 FONT, CELL_HEIGHT, CHARACTER = 10, 18, 6.2
 #: Of boxes that belong to nothing.

@@ -23,8 +23,6 @@ from .grid import (
     text_width,
 )
 
-__all__ = ["as_page"]
-
 
 def as_page(title: str, grids: Sequence[Grid], colour_word: str, merge: bool = False) -> str:
     """Write grids below each other, as :func:`.as_svg` draws them; jinja2 is needed."""

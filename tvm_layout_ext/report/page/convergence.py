@@ -10,8 +10,6 @@ from ...tune.space.knobs import describe
 from ..drawing.figures import Chart
 from ..tuning import score_text
 
-__all__ = ["convergence_chart"]
-
 #: From this ratio of worst to best on, scores are drawn on a logarithmic scale: a linear one would
 #: show nothing of the end.
 _LOGARITHMIC_FROM = 8.0

@@ -19,8 +19,6 @@ from ..pipeline_chart import explain_pipeline
 from ..shared_buffers import SharedBuffer
 from ..winner import schedule_record
 
-__all__ = ["KernelView", "kernel_of"]
-
 #: Rows of a shared buffer that are drawn; all others follow the same rule.
 _ROWS = 16
 _XOR = re.compile(r"xor\((\d+), (\d+), (\d+)\)")

@@ -14,8 +14,6 @@ from .convergence import convergence_chart
 from .roofline import roofline_chart
 from .view import WorkloadView
 
-__all__ = ["render_page", "write_plots"]
-
 
 def render_page(name: str, shown: Sequence[WorkloadView], skipped: str = "") -> str:
     """Write a page with its styles, its script and its drawings in it.

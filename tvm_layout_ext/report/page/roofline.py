@@ -11,8 +11,6 @@ from ...tune.records.log import Record
 from ..drawing.figures import Chart
 from ..text import number
 
-__all__ = ["Roofline", "Roofs", "roofline", "roofline_chart", "roofs_of", "work_unit"]
-
 #: What ``mma.sync`` multiplies, in words; others have the roof of half precision.
 _NAMES = {"float32": "tf32", "int8": "int8", "uint8": "uint8"} | dict.fromkeys(
     ("float8_e4m3fn", "float8_e5m2"), "fp8 as half precision"

@@ -9,8 +9,6 @@ from typing import Any
 from ...tune.records.log import Record
 from ..text import number
 
-__all__ = ["Column", "Table", "trial_table"]
-
 
 @dataclass(frozen=True)
 class Column:

@@ -26,8 +26,6 @@ from .kernel import KernelView, kernel_of
 from .roofline import Roofline, roofline, work_unit
 from .table import Table, trial_table
 
-__all__ = ["BUILDING", "WorkloadView", "workloads"]
-
 #: Errors of scheduling, lowering and compiling, by the names that records have.
 BUILDING = frozenset(
     one.__name__ for one in (LayoutError, ScheduleError, TargetError, CompileError, PtxasError)

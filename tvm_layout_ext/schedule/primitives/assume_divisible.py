@@ -16,8 +16,6 @@ from ...errors import LayoutError
 from ...ir import ops
 from ...ir.rebuild import block_with, realize_with
 
-__all__ = ["assume_divisible", "create_prim_func", "with_promises"]
-
 #: Variables and tensors of TE that have a promise. TE has no statements to write one in.
 _promised: list[tuple[Any, int]] = []
 

@@ -11,8 +11,6 @@ from ...errors import ScheduleError
 from ...gpu.hardware import MAX_ACCESS_BYTES
 from ...transform.auto_coalesce import Outcome, Request, coalesce
 
-__all__ = ["auto_coalesce"]
-
 
 def auto_coalesce(
     sch: Any,

@@ -10,8 +10,6 @@ from ...gpu.hardware import CLUSTER_BLOCKS
 from ...ir.annotations import CLUSTER
 from ..handles import find_loop
 
-__all__ = ["cluster"]
-
 
 def cluster(sch: Any, loop: Any, size: int) -> None:
     """Launch blocks as clusters of ``size`` neighbours along a grid axis (``sm_90`` and later).

@@ -13,8 +13,6 @@ from ...ir.block_bindings import iter_values
 from ...ir.queries import variables
 from ..handles import find_block
 
-__all__ = ["distribute_epilogue"]
-
 
 def distribute_epilogue(sch: Any, block: Any) -> tuple[Any, Any]:
     """Spread what a warp does with its sums over its lanes, each its own part.

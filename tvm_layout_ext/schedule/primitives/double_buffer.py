@@ -9,8 +9,6 @@ from ...errors import ScheduleError
 from ...ir.annotations import ASYNC_COPY, NUM_STAGES
 from ..handles import find_block
 
-__all__ = ["check_async_copy", "check_num_stages", "double_buffer", "versions_for_triton_stages"]
-
 #: Loop variables are of type int32.
 _MOST = 2**31 - 1
 #: How many fewer versions than stages Triton's pipeliner keeps, by what multiplies.

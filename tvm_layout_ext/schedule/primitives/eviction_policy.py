@@ -9,8 +9,6 @@ from ...intrin.policy_stores import POLICIES
 from ...ir.annotations import AUTO, EVICTION_POLICY
 from ..handles import find_block
 
-__all__ = ["check_policy", "eviction_policy"]
-
 
 def check_policy(policy: str) -> str:
     """Give back a policy that there is.

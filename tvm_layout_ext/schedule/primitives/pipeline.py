@@ -11,8 +11,6 @@ from ...errors import ScheduleError
 from ..handles import find_loop
 from .double_buffer import check_async_copy, check_num_stages, double_buffer
 
-__all__ = ["pipeline"]
-
 
 def pipeline(
     sch: Any, loop: Any, num_stages: int = 2, *, async_copy: bool | str = "auto"

@@ -8,8 +8,6 @@ from ...errors import ScheduleError
 from ...transform.prefetch.prefetch_registers import PREFETCH
 from ..handles import find_block
 
-__all__ = ["prefetch"]
-
 #: Where registers of a thread or a warp are.
 _REGISTERS = ("local", "warp")
 

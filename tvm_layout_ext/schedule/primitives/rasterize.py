@@ -13,9 +13,6 @@ from ...ir.annotations import RASTERIZE
 from ...ir.queries import thread_tag
 from ..handles import find_loop, legal
 
-__all__ = ["rasterize"]
-
-
 #: Rows of a grid, ``gridDim.y``, that CUDA launches at most.
 _MOST_ROWS = 65_535
 

@@ -10,8 +10,6 @@ from ...layout import Layout
 from ...transform.fragments.fragment import distributed_layout
 from ..handles import find_block
 
-__all__ = ["set_fragment_layout"]
-
 
 def set_fragment_layout(sch: Any, block: Any, buffer_index: int, layout: Layout | str) -> None:
     """Make a ``local`` buffer a register tile of the whole block, one part a thread.

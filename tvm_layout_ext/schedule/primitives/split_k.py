@@ -11,8 +11,6 @@ from ...errors import ScheduleError
 from ..handles import find_block
 from ..merge_iterators import check_loops, merge_iterators
 
-__all__ = ["SplitK", "split_k"]
-
 
 @dataclass(frozen=True)
 class SplitK:

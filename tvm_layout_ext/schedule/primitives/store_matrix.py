@@ -16,8 +16,6 @@ from ...ir.annotations import TENSOR_CORE
 from ...ir.block_bindings import guard
 from ..handles import find_block, own_arch
 
-__all__ = ["store_matrix"]
-
 
 def store_matrix(sch: Any, block: Any, *, arch: str | None = None) -> Any:
     """Let a warp store the results that it holds as 8 x 8 matrices, 16 bytes a row.

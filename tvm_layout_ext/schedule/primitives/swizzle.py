@@ -12,8 +12,6 @@ from ...transform.shared_memory.swizzle_modes import mode_text
 from ...transform.shared_memory.swizzle_shared import swizzles_of
 from ..handles import find_block
 
-__all__ = ["SwizzleMode", "swizzle"]
-
 SwizzleMode = str | int | tuple[int, ...] | Layout | LinearLayout
 
 

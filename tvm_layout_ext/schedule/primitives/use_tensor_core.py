@@ -18,8 +18,6 @@ from ...ir.annotations import TENSOR_CORE
 from ..handles import find_block, own_arch
 from ..merge_iterators import check_loops, merge_iterators, merge_result, read_groups
 
-__all__ = ["TensorCore", "use_tensor_core"]
-
 
 @dataclass(frozen=True)
 class TensorCore:

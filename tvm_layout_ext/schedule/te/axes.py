@@ -11,8 +11,6 @@ from typing import Any, Generic, TypeVar
 
 from tvm.tirx import IterVar
 
-__all__ = ["Axes", "AxisMap", "is_reduction", "new_axis"]
-
 T = TypeVar("T")
 
 

@@ -13,22 +13,6 @@ from ...errors import ScheduleError
 from .axes import is_reduction
 from .records import StageRecord, StorageAlign
 
-__all__ = [
-    "check_align",
-    "check_attach",
-    "check_bindable",
-    "check_factor",
-    "check_inlinable",
-    "check_key",
-    "check_neighbours",
-    "check_rows",
-    "check_scope",
-    "check_unmarked",
-    "leaf_position",
-    "plain_value",
-    "thread_tag",
-]
-
 SCOPES = ("global", "shared", "shared.dyn", "local", "warp")
 #: Scopes of matrix fragments.
 FRAGMENT_PREFIXES = ("wmma.", "m16n8k8.")

@@ -18,8 +18,6 @@ from .materialise import materialise
 from .records import CacheRead, CacheWrite, Rewrite, RFactor, StageRecord
 from .stage import Stage
 
-__all__ = ["Schedule", "create_schedule"]
-
 
 def create_schedule(ops: Any) -> Schedule:
     """Create a schedule in which every operation is computed in a loop nest of its own.

@@ -15,8 +15,6 @@ from . import tensors
 from .axes import AxisMap, is_reduction
 from .records import Fuse, Move, Reorder, Split, StageRecord
 
-__all__ = ["Factored", "check_rfactor", "factor"]
-
 
 class Factored(NamedTuple):
     """Partial results and the reduction over them; the loops of each as TensorIR leaves them."""

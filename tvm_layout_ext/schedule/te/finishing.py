@@ -19,8 +19,6 @@ from .nests import Nests
 from .records import StageRecord
 from .tensor_intrin import TensorIntrin, check_fits
 
-__all__ = ["Finisher"]
-
 
 class Finisher:
     """Completes stages that are all in their places."""

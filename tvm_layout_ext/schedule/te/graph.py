@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from tvm import te
 
-__all__ = ["in_order"]
-
 
 def in_order(outputs: Iterable[te.Operation]) -> list[te.Operation]:
     """List outputs and everything they need, producers first, in TVM's own depth-first order."""

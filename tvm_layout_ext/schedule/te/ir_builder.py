@@ -10,8 +10,6 @@ from tvm.ir import is_prim_expr
 
 from ...errors import ScheduleError
 
-__all__ = ["IRBuilder", "create"]
-
 
 def create() -> IRBuilder:
     """Create an empty builder, as ``tvm.tir.ir_builder.create()`` did."""

@@ -12,14 +12,6 @@ from ...errors import ScheduleError
 from .axes import AxisMap, is_reduction
 from .records import StageRecord
 
-__all__ = [
-    "check_extents",
-    "check_parallel",
-    "check_threads",
-    "check_uniform",
-    "thread_tags",
-]
-
 _VIRTUAL = ("vthread.x", "vthread.y", "vthread.z")
 
 

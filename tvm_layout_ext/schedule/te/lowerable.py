@@ -16,8 +16,6 @@ from ...ir.conditions import conjuncts
 from ...transform.mark_annotated import is_annotated
 from .axes import is_reduction
 
-__all__ = ["check_lowerable"]
-
 #: The last of TVM's passes that fails, or goes wrong, on what a schedule does.
 _COMPACTION = "s_tir.CompactBufferAllocation"
 _UNBOUNDED = 2**31 - 1

@@ -30,8 +30,6 @@ from .nests import Nests, StageNest
 from .placing import Placer
 from .records import CacheRead, CacheWrite, Rewrite, RFactor, StageRecord
 
-__all__ = ["materialise"]
-
 
 def materialise(
     stage_of: Callable[[te.Operation], StageRecord],

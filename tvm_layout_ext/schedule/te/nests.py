@@ -13,8 +13,6 @@ from ..handles import legal
 from .axes import AxisMap
 from .records import Attach, Fuse, Move, Split, StageRecord
 
-__all__ = ["Nests", "StageNest"]
-
 
 @dataclass
 class StageNest:

@@ -16,8 +16,6 @@ from .kernels import check_parallel, check_threads, thread_tags
 from .nests import Nests, StageNest
 from .records import Attach, LoopMark, StageRecord
 
-__all__ = ["Placer"]
-
 #: ``index`` of ``compute_at``: producers of one loop then stand in the order of the stages.
 _FIRST_PLACE = -2
 

@@ -13,21 +13,6 @@ from ...errors import ScheduleError
 from ...transform.auto_coalesce import Request
 from .axes import Axes, AxisMap
 
-__all__ = [
-    "Attach",
-    "CacheRead",
-    "CacheWrite",
-    "Fuse",
-    "LoopMark",
-    "Move",
-    "RFactor",
-    "Reorder",
-    "Rewrite",
-    "Split",
-    "StageRecord",
-    "StorageAlign",
-]
-
 
 @dataclass(frozen=True)
 class Split:

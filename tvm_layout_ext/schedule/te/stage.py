@@ -19,8 +19,6 @@ from . import checks
 from .axes import Axes, is_reduction, new_axis
 from .records import Attach, Fuse, LoopMark, Move, Reorder, Split, StageRecord
 
-__all__ = ["Stage"]
-
 
 class Stage(StageRecord):
     """How one operation is computed; made by a :class:`.Schedule`, found as ``s[tensor]``.

@@ -18,8 +18,6 @@ from tvm import s_tir, te, tirx
 from ...errors import ScheduleError
 from ...ir.rebuild import whole_region
 
-__all__ = ["TensorIntrin", "check_fits", "decl_tensor_intrin"]
-
 #: The parts of an intrinsic, by what of a reduction they do.
 PARTS = ("body", "reset", "update")
 

@@ -16,8 +16,6 @@ from tvm.tirx import IterVar
 
 from .axes import new_axis
 
-__all__ = ["copy_of", "partial_of", "shadow_of"]
-
 
 def _compute_op(like: te.Operation, name: str, axes: Sequence[IterVar], body: Any) -> te.Operation:
     return _ffi_api.ComputeOp(name, like.tag, like.attrs, list(axes), body)

@@ -9,8 +9,6 @@ import numpy as np
 
 from ..model.values import is_float
 
-__all__ = ["BINARY", "COMPARISONS", "binary"]
-
 
 def _remainder(a: Any, b: Any) -> Any:
     return np.fmod(a, b)

@@ -10,8 +10,6 @@ import numpy as np
 from ..memory.access import AccessInstruction
 from ..model.code import VARYING, Code
 
-__all__ = ["NAMES", "atomic"]
-
 Update = Callable[[Any, Any], Any]
 
 

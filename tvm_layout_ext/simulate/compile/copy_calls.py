@@ -30,8 +30,6 @@ from ..model.places import handle
 from ..model.values import split_type
 from .device import DeviceCompiler
 
-__all__ = ["COPY_CALLS"]
-
 
 def _legacy(c: DeviceCompiler, call: Any) -> Run:
     target, target_at, source, source_at, size, *predicate = call.args

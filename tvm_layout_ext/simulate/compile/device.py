@@ -27,8 +27,6 @@ from .atomics import NAMES, atomic
 from .expressions import ExpressionCompiler, added
 from .intrinsics import extern, popcount
 
-__all__ = ["DeviceCompiler"]
-
 
 class DeviceCompiler(ExpressionCompiler):
     """Compiles expressions of one device function; subclasses compile its statements."""

@@ -11,8 +11,6 @@ from tvm import ir, tirx
 from ...ir import ops
 from ..model.places import Places, written_by_call
 
-__all__ = ["Early", "find_early"]
-
 _DEPENDENT = ops.USE_PROGRAMTIC_DEPENDENT_LAUNCH
 _CONTROL = ops.PTX_GRIDDEPCONTROL
 

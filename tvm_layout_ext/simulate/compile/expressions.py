@@ -14,8 +14,6 @@ from ..model.places import handle
 from ..model.values import cast, either, is_float, is_float8, is_narrow, numpy_type
 from .arithmetic import BINARY, COMPARISONS, binary
 
-__all__ = ["ExpressionCompiler", "short_circuit"]
-
 _RANK_OF_SLOT = 3
 
 

@@ -19,8 +19,6 @@ from ..model.values import numpy_type, split_type
 from ..model.warp_batch import AXES, CLUSTER_AXIS, Geometry
 from .expressions import ExpressionCompiler
 
-__all__ = ["ArrayArgument", "Host"]
-
 Launcher = Callable[[str, Geometry, list[Memory], list[Any]], None]
 _DYNAMIC_SHARED = ops.USE_DYN_SHARED_MEMORY
 

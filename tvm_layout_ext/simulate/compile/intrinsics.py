@@ -15,8 +15,6 @@ import numpy as np
 
 from ..model.values import cast, is_float
 
-__all__ = ["extern", "popcount"]
-
 Function = Callable[..., Any]
 
 

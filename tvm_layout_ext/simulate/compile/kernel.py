@@ -23,8 +23,6 @@ from ..sites import Blocks, Script
 from .early import Early, find_early
 from .statements import StatementCompiler
 
-__all__ = ["CompiledKernel", "KernelRun", "compile_kernel"]
-
 #: Lanes of a batch: enough to hide Python's cost, few enough to stay in cache.
 _BATCH_LANES = 1 << 15
 #: Bytes of shared and local memory of a batch, which bounds it for kernels that use much.

@@ -28,8 +28,6 @@ from ..model.values import numpy_type
 from .device import DeviceCompiler
 from .tile_loops import fill_tile, load_transposed_bytes, store_tile
 
-__all__ = ["MATRIX_CALLS"]
-
 _REGISTER = 4
 _LEGACY_MMA_ARGUMENTS = 13
 

@@ -21,8 +21,6 @@ from .copy_calls import COPY_CALLS
 from .device import DeviceCompiler
 from .matrix_calls import MATRIX_CALLS
 
-__all__ = ["STORAGE_SYNC", "PlainCompiler", "op_name", "step_of"]
-
 _WARP_BARRIER = ops.CUDA_WARP_SYNC
 STORAGE_SYNC = ops.TVM_STORAGE_SYNC
 _NOTHING = (ops.ASSUME, ops.PTX_FENCE_PROXY, ops.CUDA_THREAD_FENCE)

@@ -18,8 +18,6 @@ from ..model.values import numpy_type
 from ..report import Site
 from .plain_statements import STORAGE_SYNC, PlainCompiler, op_name, step_of
 
-__all__ = ["StatementCompiler"]
-
 _BLOCK_BARRIERS = (ops.CUDA_CTA_SYNC,)
 _LEAVES = (ops.BREAK_LOOP, ops.CONTINUE_LOOP, ops.THREAD_RETURN)
 

@@ -17,8 +17,6 @@ from ..model.code import FIXED, Code, Run
 from ..model.places import handle
 from .device import DeviceCompiler
 
-__all__ = ["fill_tile", "load_transposed_bytes", "store_tile"]
-
 _TILE = 16
 _TILE_ELEMENTS = 8
 _TRANSPOSED_BYTES = 16

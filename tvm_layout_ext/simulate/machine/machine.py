@@ -19,17 +19,6 @@ from ..model.code import Code, Run
 from ..model.warp_batch import DivergentPath, WarpBatch
 from ..report import Hazard, Site
 
-__all__ = [
-    "Barrier",
-    "Branch",
-    "End",
-    "Jump",
-    "Machine",
-    "MachineStep",
-    "RunInstruction",
-    "SetSlot",
-]
-
 _WARP = hardware.WARP_SIZE
 #: Turns of a path's while loops after which they count as endless: some 5 seconds of them.
 _MAX_TURNS = 1 << 19

@@ -13,8 +13,6 @@ from ..findings import SHUFFLED
 from ..model.code import VARYING, Code
 from ..model.values import either
 
-__all__ = ["SHUFFLES", "active_mask", "ballot", "shuffle", "vote_any"]
-
 _WARP = hardware.WARP_SIZE
 
 

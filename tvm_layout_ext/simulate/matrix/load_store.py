@@ -22,8 +22,6 @@ from ..model.code import Run, mask_and
 from ..model.values import retyped, retyped_poison
 from .warps import torn_lanes, with_torn
 
-__all__ = ["load_matrices", "store_matrices"]
-
 _WARP = hardware.WARP_SIZE
 _ROWS = 8
 _HALF = np.dtype(np.uint16)

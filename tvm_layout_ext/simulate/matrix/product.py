@@ -32,8 +32,6 @@ import numpy as np
 
 from .shapes import Product, gather_a, gather_b, gather_c, scatter_d
 
-__all__ = ["multiply", "multiply_poison"]
-
 #: Sign, exponent and the 10 upper bits of the fraction.
 _TF32_MASK = np.uint32(0xFFFFE000)
 

@@ -28,8 +28,6 @@ import numpy as np
 from ...errors import NotModelled
 from ...gpu import hardware
 
-__all__ = ["COLUMNS", "ROWS", "Product", "gather_a", "gather_b", "gather_c", "scatter_d"]
-
 #: Rows of A and D, and columns of B and D.
 ROWS, COLUMNS = 16, 8
 _GROUPS, _QUAD = 8, 4

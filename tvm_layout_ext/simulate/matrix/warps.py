@@ -10,8 +10,6 @@ from ...gpu import hardware
 from ..findings import TORN
 from ..report import Hazard, Site
 
-__all__ = ["torn_lanes", "with_torn"]
-
 _WARP = hardware.WARP_SIZE
 
 

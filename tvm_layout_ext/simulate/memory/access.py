@@ -16,8 +16,6 @@ from .located_access import Address, LocatedAccess, any_element
 from .memory import FRESH, Memory
 from .pending_copies import check_sources
 
-__all__ = ["AccessInstruction"]
-
 
 class AccessInstruction(LocatedAccess):
     """A memory access of the program."""

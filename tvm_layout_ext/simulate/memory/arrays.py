@@ -10,8 +10,6 @@ import numpy as np
 from ...errors import SimulationError
 from .memory import Memory
 
-__all__ = ["View", "check_offset", "copy_in", "elements_before", "low_address"]
-
 #: Bytes up to which an address matters: no instruction is wider, and sectors hold two of these.
 _WIDEST, _SECTOR = 16, 32
 

@@ -20,8 +20,6 @@ from .access import AccessInstruction
 from .located_access import Address
 from .pending_copies import PendingCopy, PendingSource
 
-__all__ = ["CopyMode", "commit", "copy", "copy_by_size", "copy_or_clear", "wait"]
-
 
 @dataclass(frozen=True)
 class CopyMode:

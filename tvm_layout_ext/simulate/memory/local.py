@@ -13,8 +13,6 @@ from ..model.values import to_lanes
 from ..report import Site
 from .memory import FRESH, Locals
 
-__all__ = ["LocalAccess"]
-
 
 class LocalAccess:
     """An access of a local array; ``index`` is the first element, or each where they lie apart."""

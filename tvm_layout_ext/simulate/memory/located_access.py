@@ -24,8 +24,6 @@ from ..model.places import Place
 from ..report import Site
 from .memory import Memory
 
-__all__ = ["Address", "AddressCode", "LocatedAccess", "any_element"]
-
 _WARP = hardware.WARP_SIZE
 _PERIOD = hardware.LINE_BYTES
 

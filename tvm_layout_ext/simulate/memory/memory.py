@@ -12,8 +12,6 @@ import numpy as np
 
 from ..races import Shadow
 
-__all__ = ["FRESH", "Locals", "Memory"]
-
 #: Poison code of memory that nobody wrote; a load turns it into a code that names the location.
 FRESH = 1
 #: Byte that fills unwritten memory: NaN as any float type, -1 as any signed integer.

@@ -23,8 +23,6 @@ from ..model.values import bits_of, retyped
 from .located_access import LocatedAccess
 from .memory import Memory
 
-__all__ = ["SOURCE_OVERWRITTEN", "PendingCopy", "PendingSource", "check_sources", "copy_into"]
-
 #: Poison of an asynchronous copy whose source was written while it was under way.
 SOURCE_OVERWRITTEN = 4
 

@@ -19,8 +19,6 @@ from ..model.values import retyped, retyped_poison, to_lanes
 from ..report import Site
 from .memory import FRESH, Locals
 
-__all__ = ["LocalBits", "RegisterExpression", "Registers", "read_all", "write_all"]
-
 
 class Registers(Protocol):
     """Some adjoining 32-bit registers of each thread."""

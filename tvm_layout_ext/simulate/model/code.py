@@ -14,8 +14,6 @@ from typing import Any
 
 from .values import either
 
-__all__ = ["FIXED", "LAUNCH", "UNIFORM", "VARYING", "Code", "constant", "lift", "mask_and"]
-
 LAUNCH, FIXED, UNIFORM, VARYING = 0, 1, 2, 3
 
 Run = Callable[[Any, Any], Any]

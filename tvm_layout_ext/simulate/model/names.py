@@ -16,8 +16,6 @@ from tvm.ir.prim.expr import Ramp
 
 from .places import Place, Places, handle
 
-__all__ = ["BufferNames", "find_names"]
-
 #: Greater XORs are no places in shared memory.
 _MOST = 1 << 30
 

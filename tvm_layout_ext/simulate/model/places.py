@@ -15,8 +15,6 @@ from ...gpu.hardware import LINE_BYTES
 from ...ir import ops
 from .values import numpy_type, split_type
 
-__all__ = ["Place", "Storage", "Versions", "find_places", "handle", "written_by_call"]
-
 _SHARED = ("shared", "shared.dyn")
 #: Shared allocations start on this, so that banks and sectors of a block do not depend on others.
 _ALIGN = LINE_BYTES

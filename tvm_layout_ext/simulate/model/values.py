@@ -18,20 +18,6 @@ import numpy as np
 
 from ...errors import NotModelled
 
-__all__ = [
-    "bits_of",
-    "cast",
-    "either",
-    "is_float",
-    "is_float8",
-    "is_narrow",
-    "numpy_type",
-    "retyped",
-    "retyped_poison",
-    "split_type",
-    "to_lanes",
-]
-
 _FLOAT8 = {
     name: np.dtype(getattr(ml_dtypes, name))
     for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3", "float8_e8m0fnu")

@@ -19,8 +19,6 @@ from tvm.ir.prim.expr import FloorMod, IntImm, Mod, Mul, Var
 from .names import BufferNames
 from .places import Place, Places, Versions, handle
 
-__all__ = ["note_versions"]
-
 
 def _rings(kernel: Any) -> set[tuple[int, int]]:
     """Versions, and elements of one, of all products ``x % versions * size`` with a loop in x."""

@@ -10,8 +10,6 @@ import numpy as np
 from ...gpu import hardware
 from ..races import Clocks
 
-__all__ = ["AXES", "CLUSTER_AXIS", "DivergentPath", "Geometry", "WarpBatch"]
-
 #: Innermost first, as CUDA numbers threads and blocks.
 AXES = ("x", "y", "z")
 #: Begins the names of the axes of a block within its cluster.

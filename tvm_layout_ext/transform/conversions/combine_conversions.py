@@ -24,8 +24,6 @@ from .rules import (
 )
 from .write import write_graph
 
-__all__ = ["CombineLayoutConversions"]
-
 _NAME = "CombineLayoutConversions"
 #: Rules for conversions, in the order of Triton's pass: what follows is tried on what is left.
 _PHASES: tuple[tuple[Callable[[Graph, Conversion], str], ...], ...] = (

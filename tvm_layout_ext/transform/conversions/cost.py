@@ -14,8 +14,6 @@ from tvm_ffi import WalkResult
 from ...layout import LinearLayout, Movement, movement
 from .graph import Op, memory_loads
 
-__all__ = ["arithmetic", "convert_cost", "is_expensive_load", "moves_data", "recompute_cost"]
-
 #: A conversion counts for this many cheap operations on as many bytes.
 _CONVERSION = 32
 #: A load that is likely to be in L1.

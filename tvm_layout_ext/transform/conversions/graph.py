@@ -16,16 +16,6 @@ from ...ir.queries import loads_in
 from ...layout import DistributedLinearLayout, LinearLayout
 from ..fragments.nest import FragmentNest, FragmentTile, read_nest
 
-__all__ = [
-    "Graph",
-    "Op",
-    "Value",
-    "buffer_swapped",
-    "copied",
-    "is_definition",
-    "memory_loads",
-]
-
 Path = tuple[Fraction, ...]
 
 

@@ -8,8 +8,6 @@ from .graph import Graph, Op
 from .rules import Conversion, take
 from .slice import Slice, backward_slice, clone, copy_op, holds, source_layout
 
-__all__ = ["hoist_above_extension"]
-
 
 def hoist_above_extension(graph: Graph, one: Conversion) -> str:
     """Convert the smaller tile from which a cast or a broadcast made the source."""

@@ -16,8 +16,6 @@ from ..fragments.fragment import Fragment, Fragments
 from ..fragments.nest import FragmentNest, FragmentTile, read_nest, tile_of
 from .graph import Graph, Op, Path, Value
 
-__all__ = ["read_graph"]
-
 
 class _GraphReader:
     def __init__(self, fragments: Fragments) -> None:

@@ -9,17 +9,6 @@ from .cost import convert_cost, moves_data
 from .graph import Graph, Op, Value, copied
 from .slice import Slice, backward_slice, clone, source_layout
 
-__all__ = [
-    "Conversion",
-    "drop_repeated",
-    "drop_same",
-    "fold_chain",
-    "fold_into_store",
-    "rematerialise",
-    "take",
-    "why_kept",
-]
-
 
 class Conversion:
     """A nest that copies a fragment to another.

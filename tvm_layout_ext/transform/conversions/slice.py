@@ -19,16 +19,6 @@ from ..fragments.nest import FragmentNest, FragmentTile, read_nest
 from .cost import is_expensive_load, recompute_cost
 from .graph import Graph, Op, Value, buffer_swapped, copied
 
-__all__ = [
-    "Slice",
-    "backward_slice",
-    "clone",
-    "copy_op",
-    "holds",
-    "rebuilt",
-    "source_layout",
-]
-
 Dims = tuple[int | None, ...]
 
 

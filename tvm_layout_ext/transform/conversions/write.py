@@ -15,8 +15,6 @@ from ...ir.annotations import FRAGMENT
 from ...ir.rebuild import block_with, whole_region, without_annotations
 from .graph import Graph, Op, Value
 
-__all__ = ["write_graph"]
-
 
 class _NestWriter:
     def __init__(self, graph: Graph, before: Graph) -> None:

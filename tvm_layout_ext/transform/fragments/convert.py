@@ -20,8 +20,6 @@ from .fragment import Fragment, Fragments
 from .index import coordinates
 from .nest import FragmentTile
 
-__all__ = ["conversion_source", "lower_conversion"]
-
 _NAME = "LowerFragment"
 #: Types that have a shuffle; others go through shared memory.
 _SHUFFLED = ("int", "uint", "float16", "bfloat16", "float32", "float64")

@@ -18,8 +18,6 @@ from .index import coordinates
 from .nest import FragmentTile
 from .vectors import vector_bits
 
-__all__ = ["lower_elementwise", "registers_of"]
-
 
 @dataclass(frozen=True)
 class _Loops:

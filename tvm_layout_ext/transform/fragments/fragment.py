@@ -26,9 +26,6 @@ from ...layout import (
 )
 from ...layout.conversion.per_thread import per_thread
 
-__all__ = ["Fragment", "Fragments", "collect_fragments", "distributed_layout"]
-
-
 _DISTRIBUTED = (
     BlockedLayout,
     SliceLayout,

@@ -11,8 +11,6 @@ from tvm import tirx
 from ...layout import LinearLayout
 from ...layout.conversion.per_thread import bit_fields
 
-__all__ = ["coordinates"]
-
 
 def coordinates(layout: LinearLayout, indices: Mapping[str, Any]) -> dict[str, Any]:
     """Apply a layout to indices that lie within the sizes of its input dims.

@@ -23,8 +23,6 @@ from .elementwise import lower_elementwise
 from .fragment import Fragment, Fragments, collect_fragments
 from .nest import FragmentNest, read_nest, tile_of
 
-__all__ = ["LowerFragment"]
-
 _THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 #: Calls that take a buffer as a whole, past its indices.
 _OPAQUE = (ops.ADDRESS_OF, ops.TVM_ACCESS_PTR, ops.BUFFER_DATA, ops.PTR_BYTE_OFFSET)

@@ -17,8 +17,6 @@ from ...errors import ScheduleError
 from ...ir.queries import are_equal, is_number, substitute, uses
 from .fragment import Fragment, Fragments
 
-__all__ = ["FragmentNest", "FragmentTile", "read_nest", "substitute", "tile_of", "uses"]
-
 _SERIAL = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
 
 

@@ -17,8 +17,6 @@ from ...layout.conversion.per_thread import contiguous_bits
 from .fragment import Fragments
 from .nest import FragmentTile
 
-__all__ = ["strided", "vector_bits"]
-
 
 @dataclass(frozen=True)
 class _Access:

@@ -13,8 +13,6 @@ from ...ir.conditions import conjuncts
 from ...ir.rebuild import block_with, realize_with
 from ..base import function_pass
 
-__all__ = ["CheckAssumptions"]
-
 
 def _checks(statement: Any, function: str) -> list[Any]:
     """Checks for one ``T.assume``; addresses are dropped, their readers have run."""

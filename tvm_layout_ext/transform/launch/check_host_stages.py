@@ -15,8 +15,6 @@ from ...ir import ops
 from ..base import is_marked
 from ..mark_annotated import is_annotated
 
-__all__ = ["CheckHostStages", "is_marked_for_cuda", "refuse_host_stages", "refuse_unbound"]
-
 _GLOBAL = "global"
 _NO_ACCESS = (ops.ADDRESS_OF, ops.ASSUME)
 

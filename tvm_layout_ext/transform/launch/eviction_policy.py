@@ -18,8 +18,6 @@ from ...ir.annotations import AUTO, EVICTION_POLICY
 from ...ir.rebuild import block_with, without_annotations
 from ..base import function_pass
 
-__all__ = ["AUTO", "AttachEvictionPolicy", "LowerEvictionPolicy"]
-
 #: Stands for the policy that measured best for full stores, on targets that have policies.
 _BEST = "evict_last"
 _NAME = "eviction_policy"

@@ -11,8 +11,6 @@ from ...ir.annotations import ANNOTATION_PREFIX
 from ...ir.rebuild import loop_with, without_annotations
 from ..base import function_pass
 
-__all__ = ["HoistGridAnnotations"]
-
 
 def _is_grid(loop: Any) -> bool:
     binding = loop.thread_binding

@@ -18,8 +18,6 @@ from ...ir.annotations import MIN_BLOCKS
 from ...ir.rebuild import loop_with, without_annotations
 from ..base import function_pass
 
-__all__ = ["SetLaunchBounds"]
-
 _NAME = "SetLaunchBounds"
 #: What TVM's code generation for CUDA makes the second number of ``__launch_bounds__``.
 _ATTRIBUTE = ops.LAUNCH_BOUNDS_MIN_BLOCKS_PER_SM

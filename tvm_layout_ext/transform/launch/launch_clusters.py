@@ -16,8 +16,6 @@ from ...ir.annotations import CLUSTER
 from ...ir.rebuild import loop_with, without_annotations
 from ..base import function_pass
 
-__all__ = ["LaunchClusters"]
-
 _NAME = "LaunchClusters"
 #: TVM's thread axis of a block within its cluster; its extent is the cluster's.
 _AXIS = "clusterCtaIdx."

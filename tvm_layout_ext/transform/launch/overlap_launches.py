@@ -28,8 +28,6 @@ from ...gpu.hardware import architecture
 from ...ir import ops
 from ..base import is_marked
 
-__all__ = ["OverlapLaunches", "waits_first"]
-
 _NAME = "OverlapLaunches"
 _LAUNCH = ops.CALL_FFI_KERNEL
 _CONTROL = ops.PTX_GRIDDEPCONTROL

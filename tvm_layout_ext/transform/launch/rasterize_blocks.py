@@ -13,8 +13,6 @@ from ...ir.queries import substitute, thread_tag
 from ...ir.rebuild import loop_with, without_annotations
 from ..base import function_pass
 
-__all__ = ["RasterizeBlocks", "grouped"]
-
 _NAME = "RasterizeBlocks"
 
 

@@ -12,8 +12,6 @@ from ...ir.conditions import conjuncts, is_zero
 from ...ir.ops import CHOICE
 from ...ir.queries import substitute
 
-__all__ = ["ThreadCopy", "UnfitError", "differs", "read_copy"]
-
 
 class UnfitError(Exception):
     """Why a copy cannot be asynchronous."""

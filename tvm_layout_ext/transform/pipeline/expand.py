@@ -39,8 +39,6 @@ from .record import PipelineRecord, PipelineStep
 from .single import with_waits
 from .versions import Versioned, use_version, with_versions
 
-__all__ = ["expand", "renewed"]
-
 
 def expand(
     loop: Any, plan: PipelinePlan, fits_async: Callable[[Part], bool], single: Sequence[int] = ()

@@ -20,8 +20,6 @@ from ...ir.queries import loads_in, substitute
 from ..base import function_pass
 from .copy_parts import ThreadCopy, UnfitError, differs, read_copy
 
-__all__ = ["LowerAsyncCopy"]
-
 _NAME = "LowerAsyncCopy"
 #: Bytes that one cp.async moves; only 16 may bypass L1 (PTX ISA, "cp.async": .cg needs 16).
 _SIZES = {4: "ca", 8: "ca", 16: "cg"}

@@ -20,8 +20,6 @@ from .parts import Part, blocks_in, requested
 from .plan import plan_pipeline
 from .record import PipelineRecord
 
-__all__ = ["check_fits", "most_stages"]
-
 
 def check_fits(record: PipelineRecord, parts: Sequence[Part], loop: Any, target: Any) -> None:
     """Refuse a pipeline whose versions alone need more shared memory than a block may have.

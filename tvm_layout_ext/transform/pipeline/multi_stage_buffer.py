@@ -11,7 +11,6 @@ from tvm.s_tir import SBlock
 
 from ... import decisions
 from ...errors import ScheduleError
-from ...ir.annotations import NUM_STAGES
 from ...ir.thread_conditions import ThreadConditions
 from ..base import function_pass
 from .expand import expand
@@ -20,8 +19,6 @@ from .parts import Part, blocks_in, parts_of, requested, without_request
 from .plan import PipelinePlan, plan_pipeline
 from .record import PipelineRecord
 from .single import in_one_version, single_copies
-
-__all__ = ["NUM_STAGES", "InjectMultiStageBuffer", "has_async_copies"]
 
 _NAME = "InjectMultiStageBuffer"
 #: First architecture with cp.async.

@@ -18,17 +18,6 @@ from ...ir.queries import blocks_in, loads_in
 from ...ir.rebuild import without_annotations
 from ...ir.walk import statements_of
 
-__all__ = [
-    "Part",
-    "Region",
-    "allocated",
-    "blocks_in",
-    "check_own",
-    "parts_of",
-    "requested",
-    "without_request",
-]
-
 
 @dataclass(frozen=True)
 class Region:

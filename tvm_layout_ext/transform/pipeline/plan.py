@@ -25,8 +25,6 @@ from ...errors import ScheduleError
 from ...ir.queries import depends_on, loads_in, substitute
 from .parts import Part, Region, check_own
 
-__all__ = ["PipelinePlan", "plan_pipeline"]
-
 
 @dataclass(frozen=True)
 class PipelinePlan:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["PipelineRecord", "PipelineStep", "VersionedBuffer"]
-
 
 @dataclass(frozen=True)
 class VersionedBuffer:

@@ -28,8 +28,6 @@ from ...ir.annotations import ASYNC_SCOPE
 from ...ir.rebuild import block_with, loop_with, realize_with
 from .parts import Part, without_request
 
-__all__ = ["in_one_version", "single_copies", "with_waits"]
-
 
 def single_copies(parts: Sequence[Part], loop: Any) -> list[int]:
     """List the copies of a loop that shall be asynchronous and have one version.

@@ -16,8 +16,6 @@ from ...ir import ops
 from .parts import without_request
 from .record import VersionedBuffer
 
-__all__ = ["Versioned", "use_version", "with_versions"]
-
 #: Versions begin at multiples of this, so that vectors of any width stay aligned.
 _VERSION_BYTES = 16
 #: Operators on fragments, in which an offset follows every address.

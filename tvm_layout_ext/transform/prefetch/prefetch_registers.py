@@ -40,8 +40,6 @@ from ..pipeline.parts import Part, Region, blocks_in, parts_of
 from .spread_copies import shares
 from .steps import Steps, steps_of
 
-__all__ = ["PREFETCH", "PrefetchSharedToRegister"]
-
 _NAME = "PrefetchSharedToRegister"
 
 

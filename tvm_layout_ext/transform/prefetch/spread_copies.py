@@ -10,8 +10,6 @@ from ...ir.queries import substitute
 from ...ir.rebuild import loop_with, sequence
 from ..pipeline.expand import renewed
 
-__all__ = ["shares"]
-
 
 def shares(copies: list[Any], count: int) -> list[list[Any]]:
     """Spread unrolled copies over so many steps, in their order: what each step does.

@@ -17,8 +17,6 @@ from ..pipeline.expand import renewed
 from ..pipeline.parts import Part, allocated, blocks_in, check_own, parts_of
 from ..pipeline.versions import Versioned, use_version, with_versions
 
-__all__ = ["Steps", "steps_of"]
-
 
 @dataclass(frozen=True)
 class Steps:

@@ -15,8 +15,6 @@ from ...ir.queries import depends_on, substitute
 from ...ir.rebuild import loop_with
 from ..base import function_pass
 
-__all__ = ["FillPaddedRows"]
-
 
 def _ranges(func: tirx.PrimFunc) -> Any:
     """Analyzer that knows the range of every loop and thread."""

@@ -22,8 +22,6 @@ from ...ir.rebuild import block_with
 from ...layout.placement import Placement, Strided
 from .swizzle_index import IndexWriter
 
-__all__ = ["Rewriter", "Swizzled", "refuse_unknown"]
-
 
 @dataclass(frozen=True)
 class Swizzled:

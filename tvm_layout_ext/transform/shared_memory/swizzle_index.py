@@ -24,8 +24,6 @@ from tvm import tirx
 
 from ...layout.placement import Placement, Strided, Xor
 
-__all__ = ["IndexWriter"]
-
 #: Beyond every offset of shared memory.
 _TOP = 31
 _ZERO = tirx.IntImm("int32", 0)

@@ -37,8 +37,6 @@ from ...layout.placement import (
 from ...layout.shared import NVMMASharedLayout, PaddedSharedLayout, SwizzledSharedLayout
 from ...layout.text import parse
 
-__all__ = ["COUNTED", "check_mode", "mode_text", "place", "swizzle_text"]
-
 #: Modes that are decided by counting accesses.
 COUNTED = ("auto", "xor", "pad")
 _GIVEN = re.compile(r"(xor|pad)\(\s*(\d+(?:\s*,\s*\d+)*)\s*\)")

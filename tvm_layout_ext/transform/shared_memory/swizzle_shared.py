@@ -28,8 +28,6 @@ from ..pipeline.multi_stage_buffer import has_async_copies
 from .swizzle_access import Rewriter, Swizzled, refuse_unknown
 from .swizzle_modes import COUNTED, place
 
-__all__ = ["SwizzleSharedMemory", "swizzles_of"]
-
 _NAME = "SwizzleSharedMemory"
 #: Requests of each access by which ``auto``, ``pad`` and ``xor`` choose.
 _SAMPLE = 256

@@ -23,8 +23,6 @@ from ...ir.index_terms import Scope
 from ...ir.rebuild import loop_with
 from ..base import function_pass, is_marked
 
-__all__ = ["PlanSync", "only_unmarked"]
-
 _NAME = "PlanSync"
 
 

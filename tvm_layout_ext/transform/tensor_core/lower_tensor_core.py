@@ -22,8 +22,6 @@ from ...ir.rebuild import block_with
 from ...target import target_arch
 from ..base import function_pass
 
-__all__ = ["LowerTensorCore"]
-
 #: Where ``storage_align`` keeps buffer, axis, factor and offset.
 _PADDING = "buffer_dim_align"
 _NAME = "LowerTensorCore"

@@ -15,8 +15,6 @@ from tvm import tirx
 
 from ..base import function_pass
 
-__all__ = ["AlignOffsets"]
-
 
 def _offsets(func: Any) -> list[tuple[Any, Any]]:
     """Offsets of parameters that are multiples of more than one, each with its written form."""

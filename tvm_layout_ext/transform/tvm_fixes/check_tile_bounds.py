@@ -16,8 +16,6 @@ from ...errors import ScheduleError
 from ...ir.pointers import is_unbounded
 from ..base import function_pass
 
-__all__ = ["CheckTileBounds"]
-
 
 def _unbounded_dims(buffer: Any) -> list[int]:
     """Dims that are as long as an int32 can say: compaction found nothing about them."""

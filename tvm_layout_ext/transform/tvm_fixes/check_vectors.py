@@ -18,8 +18,6 @@ from ...ir.pointers import POINTER_OPS, pointer_of
 from ...ir.vector_types import lacking_arithmetic, miswritten
 from ..base import function_pass, is_marked
 
-__all__ = ["CheckVectors"]
-
 #: First compute capability with instructions for FP8.
 _FP8_SINCE = (8, 9)
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)

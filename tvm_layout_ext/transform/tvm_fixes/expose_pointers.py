@@ -18,8 +18,6 @@ from ...ir import ops
 from ...ir.pointers import POINTER_OPS
 from ..base import function_pass
 
-__all__ = ["ExposePointers"]
-
 #: Operators that are given an address of shared memory, and whether TVM should take it for a read
 #: (1) or a write (2) of what is behind it.
 _MASKS = {name: 1 if op.kind == "ldmatrix" else 2 for name, op in POINTER_OPS.items()}

@@ -15,8 +15,6 @@ from tvm.s_tir import SBlockRealize
 
 from ..base import function_pass
 
-__all__ = ["GuardReductions"]
-
 
 def _variables(expr: Any) -> list[Any]:
     return list(tirx.analysis.undefined_vars(expr))

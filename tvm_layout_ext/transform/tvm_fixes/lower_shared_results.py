@@ -16,8 +16,6 @@ from tvm import s_tir, tirx
 from ...coalesce.privatize import borrowed, returned, writers
 from ..base import function_pass
 
-__all__ = ["LowerSharedResults"]
-
 
 def _reductions(func: tirx.PrimFunc) -> list[Any]:
     found: list[Any] = []

@@ -16,8 +16,6 @@ from tvm import tirx
 from ..base import function_pass
 from .own_lane import own_lane
 
-__all__ = ["LowerWarpMemoryFully"]
-
 
 def _warp_buffers(func: tirx.PrimFunc) -> int:
     count = 0

@@ -15,8 +15,6 @@ from tvm import tirx
 from ...gpu.hardware import WARP_SIZE
 from ...ir import ops
 
-__all__ = ["own_lane"]
-
 #: Calls whose arguments are pointers to registers, each followed by its offset in elements.
 _POINTER_CALLS = (ops.PTX_LEGACY_MMA, ops.PTX_LEGACY_LDMATRIX)
 

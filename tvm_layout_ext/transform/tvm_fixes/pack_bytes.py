@@ -15,8 +15,6 @@ from tvm import tirx
 
 from ..base import function_pass
 
-__all__ = ["PackBytes"]
-
 #: Times an element of so many bytes, a word full of it; words of 4 bytes, or of 8 for those of 4.
 _REPEATED = {1: 0x01010101, 2: 0x00010001, 4: 0x0000000100000001}
 #: TVM has CUDA types of one element a lane up to here; longer ones are ``int2``, ``uint4``, ...

@@ -17,8 +17,6 @@ from ...ir import ops
 from ...ir.queries import substitute, variables
 from ..base import function_pass
 
-__all__ = ["RenameOperands"]
-
 _MMA = ops.PTX_LEGACY_MMA
 #: Pointer and offset of A, B and C among the arguments, with the placeholders replaced after them.
 _OPERANDS = (((6, 7), "BCD"), ((8, 9), "CD"), ((10, 11), "D"))

@@ -16,8 +16,6 @@ from tvm import tirx
 from ...ir import ops
 from ..base import function_pass
 
-__all__ = ["ProtectReversedIndices", "RestoreReversedIndices"]
-
 #: A cast to the type that a value has. TVM's iterator maps do not look into calls.
 _COVER = ops.REINTERPRET
 

@@ -15,9 +15,6 @@ from tvm import s_tir, tirx
 
 from ..base import function_pass
 
-__all__ = ["StraightenIndices"]
-
-
 _QUOTIENTS = (tirx.FloorDiv, tirx.FloorMod)
 #: What no bound of an index of 32 bits reaches.
 _UNBOUNDED = (1 << 31) - 1

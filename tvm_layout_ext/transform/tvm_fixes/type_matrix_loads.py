@@ -16,8 +16,6 @@ from tvm import tirx
 from ...ir import ops
 from ..base import function_pass
 
-__all__ = ["TypeMatrixLoads"]
-
 _LDMATRIX = ops.PTX_LEGACY_LDMATRIX
 #: Where its arguments name the registers.
 _REGISTERS = 3

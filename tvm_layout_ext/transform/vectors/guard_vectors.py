@@ -16,8 +16,6 @@ from ...ir.queries import depends_on, loads_in, substitute
 from ...ir.rebuild import loop_with
 from ..base import function_pass
 
-__all__ = ["GuardVectors", "hoist_uniform_conditions", "worst_lane_condition"]
-
 #: Comparisons, and whether the left side being large makes them fail.
 _FAILS_WHEN_LARGE = {tirx.LT: True, tirx.LE: True, tirx.GT: False, tirx.GE: False}
 

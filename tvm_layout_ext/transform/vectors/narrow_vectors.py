@@ -14,8 +14,6 @@ from ...ir.queries import depends_on, substitute
 from ...ir.rebuild import loop_with
 from ..base import function_pass
 
-__all__ = ["NarrowVectors"]
-
 _NAME = "NarrowVectors"
 
 

@@ -20,8 +20,6 @@ from ...ir.thread_conditions import ThreadConditions
 from ..base import function_pass
 from .shifted_nest import ShiftedNest
 
-__all__ = ["SHIFTED", "ShiftVectors"]
-
 _NAME = "ShiftVectors"
 
 

@@ -27,8 +27,6 @@ from .shifted_window import (
     window,
 )
 
-__all__ = ["ShiftedNest"]
-
 
 class ShiftedNest:
     """One vector loop around a move.

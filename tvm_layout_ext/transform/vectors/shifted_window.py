@@ -16,18 +16,6 @@ from ...ir import ops
 from ...ir.queries import substitute
 from ...ir.rebuild import sequence
 
-__all__ = [
-    "Window",
-    "both",
-    "copied",
-    "fill",
-    "local",
-    "pick",
-    "shuffled",
-    "when",
-    "window",
-]
-
 _WORD_BYTES, _WORD_BITS = 4, 32
 _ALL_LANES = 0xFFFFFFFF
 

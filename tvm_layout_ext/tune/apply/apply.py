@@ -20,8 +20,6 @@ from ..records.tvm_record import TvmRecord, replay_errors, usable
 from ..space.functions import bare
 from .nearest import Found, Nearest
 
-__all__ = ["Applied", "Best", "apply_best"]
-
 _log = logging.getLogger("tvm_layout_ext")
 _MAKER = "ApplyBest"
 #: So that Relax fuses nothing with a function that is scheduled (``OpPatternKind::kOpaque``).

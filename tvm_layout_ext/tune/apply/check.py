@@ -15,8 +15,6 @@ from ..space.operator import Operator, find_operator
 from ..space.task import Task
 from .replay import task_again
 
-__all__ = ["Checked", "check"]
-
 
 @dataclass(frozen=True)
 class Checked:

@@ -17,8 +17,6 @@ from tvm.tirx import compilation_pipeline
 from ..records.records import Source
 from .apply import Applied, Best, fuse_transposes
 
-__all__ = ["ApplyBest"]
-
 _PIPELINE = "s_tir"
 _active: ContextVar[tuple[Best, ...]] = ContextVar("layout_ext_best", default=())
 

@@ -26,8 +26,6 @@ from ..space.operator import Operator, Shape, known_operators
 from ..space.recognise import recognise
 from .apply import as_module, fused
 
-__all__ = ["ModuleResult", "ModuleTask", "module_tasks", "tune_module"]
-
 _log = logging.getLogger("tvm_layout_ext")
 #: Best trials of each task whose schedules go to the database.
 _ARCHIVED = 8

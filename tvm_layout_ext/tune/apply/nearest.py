@@ -22,8 +22,6 @@ from ..space.operator import Operator, Shape
 from ..space.recognise import recognise
 from ..space.task import Task
 
-__all__ = ["Found", "Nearest", "distance"]
-
 #: Relatives that are tried before a function is left as it was.
 _ATTEMPTS = 8
 

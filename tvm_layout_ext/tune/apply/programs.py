@@ -30,8 +30,6 @@ from ..space.generic import digest_of, operator_of
 from ..space.knobs import Config, Knob, Refusal
 from ..space.operator import Operator, find_operator, known_operators
 
-__all__ = ["Programs"]
-
 #: Value of each knob of a default configuration that nobody wrote down.
 _UNKNOWN = "not in the log"
 #: Ends the name of an operator that was made of a function, see :func:`digest_of`.

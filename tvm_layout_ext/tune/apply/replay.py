@@ -19,8 +19,6 @@ from ..records.record import MODELLED
 from ..space.operator import Operator, find_operator
 from ..space.task import Task, make_task
 
-__all__ = ["Replay", "best_records", "find_record", "replay", "task_again"]
-
 
 @dataclass(frozen=True)
 class Replay:

@@ -25,8 +25,6 @@ from ..space.task import make_task
 from .launches import HostPlan, host_plan
 from .text import cuda_text, header_text, loader_text
 
-__all__ = ["Exported", "export"]
-
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: As TVM compiles its kernels, so that the exported one is the tuned one.
 _OPTIONS = (

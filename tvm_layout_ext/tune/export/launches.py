@@ -15,8 +15,6 @@ from ...build import device_program
 from ...errors import ScheduleError
 from ...ir import ops
 
-__all__ = ["HostPlan", "KernelBuffer", "KernelLaunch", "host_plan"]
-
 _SHARED = ops.USE_DYN_SHARED_MEMORY
 _AXES = "xyz"
 #: Extents of a launch along each axis.

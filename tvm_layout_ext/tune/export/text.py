@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .launches import HostPlan, KernelBuffer, KernelLaunch
 
-__all__ = ["cuda_text", "header_text", "loader_text"]
-
 _HEADER = """\
 /* {name}: made by tvm_layout_ext {version} from a schedule for {arch}.
  *

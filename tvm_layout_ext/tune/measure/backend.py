@@ -16,8 +16,6 @@ from ..space.knobs import Config
 from ..space.task import Task
 from .measurement import Measurement, Runner
 
-__all__ = ["Backend", "InProcess", "ReportedError", "config_key", "failure_text", "try_one"]
-
 
 class ReportedError(LayoutExtError):
     """A failure in another process; its text is that of :func:`failure_text` there."""

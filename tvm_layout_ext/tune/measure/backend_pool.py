@@ -13,8 +13,6 @@ from .rpc.run import RpcRunner
 from .run_local import LocalRunner
 from .simulated import SimulatedRunner
 
-__all__ = ["RUNNERS", "BackendPool", "make_backend", "runner_name"]
-
 RUNNERS = ("auto", "cuda", "simulate")
 RPC = "rpc"
 

@@ -13,17 +13,6 @@ from pathlib import Path
 from ..._compat import has_gpu, tvm_version
 from ..._version import __version__
 
-__all__ = [
-    "SIMULATED_DEVICE",
-    "clock_and_temperature",
-    "code_versions",
-    "cores",
-    "cuda_device",
-    "git_id",
-    "now",
-    "versions",
-]
-
 SIMULATED_DEVICE = "simulated GPU"
 #: Names the commit where the source tree comes without its history, as in a container.
 GIT_VARIABLE = "TVM_LAYOUT_EXT_GIT_ID"

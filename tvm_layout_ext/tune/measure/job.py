@@ -16,8 +16,6 @@ from ..space.task import Task
 from .protocol import Measured, Timing
 from .reference.problem import Problem
 
-__all__ = ["FRESH", "TRIALS", "Inputs", "Job", "MeasuredFuture", "device_kind"]
-
 #: Streams of a task's random inputs: of the trials, and of a winner's verification.
 TRIALS, FRESH = 0, 1
 _CPU_TARGETS = ("llvm", "c")

@@ -20,8 +20,6 @@ from .measurement import Measurement
 from .protocol import Measured, Timing, interleaved
 from .simulated import count
 
-__all__ = ["MeasuringBackend"]
-
 #: How often each finalist is timed again, taking turns.
 ROUNDS = 5
 

@@ -10,8 +10,6 @@ from typing import Any, Protocol
 from ..space.knobs import Config
 from ..space.task import Task
 
-__all__ = ["Measurement", "Runner"]
-
 
 @dataclass(frozen=True)
 class Measurement:

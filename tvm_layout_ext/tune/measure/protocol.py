@@ -24,18 +24,6 @@ import tvm
 from .builder.host_objects import ROTATED
 from .reference.problem import Problem
 
-__all__ = [
-    "MEASUREMENT",
-    "Arguments",
-    "Measured",
-    "Timing",
-    "device_name",
-    "failed",
-    "interleaved",
-    "measure",
-    "memory_in_use",
-]
-
 #: The measurement's file in an artifact's folder.
 MEASUREMENT = "measurement.json"
 #: More copies of the arguments are not made; tiny workloads stay in the cache, and say so.

@@ -28,8 +28,6 @@ from .protocol import (
 from .reference.problem import Problem
 from .worker_slots import GROWTH, PooledRunner, WorkerSlot
 
-__all__ = ["Here", "LocalRunner", "measure_here"]
-
 #: For so long a GPU's clock is taken to be what it was.
 CLOCK_SECONDS = 10.0
 

@@ -18,8 +18,6 @@ from .measurement import Measurement
 from .reference.problem import expected
 from .verify import WrongResultError, require_close
 
-__all__ = ["SimulatedRunner", "count", "verify"]
-
 #: A winner is verified on the whole shape up to this much work, else on a shape cut down to a
 #: multiple of every tile: 2**25 take about 20 seconds.
 VERIFIED_WORK = 1 << 25

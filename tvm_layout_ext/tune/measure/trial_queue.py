@@ -14,8 +14,6 @@ from typing import Any
 from .job import Job
 from .protocol import Measured, failed
 
-__all__ = ["Trial", "TrialQueue", "TryAgainError"]
-
 
 class TryAgainError(Exception):
     """A trial that was stopped by no fault of its own; any slot may take it."""

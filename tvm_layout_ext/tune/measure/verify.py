@@ -7,8 +7,6 @@ import numpy as np
 from ...errors import LayoutExtError
 from ..space.operator import Tolerance
 
-__all__ = ["WrongResultError", "poison", "require_close"]
-
 #: Elements that are compared at a time: in float64 they stay in a core's cache, which compares a
 #: 4096x4096 output in 0.3 s instead of 2.8 s.
 _CHUNK = 1 << 14

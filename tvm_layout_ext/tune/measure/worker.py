@@ -13,8 +13,6 @@ from typing import Any
 
 from tvm.support.popen_pool import PopenWorker
 
-__all__ = ["TrialCrashError", "TrialTimeoutError", "Worker", "ignore_ctrl_c"]
-
 #: TVM's worker ends a call that is late by itself, unless it cannot: then this much later we do.
 GRACE = 5.0
 #: A process that ends before it is ready, as where memory is short, is started anew so often.

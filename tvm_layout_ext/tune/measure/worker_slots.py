@@ -16,8 +16,6 @@ from .protocol import Measured, Timing, failed
 from .trial_queue import Trial, TrialQueue, TryAgainError
 from .worker import Worker
 
-__all__ = ["GROWTH", "PooledRunner", "ServerLostError", "WorkerSlot"]
-
 #: A process whose memory has grown by this much since its first trial is replaced.
 GROWTH = 1 << 30
 #: How often a trial is started whose server was lost, or whose process others may have spoilt.

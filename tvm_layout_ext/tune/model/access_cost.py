@@ -15,17 +15,6 @@ from ...ir import pointers
 from ...ir.evaluate import placeholder_extent
 from ...layout.banks import wavefronts
 
-__all__ = [
-    "BufferUse",
-    "Use",
-    "copy_degree",
-    "flat",
-    "lane_wavefronts",
-    "matrix_degree",
-    "padded_strides",
-    "strides_of",
-]
-
 
 @dataclass(frozen=True)
 class BufferUse:

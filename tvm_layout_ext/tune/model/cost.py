@@ -10,8 +10,6 @@ from typing import Any
 from ...gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES
 from ...gpu.measured import H200
 
-__all__ = ["FORMULA", "CostTerms", "Counters", "modelled_terms"]
-
 #: Where a record does not tell how many blocks are resident.
 USUAL_RESIDENT = 3
 #: Share of the smaller terms that does not hide behind the largest.

@@ -22,8 +22,6 @@ from .features import features, kernels_of, traffic
 from .kernel_facts import KernelFacts
 from .latency import chain, latency
 
-__all__ = ["COUNTED_EXTENT", "Costs", "costs", "counted_inputs"]
-
 #: Blocks that are run for a candidate's counters; all but the edge blocks of a grid do the same.
 GRID_SAMPLE = 8
 #: Longer parallel dimensions are cut for counting, to a multiple of every tile and the same

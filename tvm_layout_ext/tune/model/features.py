@@ -16,8 +16,6 @@ from ..space.task import Task
 from .access_cost import Use
 from .kernel_facts import KernelFacts, read_kernels
 
-__all__ = ["FEATURES", "features", "kernels_of"]
-
 #: Knobs whose raw values are features; no schedule has more.
 KNOBS = 12
 

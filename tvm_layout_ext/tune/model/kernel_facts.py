@@ -38,8 +38,6 @@ from .access_cost import (
     strides_of,
 )
 
-__all__ = ["KernelFacts", "read_kernels"]
-
 #: Random iterations by which the extent of a tile is found, beside the first and the last.
 SAMPLES = 2048
 #: Registers of a thread for addresses, counters and predicates.

@@ -19,9 +19,6 @@ from .cost import CostTerms
 from .features import traffic
 from .kernel_facts import KernelFacts
 
-__all__ = ["chain", "latency", "terms"]
-
-
 #: Share of what is not the longest term that does not hide behind it.
 EXPOSED = 0.2
 #: Of what keeps the multiprocessors busy while the memory is the limit.

@@ -37,8 +37,6 @@ from .tvm_record import (
     tag_of,
 )
 
-__all__ = ["RECORDS", "WORKLOADS", "Database", "DatabaseReading"]
-
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
 _LOCK = "database.lock"
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC

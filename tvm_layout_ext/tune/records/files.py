@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["append_whole", "locked", "replace_file"]
-
 
 def append_whole(handle: int, line: bytes) -> None:
     """Write a line at the end of a locked file, or leave the file as it was.

@@ -18,8 +18,6 @@ from ...errors import RecordError
 from .files import append_whole
 from .record import SCHEMA_VERSION, Record
 
-__all__ = ["SCHEMA_VERSION", "Log", "Reading", "Record"]
-
 _FILE = "trials.jsonl"
 
 

@@ -18,8 +18,6 @@ from ...errors import RecordError
 from .files import append_whole, locked
 from .record import Record
 
-__all__ = ["PRUNED", "Pruned", "note", "read_pruned"]
-
 PRUNED = "pruned.json"
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 

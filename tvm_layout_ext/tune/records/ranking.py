@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from .log import Record
 
-__all__ = ["NOISE", "best_first"]
-
 #: Medians this close, relative to the best, are not told apart. One and the same transpose took
 #: 530.6 us in one process and 533.9 us in another (H200; ``tuning_logs``, ``benchmarks/results``).
 NOISE = 0.005

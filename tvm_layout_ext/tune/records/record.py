@@ -12,8 +12,6 @@ from ..model.cost import Counters
 from ..space.knobs import Value
 from ..space.workload import Workload
 
-__all__ = ["L2_STATES", "MODELLED", "RUNNERS", "SCHEMA_VERSION", "Record"]
-
 SCHEMA_VERSION = 1
 #: The runner whose scores are a model's, and all that there are.
 MODELLED = "simulate"

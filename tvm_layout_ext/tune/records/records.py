@@ -22,8 +22,6 @@ from .log import Log, Reading
 from .record import Record
 from .tvm_record import Provenance, TvmRecord, entry_of
 
-__all__ = ["Opened", "Records", "Source", "archive", "open_source"]
-
 Source: TypeAlias = "str | os.PathLike[str] | Log | Database | ms.database.Database"
 
 

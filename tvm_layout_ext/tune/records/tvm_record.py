@@ -25,18 +25,6 @@ from ..measure.environment import code_versions
 from ..space.functions import bare, same_function
 from .record import MODELLED, Record
 
-__all__ = [
-    "Provenance",
-    "TvmRecord",
-    "entry_of",
-    "parse",
-    "parse_workload",
-    "replay_errors",
-    "sealed",
-    "tag_of",
-    "usable",
-]
-
 #: TVM's mark of a trial that failed; such a record says nothing of a schedule.
 _FAILED_SECONDS = 1e10
 #: What TVM raises for a record that it cannot read or replay.

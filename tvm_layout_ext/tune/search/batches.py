@@ -13,8 +13,6 @@ from tvm.s_tir import meta_schedule as ms
 from ..._compat import initialise_search
 from .interrupt import Interrupt
 
-__all__ = ["AHEAD", "Batches"]
-
 #: Batches that stay under way while the next one is proposed. Results that come a batch late cost
 #: next to nothing: 64 trials replayed on the sweep of a GEMM of 1024x4096x4096 in float16 come to
 #: 0.954 of the best at least in ten seeds (median 0.99), batch after batch to 0.955 (median 1.00).

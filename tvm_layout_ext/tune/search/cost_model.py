@@ -17,8 +17,6 @@ from ..space.candidate import config_of
 from ..space.knobs import Config
 from .design import Candidates
 
-__all__ = ["Facts", "GuidedModel"]
-
 #: Measured trials below which trees have nothing to go by, and the closed form decides alone.
 WARM_UP = 8
 #: Seconds in place of the infinite latency of a kernel without blocks: trees take finite numbers.

@@ -16,8 +16,6 @@ from ..space.knobs import Config, Refusal
 from ..space.limits import SCHEDULE, over_limits
 from ..space.task import Task
 
-__all__ = ["Candidates", "KnobMutator", "openers", "space_generator"]
-
 #: Share of the starting candidates that the closed-form model ranks first; the others are those of
 #: which it does not think.
 BEST = 0.75

@@ -21,8 +21,6 @@ from ..space.knobs import Config
 from ..space.task import Task
 from .interrupt import Interrupt
 
-__all__ = ["CachingBuilder", "CachingRunner", "History", "failed", "worked"]
-
 _KNOWN = "known:"
 _LONGEST_TEXT = 2000
 

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["Interrupt"]
-
 
 class Interrupt:
     """While entered, remembers that Ctrl-C was pressed, beside raising KeyboardInterrupt.

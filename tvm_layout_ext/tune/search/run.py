@@ -27,8 +27,6 @@ from .design import Candidates, openers, space_generator
 from .history import CachingBuilder, CachingRunner, History, failed, worked
 from .interrupt import Interrupt
 
-__all__ = ["STRATEGIES", "Run"]
-
 STRATEGIES = ("evolutionary", "replay")
 #: Candidates between two updates of the cost model. With a batch under way while the next is
 #: proposed, twice as many are built at once at most; more cores than that have nothing to do. What

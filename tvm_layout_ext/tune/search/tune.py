@@ -26,9 +26,6 @@ from ..space.task import Task, make_task
 from .history import History
 from .run import STRATEGIES, Run
 
-__all__ = ["Progress", "Result", "tune"]
-
-
 #: Called after each trial with its record, how many are done, and how many there will be.
 Progress = Callable[[Record, int, int], None]
 

@@ -22,8 +22,6 @@ from ...ir.annotations import KNOB_PREFIX
 from .knobs import Config, Knob
 from .task import Task
 
-__all__ = ["config_of", "program_of", "traced", "without_knobs"]
-
 _SAMPLE, _ANNOTATE = "SampleCategorical", "Annotate"
 
 

@@ -8,8 +8,6 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-__all__ = ["bare", "blocks_of", "same_function"]
-
 
 def bare(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Strip a function of all that does not change what it computes.

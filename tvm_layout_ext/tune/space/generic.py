@@ -12,8 +12,6 @@ from .functions import bare
 from .knobs import Knob
 from .operator import Operator
 
-__all__ = ["digest_of", "operator_of", "register_maker"]
-
 #: What makes an operator of a function; ``schedules/`` names it.
 _MAKERS: list[Callable[..., Operator]] = []
 

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 from ...errors import ScheduleError
 
-__all__ = ["Config", "Knob", "Refusal", "Value", "describe", "knob"]
-
 Value = int | str
 #: One value, an int or a str, for every knob of a schedule.
 Config = Mapping[str, Any]

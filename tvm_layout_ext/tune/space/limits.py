@@ -21,8 +21,6 @@ from ...target import cuda_target
 from ..model.features import kernels_of
 from .knobs import Refusal
 
-__all__ = ["LAUNCH", "LOWERING", "SCHEDULE", "SHARED", "VECTORS", "over_limits"]
-
 #: Rules, as reports count them.
 LAUNCH, SHARED, VECTORS = "threads and blocks", "shared memory", "vector types"
 SCHEDULE, LOWERING = "refused by the schedule", "refused by lowering"

@@ -13,8 +13,6 @@ from ...intrin import choose
 from ...target import target_arch
 from .functions import blocks_of
 
-__all__ = ["off_tensor_cores"]
-
 
 def off_tensor_cores(func: tirx.PrimFunc) -> dict[str, str]:
     """Sums of products that tensor cores cannot take, by name of the block, with the reason.

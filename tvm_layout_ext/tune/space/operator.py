@@ -15,8 +15,6 @@ from ...errors import ScheduleError
 from ...gpu.hardware import Architecture
 from .knobs import Config, Knob, Refusal
 
-__all__ = ["Operator", "Tolerance", "find_operator", "known_operators", "register_operator"]
-
 Shape = tuple[int, ...]
 
 

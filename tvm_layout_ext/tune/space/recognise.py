@@ -12,8 +12,6 @@ from ...errors import LayoutExtError
 from .functions import bare, same_function
 from .operator import Operator, Shape, find_operator, known_operators
 
-__all__ = ["recognise"]
-
 #: Extents that tell the dimensions of an operator apart in the shapes of its arguments, also where
 #: an argument is a little larger than a dimension.
 _PROBES = (1009, 2003, 3001, 4001, 5003, 6007)

@@ -15,8 +15,6 @@ from ...gpu.hardware import Architecture
 from .knobs import Config, Knob, Refusal
 from .operator import Operator
 
-__all__ = ["Space"]
-
 
 def _products(knobs: Sequence[Knob]) -> Iterator[dict[str, Any]]:
     """All combinations of the knobs' values."""

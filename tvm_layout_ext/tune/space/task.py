@@ -23,8 +23,6 @@ from .operator import Operator, Shape, find_operator
 from .space import Space
 from .workload import Workload
 
-__all__ = ["Task", "make_task"]
-
 _MOST_ELEMENTS = 2**31 - 1
 
 

@@ -33,16 +33,6 @@ from ..worker import ignore_ctrl_c
 from .cubin import MachineCode, machine_code
 from .host_objects import HostObjects, compile_objects
 
-__all__ = [
-    "INFO",
-    "LIBRARY",
-    "Building",
-    "CubinBuilder",
-    "build_one",
-    "describe_error",
-    "start_worker",
-]
-
 #: Files of an artifact's folder.
 LIBRARY, INFO = "kernel.so", "info.json"
 #: TVM's worker processes grow a little with each build; after so many a fresh one takes over.

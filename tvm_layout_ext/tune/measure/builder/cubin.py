@@ -18,8 +18,6 @@ from typing import Any
 from ...._compat import compile_cuda, ptxas_options
 from ....errors import LayoutExtError, TargetError
 
-__all__ = ["CompileError", "MachineCode", "PtxasError", "cuda_compiler", "machine_code"]
-
 #: TVM's variable, and its two values; TVM's default is the first.
 MODE_VARIABLE = "TVM_CUDA_COMPILE_MODE"
 MODES = ("nvrtc", "nvcc")

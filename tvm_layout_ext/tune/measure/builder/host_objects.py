@@ -17,8 +17,6 @@ from pathlib import Path
 from ...._compat import DRIVER_FUNCTIONS
 from ....errors import TargetError
 
-__all__ = ["ROTATED", "HostObjects", "compile_objects"]
-
 #: Name of the rotation in a tuned kernel's library.
 ROTATED = "rotated"
 _ROTATION = """

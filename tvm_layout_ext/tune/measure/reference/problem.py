@@ -15,8 +15,6 @@ from ...space.task import Task
 from ..verify import WrongResultError, poison, require_close
 from .reference import Expected, Reference
 
-__all__ = ["Problem", "expected"]
-
 _FILE = "problem.json"
 #: Operations up to which NumPy computes the whole output: 1024x1024x4096 takes 2 cores 0.7 s.
 WHOLE = 1 << 33

@@ -26,8 +26,6 @@ from ...space.functions import blocks_of
 from ...space.operator import Tolerance
 from .rows import MOST, Rows, choose_rows, guarded, stores_in
 
-__all__ = ["Expected", "Reference", "buffers_of", "count_flops", "draw"]
-
 _WIDE = "float64"
 #: Bytes, of arrays that TVM takes as they are.
 _ALIGNMENT = 64

@@ -17,8 +17,6 @@ from tvm import tirx
 
 from ....ir.queries import loads_in, uses
 
-__all__ = ["MOST", "Rows", "choose_rows", "guarded", "stores_in"]
-
 #: Iterations of blocks that a CPU makes in half a second.
 MOST = 1 << 28
 #: Rows at least, however long each takes.

@@ -26,8 +26,6 @@ from ..worker_slots import ServerLostError
 from .session import NAMES, PREFIX
 from .tracker import Tracker
 
-__all__ = ["Gpu", "digest", "ready", "run"]
-
 #: Bytes of a problem that travel at once.
 _PART = 8 << 20
 #: How often in a row a session is tried to be opened.

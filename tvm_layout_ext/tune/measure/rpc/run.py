@@ -24,8 +24,6 @@ from .client import Gpu, ready, run
 from .session import PREPARE
 from .tracker import Tracker
 
-__all__ = ["RpcRunner", "UnfitServerError", "misfit"]
-
 _log = logging.getLogger("tvm_layout_ext")
 
 

@@ -22,8 +22,6 @@ from typing import Any
 from ...._compat import serve_rpc
 from ....errors import TargetError
 
-__all__ = ["main"]
-
 _log = logging.getLogger("tvm_layout_ext")
 LOOPBACK = "127.0.0.1"
 _PROGRAM = "from tvm_layout_ext.tune.measure.rpc.session import main; main()"

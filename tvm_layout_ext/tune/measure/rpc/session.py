@@ -46,8 +46,6 @@ from ..job import Job
 from ..protocol import Timing, device_name
 from ..run_local import Here, measure_here
 
-__all__ = ["IDLE", "NAMES", "PREFIX", "main"]
-
 _log = logging.getLogger("tvm_layout_ext")
 PREFIX = "tvm_layout_ext.rpc."
 NAMES = ("device_name", "capability", "holds", "put", "keep", "library", "prepare", "measure")

@@ -13,8 +13,6 @@ from tvm.rpc import base
 
 from ....errors import TargetError
 
-__all__ = ["Free", "NoServerError", "Tracker"]
-
 _CONNECT_SECONDS = 5.0
 _STEP_SECONDS = 1.0
 
