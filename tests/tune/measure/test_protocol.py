@@ -12,15 +12,13 @@ import tvm
 
 from tests.tune.artifacts import Shelf, doubling_task
 from tvm_layout_ext.tune.measure.builder.builder import LIBRARY
+from tvm_layout_ext.tune.measure.measurement import quartile_distance
 from tvm_layout_ext.tune.measure.protocol import (
     MOST_COPIES,
     Arguments,
-    Measured,
     Timing,
     failed,
-    interleaved,
     measure,
-    relative_spread,
     timed,
 )
 from tvm_layout_ext.tune.measure.reference.problem import Problem
@@ -79,10 +77,10 @@ def test_one_late_launch_stops_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "spread"), [([1.0], 0.0), ([1.0, 1.0, 1.0], 0.0), ([1.0, 2.0, 3.0], 0.5)]
+    ("times", "distance"), [([1.0], None), ([1.0, 1.0, 1.0], 0.0), ([1.0, 2.0, 3.0], 1.0)]
 )
-def test_spread_is_that_of_the_quartiles(times: list[float], spread: float) -> None:
-    assert relative_spread(times) == spread
+def test_spread_is_that_of_the_quartiles(times: list[float], distance: float | None) -> None:
+    assert quartile_distance(times) == distance
 
 
 _ILLEGAL = "CUDA: an illegal memory access"
@@ -104,12 +102,6 @@ def test_failure_is_one_line(error: Exception, name: str, text: str) -> None:
     assert measured.error == f"{name}: {text}"
     assert measured.verified is (False if name == "WrongResultError" else None)
     assert measured.times == []
-
-
-def test_measurement_is_read_as_it_was_written(tmp_path: Path) -> None:
-    measured = Measured([1e-6, 2e-6], "rotated", True, device="NVIDIA H200", clock_mhz=1980)
-    measured.write(str(tmp_path))
-    assert Measured.read(str(tmp_path)) == measured
 
 
 def test_each_copy_of_the_arguments_gets_its_launch(tmp_path: Path) -> None:
@@ -173,16 +165,3 @@ def test_two_streams_draw_other_inputs() -> None:
     one, other = Problem.draw(task, 0), Problem.draw(task, 1)
     assert not np.array_equal(one.inputs[0], other.inputs[0])
     assert np.array_equal(one.inputs[0], Problem.draw(task, 0).inputs[0])
-
-
-def test_finalists_take_turns() -> None:
-    asked: list[str] = []
-
-    class Fake:
-        def in_turn(self, artifacts: list[str]) -> list[Measured]:
-            asked.extend(artifacts)
-            seconds = {"a": [1.0, 3.0, 2.0], "b": [4.0], "c": []}
-            return [Measured(seconds[one]) for one in artifacts]
-
-    assert interleaved(Fake(), ["a", "b", "c"], 2) == [[2.0, 2.0], [4.0, 4.0], []]
-    assert asked == ["a", "b", "c", "a", "b", "c"]

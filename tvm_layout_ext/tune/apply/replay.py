@@ -100,7 +100,7 @@ def replay(record: Record, runner: str = "auto", operator: Operator | None = Non
         raise RecordError(f"Record {record.id} cannot be replayed: {error}") from None
     backend = make_backend(chosen, task)
     try:
-        _, measurement = try_one(backend, task, record.config)
+        measurement = try_one(backend, task, record.config)
         if measurement.conflict_model is None and record.conflict_model is not None:
             measurement = replace(measurement, conflict_model=count(task, record.config)[1])
         return Replay(record, backend.name, measurement, backend.verify(record.config))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tvm.ir.utils import derived_object
+import tvm
 from tvm.s_tir import meta_schedule as ms
 
 from ..measure import environment
-from ..measure.backend import Backend, config_key
+from ..measure.backend import Backend, Begun, ReportedError, config_key
 from ..measure.measurement import Measurement
 from ..records.log import Reading
 from ..records.record import Record
@@ -21,7 +21,6 @@ from ..space.knobs import Config
 from ..space.task import Task
 from .interrupt import Interrupt
 
-_KNOWN = "known:"
 _LONGEST_TEXT = 2000
 
 
@@ -49,6 +48,42 @@ class History:
     def __post_init__(self) -> None:
         self._logged = {record.id: record for record in self.reading.records}
         self._position: dict[str, int] = {}
+        self._tried: set[tuple[Any, ...]] = set()
+        self._begun: list[Trial] = []
+
+    def begin(self, modules: Sequence[tvm.IRModule]) -> list[Any]:
+        """Begin to build and run the candidates of which nothing is known yet; futures for all.
+
+        None for one that is being tried already: TVM's replay may draw a candidate twice, in one
+        batch or while an earlier one is tried.
+        """
+        self.interrupt.check()
+        configs = [config_of(module, self.task.operator.knobs) for module in modules]
+        futures: list[Any] = []
+        fresh: list[tuple[Config, tvm.IRModule]] = []
+        for config, module in zip(configs, modules, strict=True):
+            if record := self.known(config):
+                # One that failed fails: the cost model learns from it as at first.
+                futures.append(Future())
+                futures[-1].set_result(_result(record))
+            elif config_key(config) in self._tried:
+                futures.append(None)
+            else:
+                self._tried.add(config_key(config))
+                fresh.append((config, module))
+                futures.append(fresh[-1])
+        begun = self.backend.begin(fresh) if fresh else []
+        trials = [Trial(self, config, one) for (config, _), one in zip(fresh, begun, strict=True)]
+        self._begun += trials
+        left = iter(trials)
+        return [next(left) if isinstance(one, tuple) else one for one in futures]
+
+    def note_finished(self) -> None:
+        """Write down trials that have ended since, after Ctrl-C."""
+        for one in self._begun:
+            if not one.noted and one.done():
+                with suppress(KeyboardInterrupt):
+                    one.result()
 
     def tried(self, config: Config) -> bool:
         """Whether a candidate is a trial of this run already."""
@@ -155,135 +190,32 @@ def worked(planned: Record, task: Task, measured: Measurement) -> Record:
     )
 
 
-_TWICE = ms.builder.BuilderResult(None, "This candidate is being tried already.")
+class Trial:
+    """A candidate under way, as TVM's tuner waits for it; written down when its result is there."""
 
-
-@derived_object
-class CachingBuilder(ms.builder.PyBuilder):
-    """Begins to build the candidates of which nothing is known yet.
-
-    One that cannot be built is told of when it is run, so that others run meanwhile.
-    """
-
-    def __init__(self, history: History, configs: dict[str, dict[str, Any]]) -> None:
-        super().__init__()
-        self.history, self.configs = history, configs
-        self._begun: set[tuple[Any, ...]] = set()
-
-    def build(self, build_inputs: Sequence[Any]) -> list[Any]:
-        """Begin with the unknown ones; results are in the order of the inputs."""
-        self.history.interrupt.check()
-        knobs = self.history.task.operator.knobs
-        configs = [config_of(given.mod, knobs) for given in build_inputs]
-        known = [self.history.known(config) for config in configs]
-        # TVM's replay may draw a candidate twice, in one batch or while an earlier one is tried.
-        again = [not record and self._is_begun(c) for c, record in zip(configs, known, strict=True)]
-        fresh = [
-            given
-            for given, record, twice in zip(build_inputs, known, again, strict=True)
-            if record is None and not twice
-        ]
-        built = iter(self.history.backend.build(fresh) if fresh else ())
-        return [
-            self._old(record) if record else _TWICE if twice else self._fresh(next(built), config)
-            for config, record, twice in zip(configs, known, again, strict=True)
-        ]
-
-    def _is_begun(self, config: Config) -> bool:
-        """Whether a candidate was begun before; now it is."""
-        key = config_key(config)
-        begun = key in self._begun
-        self._begun.add(key)
-        return begun
-
-    def _fresh(self, artifact: str, config: dict[str, Any]) -> Any:
-        self.configs[artifact] = config
-        return ms.builder.BuilderResult(artifact, None)
-
-    def _old(self, record: Record) -> Any:
-        # One that failed is run, too, and fails: the cost model learns from it as at first.
-        said = (
-            f"{record.error_class}: {record.error_text}" if record.score is None else record.score
-        )
-        return ms.builder.BuilderResult(f"{_KNOWN}{json.dumps(said)}", None)
-
-
-@derived_object
-class CachingRunner(ms.runner.PyRunner):
-    """Runs what was built, and answers for the rest."""
-
-    def __init__(self, history: History, configs: dict[str, dict[str, Any]]) -> None:
-        super().__init__()
-        self.history, self.configs = history, configs
-        self._begun: list[Any] = []
-
-    def run(self, runner_inputs: Sequence[Any]) -> list[Any]:
-        """Start the unknown ones; futures are in the order of the inputs."""
-        said = [_said(given) for given in runner_inputs]
-        pairs = list(zip(runner_inputs, said, strict=True))
-        fresh = [str(given.artifact_path) for given, known in pairs if known is None]
-        futures = iter(self.history.backend.run(fresh) if fresh else ())
-        return [
-            self._noted(next(futures), given) if known is None else _Answer(known)
-            for given, known in pairs
-        ]
-
-    def note_finished(self) -> None:
-        """Write down trials that have ended since, after Ctrl-C."""
-        for one in self._begun:
-            if not one.noted and one.done():
-                with suppress(KeyboardInterrupt):
-                    one.result()
-
-    def _noted(self, future: Any, given: Any) -> Any:
-        artifact = str(given.artifact_path)
-        self._begun.append(_Noted(self.history, self.configs[artifact], artifact, future))
-        return self._begun[-1]
-
-
-def _said(given: Any) -> Any:
-    """What became of a candidate that was run before, a score or an error; None of a fresh one."""
-    path = str(given.artifact_path)
-    return json.loads(path.removeprefix(_KNOWN)) if path.startswith(_KNOWN) else None
-
-
-@derived_object
-class _Answer(ms.runner.PyRunnerFuture):
-    """The score, or the error, of a candidate that was run before."""
-
-    def __init__(self, said: float | str) -> None:
-        super().__init__()
-        self.said = said
-
-    def done(self) -> bool:
-        return True
-
-    def result(self) -> Any:
-        if isinstance(self.said, str):
-            return ms.runner.RunnerResult(None, self.said)
-        return ms.runner.RunnerResult([self.said], None)
-
-
-@derived_object
-class _Noted(ms.runner.PyRunnerFuture):
-    """Writes a trial down when its result is there."""
-
-    def __init__(self, history: History, config: Config, artifact: str, future: Any) -> None:
-        super().__init__()
-        self.history, self.config = history, config
-        self.artifact, self.future = artifact, future
+    def __init__(self, history: History, config: Config, begun: Begun) -> None:
+        self._history, self._config, self._begun = history, config, begun
         self.noted = False
 
     def done(self) -> bool:
-        return bool(self.future.done())
+        """Whether its result is there."""
+        return self._begun.done()
 
     def result(self) -> Any:
-        result = self.future.result()
-        with self.history.interrupt.held():
+        """Wait for it; its score, or ``<ErrorClass>: <sentence>``."""
+        try:
+            measured: Measurement | ReportedError = self._begun.result()
+        except ReportedError as error:
+            measured = error
+        with self._history.interrupt.held():
             self.noted = True
-            if result.error_msg is not None:
-                self.history.failed(self.config, str(result.error_msg))
-                return result
-            measured = self.history.backend.read(self.artifact, self.config)
-            record = self.history.succeeded(self.config, measured)
+            if isinstance(measured, ReportedError):
+                return _result(self._history.failed(self._config, str(measured)))
+            return _result(self._history.succeeded(self._config, measured))
+
+
+def _result(record: Record) -> Any:
+    """What TVM's tuner learns of a trial; of one that failed, the reason."""
+    if record.status == "ok":
         return ms.runner.RunnerResult([float(record.score or 0.0)], None)
+    return ms.runner.RunnerResult(None, f"{record.error_class}: {record.error_text}")

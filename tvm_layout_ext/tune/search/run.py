@@ -24,7 +24,7 @@ from ..space.task import Task
 from .batches import Batches
 from .cost_model import Facts, GuidedModel
 from .design import Candidates, openers, space_generator
-from .history import CachingBuilder, CachingRunner, History, failed, worked
+from .history import History, failed, worked
 from .interrupt import Interrupt
 
 STRATEGIES = ("evolutionary", "replay")
@@ -68,9 +68,6 @@ class Run:
             task, backend, self._keep, reading, self._told, self.interrupt, program
         )
         self._facts = Facts(self.candidates)
-        configs: dict[str, dict[str, Any]] = {}
-        self._builder = CachingBuilder(self.history, configs)
-        self._runner = CachingRunner(self.history, configs)
         #: Trials under way, the first begun first.
         self._begun: list[Any] = []
 
@@ -120,7 +117,7 @@ class Run:
             pressed = self.interrupt.asked or isinstance(error, KeyboardInterrupt)
             if isinstance(error, RecordError) or not pressed:
                 raise
-            self._runner.note_finished()
+            self.history.note_finished()
             ranked = best_first(self.history.trials)
             return next((r for r in ranked if r.score is not None), None), True
 
@@ -144,11 +141,8 @@ class Run:
             if self.history.known(config) is None:
                 error = self.candidates.failed[self.candidates.key(config)]
                 self.history.failed(config, failure_text(error))
-        target = cuda_target(self.task.architecture.name)
-        given = [ms.builder.BuilderInput(sch.mod, target) for _, sch in scheduled if sch]
-        built = [result for result in self._builder.build(given) if result.error_msg is None]
-        inputs = [ms.runner.RunnerInput(r.artifact_path, "cuda", []) for r in built]
-        self._begun.extend(self._runner.run(inputs))
+        begun = self.history.begin([sch.mod for _, sch in scheduled if sch])
+        self._begun.extend(one for one in begun if one is not None)
         # What the log answers is a trial by now and must not be counted as begun, too.
         self._settle(wait=False)
 
@@ -204,8 +198,8 @@ class Run:
                 num_threads=1,
                 logger=_logger,
             )
-        batches = Batches(context, self._builder, self._runner, model, interrupt=self.interrupt)
-        batches.run(self._left(), BATCH)
+        begin = self.history.begin
+        Batches(context, begin, model, interrupt=self.interrupt).run(self._left(), BATCH)
 
     def _fill(self) -> None:
         """Try what is left of a small space, or of a search that came back to known candidates."""

@@ -24,8 +24,8 @@ MODES = ("nvrtc", "nvcc")
 #: Since this version nvrtc keeps machine code in the driver's cache, where there is a driver, and
 #: its log then lacks ptxas's report: registers and spills were unknown of what was compiled before.
 _CACHE_SINCE = (12, 9)
-_NVCC_OPTIONS = (
-    "--cubin",
+#: As TVM gives them.
+NVCC_OPTIONS = (
     "-O3",
     "-U__CUDA_NO_HALF_OPERATORS__",
     "-U__CUDA_NO_HALF_CONVERSIONS__",
@@ -112,7 +112,7 @@ def _by_nvcc(source: str, arch: str) -> MachineCode:
         path = Path(folder) / "tvm_kernels.cu"
         path.write_text(source)
         out = path.with_suffix(".cubin")
-        command = [nvcc, *_NVCC_OPTIONS, "-arch", arch, *fast_math, ptxas]
+        command = [nvcc, "--cubin", *NVCC_OPTIONS, "-arch", arch, *fast_math, ptxas]
         done = subprocess.run(
             [*command, "-o", str(out), str(path)],
             stdout=subprocess.PIPE,
