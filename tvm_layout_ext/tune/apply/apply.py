@@ -101,8 +101,8 @@ class Best:
     def _on(self, arch: str) -> tuple[list[TvmRecord], Nearest]:
         """What holds on an architecture; what is left out is counted, once."""
         if arch not in self._of_arch:
-            schedules, foreign = usable(self._opened.schedules, arch)
-            nearest = Nearest.of(self._opened.trials, arch)
+            schedules, foreign = usable(self._opened.schedules.records, arch)
+            nearest = Nearest.of(self._opened.trials.records, arch)
             self._warn(arch, foreign + nearest.foreign)
             self._of_arch[arch] = schedules, nearest
         return self._of_arch[arch]

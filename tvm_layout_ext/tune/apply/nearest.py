@@ -41,10 +41,7 @@ class Found:
     def module(self) -> tvm.IRModule:
         """The function scheduled by the record's configuration.
 
-        Raises
-        ------
-        LayoutExtError, RuntimeError
-            If that cannot be, or the GPU cannot hold the kernel.
+        LayoutExtError or RuntimeError if that cannot be, or the GPU cannot hold the kernel.
         """
         self.task.operator.check_config(self.record.config)
         module = self.task.module(self.record.config)

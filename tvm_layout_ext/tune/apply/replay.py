@@ -68,10 +68,7 @@ def _finalists(group: Sequence[Record]) -> list[Record]:
 def find_record(records: Sequence[Record], prefix: str) -> Record:
     """The record whose id starts with ``prefix``.
 
-    Raises
-    ------
-    RecordError
-        If there is none, or more than one.
+    RecordError if there is none, or more than one.
     """
     found = [record for record in records if record.id.startswith(prefix)]
     if len(found) != 1:
@@ -85,11 +82,8 @@ def replay(record: Record, runner: str = "auto", operator: Operator | None = Non
 
     ``runner="auto"`` is the record's own, or the simulator if that needs a GPU and there is none.
     ``operator`` is by default the ready one of that name; :meth:`.Programs.operator` has others.
-
-    Raises
-    ------
-    RecordError, WrongResultError
-        If the operator has other knobs now, or the output is not NumPy's.
+    RecordError or WrongResultError if the operator has other knobs now, or the output is not
+    NumPy's.
     """
     found = operator or find_operator(record.workload.operator)
     chosen = _runner_for(record) if runner == "auto" else runner

@@ -20,10 +20,7 @@ RPC = "rpc"
 def runner_name(name: str) -> str:
     """Settle ``"auto"``: ``"cuda"`` where there is a GPU, else ``"simulate"``.
 
-    Raises
-    ------
-    TargetError
-        If the name is unknown, or is ``"cuda"`` where there is no GPU.
+    TargetError if the name is unknown, or is ``"cuda"`` where there is no GPU.
     """
     if name not in RUNNERS:
         raise TargetError(

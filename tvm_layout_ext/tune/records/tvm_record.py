@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -214,22 +214,14 @@ def parse(workloads: Sequence[bytes], records: Sequence[bytes]) -> tuple[list[Tv
     """Read the lines of both files; the records, and how many lines of both are broken."""
     plain = [_workload(text) for text in workloads]
     modules = [None if one is None else _module(one) for one in plain]
-    found = list(_records(records, plain, modules))
-    return found, len(records) - len(found) + modules.count(None)
-
-
-def _records(
-    texts: Sequence[bytes],
-    workloads: Sequence[_Workload | None],
-    modules: Sequence[tvm.IRModule | None],
-) -> Iterator[TvmRecord]:
-    for line, text in enumerate(texts):
-        parsed = _record(text, workloads)
-        if parsed is not None:
+    found = []
+    for line, text in enumerate(records):
+        if parsed := _record(text, plain):
             number, entry = parsed
             module = modules[number]
             if module is not None and module.functions:
-                yield TvmRecord(line, module, entry)
+                found.append(TvmRecord(line, module, entry))
+    return found, len(records) - len(found) + modules.count(None)
 
 
 def _workload(text: bytes) -> _Workload | None:

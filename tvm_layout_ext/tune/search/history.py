@@ -37,7 +37,7 @@ class History:
     task: Task
     backend: Backend
     keep: Callable[[Record], None]
-    reading: Reading
+    reading: Reading[Record]
     told: Callable[[Record], None]
     interrupt: Interrupt
     program: Callable[[Config], str | None]

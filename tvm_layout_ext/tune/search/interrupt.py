@@ -42,10 +42,8 @@ class Interrupt:
     def held(self) -> Iterator[None]:
         """Let Ctrl-C wait for the end of a block that must be done wholly or not begun.
 
-        Raises
-        ------
-        KeyboardInterrupt
-            At the end, if Ctrl-C was pressed by then; of nested blocks, at that of the outermost.
+        KeyboardInterrupt at the end, if Ctrl-C was pressed by then; of nested blocks, at that of
+        the outermost.
         """
         self._holders += 1
         try:

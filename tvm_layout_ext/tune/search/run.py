@@ -54,7 +54,7 @@ class Run:
         task: Task,
         backend: Backend,
         records: Records | None,
-        reading: Reading,
+        reading: Reading[Record],
         trials: int,
         progress: Callable[[Record, int, int], None] | None,
     ) -> None:

@@ -156,7 +156,7 @@ def _teller(progress: Any) -> Progress | None:
     return told
 
 
-def _of_other_versions(reading: Reading, history: History) -> str | None:
+def _of_other_versions(reading: Reading[Record], history: History) -> str | None:
     """A sentence that counts the workload's records that were not gone on from for their age."""
     here, now = history.trials[0] if history.trials else None, code_versions()
     if here is None:

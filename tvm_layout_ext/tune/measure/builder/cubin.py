@@ -69,10 +69,7 @@ class MachineCode:
 def cuda_compiler() -> str:
     """``TVM_CUDA_COMPILE_MODE`` if set, else ``"nvrtc"`` as in TVM, else ``"nvcc"``.
 
-    Raises
-    ------
-    TargetError
-        If the variable has another value, or neither compiler is there.
+    TargetError if the variable has another value, or neither compiler is there.
     """
     mode = os.environ.get(MODE_VARIABLE, "").lower()
     if mode and mode not in MODES:
@@ -92,12 +89,8 @@ def cuda_compiler() -> str:
 def machine_code(source: str, arch: str) -> MachineCode:
     """Compile CUDA source to a cubin for an architecture, e.g. ``sm_90a``.
 
-    Raises
-    ------
-    CompileError, PtxasError
-        If it does not compile: one sentence with the compiler's first complaint, then all of them.
-    TargetError
-        If there is no compiler.
+    CompileError or PtxasError if it does not compile: one sentence with the compiler's first
+    complaint, then all of them. TargetError if there is no compiler.
     """
     return (_by_nvcc if cuda_compiler() == "nvcc" else _by_nvrtc)(source, arch)
 

@@ -39,10 +39,8 @@ _BINARY = (*_ARITHMETIC, *_COMPARISONS, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 def buffers_of(func: tirx.PrimFunc) -> list[Any]:
     """Parameters, the output last.
 
-    Raises
-    ------
-    ScheduleError
-        If a parameter is no buffer of constant shape, or another one than the last is written.
+    ScheduleError if a parameter is no buffer of constant shape, or another one than the last is
+    written.
     """
     buffers = list(func.params)
     for buffer in buffers:
