@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import tvm
@@ -84,19 +85,22 @@ class Best:
     def _ways(self, func: tirx.PrimFunc, arch: str) -> Iterator[tuple[str, str, Found | TvmRecord]]:
         """Schedules for a function, best first: how it was found, what it is, and where."""
         schedules, nearest = self._on(arch)
-        exact = nearest.exact(func)
-        if exact is not None:
-            yield "recorded", f"record {_told(exact)}", exact
+        found = nearest.of_function(func)
+        first = next(found, None)
+        if first is not None and not first.distance:
+            yield "recorded", f"record {_told(first)}", first
+            first = None
         wanted = bare(func)
         stored = next((one for one in schedules if one.computes(wanted)), None)
         if stored is not None:
             yield "recorded", f"the database's line {stored.line + 1}", stored
-        for found in nearest.relatives(func) if self._with_nearest else ():
+        others = chain([] if first is None else [first], found)
+        for one in others if self._with_nearest else ():
             text = (
-                f"no record of {found.task.workload}; the configuration of the nearest, "
-                f"{found.record.workload}, record {_told(found)}"
+                f"no record of {one.task.workload}; the configuration of the nearest, "
+                f"{one.record.workload}, record {_told(one)}"
             )
-            yield "nearest", text, found
+            yield "nearest", text, one
 
     def _on(self, arch: str) -> tuple[list[TvmRecord], Nearest]:
         """What holds on an architecture; what is left out is counted, once."""

@@ -20,9 +20,8 @@ from ..measure.backend_pool import BackendPool
 from ..records.ranking import best_first
 from ..records.records import Records, archive
 from ..search.tune import Result, tune
-from ..space.generic import operator_of
 from ..space.off_tensor_cores import off_tensor_cores
-from ..space.operator import Operator, Shape, known_operators
+from ..space.operator import Operator, Shape, known_operators, operator_of
 from ..space.recognise import recognise
 from .apply import as_module, fused
 

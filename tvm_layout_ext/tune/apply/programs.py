@@ -26,9 +26,9 @@ from ..records.log import Log, Reading
 from ..records.record import Record
 from ..records.tvm_record import TvmRecord, replay_errors
 from ..space.candidate import program_of, without_knobs
-from ..space.generic import digest_of, operator_of
+from ..space.functions import digest_of
 from ..space.knobs import Config, Knob, Refusal
-from ..space.operator import Operator, find_operator, known_operators
+from ..space.operator import Operator, find_operator, known_operators, operator_of
 
 #: Value of each knob of a default configuration that nobody wrote down.
 _UNKNOWN = "not in the log"

@@ -49,7 +49,7 @@ class History:
         self._logged = {record.id: record for record in self.reading.records}
         self._position: dict[str, int] = {}
         self._tried: set[tuple[Any, ...]] = set()
-        self._begun: list[Trial] = []
+        self._begun: list[TrialFuture] = []
 
     def begin(self, modules: Sequence[tvm.IRModule]) -> list[Any]:
         """Begin to build and run the candidates of which nothing is known yet; futures for all.
@@ -73,7 +73,9 @@ class History:
                 fresh.append((config, module))
                 futures.append(fresh[-1])
         begun = self.backend.begin(fresh) if fresh else []
-        trials = [Trial(self, config, one) for (config, _), one in zip(fresh, begun, strict=True)]
+        trials = [
+            TrialFuture(self, config, one) for (config, _), one in zip(fresh, begun, strict=True)
+        ]
         self._begun += trials
         left = iter(trials)
         return [next(left) if isinstance(one, tuple) else one for one in futures]
@@ -190,7 +192,7 @@ def worked(planned: Record, task: Task, measured: Measurement) -> Record:
     )
 
 
-class Trial:
+class TrialFuture:
     """A candidate under way, as TVM's tuner waits for it; written down when its result is there."""
 
     def __init__(self, history: History, config: Config, begun: Begun) -> None:

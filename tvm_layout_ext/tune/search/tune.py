@@ -19,9 +19,8 @@ from ..measure.measurement import Runner
 from ..records.log import Reading, Record
 from ..records.ranking import best_first
 from ..records.records import Records
-from ..space.generic import operator_of
 from ..space.knobs import Config, Knob
-from ..space.operator import Operator
+from ..space.operator import Operator, operator_of
 from ..space.task import Task, make_task
 from .history import History
 from .run import STRATEGIES, Run

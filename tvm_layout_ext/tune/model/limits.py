@@ -18,8 +18,8 @@ from ...errors import LayoutExtError, TargetError
 from ...gpu.hardware import STATIC_SHARED_BYTES, Architecture, launch_problem
 from ...ir.vector_types import lacking, lanes_of_type
 from ...target import cuda_target
-from ..model.features import kernels_of
-from .knobs import Refusal
+from ..space.knobs import Refusal
+from .features import kernels_of
 
 #: Rules, as reports count them.
 LAUNCH, SHARED, VECTORS = "threads and blocks", "shared memory", "vector types"
