@@ -13,7 +13,7 @@ import tvm
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-from tests.tune.helpers import make_model
+from tests.tune.helpers import FakeRunner
 from tvm_layout_ext._compat import without_tensor_intrinsics
 from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import tune
@@ -155,24 +155,8 @@ def test_what_is_tried_already_is_told_to_the_search_and_not_to_the_model(task: 
     assert bench.learnt == [3]
 
 
-class Costs:
-    """Costs a function of the configuration, and keeps what it was asked."""
-
-    name, device = "simulate", "simulated GPU"
-
-    def __init__(self) -> None:
-        self.ran: list[Config] = []
-
-    def run(self, task: Task, config: Config) -> Measurement:
-        self.ran.append(config)
-        return Measurement(4224, make_model(100.0 - config["align_offset"]))
-
-    def verify(self, task: Task, _config: Config) -> str:
-        return str(task.workload)
-
-
 def tried() -> list[Config]:
-    runner = Costs()
+    runner = FakeRunner()
     tune("transpose", shape=(64, 64), trials=18, runner=runner)
     return runner.ran
 
@@ -222,8 +206,6 @@ class Beginning(ms.runner.PyRunner):
 def test_without_a_batch_ahead_trials_are_those_of_tvms_scheduler(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}.items():
-        monkeypatch.setattr(run, name, value)
 
     class Scheduler(Batches):
         def run(self, trials: int, size: int) -> None:
@@ -252,11 +234,11 @@ def test_without_a_batch_ahead_trials_are_those_of_tvms_scheduler(
     assert ahead[9:] != ours[9:]
 
 
-class Failing(Costs):
+class Failing(FakeRunner):
     """Fails where rows are padded by two, and ends by Ctrl-C in its ``last`` run."""
 
     def __init__(self, last: int) -> None:
-        super().__init__()
+        super().__init__(lambda config: 100.0 - config["align_offset"])
         self.last = last
 
     def run(self, task: Task, config: Config) -> Measurement:
@@ -271,8 +253,6 @@ class Failing(Costs):
 def test_resumed_search_goes_on_as_if_it_had_not_ended_and_learns_from_failures(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name, value in {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}.items():
-        monkeypatch.setattr(run, name, value)
     learnt: list[Config] = []
 
     class Watched(Batches):
@@ -327,9 +307,7 @@ class Ended(InProcess):
 def test_ctrl_c_keeps_what_has_ended_in_both_batches(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name, value in {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}.items():
-        monkeypatch.setattr(run, name, value)
-    runner = Costs()
+    runner = FakeRunner()
     monkeypatch.setattr(backend_pool, "make_backend", lambda _name, task: Ended(task, runner))
     result = tune("transpose", shape=(64, 64), trials=26, runner=runner, log=tmp_path)
     assert result.interrupted

@@ -52,17 +52,14 @@ def best_records(records: Sequence[Record]) -> list[Record]:
         if record.score is not None:
             key = (record.workload.hash, record.runner, record.device, record.arch)
             groups.setdefault(key, []).append(record)
-    latest = [_of_latest_versions(group) for group in groups.values()]
-    return [best_first(_finalists(group) or group)[0] for group in latest]
+    return [_best_of_latest(group) for group in groups.values()]
 
 
-def _of_latest_versions(group: Sequence[Record]) -> list[Record]:
+def _best_of_latest(group: Sequence[Record]) -> Record:
     wanted = max(group, key=lambda record: record.time).code_versions
-    return [record for record in group if record.code_versions == wanted]
-
-
-def _finalists(group: Sequence[Record]) -> list[Record]:
-    return [record for record in group if record.kind == "finalist"]
+    latest = [record for record in group if record.code_versions == wanted]
+    finalists = [record for record in latest if record.kind == "finalist"]
+    return best_first(finalists or latest)[0]
 
 
 def find_record(records: Sequence[Record], prefix: str) -> Record:
@@ -99,7 +96,9 @@ def replay(record: Record, runner: str = "auto", operator: Operator | None = Non
             measurement = replace(measurement, conflict_model=count(task, record.config)[1])
         return Replay(record, backend.name, measurement, backend.verify(record.config))
     except ReportedError as error:
-        raise _as_raised(error) from None
+        kind, _, sentence = str(error).partition(": ")
+        # A wrong result is one, wherever it was found.
+        raise WrongResultError(sentence) if kind == WrongResultError.__name__ else error from None
     finally:
         backend.close()
 
@@ -110,12 +109,6 @@ def task_again(record: Record, operator: Operator, runner: str) -> Task:
     target = cuda_target(record.arch) if simulated else None
     workload = record.workload
     return make_task(operator, workload.shape, workload.dtype, record.seed, target)
-
-
-def _as_raised(error: ReportedError) -> Exception:
-    """A wrong result is one, wherever it was found."""
-    kind, _, sentence = str(error).partition(": ")
-    return WrongResultError(sentence) if kind == WrongResultError.__name__ else error
 
 
 def _runner_for(record: Record) -> str:

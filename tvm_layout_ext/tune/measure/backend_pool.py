@@ -52,13 +52,7 @@ def make_backend(runner: str | Runner, task: Task) -> Backend:
 
 
 class BackendPool:
-    """What builds and measures one task after another in the same processes.
-
-    Parameters
-    ----------
-    runner : str or Runner
-        As of :func:`tune`.
-    """
+    """What builds and measures one task after another in the same processes; see :func:`tune`."""
 
     def __init__(self, runner: str | Runner = "auto") -> None:
         self.runner = runner

@@ -96,9 +96,9 @@ def _suspicion(module: tvm.IRModule, architecture: Architecture) -> str | None:
             return LAUNCH
     for kernel in kernels_of(module):
         shared = [
-            (site.scope, kernel.tiles[key].bytes)
-            for key, site in {s.buffer.__chandle__(): s for s in kernel.sites}.items()
-            if site.scope.startswith("shared")
+            (sites[0].scope, kernel.tiles[key].bytes)
+            for key, sites in kernel.by_buffer.items()
+            if sites[0].scope.startswith("shared")
         ]
         static = sum(size for scope, size in shared if scope == "shared")
         every = sum(size for _, size in shared)

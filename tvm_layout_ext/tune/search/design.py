@@ -25,12 +25,7 @@ ATTEMPTS = 40
 
 
 class Candidates:
-    """Scheduled candidates of one task, each scheduled once.
-
-    Parameters
-    ----------
-    task : Task
-    """
+    """Scheduled candidates of one task, each scheduled once."""
 
     def __init__(self, task: Task) -> None:
         self.task = task

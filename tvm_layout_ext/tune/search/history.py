@@ -16,9 +16,11 @@ from ..measure.backend import Backend, Begun, ReportedError, config_key
 from ..measure.measurement import Measurement
 from ..records.log import Reading
 from ..records.record import Record
+from ..records.records import Records
 from ..space.candidate import config_of
 from ..space.knobs import Config
 from ..space.task import Task
+from .design import Candidates
 from .interrupt import Interrupt
 
 _LONGEST_TEXT = 2000
@@ -28,22 +30,31 @@ _LONGEST_TEXT = 2000
 class History:
     """What is known of one task's candidates, from a log and from this run.
 
-    ``keep`` writes a record down for good, ``told`` is called with each trial of this run,
-    ``program`` gives the :attr:`Record.program` of a configuration by now. Of ``trials``, 0 is the
-    default schedule and ``resumed`` were in the log; ``changed`` are those that another schedule
-    made, which run again.
+    Trials are written to ``records`` and told to ``progress``; ``limit`` are asked for. Of
+    ``trials``, 0 is the default schedule and ``resumed`` were in the log; ``changed`` are those
+    that another schedule made, which run again.
     """
 
-    task: Task
+    candidates: Candidates
     backend: Backend
-    keep: Callable[[Record], None]
+    records: Records | None
     reading: Reading[Record]
-    told: Callable[[Record], None]
+    limit: int
+    progress: Callable[[Record, int, int], None] | None
     interrupt: Interrupt
-    program: Callable[[Config], str | None]
     trials: list[Record] = field(default_factory=list)
     resumed: int = 0
     changed: set[str] = field(default_factory=set)
+
+    @property
+    def task(self) -> Task:
+        """What is tuned."""
+        return self.candidates.task
+
+    @property
+    def total(self) -> int:
+        """How many candidates will have been tried, by what is known of the space by now."""
+        return min(self.limit, len(self.task.space.legal))
 
     def __post_init__(self) -> None:
         self._logged = {record.id: record for record in self.reading.records}
@@ -99,7 +110,7 @@ class History:
         logged = self._logged.get(blank.id)
         if logged is None:
             return None
-        if logged.program != self.program(config):
+        if logged.program != self.candidates.program(config):
             self.changed.add(blank.id)
             return None
         self.resumed += 1
@@ -125,15 +136,17 @@ class History:
     def _enter(self, record: Record) -> Record:
         self._position[record.id] = len(self.trials)
         self.trials.append(record)
-        self.told(record)
+        if self.progress is not None:
+            self.progress(record, len(self.trials), self.total)
         return record
 
     def _keep(self, record: Record) -> Record:
-        self.keep(record)
+        if self.records is not None:
+            self.records.add(self.task, record, self.candidates.schedule(record.config))
         return record
 
     def _planned(self, config: Config) -> Record:
-        return replace(self._blank(config), program=self.program(config))
+        return replace(self._blank(config), program=self.candidates.program(config))
 
     def _blank(self, config: Config) -> Record:
         return Record(

@@ -58,31 +58,15 @@ class Run:
         trials: int,
         progress: Callable[[Record, int, int], None] | None,
     ) -> None:
-        self.task, self.backend, self._trials = task, backend, trials
-        self._progress = progress
+        self.task, self.backend, self._records = task, backend, records
         self.interrupt = Interrupt()
-        self._records = records
         self.candidates = Candidates(task)
-        program = self.candidates.program
         self.history = History(
-            task, backend, self._keep, reading, self._told, self.interrupt, program
+            self.candidates, backend, records, reading, trials, progress, self.interrupt
         )
         self._facts = Facts(self.candidates)
         #: Trials under way, the first begun first.
         self._begun: list[Any] = []
-
-    @property
-    def total(self) -> int:
-        """How many candidates will have been tried, by what is known of the space by now."""
-        return min(self._trials, len(self.task.space.legal))
-
-    def _told(self, record: Record) -> None:
-        if self._progress is not None:
-            self._progress(record, len(self.history.trials), self.total)
-
-    def _keep(self, record: Record) -> None:
-        if self._records is not None:
-            self._records.add(self.task, record, self.candidates.schedule(record.config))
 
     def search(self, strategy: str) -> tuple[Record | None, bool]:
         """Try the candidates and name a winner; whether Ctrl-C ended it early.
@@ -130,7 +114,7 @@ class Run:
                 return config
 
     def _left(self) -> int:
-        return self.total - len(self.history.trials) - len(self._begun)
+        return self.history.total - len(self.history.trials) - len(self._begun)
 
     def _begin(self, configs: Iterable[Config]) -> None:
         """Begin to build and run some candidates as TVM's tuner would."""
@@ -158,12 +142,12 @@ class Run:
 
     def _guided(self) -> None:
         """Let TVM's evolutionary search choose, by modelled latency and then by boosted trees."""
-        population = min(POPULATION, self.total)
+        population = min(POPULATION, self.history.total)
         start = openers(
             self.candidates,
             self._ranked,
             self.task.seed,
-            min(RANKED, 4 * self.total),
+            min(RANKED, 4 * self.history.total),
             population,
         )
         self._settle()
@@ -180,7 +164,7 @@ class Run:
     def _drawn(self) -> None:
         """Let TVM's replay draw candidates at random."""
         self._settle()
-        sample = list(self.task.space.sample(self.task.seed))[: self.total]
+        sample = list(self.task.space.sample(self.task.seed))[: self.history.total]
         start = [sch for config in sample if (sch := self.candidates.schedule(config))]
         self._tune(start, ms.search_strategy.ReplayTrace(), ms.cost_model.RandomModel())
 

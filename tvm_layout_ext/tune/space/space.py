@@ -62,14 +62,6 @@ class Space:
 
     Those that another is surely no worse than (:attr:`Operator.prune`) are left out, too. Of knobs
     with a value :attr:`Knob.before`, others are asked about only where that one is legal.
-
-    Attributes
-    ----------
-    operator : Operator
-    shape : tuple of int
-    dtype : str
-    architecture : Architecture
-        Whose limits candidates must keep.
     """
 
     operator: Operator

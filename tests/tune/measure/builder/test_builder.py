@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -108,17 +109,20 @@ def _look(path: str, driver: str) -> tuple[str, bool, bool]:
 
 
 @pytest.mark.nvcc
-def test_ptxas_refusal_is_a_build_failure(builder: CubinBuilder) -> None:
-    (result,) = builder.begin([odd('asm volatile("bogus;");')])
-    assert first_line(result).startswith("PtxasError: ptxas refuses the kernel: line ")
-    assert first_line(result).endswith("Not a name of any known instruction: 'bogus'.")
-
-
-@pytest.mark.nvcc
-def test_front_end_refusal_is_a_build_failure(builder: CubinBuilder) -> None:
-    (result,) = builder.begin([odd("undeclared = 1;")])
-    assert first_line(result).startswith("CompileError: nvcc refuses the kernel: ")
-    assert 'identifier "undeclared" is undefined' in first_line(result)
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('asm volatile("bogus;");',
+         r"PtxasError: ptxas refuses the kernel: line .*Not a name of any known .*: 'bogus'\.$"),
+        ("undeclared = 1;",
+         r'CompileError: nvcc refuses the kernel: .*identifier "undeclared" is undefined'),
+    ],
+)  # fmt: skip
+def test_refusal_of_the_compiler_is_a_build_failure(
+    builder: CubinBuilder, body: str, said: str
+) -> None:
+    (result,) = builder.begin([odd(body)])
+    assert re.match(said, first_line(result))
 
 
 @pytest.mark.nvcc

@@ -59,13 +59,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class _Session:
-    """What the client's calls share.
-
-    Parameters
-    ----------
-    folder : Path
-        The server's, for problems.
-    """
+    """What the client's calls share; ``folder`` is the server's, for problems."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -145,10 +139,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Wait for a connection on the server's socket, and serve it to its end.
 
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        The socket's number and the server's folder, by default those of the command line.
+    ``arguments`` are the socket's number and the server's folder.
     """
     number, folder = sys.argv[1:] if arguments is None else arguments
     signal.signal(signal.SIGINT, signal.SIG_DFL)
