@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import islice
 
-import tvm
 from tvm import tirx
 
 from ...build import check_fits, lower
@@ -38,8 +36,7 @@ class Found:
     task: Task
     distance: float
 
-    @cached_property
-    def module(self) -> tvm.IRModule:
+    def scheduled(self) -> tirx.PrimFunc:
         """The function scheduled by the record's configuration.
 
         LayoutExtError or RuntimeError if that cannot be, or the GPU cannot hold the kernel.
@@ -50,7 +47,7 @@ class Found:
         if self.distance:
             # Nobody has ever built it.
             check_fits(lower(module, target=target), target)
-        return module
+        return module["main"]
 
 
 def distance(one: Shape, other: Shape) -> float:

@@ -109,9 +109,8 @@ class PooledRunner:
             slot.ready(job)
 
     def _measured(self, slot: WorkerSlot, trial: Trial) -> Measured:
-        with slot.lock:
-            job = replace(trial.job, best=self.best_so_far)
-            return self._attempt(slot, job, trial.lost)
+        trial.job = replace(trial.job, best=self.best_so_far)
+        return self._attempt(slot, trial)
 
     def in_turn(self, artifacts: Sequence[str], kind: str = "cuda") -> list[Measured]:
         """Measure on one slot, one after the other, without the early stop."""
@@ -131,32 +130,23 @@ class PooledRunner:
     def _alone(self, jobs: Sequence[Job]) -> list[Measured]:
         """Run trials on the slot that ran most; all of them again if its server is lost."""
         slot = max(self._slots, key=lambda one: one.trials)
-        with slot.lock:
-            for _ in range(ATTEMPTS):
-                measured = [self._with(slot, job) for job in jobs]
-                if len({one.server for one in measured if one.server}) <= 1:
-                    break
+        for _ in range(ATTEMPTS):
+            queue = TrialQueue([slot], self._attempt, self._ready)
+            measured = [future.result() for future in queue.submit(jobs)]
+            if len({one.server for one in measured if one.server}) <= 1:
+                break
         return measured
 
-    def _with(self, slot: WorkerSlot, job: Job) -> Measured:
-        for lost in range(ATTEMPTS):
-            try:
-                slot.ready(job)
-                return self._attempt(slot, job, lost)
-            except TryAgainError:
-                continue
-            except Exception as error:
-                return failed(error)
-        raise AssertionError("the last attempt counts")
-
-    def _attempt(self, slot: WorkerSlot, job: Job, lost: int) -> Measured:
+    def _attempt(self, slot: WorkerSlot, trial: Trial) -> Measured:
         """Run a trial; TryAgainError if it may not be to blame, and has not been tried before."""
-        if lost and slot.trials:
-            slot.renew()
-            slot.ready(job)
-        used = slot.trials > 0
-        measured = slot.once(job, self.timeout, self.growth)
+        with slot.lock:
+            if trial.lost and slot.trials:
+                slot.renew()
+                slot.ready(trial.job)
+            used = slot.trials > 0
+            measured = slot.once(trial.job, self.timeout, self.growth)
         spoilt = used and measured.verified is False
-        if (spoilt or measured.error_class == ServerLostError.__name__) and lost + 1 < ATTEMPTS:
+        lost = measured.error_class == ServerLostError.__name__
+        if (spoilt or lost) and trial.lost + 1 < ATTEMPTS:
             raise TryAgainError
         return measured

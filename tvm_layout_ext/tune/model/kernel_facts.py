@@ -56,12 +56,14 @@ class KernelFacts:
 
     def __init__(self, sites: Sequence[AccessSite]) -> None:
         self.sites = list(sites)
-        extents: dict[str, int] = {}
+        #: Of each thread and block axis.
+        self.extents: dict[str, int] = {}
         for loop in (loop for site in sites for loop in site.loops):
             if loop.is_thread or loop.is_grid:
-                extents[loop.kind] = max(extents.get(loop.kind, 1), loop.count)
-        self.grid = prod(e for tag, e in extents.items() if tag.startswith("blockIdx"))
-        self.shape = {tag: extents.get(tag, 1) for tag in THREADS}
+                known = self.extents.get(loop.kind, 1)
+                self.extents[loop.kind] = max(known, loop.count)
+        self.grid = prod(e for tag, e in self.extents.items() if tag.startswith("blockIdx"))
+        self.shape = {tag: self.extents.get(tag, 1) for tag in THREADS}
         self.threads = prod(self.shape.values())
 
     @cached_property

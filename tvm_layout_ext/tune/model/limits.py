@@ -90,11 +90,9 @@ def _lacking(lowered: tvm.IRModule, architecture: Architecture) -> Refusal | Non
 
 def _suspicion(module: tvm.IRModule, architecture: Architecture) -> str | None:
     """The rule that a module may break."""
-    for _, function in module.functions_items():
-        extents = _extents(function)
-        if launch_problem(extents, architecture.threads_per_block):
-            return LAUNCH
     for kernel in kernels_of(module):
+        if launch_problem(kernel.extents, architecture.threads_per_block):
+            return LAUNCH
         shared = [
             (sites[0].scope, kernel.tiles[key].bytes)
             for key, sites in kernel.by_buffer.items()
@@ -105,17 +103,3 @@ def _suspicion(module: tvm.IRModule, architecture: Architecture) -> str | None:
         if static > STATIC_SHARED_BYTES or every > architecture.shared_per_block:
             return SHARED
     return VECTORS if _has_odd_vectors(module, architecture) else None
-
-
-def _extents(function: Any) -> dict[str, int]:
-    """The largest constant extent bound to each thread tag, in all kernels of a function."""
-    extents: dict[str, int] = {}
-
-    def look(loop: tirx.For) -> None:
-        if loop.thread_binding is not None and isinstance(loop.extent, tirx.IntImm):
-            tag = str(loop.thread_binding.thread_tag)
-            extents[tag] = max(extents.get(tag, 1), int(loop.extent))
-
-    if isinstance(function, tirx.PrimFunc):
-        tvm_ffi.structural_walk(function.body, [(tirx.For, look)])
-    return extents

@@ -17,7 +17,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
@@ -135,6 +135,13 @@ class TvmRecord:
         """Whether its computation is that of a :func:`.bare` function."""
         own = self.function
         return own is not None and same_function(bare(own), func)
+
+    def scheduled(self) -> tirx.PrimFunc:
+        """Its computation as its trace schedules it; one of :data:`replay_errors` if it cannot."""
+        sch = s_tir.Schedule(self.workload, debug_mask="none")
+        self.replayed().trace.apply_to_schedule(sch, remove_postproc=False)
+        ((_, function),) = sch.mod.functions_items()
+        return function
 
     def replayed(self) -> ms.database.TuningRecord:
         """As TVM's object, whose trace was replayed; one of :data:`replay_errors` if it cannot."""

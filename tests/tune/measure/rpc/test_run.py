@@ -269,7 +269,7 @@ def test_problem_is_sent_once_a_server(
     client.ready(runner.fleet.tracker, job)
     assert client.run(job, 10)[0]["verified"]
     client._There.close()
-    assert sent == ["device_name", "capability", "holds", "prepare", "library", "measure"]
+    assert sent == ["gpu", "holds", "prepare", "library", "measure"]
 
 
 def test_winner_is_verified_and_finalists_take_turns_on_one_server(

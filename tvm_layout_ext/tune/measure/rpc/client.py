@@ -93,8 +93,7 @@ class _There:
                 "it by: python -m tvm_layout_ext.tune.measure.rpc.server"
             ) from None
         cls.session, cls.functions = session, found
-        named, capability = str(cls.call("device_name")), str(cls.call("capability"))
-        cls.gpu = Gpu(f"{host}:{port}", named, capability)
+        cls.gpu = Gpu(f"{host}:{port}", *json.loads(str(cls.call("gpu"))))
         return cls.gpu
 
 
