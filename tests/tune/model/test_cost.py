@@ -83,15 +83,6 @@ def test_conflicts_cost_even_while_memory_is_the_limit() -> None:
     assert cost(COPY) < cost(twice) < cost(replace(COPY, wavefronts=33 * 32768))
 
 
-def test_scattered_sectors_cost() -> None:
-    assert cost(replace(COPY, sectors=8 * COPY.sectors)) > 4 * cost(COPY)
-
-
-def test_idle_multiprocessors_cost() -> None:
-    few = replace(COPY, blocks=16)
-    assert cost(few) > 2 * cost(COPY)
-
-
 def test_counters_survive_json_beside_other_entries() -> None:
     assert Counters.from_json(COPY.to_json() | {"cost": 1.0}) == COPY
     assert COPY.to_json()["sectors_per_request"] == 16

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tvm
 import tvm_ffi
@@ -154,26 +153,6 @@ def test_threads_and_what_the_schedule_refuses_are_pruned_and_counted(strategy: 
 def test_own_schedule_and_knobs_are_checked(schedule: Any, knobs: Any, message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         tune(doubled(), schedule=schedule, knobs=knobs, runner="simulate")
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "message"),
-    [
-        (3, (1, 2), "A knob's name is a word, not 3"),
-        ("k", "abc", "Knob k needs a range or a list of values, not 'abc'"),
-        ("k", 8, "Knob k needs a range or a list of values, not 8"),
-        ("k", (0.5, 1), "Knob k cannot be 0.5; a value is a whole number or a str"),
-    ],
-)
-def test_knob_of_another_type_is_refused(name: Any, values: Any, message: str) -> None:
-    with pytest.raises(ScheduleError, match=message):
-        knob(name, values)
-
-
-def test_integers_of_numpy_become_ints_that_json_and_tvm_take() -> None:
-    values = knob("tile", np.array([16, 32])).values
-    assert values == (16, 32)
-    assert {type(value) for value in values} == {int}
 
 
 def test_what_was_pruned_is_in_the_log_for_its_report(tmp_path: Path) -> None:

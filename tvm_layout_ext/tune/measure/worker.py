@@ -50,8 +50,8 @@ class Worker:
     def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
         """Run a function there and return its result.
 
-        TrialTimeoutError if it took longer than ``timeout`` seconds. TrialCrashError if the process
-        ended, or none could be started. Exception what the function raised.
+        TrialTimeoutError if it took longer than ``timeout`` seconds, TrialCrashError if the process
+        ended or none could be started; else what the function raised.
         """
         worker = self.start()
         late = threading.Event()

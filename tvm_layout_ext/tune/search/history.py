@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import tvm
@@ -187,21 +187,11 @@ def worked(planned: Record, task: Task, measured: Measurement) -> Record:
         planned,
         time=environment.now(),
         status="ok",
-        times=measured.times,
         median=seconds,
         spread=measured.spread,
         tflops=flops / seconds / 1e12 if seconds else None,
         gbps=traffic / seconds / 1e9 if seconds else None,
-        smem_bytes=measured.smem_bytes,
-        registers=measured.registers,
-        spill_bytes=measured.spill_bytes,
-        conflict_model=measured.conflict_model,
-        verified_on=measured.verified_on,
-        l2=measured.l2,
-        protocol=measured.protocol,
-        clock_mhz=measured.clock_mhz,
-        server=measured.server,
-        phases=measured.phases,
+        **{one.name: getattr(measured, one.name) for one in fields(measured)},
     )
 
 
