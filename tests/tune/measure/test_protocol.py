@@ -43,37 +43,28 @@ class Clock:
         return [next(self._next) for _ in range(repeats)]
 
 
-def test_repeats_last_as_long_as_was_asked_for() -> None:
-    clock = Clock(1e-4)
-    times, stopped = timed(clock, 2, Timing(repeat_ms=5, repeats=5), best=None)
-    assert clock.asked == [(1, 1), (25, 5)]
-    assert (times, stopped) == ([1e-4] * 5, False)
+LATE = (1e-3, *[1e-4] * 50)
 
 
-def test_unsteady_times_are_repeated_up_to_the_cap() -> None:
-    clock = Clock(1.0, 2.0)
-    times, _ = timed(clock, 1, Timing(repeats=5, most_repeats=12), best=None)
-    assert clock.asked == [(1, 1), (1, 5), (1, 5), (1, 2)]
-    assert len(times) == 12
-
-
-def test_hopeless_candidate_is_stopped_after_one_repeat() -> None:
-    clock = Clock(1e-3)
-    times, stopped = timed(clock, 1, Timing(repeat_ms=5), best=1e-3 / 3.1)
-    assert clock.asked == [(1, 1), (5, 1)]
-    assert (times, stopped) == ([1e-3], True)
-
-
-def test_candidate_within_the_factor_is_not_stopped() -> None:
-    _, stopped = timed(Clock(1e-3), 1, Timing(), best=1e-3 / 2.9)
-    assert not stopped
-
-
-def test_one_late_launch_stops_nobody() -> None:
-    clock = Clock(1.0e-3, *[1e-4] * 50)
-    times, stopped = timed(clock, 1, Timing(), best=1e-4)
-    assert not stopped
-    assert set(times) == {1e-4}
+@pytest.mark.parametrize(
+    ("seconds", "copies", "timing", "best", "asked", "times", "stopped"),
+    [
+        ((1e-4,), 2, Timing(repeats=5), None, [(1, 1), (25, 5)], [1e-4] * 5, False),
+        ((1.0, 2.0), 1, Timing(repeats=5, most_repeats=12), None,
+         [(1, 1), (1, 5), (1, 5), (1, 2)], [2.0, 1.0] * 6, False),
+        ((1e-3,), 1, Timing(), 1e-3 / 3.1, [(1, 1), (5, 1)], [1e-3], True),
+        ((1e-3,), 1, Timing(), 1e-3 / 2.9, [(1, 1), (5, 5)], [1e-3] * 5, False),
+        (LATE, 1, Timing(), 1e-4, [(1, 1), (5, 1), (5, 5)], [1e-4] * 5, False),
+    ],
+    ids=["as long as asked for", "unsteady", "hopeless", "within the factor", "one late launch"],
+)  # fmt: skip
+def test_repeats_until_the_quartiles_are_close_or_it_is_hopeless(
+    seconds: tuple[float, ...], copies: int, timing: Timing, best: float | None,
+    asked: list[tuple[int, int]], times: list[float], stopped: bool,
+) -> None:  # fmt: skip
+    clock = Clock(*seconds)
+    assert timed(clock, copies, timing, best) == (times, stopped)
+    assert clock.asked == asked
 
 
 @pytest.mark.parametrize(
