@@ -70,26 +70,21 @@ class History:
         """
         self.interrupt.check()
         configs = [config_of(module, self.task.operator.knobs) for module in modules]
-        futures: list[Any] = []
-        fresh: list[tuple[Config, tvm.IRModule]] = []
-        for config, module in zip(configs, modules, strict=True):
+        futures: list[Any] = [None] * len(configs)
+        fresh: dict[int, tuple[Config, tvm.IRModule]] = {}
+        for index, config in enumerate(configs):
             if record := self.known(config):
                 # One that failed fails: the cost model learns from it as at first.
-                futures.append(Future())
-                futures[-1].set_result(_result(record))
-            elif config_key(config) in self._tried:
-                futures.append(None)
-            else:
+                futures[index] = Future()
+                futures[index].set_result(_result(record))
+            elif config_key(config) not in self._tried:
                 self._tried.add(config_key(config))
-                fresh.append((config, module))
-                futures.append(fresh[-1])
-        begun = self.backend.begin(fresh) if fresh else []
-        trials = [
-            TrialFuture(self, config, one) for (config, _), one in zip(fresh, begun, strict=True)
-        ]
-        self._begun += trials
-        left = iter(trials)
-        return [next(left) if isinstance(one, tuple) else one for one in futures]
+                fresh[index] = config, modules[index]
+        begun = self.backend.begin(list(fresh.values())) if fresh else []
+        for (index, (asked, _)), one in zip(fresh.items(), begun, strict=True):
+            futures[index] = TrialFuture(self, asked, one)
+            self._begun.append(futures[index])
+        return futures
 
     def note_finished(self) -> None:
         """Write down trials that have ended since, after Ctrl-C."""
