@@ -90,7 +90,7 @@ def read_log(log: Path) -> list[Record]:
     return _read(log).records
 
 
-def some_records(log: Path) -> Reading:
+def some_records(log: Path) -> Reading[Record]:
     """Read a log that holds a record; a warning counts what was skipped.
 
     Raises
@@ -141,7 +141,7 @@ def winners_of(log: Path, purpose: str) -> tuple[list[tuple[Record, Operator]], 
     return found, len(missing)
 
 
-def _read(log: Path) -> Reading:
+def _read(log: Path) -> Reading[Record]:
     from ..tune.records.log import Log as Records
 
     reading = Records(log).read()

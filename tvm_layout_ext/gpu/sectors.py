@@ -36,3 +36,8 @@ def request_sectors(addresses: Any, active: Any, width: int) -> tuple[Any, Any]:
     touched = distinct(pieces(addresses, active, width, SECTOR_BYTES))
     moved = distinct(np.where(active, addresses, NOTHING)) * width
     return touched, -(-moved // SECTOR_BYTES)
+
+
+def sectors_per_request(sectors: int, requests: int) -> float:
+    """Sectors of an average request; 0 without any."""
+    return sectors / requests if requests else 0.0

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..gpu.counts import Count
+from ..gpu.sectors import sectors_per_request
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class AccessCounts:
     @property
     def sectors_per_request(self) -> float:
         """32-byte sectors that one warp instruction moves on average."""
-        return self.sectors / self.requests if self.requests else 0.0
+        return sectors_per_request(self.sectors, self.requests)
 
 
 @dataclass(frozen=True)
