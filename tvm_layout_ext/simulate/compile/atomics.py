@@ -46,13 +46,12 @@ def atomic(access: AccessInstruction, update: Update, operands: list[Code]) -> C
         if address is None:
             return access.place.dtype.type(0), None
         access.tally(batch, address)
-        mask = address.mask if address.mask is not None else batch.full
-        chosen = batch.lane if mask is None else np.flatnonzero(mask)
+        chosen = batch.threads(address.mask)
         values = []
         for pair in pairs:
             value, poison = pair(s, m)
             if poison is not None:
-                access._report_stored_poison(batch, poison, mask)
+                access._report_stored_poison(batch, poison, address.mask)
             values.append(np.broadcast_to(value, (batch.size,))[chosen])
         old, codes = _perform(access, batch, address.flat[chosen], chosen, values, update)
         whole = np.zeros(batch.size, access.place.dtype)

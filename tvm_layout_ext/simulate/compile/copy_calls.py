@@ -173,7 +173,7 @@ def _compared(code: Code, test: Callable[[Any, Any], Any]) -> Code:
 
     def run(s: Any, m: Any) -> Any:
         value, poison = pair(s, m)
-        active = s.batch.active(m if m is not None else s.batch.full)
+        active = s.batch.active(m)
         return test(np.broadcast_to(value, (s.batch.size,)), active), poison
 
     return Code(run, VARYING, True)

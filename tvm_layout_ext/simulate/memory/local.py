@@ -95,7 +95,10 @@ class LocalAccess:
             codes = local.rows_poison(start, self._count, s.batch.size)
         else:
             where, _ = self._rows(s, m, local)
-            values, codes = local.data[where, s.batch.lane], local.gather_poison(where, s.batch.lane)
+            values, codes = (
+                local.data[where, s.batch.lane],
+                local.gather_poison(where, s.batch.lane),
+            )
         elements = retyped(values, dtype)
         if codes is None:
             return elements, None
@@ -149,7 +152,7 @@ class LocalAccess:
         """Rows ``[n, threads]``, and the threads with a legal address."""
         batch = s.batch
         index, poison = self.index.pair(s, m)
-        mask = m if m is not None else batch.full
+        mask = batch.mask(m)
         if poison is not None:
             bad = np.broadcast_to(poison != 0, (batch.size,)) & batch.active(mask)
             if bad.any():
