@@ -132,9 +132,15 @@ class ClusteredLayout(Layout):
     or not at all, which means one block.
     """
 
+    order: Sequence[int]
     ctas_per_cga: Sequence[int] | None
     cta_split_num: Sequence[int] | None
     cta_order: Sequence[int] | None
+
+    @property
+    def rank(self) -> int:
+        """Number of dims."""
+        return len(self.order)
 
     def _set_cluster(self, rank: int) -> None:
         given = (self.ctas_per_cga, self.cta_split_num, self.cta_order)

@@ -140,11 +140,6 @@ class BlockedLayout(Distributed, ClusteredLayout):
         lanes[order[-1]], warps[order[-1]] = lanes_left, warps_left
         return BlockedLayout(size_per_thread, lanes, warps, order)
 
-    @property
-    def rank(self) -> int:
-        """Number of dims."""
-        return len(self.order)
-
     def to_linear(self, shape: Sequence[int]) -> LinearLayout:
         """Map (register, lane, warp, block) to the elements of a tensor of this shape."""
         self._check_shape(shape)

@@ -63,10 +63,12 @@ from .linear_checks import (
     as_indices,
     check_integer,
     check_known,
+    check_mapping,
     check_names,
     check_size,
     check_total,
     is_power_of_two,
+    joint_shape,
     log2,
     whole_bases,
     whole_sizes,
@@ -205,6 +207,7 @@ class LinearLayout:
     @staticmethod
     def identity_of(sizes: Mapping[str, int]) -> LinearLayout:
         """Send each of several dims to itself."""
+        check_mapping(sizes, "The sizes")
         result = LinearLayout.empty()
         for name, size in sizes.items():
             result = result * LinearLayout.identity(size, name, name)
@@ -244,7 +247,7 @@ class LinearLayout:
 
     def basis(self, in_dim: str) -> tuple[tuple[int, ...], ...]:
         """Look up the images of the indices 1, 2, 4, ... of an input dim; none if it is absent."""
-        return dict(self.bases).get(in_dim, ())
+        return next((vectors for name, vectors in self.bases if name == in_dim), ())
 
     def flat_basis(self, in_dim: str) -> list[int]:
         """:meth:`basis` with each image packed into one integer, first output dim lowest."""
@@ -314,7 +317,7 @@ class LinearLayout:
         for name, size in self.in_sizes.items():
             if arrays[name].size and not 0 <= arrays[name].min() <= arrays[name].max() < size:
                 raise LayoutError(f"Some indices of {name!r} are not in [0, {size}).")
-        shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
+        shape = joint_shape(arrays)
         result = {name: np.zeros(shape, dtype=np.int64) for name in self.out_names}
         for name, vectors in self.bases:
             for bit, vector in enumerate(vectors):
@@ -525,6 +528,8 @@ class LinearLayout:
 
     def rename_outs(self, names: Mapping[str, str]) -> LinearLayout:
         """Give some output dims other names."""
+        check_mapping(names, "The new names")
+        check_known(names, self.out_names, "output")
         outs = tuple((names.get(name, name), size) for name, size in self.out_dims)
         return LinearLayout(self.bases, outs)
 
@@ -577,6 +582,8 @@ class LinearLayout:
 
     def without_identity(self, dims: Iterable[str]) -> LinearLayout:
         """Take off, while it lasts, each of ``dims`` that goes to itself apart from the others."""
+        if not isinstance(dims, Iterable):
+            raise LayoutError(f"{dims!r} is no list of dims.")
         result = self
         for name in dims:
             if not result._is_separate_identity(name):

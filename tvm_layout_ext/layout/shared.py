@@ -32,8 +32,14 @@ MOST_TMA_DIMS = 5
 LONGEST_GAP = 1 << 18
 
 
+class Shared(ClusteredLayout):
+    """Base of the layouts of shared memory; ``alignment`` is that of the allocation, in bytes."""
+
+    alignment = 16
+
+
 @dataclass(frozen=True, repr=False)
-class SwizzledSharedLayout(ClusteredLayout):
+class SwizzledSharedLayout(Shared):
     """Rows one after the other, the columns of each row permuted by an XOR with its number.
 
     Vectors of ``vec`` elements stay whole; ``per_phase`` rows in a row share a permutation, and
@@ -80,16 +86,6 @@ class SwizzledSharedLayout(ClusteredLayout):
         set_order(self)
         self._set_cluster(len(self.order))
 
-    @property
-    def rank(self) -> int:
-        """Number of dims."""
-        return len(self.order)
-
-    @property
-    def alignment(self) -> int:
-        """Bytes to which the allocation must be aligned."""
-        return 16
-
     def to_linear(self, shape: Sequence[int]) -> LinearLayout:
         """Map (offset, block) to the elements of a tensor of this shape."""
         self._check_shape(shape)
@@ -109,7 +105,7 @@ class SwizzledSharedLayout(ClusteredLayout):
 
 
 @dataclass(frozen=True, repr=False)
-class NVMMASharedLayout(ClusteredLayout):
+class NVMMASharedLayout(Shared):
     """The layouts that TMA writes and ``wgmma`` reads: 8-row tiles with a hardware swizzle.
 
     The tensor is cut into panels as wide as the swizzle. In a panel rows follow each other, and
@@ -176,7 +172,7 @@ class NVMMASharedLayout(ClusteredLayout):
         self._set_cluster(self.rank)
 
     @property
-    def alignment(self) -> int:
+    def alignment(self) -> int:  # type: ignore[override]
         """Bytes to which the allocation must be aligned: eight rows of a panel."""
         return 8 * self.swizzle_byte_width or 128
 
@@ -235,7 +231,7 @@ class NVMMASharedLayout(ClusteredLayout):
 
 
 @dataclass(frozen=True, repr=False)
-class PaddedSharedLayout(ClusteredLayout):
+class PaddedSharedLayout(Shared):
     """Rows one after the other with gaps: after every ``interval`` elements, ``padding`` more.
 
     Gaps are no linear map, so ``to_linear`` gives the order of the elements without them, and
@@ -289,16 +285,6 @@ class PaddedSharedLayout(ClusteredLayout):
         object.__setattr__(self, "interval_padding_pairs", tuple(sorted(pairs)))
         set_order(self)
         self._set_cluster(len(self.order))
-
-    @property
-    def rank(self) -> int:
-        """Number of dims."""
-        return len(self.order)
-
-    @property
-    def alignment(self) -> int:
-        """Bytes to which the allocation must be aligned."""
-        return 16
 
     def to_linear(self, shape: Sequence[int]) -> LinearLayout:
         """Map (offset without gaps, block) to the elements of a tensor of this shape."""

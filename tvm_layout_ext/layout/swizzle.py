@@ -31,7 +31,7 @@ from ..errors import LayoutError
 from .banks import BANK_BITS, MAX_ACCESS_BITS, ROW_BITS, lanes_of_phase_log2
 from .f2 import Columns, complement, intersection, meet
 from .linear import LinearLayout, check_linear, is_power_of_two, log2
-from .linear_checks import check_integer
+from .linear_checks import check_integer, check_known
 
 
 def optimal_swizzle(src: LinearLayout, dst: LinearLayout, element_bits: int) -> LinearLayout:
@@ -112,6 +112,9 @@ def swizzle_conflicts(
     swizzle: LinearLayout, src: LinearLayout, dst: LinearLayout, element_bits: int
 ) -> tuple[int, int]:
     """Count the conflicts of each phase, of the writes as ``src`` and of the reads as ``dst``."""
+    for layout in (swizzle, src, dst):
+        check_linear(layout, "Conflicts are those of linear layouts")
+    check_known(("vector", "segment"), swizzle.in_dims, "input")
     segment = swizzle.flat_basis("segment") + swizzle.flat_basis("reps")
     access = element_bits * swizzle.in_sizes["vector"]
     vector = swizzle.flat_basis("vector")

@@ -91,11 +91,14 @@ def per_thread(layout: LinearLayout) -> LinearLayout:
     kept = layout.without_zero_bases("register")
     if Columns(kept.flat_basis("register")).free:
         raise LayoutError("The layout keeps some elements in several registers of one thread.")
-    bases = {
-        "register": kept.basis("register"),
-        "thread": kept.basis("lane") + kept.basis("warp"),
-    }
-    return LinearLayout.from_bases(bases, kept.out_sizes)
+    return join_threads(kept)
+
+
+def join_threads(layout: LinearLayout) -> LinearLayout:
+    """Join lanes and warps to one dim, whatever the outputs are; other inputs go."""
+    thread = layout.basis("lane") + layout.basis("warp")
+    bases = ("register", layout.basis("register")), ("thread", thread)
+    return LinearLayout(bases, layout.out_dims)
 
 
 def split_input(layout: LinearLayout, dim: str, parts: Mapping[str, Sequence[int]]) -> LinearLayout:
