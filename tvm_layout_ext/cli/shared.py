@@ -41,13 +41,7 @@ def make_console() -> Console:
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    """Read ``1024 1024``, ``1024x1024`` or ``1024,1024``.
-
-    Raises
-    ------
-    ScheduleError
-        If a word is no whole number.
-    """
+    """Read ``1024 1024``, ``1024x1024`` or ``1024,1024``."""
     words = [word for word in re.split(r"[x,\s]+", text.strip()) if word]
     try:
         return tuple(map(int, words))
@@ -58,13 +52,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 
 def runner_text(runner: str, tracker: str, key: str) -> str:
-    """A runner as the tuner takes it: ``rpc:HOST:PORT:KEY`` with a tracker, else its name.
-
-    Raises
-    ------
-    TargetError
-        If a tracker is missing, is no address, or is given to another runner.
-    """
+    """A runner as the tuner takes it: ``rpc:HOST:PORT:KEY`` with a tracker, else its name."""
     if runner != "rpc":
         if tracker or key:
             raise TargetError(f"--tracker and --key go with --runner rpc, not with {runner}.")
@@ -80,24 +68,12 @@ def runner_text(runner: str, tracker: str, key: str) -> str:
 
 
 def read_log(log: Path) -> list[Record]:
-    """Read a log's records; a warning counts what was skipped.
-
-    Raises
-    ------
-    RecordError
-        If there is no log.
-    """
+    """Read a log's records; a warning counts what was skipped."""
     return _read(log).records
 
 
 def some_records(log: Path) -> Reading:
-    """Read a log that holds a record; a warning counts what was skipped.
-
-    Raises
-    ------
-    RecordError
-        If there is no log, or no record in it.
-    """
+    """Read a log that holds a record; a warning counts what was skipped."""
     reading = _read(log)
     if not reading.records:
         raise RecordError(f"The log {log} holds no record.")
@@ -105,20 +81,9 @@ def some_records(log: Path) -> Reading:
 
 
 def winners_of(log: Path, purpose: str) -> tuple[list[tuple[Record, Operator]], int]:
-    """The best record of each workload, with what makes its program again.
+    """The best record of each workload, with what makes its program again, for a purpose.
 
     Those of which there is no program are left out, with a warning why, and counted.
-
-    Parameters
-    ----------
-    log : Path
-    purpose : str
-        What they are wanted for, for messages.
-
-    Raises
-    ------
-    RecordError
-        If there is none.
     """
     from ..tune.apply.programs import Programs
     from ..tune.apply.replay import best_records
@@ -156,13 +121,7 @@ def print_command(*words: str) -> None:
 
 
 def write_text(out: Path, text: str) -> None:
-    """Write a file at once and say so; where it cannot be, what was there stays.
-
-    Raises
-    ------
-    LayoutError
-        If it cannot be written.
-    """
+    """Write a file at once and say so; where it cannot be, what was there stays."""
     from ..tune.records.files import replace_file
 
     content = text.encode()

@@ -49,8 +49,6 @@ class BlockedLayout(Distributed, ClusteredLayout):
         Warps along each dim.
     order : sequence of int
         The dims, the one along which neighbouring registers, lanes and warps lie first.
-    ctas_per_cga, cta_split_num, cta_order : sequence of int, optional
-        The cluster, see :class:`CTALayout`.
 
     Examples
     --------
@@ -237,13 +235,7 @@ class DistributedLinearLayout(Distributed, Layout):
 
     @staticmethod
     def from_linear(linear: LinearLayout) -> DistributedLinearLayout:
-        """Take over a linear layout with inputs register, lane, warp and block.
-
-        Raises
-        ------
-        LayoutError
-            If it is none, or has other inputs.
-        """
+        """Take over a linear layout with inputs register, lane, warp and block."""
         check_linear(linear, "A distributed layout is made of a linear layout")
         if not set(linear.in_dims) <= set(INPUTS):
             raise LayoutError(f"{linear} has other inputs than {', '.join(INPUTS)}.")

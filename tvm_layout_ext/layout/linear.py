@@ -86,7 +86,7 @@ class LinearLayout:
     """A map over F2 from named input indices to named output coordinates.
 
     Make one with :meth:`from_bases`, :meth:`identity`, :meth:`strided`, :meth:`zeros`, or by
-    multiplying such pieces.
+    multiplying such pieces. What cannot be is a LayoutError of one sentence.
 
     Attributes
     ----------
@@ -275,13 +275,7 @@ class LinearLayout:
     # Application
 
     def apply(self, **indices: int) -> dict[str, int]:
-        """Map one index of every input dim to its coordinates.
-
-        Raises
-        ------
-        LayoutError
-            If an input dim is missing, unknown, or its index no integer or out of range.
-        """
+        """Map one index of every input dim to its coordinates."""
         self._check_given(indices)
         for name, size in self.in_sizes.items():
             check_integer(indices[name], f"The index of {name!r}")
@@ -303,11 +297,6 @@ class LinearLayout:
         >>> swizzle = LinearLayout.from_bases({"i": [(1,), (3,)]}, ["o"])
         >>> swizzle.apply_arrays(i=np.arange(4))["o"]
         array([0, 1, 3, 2])
-
-        Raises
-        ------
-        LayoutError
-            As :meth:`apply` does, and if a coordinate may need more than 63 bits.
         """
         self._check_given(indices)
         arrays = {name: as_indices(indices[name], name) for name in self.in_dims}
@@ -401,11 +390,6 @@ class LinearLayout:
 
         Where both have a dim, ours is the fast part of it.
 
-        Raises
-        ------
-        LayoutError
-            If ``other`` is no linear layout, or the product none.
-
         Examples
         --------
         >>> LinearLayout.identity(4, "lane", "x") * LinearLayout.identity(2, "warp", "x")
@@ -425,14 +409,7 @@ class LinearLayout:
         return LinearLayout.from_bases(bases, sizes, surjective=False)
 
     def compose(self, outer: LinearLayout) -> LinearLayout:
-        """First this layout, then ``outer``, whose input dims are our output dims.
-
-        Raises
-        ------
-        LayoutError
-            If ``outer`` is no linear layout, a dim is missing on either side, or it takes fewer
-            indices than we produce.
-        """
+        """First this layout, then ``outer``, whose input dims are our output dims."""
         check_linear(outer, "A composition of linear layouts needs another one")
         if set(self.out_names) != set(outer.in_dims):
             raise LayoutError(
@@ -454,13 +431,7 @@ class LinearLayout:
         return LinearLayout(bases, outer.out_dims)
 
     def invert(self) -> LinearLayout:
-        """Make the layout that leads back.
-
-        Raises
-        ------
-        LayoutError
-            If the layout is not a bijection.
-        """
+        """Make the layout that leads back."""
         if not self.is_bijective():
             raise LayoutError(
                 f"Only a bijection can be inverted; {self} takes {self.total_in_size} indices "
@@ -469,13 +440,7 @@ class LinearLayout:
         return self.pseudo_invert()
 
     def pseudo_invert(self) -> LinearLayout:
-        """Make a layout that leads back, choosing index 0 wherever several indices would do.
-
-        Raises
-        ------
-        LayoutError
-            If the layout is not surjective, so that some coordinate has no index at all.
-        """
+        """Make a layout that leads back, choosing index 0 wherever several indices would do."""
         return LinearLayout.identity_of(self.out_sizes).invert_and_compose(self)
 
     def invert_and_compose(self, outer: LinearLayout) -> LinearLayout:
@@ -495,11 +460,6 @@ class LinearLayout:
         >>> columns = columns.transpose_outs(["i", "j"])
         >>> rows.invert_and_compose(columns)
         Linear({register: [[0, 1]], lane: [[1, 0]]}, {register: 2, lane: 2})
-
-        Raises
-        ------
-        LayoutError
-            If ``outer`` does not reach every coordinate of this layout.
         """
         check_linear(outer, "A composition of linear layouts needs another one")
         outer = outer.transpose_outs(self.out_names)

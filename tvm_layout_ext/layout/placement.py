@@ -152,11 +152,6 @@ def xor_rows(shape: Sequence[int], vec: int, per_phase: int, max_phase: int) -> 
     """Permute the vectors of each row by an XOR with its number, as :class:`.SwizzledSharedLayout`.
 
     All dims but the last count rows together. The first dim may have any extent.
-
-    Raises
-    ------
-    LayoutError
-        If a dim but the first is no power of two, or the numbers do not fit the shape.
     """
     rows, columns = _rows(shape)
     if vec * max_phase > columns:
@@ -189,13 +184,7 @@ def hardware_swizzle(shape: Sequence[int], width: int, element_bits: int) -> Xor
 
 
 def laid_out(layout: Any, shape: Sequence[int], element_bits: int) -> Xor:
-    """Lay a buffer out by a shared or linear layout.
-
-    Raises
-    ------
-    LayoutError
-        If the layout is for another shape or other elements.
-    """
+    """Lay a buffer out by a shared or linear layout."""
     if isinstance(layout, LinearLayout):
         return check_placement(of_linear(layout), shape)
     if isinstance(layout, NVMMASharedLayout) and layout.element_bitwidth != element_bits:
@@ -223,13 +212,7 @@ def check_placement(placement: Xor, shape: Sequence[int]) -> Xor:
 
 
 def of_linear(layout: LinearLayout) -> Xor:
-    """Read a map from offset to element the other way round: from index bits to offsets.
-
-    Raises
-    ------
-    LayoutError
-        If the map has other inputs than offset (a block of 1 is fine), or is not one to one.
-    """
+    """Read a map from offset to element the other way round: from index bits to offsets."""
     others = [name for name in layout.in_dims if name != "offset" and layout.in_sizes[name] > 1]
     if "offset" not in layout.in_dims or others:
         raise LayoutError(f"{layout} is no layout of shared memory: it maps {layout.in_dims}.")

@@ -52,8 +52,6 @@ class SwizzledSharedLayout(Shared):
         As above; (1, 1, 1) permutes nothing.
     order : sequence of int
         The dims, the contiguous one (columns) first, then the rows.
-    ctas_per_cga, cta_split_num, cta_order : sequence of int, optional
-        The cluster, see :class:`CTALayout`.
 
     Examples
     --------
@@ -122,28 +120,19 @@ class NVMMASharedLayout(Shared):
         Number of dims, at most the 5 of TMA; outer dims are flattened to rows.
     transposed : bool
         The contiguous dim is the first instead of the last.
-    ctas_per_cga, cta_split_num, cta_order : sequence of int, optional
-        The cluster, see :class:`CTALayout`.
 
     Examples
     --------
-    Half precision and 64-byte panels: a panel is 32 columns, in chunks of 8 elements. Two
-    rows share a permutation (128 / 64), and four permutations take turns. The first column
-    of each row's chunks as they lie in memory:
+    Half precision and 64-byte panels of 32 columns, in chunks of 8 elements. Two rows share a
+    permutation. The first column of each row's chunks as they lie in memory:
 
-    >>> layout = NVMMASharedLayout(64, 16)
-    >>> linear = layout.to_linear([8, 64])
+    >>> linear = NVMMASharedLayout(64, 16).to_linear([8, 64])
     >>> for row in range(0, 8, 2):
     ...     print(*(linear.apply(offset=32 * row + 8 * i, block=0)["dim1"] for i in range(4)))
     0 8 16 24
     8 0 24 16
     16 24 0 8
     24 16 8 0
-
-    The second panel, columns 32 to 63, begins after the 8 rows of the first:
-
-    >>> linear.apply(offset=256, block=0)
-    {'dim0': 0, 'dim1': 32}
     """
 
     swizzle_byte_width: int
@@ -243,8 +232,6 @@ class PaddedSharedLayout(Shared):
         Interval and padding, in elements, powers of two up to 2^18; several pairs add up.
     order : sequence of int
         The dims, the contiguous one first.
-    ctas_per_cga, cta_split_num, cta_order : sequence of int, optional
-        The cluster, see :class:`CTALayout`.
 
     Examples
     --------

@@ -37,25 +37,9 @@ from .linear_checks import check_integer, check_known
 def optimal_swizzle(src: LinearLayout, dst: LinearLayout, element_bits: int) -> LinearLayout:
     """Find the shared layout that best serves writing as ``src`` and reading as ``dst``.
 
-    Parameters
-    ----------
-    src, dst : LinearLayout
-        From register, lane, warp and block to the tensor.
-    element_bits : int
-        Bits of an element, at most 128.
-
-    Returns
-    -------
-    LinearLayout
-        From vector, bank, segment, reps and block to the tensor. The offset is vector, bank and
-        segment put together, the vector lowest. Rounds ``reps`` are done one after the other in
-        the same memory.
-
-    Raises
-    ------
-    LayoutError
-        If an element has another number of bits, or the layouts are not of one tensor laid out in
-        the same blocks.
+    Both lead from register, lane, warp and block to the tensor. The result leads there from vector,
+    bank, segment, reps and block: the offset is vector, bank and segment put together, the vector
+    lowest, and rounds ``reps`` are done one after the other in the same memory.
 
     Examples
     --------

@@ -58,11 +58,6 @@ def compare_logs(
 
     The earlier log comes first; ``names`` are what messages call them. Times are compared with
     times and modelled costs with modelled costs, of the same device.
-
-    Raises
-    ------
-    RecordError
-        If they have no workload in common.
     """
     before, after = (_winners(records) for records in logs)
     pairs = [Pair(before[key], after[key]) for key in before if key in after]

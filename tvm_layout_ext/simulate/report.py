@@ -107,14 +107,10 @@ class Hazard:
         way, or written while one from it is; ``barrier``: a barrier that only some of the
         threads reach; ``divergent``: a warp-wide instruction that only some of the threads of a
         warp execute.
-    buffer : str
-        The user's name of the buffer.
-    index : int
-        Element of the flat buffer, of the first case found.
-    threads : tuple of str
-        Threads of the first case, as ``thread (x,y,z) of block (x,y,z)``.
-    sites : tuple of Site
-        Where they do it.
+    buffer, index : str, int
+        The user's name of the buffer, and the element of the flat buffer, of the first case found.
+    threads, sites : tuple of str, tuple of Site
+        Threads of the first case, as ``thread (x,y,z) of block (x,y,z)``, and where they do it.
     message : str
         One sentence with all of it.
     count : int

@@ -69,12 +69,6 @@ def _sources(layout: LinearLayout, out_dim: str) -> list[list[tuple[str, int]]]:
 def per_thread(layout: LinearLayout) -> LinearLayout:
     """Join lanes and warps to one dim ``thread``, and drop registers that are only copies.
 
-    Raises
-    ------
-    LayoutError
-        If it spreads the tensor over several blocks of a cluster, or a thread holds an element
-        twice.
-
     Examples
     --------
     >>> from tvm_layout_ext.layout import BlockedLayout

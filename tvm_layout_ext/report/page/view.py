@@ -89,17 +89,10 @@ def workloads(
 ) -> list[WorkloadView]:
     """Gather what the page shows, in the order in which workloads appear in the log.
 
-    Parameters
-    ----------
-    records : sequence of Record
-    kernels : bool
-        Whether to build the default's and the winner's kernels again and explain them.
-    told : callable, optional
-        Called with each workload's title before it is worked on: kernels take seconds.
-    pruned : sequence of Pruned
-        What the log has of the spaces of users' schedules, the latest last.
-    programs : Programs, optional
-        Of the log; by default only kernels of ready schedules are explained.
+    With ``kernels``, the default's and the winner's kernels are built again and explained, by the
+    log's ``programs`` or as ready schedules. ``told`` is called with each title before, since that
+    takes seconds. ``pruned`` is what the log has of the spaces of users' schedules, the latest
+    last.
     """
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:

@@ -109,14 +109,7 @@ def create_prim_func(ops: Sequence[Any], *args: Any, **kwargs: Any) -> tirx.Prim
 
 
 def with_promises(func: tirx.PrimFunc, args: Sequence[Any]) -> tirx.PrimFunc:
-    """Write the promises about a function's variables and tensors at its head.
-
-    Parameters
-    ----------
-    func : PrimFunc
-    args : sequence of te.Tensor or Var
-        What its parameters were made of.
-    """
+    """Write the promises about a function's variables and tensors at its head."""
     known = read_assumptions(func).conditions
     statements = []
     for value, divisor in _promised:

@@ -26,10 +26,6 @@ def create_schedule(ops: Any) -> Schedule:
     ops : te.Operation, te.Tensor or list of these
         What the program computes in the end.
 
-    Returns
-    -------
-    Schedule
-
     Examples
     --------
     .. code-block:: python
