@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import tvm
-from tvm import s_tir
-from tvm.ir import assert_structural_equal
 from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
 from tvm_layout_ext import te
@@ -69,15 +67,6 @@ _SCHEDULES: list[Callable[[], tuple[Any, list[Any]]]] = [_staged_transpose, _red
 def test_trace_replays_from_python_and_json(make: Callable[[], tuple[Any, list[Any]]]) -> None:
     s, args = make()
     verify_trace_roundtrip(s.sch, _stock(args))
-
-
-@pytest.mark.parametrize("make", _SCHEDULES)
-def test_trace_applies_to_a_fresh_schedule(make: Callable[[], tuple[Any, list[Any]]]) -> None:
-    s, args = make()
-    sch = s.sch
-    fresh = s_tir.Schedule(_stock(args))
-    sch.trace.apply_to_schedule(fresh, remove_postproc=False)
-    assert_structural_equal(fresh.mod, sch.mod)
 
 
 def test_trace_with_an_intrinsic_replays() -> None:
