@@ -23,6 +23,14 @@ Log = Annotated[Path, typer.Argument(help="Folder of a log, or one of its *.json
 Shape = Annotated[
     str, typer.Option(help="The operator's sizes: 1024 1024, 1024x1024 or 1024,1024.")
 ]
+Source = Annotated[Path, typer.Argument(help="Python file with a schedule, or TVMScript text.")]
+Variable = Annotated[
+    str, typer.Option("--name", help="Which variable of the file, if there are several.")
+]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--size", help="Value of a symbolic size: --size n=256. Repeatable."),
+]
 RunnerName = Annotated[
     str,
     typer.Option(
@@ -49,6 +57,17 @@ def parse_shape(text: str) -> tuple[int, ...]:
         raise ScheduleError(
             f"A shape is made of whole numbers, e.g. 1024 1024, not {text!r}."
         ) from None
+
+
+def parse_sizes(words: list[str] | None) -> dict[str, int]:
+    """Read words like ``n=256``; anything else is a ScheduleError."""
+    sizes = {}
+    for word in words or []:
+        pair = re.fullmatch(r"(\w+)=(\d+)", word)
+        if pair is None:
+            raise ScheduleError(f"A size is written name=number, e.g. n=256, not {word!r}.")
+        sizes[pair[1]] = int(pair[2])
+    return sizes
 
 
 def runner_text(runner: str, tracker: str, key: str) -> str:

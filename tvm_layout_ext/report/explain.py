@@ -23,9 +23,9 @@ from ..ir.queries import is_number
 from ..simulate.report import AccessCounts
 from ..simulation import simulate
 from ..target import resolve
+from ..text import columns
 from .banks import bank_tables, read_conflicts
 from .shared_buffers import SharedBuffer, read_shared_buffers
-from .text import columns
 
 #: Blocks that are run for the counters; every block of a regular kernel does the same.
 _GRID_SAMPLE = 4

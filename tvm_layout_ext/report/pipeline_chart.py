@@ -10,10 +10,10 @@ from tvm.target import Target
 
 from .. import decisions
 from ..build import lower
+from ..text import columns
 from ..transform.pipeline.record import PipelineRecord, PipelineStep
 from .drawing.boxes import as_svg
 from .drawing.grid import Cell, Grid
-from .text import columns
 
 #: Bodies shown after the first that uses every version.
 _MORE = 3

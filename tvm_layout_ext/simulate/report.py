@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..gpu.counts import Count
+from ..text import columns
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ class Report:
         return sum(access.ideal_sectors for access in self.accesses)
 
     def __str__(self) -> str:
-        lines = [*_table(self.accesses), "", self._totals()]
+        lines = [columns(_HEADINGS, [_row(access) for access in self.accesses]), "", self._totals()]
         lines += [str(hazard) for hazard in self.hazards]
         lines += [str(hazard) for hazard in self.redundant]
         if self.unlisted:
@@ -248,16 +249,3 @@ def _row(access: AccessCounts) -> tuple[str, ...]:
         access.site.block or "",
         str(access.site.line),
     )
-
-
-def _table(accesses: list[AccessCounts]) -> list[str]:
-    rows = [_HEADINGS, *map(_row, accesses)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
-    texts = {0, 1, 2, 9}
-    return [
-        "  ".join(
-            cell.ljust(width) if i in texts else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

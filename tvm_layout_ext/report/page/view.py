@@ -10,6 +10,7 @@ from functools import partial
 
 from ...errors import LayoutError, LayoutExtError, ScheduleError, TargetError
 from ...target import cuda_target
+from ...text import number
 from ...tune.apply.programs import Programs
 from ...tune.measure.builder.cubin import CompileError, PtxasError
 from ...tune.model.cost import FORMULA
@@ -20,7 +21,6 @@ from ...tune.space.knobs import describe
 from ...tune.space.operator import Operator, find_operator
 from ...tune.space.task import make_task
 from ..comparison import counter_rows
-from ..text import number
 from ..tuning import score_text
 from .kernel import KernelView, kernel_of
 from .roofline import Roofline, roofline, work_unit

@@ -30,7 +30,7 @@ def columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _numeric(cells: Sequence[str]) -> bool:
-    return bool(cells) and all(cell[:1].isdigit() or cell == "-" for cell in cells)
+    return bool(cells) and all(cell[:1].isdigit() or cell in ("", "-") for cell in cells)
 
 
 def number(value: float) -> str:
