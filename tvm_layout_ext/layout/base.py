@@ -193,10 +193,10 @@ def set_sizes(layout: object, rank: int, *names: str) -> None:
                 raise LayoutError(f"{name} {list(values)} has {value}, which is no power of two.")
 
 
-def set_order(layout: object, rank: int | None = None, name: str = "order") -> None:
-    """Check that the named field is a permutation of the dims; it says how many unless given."""
+def set_order(layout: object, name: str = "order") -> None:
+    """Check that the named field is a permutation of the dims, as many as it has numbers."""
     values = _integers(layout, name)
-    rank = len(values) if rank is None else rank
+    rank = len(values)
     if rank == 0:
         raise LayoutError(f"{name} is empty; a layout needs at least one dim.")
     if sorted(values) != list(range(rank)):

@@ -175,7 +175,10 @@ class SliceLayout(Distributed, Layout):
     parent: Layout
 
     def __post_init__(self) -> None:
-        _check_distributed(self.parent, "parent of a slice")
+        if not isinstance(self.parent, Distributed):
+            raise LayoutError(
+                f"The parent of a slice is {self.parent!r}, which is no distributed layout."
+            )
         known = type(self.dim) is int and self.dim in range(self.parent.rank)
         if self.parent.rank < 2 or not known:
             raise LayoutError(
@@ -264,8 +267,3 @@ _BASES = dict(zip(INPUTS, ("reg_bases", "lane_bases", "warp_bases", "block_bases
 def _check_lanes(lanes: int, what: str) -> None:
     if lanes != WARP_SIZE:
         raise LayoutError(f"{what} makes {lanes} lanes; a warp has {WARP_SIZE}.")
-
-
-def _check_distributed(layout: object, what: str) -> None:
-    if not isinstance(layout, Distributed):
-        raise LayoutError(f"The {what} is {layout!r}, which is no distributed layout.")

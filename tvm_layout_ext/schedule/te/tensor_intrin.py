@@ -165,7 +165,7 @@ def _from_builder(op: te.ComputeOp, fcompute: Any) -> Any:
         parts = dict(zip(PARTS, built if isinstance(built, tuple) else (built,), strict=False))
         if parts.get(part) is None:
             return None
-        used = _used(part, buffers)
+        used = buffers[-1:] if part == "reset" else buffers
         stmt = parts[part]
         stmt = stmt if isinstance(stmt, tirx.Stmt) else tirx.Evaluate(stmt)
         return _function(used, _read_by(part, used), stmt)
@@ -184,10 +184,6 @@ def _declare(tensor: te.Tensor, scope: str) -> tirx.Buffer:
         scope=scope,
         offset_factor=1,
     )
-
-
-def _used(part: str, buffers: list[tirx.Buffer]) -> list[tirx.Buffer]:
-    return buffers[-1:] if part == "reset" else buffers
 
 
 def _read_by(part: str, buffers: list[tirx.Buffer]) -> list[tirx.Buffer]:

@@ -247,9 +247,6 @@ class DeviceCompiler(ExpressionCompiler):
         place, index = self.pointee(expr.args[0])
         return Code(self.access(place, index, 1, True, "load").load, VARYING, True)
 
-    def _isnan(self, expr: Any) -> Code:
-        return lift(np.isnan, self.expr(expr.args[0]))
-
     def _popcount(self, expr: Any) -> Code:
         dtype, _ = numpy_type(expr)
         return lift(lambda x: popcount(x).astype(dtype), self.narrowed(expr.args[0]))
@@ -283,7 +280,7 @@ _CALLS = {
     ops.LIKELY: lambda c, e: c.expr(e.args[0]),
     ops.REINTERPRET: DeviceCompiler._reinterpret,
     ops.CUDA_LDG: DeviceCompiler._ldg,
-    ops.ISNAN: DeviceCompiler._isnan,
+    ops.ISNAN: lambda c, e: lift(np.isnan, c.expr(e.args[0])),
     ops.POPCOUNT: DeviceCompiler._popcount,
     ops.CUDA___ACTIVEMASK: lambda c, e: active_mask(),
     ops.TVM_WARP_ACTIVEMASK: lambda c, e: active_mask(),
