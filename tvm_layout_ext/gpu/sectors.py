@@ -22,11 +22,6 @@ def request_sectors(addresses: Any, active: Any, width: int) -> tuple[Any, Any]:
     width : int
         Bytes that a thread moves; those of two threads are the same or apart.
 
-    Returns
-    -------
-    tuple of array of int, [requests]
-        Distinct sectors, and the least possible: distinct bytes over 32, rounded up.
-
     Examples
     --------
     >>> every = np.ones((1, 32), bool)
