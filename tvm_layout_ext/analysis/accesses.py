@@ -21,9 +21,11 @@ from tvm.tirx import IterVar
 
 from ..ir import ops
 from ..ir.annotations import TENSOR_CORE
+from ..ir.conditions import choice_parts
 from ..ir.evaluate import bind_lets, known_value
 from ..ir.ops import CHOICE
 from ..ir.pointers import POINTER_OPS, pointer_of, source_of
+from ..ir.queries import is_among
 from ..ir.walk import Context, LoopVar, walk
 from .nest import element_bytes
 
@@ -245,21 +247,13 @@ class _ExpressionReader:
 def _copied(store: Any) -> CopySource | None:
     """What a store takes from global memory as it is, maybe under a condition."""
     value, fills = store.value, False
-    while (chosen := _chosen(value)) is not None:
-        value, fills = chosen, True
+    while (choice := choice_parts(value)) is not None:
+        value, fills = choice[1], True
     if not isinstance(value, tvm.ir.TensorLoad) or value.source.dtype != store.buffer.dtype:
         return None
     if str(value.source.scope()) not in ("", "global"):
         return None
     return CopySource(value.source, tuple(value.indices), fills)
-
-
-def _chosen(value: Any) -> Any | None:
-    """What a choice gives where its condition holds."""
-    if isinstance(value, tirx.Select):
-        return value.true_value
-    is_choice = isinstance(value, tvm.ir.Call) and getattr(value.op, "name", "") == CHOICE
-    return value.args[1] if is_choice else None
 
 
 def _is_sized(call: Any) -> bool:
@@ -272,8 +266,6 @@ def loops_in_use(access: AccessSite) -> Iterator[LoopVar]:
     parts = [*access.indices, *access.context.conditions]
     used = [var for part in parts for var in tirx.analysis.undefined_vars(part)]
     for var, value in reversed(access.context.lets):
-        if any(var.same_as(other) for other in used):
+        if is_among(var, used):
             used.extend(tirx.analysis.undefined_vars(value))
-    for loop in access.loops:
-        if any(loop.var.same_as(var) for var in used):
-            yield loop
+    yield from (loop for loop in access.loops if is_among(loop.var, used))

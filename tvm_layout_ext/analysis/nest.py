@@ -24,7 +24,7 @@ from ..ir.block_bindings import holder_of, realize_of
 from ..ir.block_body import BodyAccess, binds_truth, choices_of_values, read_body, without_lets
 from ..ir.conditions import compares_values
 from ..ir.pointers import strides_of
-from ..ir.queries import depends_on, loads_in, substitute
+from ..ir.queries import depends_on, is_among, loads_in, nodes_in, substitute
 from ..ir.walk import LoopVar, loop_kind
 from .assumptions import NO_ASSUMPTIONS, Assumptions, Prover, read_assumptions
 from .axis_info.arithmetic import power_of_two_in
@@ -285,8 +285,7 @@ def _most_lanes(body: Any) -> int:
         return 1
     if compares_values(without_lets(body)):
         return _TRUTH_LANES
-    casts: list[Any] = []
-    tvm_ffi.structural_walk(body, [(tirx.Cast, casts.append)])
+    casts = nodes_in(body, tirx.Cast)
     types = [str(t) for cast in casts if loads_in(cast.value) for t in (cast.ty, cast.value.ty)]
     if any(one.startswith("float8") for one in types):
         return _FP8_LANES
@@ -343,7 +342,7 @@ def steps_of(value: Any, variables: list[Any]) -> tuple[Any, ...]:
     """By how much one step of each loop moves a value, None where that differs."""
     analyzer = tvm.sym.Analyzer()
     used = tirx.analysis.undefined_vars(value)
-    moving = [any(var.same_as(one) for one in used) for var in variables]
+    moving = [is_among(var, used) for var in variables]
     # One answer for all loops that do not occur in the value, of which there are many.
     still = None if all(moving) else _step(value, value, variables, analyzer)
     return tuple(
@@ -360,7 +359,7 @@ def _step(moved: Any, offset: Any, variables: list[Any], analyzer: Any) -> Any:
     if loads_in(step):
         return None
     used = tirx.analysis.undefined_vars(step)
-    return None if any(v.same_as(w) for v in used for w in variables) else step
+    return None if any(is_among(var, variables) for var in used) else step
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -18,7 +18,7 @@ from tvm import tirx
 from .atomics import atomic_of
 from .conditions import selects_as_choices
 from .ops import CHOICE
-from .queries import are_equal, loads_in, substitute
+from .queries import are_equal, is_call_of, loads_in, nodes_in, substitute
 from .walk import statements_of, walk
 
 
@@ -105,16 +105,17 @@ def _loads(
 def _choices_around(node: Any, values: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
     """Loads in choices by indices, each with what must hold for it."""
     found: list[tuple[Any, Any]] = []
-
-    def look(call: Any) -> None:
-        if getattr(call.op, "name", "") == CHOICE:
-            holds = substitute(call.args[0], values)
-            if not loads_in(holds):
-                found.extend((load, holds) for load in loads_in(call.args[1]))
-                found.extend((load, tirx.Not(holds)) for load in loads_in(call.args[2]))
-
-    tvm_ffi.structural_walk(node, [(tvm.ir.Call, look)])
+    for condition, *sides in _choices(node):
+        holds = substitute(condition, values)
+        if not loads_in(holds):
+            for side, known in zip(sides, (holds, tirx.Not(holds)), strict=True):
+                found.extend((load, known) for load in loads_in(side))
     return found
+
+
+def _choices(node: Any) -> list[Any]:
+    """Arguments of the choices between values."""
+    return [call.args for call in nodes_in(node, tvm.ir.Call) if is_call_of(call, CHOICE)]
 
 
 def without_lets(body: Any) -> Any:
@@ -146,9 +147,7 @@ def _inlined(stmt: Any, values: dict[Any, Any]) -> Any:
 
 def binds_truth(body: Any) -> bool:
     """Whether a body names a truth value, of which TVM 0.27 cannot make a vector."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(body, [(tirx.Bind, lambda bind: found.append(bind.var))])
-    return any(str(var.ty) == "bool" for var in found)
+    return any(str(bind.var.ty) == "bool" for bind in nodes_in(body, tirx.Bind))
 
 
 def choices_of_values(body: Any) -> list[Any]:
@@ -167,14 +166,7 @@ def choices_of_values(body: Any) -> list[Any]:
     """
     if _is_stores(body):
         return []
-    found: list[Any] = []
-
-    def look(call: Any) -> None:
-        if getattr(call.op, "name", "") == CHOICE:
-            found.append(call.args[0])
-
-    tvm_ffi.structural_walk(selects_as_choices(without_lets(body)), [(tvm.ir.Call, look)])
-    return found
+    return [condition for condition, *_ in _choices(selects_as_choices(without_lets(body)))]
 
 
 def is_mappable(body: Any) -> bool:

@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import DataType, tirx
 
 from ...ir.annotations import FRAGMENT
-from ...ir.queries import loads_in
+from ...ir.queries import is_among, is_load_of, loads_in, nodes_in
 from ...layout import DistributedLinearLayout, LinearLayout
 from ..fragments.nest import FragmentNest, FragmentTile, read_nest
 
@@ -213,7 +213,7 @@ def is_definition(op: Op) -> bool:
     if tile is None or op.target is None or tile.loops or None in (d for _, d in op.reads):
         return False
     asked = () if op.nest.block is None else op.nest.block.annotations
-    inside = [load for load in loads_in(op.value) if load.source.same_as(op.target.buffer)]
+    inside = [load for load in loads_in(op.value) if is_load_of(load, op.target.buffer)]
     return not inside and all(key == FRAGMENT for key in asked) and _is_pure(op.value)
 
 
@@ -249,27 +249,21 @@ def copied(op: Op) -> TileCopy | None:
 def memory_loads(op: Op) -> list[Any]:
     """List what a nest loads for its value from elsewhere than fragments."""
     own = [value.buffer for value, _ in op.reads]
-    loads = loads_in(op.value)
-    return [load for load in loads if not any(load.source.same_as(buffer) for buffer in own)]
+    return [load for load in loads_in(op.value) if not is_among(load.source, own)]
 
 
 def _is_pure(expr: Any) -> bool:
-    pure = True
-
-    def look(call: Any) -> None:
-        nonlocal pure
-        kind = call.op.get_attr("TCallEffectKind") if isinstance(call.op, tvm.ir.Op) else None
-        pure = pure and kind is not None and int(kind) <= int(tirx.CallEffectKind.Pure.value)
-
-    tvm_ffi.structural_walk(expr, [(tvm.ir.Call, look)])
-    return pure
+    called = [call.op for call in nodes_in(expr, tvm.ir.Call)]
+    kinds = [op.get_attr("TCallEffectKind") if isinstance(op, tvm.ir.Op) else None for op in called]
+    most = int(tirx.CallEffectKind.Pure.value)
+    return all(kind is not None and int(kind) <= most for kind in kinds)
 
 
 def buffer_swapped(node: Any, old: Any, new: Any) -> Any:
     """Load one buffer in the place of another, in blocks' regions, too."""
 
     def load(one: Any) -> Any:
-        return tirx.BufferLoad(new, one.indices) if one.source.same_as(old) else one
+        return tirx.BufferLoad(new, one.indices) if is_load_of(one, old) else one
 
     def region(one: Any) -> Any:
         return tirx.BufferRegion(new, one.region) if one.source.same_as(old) else one

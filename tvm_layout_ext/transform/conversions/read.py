@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
 from ...errors import ScheduleError
+from ...ir.queries import is_among, loads_in, nodes_in
 from ..fragments.fragment import Fragment, Fragments
 from ..fragments.nest import FragmentNest, FragmentTile, read_nest, tile_of
 from .graph import Graph, Op, Path, Value
@@ -86,30 +87,17 @@ def _children(stmt: Any) -> Iterator[tuple[Path, Any]]:
 
 def _escaping(body: Any, ops: list[Op]) -> list[Any]:
     """Buffers that are touched outside of the nests, or through pointers."""
-    counts: dict[int, int] = {}
-    buffers: dict[int, Any] = {}
-    found: list[Any] = []
-
-    def count(buffer: Any, step: int) -> None:
-        handle = buffer.__chandle__()
-        buffers[handle] = buffer
-        counts[handle] = counts.get(handle, 0) + step
-
-    def accesses(stmt: Any, step: int) -> None:
-        rules = [
-            (tvm.ir.TensorLoad, lambda load: count(load.source, step)),
-            (tirx.BufferStore, lambda store: count(store.buffer, step)),
-        ]
-        tvm_ffi.structural_walk(stmt, rules)
-
-    def call(node: Any) -> None:
-        found.extend(argument for argument in node.args if isinstance(argument, tirx.Var))
-
-    accesses(body, 1)
+    taken = [arg for call in nodes_in(body, tvm.ir.Call) for arg in call.args]
+    left = Counter(_touched(body))
     for op in ops:
-        accesses(op.stmt, -1)
-    tvm_ffi.structural_walk(body, [(tvm.ir.Call, call)])
-    return found + [buffers[handle] for handle, number in counts.items() if number]
+        left.subtract(_touched(op.stmt))
+    return [arg for arg in taken if isinstance(arg, tirx.Var)] + [k for k, n in left.items() if n]
+
+
+def _touched(stmt: Any) -> Iterator[Any]:
+    """Buffers of the loads and stores of a statement."""
+    yield from (load.source for load in loads_in(stmt))
+    yield from (store.buffer for store in nodes_in(stmt, tirx.BufferStore))
 
 
 def read_graph(body: Any, fragments: Fragments) -> Graph:
@@ -122,5 +110,5 @@ def read_graph(body: Any, fragments: Fragments) -> Graph:
     graph = Graph(reader.values, reader.ops)
     escaping = _escaping(body, reader.ops)
     for value in graph.values:
-        value.escapes = any(value.buffer.same_as(buffer) for buffer in escaping)
+        value.escapes = is_among(value.buffer, escaping)
     return graph

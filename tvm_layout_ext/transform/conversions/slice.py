@@ -10,7 +10,7 @@ from typing import Any
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-from ...ir.queries import loads_in, substitute
+from ...ir.queries import distinct, loads_in, substitute
 from ...ir.rebuild import whole_region
 from ...layout import LinearLayout
 from ...layout.conversion.per_thread import per_thread, same_thread
@@ -243,10 +243,7 @@ def _nest(
     loops = [tirx.Var(f"i{d}", var.ty) for d, var in enumerate(coordinates)]
     at = dict(zip(coordinates, loops, strict=True))
     store = tirx.BufferStore(target, substitute(value, at), loops)
-    loaded: list[Any] = []
-    for load in loads_in(value):
-        if not any(load.source.same_as(other) for other in loaded):
-            loaded.append(load.source)
+    loaded = distinct(load.source for load in loads_in(value))
     reads, writes = [whole_region(buffer) for buffer in loaded], [whole_region(target)]
     block = SBlock([], reads, writes, str(target.name), store, None, [], [], {})
     conditions = [substitute(predicate, at) for predicate in predicates]

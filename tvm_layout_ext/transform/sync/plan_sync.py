@@ -166,8 +166,34 @@ def _synchronised(launch: Any, outside: Outside) -> Any:
     return _rebuilt(program.root, plan, program.scope)
 
 
-@function_pass("PlanSync")
-def _plan_sync(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@function_pass()
+def PlanSync(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Create the pass that plans the barriers of annotated functions, in place of ThreadSync.
+
+    Runs when shared buffers have their final places, so that buffers that share bytes are kept
+    apart, too. A new barrier stands as late as possible, outside of loops that only the second
+    access is in, and outside of statements that only some threads of a block may run. Each one that
+    others make redundant goes again, and so does a ``tvm_storage_sync`` that was there, unless the
+    kernel also exchanges values through global memory::
+
+        # TVM's ThreadSync                      # PlanSync
+        for k in range(n):                      for k in range(n):
+            barrier                                 barrier
+            S[(k + 1) % 2, t] = A[k + 1, t]         S[(k + 1) % 2, t] = A[k + 1, t]
+            barrier                                 B[k, t] = S[k % 2, 255 - t]
+            B[k, t] = S[k % 2, 255 - t]
+
+    Two accesses inside one statement, as in ``S[t] = S[t + 1]``, are not kept apart. Kernels that
+    synchronise by mbarriers, warpgroup instructions or named barriers are left as they are, with a
+    note.
+
+    Raises
+    ------
+    ScheduleError
+        If the accesses that a barrier must separate lie in one divergent statement, if a barrier
+        that is there stands in one, if a buffer is used before the wait for the asynchronous copy
+        into it, or if barriers are missing in a kernel with ``break``, ``continue`` or ``return``.
+    """
 
     def launch(node: Any, mutator: Any) -> Any:
         if str(node.attr_key) != "thread_extent":
@@ -202,33 +228,3 @@ def only_unmarked(stock: Any) -> Any:
         return done
 
     return rest
-
-
-def PlanSync() -> Any:
-    """Create the pass that plans the barriers of annotated functions, in place of ThreadSync.
-
-    Runs when shared buffers have their final places, so that buffers that share bytes are kept
-    apart, too. A new barrier stands as late as possible, outside of loops that only the second
-    access is in, and outside of statements that only some threads of a block may run. Each one that
-    others make redundant goes again, and so does a ``tvm_storage_sync`` that was there, unless the
-    kernel also exchanges values through global memory::
-
-        # TVM's ThreadSync                      # PlanSync
-        for k in range(n):                      for k in range(n):
-            barrier                                 barrier
-            S[(k + 1) % 2, t] = A[k + 1, t]         S[(k + 1) % 2, t] = A[k + 1, t]
-            barrier                                 B[k, t] = S[k % 2, 255 - t]
-            B[k, t] = S[k % 2, 255 - t]
-
-    Two accesses inside one statement, as in ``S[t] = S[t + 1]``, are not kept apart. Kernels that
-    synchronise by mbarriers, warpgroup instructions or named barriers are left as they are, with a
-    note.
-
-    Raises
-    ------
-    ScheduleError
-        If the accesses that a barrier must separate lie in one divergent statement, if a barrier
-        that is there stands in one, if a buffer is used before the wait for the asynchronous copy
-        into it, or if barriers are missing in a kernel with ``break``, ``continue`` or ``return``.
-    """
-    return _plan_sync

@@ -152,13 +152,8 @@ def _refused(block: Any, reason: str) -> ScheduleError:
     )
 
 
-@function_pass("ShiftVectors", asks=SHIFTED)
-def _shift_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    rules = _Rewriter(list(func.params)).rules
-    return func.with_body(tvm_ffi.structural_mutate(func.body, rules))
-
-
-def ShiftVectors() -> Any:
+@function_pass(asks=SHIFTED)
+def ShiftVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that moves rows which lie askew by aligned vectors on both sides.
 
     A block annotated ``layout_ext.shifted`` = elements of a vector copies, casts, pads or slices,
@@ -181,4 +176,5 @@ def ShiftVectors() -> Any:
     ScheduleError
         In these cases.
     """
-    return _shift_vectors
+    rules = _Rewriter(list(func.params)).rules
+    return func.with_body(tvm_ffi.structural_mutate(func.body, rules))
