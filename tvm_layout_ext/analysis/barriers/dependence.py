@@ -225,7 +225,7 @@ def _limits(root: Node, most: int) -> dict[EnclosingLoop, int]:
 
 def _has_versions(access: SharedEffect, loop: EnclosingLoop) -> bool:
     assert access.offset is not None
-    return access.offset.period(loop.symbol, {}) is not None
+    return access.offset.period(loop.symbol) is not None
 
 
 def _most_groups(root: Node) -> int:

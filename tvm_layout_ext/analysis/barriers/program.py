@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ...ir.index_terms import Symbol, Term
+from .terms import Symbol, Term
 
 READ, WRITE, ATOMIC = "read", "write", "atomic"
 

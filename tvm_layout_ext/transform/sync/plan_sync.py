@@ -19,7 +19,6 @@ from ...analysis.barriers.read_outside import Outside, read_outside
 from ...analysis.barriers.read_program import read_program
 from ...analysis.barriers.uniform import divergent_barrier
 from ...errors import ScheduleError
-from ...ir.index_terms import Scope
 from ...ir.rebuild import loop_with
 from ..base import function_pass, is_marked
 
@@ -138,7 +137,7 @@ def _with_bodies(node: Node, bodies: Sequence[Any]) -> Any:
 
 def _synchronised(launch: Any, outside: Outside) -> Any:
     """A kernel with the barriers that it needs."""
-    program = read_program(launch, Scope(read_only=outside.read_only))
+    program = read_program(launch, outside.read_only)
     if not program.foreign and (condition := divergent_barrier(program)):
         raise ScheduleError(
             f"A barrier stands inside '{condition}', which is not known to be the same for all "
