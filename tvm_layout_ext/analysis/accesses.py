@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.tirx import IterVar
 
 from ..ir import ops
@@ -26,10 +26,8 @@ from ..ir.evaluate import bind_lets, known_value
 from ..ir.ops import CHOICE
 from ..ir.pointers import POINTER_OPS, pointer_of, source_of
 from ..ir.queries import is_among
-from ..ir.walk import Context, LoopVar, walk
+from ..ir.walk import Context, LoopVar, own_parts, walk
 from .nest import element_bytes
-
-_HOLDERS = (tirx.SeqStmt, tirx.For, tirx.While, tirx.AttrStmt, s_tir.SBlockRealize)
 
 
 @dataclass(frozen=True)
@@ -161,14 +159,13 @@ def read_accesses(body: Any) -> Iterator[AccessSite]:
         if context.blocks is not blocks:
             blocks, order = context.blocks, order + 1
         reader = _ExpressionReader(order)
-        if isinstance(stmt, tirx.IfThenElse):
-            reader.read(stmt.condition, context)
-        elif isinstance(stmt, tirx.BufferStore):
+        if isinstance(stmt, tirx.BufferStore):
             for part in (stmt.value, *stmt.indices):
                 reader.read(part, context)
             reader.note(stmt.buffer, "store", stmt.indices, context, source=_copied(stmt))
-        elif not isinstance(stmt, _HOLDERS):
-            reader.read(stmt, context)
+        else:
+            for part in own_parts(stmt):
+                reader.read(part, context)
         yield from reader.found
 
 

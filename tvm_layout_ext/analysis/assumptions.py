@@ -20,7 +20,7 @@ from tvm import s_tir, tirx
 from ..ir import ops
 from ..ir.conditions import conjuncts, is_zero
 from ..ir.queries import is_call_of, nodes_in
-from .axis_info.arithmetic import power_of_two_in
+from .axis_info.values import power_of_two_in
 
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 _REMAINDERS = (tirx.FloorMod, tirx.Mod)

@@ -27,8 +27,8 @@ from ..ir.pointers import strides_of
 from ..ir.queries import depends_on, is_among, loads_in, nodes_in, substitute
 from ..ir.walk import LoopVar, loop_kind
 from .assumptions import NO_ASSUMPTIONS, Assumptions, Prover, read_assumptions
-from .axis_info.arithmetic import power_of_two_in
 from .axis_info.indices import IndexAnalyzer
+from .axis_info.values import power_of_two_in
 
 #: TVM 0.27 writes no longer vectors of truth values for CUDA than these.
 _TRUTH_LANES = 4

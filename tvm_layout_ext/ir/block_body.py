@@ -19,7 +19,7 @@ from .atomics import atomic_of
 from .conditions import selects_as_choices
 from .ops import CHOICE
 from .queries import are_equal, is_call_of, loads_in, nodes_in, substitute
-from .walk import statements_of, walk
+from .walk import own_parts, statements_of, walk
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,8 @@ def read_body(body: Any) -> Iterator[BodyAccess]:
         for var, value in context.lets:
             values[var] = substitute(value, values)
         conditions = tuple(substitute(one, values) for one in context.conditions)
-        if isinstance(stmt, tirx.IfThenElse):
-            yield from _loads(stmt.condition, values, conditions, plain)
-        elif isinstance(stmt, tirx.BufferStore | tirx.Evaluate | tirx.Bind):
-            yield from _loads(stmt, values, conditions, plain)
+        for part in own_parts(stmt):
+            yield from _loads(part, values, conditions, plain)
 
 
 def _is_stores(body: Any) -> bool:

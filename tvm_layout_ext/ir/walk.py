@@ -18,6 +18,8 @@ from .annotations import TENSOR_CORE
 from .queries import is_number
 
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+#: Statements that hold others, and no condition.
+_HOLDERS = (tirx.SeqStmt, tirx.For, tirx.AttrStmt, s_tir.SBlockRealize)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +176,13 @@ def _held(stmt: Any, context: Context) -> Iterator[tuple[Any, Context]]:
 
 def _is_launch(stmt: Any) -> bool:
     return isinstance(stmt.node, IterVar) and str(stmt.attr_key) == "thread_extent"
+
+
+def own_parts(stmt: Any) -> list[Any]:
+    """What belongs to a statement itself: its condition, or all of one that holds no others."""
+    if isinstance(stmt, tirx.IfThenElse | tirx.While):
+        return [stmt.condition]
+    return [] if isinstance(stmt, _HOLDERS) else [stmt]
 
 
 def statements_of(stmt: Any) -> Iterator[Any]:

@@ -14,8 +14,8 @@ from tvm import tirx
 
 from tvm_layout_ext.analysis.assumptions import Assumptions, Prover, divisible
 from tvm_layout_ext.analysis.axis_info import indices
-from tvm_layout_ext.analysis.axis_info.arithmetic import AxisInfo
 from tvm_layout_ext.analysis.axis_info.indices import IndexAnalyzer
+from tvm_layout_ext.analysis.axis_info.values import AxisInfo
 
 ROW, J, N, M, U = (tirx.Var(name, "int32") for name in "ijnmu")
 LONG = tirx.Var("long", "int64")

@@ -14,7 +14,7 @@ from math import prod
 
 from ...gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE
 from ...layout import BlockedLayout
-from .arithmetic import AxisInfo
+from .values import AxisInfo
 
 
 @dataclass(frozen=True)

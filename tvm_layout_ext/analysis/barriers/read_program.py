@@ -144,7 +144,7 @@ def _sync_of(call: Any) -> Sync | None:
     return None
 
 
-def read_program(launch: Any, read_only: frozenset[int] = frozenset()) -> Program:
+def read_program(launch: Any, read_only: frozenset[Any] = frozenset()) -> Program:
     """Read a kernel from its outermost ``thread_extent``; :class:`Scope` says what is read only."""
     reader = _ProgramReader()
     reader.program.root, _ = reader.statement(launch, Around(Scope(read_only)))

@@ -156,16 +156,15 @@ class Scope:
 
     Attributes
     ----------
-    read_only : frozenset of int
-        Buffers in global memory that nothing writes, by ``__chandle__()``: all threads load the
-        same from the same place.
+    read_only : frozenset of Buffer
+        Those in global memory that nothing writes: all threads load the same from one place.
     values : mapping of Var to PrimExpr
         What variables stand for, in those of symbols.
     known : dict of Var to Symbol
         Symbols by their variables, those of the whole kernel.
     """
 
-    read_only: frozenset[int] = frozenset()
+    read_only: frozenset[Any] = frozenset()
     values: Mapping[Any, Any] = field(default_factory=dict)
     known: dict[Any, Symbol] = field(default_factory=dict)
 
@@ -204,7 +203,7 @@ class Scope:
 
     def _load(self, load: Any, _mutator: Any) -> Any:
         var = _fresh(load, str(load.source.name))
-        if load.source.__chandle__() in self.read_only:
+        if load.source in self.read_only:
             varies = any(self.term(index).varies for index in load.indices)
             self.known[var] = Symbol(var, varies=varies)
         return var
