@@ -99,11 +99,11 @@ def CombineLayoutConversions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     fragments = collect_fragments(func)
     if not list(fragments):
         return func
-    before, graph = (read_graph(func.body, fragments) for _ in range(2))
+    graph = read_graph(func.body, fragments)
     odd = _without_block(graph)
     if odd is not None:
         decisions.note(_NAME, odd.name, "no block writes it first, so no conversion is changed")
         return func
     changed = _combine(graph)
     _tell_kept(graph)
-    return write_graph(func, graph, before) if changed else func
+    return write_graph(func, graph) if changed else func

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from math import prod
 from typing import Any, NamedTuple
 
@@ -15,8 +14,6 @@ from ...ir.annotations import FRAGMENT
 from ...ir.queries import is_among, is_load_of, loads_in, nodes_in
 from ...layout import DistributedLinearLayout, LinearLayout
 from ..fragments.nest import FragmentNest, FragmentTile, read_nest
-
-Path = tuple[Fraction, ...]
 
 
 @dataclass(eq=False)
@@ -64,8 +61,10 @@ class Value:
 class Op:
     """A nest of loops around one store."""
 
-    #: Where it stands: its place in each sequence of statements around it.
-    path: Path
+    #: The statement of the program in the place of which, or behind which, it stands.
+    origin: Any
+    #: Around that: the place in each statement that holds the next.
+    scope: tuple[int, ...]
     #: The nest.
     stmt: Any
     #: The same, taken apart.
@@ -74,8 +73,6 @@ class Op:
     tile: FragmentTile | None
     #: The fragment that is written; None if it is memory.
     target: Value | None
-    #: The statement of the program that it was; None for one that a rule made.
-    origin: Any = None
     #: Fragments that it loads, and for each of their dims the dim of the tile that runs along
     #: it, None for one that stands still; None instead of all where that is not understood.
     reads: list[tuple[Value, tuple[int | None, ...] | None]] = field(default_factory=list)
@@ -102,11 +99,6 @@ class Op:
         """What is stored, in the coordinates of the tile."""
         return self.walk.store.value
 
-    def dominates(self, other: Op) -> bool:
-        """Whether each run of the other finds the result of this one, made since."""
-        last = len(self.path) - 1
-        return self.path[:last] == other.path[:last] and self.path < other.path[: last + 1]
-
 
 class Graph:
     """All values and nests of a function, the nests in program order."""
@@ -114,6 +106,9 @@ class Graph:
     def __init__(self, values: list[Value], ops: list[Op]) -> None:
         self.values = values
         self.ops = ops
+        #: The fragments and statements of the program.
+        self.buffers = [value.buffer for value in values]
+        self.origins = [op.origin for op in ops]
         self._names = {value.name for value in values}
 
     def of(self, buffer: Any) -> Value | None:
@@ -137,7 +132,12 @@ class Graph:
         if value.escapes or len(writers) != 1 or not is_definition(writers[0]):
             return None
         one = writers[0]
-        return one if all(one.dominates(op) for op in self.users(value)) else None
+        return one if all(self.dominates(one, op) for op in self.users(value)) else None
+
+    def dominates(self, first: Op, other: Op) -> bool:
+        """Whether each run of the other nest finds the result of the first, made since."""
+        is_around = first.scope == other.scope[: len(first.scope)]
+        return is_around and self.ops.index(first) < self.ops.index(other)
 
     def copies(self) -> list[Op]:
         """List the nests that copy one fragment to another, in program order."""
@@ -164,16 +164,8 @@ class Graph:
         return f"{base}_{number}"
 
     def insert(self, op: Op, after: Op) -> None:
-        """Put a nest right behind another; its path is set."""
-        head, last = after.path[:-1], after.path[-1]
-        behind = [o.path[-1] for o in self.ops if o.path[:-1] == head and o.path[-1] > last]
-        end = min([*behind, Fraction(int(last) + 1)])
-        op.path = (*head, (last + end) / 2)
+        """Put a nest right behind another."""
         self.ops.insert(self.ops.index(after) + 1, op)
-
-    def remove(self, op: Op) -> None:
-        """Take a nest out."""
-        self.ops.remove(op)
 
     def swap(self, op: Op, old: Value, new: Value) -> None:
         """Let a nest read another fragment in the place of one."""

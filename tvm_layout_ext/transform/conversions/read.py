@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import Any
 
 import tvm
@@ -15,7 +14,7 @@ from ...errors import ScheduleError
 from ...ir.queries import is_among, loads_in, nodes_in
 from ..fragments.fragment import Fragment, Fragments
 from ..fragments.nest import FragmentNest, FragmentTile, read_nest, tile_of
-from .graph import Graph, Op, Path, Value
+from .graph import Graph, Op, Value
 
 
 class _GraphReader:
@@ -27,7 +26,7 @@ class _GraphReader:
     def value(self, fragment: Fragment) -> Value:
         return next(v for v in self.values if v.buffer.same_as(fragment.buffer))
 
-    def read(self, stmt: Any, path: Path = ()) -> None:
+    def read(self, stmt: Any, path: tuple[int, ...] = ()) -> None:
         nest = read_nest(stmt)
         if nest is not None:
             self.ops.append(self._op(stmt, nest, path))
@@ -35,10 +34,10 @@ class _GraphReader:
         for place, child in _children(stmt):
             self.read(child, path + place)
 
-    def _op(self, stmt: Any, nest: FragmentNest, path: Path) -> Op:
+    def _op(self, stmt: Any, nest: FragmentNest, path: tuple[int, ...]) -> Op:
         written = self.fragments.of(nest.store.buffer)
         target = None if written is None else self.value(written)
-        op = Op(path, stmt, nest, self._tile(nest), target, stmt)
+        op = Op(stmt, path[:-1], stmt, nest, self._tile(nest), target)
         op.reads = self._reads(op)
         return op
 
@@ -73,16 +72,16 @@ def _distinct(pairs: list[Any]) -> list[Any]:
     return found
 
 
-def _children(stmt: Any) -> Iterator[tuple[Path, Any]]:
+def _children(stmt: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
     if isinstance(stmt, tirx.SeqStmt):
-        yield from (((Fraction(i),), child) for i, child in enumerate(stmt))
+        yield from (((i,), child) for i, child in enumerate(stmt))
     elif isinstance(stmt, tirx.IfThenElse):
         branches = [stmt.then_case] + ([stmt.else_case] if stmt.else_case else [])
-        yield from (((Fraction(i), Fraction(0)), b) for i, b in enumerate(branches))
+        yield from (((i, 0), branch) for i, branch in enumerate(branches))
     elif isinstance(stmt, SBlockRealize):
-        yield (Fraction(0),), stmt.block.body
+        yield (0,), stmt.block.body
     elif isinstance(stmt, (tirx.For, tirx.AttrStmt, tirx.While)):
-        yield (Fraction(0),), stmt.body
+        yield (0,), stmt.body
 
 
 def _escaping(body: Any, ops: list[Op]) -> list[Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-from math import floor
 from typing import Any
 
 import tvm_ffi
@@ -17,11 +15,14 @@ from .graph import Graph, Op
 
 
 class _NestWriter:
-    def __init__(self, graph: Graph, before: Graph) -> None:
+    def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.values = {v.buffer.__chandle__(): v for v in graph.values}
-        self.gone = [v.buffer for v in before.values if v.buffer.__chandle__() not in self.values]
-        self.places = _places(graph, before)
+        left = [value.buffer for value in graph.values]
+        self.gone = [buffer for buffer in graph.buffers if not is_among(buffer, left)]
+        #: By the statements as they were, the nests that now stand there.
+        self.places: dict[int, list[Op]] = {one.__chandle__(): [] for one in graph.origins}
+        for op in graph.ops:
+            self.places[op.origin.__chandle__()].append(op)
 
     def body(self, body: Any) -> Any:
         rules = [
@@ -88,21 +89,11 @@ class _NestWriter:
         return kept + [whole_region(buffer) for buffer in new]
 
 
-def _places(graph: Graph, before: Graph) -> dict[int, list[Op]]:
-    """By the statements as they were, the nests that now stand there."""
-    anchors = {op.path: op.origin for op in before.ops}
-    places: dict[int, list[Op]] = {op.origin.__chandle__(): [] for op in before.ops}
-    for op in sorted(graph.ops, key=lambda one: one.path):
-        first = (*op.path[:-1], Fraction(floor(op.path[-1])))
-        places[anchors[first].__chandle__()].append(op)
-    return places
-
-
 def _is_nothing(stmt: Any) -> bool:
     return isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, tirx.IntImm)
 
 
-def write_graph(func: tirx.PrimFunc, graph: Graph, before: Graph) -> tirx.PrimFunc:
-    """Put the nests of a graph in the place of those that were read ``before``."""
-    body = _NestWriter(graph, before).body(func.body)
+def write_graph(func: tirx.PrimFunc, graph: Graph) -> tirx.PrimFunc:
+    """Put the nests of a graph in the place of those that were read."""
+    body = _NestWriter(graph).body(func.body)
     return func.with_body(body).without_attr(FRAGMENT)
