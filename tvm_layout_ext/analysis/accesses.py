@@ -32,49 +32,25 @@ from .nest import element_bytes
 
 @dataclass(frozen=True)
 class CopySource:
-    """Global memory that an access copies from.
-
-    Attributes
-    ----------
-    buffer : Buffer
-    indices : tuple of PrimExpr
-        Of the element that goes to the access's own.
-    fills : bool
-        It is read under a condition; zeros or the like are stored elsewhere.
-    """
+    """Global memory that an access copies from."""
 
     buffer: Any
-    indices: tuple[Any, ...]
-    fills: bool = False
+    indices: tuple[Any, ...]  #: Of the element that goes to the access's own
+    fills: bool = False  #: It is read under a condition; zeros or the like are stored elsewhere
 
 
 @dataclass(frozen=True, eq=False)
 class AccessSite:
-    """One load, store or matrix instruction of a program.
-
-    Attributes
-    ----------
-    buffer : Buffer
-    kind : str
-        ``load``, ``store``, ``ldmatrix``, ``stmatrix`` or ``cp.async``.
-    indices : tuple of PrimExpr
-        Of the first element, one for each dim; the last may be a ramp.
-    bytes : int or None
-        What a lane touches from there; None for as much as the vector has.
-    context : Context
-    source : CopySource or None
-        What a store or ``cp.async`` copies, if it does nothing else.
-    order : int
-        Number of the statement's block in the program.
-    """
+    """One load, store or matrix instruction of a program."""
 
     buffer: Any
-    kind: str
-    indices: tuple[Any, ...]
-    bytes: int | None = None
+    kind: str  #: ``load``, ``store``, ``ldmatrix``, ``stmatrix`` or ``cp.async``
+    indices: tuple[Any, ...]  #: Of the first element, one for each dim; the last may be a ramp
+    bytes: int | None = None  #: What a lane touches from there; None for as much as the vector has
     context: Context = field(default_factory=Context)
+    #: What a store or ``cp.async`` copies, if it does nothing else.
     source: CopySource | None = None
-    order: int = 0
+    order: int = 0  #: Number of the statement's block in the program
 
     def __str__(self) -> str:
         where = f" in block {self.context.block}" if self.context.block else ""

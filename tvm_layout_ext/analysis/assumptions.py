@@ -28,17 +28,10 @@ _REMAINDERS = (tirx.FloorMod, tirx.Mod)
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Promises of a function.
+    """Promises of a function."""
 
-    Attributes
-    ----------
-    conditions : tuple of Expr
-        What holds of the numbers, each a comparison.
-    alignments : tuple of (Buffer, int)
-        Bytes that divide the address of a buffer's first element.
-    """
-
-    conditions: tuple[Any, ...] = ()
+    conditions: tuple[Any, ...] = ()  #: What holds of the numbers, each a comparison
+    #: Bytes that divide the address of a buffer's first element.
     alignments: tuple[tuple[Any, int], ...] = ()
 
     def alignment(self, buffer: Any) -> int:

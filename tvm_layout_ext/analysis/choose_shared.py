@@ -24,19 +24,12 @@ from .bank_requests import Requests
 
 @dataclass(frozen=True)
 class Choice:
-    """A way for a buffer to lie.
+    """A way for a buffer to lie."""
 
-    Attributes
-    ----------
-    name : str
-        As a mode is written, such as ``none``, ``xor(8, 2, 4)``, ``pad(64, 8)`` or ``128B``.
-    placement : Strided or Xor
-    writes, reads, least : int
-        Wavefronts of all stores and of all loads of a block, and of both without conflicts.
-    """
-
+    #: As a mode is written, such as ``none``, ``xor(8, 2, 4)``, ``pad(64, 8)`` or ``128B``.
     name: str
     placement: Placement
+    #: Wavefronts of all stores and of all loads of a block, and of both without conflicts.
     writes: int = 0
     reads: int = 0
     least: int = 0

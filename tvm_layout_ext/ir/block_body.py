@@ -24,23 +24,14 @@ from .walk import own_parts, statements_of, walk
 
 @dataclass(frozen=True)
 class BodyAccess:
-    """One access of a body.
-
-    Attributes
-    ----------
-    buffer : Buffer
-    kind : str
-        ``load``, ``store`` or ``atomic``.
-    indices : tuple of PrimExpr
-        In the block's iterators, with the values of ``let`` in the place of their names.
-    conditions : tuple of PrimExpr
-        Of the ``if`` statements around it, each of which must hold; of a load beside ``if`` and
-        ``let`` statements also of the choices around it that ask indices alone.
-    """
+    """One access of a body."""
 
     buffer: Any
-    kind: str
+    kind: str  #: ``load``, ``store`` or ``atomic``
+    #: In the block's iterators, with the values of ``let`` in the place of their names.
     indices: tuple[Any, ...]
+    #: Of the ``if`` statements around it, each of which must hold; of a load beside ``if`` and
+    #: ``let`` statements also of the choices around it that ask indices alone.
     conditions: tuple[Any, ...] = ()
 
     def is_like(self, other: BodyAccess) -> bool:

@@ -24,26 +24,15 @@ def constant(argument: Any) -> int | None:
 
 @dataclass(frozen=True)
 class PointerOp:
-    """An instruction that takes the address of shared memory.
+    """An instruction that takes the address of shared memory."""
 
-    Attributes
-    ----------
-    kind : str
-        ``ldmatrix``, ``stmatrix`` or ``cp.async``.
-    pointer : callable
-        From the arguments to the number of the one that holds the address.
-    bytes : callable
-        From the arguments to the bytes that a lane touches there, or None if that is not constant.
-    has_offset : bool
-        The argument after the address is added to it, in elements.
-    source : int or None
-        Number of the argument that holds the global address which a copy reads.
-    """
-
-    kind: str
+    kind: str  #: ``ldmatrix``, ``stmatrix`` or ``cp.async``
+    #: From the arguments to the number of the one that holds the address.
     pointer: Callable[[Sequence[Any]], int]
+    #: From the arguments to the bytes that a lane touches there, or None if that is not constant.
     bytes: Callable[[Sequence[Any]], int | None]
-    has_offset: bool = False
+    has_offset: bool = False  #: The argument after the address is added to it, in elements
+    #: Number of the argument that holds the global address which a copy reads.
     source: int | None = None
 
 

@@ -40,26 +40,13 @@ _SINCE = {
 
 
 class VectorUse(NamedTuple):
-    """A vector that a lowered program computes, loads or stores.
+    """A vector that a lowered program computes, loads or stores."""
 
-    Attributes
-    ----------
-    dtype : str
-        Of an element.
-    lanes : int
-    verb : str
-        ``loads``, ``stores`` or ``computes``.
-    buffer : Buffer or None
-        What is loaded or stored.
-    index : PrimExpr or None
-        Its last index.
-    """
-
-    dtype: str
+    dtype: str  #: Of an element
     lanes: int
-    verb: str
-    buffer: Any = None
-    index: Any = None
+    verb: str  #: ``loads``, ``stores`` or ``computes``
+    buffer: Any = None  #: What is loaded or stored
+    index: Any = None  #: Its last index
 
 
 def lanes_of_type(dtype: str, capability: tuple[int, int]) -> tuple[int, ...] | None:

@@ -34,30 +34,15 @@ RuleSet = Literal["triton", "tir"]
 
 @dataclass(frozen=True)
 class RulePair:
-    """One operation in both rule sets.
+    """One operation in both rule sets."""
 
-    Attributes
-    ----------
-    fold : callable
-        The operation on two known numbers.
-    triton : Rule
-        Triton's rule.
-    own_tir : Rule, optional
-        The rule of ``tir``, where it is another.
-    tir_fold : callable, optional
-        The operation of ``tir`` on two known numbers, where it is another.
-    may_wrap : bool
-        The result may leave its type's range.
-    divides : bool
-        The operation has a divisor.
-    """
-
-    fold: Callable[[int, int], int]
-    triton: Rule
-    own_tir: Rule | None = None
+    fold: Callable[[int, int], int]  #: The operation on two known numbers
+    triton: Rule  #: Triton's rule
+    own_tir: Rule | None = None  #: The rule of ``tir``, where it is another
+    #: The operation of ``tir`` on two known numbers, where it is another.
     tir_fold: Callable[[int, int], int] | None = None
-    may_wrap: bool = False
-    divides: bool = False
+    may_wrap: bool = False  #: The result may leave its type's range
+    divides: bool = False  #: The operation has a divisor
 
     def rule(self, rules: RuleSet) -> Rule:
         """Rule of a rule set."""

@@ -25,26 +25,14 @@ _ITERATIONS = 3
 
 @dataclass(frozen=True)
 class _Pending:
-    """An access since the last barrier.
-
-    Attributes
-    ----------
-    access : SharedEffect
-    node : Node
-        The leaf that made it.
-    at : Distances
-        Of the loops that go on, or have ended since.
-    age : int or None
-        Of an asynchronous copy under way: groups committed since it was issued.
-    joined : bool
-        Whether a barrier of the warp came since.
-    """
+    """An access since the last barrier."""
 
     access: SharedEffect
-    node: Node
-    at: Distances
+    node: Node  #: The leaf that made it
+    at: Distances  #: Of the loops that go on, or have ended since
+    #: Of an asynchronous copy under way: groups committed since it was issued.
     age: int | None = None
-    joined: bool = False
+    joined: bool = False  #: Whether a barrier of the warp came since
 
 
 @dataclass(frozen=True)

@@ -28,24 +28,13 @@ class Uncertain(Exception):  # noqa: N818 (an answer, not an error)
 
 @dataclass(frozen=True, eq=False)
 class Symbol:
-    """A variable: a loop's, a thread or block index, a parameter.
+    """A variable: a loop's, a thread or block index, a parameter."""
 
-    Attributes
-    ----------
-    var : Var
-        Stands for it in terms.
-    thread : str
-        ``threadIdx.x`` and so on, else empty.
-    varies : bool
-        Whether two threads of a block may see different values at the same place.
-    extent : int
-        Of a thread or block index, if it is a constant, else 0.
-    """
-
-    var: Any
-    thread: str = ""
+    var: Any  #: Stands for it in terms
+    thread: str = ""  #: ``threadIdx.x`` and so on, else empty
+    #: Whether two threads of a block may see different values at the same place.
     varies: bool = False
-    extent: int = 0
+    extent: int = 0  #: Of a thread or block index, if it is a constant, else 0
 
     @property
     def whole(self) -> range | None:
@@ -152,20 +141,13 @@ def _joined(periods: list[int | None]) -> int | None:
 
 @dataclass(frozen=True)
 class Scope:
-    """What the variables mean at some place of a kernel.
+    """What the variables mean at some place of a kernel."""
 
-    Attributes
-    ----------
-    read_only : frozenset of Buffer
-        Those in global memory that nothing writes: all threads load the same from one place.
-    values : mapping of Var to PrimExpr
-        What variables stand for, in those of symbols.
-    known : dict of Var to Symbol
-        Symbols by their variables, those of the whole kernel.
-    """
-
+    #: Those in global memory that nothing writes: all threads load the same from one place.
     read_only: frozenset[Any] = frozenset()
+    #: What variables stand for, in those of symbols.
     values: Mapping[Any, Any] = field(default_factory=dict)
+    #: Symbols by their variables, those of the whole kernel.
     known: dict[Any, Symbol] = field(default_factory=dict)
 
     def having(self, var: Any, meant: Term | Symbol) -> Scope:

@@ -34,29 +34,16 @@ class Region:
 
 @dataclass(frozen=True)
 class Part:
-    """One statement of a loop body.
-
-    Attributes
-    ----------
-    stmt : Stmt
-    name : str
-        Of its first block; empty where it has none.
-    reads, writes : tuple of Region
-    num_stages : int, optional
-        Versions asked for the buffer that it fills; None if it is no versioned copy.
-    async_copy : int, optional
-        Value of annotation ``layout_ext.async_copy``.
-    threads : tuple of Var
-        Thread axes around the loop.
-    """
+    """One statement of a loop body."""
 
     stmt: Any
-    name: str
+    name: str  #: Of its first block; empty where it has none
     reads: tuple[Region, ...]
     writes: tuple[Region, ...]
+    #: Versions asked for the buffer that it fills; None if it is no versioned copy.
     num_stages: int | None
-    async_copy: int | None
-    threads: tuple[Any, ...] = ()
+    async_copy: int | None  #: Value of annotation ``layout_ext.async_copy``
+    threads: tuple[Any, ...] = ()  #: Thread axes around the loop
 
     @property
     def place(self) -> str:
