@@ -146,20 +146,7 @@ def read_accesses(body: Any) -> Iterator[AccessSite]:
 
 
 def read_shared_accesses(func: Any) -> list[AccessSite]:
-    """List the accesses of shared memory that a function makes, in the order of the program.
-
-    Parameters
-    ----------
-    func : PrimFunc
-        Opaque TensorIR blocks or flat statements; iterators of blocks count as let variables.
-
-    Examples
-    --------
-    >>> for access in read_shared_accesses(kernel):    # doctest: +SKIP
-    ...     print(access)
-    store of A_shared[threadIdx_x // 32, threadIdx_x % 32] in block A_shared
-    load of A_shared[threadIdx_x % 32, threadIdx_x // 32] in block B
-    """
+    """List the accesses of shared memory that a function makes, in the order of the program."""
     return [site for site in read_accesses(func.body) if site.scope.startswith("shared")]
 
 

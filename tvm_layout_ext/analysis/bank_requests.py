@@ -46,10 +46,7 @@ class Requests:
 def read_requests(access: AccessSite, most: int = MOST_REQUESTS) -> Requests | None:
     """Evaluate the indices of an access for all warps and iterations, or a sample of ``most``.
 
-    Returns
-    -------
-    Requests or None
-        None where an index holds something that is not arithmetic, such as a load.
+    None where an index holds something that is not arithmetic, such as a load.
     """
     loops = list(loops_in_use(access))
     free = [loop for loop in loops if loop.kind not in THREADS and loop.kind != "vectorized"]

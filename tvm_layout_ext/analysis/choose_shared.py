@@ -46,18 +46,10 @@ class Choice:
 def choose(
     shape: Sequence[int], element_bits: int, accesses: Sequence[Requests], kind: str = "auto"
 ) -> Choice:
-    """Choose the cheapest way for a buffer to lie, the first of equals.
+    """Choose the cheapest way for a buffer to lie, by all of its accesses; the first of equals.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        Of the buffer.
-    element_bits : int
-    accesses : sequence of Requests
-        All of its accesses.
-    kind : str
-        ``auto`` looks at all ways, ``xor`` at XOR swizzles only, ``pad`` at paddings, of which it
-        takes one without conflicts of plain loads and stores before one that ``cp.async`` prefers.
+    ``auto`` looks at all ways, ``xor`` at XOR swizzles only, ``pad`` at paddings, of which it takes
+    one without conflicts of plain loads and stores before one that ``cp.async`` prefers.
 
     Raises
     ------

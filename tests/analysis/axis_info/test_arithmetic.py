@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.analysis.axis_info.test_indices import check
 from tests.golden import tracing
 from tests.golden.tracing import TL, Value
 from tvm_layout_ext.analysis.axis_info import arithmetic as ai
@@ -27,19 +28,6 @@ def test_examples_in_the_documentation(module: object) -> None:
 
     assert results.attempted > 0
     assert results.failed == 0
-
-
-def check(info: AxisInfo, values: np.ndarray) -> None:
-    """Every claim of ``info`` holds for every element."""
-    if info.constant is not None:
-        assert (values == info.constant).all()
-    for axis, size in enumerate(values.shape):
-        lines = np.moveaxis(values, axis, -1).reshape(-1, size)
-        runs = lines.reshape(len(lines), -1, gcd(info.contiguity[axis], size))
-        assert (np.diff(runs, axis=-1) == 1).all(), "contiguity"
-        assert (runs[..., 0] % min(info.divisibility[axis], 1 << 40) == 0).all(), "divisibility"
-        groups = lines.reshape(len(lines), -1, gcd(info.constancy[axis], size))
-        assert (np.diff(groups, axis=-1) == 0).all(), "constancy"
 
 
 def leaves() -> st.SearchStrategy[Pair]:

@@ -227,14 +227,8 @@ def first_hazard(
 ) -> UnorderedPair | None:
     """Find the first hazard of a kernel, in program order.
 
-    Parameters
-    ----------
-    prints : Footprints
-        Of the kernel; keeps what it found for the next call.
-    barriers : iterable of Node
-        Statements before which barriers are to stand, beside the kernel's own.
-    dropped : iterable of Node
-        Barriers of the kernel's own that are to go.
+    ``barriers`` are statements before which barriers are to stand, beside the kernel's own, and
+    ``dropped`` those of its own that are to go.
     """
     try:
         _DependenceWalk(prints, barriers, dropped).visit(prints.program.root, {})

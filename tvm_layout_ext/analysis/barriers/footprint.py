@@ -50,20 +50,10 @@ class Footprints:
     def meet(
         self, earlier: SharedEffect, later: SharedEffect, at: Distances, lanes: int
     ) -> bool | None:
-        """Whether two accesses, at least one a write, touch a byte by different threads.
+        """Whether two accesses touch a byte by different threads; None if it cannot be told.
 
-        Parameters
-        ----------
-        earlier, later : SharedEffect
-        at : Distances
-        lanes : int
-            Threads among which order is given: 1, those of a warp, or 0 if not even one thread's
-            own accesses are in order.
-
-        Returns
-        -------
-        bool or None
-            None if it cannot be told.
+        Order is given among so many ``lanes``: 1, those of a warp, or 0 if not even one thread's
+        own accesses are in order.
         """
         if not earlier.may_disturb(later) or (lanes and self.threads == 1):
             return False

@@ -9,15 +9,9 @@ from .terms import UNKNOWN, Term
 
 
 def divergent_barrier(program: Program) -> str:
-    """Find a barrier that only some threads of a block come to.
+    """The innermost condition or loop around a barrier on which threads do not agree, or nothing.
 
     What is loaded from shared memory or registers is taken to be the same for all threads.
-
-    Returns
-    -------
-    str
-        The innermost condition or loop around it that threads do not agree on, as TIR prints it;
-        empty if there is no such barrier.
     """
     for node in program.root.walk():
         if node.is_barrier:

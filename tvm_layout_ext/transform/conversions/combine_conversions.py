@@ -35,14 +35,10 @@ _PHASES: tuple[tuple[Callable[[Graph, Conversion], str], ...], ...] = (
 def _combine(graph: Graph) -> bool:
     """Apply the rules until none applies; whether one did."""
     changed = False
-    while _apply_one(graph):
+    while any(_on_conversions(graph, phase) for phase in _PHASES):
         graph.sweep()
         changed = True
     return changed
-
-
-def _apply_one(graph: Graph) -> bool:
-    return any(_on_conversions(graph, phase) for phase in _PHASES)
 
 
 def _on_conversions(graph: Graph, rules: tuple[Callable[[Graph, Conversion], str], ...]) -> bool:

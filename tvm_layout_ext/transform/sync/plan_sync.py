@@ -203,18 +203,7 @@ def PlanSync(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def only_unmarked(stock: Any) -> Any:
-    """Wrap a pass of TVM so that it leaves the functions with our annotations alone.
-
-    Parameters
-    ----------
-    stock : Pass
-        TVM's ThreadSync.
-
-    Returns
-    -------
-    Pass
-        For a module without such functions it is the same as ``stock``.
-    """
+    """Wrap TVM's ThreadSync so that it leaves the functions with our annotations alone."""
 
     @tvm.transform.module_pass(opt_level=0, name=str(stock.info.name))
     def rest(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
