@@ -43,6 +43,18 @@ def is_zero(value: Any) -> bool:
     return isinstance(value, tirx.IntImm | tirx.FloatImm) and bool(value.value == 0)
 
 
+def step_of(value: Any, var: Any, analyzer: Any = None) -> int | None:
+    """By how much one step of a variable moves a value; None where that is no one number.
+
+    >>> i = tirx.Var("i", "int32")
+    >>> step_of(i * 4 + 7, i), step_of(i // 4, i)
+    (4, None)
+    """
+    known = analyzer or tvm.sym.Analyzer()
+    step = known.simplify(substitute(value, {var: var + 1}) - value)
+    return int(step) if isinstance(step, tirx.IntImm) else None
+
+
 def same_at_ends(condition: Any, var: Any, lanes: int) -> bool:
     """Whether a condition is proven the same from each multiple of some lanes to the next one.
 
@@ -59,9 +71,7 @@ def same_at_ends(condition: Any, var: Any, lanes: int) -> bool:
     if not isinstance(condition, tirx.LT | tirx.LE | tirx.GT | tirx.GE):
         return not depends_on(condition, var)
     analyzer = tvm.sym.Analyzer()
-    difference = condition.a - condition.b
-    step = analyzer.simplify(substitute(difference, {var: var + 1}) - difference)
-    if not isinstance(step, tirx.IntImm):
+    if step_of(condition.a - condition.b, var) is None:
         return False
     group = tirx.Var("group", var.ty)
     first, last = (

@@ -13,28 +13,15 @@ from tvm import DataType, tirx
 from ...ir.annotations import FRAGMENT
 from ...ir.queries import is_among, is_load_of, loads_in, nodes_in
 from ...layout import DistributedLinearLayout, LinearLayout
+from ..fragments.fragment import Fragment
 from ..fragments.nest import FragmentNest, FragmentTile, read_nest
 
 
-@dataclass(eq=False)
-class Value:
-    """A register tile."""
+@dataclass(frozen=True, eq=False)
+class Value(Fragment):
+    """A register tile of the program, or one that a rule made."""
 
-    #: The logical buffer.
-    buffer: Any
-    #: Its layout as annotated.
-    text: str
-    #: From register, lane, warp and block to the tile, without registers that are only copies.
-    layout: LinearLayout
-    #: A buffer of the program as it was, allocated where this one belongs.
-    home: Any
-    #: Whether something other than a load or store by index touches it.
-    escapes: bool = False
-
-    @property
-    def name(self) -> str:
-        """Name of the buffer."""
-        return str(self.buffer.name)
+    home: Any  #: A buffer of the program as it was, allocated where this one belongs
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -103,9 +90,11 @@ class Op:
 class Graph:
     """All values and nests of a function, the nests in program order."""
 
-    def __init__(self, values: list[Value], ops: list[Op]) -> None:
+    def __init__(self, values: list[Value], ops: list[Op], escaping: list[Any]) -> None:
         self.values = values
         self.ops = ops
+        #: Buffers that are touched otherwise than by nests that load and store by index.
+        self.escaping = escaping
         #: The fragments and statements of the program.
         self.buffers = [value.buffer for value in values]
         self.origins = [op.origin for op in ops]
@@ -129,7 +118,7 @@ class Graph:
         Then the value is the same wherever it is read until its definition runs again.
         """
         writers = self.writers(value)
-        if value.escapes or len(writers) != 1 or not is_definition(writers[0]):
+        if len(writers) != 1 or not is_definition(writers[0]) or self.escapes(value):
             return None
         one = writers[0]
         return one if all(self.dominates(one, op) for op in self.users(value)) else None
@@ -138,6 +127,10 @@ class Graph:
         """Whether each run of the other nest finds the result of the first, made since."""
         is_around = first.scope == other.scope[: len(first.scope)]
         return is_around and self.ops.index(first) < self.ops.index(other)
+
+    def escapes(self, value: Value) -> bool:
+        """Whether something other than a load or store by index touches it."""
+        return is_among(value.buffer, self.escaping)
 
     def copies(self) -> list[Op]:
         """List the nests that copy one fragment to another, in program order."""
@@ -151,7 +144,7 @@ class Graph:
         text = next(texts, None) or repr(DistributedLinearLayout.from_linear(layout))
         name = self.new_name(like.name)
         buffer = tirx.decl_buffer(list(layout.out_sizes.values()), dtype, name, scope="local")
-        value = Value(buffer, text, layout, like.home)
+        value = Value(buffer, text, layout, None, like.home)
         self.values.append(value)
         return value
 
@@ -186,7 +179,7 @@ class Graph:
     def sweep(self) -> list[Value]:
         """Take out values that nobody reads, with the nests that made them; list them."""
         gone: list[Value] = []
-        while dead := [v for v in self.values if not v.escapes and self._is_dead(v)]:
+        while dead := [v for v in self.values if not self.escapes(v) and self._is_dead(v)]:
             for value in dead:
                 self.ops = [op for op in self.ops if op.target is not value]
                 self.values.remove(value)

@@ -11,7 +11,7 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
 from ...errors import ScheduleError
-from ...ir.queries import is_among, loads_in, nodes_in
+from ...ir.queries import loads_in, nodes_in
 from ..fragments.fragment import Fragment, Fragments
 from ..fragments.nest import FragmentNest, FragmentTile, read_nest, tile_of
 from .graph import Graph, Op, Value
@@ -20,7 +20,7 @@ from .graph import Graph, Op, Value
 class _GraphReader:
     def __init__(self, fragments: Fragments) -> None:
         self.fragments = fragments
-        self.values = [Value(f.buffer, f.text, f.layout, f.buffer) for f in fragments]
+        self.values = [Value(f.buffer, f.text, f.layout, None, f.buffer) for f in fragments]
         self.ops: list[Op] = []
 
     def value(self, fragment: Fragment) -> Value:
@@ -106,8 +106,4 @@ def read_graph(body: Any, fragments: Fragments) -> Graph:
     """
     reader = _GraphReader(fragments)
     reader.read(body)
-    graph = Graph(reader.values, reader.ops)
-    escaping = _escaping(body, reader.ops)
-    for value in graph.values:
-        value.escapes = is_among(value.buffer, escaping)
-    return graph
+    return Graph(reader.values, reader.ops, _escaping(body, reader.ops))

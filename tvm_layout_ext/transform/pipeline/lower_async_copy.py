@@ -15,6 +15,7 @@ from ...analysis.assumptions import Prover, read_assumptions
 from ...errors import ScheduleError
 from ...ir import ops
 from ...ir.annotations import ASYNC_SCOPE
+from ...ir.conditions import step_of
 from ...ir.queries import depends_on, is_call_of, loads_in, nodes_in, substitute
 from ..base import function_pass, mapped
 from .copy_parts import ThreadCopy, UnfitError, read_copy
@@ -86,8 +87,7 @@ def _count(condition: Any, copy: ThreadCopy) -> Any | None:
     if not isinstance(condition, tirx.LT | tirx.LE):
         raise UnfitError(f"its condition {condition} does not say how many elements are in range")
     left = condition.b - condition.a + (1 if isinstance(condition, tirx.LE) else 0)
-    step = tvm.sym.Analyzer().simplify(substitute(left, {copy.lane: copy.lane + 1}) - left)
-    if not isinstance(step, tirx.IntImm) or int(step) != -1:
+    if step_of(left, copy.lane) != -1:
         raise UnfitError(f"its condition {condition} does not end at one element")
     left = copy.first(left)
     kind = str(left.ty)

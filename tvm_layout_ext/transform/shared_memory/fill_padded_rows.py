@@ -9,7 +9,7 @@ import tvm
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from ...ir.conditions import conjuncts
+from ...ir.conditions import conjuncts, step_of
 from ...ir.queries import depends_on, loads_in, nodes_in, substitute
 from ...ir.rebuild import loop_with
 from ..base import function_pass, mapped
@@ -77,9 +77,8 @@ def _is_end(condition: Any, column: Any, columns: int, var: Any, analyzer: Any) 
     """Whether a condition says that the column is inside the row, and columns follow lanes."""
     if not isinstance(condition, tirx.LT):
         return False
-    step = analyzer.simplify(substitute(column, {var: var + 1}) - column)
     same = analyzer.can_prove_equal(condition.a - condition.b, column - columns)
-    return bool(same and isinstance(step, tirx.IntImm) and int(step) == 1)
+    return bool(same) and step_of(column, var, analyzer) == 1
 
 
 @function_pass()

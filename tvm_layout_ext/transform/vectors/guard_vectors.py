@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ...analysis.assumptions import Assumptions, Prover, read_assumptions
-from ...ir.conditions import conjuncts, selects_as_choices
+from ...ir.conditions import conjuncts, selects_as_choices, step_of
 from ...ir.ops import CHOICE
 from ...ir.queries import depends_on, is_call_of, loads_in, nodes_in, substitute
 from ...ir.rebuild import loop_with
@@ -31,14 +31,12 @@ def worst_lane_condition(condition: Any, loop: Any, *, worst: bool = True) -> An
     large = _FAILS_WHEN_LARGE.get(type(condition))
     if large is None:
         return None
-    analyzer = tvm.sym.Analyzer()
-    difference = condition.a - condition.b
-    step = analyzer.simplify(substitute(difference, {var: var + 1}) - difference)
-    if not isinstance(step, tirx.IntImm):
+    step = step_of(condition.a - condition.b, var)
+    if step is None:
         return None
-    last = (int(step) > 0) == (large == worst)
+    last = (step > 0) == (large == worst)
     lane = loop.extent - 1 if last else loop.extent * 0
-    return analyzer.simplify(substitute(condition, {var: lane}))
+    return tvm.sym.Analyzer().simplify(substitute(condition, {var: lane}))
 
 
 def _is_aligned(loop: Any) -> bool:
@@ -71,10 +69,8 @@ def hoist_uniform_conditions(loop: Any, assumptions: Assumptions) -> Any:
 
     def steady(node: Any) -> Any:
         first = substitute(node.a - node.b, {var: loop.extent * 0})
-        step = analyzer.simplify(substitute(node.a - node.b, {var: var + 1}) - (node.a - node.b))
-        if not isinstance(step, tirx.IntImm) or int(step) != _STEADY[type(node)]:
-            return node
-        if not prover.is_multiple(first, lanes):
+        is_steady = step_of(node.a - node.b, var) == _STEADY[type(node)]
+        if not is_steady or not prover.is_multiple(first, lanes):
             return node
         return analyzer.simplify(substitute(node, {var: loop.extent * 0}))
 

@@ -9,6 +9,7 @@ import tvm
 from tvm import tirx
 
 from ... import decisions
+from ...ir.conditions import step_of
 from ...ir.queries import depends_on, nodes_in, substitute
 from ...ir.rebuild import loop_with
 from ..base import function_pass, mapped
@@ -23,10 +24,7 @@ def _width(buffer: Any, indices: Any, var: Any, lanes: int) -> int:
         return lanes
     analyzer = tvm.sym.Analyzer()
     *rows, column = indices
-    step = analyzer.simplify(substitute(column, {var: var + 1}) - column)
-    if not isinstance(step, tirx.IntImm) or int(step) != 1:
-        return lanes
-    if any(depends_on(row, var) for row in rows):
+    if step_of(column, var) != 1 or any(depends_on(row, var) for row in rows):
         return lanes
     moving = [s for row, s in zip(rows, strides, strict=False) if not analyzer.can_prove(row == 0)]
     return gcd(lanes, *(int(stride) for stride in moving if isinstance(stride, tirx.IntImm)))
