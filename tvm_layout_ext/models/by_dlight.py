@@ -20,8 +20,13 @@ _RULES = (
 
 def by_dlight(func: tirx.PrimFunc, target: Target) -> Scheduled:
     """Take the schedule of the first of dlight's rules that has one."""
+    failed = []
     for rule in _RULES:
-        found = rule().apply(func, target, False)
+        try:
+            found = rule().apply(func, target, False)
+        except Exception as error:  # GEMV asserts on products of one row; others raise what TVM does.
+            failed.append(f"{rule.__name__} fails with {type(error).__name__}")
+            continue
         if isinstance(found, Schedule):
             return Scheduled(found, f"dlight's {rule.__name__}")
-    raise ScheduleError("None of dlight's rules takes it.")
+    raise ScheduleError(f"None of dlight's rules takes it{'; ' if failed else ''}{'; '.join(failed)}.")

@@ -121,13 +121,13 @@ def choose(name: str, func: tirx.PrimFunc, target: Target) -> tuple[Choice, Sche
         except NoneOfMine:
             continue
         except _REFUSALS as error:
-            refused.append(f"{rule}: {_first_line(error)}")
+            refused.append(_first_line(error))
             continue
-        text = f"{found.text}."
-        if rule == LAST:
-            text = f"{found.text} schedules it. {' '.join(refused)}"
+        why = " ".join(dict.fromkeys(refused))
+        text = f"{found.text} schedules it. {why}" if rule == LAST else f"{found.text}."
         return Choice(name, rule, text, tuple(refused)), found
-    return Choice(name, "none", f"Nothing schedules it. {' '.join(refused)}", tuple(refused)), None
+    why = " ".join(dict.fromkeys(refused))
+    return Choice(name, "none", f"Nothing schedules it. {why}", tuple(refused)), None
 
 
 def _first_line(error: Exception) -> str:

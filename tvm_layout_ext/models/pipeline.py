@@ -41,24 +41,36 @@ def relax_pipeline(
 
     @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.RelaxPipeline")
     def run(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        passes = [
+            *lowered_passes(resolved),
+            scheduled,
+            *stock.dataflow_lower_passes(resolved),
+            *stock.finalize_passes(resolved),
+        ]
         with resolved:
-            mod = tvm.transform.Sequential(
-                [*stock.library_dispatch_passes(resolved), WidenSums()]
-            )(mod)
-            return tvm.transform.Sequential(
-                [
-                    relax.transform.LegalizeOps(),
-                    relax.transform.AnnotateTIROpPattern(),
-                    relax.transform.FoldConstant(),
-                    relax.transform.FuseOps(),
-                    relax.transform.FuseTIR(),
-                    # Before schedules, or TVM no longer sees which functions only reshape.
-                    relax.transform.RewriteDataflowReshape(),
-                    relax.transform.DeadCodeElimination(),
-                    scheduled,
-                    *stock.dataflow_lower_passes(resolved),
-                    *stock.finalize_passes(resolved),
-                ]
-            )(fuse_transposes(mod))
+            return tvm.transform.Sequential(passes)(mod)
 
     return run
+
+
+def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
+    """What makes fused functions of operators, before any schedule."""
+    return [
+        *stock.library_dispatch_passes(target),
+        WidenSums(),
+        _FuseTransposes(),
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        # Before schedules, or TVM no longer sees which functions only reshape.
+        relax.transform.RewriteDataflowReshape(),
+        relax.transform.DeadCodeElimination(),
+    ]
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.FuseTransposes")
+class _FuseTransposes:
+    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        return fuse_transposes(mod)
