@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import tvm
-from tvm import relax
 from tvm.relax.frontend import nn
 
 __all__ = ["MODELS", "Model", "block", "convolution", "head", "mlp"]
@@ -136,8 +135,7 @@ def head(tokens: Any, words: int, dims: int, dtype: str = "float16") -> Model:
         found = f.rms_norm(f.embedding(x, embed), (dims,), norm, 1e-5)
         return torch.softmax(f.linear(found, weight), -1)
 
-    made = _exported(_Head(words, dims, dtype), (tokens,), "int32", run)
-    return made
+    return _exported(_Head(words, dims, dtype), (tokens,), "int32", run)
 
 
 def convolution(batch: int, channels: int, size: int, dtype: str = "float16") -> Model:

@@ -47,7 +47,9 @@ def built(model: Model, target: Target) -> tuple[dict[str, Any], dict[str, str],
         try:
             found[name] = tvm.compile(model.module, target=target, relax_pipeline=pipeline)
         except (AssertionError, RuntimeError, ValueError, tlx.ScheduleError) as error:
-            print(f"{name} does not compile: {type(error).__name__} {str(error)[-300:]}", flush=True)
+            print(
+                f"{name} does not compile: {type(error).__name__} {str(error)[-300:]}", flush=True
+            )
         seconds[name] = time.perf_counter() - begin
     return found, {one.name: f"{one.rule}: {one.text}" for one in schedule.choices}, seconds
 

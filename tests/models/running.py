@@ -13,8 +13,8 @@ from tvm.s_tir import dlight
 from tvm.target import Target
 
 from tvm_layout_ext import DefaultSchedule, cuda_target, simulate
-from tvm_layout_ext.ir.ops import IS_SCHEDULED
 from tvm_layout_ext.ir.evaluate import evaluate
+from tvm_layout_ext.ir.ops import IS_SCHEDULED
 from tvm_layout_ext.models.default_schedule import Choice
 from tvm_layout_ext.models.pipeline import lowered_passes
 from tvm_layout_ext.tune.space.functions import blocks_of
@@ -53,6 +53,7 @@ def scheduled(mod: tvm.IRModule, schedule: Any = None) -> list[Scheduled]:
         Scheduled(gv.name_hint, before[gv.name_hint], one, choices[gv.name_hint])
         for gv, one in after.functions.items()
         if isinstance(one, tirx.PrimFunc)
+        if not before[gv.name_hint].attrs.get(IS_SCHEDULED, 0)  # TVM writes some with a schedule.
     ]
 
 
@@ -74,10 +75,13 @@ def check(one: Scheduled, seed: int = 0) -> None:
 def on_cpu(func: tirx.PrimFunc, arrays: list[Any]) -> list[Any]:
     """Arguments of an unscheduled function after a run by TVM's code for the CPU."""
     main = func.with_attr("global_symbol", "main")
-    kernel = tvm.compile(tvm.IRModule({"main": main}), target=Target({"kind": "llvm", "opt-level": 0}))
+    kernel = tvm.compile(
+        tvm.IRModule({"main": main}), target=Target({"kind": "llvm", "opt-level": 0})
+    )
     tensors = [tvm.runtime.tensor(a) if isinstance(a, np.ndarray) else a for a in arrays]
     kernel["main"](*tensors)
-    return [t.numpy() if isinstance(a, np.ndarray) else a for t, a in zip(tensors, arrays, strict=True)]
+    pairs = zip(tensors, arrays, strict=True)
+    return [t.numpy() if isinstance(a, np.ndarray) else a for t, a in pairs]
 
 
 def _array(param: Any, rng: np.random.Generator) -> Any:

@@ -24,9 +24,13 @@ def by_dlight(func: tirx.PrimFunc, target: Target) -> Scheduled:
     for rule in _RULES:
         try:
             found = rule().apply(func, target, False)
-        except Exception as error:  # GEMV asserts on products of one row; others raise what TVM does.
+        except (
+            Exception
+        ) as error:  # GEMV asserts on products of one row; others raise what TVM does.
             failed.append(f"{rule.__name__} fails with {type(error).__name__}")
             continue
         if isinstance(found, Schedule):
             return Scheduled(found, f"dlight's {rule.__name__}")
-    raise ScheduleError(f"None of dlight's rules takes it{'; ' if failed else ''}{'; '.join(failed)}.")
+    raise ScheduleError(
+        f"None of dlight's rules takes it{'; ' if failed else ''}{'; '.join(failed)}."
+    )

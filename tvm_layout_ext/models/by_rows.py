@@ -9,19 +9,19 @@ from tvm.target import Target
 
 from ..errors import LayoutExtError
 from ..schedules._generic import inline
-from .rule import NoneOfMine, Scheduled
+from .rule import Scheduled
 
 
-def by_rows(func: tirx.PrimFunc, target: Target) -> Scheduled:
+def by_rows(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     """Put all blocks of a function into one kernel by ``fuse_rows``.
 
     Blocks that compute an element from elements stay in the chain where they can, so that each is
-    computed once; else they are inlined first.
+    computed once; else they are inlined first. None for a single block, or where nothing is summed.
     """
     del target  # The primitive asks for the one around.
     whole = s_tir.Schedule(func)
     if not hasattr(whole, "fuse_rows") or len(_blocks(whole)) < 2 or not _sums(whole):
-        raise NoneOfMine
+        return None
     try:
         return _fused(whole)
     except LayoutExtError:

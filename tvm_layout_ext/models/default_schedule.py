@@ -17,7 +17,7 @@ from ..ir.ops import IS_SCHEDULED
 from ..target import better_than_guess
 from ..tune.apply.apply import Best
 from ..tune.records.records import Source
-from .rule import NoneOfMine, Scheduled
+from .rule import Scheduled
 from .rules import LAST, RULES
 
 _log = logging.getLogger("tvm_layout_ext")
@@ -116,10 +116,10 @@ def choose(name: str, func: tirx.PrimFunc, target: Target) -> tuple[Choice, Sche
         try:
             with decisions.collect():  # What rules try is not what is done.
                 found = apply(func, target)
+                if found is None:
+                    continue
                 if rule != LAST:
                     lower(found.function.with_attr("global_symbol", "main"), target=target)
-        except NoneOfMine:
-            continue
         except _REFUSALS as error:
             refused.append(_first_line(error))
             continue

@@ -18,7 +18,7 @@ from ..schedules._generic import inline, unbound
 from ..schedules._split_k import SLICES, cycles
 from ..tune.space.knobs import Config
 from ..tune.space.off_tensor_cores import off_tensor_cores
-from .rule import NoneOfMine, Scheduled
+from .rule import Scheduled
 
 #: Tiles that are tried, of equals the first. Of 24 configurations timed on an H200 the first was
 #: the fastest of full machines and the others of small grids (``h200_split_k.json``): 1024^3 takes
@@ -32,22 +32,18 @@ TILES = (
 _BETTER = 0.95
 
 
-def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled:
+def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     """Schedule the products of a function on tensor cores, and coalesce what else it has.
 
-    Raises
-    ------
-    NoneOfMine
-        If it has no product, or only some of a single row or column, which are sums.
-    ScheduleError
-        If a product cannot go to tensor cores.
+    None if it has no product, or one of a single row or column, which is a sum. ScheduleError if a
+    product cannot go to tensor cores.
     """
     if refused := off_tensor_cores(func):
         raise ScheduleError(next(iter(refused.values())))
     sch = s_tir.Schedule(func)
     products = inline(sch)
     if not products or any(min(one.sizes[:2]) == 1 for one in products.values()):
-        raise NoneOfMine
+        return None
     told = []
     for name, product in products.items():
         config = configuration(product, architecture(str(target.attrs["arch"])))
@@ -63,7 +59,9 @@ def configuration(product: Contraction, arch: Architecture) -> dict[str, Any]:
     """The legal configuration of the fewest modelled cycles; ScheduleError if none is legal."""
     batch = prod(product.extents[i] for i in product.batch)
     if batch > (most := LAUNCH_LIMITS["blockIdx.z"]):
-        raise ScheduleError(f"A batch of {batch:,} products is larger than a grid may be, {most:,}.")
+        raise ScheduleError(
+            f"A batch of {batch:,} products is larger than a grid may be, {most:,}."
+        )
     best, least, why = None, float("inf"), ""
     for config in _configurations():
         refusal = _refusal(product, config, arch)

@@ -9,10 +9,6 @@ from tvm import s_tir, tirx
 from tvm.target import Target
 
 
-class NoneOfMine(Exception):
-    """The function is no case for the rule; the next one is asked, and nothing is told."""
-
-
 @dataclass(frozen=True)
 class Scheduled:
     """A function that a rule has scheduled, and how, in one clause."""
@@ -26,5 +22,6 @@ class Scheduled:
         return self.schedule.mod["main"]
 
 
-#: ``rule(func, target)``; raises :class:`NoneOfMine`, or a LayoutExtError with the reason.
-Apply = Callable[[tirx.PrimFunc, Target], Scheduled]
+#: ``rule(func, target)`` gives None for a function that is no case for it: the next one is asked,
+#: and nothing is told. Where it is one and cannot be scheduled, it raises with the reason.
+Apply = Callable[[tirx.PrimFunc, Target], Scheduled | None]

@@ -29,7 +29,7 @@ class WidenSums:
 
 
 @mutator
-class _Widen(PyExprMutator):  # type: ignore[misc]
+class _Widen(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         if call.op != tvm.ir.Op.get("relax.matmul") or call.attrs.out_dtype:
