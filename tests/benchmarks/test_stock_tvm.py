@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gemm_kernels import device_source
-from benchmarks.stock_tvm import CANDIDATES, PREFIX, StockCase, copies_asynchronously
+from benchmarks.stock_tvm import CANDIDATES, StockCase, copies_asynchronously
 from tests.pipeline.corpus import cuda_source
 from tvm_layout_ext.simulate import simulate
 
@@ -65,12 +65,3 @@ def test_with_this_package_installed_tvm_compiles_the_same_kernel() -> None:
     with copies_asynchronously():
         assert cuda_source(case.schedule().mod) == device_source(case.kernels())
     assert "layout_ext" not in str(case.schedule().mod)
-
-
-def test_candidates_differ_in_tile_depth_stages_and_layout() -> None:
-    knobs = [StockCase(SMALL, config).knobs() for config in CANDIDATES]
-    assert len({str(found) for found in knobs}) == len(CANDIDATES) >= 6
-    assert {found["shared"] for found in knobs} == {"pad", "permuted", "none"}
-    assert {found["tile_k"] for found in knobs} == {32, 64}
-    assert {found["stages"] for found in knobs} == {2, 3, 4}
-    assert all(config.startswith(PREFIX) for config in CANDIDATES)
