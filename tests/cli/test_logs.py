@@ -235,32 +235,6 @@ def test_simulate_ends_with_code_1_at_a_hazard(tmp_path: Path) -> None:
     assert "race" in ran.out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["compare", "/no/a", "/no/b"], "Cannot read a log at /no/a: No such file"),
-        (["check", "/no/log"], "Cannot read a log at /no/log: No such file"),
-        (["bench", "/no/log"], "Cannot read a log at /no/log: No such file"),
-        (["export", "/no/log", "-o", "k"], "Cannot read a log at /no/log: No such file"),
-        (["simulate", "/no/file.py"], "Cannot read /no/file.py"),
-        (["compare", "EMPTY", "EMPTY"], "holds no record."),
-        (["check", "EMPTY"], "so there is no winner to check."),
-        (["bench", "EMPTY"], "so there is no winner to run."),
-        (["replay", "EMPTY"], "so there is no winner to replay."),
-        (["check", "EMPTY", "--tracker", "h:1"], "--tracker and --key go with --runner rpc"),
-        (["check", "EMPTY", "--runner", "rpc"], "--runner rpc needs --tracker HOST:PORT"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_code_2(
-    words: list[str], message: str, tmp_path: Path
-) -> None:
-    (tmp_path / "trials.jsonl").write_text("")
-    ran = invoke(*[str(tmp_path) if word == "EMPTY" else word for word in words])
-    assert ran.code == 2
-    assert message in ran.err
-    assert ran.err.count("\n") == 1
-
-
 def test_tracker_and_key_become_the_runner_that_tune_gets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,14 +269,12 @@ def test_ctrl_c_ends_any_command_with_130(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("tracker", "key"), [("", "h200"), ("host", "h200"), ("host:x", "h200"), (":1", "h200")]
+    ("tracker", "key", "needed"),
+    [
+        *((tracker, "h200", "--tracker HOST:PORT") for tracker in ("", "host", "host:x", ":1")),
+        *(("host:1", key, "--key, a name without colons") for key in ("", "a:b")),
+    ],
 )
-def test_a_tracker_is_host_and_port(tracker: str, key: str) -> None:
-    with pytest.raises(TargetError, match="needs --tracker HOST:PORT"):
+def test_a_tracker_is_host_and_port_and_a_key_a_name(tracker: str, key: str, needed: str) -> None:
+    with pytest.raises(TargetError, match=f"needs {needed}"):
         runner_text("rpc", tracker, key)
-
-
-@pytest.mark.parametrize("key", ["", "a:b"])
-def test_a_key_is_a_name(key: str) -> None:
-    with pytest.raises(TargetError, match="needs --key, a name without colons"):
-        runner_text("rpc", "host:1", key)
