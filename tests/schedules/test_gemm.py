@@ -210,30 +210,6 @@ def shared_size(sch: s_tir.Schedule) -> int:
     return sum(kernel_bytes(sch.mod))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"tile_k": 16, "stages": 3},
-        {"tile_n": 256, "warps_n": 4, "stages": 3},
-        {"tile_k": 64, "stages": 4, "swizzle": "pad"},
-        {"tile_m": 256, "warps_m": 4, "stages": 2, "swizzle": "xor"},
-    ],
-)
-def test_stated_bytes_are_those_of_the_kernel(changes: dict[str, Any]) -> None:
-    config = DEFAULT | changes
-    product = replace(TYPES["f16"], shape=(512, 512, 512))
-    assert gemm.shared_bytes("float16", config) == shared_size(scheduled(product, config))
-
-
-def test_padding_costs_its_bytes_and_a_swizzle_none() -> None:
-    plain, swizzled, padded = (
-        gemm.shared_bytes("float16", DEFAULT | {"tile_k": 64, "stages": 4, "swizzle": mode})
-        for mode in ("none", "auto", "pad")
-    )
-    # 4 versions of 128 rows of A and 64 of B, 16 bytes each
-    assert (swizzled - plain, padded - plain) == (0, 4 * (128 + 64) * 16)
-
-
 def emitted(config: dict[str, Any]) -> str:
     product = replace(TYPES["f16"], shape=(512, 512, 512), b_transposed=True)
     return cuda_of(scheduled(product, config).mod)
@@ -320,25 +296,3 @@ def test_fragments_of_tiles_of_96_lie_a_constant_apart(tile: dict[str, int]) -> 
 )
 def test_registers_count_sums_fragments_and_addresses(changes: dict[str, Any], wanted: int) -> None:
     assert gemm.registers(DEFAULT | changes) == wanted
-
-
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"tile_m": 256}, "about 372 registers, 256 of them"),
-        ({"tile_m": 256, "warps_n": 1, "prefetch": 0}, "about 596 registers, 512 of them"),
-    ],
-)
-def test_tiles_beyond_the_registers_are_refused(changes: dict[str, Any], why: str) -> None:
-    refusal = gemm.check((4096,) * 3, "float16", DEFAULT | changes, architecture("sm_90a"))
-    assert refusal is not None
-    assert refusal.rule == "registers"
-    assert re.search(why, refusal.text)
-
-
-def test_replays_from_its_trace() -> None:
-    from tvm.s_tir.schedule.testing import verify_trace_roundtrip
-
-    product = TYPES["f16"]
-    config = SMALL | {"stages": 3, "group": 4, "swizzle": "xor"}
-    verify_trace_roundtrip(scheduled(product, config), product.func())
