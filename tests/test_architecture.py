@@ -23,7 +23,7 @@ LARGE = {"schedules": "a module an operator"}
 #: Class names that two files have, with the reason.
 SAME_NAMES: dict[str, str] = {}
 #: Functions that are longer, with the reason.
-LONG = {"tvm_layout_ext.intrin.products.multiply": "one product, not yet taken apart"}
+LONG: dict[str, str] = {}
 
 
 @cache

@@ -30,7 +30,9 @@ def random(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> Any
     return rng.standard_normal(shape).astype(numpy_dtype(dtype))
 
 
-def transpose(size: int = 64, dtype: str = "float32", pad: int = 0, rows: int = 8) -> Schedule:
+def transpose(
+    size: int = 64, dtype: str = "float32", pad: int = 0, rows: int = 8, scope: str = "shared"
+) -> Schedule:
     """Transpose through a 32 x 32 tile of shared memory, rows padded by ``pad`` elements."""
     A = te.placeholder((size, size), dtype, name="A")
     B = te.compute((size, size), lambda i, j: A[j, i], name="B")
@@ -40,7 +42,7 @@ def transpose(size: int = 64, dtype: str = "float32", pad: int = 0, rows: int = 
     io, ii = sch.split(i, [None, 32])
     jo, ji = sch.split(j, [None, 32])
     sch.reorder(io, jo, ii, ji)
-    copy = sch.cache_read(block, 0, "shared")
+    copy = sch.cache_read(block, 0, scope)
     sch.compute_at(copy, jo)
     _, y = sch.split(ii, [None, rows])
     sch.bind(io, "blockIdx.y")
