@@ -118,27 +118,3 @@ def test_each_operation_counts_what_nsight_does(name: str) -> None:
     _, counted = simulate_case(name)
     operations = ("ld", "st", "ldsm", "stsm", "ldgsts")
     assert {o: counted.get(o, 0) for o in operations} == {o: _GEMMS[name][o] for o in operations}
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize(
-    ("name", "degree"),
-    [
-        ("float16 nt auto stages=3", 1),
-        ("float16 nt auto stages=3 tile_k=32", 2),
-        ("bfloat16 nt auto stages=3 tile_k=32", 2),
-        ("float32 nt auto stages=3", 1),
-        ("float32 nt auto stages=3 tile_k=16", 2),
-        ("int8 nt auto stages=3", 2),
-        ("int8 nt auto stages=3 tile_k=128", 1),
-        ("float8_e4m3fn nt auto stages=3 tile_k=128", 1),
-    ],
-)
-def test_swizzled_copies_take_a_wavefront_for_each_row_of_64_bytes_or_128(
-    name: str, degree: int
-) -> None:
-    _, counted = simulate_case(name)
-    assert counted["ldgsts"] == degree * counted["ldgsts least"] > 0
-    for operation in ("ld", "st", "ldsm"):
-        assert counted[operation] == counted[f"{operation} least"] > 0
-    assert counted["conflicts"] == counted["hazards"] == 0

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tvm_ffi
 
-import tvm_layout_ext as tlx
-from tests.schedules.running import H200, run
-from tests.tune.helpers import make_record
-from tvm_layout_ext import decisions, te
+from tests.schedules.running import run
+from tvm_layout_ext import te
 from tvm_layout_ext.schedules import gemm, gemm_nt, matmul
-from tvm_layout_ext.tune import Log, Record
-from tvm_layout_ext.tune.measure import environment
 from tvm_layout_ext.tune.measure.verify import WrongResultError, require_close
-from tvm_layout_ext.tune.space.functions import bare
-from tvm_layout_ext.tune.space.knobs import Config
 from tvm_layout_ext.tune.space.recognise import recognise
-from tvm_layout_ext.tune.space.task import Task, make_task
+from tvm_layout_ext.tune.space.task import make_task
 
 #: Types beside the two that were swept.
 NEW = ("float32", "int8", "uint8", "float8_e4m3fn", "float8_e5m2")
@@ -135,13 +128,6 @@ def test_sums_that_are_cut_off_every_four_terms_are_within_the_tolerance(depth: 
     require_close(total, gemm.reference(a, b), gemm.tolerance(shape, "float32"))
 
 
-def test_a_step_of_a_tile_fits_instruction_and_lines() -> None:
-    """Rows have 64 bytes or more along K, and whole instructions."""
-    for dtype in ("float32", "int8"):
-        depths = {config["tile_k"] for config in make_task("gemm", (512,) * 3, dtype).space.legal}
-        assert depths == {k for k in (16, 32, 64, 128) if k * np.dtype(dtype).itemsize >= 64}
-
-
 def test_fp8_takes_eight_warps_by_default_and_slices_where_they_pay() -> None:
     large, few = (
         make_task("gemm", (m, 4096, 4096), "float8_e4m3fn").space.default() for m in (4096, 64)
@@ -163,52 +149,3 @@ def test_defaults_are_the_fastest_measured_tiles_where_they_fill_the_machine(dty
     # 8 x 15 tiles of 256 x 128 are nine tenths of 132 multiprocessors, 8 x 14 are not.
     assert tile((2048, 1920, 1024)) == large
     assert tile((2048, 1792, 1024)) == small
-
-
-def test_rows_of_the_tile_are_padded_as_they_lie() -> None:
-    """Three versions of 256 + 128 rows of A and B, each with 16 bytes more."""
-    config = gemm.OPERATOR.default_config() | {
-        "tile_m": 256, "tile_k": 128, "stages": 3, "warps_m": 4, "swizzle": "pad"
-    }  # fmt: skip
-    assert gemm.shared_bytes("int8", config, b_transposed=True) == 3 * (256 + 128) * (128 + 16)
-    # B stored K x N has 128 rows of 128 + 8 bytes: its elements are loaded one by one.
-    assert gemm.shared_bytes("int8", config) == 3 * (256 * (128 + 16) + 128 * (128 + 8))
-
-
-@pytest.mark.parametrize("dtype", gemm.DTYPES)
-def test_layouts_are_told_apart(dtype: str) -> None:
-    shape = (96, 96, 96)
-    for own, other in (("gemm", "gemm_nt"), ("gemm_nt", "gemm")):
-        func = make_task(own, shape, dtype).unscheduled["main"]
-        found = recognise(func, own)
-        assert found is not None
-        assert (found[0].name, *found[1:]) == (own, shape, dtype)
-        assert recognise(func, other) is None
-
-
-def timed(task: Task, config: Config) -> Record:
-    """A record of the GPU's."""
-    return make_record(
-        workload=task.workload, config=config, times=(1e-5,), median=1e-5, conflict_model=None,
-        runner="cuda", device="NVIDIA H200", versions=environment.versions(),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "dtype"), [("gemm", "float32"), ("gemm_nt", "int8")])
-def test_a_record_is_found_for_the_function_and_for_other_shapes(
-    name: str, dtype: str, tmp_path: Path
-) -> None:
-    task = make_task(name, (128, 128, 128), dtype)
-    config = task.space.default() | {"stages": 2}
-    Log(tmp_path).append(timed(task, config))
-    for shape, told in (((128, 128, 128), "Record "), ((192, 128, 256), "No record of ")):
-        other = make_task(name, shape, dtype)
-        with decisions.collect() as made:
-            found = tlx.apply_best(other.unscheduled, tmp_path, H200)
-        wanted = other.module(config)
-        assert tvm_ffi.structural_equal(bare(found["main"]), bare(wanted["main"])), made
-        (text,) = (one.text for one in made if one.maker == "ApplyBest")
-        assert text.startswith(told)
-        assert f"the nearest, {name} 128x128x128" in text or shape == task.shape
-    third = make_task({"gemm": "gemm_nt"}.get(name, "gemm"), (192, 128, 256), dtype).unscheduled
-    assert not tlx.apply_best(third, tmp_path, H200)["main"].attrs.get("tirx.is_scheduled", 0)
