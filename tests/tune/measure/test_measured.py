@@ -76,21 +76,12 @@ def test_finalists_are_simulated_in_a_build_process(
     checked(backend)
 
 
-class Refusing:
-    """A builder to whose processes nothing can be sent."""
-
-    def __init__(self, builder: Any) -> None:
-        self.close = builder.close
-
-    def apart(self, *_: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_exception(TypeError("cannot pickle"))
-        return future
-
-
-def test_finalists_that_no_process_can_take_are_simulated_here(backend: MeasuringBackend) -> None:
-    unwilling: Any = Refusing(backend.builder)
-    backend.builder = unwilling
+def test_finalists_that_no_process_can_take_are_simulated_here(
+    backend: MeasuringBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: Future[Any] = Future()
+    refused.set_exception(TypeError("cannot pickle"))
+    monkeypatch.setattr(backend.builder, "apart", lambda *_: refused)
     checked(backend)
 
 
