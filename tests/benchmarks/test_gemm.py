@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.gemm_candidates import all_cases, summary_cases
 from benchmarks.gemm_kernels import tuned
-from benchmarks.gemm_tables import depths, overview, swizzles
+from benchmarks.gemm_tables import overview
 from benchmarks.stock_tvm import StockCase
 from tvm_layout_ext.gpu.hardware import architecture, blocks_per_sm
 from tvm_layout_ext.schedules import gemm
@@ -30,30 +30,24 @@ def test_every_case_is_legal_and_says_whether_it_prefetches() -> None:
             assert "prefetch=" in case.config
 
 
-def row(config: str, *milliseconds: float, blocks: int = 2, error: str = "") -> dict[str, Any]:
-    seconds = sorted(ms / 1e3 for ms in milliseconds)
-    facts = {"registers": 168, "spill_bytes": 0, "shared_bytes": 32768, "blocks_computed": blocks}
-    timed = {"seconds": seconds[1], "all_seconds": seconds, "tflops": 2e-3 / seconds[1]}
-    return {"config": config, "error": error, "blocks_per_sm": blocks, **facts, **timed}
+def row(config: str, milliseconds: float, error: str = "") -> dict[str, Any]:
+    timed = {"seconds": milliseconds / 1e3, "tflops": 2 / milliseconds}
+    return {"config": config, "error": error, **timed}
 
 
 def group(*rows: dict[str, Any], dtype: str = "float16", layout: str = "nt") -> dict[str, Any]:
     return {"shape": SHAPE, "type": dtype, "layout": layout, "rows": list(rows)}
 
 
-def steady(config: str, milliseconds: float, **more: Any) -> dict[str, Any]:
-    return row(config, milliseconds, milliseconds, milliseconds, **more)
-
-
 def test_the_overview_takes_the_best_right_row_and_means_over_float16_along_k() -> None:
-    library, wrong = steady("cuBLAS", 0.4), steady("wrong", 0.1, error="5 elements differ")
-    stock = [steady("stock TVM a", 1.0), steady("stock TVM b", 0.8)]
-    ours = [steady("a", 1.0), steady("b", 0.5)]
+    library, wrong = row("cuBLAS", 0.4), row("wrong", 0.1, error="5 elements differ")
+    stock = [row("stock TVM a", 1.0), row("stock TVM b", 0.8)]
+    ours = [row("a", 1.0), row("b", 0.5)]
     groups = [
         group(*ours, library, wrong, *stock),
-        group(steady("a", 0.8), library),
-        group(steady("a", 0.4), library, dtype="int8"),
-        group(steady("a", 0.4), library, layout="nn"),
+        group(row("a", 0.8), library),
+        group(row("a", 0.4), library, dtype="int8"),
+        group(row("a", 0.4), library, layout="nn"),
     ]
     text = overview(groups)
     assert "0.800  b" in text
@@ -61,40 +55,6 @@ def test_the_overview_takes_the_best_right_row_and_means_over_float16_along_k() 
     # The root of 0.8 * 0.5.
     assert "0.632 of cuBLAS, geometric mean over 2 shapes" in text
     assert "geometric" not in overview([group(*ours)])
-
-
-def test_depths_give_every_version_its_occupancy_speed_and_ratio() -> None:
-    found = depths(
-        group(
-            row(f"{TILE} stages=4 prefetch=1", 0.5, 0.6, 0.5, blocks=1),
-            row(f"{TILE} stages=1 prefetch=1", 1.0, 1.0, 2.0, blocks=3),
-            steady(f"{TILE} stages=3 prefetch=0", 0.1),
-            {"config": "cuBLAS", "error": "", "tflops": 9.0},
-        )
-    ).splitlines()
-    assert "3 blocks a multiprocessor (computed 3)" in found[1]
-    assert found[1].endswith("2.0 (  1.0 to   2.0) TFLOPS  1.000x")
-    assert found[2].endswith("4.0 (  3.3 to   4.0) TFLOPS  2.000x")
-    assert found[3] == "  best N=4 over N=1: 2.000x; deepest N=4 holds 1 of 3 blocks"
-    assert len(found) == 4  # one version alone is no family
-
-
-@pytest.mark.parametrize(
-    ("xor", "pad", "verdict"),
-    [
-        ((1.0, 1.0, 1.0), (2.0, 2.0, 2.0), "-50.0% of pad's time, spread 0.0%: not slower"),
-        ((1.0, 1.1, 1.1), (1.0, 1.0, 1.2), "+10.0% of pad's time, spread 20.0%: not slower"),
-        ((1.1, 1.15, 1.2), (1.0, 1.0, 1.05), "+15.0% of pad's time, spread 10.0%: SLOWER"),
-    ],
-)
-def test_xor_is_slower_only_beyond_the_spread(
-    xor: tuple[float, ...], pad: tuple[float, ...], verdict: str
-) -> None:
-    both = [row(f"{TILE} stages=2 swizzle={n}", *t) for n, t in (("xor", xor), ("pad", pad))]
-    alone = steady(f"{TILE} stages=3 swizzle=xor", 1)
-    _, line = swizzles(group(*both, alone)).splitlines()
-    assert line.endswith(verdict)
-    assert not swizzles(group(both[0], both[1] | {"error": "5 elements differ"}))
 
 
 def test_blocks_that_a_multiprocessor_holds_are_those_that_the_driver_said() -> None:

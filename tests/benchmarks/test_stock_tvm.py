@@ -41,12 +41,8 @@ def test_every_candidate_is_right_and_free_of_races(config: str) -> None:
     assert found.keys() == {"cp.async", "ldmatrix", "store", "load"}
     # 256 x 256 x 16 fragments of A and of B, each 4 wavefronts if its rows lie in all banks.
     assert found["ldmatrix"] >= 8192 * (8 if config.endswith("none") else 1)
-
-
-def test_padding_and_tvms_swizzle_leave_no_conflict_of_ldmatrix() -> None:
-    deep = [config for config in CANDIDATES if "tile_k=64 warps_m=2 warps_n=2 stages=3" in config]
-    found = {config.rpartition("=")[2]: counts(run(config))["ldmatrix"] for config in deep}
-    assert found == {"pad": 8192, "permuted": 8192, "none": 65536}
+    if "tile_k=64 warps_m=2 warps_n=2 stages=3" in config:
+        assert found["ldmatrix"] == (65536 if config.endswith("none") else 8192)
 
 
 def test_the_kernel_uses_tensor_cores_and_asynchronous_copies() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -127,25 +125,3 @@ def test_times_that_cannot_be_compared_are_not_put_into_one_sweep(
         Plan.read("transpose:8192x8192:float32", tmp_path / "file.jsonl")
     with pytest.raises(RecordError, match=r"957 candidates of transpose 8192.*name another file"):
         Plan.read("transpose:256x256:float32", tmp_path / "file.jsonl")
-
-
-def test_a_sweep_that_finds_no_room_to_go_on_is_kept_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its only copy was cut to nothing before it was written anew."""
-    path = tmp_path / "full.jsonl"
-    found = Sweep.read("benchmarks/results/h200_sweep_transpose_8192.jsonl")
-    Sweep(found.header, found.entries[:3]).write_compact(path)
-    before = path.read_bytes()
-    plan = Plan.read("transpose:8192x8192:float32", path)
-
-    def full(_handle: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        RecordError, match=r"Cannot write a sweep to .*: No space left on device\.$"
-    ):
-        plan.begin(found.header.device)
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]

@@ -93,12 +93,6 @@ def test_check_warns_where_the_default_is_faster_now(tmp_path: Path) -> None:
     assert f"record {record.id} no longer wins: its modelled cost is " in ran.err
 
 
-def test_check_counts_a_winner_that_fails(tmp_path: Path) -> None:
-    ran = invoke("check", write(tmp_path, make_record()))
-    assert ran.code == 1
-    assert "fails now: ScheduleError: transpose has the knobs " in ran.err
-
-
 @pytest.mark.parametrize(("command", "code"), [("check", 1), ("bench", 0), ("replay", 0)])
 def test_winners_of_own_schedules_are_named_and_the_others_still_run(
     command: str, code: int, tmp_path: Path
@@ -115,16 +109,6 @@ def test_winners_of_own_schedules_are_named_and_the_others_still_run(
     alone = invoke(command, write(tmp_path / "alone", own))
     assert alone.code == 2
     assert f"Error: Record {own.id} is of function B-d25a5806" in alone.err
-
-
-def test_best_explains_what_it_can(tmp_path: Path) -> None:
-    own = make_record(workload=Workload("B-d25a5806", (), "float32"))
-    ran = invoke("best", write(tmp_path, own, transpose()), "--explain")
-    assert ran.code == 0, ran.err
-    assert "sectors" in ran.out
-    # The log has no program of the other: a command that would be refused was printed.
-    assert own.id in ran.out
-    assert f"--id {own.id}" not in ran.out
 
 
 def test_winner_is_one_of_the_latest_versions(tmp_path: Path) -> None:
@@ -260,14 +244,6 @@ def test_a_tracker_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     assert ran.err.count("\n") == 1
 
 
-def test_ctrl_c_ends_any_command_with_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pressed(*_given: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(import_module("tvm_layout_ext.tune.apply.check"), "check", pressed)
-    assert invoke("check", write(tmp_path, transpose())).code == 130
-
-
 @pytest.mark.parametrize(
     ("tracker", "key", "needed"),
     [
@@ -278,3 +254,17 @@ def test_ctrl_c_ends_any_command_with_130(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_tracker_is_host_and_port_and_a_key_a_name(tracker: str, key: str, needed: str) -> None:
     with pytest.raises(TargetError, match=f"needs {needed}"):
         runner_text("rpc", tracker, key)
+
+
+def test_check_counts_a_winner_that_fails(tmp_path: Path) -> None:
+    ran = invoke("check", write(tmp_path, make_record()))
+    assert ran.code == 1
+    assert "fails now: ScheduleError: transpose has the knobs " in ran.err
+
+
+def test_ctrl_c_ends_any_command_with_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pressed(*_given: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_module("tvm_layout_ext.tune.apply.check"), "check", pressed)
+    assert invoke("check", write(tmp_path, transpose())).code == 130

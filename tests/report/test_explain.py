@@ -12,12 +12,7 @@ import tvm_layout_ext as tlx
 from tests.programs.swizzles import operand
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import ScheduleError
-from tvm_layout_ext.report.explain import (
-    AccessRow,
-    Explanation,
-    draw_arguments,
-    explain,
-)
+from tvm_layout_ext.report.explain import AccessRow, Explanation, draw_arguments, explain
 from tvm_layout_ext.report.load import load_file
 from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune.space.task import make_task

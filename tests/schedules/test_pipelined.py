@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,6 @@ from tests.sampling import SEED, pairwise
 from tests.schedules.running import kernel_bytes, run
 from tvm_layout_ext.gpu.hardware import Architecture, architecture
 from tvm_layout_ext.schedules import stencil, stream_reduce
-from tvm_layout_ext.tune.measure.simulated import count
 from tvm_layout_ext.tune.space.task import Task
 
 SM90 = architecture("sm_90a")
@@ -66,34 +64,6 @@ def test_every_depth_gives_numpys_result_without_a_hazard(
     report = run(task_of(name, shape, dtype), config | changes)
     assert report.hazards == []
     assert report.bank_conflicts == 0
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("draw", range(6))
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize(
-    ("name", "shape"), [("stream_reduce", (40, 1300)), ("stencil", (80, 200)), ("stencil", (9, 70))]
-)
-def test_any_legal_configuration_is_right(
-    name: str, shape: tuple[int, int], dtype: str, draw: int
-) -> None:
-    task = task_of(name, shape, dtype)
-    config = random.Random(f"{SEED} {name} {shape} {dtype} {draw}").choice(task.space.legal)
-    assert run(task, config).hazards == []
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [("stream_reduce", (256, 4096)), ("stencil", (256, 512)), ("stencil", (250, 496))],
-)
-def test_no_conflict_and_no_sector_too_many(name: str, shape: tuple[int, int], dtype: str) -> None:
-    """Rows of whole sectors, ragged tiles or not."""
-    task = task_of(name, shape, dtype)
-    _, model = count(task, task.operator.default_config())
-    assert model["bank_conflicts"] == 0
-    assert model["sectors"] == model["ideal_sectors"]
 
 
 def test_stencil_reads_its_halo_and_nothing_else() -> None:

@@ -23,6 +23,8 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
     "transpose": [(1, 1), (1, 70), (64, 64), (33, 47), (96, 40), (129, 64)],
     "matmul": [(1, 1, 1), (64, 64, 64), (33, 20, 17), (1, 64, 40), (70, 4, 64), (48, 96, 8)],
     "gemm": [(1, 1, 1), (64, 64, 64), (33, 20, 17), (70, 4, 64), (128, 128, 96)],
+    "stream_reduce": [(40, 1300)],
+    "stencil": [(80, 200), (9, 70)],
 }
 #: Those that leave the mapping to auto_coalesce.
 COALESCED: dict[str, list[tuple[int, ...]]] = {
@@ -54,32 +56,29 @@ def make_task(name: str, shape: tuple[int, ...], dtype: str) -> Task:
     return Task(find_operator(name), shape, dtype, SM90, seed=SEED)
 
 
-def pick(task: Task, draw: int) -> dict[str, Any]:
-    """The default for draw 0, else a legal configuration chosen by the seed."""
-    if draw == 0:
+def pick(task: Task, choice: int | dict[str, Any]) -> dict[str, Any]:
+    """The default for 0, another legal configuration for other numbers; or changes of knobs."""
+    if isinstance(choice, dict):
+        return task.operator.default_config() | choice
+    if choice == 0:
         return task.space.default()
-    return random.Random(f"{SEED} {task.workload} {draw}").choice(task.space.legal)
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize(("name", "shape", "dtype", "draw"), cases(SHAPES, range(6)))
-def test_result_is_numpys_and_no_hazard(
-    name: str, shape: tuple[int, ...], dtype: str, draw: int
-) -> None:
-    task = make_task(name, shape, dtype)
-    assert run(task, pick(task, draw), draw).hazards == []
+    return random.Random(f"{SEED} {task.workload} {choice}").choice(task.space.legal)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(
-    ("name", "shape", "dtype", "config"),
-    cases(COALESCED, [{}, {"threads": 64}, {"vector_bytes": 4}]),
+    ("name", "shape", "dtype", "choice"),
+    [
+        *cases(SHAPES, range(6)),
+        *cases(COALESCED, [{}, {"threads": 64}, {"vector_bytes": 4}]),
+    ],
 )
-def test_result_of_what_is_coalesced_is_numpys(
-    name: str, shape: tuple[int, ...], dtype: str, config: dict[str, Any]
+def test_result_is_numpys_and_no_hazard(
+    name: str, shape: tuple[int, ...], dtype: str, choice: int | dict[str, Any]
 ) -> None:
     task = make_task(name, shape, dtype)
-    assert run(task, task.operator.default_config() | config).hazards == []
+    stream = choice if isinstance(choice, int) else 0
+    assert run(task, pick(task, choice), stream).hazards == []
 
 
 WIDE = {"tile_i": 128, "tile_j": 128}
@@ -102,6 +101,9 @@ WIDE = {"tile_i": 128, "tile_j": 128}
         ("nchw_to_nhwc", (1, 256, 16, 16), "float16", {}, 0),
         ("row_sum", (256, 2048), "float16", {}, 0),
         ("column_sum", (2048, 512), "float16", {}, 0),
+        *((name, shape, dtype, {}, 0) for dtype in ("float16", "float32")
+          for name, shape in (("stream_reduce", (256, 4096)), ("stencil", (256, 512)),
+                              ("stencil", (250, 496)))),
     ],
 )  # fmt: skip
 def test_no_conflict_and_no_sector_too_many(
@@ -110,7 +112,6 @@ def test_no_conflict_and_no_sector_too_many(
     """``element`` are the bytes that each moves, if known; products read tiles several times."""
     task = make_task(name, shape, dtype)
     config = task.space.default() | changes
-    assert config in task.space.legal
     _, model = count(task, config)
     assert model["bank_conflicts"] == 0
     if element is not None:

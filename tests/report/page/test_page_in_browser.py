@@ -130,12 +130,3 @@ def test_pointing_at_marks_and_cells_tells_details(show: Show, width: int) -> No
     page.locator("h1").hover()
 
     assert tip.is_hidden()
-
-
-def test_pointing_into_the_bank_picture_tells_the_lane(show: Show) -> None:
-    page = show(1280)
-    cell = page.locator('[aria-label="lanes by bank"] g[data-owner]').first
-    told = cell.locator("title").text_content()
-    cell.hover()
-    assert page.locator("#tip").inner_text() == told
-    assert told.startswith("bank 0: lane ")

@@ -49,7 +49,7 @@ class Farm:
     def _start(self) -> subprocess.Popen[bytes]:
         options = ["--tracker", f"{HOST}:{self.port}", "--key", KEY, "--host", HOST]
         return subprocess.Popen(
-            [sys.executable, "-m", "tvm_layout_ext.tune.measure.rpc.server", *options],
+            [sys.executable, "-m", "tvm_layout_ext.tune.rpc_server", *options],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
