@@ -149,8 +149,7 @@ def test_replay_of_an_unknown_id_or_of_other_knobs_is_refused(tmp_path: Path) ->
 def test_tune_that_cannot_resume_another_writers_lines_still_runs(tmp_path: Path) -> None:
     (tmp_path / "trials.jsonl").write_text("{broken\n")
     ran = invoke(*TUNE[:-3], "1", "--runner", "simulate", "--log", tmp_path)
-    assert ran.code == 0
-    assert ran.err == "Warning: Skipped 1 corrupt line.\n"
+    assert (ran.code, ran.err) == (0, "Warning: Skipped 1 corrupt line.\n")
 
 
 @pytest.mark.parametrize(
@@ -193,13 +192,6 @@ def test_layout_draws_the_banks_of_the_bits_that_the_layout_has(
 
     assert drawn == layout.render([8, 64], view=view, element_bits=bits) + "\n"
     assert drawn != layout.render([8, 64], view=view, element_bits=48 - bits) + "\n"
-
-
-def test_layout_draws_text() -> None:
-    result = CliRunner().invoke(app, ["layout", _BLOCKED, "--shape", "16", "16"])
-    assert result.exit_code == 0
-    cells = [line.split()[1:] for line in result.output.splitlines() if "0:0" in line]
-    assert [cell.split(":")[0] for cell in cells[0][:9]] == [*"00112233", "32"]
 
 
 @pytest.mark.parametrize("suffix", ["svg", "html"])

@@ -116,18 +116,10 @@ def _split_loops(sch: Schedule, block: Any, case: Case) -> tuple[Any, Any, Any, 
 
 
 def gemm(name: str, size: int = 128, padding: int = 0, marked: bool = False) -> Schedule:
-    """``C = A @ B`` in 64x64 tiles of four warps, in steps of 32 along K.
+    """``C = A @ B`` in 64x64 tiles of four warps, in steps of 32 along K; all matrices are square.
 
-    Parameters
-    ----------
-    name : str
-        Of :data:`CASES`.
-    size : int
-        Rows and columns of all matrices.
-    padding : int
-        Elements that a row of shared memory is longer than a multiple of 64; 0 for none.
-    marked : bool
-        Whether the package's passes treat the function, which lower its warp buffers in full.
+    Rows of shared memory are ``padding`` elements longer than a multiple of 64, if any. A
+    ``marked`` function is treated by the package's passes, which lower its warp buffers in full.
     """
     # Not at the top of the file: TVM parses all its intrinsics here, which takes many seconds.
     import tvm.s_tir.tensor_intrin.cuda as intrin

@@ -68,10 +68,7 @@ def pick(task: Task, choice: int | dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.matrix
 @pytest.mark.parametrize(
     ("name", "shape", "dtype", "choice"),
-    [
-        *cases(SHAPES, range(6)),
-        *cases(COALESCED, [{}, {"threads": 64}, {"vector_bytes": 4}]),
-    ],
+    [*cases(SHAPES, range(6)), *cases(COALESCED, [{}, {"threads": 64}, {"vector_bytes": 4}])],
 )
 def test_result_is_numpys_and_no_hazard(
     name: str, shape: tuple[int, ...], dtype: str, choice: int | dict[str, Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tvm
@@ -24,7 +25,7 @@ from tvm_layout_ext import (
     te,
     tune_module,
 )
-from tvm_layout_ext.tune import Database, Log
+from tvm_layout_ext.tune import Database, Log, Result, tune
 from tvm_layout_ext.tune.apply.apply import fused
 from tvm_layout_ext.tune.apply.module import module_tasks
 
@@ -66,9 +67,17 @@ def test_module_is_tuned_and_compiled_by_our_pass_and_by_tvms(tmp_path: Path) ->
     assert Log(tmp_path).read().warning is None
 
 
-def test_functions_without_relax_are_tasks_too(tmp_path: Path) -> None:
+def test_functions_without_relax_are_tasks_too_and_tuned_by_one_crew(tmp_path: Path) -> None:
+    pools: list[Any] = []
+
+    def noting(*what: Any, **options: Any) -> Result:
+        pools.append(options["runner"])
+        return tune(*what, **options)
+
     mod = tvm.IRModule({"turn": unscheduled(64)["main"], "pick": gather(7, 64, 40)})
-    result = tune_module(mod, trials=1, log=tmp_path, runner="simulate", progress=False)
+    result = tune_module(mod, trials=1, log=tmp_path, runner="simulate", search=noting)
+    assert [pool.runner for pool in pools] == ["simulate"] * 2
+    assert pools[0] is pools[1]
     assert sorted(result.results) == ["pick", "turn"]
     applied = apply_best(mod, tmp_path)
     assert scheduled_names(applied) == {"turn": True, "pick": True}
