@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.test_cli import invoke
 from tests.tune.helpers import make_model, make_record
+from tvm_layout_ext import cli
 from tvm_layout_ext.cli.shared import runner_text
 from tvm_layout_ext.errors import TargetError
 from tvm_layout_ext.tune.apply.replay import best_records
@@ -268,3 +269,7 @@ def test_ctrl_c_ends_any_command_with_130(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(import_module("tvm_layout_ext.tune.apply.check"), "check", pressed)
     assert invoke("check", write(tmp_path, transpose())).code == 130
+    monkeypatch.setattr(cli, "app", pressed)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 130
