@@ -15,7 +15,7 @@ from tvm.target import Target
 from tvm_layout_ext import DefaultSchedule, cuda_target, simulate
 from tvm_layout_ext.ir.evaluate import evaluate
 from tvm_layout_ext.ir.ops import IS_SCHEDULED
-from tvm_layout_ext.models.default_schedule import Choice
+from tvm_layout_ext.models.default_schedule import FunctionChoice
 from tvm_layout_ext.models.pipeline import lowered_passes
 from tvm_layout_ext.tune.space.functions import blocks_of
 
@@ -31,7 +31,7 @@ class Scheduled:
     name: str
     before: tirx.PrimFunc
     after: tirx.PrimFunc
-    choice: Choice
+    choice: FunctionChoice
 
 
 def fused(mod: tvm.IRModule) -> tvm.IRModule:

@@ -27,7 +27,7 @@ _REFUSALS = (LayoutExtError, RuntimeError, ValueError, TypeError, IndexError, Ke
 
 
 @dataclass(frozen=True)
-class Choice:
+class FunctionChoice:
     """What became of one function.
 
     ``rule`` is a key of :data:`.rules.RULES`, ``record``, or ``none`` where nobody schedules it;
@@ -61,7 +61,7 @@ class DefaultSchedule:
 
     Attributes
     ----------
-    choices : list of Choice
+    choices : list of FunctionChoice
         What became of each function so far, in order.
 
     Examples
@@ -74,7 +74,7 @@ class DefaultSchedule:
 
     def __init__(self, log: Source | None = None) -> None:
         self.best = None if log is None else Best(log)
-        self.choices: list[Choice] = []
+        self.choices: list[FunctionChoice] = []
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Replace the functions of a module by scheduled ones."""
@@ -84,7 +84,7 @@ class DefaultSchedule:
             mod = self.best.module(mod, around)
             for one in self.best.applied[known:]:
                 if one.how != "none":
-                    self.choices.append(Choice(one.name, "record", one.text))
+                    self.choices.append(FunctionChoice(one.name, "record", one.text))
         changed = {
             gv: self._scheduled(gv.name_hint, func, around) if _is_ours(func) else func
             for gv, func in mod.functions.items()
@@ -109,7 +109,9 @@ def _is_ours(func: Any) -> bool:
     return isinstance(func, tirx.PrimFunc) and not func.attrs.get(IS_SCHEDULED, 0)
 
 
-def choose(name: str, func: tirx.PrimFunc, target: Target) -> tuple[Choice, Scheduled | None]:
+def choose(
+    name: str, func: tirx.PrimFunc, target: Target
+) -> tuple[FunctionChoice, Scheduled | None]:
     """Ask the rules in order; the schedule of the first that has one which can be lowered."""
     refused: list[str] = []
     for rule, apply in RULES.items():
@@ -125,9 +127,9 @@ def choose(name: str, func: tirx.PrimFunc, target: Target) -> tuple[Choice, Sche
             continue
         why = " ".join(dict.fromkeys(refused))
         text = f"{found.text} schedules it. {why}" if rule == LAST else f"{found.text}."
-        return Choice(name, rule, text, tuple(refused)), found
+        return FunctionChoice(name, rule, text, tuple(refused)), found
     why = " ".join(dict.fromkeys(refused))
-    return Choice(name, "none", f"Nothing schedules it. {why}", tuple(refused)), None
+    return FunctionChoice(name, "none", f"Nothing schedules it. {why}", tuple(refused)), None
 
 
 def _first_line(error: Exception) -> str:

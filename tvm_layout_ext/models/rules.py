@@ -8,7 +8,7 @@ from .by_rows import by_rows
 from .on_tensor_cores import on_tensor_cores
 from .rule import Apply
 
-#: By the name in :attr:`.Choice.rule`. The last one takes what all others refuse.
+#: By the name in :attr:`.FunctionChoice.rule`. The last one takes what all others refuse.
 RULES: dict[str, Apply] = {
     "tensor cores": on_tensor_cores,
     "rows": by_rows,
