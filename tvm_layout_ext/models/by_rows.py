@@ -9,6 +9,7 @@ from tvm.target import Target
 
 from ..errors import LayoutExtError
 from ..schedules._generic import inline
+from .matrices import refuse_matrices
 from .rule import Scheduled
 
 
@@ -22,6 +23,7 @@ def by_rows(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     whole = s_tir.Schedule(func)
     if not hasattr(whole, "fuse_rows") or len(_blocks(whole)) < 2 or not _sums(whole):
         return None
+    refuse_matrices(func)
     try:
         return _fused(whole)
     except LayoutExtError:
