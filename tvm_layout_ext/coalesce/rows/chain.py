@@ -78,6 +78,8 @@ class RowChain:
     columns: list[int]
     row_vars: list[Any]
     column_vars: list[Any]
+    #: Of indices.
+    type: Any
     blocks: list[RowBlock] = field(default_factory=list)
     loads: list[RowLoad] = field(default_factory=list)
     #: Buffers that others read, too, so that they are stored.
@@ -180,13 +182,13 @@ def _is_one(axis: Any) -> bool:
 def _shape(nests: Sequence[Any]) -> RowChain:
     """Take rows and columns from the first reduction."""
     for nest in nests:
-        columns = _axes(nest.block, tirx.IterVar.CommReduce)
-        if columns:
+        if any(int(a.iter_type) == tirx.IterVar.CommReduce for a in nest.block.iter_vars):
             break
     else:
         listed = ", ".join(str(nest.block.name_hint) for nest in nests)
         raise ScheduleError(f"{NAME} needs a reduction along the rows; {listed} reduce nothing.")
-    rows = _axes(nest.block, tirx.IterVar.DataPar)
+    kinds = tirx.IterVar.DataPar, tirx.IterVar.CommReduce
+    rows, columns = (_axes(nest.block, kind) for kind in kinds)
     extents = [axis.dom.extent for axis in columns]
     if not all(isinstance(n, tirx.IntImm) for n in extents):
         raise ScheduleError(
@@ -198,6 +200,7 @@ def _shape(nests: Sequence[Any]) -> RowChain:
         [int(n) for n in extents],
         [tirx.Var(f"row{i}", axis.var.ty) for i, axis in enumerate(rows)],
         [tirx.Var(f"column{i}", axis.var.ty) for i, axis in enumerate(columns)],
+        nest.block.iter_vars[0].var.ty,
     )
 
 
@@ -213,9 +216,9 @@ def _read_block(chain: RowChain, nest: Any) -> RowBlock:
     if len(data) + len(sums) + len(ones) != len(block.iter_vars):
         raise ScheduleError(f"An axis of block {name} keeps its order; {NAME} takes none of these.")
     own = chain.row_vars + chain.column_vars
-    if sums:
+    if any(int(axis.iter_type) == tirx.IterVar.CommReduce for axis in block.iter_vars):
         kind, axes = "sum", [*data, *sums]
-    elif len(data) == len(own):
+    elif chain.columns and len(data) == len(own):
         kind, axes = "elements", data
     else:
         kind, axes, own = "row", data, chain.row_vars
@@ -347,7 +350,9 @@ def _with_names(chain: RowChain, block: RowBlock, known: Sequence[RowStore]) -> 
 
     rules = [(tvm.ir.TensorLoad, load)]
     named = (
-        replace(s, value=tvm_ffi.structural_mutate(s.value, rules) if loads_in(s.value) else s.value)
+        replace(
+            s, value=tvm_ffi.structural_mutate(s.value, rules) if loads_in(s.value) else s.value
+        )
         for s in block.stores
     )
     return replace(block, stores=tuple(named))

@@ -40,7 +40,7 @@ class RowKernel:
     def __init__(self, chain: RowChain, plan: RowPlan) -> None:
         self.chain, self.plan = chain, plan
         self.traffic = RowTraffic(chain)
-        self.type = chain.column_vars[0].ty
+        self.type = chain.type
         self.buffers: list[Any] = []
         self.lane, self.side, self.grid = (
             tirx.Var(name, "int32") for name in ("lane", "row_of_block", "block")
@@ -112,7 +112,9 @@ class RowKernel:
     def _guarded(self, step: Any, body: Any) -> Any:
         if not self.is_ragged:
             return body
-        return tirx.IfThenElse(self._group(step) < self.chain.length // self.plan.vector, body, None)
+        return tirx.IfThenElse(
+            self._group(step) < self.chain.length // self.plan.vector, body, None
+        )
 
     def _stored_rows(self, j: Any, body: Any) -> Any:
         if not self.cuts_rows:
@@ -183,7 +185,8 @@ class RowKernel:
         if shared is not None and not first:
             width = self._narrowed(shared)
             copy = self._vectors(
-                width, lambda v: tirx.BufferStore(tile, tirx.BufferLoad(shared, [*at, v]), [j, b, v])
+                width,
+                lambda v: tirx.BufferStore(tile, tirx.BufferLoad(shared, [*at, v]), [j, b, v]),
             )
             return [self._rows_steps(j, b, part.batch, self._guarded(step, copy))]
         fill = self._load(load, tile, [j, b], j, step)
@@ -194,7 +197,8 @@ class RowKernel:
             at = [j, step - part.first, self.side, self.lane]
             width = self._narrowed(shared)
             keep = self._vectors(
-                width, lambda v: tirx.BufferStore(shared, tirx.BufferLoad(tile, [j, b, v]), [*at, v])
+                width,
+                lambda v: tirx.BufferStore(shared, tirx.BufferLoad(tile, [j, b, v]), [*at, v]),
             )
             done.append(self._rows_steps(j, b, part.batch, self._guarded(step, keep)))
         return done
@@ -233,7 +237,10 @@ class RowKernel:
         """Compute what a level makes of the elements of a batch."""
         j, b, v = (tirx.Var(name, "int32") for name in ("j", "b", "v"))
         step = base + b
-        temps = {x.name: self._new(f"{x.buffer.name}_part", [self.plan.vector], str(x.buffer.dtype)) for x in loads}
+        temps = {
+            x.name: self._new(f"{x.buffer.name}_part", [self.plan.vector], str(x.buffer.dtype))
+            for x in loads
+        }
         done = [self._load(x, temps[x.name], [], j, step) for x in loads]
         env = self._env(j, self._group(step) * self.plan.vector + v)
         env |= {name: tirx.BufferLoad(tile, [v]) for name, tile in temps.items()}
@@ -250,7 +257,12 @@ class RowKernel:
                     tile, at = part.tiles[store.name], [j, b]
                     per_element.append(tirx.BufferStore(tile, value, [*at, v]))
                 elif own and self.chain.is_output(store):
-                    tile, at = self._new(f"{store.buffer.name}_part", [self.plan.vector], str(store.buffer.dtype)), []
+                    tile, at = (
+                        self._new(
+                            f"{store.buffer.name}_part", [self.plan.vector], str(store.buffer.dtype)
+                        ),
+                        [],
+                    )
                     per_element.append(tirx.BufferStore(tile, value, [v]))
                 else:
                     continue
@@ -362,9 +374,7 @@ class RowKernel:
             name, own = f"{store.buffer.name}_warps", self.results[store.name]
             board = self._new(name, shape, str(store.buffer.dtype), "shared")
             warp = tirx.floordiv(self.lane, WARP_SIZE)
-            puts.append(
-                tirx.BufferStore(board, tirx.BufferLoad(own, [j]), [j, self.side, warp])
-            )
+            puts.append(tirx.BufferStore(board, tirx.BufferLoad(own, [j]), [j, self.side, warp]))
             at = [k, self.side, tirx.floormod(self.lane, warps)]
             gets.append(tirx.BufferStore(own, tirx.BufferLoad(board, at), [k]))
         is_first = tirx.EQ(tirx.floormod(self.lane, WARP_SIZE), tirx.const(0, "int32"))

@@ -15,7 +15,13 @@ from tvm import tirx
 
 from ...analysis.nest import element_bytes
 from ...errors import ScheduleError
-from ...gpu.hardware import MAX_ACCESS_BYTES, MULTIPROCESSORS, WARP_SIZE, Architecture, blocks_per_sm
+from ...gpu.hardware import (
+    MAX_ACCESS_BYTES,
+    MULTIPROCESSORS,
+    WARP_SIZE,
+    Architecture,
+    blocks_per_sm,
+)
 from ...ir.pointers import strides_of
 from ...ir.queries import substitute
 from .chain import NAME, RowChain, RowLoad, RowStore
@@ -97,13 +103,17 @@ class Wishes:
         for name, most in (("lanes", 1024), ("num_threads", 1024)):
             value = self.lanes if name == "lanes" else self.threads
             if value and (not isinstance(value, int) or value & (value - 1) or value > most):
-                raise ScheduleError(f"{NAME} needs {name} to be a power of two up to {most}, not {value!r}.")
+                raise ScheduleError(
+                    f"{NAME} needs {name} to be a power of two up to {most}, not {value!r}."
+                )
         if self.vector_bytes not in (1, 2, 4, 8, 16):
             raise ScheduleError(
                 f"{NAME} needs vector_bytes to be 1, 2, 4, 8 or 16, not {self.vector_bytes!r}."
             )
         if self.keep not in KEEPS:
-            raise ScheduleError(f"{NAME} needs keep to be one of {', '.join(KEEPS)}, not {self.keep!r}.")
+            raise ScheduleError(
+                f"{NAME} needs keep to be one of {', '.join(KEEPS)}, not {self.keep!r}."
+            )
 
 
 class RowTraffic:
@@ -133,12 +143,14 @@ class RowTraffic:
         chain, width = self.chain, gcd(most, self.chain.length)
         element = element_bytes(buffer)
         width = min(width, MAX_ACCESS_BYTES // element) if str(buffer.dtype) != "bool" else 1
-        group, part = (tirx.Var(n, chain.column_vars[0].ty) for n in ("group", "part"))
+        group, part = (tirx.Var(n, chain.type) for n in ("group", "part"))
         while width > 1:
             analyzer = tvm.sym.Analyzer()
             analyzer.bind(group, tvm.ir.Range(0, chain.length // width))
             analyzer.bind(part, tvm.ir.Range(0, width))
-            values = dict(zip(chain.column_vars, unravel(group * width + part, chain.columns), strict=True))
+            values = dict(
+                zip(chain.column_vars, unravel(group * width + part, chain.columns), strict=True)
+            )
             at = [substitute(i, values) for i in indices]
             offset = sum(i * s for i, s in zip(at, strides_of(buffer), strict=True))
             offset = analyzer.simplify(offset + buffer.ty.elem_offset)
@@ -171,7 +183,9 @@ class RowTraffic:
             made = [s for s in self.held if self._alive(s, level)]
             alive = sum(element_bytes(x.buffer) for x in ([*loads] if kept else [])) / 4
             # While one replaces the other, elements of both are there in turn.
-            most = max(most, alive if not made else max(alive, _sum(made) + _sum_after(self, level)))
+            most = max(
+                most, alive if not made else max(alive, _sum(made) + _sum_after(self, level))
+            )
         return most
 
     def _alive(self, store: RowStore, level: int) -> bool:
@@ -228,15 +242,27 @@ def plan_rows(chain: RowChain, wishes: Wishes, facts: Architecture) -> RowPlan:
     ScheduleError
         If no plan is as the user wishes.
     """
-    traffic = RowTraffic(chain, wishes.vector_bytes)
-    plans = list(_plans(traffic, wishes, facts))
+    plans = ranked_plans(chain, facts, wishes)
     if not plans:
         raise ScheduleError(
             f"{NAME} finds no way to share rows of {chain.length} elements among "
             f"{wishes.lanes or 'any number of'} lanes in blocks of {wishes.threads or 'any number of'} "
             f"threads with keep={wishes.keep!r}; fewer vectors a thread or other numbers may fit."
         )
-    return min(plans, key=lambda plan: modelled_time(traffic, plan, facts))
+    return plans[0]
+
+
+def ranked_plans(
+    chain: RowChain, facts: Architecture, wishes: Wishes | None = None
+) -> list[RowPlan]:
+    """All plans that a GPU holds, those of the least modelled time first."""
+    wishes = wishes or Wishes()
+    traffic = RowTraffic(chain, wishes.vector_bytes)
+    timed = [
+        (modelled_time(traffic, p, facts), i, p)
+        for i, p in enumerate(_plans(traffic, wishes, facts))
+    ]
+    return [plan for time, _, plan in sorted(timed, key=lambda one: one[:2]) if time < float("inf")]
 
 
 def _plans(traffic: RowTraffic, wishes: Wishes, facts: Architecture) -> Iterator[RowPlan]:
@@ -251,9 +277,7 @@ def _plans(traffic: RowTraffic, wishes: Wishes, facts: Architecture) -> Iterator
             wanted = lanes == wishes.lanes or (not wishes.lanes and _suits(lanes, groups))
             if wanted and (each == 1 or each * steps * vector <= _MOST_ELEMENTS // 2):
                 for registers, shared in _places(traffic, steps, threads, each, wishes, facts):
-                    yield RowPlan(
-                        lanes, threads // lanes, each, vector, registers, shared, steps
-                    )
+                    yield RowPlan(lanes, threads // lanes, each, vector, registers, shared, steps)
             lanes *= 2
 
 
