@@ -1,4 +1,4 @@
-"""What the schedules of rows share: ``fuse_rows`` puts all of an operator's stages into a kernel."""
+"""What the schedules of rows share: ``fuse_rows`` makes one kernel of an operator's stages."""
 
 from __future__ import annotations
 

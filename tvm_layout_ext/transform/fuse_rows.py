@@ -10,7 +10,7 @@ from tvm.s_tir import SBlock
 
 from .. import decisions
 from ..coalesce.rows.chain import NAME, RowChain, read_chain, top_statements
-from ..coalesce.rows.emit import RowKernel
+from ..coalesce.rows.emit import write_kernel
 from ..coalesce.rows.plan import RowPlan
 from ..errors import ScheduleError
 from ..ir.annotations import FUSE_ROWS
@@ -39,7 +39,7 @@ def _fuse_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
         chain = read_chain(func, names)
         plan = _plan(chain, name, wanted[:_NUMBERS])
         decisions.note(NAME, name, plan.text())
-        func = _with_kernel(func, chain, RowKernel(chain, plan).write(name))
+        func = _with_kernel(func, chain, write_kernel(chain, plan, name))
     return func
 
 

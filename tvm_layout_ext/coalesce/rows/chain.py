@@ -17,7 +17,6 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from ...errors import ScheduleError
-from ...ir.conditions import is_zero
 from ...ir.queries import are_equal, is_load_of, loads_in, substitute, uses, variables
 from ...ir.walk import statements_of
 from .reducer import Reducer, read_reducer
@@ -100,10 +99,6 @@ class RowChain:
     def is_output(self, store: RowStore) -> bool:
         """Whether what a block computes leaves the kernel."""
         return any(store.buffer.same_as(one) for one in self.outputs)
-
-    def used_at(self, name: Any) -> list[int]:
-        """Levels at which the value behind a name is asked for."""
-        return sorted({b.level for b in self.blocks for s in b.stores if uses(s.value, name)})
 
 
 def top_statements(func: tirx.PrimFunc) -> list[Any]:
@@ -322,8 +317,7 @@ def _check_between(func: tirx.PrimFunc, chain: RowChain, blocks: Sequence[RowBlo
     for place, stmt in enumerate(top_statements(func)):
         if not first < place < last or place in chain.places:
             continue
-        stored: list[Any] = []
-        tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, lambda s: stored.append(s.buffer))])
+        stored = _stored_in(stmt)
         touched = [v for v in variables(stmt) if any(v.same_as(b) for b in ours)]
         touched += [v for v in stored if any(v.same_as(b) for b in reads)]
         if touched:
@@ -331,6 +325,12 @@ def _check_between(func: tirx.PrimFunc, chain: RowChain, blocks: Sequence[RowBlo
                 f"{NAME} puts {blocks[0].label} to {blocks[-1].label} into one kernel, but a block "
                 f"that is not among them touches {touched[0].name} in between."
             )
+
+
+def _stored_in(stmt: Any) -> list[Any]:
+    stored: list[Any] = []
+    tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, lambda store: stored.append(store.buffer))])
+    return stored
 
 
 def _with_names(chain: RowChain, block: RowBlock, known: Sequence[RowStore]) -> RowBlock:
@@ -373,7 +373,7 @@ def _name_of(chain: RowChain, node: Any) -> Any:
         if known.buffer.same_as(node.source) and are_equal(known.indices, at):
             return known.name
     by_row = any(uses(index, var) for index in at for var in chain.row_vars)
-    name = tirx.Var(str(node.source.name), node.source.dtype)
+    name = tirx.Var(f"{node.source.name}_{len(chain.loads)}", node.source.dtype)
     chain.loads.append(RowLoad(name, node.source, at, by_row))
     return name
 
@@ -388,6 +388,3 @@ def is_inside(chain: RowChain, buffer: Any, indices: Sequence[Any]) -> bool:
         analyzer.can_prove(index >= 0) and analyzer.can_prove(index < extent)
         for index, extent in zip(indices, buffer.shape, strict=True)
     )
-
-
-__all__ = ["NAME", "RowBlock", "RowChain", "RowLoad", "RowStore", "is_zero", "read_chain"]
