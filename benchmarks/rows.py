@@ -29,6 +29,7 @@ from tvm_layout_ext.coalesce.rows.chain import read_chain
 from tvm_layout_ext.coalesce.rows.plan import RowPlan, ranked_plans
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.ir.annotations import FUSE_ROWS
+from tvm_layout_ext.ir.queries import blocks_in
 from tvm_layout_ext.tune.space.operator import find_operator
 
 KINDS = ("softmax", "layer_norm", "rms_norm")
@@ -132,21 +133,22 @@ def plan_of(sch: s_tir.Schedule) -> list[int]:
     """The numbers of the plan that a schedule has."""
     blocks = [sch.get(b) for b in sch.get_child_blocks(sch.get_sblock("root"))]
     noted = next(b.annotations[FUSE_ROWS] for b in blocks if FUSE_ROWS in b.annotations)
-    return [int(n) for n in list(noted)[:6]]
+    return [int(n) for n in list(noted)[:7]]
 
 
 def candidates(operator: Any, shape: Any, dtype: str, most: int) -> Iterator[tuple[RowPlan, Any]]:
     """Plans of the least modelled time, those of each number of lanes in turn, with schedules."""
     func = te.create_prim_func(operator.compute(shape, dtype)).with_attr("global_symbol", "main")
-    ranked = ranked_plans(read_chain(func, []), architecture("sm_90a"))
+    names = [str(block.name_hint) for block in blocks_in(func.body.block.body)]
+    chain = read_chain(func, names)
+    ranked = ranked_plans(chain, architecture("sm_90a"))
     groups: dict[int, list[RowPlan]] = {}
-    for plan in (plan for plan in ranked if plan.steps <= _MOST_STEPS):
+    for plan in (plan for plan in ranked if plan.steps(chain) <= _MOST_STEPS):
         groups.setdefault(plan.lanes, []).append(plan)
     turns = [plan for turn in range(most) for g in groups.values() for plan in g[turn : turn + 1]]
     for plan in turns[:most]:
         sch = s_tir.Schedule(func)
-        blocks = [sch.get(b).name_hint for b in sch.get_child_blocks(sch.get_sblock("root"))]
-        sch.annotate(sch.get_sblock(blocks[-1]), FUSE_ROWS, [*plan.numbers(), *blocks])
+        sch.annotate(sch.get_sblock(names[-1]), FUSE_ROWS, [*plan.numbers(), *names])
         yield plan, sch
 
 

@@ -15,7 +15,7 @@ COALESCE = "layout_ext.auto_coalesce"
 DONE = "layout_ext.coalesced"
 #: Block annotation: elements of a vector.
 SHIFTED = "layout_ext.shifted"
-#: Annotation of the last block of a chain over rows: six numbers of the plan, then its blocks.
+#: Annotation of the last block of a chain over rows: seven numbers of a plan, then its blocks.
 FUSE_ROWS = "layout_ext.fuse_rows"
 #: Annotation of a block that is one tile: the intrinsic that does it, and for a sum the one that
 #: clears it first.

@@ -10,7 +10,7 @@ from tvm.s_tir import SBlock
 
 from .. import decisions
 from ..coalesce.rows.chain import NAME, RowChain, read_chain, top_statements
-from ..coalesce.rows.emit import write_kernel
+from ..coalesce.rows.emit import RowKernel
 from ..coalesce.rows.plan import RowPlan
 from ..errors import ScheduleError
 from ..ir.annotations import FUSE_ROWS
@@ -18,7 +18,7 @@ from ..ir.queries import uses
 from ..ir.rebuild import block_with, realize_with, sequence
 from .base import function_pass
 
-_NUMBERS = 6
+_NUMBERS = 7
 
 
 def _asking(func: tirx.PrimFunc) -> list[tuple[str, Any]]:
@@ -37,22 +37,19 @@ def _fuse_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
     for name, wanted in _asking(func):
         names = [str(one) for one in wanted[_NUMBERS:]]
         chain = read_chain(func, names)
-        plan = _plan(chain, name, wanted[:_NUMBERS])
-        decisions.note(NAME, name, plan.text())
-        func = _with_kernel(func, chain, write_kernel(chain, plan, name))
+        plan = _plan(name, wanted[:_NUMBERS])
+        decisions.note(NAME, name, plan.text(chain))
+        func = _with_kernel(func, chain, RowKernel(chain, plan).write(name))
     return func
 
 
-def _plan(chain: RowChain, name: str, numbers: list[Any]) -> RowPlan:
+def _plan(name: str, numbers: list[Any]) -> RowPlan:
     try:
-        lanes, rows, each, vector, registers, shared = (int(n) for n in numbers)
-        steps = -(-chain.length // (lanes * vector))
-    except (TypeError, ValueError, ZeroDivisionError) as error:
+        return RowPlan(*map(int, numbers))
+    except (TypeError, ValueError) as error:
         raise ScheduleError(
-            f"Block {name} asks {NAME} by {numbers}; it takes lanes, rows, rows of a thread, "
-            "elements of a vector, and steps in registers and in shared memory."
+            f"Block {name} asks {NAME} by {numbers}; it takes the {_NUMBERS} numbers of a plan."
         ) from error
-    return RowPlan(lanes, rows, each, vector, registers, shared, steps)
 
 
 def _with_kernel(func: tirx.PrimFunc, chain: RowChain, kernel: Any) -> tirx.PrimFunc:
@@ -72,10 +69,10 @@ def _with_kernel(func: tirx.PrimFunc, chain: RowChain, kernel: Any) -> tirx.Prim
 def FuseRows() -> Any:
     """Create the pass that puts chains of blocks over the same rows into one kernel each.
 
-    A block annotated ``layout_ext.fuse_rows`` = ``[lanes, rows, rows of a thread, elements of a
-    vector, steps in registers, steps in shared memory, block, block, ...]`` is the last of a chain.
-    A thread reads its part of a row once, and keeps it in registers, or in shared memory where it
-    has a place for itself. Steps that are kept in neither are read again.
+    A block annotated ``layout_ext.fuse_rows`` is the last of a chain: seven numbers, the fields of
+    :class:`.plan.RowPlan`, and the names of its blocks. A thread reads its part of a row once, and
+    keeps it in registers, or in shared memory where it has a place for itself. What is kept in
+    neither is read again.
 
     Does not handle, and refuses by name: what :func:`.chain.read_chain` refuses.
 

@@ -18,11 +18,15 @@ from tvm import s_tir, tirx
 from ...analysis.nest import element_bytes
 from ...gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE
 from ...ir import ops
+from ...ir.annotations import MIN_BLOCKS
 from ...ir.queries import substitute
 from ...ir.rebuild import sequence, whole_region
 from .chain import RowBlock, RowChain, RowLoad, RowStore
 from .plan import TOGETHER, RowPlan
 from .traffic import RowTraffic, unravel
+
+#: Threads of a block from which on a register too many may cost half of the blocks.
+_LARGE_BLOCK = 512
 
 
 @dataclass
@@ -38,106 +42,113 @@ class _Part:
     shared: dict[Any, Any] = field(default_factory=dict)
 
 
-def write_kernel(chain: RowChain, plan: RowPlan, name: str) -> Any:
-    """Write the kernel of a chain as one statement."""
-    return _Kernel(chain, plan).write(name)
-
-
 def _unrolled(extent: int, body: Callable[[Any], Any]) -> Any:
     var = tirx.Var("i", "int32")
     return tirx.For(var, 0, extent, tirx.ForKind.UNROLLED, body(var))
 
 
-def _vectors(total: int, width: int, body: Callable[[Any], Any]) -> Any:
-    """Do something for each of some elements, so many at a time."""
-
-    def vector(group: Any) -> Any:
-        var = tirx.Var("v", "int32")
-        return tirx.For(var, 0, width, tirx.ForKind.VECTORIZED, body(group * width + var))
-
-    return _unrolled(total // width, vector if width > 1 else body)
+def _load(buffer: Any, *at: Any) -> Any:
+    return tirx.BufferLoad(buffer, list(at))
 
 
-class _Kernel:
+def _store(buffer: Any, value: Any, *at: Any) -> Any:
+    return tirx.BufferStore(buffer, value, list(at))
+
+
+class RowKernel:
+    """Writes the kernel of a chain by a plan."""
+
     def __init__(self, chain: RowChain, plan: RowPlan) -> None:
         self.chain, self.plan, self.traffic = chain, plan, RowTraffic(chain)
+        self.steps = plan.steps(chain)
         self.buffers: list[Any] = []
-        #: Results of rows, a register for each row of a thread.
+        #: Registers of the results of a row.
         self.results: dict[Any, Any] = {}
         self.lane, self.side, self.grid = (
             tirx.Var(name, "int32") for name in ("lane", "side", "block")
         )
-        analyzer, at_once = tvm.sym.Analyzer(), plan.rows * plan.each
-        product = reduce(lambda a, b: a * b, chain.rows, tirx.const(1, chain.type))
-        self.rows = analyzer.simplify(product)
-        self.blocks = analyzer.simplify(tirx.floordiv(self.rows + (at_once - 1), at_once))
-        self.cuts_rows = not analyzer.can_prove_equal(tirx.floormod(self.rows, at_once), 0)
-        self.cuts_steps = plan.steps * plan.lanes * plan.vector != chain.length
-        self.parts = self._parts()
+        self.row = (self.grid * plan.rows + self.side).astype(chain.type)
+        analyzer, one = tvm.sym.Analyzer(), tirx.const(1, chain.type)
+        self.rows = analyzer.simplify(reduce(lambda a, b: a * b, chain.rows, one))
+        self.cuts_rows = not analyzer.can_prove_equal(tirx.floormod(self.rows, plan.rows), 0)
+        self.cuts_steps = self.steps * plan.lanes * plan.vector != chain.length
+        self.held = [store for _, store in self.traffic.dear if plan.hold]
+        self.parts = list(self._parts())
 
-    def _parts(self) -> list[_Part]:
-        plan, parts, first = self.plan, [], 0
-        again = plan.steps - plan.registers - plan.shared
+    def _parts(self) -> Any:
+        plan, first = self.plan, 0
+        again = self.steps - plan.registers - plan.shared
         for place, steps in (("registers", plan.registers), ("shared", plan.shared), ("", again)):
             if not steps:
                 continue
             batches = range(steps if place == "registers" else min(TOGETHER, steps), 0, -1)
             part = _Part(place, first, steps, next(n for n in batches if steps % n == 0))
-            first += steps
-            for one in [*self.traffic.kept, *(self.traffic.held if place == "registers" else [])]:
-                shape = (plan.each, part.batch, plan.vector)
-                part.tiles[one.name] = self._new(one.buffer, "row", shape)
+            for one in [*self.traffic.kept, *(self.held if place == "registers" else [])]:
+                part.tiles[one.name] = self._new(one.buffer, "row", part.batch, plan.vector)
             for load in self.traffic.kept if place == "shared" else []:
-                shape = (plan.each, steps, plan.rows, plan.lanes, plan.vector)
-                part.shared[load.name] = self._new(load.buffer, "shared", shape, "shared.dyn")
-            parts.append(part)
-        return parts
+                shape = steps, plan.rows, plan.lanes, plan.vector
+                part.shared[load.name] = self._new(load.buffer, "kept", *shape, at="shared.dyn")
+            first += steps
+            yield part
 
-    def _new(self, of: Any, use: str, shape: Sequence[int], scope: str = "local") -> Any:
+    def _new(self, of: Any, use: str, *shape: int, at: str = "local") -> Any:
         """Allot registers or shared memory to what a buffer holds."""
-        dtype, name = str(of.dtype), f"{of.name}_{use}"
-        made = tirx.decl_buffer(tuple(shape), dtype, name, scope=scope, layout=None)
+        made = tirx.decl_buffer(shape, str(of.dtype), f"{of.name}_{use}", scope=at, layout=None)
         self.buffers.append(made)
         return made
 
     # Where rows and elements are.
 
-    def _row(self, j: Any) -> Any:
-        row = (self.grid * self.plan.each + j) * self.plan.rows + self.side
-        return row.astype(self.chain.type)
-
     def _group(self, step: Any) -> Any:
         return (step * self.plan.lanes + self.lane).astype(self.chain.type)
 
-    def _values(self, j: Any, step: Any = None, v: Any = 0) -> dict[Any, Any]:
+    def _values(self, step: Any = None, v: Any = 0) -> dict[Any, Any]:
         """Values of the names that a row, and an element of it, is described by.
 
         Threads beside the last row go along with it, and store nothing.
         """
         chain = self.chain
-        row = tirx.min(self._row(j), self.rows - 1) if self.cuts_rows else self._row(j)
+        row = tirx.min(self.row, self.rows - 1) if self.cuts_rows else self.row
         values = dict(zip(chain.row_vars, unravel(row, chain.rows), strict=True))
         if step is not None:
             column = unravel(self._group(step) * self.plan.vector + v, chain.columns)
             values |= dict(zip(chain.column_vars, column, strict=True))
-        return values | {n: tirx.BufferLoad(held, [j]) for n, held in self.results.items()}
+        return values | {name: _load(held, 0) for name, held in self.results.items()}
 
-    def _in_row(self, step: Any, body: Any) -> Any:
-        if not self.cuts_steps:
-            return body
-        groups = self.chain.length // self.plan.vector
-        return tirx.IfThenElse(self._group(step) < groups, body, None)
+    def _stored_row(self, body: Any) -> Any:
+        return tirx.IfThenElse(self.row < self.rows, body, None) if self.cuts_rows else body
 
-    def _in_rows(self, j: Any, body: Any) -> Any:
-        return tirx.IfThenElse(self._row(j) < self.rows, body, None) if self.cuts_rows else body
+    def _each_step(self, part: _Part, base: Any, body: Callable[[Any, Any], Any]) -> Any:
+        """Do something for a batch of steps: ``body`` takes the place in it, and the step."""
 
-    def _each_step(self, part: _Part, base: Any, body: Callable[[Any, Any, Any], Any]) -> Any:
-        """Do something for all rows and a batch of steps of a thread."""
+        def step(b: Any) -> Any:
+            done = body(b, base + b)
+            groups = self.chain.length // self.plan.vector
+            inside = self._group(base + b) < groups
+            return tirx.IfThenElse(inside, done, None) if self.cuts_steps else done
 
-        def step(j: Any) -> Any:
-            return _unrolled(part.batch, lambda b: self._in_row(base + b, body(j, b, base + b)))
+        return _unrolled(part.batch, step)
 
-        return _unrolled(self.plan.each, step)
+    def _vectors(self, width: int, body: Callable[[Any], Any]) -> Any:
+        """Do something for each element of a step, so many at a time."""
+
+        def vector(group: Any) -> Any:
+            var = tirx.Var("v", "int32")
+            return tirx.For(var, 0, width, tirx.ForKind.VECTORIZED, body(group * width + var))
+
+        return _unrolled(self.plan.vector // width, vector if width > 1 else body)
+
+    def _moved(self, one: RowLoad | RowStore, tile: Any, place: Any, step: Any) -> Any:
+        """Load a step's elements into registers, or store them from there."""
+
+        def element(v: Any) -> Any:
+            values = self._values(step, v)
+            at = [substitute(index, values) for index in one.indices]
+            if isinstance(one, RowLoad):
+                return _store(tile, _load(one.buffer, *at), *place, v)
+            return _store(one.buffer, _load(tile, *place, v), *at)
+
+        return self._vectors(self.traffic.width(one, self.plan.vector), element)
 
     # Sweeps.
 
@@ -147,239 +158,188 @@ class _Kernel:
         along = [block for block in blocks if block.kind != "row"]
         sums = [block for block in along if block.kind == "sum"]
         done += [self._start(block) for block in sums]
-        if along:
-            done += [self._sweep(part, level, along) for part in self.parts]
+        # What was read last is likely still in the cache: every other sweep goes backwards.
+        parts = self.parts[::-1] if level % 2 else self.parts
+        done += [self._sweep(part, level, along) for part in parts if along]
         for block in sums:
             done += self._combine(block)
         return done
 
     def _sweep(self, part: _Part, level: int, blocks: Sequence[RowBlock]) -> Any:
-        chunk = tirx.Var("chunk", "int32")
+        chunk, chunks = tirx.Var("chunk", "int32"), part.steps // part.batch
         is_loop = part.place != "registers"
-        base = chunk * part.batch + part.first if is_loop else part.first
-        loads = self.traffic.loads_at(level)
+        at = (chunks - 1 - chunk if level % 2 else chunk) * part.batch if is_loop else 0
+        base = part.first + at
+        held = [store for store in self.held if store.name in part.tiles]
+        names = [store.name for store in held]
+        levels = {x.name: self.traffic.levels_of(x.name, names) for x in self.chain.loads}
+        loads = [x for x in self.chain.loads if level in levels[x.name]]
         done = []
         for load in loads:
-            is_first = self.traffic.first_level(load) == level
+            is_first = levels[load.name][0] == level
             if load.by_row and (is_first or is_loop):
                 done += self._fill(part, load, base, is_first=is_first)
-        common = [load for load in loads if not load.by_row]
-        temps = {x.name: self._new(x.buffer, "part", [self.plan.vector]) for x in common}
-        stored = self._stored(part, blocks)
+        temps = {
+            x.name: self._new(x.buffer, "part", self.plan.vector) for x in loads if not x.by_row
+        }
+        stored = {}
+        for store in (s for block in blocks if block.kind == "elements" for s in block.stores):
+            if store.name in names:
+                stored[store.name] = part.tiles[store.name]
+            elif self.chain.is_output(store):
+                stored[store.name] = self._new(store.buffer, "part", self.plan.vector)
 
-        def step(j: Any, b: Any, at: Any) -> Any:
-            steps = [self._load(load, temps[load.name], [], j, at) for load in common]
-            steps.append(self._elements(part, blocks, stored, temps, j, b, at))
-            steps += [
-                self._put(store, tile, [j, b] if store.name in part.tiles else [], j, at)
-                for store, tile in stored.items()
-                if self.traffic.chain.is_output(store)
-            ]
+        def step(b: Any, at: Any) -> Any:
+            steps = [self._moved(x, temps[x.name], (), at) for x in loads if not x.by_row]
+            steps.append(
+                _unrolled(
+                    self.plan.vector,
+                    lambda v: sequence(self._element(part, blocks, stored, temps, b, at, v)),
+                )
+            )
+            for store in (s for block in blocks for s in block.stores):
+                if store.name in stored and self.chain.is_output(store):
+                    place = (b,) if store.name in part.tiles else ()
+                    steps.append(
+                        self._stored_row(self._moved(store, stored[store.name], place, at))
+                    )
             return sequence(steps)
 
         done.append(self._each_step(part, base, step))
         body = sequence(done)
-        if not is_loop:
-            return body
-        return tirx.For(chunk, 0, part.steps // part.batch, tirx.ForKind.SERIAL, body)
+        return tirx.For(chunk, 0, chunks, tirx.ForKind.SERIAL, body) if is_loop else body
 
     def _fill(self, part: _Part, load: RowLoad, base: Any, *, is_first: bool) -> list[Any]:
         """Load a batch; of shared memory, what an earlier sweep has put there."""
-        tile, shared = part.tiles[load.name], part.shared.get(load.name)
-        vector = self.plan.vector
+        tile, kept = part.tiles[load.name], part.shared.get(load.name)
+        width = min(self.plan.vector, MAX_ACCESS_BYTES // element_bytes(tile))
 
-        def move(*, out: bool) -> Callable[[Any, Any, Any], Any]:
-            def step(j: Any, b: Any, at: Any) -> Any:
-                own, place = [j, b], [j, at - part.first, self.side, self.lane]
+        def shared(b: Any, at: Any) -> Any:
+            place = at - part.first, self.side, self.lane
+            if is_first:
+                put = lambda v: _store(kept, _load(tile, b, v), *place, v)  # noqa: E731
+            else:
+                put = lambda v: _store(tile, _load(kept, *place, v), b, v)  # noqa: E731
+            return self._vectors(width, put)
 
-                def element(v: Any) -> Any:
-                    if out:
-                        kept = tirx.BufferLoad(tile, [*own, v])
-                        return tirx.BufferStore(shared, kept, [*place, v])
-                    return tirx.BufferStore(tile, tirx.BufferLoad(shared, [*place, v]), [*own, v])
+        def fresh(b: Any, at: Any) -> Any:
+            return self._moved(load, tile, (b,), at)
 
-                width = min(vector, MAX_ACCESS_BYTES // element_bytes(tile))
-                return _vectors(vector, width, element)
+        ways = ([fresh] if kept is None or is_first else []) + (
+            [shared] if kept is not None else []
+        )
+        return [self._each_step(part, base, way) for way in ways]
 
-            return step
-
-        if shared is not None and not is_first:
-            return [self._each_step(part, base, move(out=False))]
-        done = [self._each_step(part, base, lambda j, b, at: self._load(load, tile, [j, b], j, at))]
-        if shared is not None:
-            done.append(self._each_step(part, base, move(out=True)))
-        return done
-
-    def _load(self, load: RowLoad, tile: Any, place: list[Any], j: Any, step: Any) -> Any:
-        def element(v: Any) -> Any:
-            values = self._values(j, step, v)
-            at = [substitute(index, values) for index in load.indices]
-            return tirx.BufferStore(tile, tirx.BufferLoad(load.buffer, at), [*place, v])
-
-        width = self.traffic.width(load.buffer, load.indices, self.plan.vector)
-        return _vectors(self.plan.vector, width, element)
-
-    def _put(self, store: RowStore, tile: Any, place: list[Any], j: Any, step: Any) -> Any:
-        def element(v: Any) -> Any:
-            values = self._values(j, step, v)
-            at = [substitute(index, values) for index in store.indices]
-            return tirx.BufferStore(store.buffer, tirx.BufferLoad(tile, [*place, v]), at)
-
-        width = self.traffic.width(store.buffer, store.indices, self.plan.vector)
-        return self._in_rows(j, _vectors(self.plan.vector, width, element))
-
-    def _stored(self, part: _Part, blocks: Sequence[RowBlock]) -> dict[RowStore, Any]:
-        """Registers of the elements that a sweep computes for others than itself."""
-        found = {}
+    def _element(
+        self, part: _Part, blocks: Any, stored: Any, temps: Any, b: Any, step: Any, v: Any
+    ) -> list[Any]:
+        """Compute what blocks make of one element."""
+        values = self._values(step, v)
+        values |= {name: _load(tile, v) for name, tile in temps.items()}
+        values |= {name: _load(tile, b, v) for name, tile in part.tiles.items()}
+        held = [store.name for store in self.held if store.name in part.tiles]
+        done = []
         for block in blocks:
-            for store in block.stores if block.kind == "elements" else ():
-                if store.name in part.tiles:
-                    found[store] = part.tiles[store.name]
-                elif self.chain.is_output(store):
-                    found[store] = self._new(store.buffer, "part", [self.plan.vector])
-        return found
-
-    def _elements(
-        self, part: _Part, blocks: Any, stored: Any, temps: Any, j: Any, b: Any, step: Any
-    ) -> Any:
-        """Compute what blocks make of the elements of a step."""
-
-        def element(v: Any) -> Any:
-            values = self._values(j, step, v)
-            values |= {name: tirx.BufferLoad(tile, [v]) for name, tile in temps.items()}
-            values |= {n: tirx.BufferLoad(tile, [j, b, v]) for n, tile in part.tiles.items()}
-            held = [store.name for store in self.traffic.held if store.name in part.tiles]
-            done = []
-            for block in blocks:
-                worth = {store: self.traffic.expanded(store.value, held) for store in block.stores}
-                if block.kind == "sum":
-                    done += self._update(block, j, [substitute(x, values) for x in worth.values()])
-                for store, value in worth.items():
-                    if store in stored:
-                        at = [j, b, v] if store.name in part.tiles else [v]
-                        done.append(tirx.BufferStore(stored[store], substitute(value, values), at))
-            return sequence(done)
-
-        return _unrolled(self.plan.vector, element)
+            worth = [
+                substitute(self.traffic.expanded(store.value, held), values)
+                for store in block.stores
+            ]
+            if block.kind == "sum":
+                done += self._update(block, worth)
+                continue
+            for store, value in zip(block.stores, worth, strict=True):
+                if store.name in stored:
+                    at = (b, v) if store.name in part.tiles else (v,)
+                    done.append(_store(stored[store.name], value, *at))
+        return done
 
     # Results of rows.
 
     def _row_block(self, block: RowBlock) -> Any:
-        def row(j: Any) -> Any:
-            values = self._values(j)
-            done = [
-                tirx.BufferStore(self._result(store), substitute(store.value, values), [j])
-                for store in block.stores
-            ]
-            return sequence([*done, *self._leave(block, j)])
-
-        return _unrolled(self.plan.each, row)
+        values = self._values()
+        done = [_store(self._result(s), substitute(s.value, values), 0) for s in block.stores]
+        return sequence([*done, *self._leave(block)])
 
     def _result(self, store: RowStore) -> Any:
-        self.results[store.name] = self._new(store.buffer, "result", [self.plan.each])
+        self.results[store.name] = self._new(store.buffer, "result", 1)
         return self.results[store.name]
 
-    def _leave(self, block: RowBlock, j: Any) -> list[Any]:
+    def _leave(self, block: RowBlock) -> list[Any]:
         """Store results that leave the kernel, from the first lane of a row."""
-        values = self._values(j)
-        done = [
-            tirx.BufferStore(
-                store.buffer,
-                tirx.BufferLoad(self.results[store.name], [j]),
-                [substitute(index, values) for index in store.indices],
-            )
-            for store in block.stores
-            if self.chain.is_output(store)
-        ]
-        is_first = tirx.EQ(self.lane, tirx.const(0, "int32"))
-        return [tirx.IfThenElse(is_first, self._in_rows(j, sequence(done)), None)] if done else []
+        values = self._values()
+        done = []
+        for store in block.stores:
+            if self.chain.is_output(store):
+                at = [substitute(index, values) for index in store.indices]
+                done.append(_store(store.buffer, _load(self.results[store.name], 0), *at))
+        if not done:
+            return []
+        return [tirx.IfThenElse(self._is_first(), self._stored_row(sequence(done)), None)]
+
+    def _is_first(self, lanes: int = 0) -> Any:
+        lane = tirx.floormod(self.lane, lanes) if lanes else self.lane
+        return tirx.EQ(lane, tirx.const(0, "int32"))
 
     def _start(self, block: RowBlock) -> Any:
         assert block.reducer is not None
-        pairs = list(zip(map(self._result, block.stores), block.reducer.starts, strict=True))
-        return _unrolled(
-            self.plan.each,
-            lambda j: sequence(tirx.BufferStore(result, start, [j]) for result, start in pairs),
-        )
+        pairs = zip(block.stores, block.reducer.starts, strict=True)
+        return sequence([_store(self._result(store), start, 0) for store, start in pairs])
 
-    def _update(self, block: RowBlock, j: Any, others: Sequence[Any]) -> list[Any]:
+    def _update(self, block: RowBlock, others: Sequence[Any]) -> list[Any]:
         """Combine results with others."""
         assert block.reducer is not None
         own = [self.results[store.name] for store in block.stores]
-        old = [tirx.BufferLoad(result, [j]) for result in own]
+        old = [_load(result, 0) for result in own]
         if len(own) == 1:
-            return [tirx.BufferStore(own[0], block.reducer.combine(old, others)[0], [j])]
+            return [_store(own[0], block.reducer.combine(old, others)[0], 0)]
         given, new = ([tirx.Var(n, result.dtype) for result in own] for n in ("given", "new"))
         named = [*zip(given, others, strict=True)]
         named += zip(new, block.reducer.combine(old, given), strict=True)
         done = [tirx.Bind(name, value) for name, value in named]
-        return done + [tirx.BufferStore(r, value, [j]) for r, value in zip(own, new, strict=True)]
+        return done + [_store(result, value, 0) for result, value in zip(own, new, strict=True)]
 
     def _combine(self, block: RowBlock) -> list[Any]:
         """Combine what the lanes of a row have: by shuffles, and of warps in shared memory."""
         warps = self.plan.lanes // WARP_SIZE
         done = self._shuffle(block, min(self.plan.lanes, WARP_SIZE))
         if warps > 1:
-            done += [*self._spread(block, warps), *self._shuffle(block, warps)]
-        if any(self.chain.is_output(store) for store in block.stores):
-            done.append(_unrolled(self.plan.each, lambda j: sequence(self._leave(block, j))))
-        return done
+            # Every warp has what each warp found, a lane each.
+            own = [self.results[store.name] for store in block.stores]
+            shape = self.plan.rows, warps
+            boards = [self._new(s.buffer, "warps", *shape, at="shared") for s in block.stores]
+            pairs = list(zip(boards, own, strict=True))
+            warp, other = tirx.floordiv(self.lane, WARP_SIZE), tirx.floormod(self.lane, warps)
+            put = [_store(board, _load(result, 0), self.side, warp) for board, result in pairs]
+            done.append(tirx.IfThenElse(self._is_first(WARP_SIZE), sequence(put), None))
+            done += [_store(result, _load(board, self.side, other), 0) for board, result in pairs]
+            done += self._shuffle(block, warps)
+        return [*done, *self._leave(block)]
 
     def _shuffle(self, block: RowBlock, lanes: int) -> list[Any]:
-        def row(j: Any, distance: int) -> Any:
-            own = [tirx.BufferLoad(self.results[store.name], [j]) for store in block.stores]
-            return sequence(self._update(block, j, [_of_lane(x, distance) for x in own]))
-
-        distances = [1 << n for n in reversed(range(lanes.bit_length() - 1))]
-        return [_unrolled(self.plan.each, lambda j, d=d: row(j, d)) for d in distances]
-
-    def _spread(self, block: RowBlock, warps: int) -> list[Any]:
-        """Let every warp have what each warp of the row found, a lane each."""
-        shape = (self.plan.each, self.plan.rows, warps)
-        boards = [
-            (self._new(store.buffer, "warps", shape, "shared"), self.results[store.name])
-            for store in block.stores
-        ]
-        warp, which = tirx.floordiv(self.lane, WARP_SIZE), tirx.floormod(self.lane, warps)
-        put = _unrolled(
-            self.plan.each,
-            lambda j: sequence(
-                tirx.BufferStore(board, tirx.BufferLoad(own, [j]), [j, self.side, warp])
-                for board, own in boards
-            ),
-        )
-        get = _unrolled(
-            self.plan.each,
-            lambda j: sequence(
-                tirx.BufferStore(own, tirx.BufferLoad(board, [j, self.side, which]), [j])
-                for board, own in boards
-            ),
-        )
-        is_first = tirx.EQ(tirx.floormod(self.lane, WARP_SIZE), tirx.const(0, "int32"))
-        return [tirx.IfThenElse(is_first, put, None), get]
-
-    # The whole.
+        done = []
+        for power in reversed(range(lanes.bit_length() - 1)):
+            own = [_load(self.results[store.name], 0) for store in block.stores]
+            done += self._update(block, [_of_lane(value, 1 << power) for value in own])
+        return done
 
     def write(self, name: str) -> Any:
         """Write the sweeps into a block, and bind its loops."""
-        chain = self.chain
+        chain, plan = self.chain, self.plan
         done = [stmt for level in range(chain.levels) for stmt in self._level(level)]
         stores = [s for block in chain.blocks for s in block.stores if chain.is_output(s)]
-        reads, writes = (
-            [whole_region(buffer) for buffer in {one.buffer.name: one.buffer for one in x}.values()]
-            for x in (chain.loads, stores)
-        )
-        block = s_tir.SBlock(
-            [], reads, writes, name, sequence(done), None, self.buffers, [], {}
-        )  # fmt: skip
+        touched = ({one.buffer.name: one.buffer for one in x} for x in (chain.loads, stores))
+        reads, writes = ([whole_region(buffer) for buffer in x.values()] for x in touched)
+        block = s_tir.SBlock([], reads, writes, name, sequence(done), None, self.buffers, [], {})
         stmt: Any = s_tir.SBlockRealize([], tirx.const(True, "bool"), block)
-        for var, extent, tag in (
-            (self.lane, self.plan.lanes, "threadIdx.x"),
-            (self.side, self.plan.rows, "threadIdx.y"),
-            (self.grid, self.blocks.astype("int32"), "blockIdx.x"),
+        blocks = tvm.sym.Analyzer().simplify(tirx.ceildiv(self.rows, plan.rows)).astype("int32")
+        bound = {MIN_BLOCKS: plan.resident} if plan.threads >= _LARGE_BLOCK else {}
+        for var, extent, tag, notes in (
+            (self.lane, plan.lanes, "threadIdx.x", {}),
+            (self.side, plan.rows, "threadIdx.y", {}),
+            (self.grid, blocks, "blockIdx.x", bound),
         ):
             thread = tirx.IterVar(None, tirx.Var("", "int32"), tirx.IterVar.ThreadIndex, tag)
-            stmt = tirx.For(var, 0, extent, tirx.ForKind.THREAD_BINDING, stmt, thread)
+            stmt = tirx.For(var, 0, extent, tirx.ForKind.THREAD_BINDING, stmt, thread, notes)
         return stmt
 
 

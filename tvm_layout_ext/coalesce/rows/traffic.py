@@ -19,87 +19,45 @@ from .chain import RowChain, RowLoad, RowStore
 
 
 class RowTraffic:
-    """Loads, stores and registers of a chain, with accesses of so many bytes at most."""
+    """Loads, stores and registers of a chain, with accesses of so many bytes at most.
+
+    ``stores`` are elements that leave the kernel, ``kept`` loads of rows, as against those that all
+    rows share, and ``dear`` elements that are asked for again and have a call or a quotient in
+    them, with their levels: where a plan says so they are computed once and stay in registers.
+    """
 
     def __init__(self, chain: RowChain, vector_bytes: int = MAX_ACCESS_BYTES) -> None:
-        self.chain = chain
-        self._most_bytes = vector_bytes
-
-    @cached_property
-    def stores(self) -> list[RowStore]:
-        """Elements that leave the kernel."""
-        blocks = [block for block in self.chain.blocks if block.kind == "elements"]
-        return [store for b in blocks for store in b.stores if self.chain.is_output(store)]
-
-    @cached_property
-    def kept(self) -> list[RowLoad]:
-        """Loads of rows, as against those that all rows share."""
-        return [load for load in self.chain.loads if load.by_row]
-
-    @cached_property
-    def held(self) -> list[RowStore]:
-        """Elements that are computed once and stay in registers: dear ones asked for again."""
-        blocks = [block for block in self.chain.blocks if block.kind == "elements"]
-        dear = [(b.level, s) for b in blocks for s in b.stores if _is_dear(s.value)]
-        names = [store.name for _, store in dear]
-        later = range(1, self.chain.levels)
-        return [
-            store
-            for level, store in dear
-            if any(n > level and self._asks(n, store.name, names) for n in later)
-        ]
+        self.chain, self._most_bytes = chain, vector_bytes
+        elements = [(b.level, s) for b in chain.blocks if b.kind == "elements" for s in b.stores]
+        self._elements = [store for _, store in elements]
+        self.stores = [store for store in self._elements if chain.is_output(store)]
+        self.kept = [load for load in chain.loads if load.by_row]
+        calls = [(n, store) for n, store in elements if _has_call(store.value)]
+        names = [store.name for _, store in calls]
+        self.dear = [(n, s) for n, s in calls if any(m > n for m in self.levels_of(s.name, names))]
+        #: How often a row's elements are gone over.
+        self.sweeps = len({n for load in self.kept for n in self.levels_of(load.name)})
 
     def expanded(self, value: Any, held: Sequence[Any]) -> Any:
         """Put the values of elements in the place of their names, but for those that are held."""
-        for block in reversed(self.chain.blocks):
-            if block.kind == "elements":
-                for store in block.stores:
-                    if not any(store.name.same_as(name) for name in held):
-                        value = substitute(value, {store.name: store.value})
+        for store in reversed(self._elements):
+            if not _is_in(store.name, held):
+                value = substitute(value, {store.name: store.value})
         return value
 
-    def _asks(self, level: int, name: Any, held: Sequence[Any]) -> bool:
-        """Whether a value of a level asks for a name, through elements that are not held."""
-        return any(
-            uses(self.expanded(store.value, held), name)
-            for block in self.chain.blocks
-            if block.level == level and block.kind != "row"
-            for store in block.stores
-            if block.kind == "sum" or self.chain.is_output(store) or _is_in(store.name, held)
+    def levels_of(self, name: Any, held: Sequence[Any] = ()) -> list[int]:
+        """Levels that ask for a name, through elements that are not held."""
+        return sorted(
+            {
+                block.level
+                for block in self.chain.blocks
+                for store in block.stores
+                if block.kind == "sum"
+                or (block.kind == "elements" and self.chain.is_output(store))
+                or _is_in(store.name, held)
+                if uses(self.expanded(store.value, held), name)
+            }
         )
-
-    def loads_at(self, level: int) -> list[RowLoad]:
-        """Loads that a level asks for where nothing is held."""
-        return [load for load in self.chain.loads if level in self._levels[load.name.name]]
-
-    @cached_property
-    def _levels(self) -> dict[str, list[int]]:
-        levels, names = range(self.chain.levels), [store.name for store in self.held]
-        return {
-            load.name.name: [
-                n for n in levels if self._asks(n, load.name, ()) or self._asks(n, load.name, names)
-            ]
-            for load in self.chain.loads
-        }
-
-    def first_level(self, load: RowLoad) -> int:
-        """The level at which a load is first asked for."""
-        return self._levels[load.name.name][0]
-
-    @cached_property
-    def registers_an_element(self) -> float:
-        """Registers that an element takes at the level where most are alive."""
-        names = [store.name for store in self.held]
-        levels = range(self.chain.levels)
-
-        def bytes_after(level: int) -> int:
-            return sum(
-                element_bytes(one.buffer)
-                for one in [*self.kept, *self.held]
-                if any(self._asks(n, one.name, names) for n in levels[level:])
-            )
-
-        return max(bytes_after(level) for level in levels) / 4
 
     @cached_property
     def kept_bytes(self) -> int:
@@ -111,24 +69,37 @@ class RowTraffic:
         """Bytes of an element that are loaded once and stored."""
         return self.kept_bytes + sum(element_bytes(store.buffer) for store in self.stores)
 
+    def element_registers(self, *, hold: bool) -> float:
+        """Registers that an element takes at the level where most are alive."""
+        held = self.dear if hold else []
+        names = [store.name for _, store in held]
+        spans = [(0, self.levels_of(x.name, names), x, 1) for x in self.kept]
+        spans += [(n, [n, *self.levels_of(store.name, names)], store, 0) for n, store in held]
+        most = 0
+        for level in range(self.chain.levels):
+            # Elements that a level computes take the place of those that it computes them from.
+            before = [x for f, at, x, load in spans if f < level + load and max(at) >= level]
+            after = [x for f, at, x, _ in spans if f <= level < max(at)]
+            most = max(most, *(sum(element_bytes(x.buffer) for x in s) for s in (before, after)))
+        return most / 4
+
     @cached_property
     def vector(self) -> int:
         """Elements of a step: what every row's accesses may take at once."""
-        rows = [(one.buffer, one.indices) for one in [*self.kept, *self.stores]]
-        most = min((self._most_bytes // element_bytes(buffer) for buffer, _ in rows), default=1)
-        return min((self.width(*one, max(most, 1)) for one in rows), default=1)
+        rows: list[RowLoad | RowStore] = [*self.kept, *self.stores]
+        most = min((self._most_bytes // element_bytes(one.buffer) for one in rows), default=1)
+        return min((self.width(one, max(most, 1)) for one in rows), default=1)
 
-    def width(self, buffer: Any, indices: Sequence[Any], most: int) -> int:
+    def width(self, one: RowLoad | RowStore, most: int) -> int:
         """Elements along a row that one access may take, a power of two."""
-        element = element_bytes(buffer)
-        width = min(gcd(most, self.chain.length), MAX_ACCESS_BYTES // element)
-        if str(buffer.dtype) == "bool":
+        width = min(gcd(most, self.chain.length), MAX_ACCESS_BYTES // element_bytes(one.buffer))
+        if str(one.buffer.dtype) == "bool":
             return 1
-        while width > 1 and not self._is_vector(buffer, indices, width):
+        while width > 1 and not self._is_vector(one, width):
             width //= 2
         return width
 
-    def _is_vector(self, buffer: Any, indices: Sequence[Any], width: int) -> bool:
+    def _is_vector(self, one: RowLoad | RowStore, width: int) -> bool:
         """Whether every group of so many neighbours lies side by side from a multiple of them."""
         chain, analyzer = self.chain, tvm.sym.Analyzer()
         group, part = (tirx.Var(name, chain.type) for name in ("group", "part"))
@@ -136,25 +107,23 @@ class RowTraffic:
         analyzer.bind(part, tvm.ir.Range(0, width))
         places = unravel(group * width + part, chain.columns)
         values = dict(zip(chain.column_vars, places, strict=True))
-        offset = buffer.ty.elem_offset
-        for index, stride in zip(indices, strides_of(buffer), strict=True):
+        offset = one.buffer.ty.elem_offset
+        for index, stride in zip(one.indices, strides_of(one.buffer), strict=True):
             offset = offset + substitute(index, values) * stride
         offset = analyzer.simplify(offset)
         first = analyzer.simplify(substitute(offset, {part: tirx.const(0, part.ty)}))
-        known = analyzer.modular_set(first)
-        is_aligned = known.coeff % width == 0 and known.base % width == 0
-        is_aligned = (
-            is_aligned and int(buffer.ty.data_alignment) % (width * element_bytes(buffer)) == 0
-        )
-        return is_aligned and bool(analyzer.can_prove_equal(offset - first, part))
+        known, ty = analyzer.modular_set(first), one.buffer.ty
+        if any(n % width for n in (known.coeff, known.base)):
+            return False
+        is_whole = int(ty.data_alignment) % (width * element_bytes(one.buffer)) == 0
+        return is_whole and bool(analyzer.can_prove_equal(offset - first, part))
 
 
 def _is_in(name: Any, names: Sequence[Any]) -> bool:
     return any(name.same_as(one) for one in names)
 
 
-def _is_dear(value: Any) -> bool:
-    """Whether a value is rather kept than computed again: it has a call or a quotient in it."""
+def _has_call(value: Any) -> bool:
     found: list[Any] = []
     tvm_ffi.structural_walk(value, [(tvm.ir.Call, found.append), (tirx.Div, found.append)])
     return bool(found)
@@ -164,8 +133,6 @@ def unravel(number: Any, extents: Sequence[Any]) -> list[Any]:
     """Take a number apart into indices of some extents."""
     parts = []
     for i, extent in enumerate(extents):
-        rest = prod(extents[i + 1 :])
-        is_last = i + 1 == len(extents)
-        part = number if is_last else tirx.floordiv(number, rest)
+        part = number if i + 1 == len(extents) else tirx.floordiv(number, prod(extents[i + 1 :]))
         parts.append(part if i == 0 else tirx.floormod(part, extent))
     return parts

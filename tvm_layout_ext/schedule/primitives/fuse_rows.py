@@ -68,5 +68,5 @@ def fuse_rows(
         sch.unannotate(last, FUSE_ROWS)
     ordered = [block.label for block in chain.blocks]
     sch.annotate(last, FUSE_ROWS, [*plan.numbers(), *ordered])
-    decisions.note(NAME, ordered[-1], plan.text())
+    decisions.note(NAME, ordered[-1], plan.text(chain))
     return plan
