@@ -1,13 +1,20 @@
-"""Softmax of the rows of a matrix, in 32 bits; the sum of a row is turned round once."""
+"""Softmax of the rows of a matrix, in 32 bits, by powers of two.
+
+CUDA's ``expf`` takes nine instructions with the difference before it, and ``exp2f`` six. The sum of
+a row is turned round once, for a quotient takes eight.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from tvm import tirx
 
 from tvm_layout_ext import te
 from tvm_layout_ext.schedules._rows import rows_operator
+
+LOG2_E = 1.4426950408889634
 
 
 def compute(shape: tuple[int, ...], dtype: str) -> list[Any]:
@@ -17,7 +24,7 @@ def compute(shape: tuple[int, ...], dtype: str) -> list[Any]:
     k, j = (te.reduce_axis((0, columns), name=name) for name in "kj")
     top = te.compute((rows,), lambda i: te.max(A[i, k].astype("float32"), axis=k), name="top")
     shares = te.compute(
-        shape, lambda i, k: te.exp(A[i, k].astype("float32") - top[i]), name="shares"
+        shape, lambda i, k: tirx.exp2((A[i, k].astype("float32") - top[i]) * LOG2_E), name="shares"
     )
     total = te.compute((rows,), lambda i: te.sum(shares[i, j], axis=j), name="total")
     factor = te.compute((rows,), lambda i: 1.0 / total[i], name="factor")

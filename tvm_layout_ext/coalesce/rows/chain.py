@@ -17,6 +17,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from ...errors import ScheduleError
+from ...ir.annotations import ANNOTATION_PREFIX, FUSE_ROWS, KNOB_PREFIX
 from ...ir.queries import are_equal, blocks_in, is_number, loads_in, substitute, uses, variables
 from ...ir.walk import statements_of
 from .reducer import Reducer, read_reducer
@@ -194,6 +195,11 @@ def _read_block(chain: RowChain, nest: Any) -> RowBlock:
         raise ScheduleError(
             f"Block {name} runs only where {nest.predicate} holds; {NAME} needs all of its rows."
         )
+    asked = [str(key) for key in block.annotations if _is_other(str(key))]
+    if asked:
+        raise ScheduleError(
+            f"Block {name} asks for {asked[0]}, too, which a kernel of {NAME} leaves no place for."
+        )
     data, sums = (_axes(block, kind) for kind in (_DATA, _REDUCED))
     ones = [axis for axis in block.iter_vars if is_number(axis.dom.extent, 1)]
     if len(data) + len(sums) + len(ones) != len(block.iter_vars):
@@ -220,6 +226,10 @@ def _read_block(chain: RowChain, nest: Any) -> RowBlock:
     reducer, parts = read_reducer(name, stores, starts)
     stores = tuple(replace(s, value=part) for s, part in zip(stores, parts, strict=True))
     return RowBlock(name, kind, stores, reducer)
+
+
+def _is_other(key: str) -> bool:
+    return key.startswith(ANNOTATION_PREFIX) and not key.startswith((FUSE_ROWS, KNOB_PREFIX))
 
 
 def _equal(one: Any, other: Any) -> bool:

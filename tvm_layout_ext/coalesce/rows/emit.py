@@ -178,7 +178,9 @@ class RowKernel:
         for load in loads:
             is_first = levels[load.name][0] == level
             if load.by_row and (is_first or is_loop):
-                done += self._fill(part, load, base, is_first=is_first)
+                is_again = levels[load.name][-1] > levels[load.name][0]
+                kept = part.shared.get(load.name) if is_again else None
+                done += self._fill(part, load, kept, base, is_first=is_first)
         temps = {
             x.name: self._new(x.buffer, "part", self.plan.vector) for x in loads if not x.by_row
         }
@@ -209,9 +211,11 @@ class RowKernel:
         body = sequence(done)
         return tirx.For(chunk, 0, chunks, tirx.ForKind.SERIAL, body) if is_loop else body
 
-    def _fill(self, part: _Part, load: RowLoad, base: Any, *, is_first: bool) -> list[Any]:
-        """Load a batch; of shared memory, what an earlier sweep has put there."""
-        tile, kept = part.tiles[load.name], part.shared.get(load.name)
+    def _fill(
+        self, part: _Part, load: RowLoad, kept: Any, base: Any, *, is_first: bool
+    ) -> list[Any]:
+        """Load a batch; from shared memory, what an earlier sweep has kept there."""
+        tile = part.tiles[load.name]
         width = min(self.plan.vector, MAX_ACCESS_BYTES // element_bytes(tile))
 
         def shared(b: Any, at: Any) -> Any:
