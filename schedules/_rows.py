@@ -6,15 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import s_tir
+from tvm import s_tir, tirx
 
 from tvm_layout_ext import te
+from tvm_layout_ext.coalesce.rows.chain import read_chain
+from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.gpu.hardware import Architecture
+from tvm_layout_ext.ir.queries import blocks_in
 from tvm_layout_ext.schedules import _coalesced
 from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.space.operator import Operator, Tolerance
 
-__all__ = ["KNOBS", "fused", "rows_operator"]
+__all__ = ["KNOBS", "check", "fuse_all", "is_chain", "rows_operator"]
 
 #: 0 leaves a number to ``fuse_rows``.
 KNOBS = (
@@ -25,9 +28,15 @@ KNOBS = (
 )
 
 
-def fused(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
+def _fused(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
     """All stages in one kernel, as the knobs say."""
     sch = s_tir.Schedule(te.create_prim_func(list(tensors)).with_attr("global_symbol", "main"))
+    fuse_all(sch, config)
+    return sch
+
+
+def fuse_all(sch: s_tir.Schedule, config: Config) -> None:
+    """Put all blocks of a function into one kernel."""
     sch.fuse_rows(
         sch.get_child_blocks(sch.get_sblock("root")),
         lanes=int(config["lanes"]),
@@ -35,12 +44,19 @@ def fused(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
         vector_bytes=int(config["vector_bytes"]),
         keep=str(config["keep"]),
     )
-    return sch
 
 
-def _check(
-    shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
-) -> Refusal | None:
+def is_chain(func: tirx.PrimFunc) -> bool:
+    """Whether a function computes elements from sums of their rows, so that one kernel is best."""
+    names = [str(block.name_hint) for block in blocks_in(func.body.block.body)]
+    try:
+        chain = read_chain(func, names)
+    except ScheduleError:
+        return False
+    return any(block.kind == "elements" and block.level for block in chain.blocks)
+
+
+def check(config: Config, architecture: Architecture) -> Refusal | None:
     """Why a configuration is not legal before it is scheduled, or None."""
     threads, lanes = int(config["threads"]), int(config["lanes"])
     if threads and lanes > threads:
@@ -80,8 +96,8 @@ def rows_operator(
         dtypes=("float16", "float32"),
         knobs=KNOBS,
         compute=compute,
-        schedule=fused,
-        check=_check,
+        schedule=_fused,
+        check=lambda shape, dtype, config, architecture: check(config, architecture),
         inputs=inputs,
         reference=reference,
         flops=lambda shape: operations * shape[0] * shape[1],
