@@ -60,7 +60,7 @@ CASES: dict[str, tuple[Any, list[str], str]] = {
     "in place": (
         program(_SUM, _SCALE, value="Y[vi, vk] / S[vi]"),
         ["S", "Y"],
-        "Block Y reads Y before Y has written it",
+        "Block Y reads Y before it is written",
     ),
     "a start": (program(_SUM, start="1.0"), ["S"], "Block S starts S from"),
     "no reducer": (

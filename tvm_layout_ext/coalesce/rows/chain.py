@@ -20,6 +20,7 @@ from ...errors import ScheduleError
 from ...ir.annotations import ANNOTATION_PREFIX, FUSE_ROWS, KNOB_PREFIX
 from ...ir.queries import are_equal, blocks_in, is_number, loads_in, substitute, uses, variables
 from ...ir.walk import statements_of
+from ..checks import check_reach
 from .reducer import Reducer, read_reducer
 
 NAME = "fuse_rows"
@@ -92,7 +93,7 @@ class RowChain:
 
     def is_output(self, store: RowStore) -> bool:
         """Whether what a block computes leaves the kernel."""
-        return any(store.buffer.same_as(one) for one in self.outputs)
+        return _is_in(store.buffer, self.outputs)
 
 
 def top_statements(func: tirx.PrimFunc) -> list[Any]:
@@ -242,7 +243,8 @@ def _product(extents: Sequence[Any]) -> str:
 
 def _stores(name: str, body: Any, values: dict[Any, Any]) -> tuple[RowStore, ...]:
     """List what a body stores, with its ``let`` values in the place of their names."""
-    values, found = dict(values), []
+    values = dict(values)
+    found: list[RowStore] = []
     for stmt in statements_of(body):
         if isinstance(stmt, tirx.Bind):
             values[stmt.var] = substitute(stmt.value, values)
@@ -268,23 +270,26 @@ def _plain(index: Any) -> Any:
 
 def _check_order(blocks: Sequence[RowBlock]) -> None:
     """Refuse what is computed twice, in place, or read before it is computed."""
-    later = [(block.label, store.buffer) for block in blocks for store in block.stores]
-    for block in blocks:
-        reads = [x.source for s in block.stores for x in loads_in(s.value)]
-        for store in block.stores:
-            writers = [label for label, buffer in later if buffer.same_as(store.buffer)]
-            if len(writers) > 1:
-                raise ScheduleError(
-                    f"{NAME} needs a block for each buffer; {' and '.join(writers)} both write "
-                    f"{store.buffer.name}."
-                )
-        for label, buffer in later:
-            if any(buffer.same_as(read) for read in reads):
-                raise ScheduleError(
-                    f"Block {block.label} reads {buffer.name} before {label} has written it; "
-                    f"{NAME} needs results in buffers of their own."
-                )
-        later = later[len(block.stores) :]
+    written: list[Any] = []
+    for i, block in enumerate(blocks):
+        own = [store.buffer for store in block.stores]
+        later = [store.buffer for other in blocks[i:] for store in other.stores]
+        reads = [x.source for store in block.stores for x in loads_in(store.value)]
+        for buffer in [*own, *reads]:
+            check_reach(buffer, block.label)
+        for buffer in [
+            *(b for b in later if _is_in(b, reads)),
+            *(b for b in own if _is_in(b, written)),
+        ]:
+            raise ScheduleError(
+                f"Block {block.label} reads {buffer.name} before it is written, or writes it after "
+                f"another block did; {NAME} needs a buffer for each result."
+            )
+        written += own
+
+
+def _is_in(buffer: Any, buffers: Sequence[Any]) -> bool:
+    return any(buffer.same_as(one) for one in buffers)
 
 
 def _outputs(func: tirx.PrimFunc, chain: RowChain, blocks: Sequence[RowBlock]) -> list[Any]:
@@ -293,11 +298,7 @@ def _outputs(func: tirx.PrimFunc, chain: RowChain, blocks: Sequence[RowBlock]) -
     rest = [s for i, s in enumerate(top_statements(func)) if i not in chain.places]
     read = [var for stmt in rest for var in variables(stmt)]
     buffers = [store.buffer for block in blocks for store in block.stores]
-    return [
-        b
-        for b in buffers
-        if not any(b.same_as(x) for x in inner) or any(b.same_as(x) for x in read)
-    ]
+    return [b for b in buffers if not _is_in(b, inner) or _is_in(b, read)]
 
 
 def _with_names(chain: RowChain, block: RowBlock, known: Sequence[RowStore]) -> RowBlock:

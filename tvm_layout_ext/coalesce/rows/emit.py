@@ -7,7 +7,7 @@ side by side, and a step of all lanes goes before the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -37,6 +37,8 @@ class _Part:
     first: int
     steps: int
     batch: int
+    #: Elements that are computed once and kept.
+    held: list[RowStore]
     #: Registers, and shared memory, by the name of the load or of the elements in it.
     tiles: dict[Any, Any] = field(default_factory=dict)
     shared: dict[Any, Any] = field(default_factory=dict)
@@ -47,12 +49,12 @@ def _unrolled(extent: int, body: Callable[[Any], Any]) -> Any:
     return tirx.For(var, 0, extent, tirx.ForKind.UNROLLED, body(var))
 
 
-def _load(buffer: Any, *at: Any) -> Any:
-    return tirx.BufferLoad(buffer, list(at))
-
-
 def _store(buffer: Any, value: Any, *at: Any) -> Any:
     return tirx.BufferStore(buffer, value, list(at))
+
+
+def _load(buffer: Any, *at: Any) -> Any:
+    return tirx.BufferLoad(buffer, list(at))
 
 
 class RowKernel:
@@ -60,39 +62,40 @@ class RowKernel:
 
     def __init__(self, chain: RowChain, plan: RowPlan) -> None:
         self.chain, self.plan, self.traffic = chain, plan, RowTraffic(chain)
-        self.steps = plan.steps(chain)
         self.buffers: list[Any] = []
         #: Registers of the results of a row.
         self.results: dict[Any, Any] = {}
-        self.lane, self.side, self.grid = (
-            tirx.Var(name, "int32") for name in ("lane", "side", "block")
-        )
+        names = ("lane", "side", "block")
+        self.lane, self.side, self.grid = (tirx.Var(name, "int32") for name in names)
         self.row = (self.grid * plan.rows + self.side).astype(chain.type)
         analyzer, one = tvm.sym.Analyzer(), tirx.const(1, chain.type)
         self.rows = analyzer.simplify(reduce(lambda a, b: a * b, chain.rows, one))
         self.cuts_rows = not analyzer.can_prove_equal(tirx.floormod(self.rows, plan.rows), 0)
-        self.cuts_steps = self.steps * plan.lanes * plan.vector != chain.length
-        self.held = [store for _, store in self.traffic.dear if plan.hold]
+        self.cuts_steps = plan.steps(chain) * plan.lanes * plan.vector != chain.length
         self.parts = list(self._parts())
 
-    def _parts(self) -> Any:
-        plan, first = self.plan, 0
-        again = self.steps - plan.registers - plan.shared
+    def _parts(self) -> Iterator[_Part]:
+        plan, first, kept = self.plan, 0, self.traffic.kept
+        again = plan.steps(self.chain) - plan.registers - plan.shared
         for place, steps in (("registers", plan.registers), ("shared", plan.shared), ("", again)):
             if not steps:
                 continue
-            batches = range(steps if place == "registers" else min(TOGETHER, steps), 0, -1)
-            part = _Part(place, first, steps, next(n for n in batches if steps % n == 0))
-            for one in [*self.traffic.kept, *(self.held if place == "registers" else [])]:
-                part.tiles[one.name] = self._new(one.buffer, "row", part.batch, plan.vector)
-            for load in self.traffic.kept if place == "shared" else []:
+            is_loop = place != "registers"
+            most = min(TOGETHER, steps) if is_loop else steps
+            batch = next(n for n in range(most, 0, -1) if steps % n == 0)
+            held = [] if is_loop or not plan.hold else [store for _, store in self.traffic.dear]
+            part = _Part(place, first, steps, batch, held)
+            ones: list[RowLoad | RowStore] = [*kept, *held]
+            part.tiles = {x.name: self._new(x.buffer, "row", batch, plan.vector) for x in ones}
+            if place == "shared":
                 shape = steps, plan.rows, plan.lanes, plan.vector
-                part.shared[load.name] = self._new(load.buffer, "kept", *shape, at="shared.dyn")
+                part.shared = {x.name: self._new(x.buffer, place, *shape) for x in kept}
             first += steps
             yield part
 
-    def _new(self, of: Any, use: str, *shape: int, at: str = "local") -> Any:
-        """Allot registers or shared memory to what a buffer holds."""
+    def _new(self, of: Any, use: str, *shape: int) -> Any:
+        """Allot registers to what a buffer holds, or shared memory, static for boards of warps."""
+        at = {"shared": "shared.dyn", "warps": "shared"}.get(use, "local")
         made = tirx.decl_buffer(shape, str(of.dtype), f"{of.name}_{use}", scope=at, layout=None)
         self.buffers.append(made)
         return made
@@ -120,12 +123,12 @@ class RowKernel:
 
     def _each_step(self, part: _Part, base: Any, body: Callable[[Any, Any], Any]) -> Any:
         """Do something for a batch of steps: ``body`` takes the place in it, and the step."""
+        groups = self.chain.length // self.plan.vector
 
         def step(b: Any) -> Any:
             done = body(b, base + b)
-            groups = self.chain.length // self.plan.vector
-            inside = self._group(base + b) < groups
-            return tirx.IfThenElse(inside, done, None) if self.cuts_steps else done
+            is_inside = self._group(base + b) < groups
+            return tirx.IfThenElse(is_inside, done, None) if self.cuts_steps else done
 
         return _unrolled(part.batch, step)
 
@@ -152,37 +155,40 @@ class RowKernel:
 
     # Sweeps.
 
-    def _level(self, level: int) -> list[Any]:
+    def _level(self, level: int) -> Iterator[Any]:
         blocks = [block for block in self.chain.blocks if block.level == level]
-        done = [self._row_block(block) for block in blocks if block.kind == "row"]
         along = [block for block in blocks if block.kind != "row"]
         sums = [block for block in along if block.kind == "sum"]
-        done += [self._start(block) for block in sums]
-        # What was read last is likely still in the cache: every other sweep goes backwards.
-        parts = self.parts[::-1] if level % 2 else self.parts
-        done += [self._sweep(part, level, along) for part in parts if along]
+        yield from (self._row_block(block) for block in blocks if block.kind == "row")
         for block in sums:
-            done += self._combine(block)
-        return done
+            assert block.reducer is not None
+            for store, start in zip(block.stores, block.reducer.starts, strict=True):
+                yield _store(self._result(store), substitute(start, self._values()), 0)
+        # What was read last is likely still in the cache: every other sweep goes backwards.
+        for part in self.parts[:: -1 if level % 2 else 1] if along else ():
+            chunk, chunks = tirx.Var("chunk", "int32"), part.steps // part.batch
+            if part.place == "registers":
+                yield self._sweep(part, part.first, level, along)
+                continue
+            base = part.first + (chunks - 1 - chunk if level % 2 else chunk) * part.batch
+            body = self._sweep(part, base, level, along)
+            yield tirx.For(chunk, 0, chunks, tirx.ForKind.SERIAL, body)
+        for block in sums:
+            yield from self._combined(block)
 
-    def _sweep(self, part: _Part, level: int, blocks: Sequence[RowBlock]) -> Any:
-        chunk, chunks = tirx.Var("chunk", "int32"), part.steps // part.batch
-        is_loop = part.place != "registers"
-        at = (chunks - 1 - chunk if level % 2 else chunk) * part.batch if is_loop else 0
-        base = part.first + at
-        held = [store for store in self.held if store.name in part.tiles]
-        names = [store.name for store in held]
+    def _sweep(self, part: _Part, base: Any, level: int, blocks: Sequence[RowBlock]) -> Any:
+        """Compute what a level makes of a batch of steps."""
+        names = [store.name for store in part.held]
         levels = {x.name: self.traffic.levels_of(x.name, names) for x in self.chain.loads}
         loads = [x for x in self.chain.loads if level in levels[x.name]]
-        done = []
+        done: list[Any] = []
         for load in loads:
-            is_first = levels[load.name][0] == level
-            if load.by_row and (is_first or is_loop):
-                is_again = levels[load.name][-1] > levels[load.name][0]
-                kept = part.shared.get(load.name) if is_again else None
-                done += self._fill(part, load, kept, base, is_first=is_first)
-        temps = {
-            x.name: self._new(x.buffer, "part", self.plan.vector) for x in loads if not x.by_row
+            if load.by_row and (part.place != "registers" or level == levels[load.name][0]):
+                done += self._filled(part, load, base, level, levels[load.name])
+        common = {
+            x.name: (x, self._new(x.buffer, "part", self.plan.vector))
+            for x in loads
+            if not x.by_row
         }
         stored = {}
         for store in (s for block in blocks if block.kind == "elements" for s in block.stores):
@@ -192,104 +198,82 @@ class RowKernel:
                 stored[store.name] = self._new(store.buffer, "part", self.plan.vector)
 
         def step(b: Any, at: Any) -> Any:
-            steps = [self._moved(x, temps[x.name], (), at) for x in loads if not x.by_row]
-            steps.append(
-                _unrolled(
-                    self.plan.vector,
-                    lambda v: sequence(self._element(part, blocks, stored, temps, b, at, v)),
-                )
-            )
-            for store in (s for block in blocks for s in block.stores):
-                if store.name in stored and self.chain.is_output(store):
+            def element(v: Any) -> Any:
+                values = self._values(at, v)
+                values |= {name: _load(tile, v) for name, (_, tile) in common.items()}
+                values |= {name: _load(tile, b, v) for name, tile in part.tiles.items()}
+                return sequence(self._element(part, blocks, stored, values, b, v))
+
+            steps = [self._moved(x, tile, (), at) for x, tile in common.values()]
+            steps.append(_unrolled(self.plan.vector, element))
+            for store in (s for block in blocks for s in block.stores if s.name in stored):
+                if self.chain.is_output(store):
                     place = (b,) if store.name in part.tiles else ()
-                    steps.append(
-                        self._stored_row(self._moved(store, stored[store.name], place, at))
-                    )
+                    moved = self._moved(store, stored[store.name], place, at)
+                    steps.append(self._stored_row(moved))
             return sequence(steps)
 
-        done.append(self._each_step(part, base, step))
-        body = sequence(done)
-        return tirx.For(chunk, 0, chunks, tirx.ForKind.SERIAL, body) if is_loop else body
+        return sequence([*done, self._each_step(part, base, step)])
 
-    def _fill(
-        self, part: _Part, load: RowLoad, kept: Any, base: Any, *, is_first: bool
-    ) -> list[Any]:
-        """Load a batch; from shared memory, what an earlier sweep has kept there."""
-        tile = part.tiles[load.name]
+    def _filled(
+        self, part: _Part, load: RowLoad, base: Any, level: int, levels: list[int]
+    ) -> Iterator[Any]:
+        """Load a batch; into shared memory what is asked for again, and from there again."""
+        tile, kept = part.tiles[load.name], part.shared.get(load.name)
         width = min(self.plan.vector, MAX_ACCESS_BYTES // element_bytes(tile))
+        is_first = level == levels[0]
 
         def shared(b: Any, at: Any) -> Any:
-            place = at - part.first, self.side, self.lane
-            if is_first:
-                put = lambda v: _store(kept, _load(tile, b, v), *place, v)  # noqa: E731
-            else:
-                put = lambda v: _store(tile, _load(kept, *place, v), b, v)  # noqa: E731
-            return self._vectors(width, put)
+            def element(v: Any) -> Any:
+                place = at - part.first, self.side, self.lane, v
+                if is_first:
+                    return _store(kept, _load(tile, b, v), *place)
+                return _store(tile, _load(kept, *place), b, v)
 
-        def fresh(b: Any, at: Any) -> Any:
-            return self._moved(load, tile, (b,), at)
+            return self._vectors(width, element)
 
-        ways = ([fresh] if kept is None or is_first else []) + (
-            [shared] if kept is not None else []
-        )
-        return [self._each_step(part, base, way) for way in ways]
+        if is_first or kept is None:
+            yield self._each_step(part, base, lambda b, at: self._moved(load, tile, (b,), at))
+        if kept is not None and levels[-1] > levels[0]:
+            yield self._each_step(part, base, shared)
 
     def _element(
-        self, part: _Part, blocks: Any, stored: Any, temps: Any, b: Any, step: Any, v: Any
-    ) -> list[Any]:
+        self, part: _Part, blocks: Any, stored: Any, values: Any, b: Any, v: Any
+    ) -> Iterator[Any]:
         """Compute what blocks make of one element."""
-        values = self._values(step, v)
-        values |= {name: _load(tile, v) for name, tile in temps.items()}
-        values |= {name: _load(tile, b, v) for name, tile in part.tiles.items()}
-        held = [store.name for store in self.held if store.name in part.tiles]
-        done = []
+        held = [store.name for store in part.held]
         for block in blocks:
-            worth = [
-                substitute(self.traffic.expanded(store.value, held), values)
-                for store in block.stores
-            ]
+            expanded = (self.traffic.expanded(store.value, held) for store in block.stores)
+            worth = [substitute(value, values) for value in expanded]
             if block.kind == "sum":
-                done += self._update(block, worth)
+                yield from self._updated(block, worth)
                 continue
             for store, value in zip(block.stores, worth, strict=True):
                 if store.name in stored:
                     at = (b, v) if store.name in part.tiles else (v,)
-                    done.append(_store(stored[store.name], value, *at))
-        return done
+                    yield _store(stored[store.name], value, *at)
 
     # Results of rows.
-
-    def _row_block(self, block: RowBlock) -> Any:
-        values = self._values()
-        done = [_store(self._result(s), substitute(s.value, values), 0) for s in block.stores]
-        return sequence([*done, *self._leave(block)])
 
     def _result(self, store: RowStore) -> Any:
         self.results[store.name] = self._new(store.buffer, "result", 1)
         return self.results[store.name]
 
-    def _leave(self, block: RowBlock) -> list[Any]:
+    def _row_block(self, block: RowBlock) -> Any:
+        values = self._values()
+        done = [_store(self._result(s), substitute(s.value, values), 0) for s in block.stores]
+        return sequence([*done, *self._left(block)])
+
+    def _left(self, block: RowBlock) -> Iterator[Any]:
         """Store results that leave the kernel, from the first lane of a row."""
         values = self._values()
-        done = []
         for store in block.stores:
             if self.chain.is_output(store):
                 at = [substitute(index, values) for index in store.indices]
-                done.append(_store(store.buffer, _load(self.results[store.name], 0), *at))
-        if not done:
-            return []
-        return [tirx.IfThenElse(self._is_first(), self._stored_row(sequence(done)), None)]
+                put = _store(store.buffer, _load(self.results[store.name], 0), *at)
+                yield tirx.IfThenElse(tirx.EQ(self.lane, 0), self._stored_row(put), None)
 
-    def _is_first(self, lanes: int = 0) -> Any:
-        lane = tirx.floormod(self.lane, lanes) if lanes else self.lane
-        return tirx.EQ(lane, tirx.const(0, "int32"))
-
-    def _start(self, block: RowBlock) -> Any:
-        assert block.reducer is not None
-        pairs = zip(block.stores, block.reducer.starts, strict=True)
-        return sequence([_store(self._result(store), start, 0) for store, start in pairs])
-
-    def _update(self, block: RowBlock, others: Sequence[Any]) -> list[Any]:
+    def _updated(self, block: RowBlock, others: Sequence[Any]) -> list[Any]:
         """Combine results with others."""
         assert block.reducer is not None
         own = [self.results[store.name] for store in block.stores]
@@ -297,34 +281,31 @@ class RowKernel:
         if len(own) == 1:
             return [_store(own[0], block.reducer.combine(old, others)[0], 0)]
         given, new = ([tirx.Var(n, result.dtype) for result in own] for n in ("given", "new"))
-        named = [*zip(given, others, strict=True)]
-        named += zip(new, block.reducer.combine(old, given), strict=True)
-        done = [tirx.Bind(name, value) for name, value in named]
+        done = [tirx.Bind(name, value) for name, value in zip(given, others, strict=True)]
+        combined = block.reducer.combine(old, given)
+        done += [tirx.Bind(name, value) for name, value in zip(new, combined, strict=True)]
         return done + [_store(result, value, 0) for result, value in zip(own, new, strict=True)]
 
-    def _combine(self, block: RowBlock) -> list[Any]:
+    def _combined(self, block: RowBlock) -> Iterator[Any]:
         """Combine what the lanes of a row have: by shuffles, and of warps in shared memory."""
-        warps = self.plan.lanes // WARP_SIZE
-        done = self._shuffle(block, min(self.plan.lanes, WARP_SIZE))
+        warps, own = self.plan.lanes // WARP_SIZE, [self.results[s.name] for s in block.stores]
+        yield from self._shuffled(block, min(self.plan.lanes, WARP_SIZE))
         if warps > 1:
             # Every warp has what each warp found, a lane each.
-            own = [self.results[store.name] for store in block.stores]
-            shape = self.plan.rows, warps
-            boards = [self._new(s.buffer, "warps", *shape, at="shared") for s in block.stores]
+            boards = [self._new(s.buffer, "warps", self.plan.rows, warps) for s in block.stores]
             pairs = list(zip(boards, own, strict=True))
             warp, other = tirx.floordiv(self.lane, WARP_SIZE), tirx.floormod(self.lane, warps)
             put = [_store(board, _load(result, 0), self.side, warp) for board, result in pairs]
-            done.append(tirx.IfThenElse(self._is_first(WARP_SIZE), sequence(put), None))
-            done += [_store(result, _load(board, self.side, other), 0) for board, result in pairs]
-            done += self._shuffle(block, warps)
-        return [*done, *self._leave(block)]
+            is_first = tirx.EQ(tirx.floormod(self.lane, WARP_SIZE), 0)
+            yield tirx.IfThenElse(is_first, sequence(put), None)
+            yield from (_store(result, _load(x, self.side, other), 0) for x, result in pairs)
+            yield from self._shuffled(block, warps)
+        yield from self._left(block)
 
-    def _shuffle(self, block: RowBlock, lanes: int) -> list[Any]:
-        done = []
+    def _shuffled(self, block: RowBlock, lanes: int) -> Iterator[Any]:
         for power in reversed(range(lanes.bit_length() - 1)):
             own = [_load(self.results[store.name], 0) for store in block.stores]
-            done += self._update(block, [_of_lane(value, 1 << power) for value in own])
-        return done
+            yield from self._updated(block, [_of_lane(value, 1 << power) for value in own])
 
     def write(self, name: str) -> Any:
         """Write the sweeps into a block, and bind its loops."""

@@ -36,9 +36,9 @@ _BOARDS = 4096
 _MANY_ROWS = 1 << 20
 #: Bytes a ns of an H200's DRAM and second-level cache for each multiprocessor, of one of them while
 #: the others rest, and instructions of its threads.
-_DRAM, _L2, _BURST, _ISSUED = 32.0, 60.0, 75.0, 224.0
+_DRAM, _L2, _BURST, _ISSUED = 32.0, 60.0, 75.0, 170.0
 #: Threads that keep a multiprocessor's arithmetic busy; ns of a load, and of a round of sums.
-_BUSY, _LATENCY, _ROUND = 1024, 700.0, 300.0
+_BUSY, _LATENCY, _ROUND = 256, 700.0, 300.0
 #: Bytes of its first-level cache that are left to what all rows share.
 _CACHE = 128 << 10
 
@@ -211,13 +211,17 @@ def modelled_time(traffic: RowTraffic, plan: RowPlan) -> float:
     moved = elements * traffic.moved_bytes
     fetched = elements * again * traffic.kept_bytes + fresh
     busy = min(plan.resident, ceil(blocks / MULTIPROCESSORS))
-    work = 4 * traffic.sweeps + 7 * len(traffic.dear) * (
-        1 + (1 - plan.hold * plan.registers / steps)
+    work = (
+        4 * traffic.sweeps
+        + plan.shared / steps
+        + 7 * len(traffic.dear) * (1 + (1 - plan.hold * plan.registers / steps))
     )
     idle = steps * plan.lanes * plan.vector / max(chain.length, 1)
     compute = elements * idle * work / _ISSUED / min(1, busy * plan.threads / _BUSY)
     rounds = _ROUND * (chain.levels - 1) * (1 if plan.lanes > WARP_SIZE else 0.3)
     alone = (moved + fetched) / _BURST + compute / busy + rounds + _LATENCY
-    bounds = moved / _DRAM, (moved + fetched) / _L2, compute, alone / busy
+    bounds = [moved / _DRAM, (moved + fetched) / _L2]
+    if blocks > MULTIPROCESSORS:
+        bounds += [compute, alone / busy]
     per_block = sum(t**6 for t in bounds) ** (1 / 6)
-    return ceil(blocks / MULTIPROCESSORS) * per_block + compute + rounds
+    return ceil(blocks / MULTIPROCESSORS) * per_block + 0.7 * compute + rounds

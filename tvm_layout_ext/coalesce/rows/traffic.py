@@ -73,7 +73,7 @@ class RowTraffic:
         """Registers that an element takes at the level where most are alive."""
         held = self.dear if hold else []
         names = [store.name for _, store in held]
-        spans = [(0, self.levels_of(x.name, names), x, 1) for x in self.kept]
+        spans: list[Any] = [(0, self.levels_of(x.name, names), x, 1) for x in self.kept]
         spans += [(n, [n, *self.levels_of(store.name, names)], store, 0) for n, store in held]
         most = 0
         for level in range(self.chain.levels):

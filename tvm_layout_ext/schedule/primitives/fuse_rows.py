@@ -59,9 +59,9 @@ def fuse_rows(
     found = [sch.get(find_block(sch, block, NAME)) for block in listed]
     if not found:
         raise ScheduleError(f"{NAME} needs at least one block, not an empty list.")
-    func, _ = holder_of(sch.mod, found[0])
-    names = [str(block.name_hint) for block in found]
-    chain = read_chain(sch.mod[func], names)
+    holder = holder_of(sch.mod, found[0])
+    assert holder is not None
+    chain = read_chain(holder[1], [str(block.name_hint) for block in found])
     plan = plan_rows(chain, wishes, architecture(own_arch(sch)))
     last = find_block(sch, chain.blocks[-1].label, NAME)
     if FUSE_ROWS in sch.get(last).annotations:
