@@ -26,7 +26,7 @@ from .plan import TOGETHER, RowPlan
 from .traffic import RowTraffic, unravel
 
 #: Threads of a block from which on a register too many may cost half of the blocks.
-_LARGE_BLOCK = 512
+LARGE_BLOCK = 512
 
 
 @dataclass
@@ -317,7 +317,7 @@ class RowKernel:
         block = s_tir.SBlock([], reads, writes, name, sequence(done), None, self.buffers, [], {})
         stmt: Any = s_tir.SBlockRealize([], tirx.const(True, "bool"), block)
         blocks = tvm.sym.Analyzer().simplify(tirx.ceildiv(self.rows, plan.rows)).astype("int32")
-        bound = {MIN_BLOCKS: plan.resident} if plan.threads >= _LARGE_BLOCK else {}
+        bound = {MIN_BLOCKS: plan.resident} if plan.threads >= LARGE_BLOCK else {}
         for var, extent, tag, notes in (
             (self.lane, plan.lanes, "threadIdx.x", {}),
             (self.side, plan.rows, "threadIdx.y", {}),

@@ -9,7 +9,6 @@ from math import ceil, prod
 
 from tvm import tirx
 
-from ...analysis.nest import element_bytes
 from ...checks import whole
 from ...errors import ScheduleError
 from ...gpu.hardware import (
@@ -36,11 +35,15 @@ _BOARDS = 4096
 _MANY_ROWS = 1 << 20
 #: Bytes a ns of an H200's DRAM and second-level cache for each multiprocessor, of one of them while
 #: the others rest, and instructions of its threads.
-_DRAM, _L2, _BURST, _ISSUED = 32.0, 60.0, 75.0, 170.0
+_DRAM, _L2, _BURST, _ISSUED = 32.0, 100.0, 110.0, 224.0
 #: Threads that keep a multiprocessor's arithmetic busy; ns of a load, and of a round of sums.
-_BUSY, _LATENCY, _ROUND = 256, 700.0, 300.0
-#: Bytes of its first-level cache that are left to what all rows share.
-_CACHE = 128 << 10
+_BUSY, _LATENCY, _ROUND = 1024, 700.0, 300.0
+#: Bytes of rows that the second-level cache keeps; how sharply the slowest part decides.
+_CACHE, _SHARPNESS = 16 << 20, 8
+#: What a row in shared memory costs besides, as a part: its loops, and cache that it takes.
+_SHARED_COSTS = 0.04
+#: Steps whose weights the compiler loads ahead.
+_AHEAD = 2
 
 
 @dataclass(frozen=True)
@@ -170,6 +173,7 @@ def _plans(traffic: RowTraffic, wishes: Wishes, facts: Architecture) -> Iterator
                 each = registers * vector * traffic.element_registers(hold=bool(hold))
                 if registers < steps:
                     each += TOGETHER * vector * traffic.kept_bytes / 4
+                each += _AHEAD * vector * traffic.common_bytes / 4
                 used, held = int(each) + _OTHER_REGISTERS, shared * threads * vector
                 resident = blocks_per_sm(facts, threads, used, held * traffic.kept_bytes)
                 if used > facts.registers_per_thread:
@@ -205,23 +209,25 @@ def modelled_time(traffic: RowTraffic, plan: RowPlan) -> float:
     is_known = all(isinstance(n, int | tirx.IntImm) for n in chain.rows)
     blocks = -(-(prod(map(int, chain.rows)) if is_known else _MANY_ROWS) // plan.rows)
     steps, elements = plan.steps(chain), plan.rows * chain.length
-    again = (steps - plan.registers - plan.shared) / steps * max(traffic.sweeps - 1, 0)
-    common = sum(element_bytes(x.buffer) for x in chain.loads if not x.by_row) * chain.length
-    fresh = common if plan.shared or common > _CACHE else 0
-    moved = elements * traffic.moved_bytes
-    fetched = elements * again * traffic.kept_bytes + fresh
     busy = min(plan.resident, ceil(blocks / MULTIPROCESSORS))
-    work = (
-        4 * traffic.sweeps
-        + plan.shared / steps
-        + 7 * len(traffic.dear) * (1 + (1 - plan.hold * plan.registers / steps))
-    )
+    at_once = min(blocks, MULTIPROCESSORS * busy) * elements * traffic.kept_bytes
+    kept = plan.registers + plan.shared
+    again = elements * traffic.kept_bytes * (1 - kept / steps) * max(traffic.sweeps - 1, 0)
+    moved = elements * traffic.moved_bytes + again * max(0.0, 1 - _CACHE / max(at_once, 1))
+    fetched = elements * traffic.moved_bytes + again + traffic.common_bytes * chain.length
+    calls = len(traffic.dear) * (2 - plan.hold * plan.registers / steps)
+    work = 4 * traffic.sweeps + 4 * calls
     idle = steps * plan.lanes * plan.vector / max(chain.length, 1)
-    compute = elements * idle * work / _ISSUED / min(1, busy * plan.threads / _BUSY)
+    compute = elements * idle * work / _ISSUED / min(1.0, busy * plan.threads / _BUSY) ** 0.5
     rounds = _ROUND * (chain.levels - 1) * (1 if plan.lanes > WARP_SIZE else 0.3)
-    alone = (moved + fetched) / _BURST + compute / busy + rounds + _LATENCY
-    bounds = [moved / _DRAM, (moved + fetched) / _L2]
+    # A loop waits for each of its batches, and for the weights that belong to them.
+    batches, unkept = (-(-n // TOGETHER) for n in (steps - plan.registers, steps - kept))
+    waits: float = 1 + batches + unkept * (traffic.sweeps - 1)
+    waits += 0.5 * batches if traffic.common_bytes else 0
+    alone = fetched / _BURST + waits * _LATENCY
+    bounds = [moved / _DRAM, fetched / _L2, alone]
     if blocks > MULTIPROCESSORS:
-        bounds += [compute, alone / busy]
-    per_block = sum(t**6 for t in bounds) ** (1 / 6)
-    return ceil(blocks / MULTIPROCESSORS) * per_block + 0.7 * compute + rounds
+        bounds = [*bounds[:2], compute, (alone + compute + rounds) / busy]
+    per_block = sum(t**_SHARPNESS for t in bounds) ** (1 / _SHARPNESS)
+    time = ceil(blocks / MULTIPROCESSORS) * per_block + compute + rounds
+    return time * (1 + _SHARED_COSTS * plan.shared / steps)

@@ -65,6 +65,11 @@ class RowTraffic:
         return sum(element_bytes(load.buffer) for load in self.kept)
 
     @cached_property
+    def common_bytes(self) -> int:
+        """Bytes of an element that all rows share."""
+        return sum(element_bytes(x.buffer) for x in self.chain.loads if not x.by_row)
+
+    @cached_property
     def moved_bytes(self) -> int:
         """Bytes of an element that are loaded once and stored."""
         return self.kept_bytes + sum(element_bytes(store.buffer) for store in self.stores)
