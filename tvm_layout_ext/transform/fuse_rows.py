@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlock
 
 from .. import decisions
 from ..coalesce.rows.chain import NAME, RowChain, read_chain, top_statements
@@ -14,59 +12,15 @@ from ..coalesce.rows.emit import RowKernel
 from ..coalesce.rows.plan import RowPlan
 from ..errors import ScheduleError
 from ..ir.annotations import FUSE_ROWS
-from ..ir.queries import uses
+from ..ir.queries import blocks_in, uses
 from ..ir.rebuild import block_with, realize_with, sequence
 from .base import function_pass
 
 _NUMBERS = 7
 
 
-def _asking(func: tirx.PrimFunc) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-
-    def look(block: Any) -> None:
-        if FUSE_ROWS in block.annotations:
-            found.append((str(block.name_hint), list(block.annotations[FUSE_ROWS])))
-
-    tvm_ffi.structural_walk(func.body, [(SBlock, look)])
-    return found
-
-
-@function_pass("FuseRows", asks=FUSE_ROWS)
-def _fuse_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    for name, wanted in _asking(func):
-        names = [str(one) for one in wanted[_NUMBERS:]]
-        chain = read_chain(func, names)
-        plan = _plan(name, wanted[:_NUMBERS])
-        decisions.note(NAME, name, plan.text(chain))
-        func = _with_kernel(func, chain, RowKernel(chain, plan).write(name))
-    return func
-
-
-def _plan(name: str, numbers: list[Any]) -> RowPlan:
-    try:
-        return RowPlan(*map(int, numbers))
-    except (TypeError, ValueError) as error:
-        raise ScheduleError(
-            f"Block {name} asks {NAME} by {numbers}; it takes the {_NUMBERS} numbers of a plan."
-        ) from error
-
-
-def _with_kernel(func: tirx.PrimFunc, chain: RowChain, kernel: Any) -> tirx.PrimFunc:
-    """Put the kernel in the place of the chain's last statement, and drop the others."""
-    last = max(chain.places)
-    left = [
-        kernel if place == last else stmt
-        for place, stmt in enumerate(top_statements(func))
-        if place == last or place not in chain.places
-    ]
-    root = func.body.block
-    kept = [b for b in root.alloc_buffers if any(uses(stmt, b) for stmt in left)]
-    block = block_with(root, body=sequence(left), alloc_buffers=kept)
-    return func.with_body(realize_with(func.body, block))
-
-
-def FuseRows() -> Any:
+@function_pass(asks=FUSE_ROWS)
+def FuseRows(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that puts chains of blocks over the same rows into one kernel each.
 
     A block annotated ``layout_ext.fuse_rows`` is the last of a chain: seven numbers, the fields of
@@ -81,4 +35,30 @@ def FuseRows() -> Any:
     ScheduleError
         In these cases.
     """
-    return _fuse_rows
+    for block in (block for block in blocks_in(func.body) if FUSE_ROWS in block.annotations):
+        name, wanted = str(block.name_hint), list(block.annotations[FUSE_ROWS])
+        try:
+            plan = RowPlan(*map(int, wanted[:_NUMBERS]))
+        except (TypeError, ValueError) as error:
+            raise ScheduleError(
+                f"Block {name} asks {NAME} by {wanted}; it takes the {_NUMBERS} numbers of a plan, "
+                "and blocks."
+            ) from error
+        chain = read_chain(func, [str(one) for one in wanted[_NUMBERS:]])
+        decisions.note(NAME, name, plan.text(chain))
+        func = _with_kernel(func, chain, RowKernel(chain, plan).write(name))
+    return func
+
+
+def _with_kernel(func: tirx.PrimFunc, chain: RowChain, kernel: Any) -> tirx.PrimFunc:
+    """Put the kernel in the place of the chain's last statement, and drop the others."""
+    last = max(chain.places)
+    left = [
+        kernel if place == last else stmt
+        for place, stmt in enumerate(top_statements(func))
+        if place == last or place not in chain.places
+    ]
+    root = func.body.block
+    kept = [b for b in root.alloc_buffers if any(uses(stmt, b) for stmt in left)]
+    block = block_with(root, body=sequence(left), alloc_buffers=kept)
+    return func.with_body(realize_with(func.body, block))

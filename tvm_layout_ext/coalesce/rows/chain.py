@@ -18,7 +18,16 @@ from tvm import s_tir, tirx
 
 from ...errors import ScheduleError
 from ...ir.annotations import ANNOTATION_PREFIX, FUSE_ROWS, KNOB_PREFIX
-from ...ir.queries import are_equal, blocks_in, is_number, loads_in, substitute, uses, variables
+from ...ir.queries import (
+    are_equal,
+    blocks_in,
+    is_among,
+    is_number,
+    loads_in,
+    substitute,
+    uses,
+    variables,
+)
 from ...ir.walk import statements_of
 from ..checks import check_reach
 from .reducer import Reducer, read_reducer
@@ -93,7 +102,7 @@ class RowChain:
 
     def is_output(self, store: RowStore) -> bool:
         """Whether what a block computes leaves the kernel."""
-        return _is_in(store.buffer, self.outputs)
+        return is_among(store.buffer, self.outputs)
 
 
 def top_statements(func: tirx.PrimFunc) -> list[Any]:
@@ -278,8 +287,8 @@ def _check_order(blocks: Sequence[RowBlock]) -> None:
         for buffer in [*own, *reads]:
             check_reach(buffer, block.label)
         for buffer in [
-            *(b for b in later if _is_in(b, reads)),
-            *(b for b in own if _is_in(b, written)),
+            *(b for b in later if is_among(b, reads)),
+            *(b for b in own if is_among(b, written)),
         ]:
             raise ScheduleError(
                 f"Block {block.label} reads {buffer.name} before it is written, or writes it after "
@@ -288,17 +297,13 @@ def _check_order(blocks: Sequence[RowBlock]) -> None:
         written += own
 
 
-def _is_in(buffer: Any, buffers: Sequence[Any]) -> bool:
-    return any(buffer.same_as(one) for one in buffers)
-
-
 def _outputs(func: tirx.PrimFunc, chain: RowChain, blocks: Sequence[RowBlock]) -> list[Any]:
     """Buffers of the chain that the caller has, or that others read."""
     inner = list(func.body.block.alloc_buffers)
     rest = [s for i, s in enumerate(top_statements(func)) if i not in chain.places]
     read = [var for stmt in rest for var in variables(stmt)]
     buffers = [store.buffer for block in blocks for store in block.stores]
-    return [b for b in buffers if not _is_in(b, inner) or _is_in(b, read)]
+    return [b for b in buffers if not is_among(b, inner) or is_among(b, read)]
 
 
 def _with_names(chain: RowChain, block: RowBlock, known: Sequence[RowStore]) -> RowBlock:

@@ -12,7 +12,7 @@ from tvm import tirx
 
 from ...errors import ScheduleError
 from ...ir.conditions import is_zero
-from ...ir.queries import is_load_of, loads_in, substitute, variables
+from ...ir.queries import is_among, is_load_of, loads_in, substitute, variables
 
 _PAIRS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
 
@@ -51,7 +51,7 @@ def read_reducer(
     is_known = len(firsts) == len(stores) and all(part is not None for part in parts)
     combined = [_combined(s.value, stores, parts, left, right) for s in stores] if is_known else []
     names = [*left, *right]
-    foreign = [v for x in combined for v in variables(x) if not any(v.same_as(n) for n in names)]
+    foreign = [v for x in combined for v in variables(x) if not is_among(v, names)]
     if not is_known or foreign:
         raise ScheduleError(
             f"In the body of block {name} is no reducer by which threads could combine what they "

@@ -8,13 +8,12 @@ from math import gcd, prod
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 
 from ...analysis.nest import element_bytes
 from ...gpu.hardware import MAX_ACCESS_BYTES
 from ...ir.pointers import strides_of
-from ...ir.queries import substitute, uses
+from ...ir.queries import is_among, nodes_in, substitute, uses
 from .chain import RowChain, RowLoad, RowStore
 
 
@@ -41,7 +40,7 @@ class RowTraffic:
     def expanded(self, value: Any, held: Sequence[Any]) -> Any:
         """Put the values of elements in the place of their names, but for those that are held."""
         for store in reversed(self._elements):
-            if not _is_in(store.name, held):
+            if not is_among(store.name, held):
                 value = substitute(value, {store.name: store.value})
         return value
 
@@ -54,7 +53,7 @@ class RowTraffic:
                 for store in block.stores
                 if block.kind == "sum"
                 or (block.kind == "elements" and self.chain.is_output(store))
-                or _is_in(store.name, held)
+                or is_among(store.name, held)
                 if uses(self.expanded(store.value, held), name)
             }
         )
@@ -124,14 +123,8 @@ class RowTraffic:
         return is_whole and bool(analyzer.can_prove_equal(offset - first, part))
 
 
-def _is_in(name: Any, names: Sequence[Any]) -> bool:
-    return any(name.same_as(one) for one in names)
-
-
 def _has_call(value: Any) -> bool:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(value, [(tvm.ir.Call, found.append), (tirx.Div, found.append)])
-    return bool(found)
+    return bool(nodes_in(value, tvm.ir.Call, tirx.Div))
 
 
 def unravel(number: Any, extents: Sequence[Any]) -> list[Any]:
