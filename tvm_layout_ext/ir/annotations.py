@@ -15,6 +15,8 @@ COALESCE = "layout_ext.auto_coalesce"
 DONE = "layout_ext.coalesced"
 #: Block annotation: elements of a vector.
 SHIFTED = "layout_ext.shifted"
+#: Annotation of the last block of a chain over rows: seven numbers of a plan, then its blocks.
+FUSE_ROWS = "layout_ext.fuse_rows"
 #: Annotation of a block that is one tile: the intrinsic that does it, and for a sum the one that
 #: clears it first.
 TENSOR_CORE = "layout_ext.tensor_core"

@@ -12,6 +12,7 @@ from .primitives.cluster import cluster
 from .primitives.distribute_epilogue import distribute_epilogue
 from .primitives.double_buffer import double_buffer
 from .primitives.eviction_policy import eviction_policy
+from .primitives.fuse_rows import fuse_rows
 from .primitives.pipeline import pipeline
 from .primitives.prefetch import prefetch
 from .primitives.rasterize import rasterize
@@ -28,6 +29,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "distribute_epilogue": distribute_epilogue,
     "double_buffer": double_buffer,
     "eviction_policy": eviction_policy,
+    "fuse_rows": fuse_rows,
     "pipeline": pipeline,
     "prefetch": prefetch,
     "rasterize": rasterize,
