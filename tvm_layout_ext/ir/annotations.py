@@ -41,3 +41,9 @@ MIN_BLOCKS = "layout_ext.min_blocks_per_sm"
 #: Annotation of a loop bound to a grid axis: neighbouring blocks of a cluster along it. The axis is
 #: added, for TVM leaves the annotations of inner bound loops to loops of one iteration.
 CLUSTER = "layout_ext.cluster."
+#: Annotation of a block that is one tile of a warpgroup: the name of its ``wgmma``.
+WARPGROUP = "layout_ext.warpgroup"
+#: Annotation of the loop over consumer warpgroups: how many warpgroups copy for them.
+PRODUCERS = "layout_ext.producers"
+#: Annotation of a grid loop: blocks stay and take tile after tile.
+PERSISTENT = "layout_ext.persistent"

@@ -16,6 +16,7 @@ from .primitives.pipeline import pipeline
 from .primitives.prefetch import prefetch
 from .primitives.rasterize import rasterize
 from .primitives.set_fragment_layout import set_fragment_layout
+from .primitives.specialize_warps import persistent, specialize_warps
 from .primitives.split_k import split_k
 from .primitives.store_matrix import store_matrix
 from .primitives.swizzle import swizzle
@@ -28,10 +29,12 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "distribute_epilogue": distribute_epilogue,
     "double_buffer": double_buffer,
     "eviction_policy": eviction_policy,
+    "persistent": persistent,
     "pipeline": pipeline,
     "prefetch": prefetch,
     "rasterize": rasterize,
     "set_fragment_layout": set_fragment_layout,
+    "specialize_warps": specialize_warps,
     "split_k": split_k,
     #: The name of ``distribute_epilogue`` until the next release.
     "spread_sums": distribute_epilogue,

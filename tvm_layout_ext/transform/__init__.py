@@ -5,6 +5,7 @@ from __future__ import annotations
 from .auto_coalesce import AutoCoalesce
 from .conversions.combine_conversions import CombineLayoutConversions
 from .fragments.lower_fragment import LowerFragment
+from .hopper.lower_warpgroups import LowerWarpgroups
 from .launch.check_assumptions import CheckAssumptions
 from .launch.check_host_stages import CheckHostStages
 from .launch.eviction_policy import AttachEvictionPolicy, LowerEvictionPolicy
@@ -62,6 +63,7 @@ __all__ = [
     "LowerSharedResults",
     "LowerTensorCore",
     "LowerWarpMemoryFully",
+    "LowerWarpgroups",
     "MarkAnnotated",
     "NarrowVectors",
     "OverlapLaunches",

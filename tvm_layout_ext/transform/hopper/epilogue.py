@@ -1,0 +1,171 @@
+"""Write what becomes of the sums: through shared memory by TMA, or from registers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.script import tirx as T
+
+from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP
+from ...intrin import asynchronous as a5s
+from ...ir.queries import substitute
+from ...ir.rebuild import sequence
+from .plan import Plan, result_bytes
+from .roles import Parts, loop, when
+
+#: Columns of a group of sums, of which a thread has two neighbours in each of two rows.
+_COLUMNS = 8
+#: Bytes of the pieces of a row that the swizzle keeps whole.
+_VECTOR_BYTES = 16
+
+
+def finish(parts: Parts, results: Any, t: Any, row: Any, column: Any, sums: Any) -> Any:
+    """Write a tile of results."""
+    tile = parts.plan.tile
+    first = row * tile[0], column * tile[1]
+    if parts.plan.stores_by_box:
+        return _by_boxes(parts, results, t, first, sums)
+    return _by_threads(parts, first, sums)
+
+
+def row_of(thread: Any, half: Any) -> Any:
+    """Row of a warpgroup's 64 in which a thread has sums: two, eight apart.
+
+    As ``NVMMADistributedLayout([3, 0], [4, 1], [16, n, 16])`` says: 16 rows a warp, four lanes a
+    row.
+    """
+    return thread % WARPGROUP // 32 * 16 + half * 8 + thread % 32 // 4
+
+
+def column_of(thread: Any, which: Any) -> Any:
+    """Column, of eight, in which a thread has a sum: two neighbours."""
+    return thread % 4 * 2 + which
+
+
+def _value(parts: Parts, place: tuple[Any, Any], sums: Any, at: Any) -> Any:
+    """The result that belongs to a sum; what it reads beyond the edge does not matter."""
+    result = parts.plan.kernel.result
+    values = dict(zip((result.row, result.column), place, strict=True))
+    found = substitute(result.store.value, values)
+
+    def load(node: Any) -> Any:
+        return tirx.BufferLoad(sums, [at]) if node.source.same_as(result.sums) else node
+
+    found = tvm_ffi.structural_map(found, [(tvm.ir.TensorLoad, load)], order="post")
+    if not result.reads_more or not _is_ragged(parts.plan):
+        return found
+    return T.if_then_else(_inside(parts.plan, place), found, tirx.const(0, found.ty.dtype))
+
+
+def _is_ragged(plan: Plan) -> bool:
+    return any(size % tile for size, tile in zip(plan.kernel.sizes[:2], plan.tile, strict=False))
+
+
+def _inside(plan: Plan, place: tuple[Any, Any]) -> Any:
+    m, n, _ = plan.kernel.sizes
+    return tirx.all(place[0] < m, place[1] < n)
+
+
+def _by_boxes(parts: Parts, results: Any, t: Any, first: Any, sums: Any) -> Any:
+    plan = parts.plan
+    kernel = plan.kernel
+    across = kernel.instruction.shape[1] // plan.chunk_columns
+    made = []
+    for piece in range(kernel.pieces):
+        for chunk in range(across):
+            number = piece * across + chunk
+            count = kernel.pieces * across
+            slot = number % plan.chunks if count % plan.chunks == 0 else (
+                (t * count + number) % plan.chunks
+            )
+            made += _chunk(parts, results, slot, first, (piece, chunk), sums)
+    return sequence(made)
+
+
+def _chunk(
+    parts: Parts, results: Any, slot: Any, first: Any, which: tuple[int, int], sums: Any
+) -> list[Any]:
+    """Write 64 rows of 128 bytes into a slot, and let TMA store them."""
+    plan, thread = parts.plan, parts.thread
+    kernel = plan.kernel
+    piece, chunk = which
+    group = thread // WARPGROUP
+    leads = (thread % WARPGROUP).equal(0)
+    barrier = a5s.named_barrier(group + 1, WARPGROUP)
+    at = (group * plan.chunks + slot) * plan.chunk_bytes
+    row = first[0] + (group * kernel.pieces + piece) * 64
+    column = first[1] + chunk * plan.chunk_columns
+    pointer = parts.arena.access_ptr("r", offset=plan.results_at + at)
+    return [
+        when(leads, a5s.wait_stores(plan.chunks - 1, read=True)),
+        barrier,
+        *_rows(parts, results, at // result_bytes(kernel), (row, column), which, sums),
+        a5s.fence_shared(),
+        barrier,
+        when(leads, a5s.store_box(pointer, parts.maps["c"], [column, row]), a5s.commit_stores()),
+    ]
+
+
+def _rows(
+    parts: Parts, results: Any, at: Any, first: Any, which: tuple[int, int], sums: Any
+) -> list[Any]:
+    """Write a thread's results into their swizzled rows, two neighbours at a time."""
+    plan, thread = parts.plan, parts.thread
+    kernel = plan.kernel
+    whole = _VECTOR_BYTES // result_bytes(kernel)
+    piece, chunk = which
+    each, columns = kernel.instruction.shape[1] // 2, plan.chunk_columns
+    pairs = not (kernel.result.reads_more and _is_ragged(plan))
+    kind = tirx.ForKind.VECTORIZED if pairs else tirx.ForKind.UNROLLED
+    made = []
+    for group in range(columns // _COLUMNS):
+        for half in range(2):
+            number = piece * each + (chunk * (columns // _COLUMNS) + group) * 4 + half * 2
+
+            def store(v: Any, group: int = group, half: int = half, number: int = number) -> Any:
+                row, column = row_of(thread, half), group * _COLUMNS + column_of(thread, 0)
+                turned = T.bitwise_xor(column // whole, thread % 32 // 4)
+                index = at + row * columns + turned * whole + column % whole + v
+                place = first[0] + row, first[1] + column + v
+                return tirx.BufferStore(results, _value(parts, place, sums, number + v), [index])
+
+            made.append(loop("v", 2, store, kind))
+    return made
+
+
+def _by_threads(parts: Parts, first: Any, sums: Any) -> Any:
+    """Store each sum from its register, as far as there are rows and columns."""
+    plan, thread = parts.plan, parts.thread
+    kernel = plan.kernel
+    result = kernel.result
+    each = kernel.instruction.shape[1] // 2
+    made = []
+    for number in range(kernel.pieces * each):
+        piece, register = divmod(number, each)
+        rows = (thread // WARPGROUP * kernel.pieces + piece) * 64
+        row = first[0] + rows + row_of(thread, register // 2 % 2)
+        column = first[1] + register // 4 * _COLUMNS + column_of(thread, register % 2)
+        values = {result.row: row, result.column: column}
+        indices = [substitute(at, values) for at in result.store.indices]
+        value = _value(parts, (row, column), sums, number)
+        store = tirx.BufferStore(result.store.buffer, value, indices)
+        made.append(when(_inside(plan, (row, column)), store) if _is_ragged(plan) else store)
+    return sequence(made)
+
+
+def result_view(parts: Parts) -> Any:
+    """The part of shared memory in which results are put together, as elements of their type."""
+    plan = parts.plan
+    size = result_bytes(plan.kernel)
+    return tirx.decl_buffer(
+        ((plan.arena_bytes - plan.results_at) // size,),
+        str(plan.kernel.result.store.buffer.dtype),
+        "results",
+        data=parts.arena.data,
+        elem_offset=plan.results_at // size,
+        scope="shared.dyn",
+        data_alignment=PANEL_BYTES,
+    )

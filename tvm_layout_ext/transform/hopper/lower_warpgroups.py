@@ -1,0 +1,118 @@
+"""Lower the kernels that ``sch.use_tensor_core(block, "wgmma")`` and ``specialize_warps`` made."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlock
+
+from ... import decisions
+from ...gpu.hardware import architecture
+from ...gpu.warpgroups import WARPGROUP as THREADS
+from ...intrin import asynchronous as a5s
+from ...ir import ops
+from ...ir.annotations import WARPGROUP
+from ...ir.queries import blocks_in
+from ...ir.rebuild import block_with, realize_with, sequence
+from ...target import target_arch
+from ..base import function_pass
+from .epilogue import finish, result_view
+from .plan import Plan, make_plan
+from .read_kernel import read_kernel
+from .roles import Parts, boxes, consume, make_parts, produce, start
+
+_NAME = "LowerWarpgroups"
+
+
+def _written(nest: Any, func: tirx.PrimFunc) -> Any:
+    """The kernel of a nest."""
+    plan = make_plan(read_kernel(nest), architecture(target_arch(func)))
+    decisions.note(_NAME, "the kernel", plan.told())
+    maps, host = _tensor_maps(plan)
+    parts = make_parts(plan, maps)
+    body = [*map(tirx.AllocBuffer, (parts.arena, parts.full, parts.empty)), start(parts)]
+    results = result_view(parts) if plan.stores_by_box else None
+    consumer = consume(parts, partial(finish, parts, results))
+    if results is not None:
+        leads = (parts.thread % THREADS).equal(0)
+        done = tirx.IfThenElse(leads, a5s.wait_stores(0, read=True), None)
+        view = tirx.DeclBuffer(results, data=parts.arena.data)
+        consumer = sequence([view, consumer, done])
+    is_producer = parts.thread >= plan.kernel.consumers * THREADS
+    body.append(tirx.IfThenElse(is_producer, produce(parts), consumer))
+    return sequence([*host, _launched(parts, sequence(body))])
+
+
+def _tensor_maps(plan: Plan) -> tuple[dict[str, Any], list[Any]]:
+    kernel, box = plan.kernel, boxes(plan)
+    sides = {"a": kernel.a.buffer, "b": kernel.b.buffer}
+    if plan.stores_by_box:
+        sides["c"] = kernel.result.store.buffer
+        box["c"] = (plan.chunk_columns, 64)
+    made = {side: a5s.tensor_map(f"{b.name}_map", b, box[side]) for side, b in sides.items()}
+    host = [stmt for _, statements in made.values() for stmt in statements]
+    return {side: var for side, (var, _) in made.items()}, host
+
+
+def _launched(parts: Parts, body: Any) -> Any:
+    plan = parts.plan
+    body = tirx.AttrStmt(parts.block, ops.LAUNCH_BOUNDS_MIN_BLOCKS_PER_SM, tirx.IntImm("int32", 1), body)
+    for var, tag, extent in (
+        (parts.thread, "threadIdx.x", plan.threads),
+        (parts.block, "blockIdx.x", plan.grid),
+    ):
+        size = tirx.IntImm("int32", extent)
+        axis = tirx.IterVar(tvm.ir.Range(0, size), var, tirx.IterVar.ThreadIndex, tag)
+        body = tirx.AttrStmt(axis, "thread_extent", size, body)
+    return body
+
+
+def _without(block: Any, stmt: Any) -> list[Any]:
+    """Buffers of the root block that are still used."""
+    from ...ir.queries import variables
+
+    used = variables(stmt)
+    return [one for one in block.alloc_buffers if any(one.same_as(v) for v in used)]
+
+
+@function_pass("LowerWarpgroups", asks=WARPGROUP)
+def _lower_warpgroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    root = func.body.block
+    parts = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
+    changed = [_written(one, func) if _multiplies(one) else one for one in parts]
+    body = sequence(changed)
+    kept = _without(root, body)
+    block = block_with(root, body=body, alloc_buffers=kept)
+    if len(parts) == 1 and not kept:
+        return func.with_body(body)
+    return func.with_body(realize_with(func.body, block))
+
+
+def _multiplies(stmt: Any) -> bool:
+    return any(WARPGROUP in block.annotations for block in blocks_in(stmt))
+
+
+def LowerWarpgroups() -> Any:
+    """Create the pass that lowers kernels of warpgroups: TMA, mbarriers and ``wgmma``.
+
+    Block annotation ``layout_ext.warpgroup`` names the instruction of a tile::
+
+        # before                              # after
+        for m, n in grid(...):                if producer:
+            for wg in warpgroups:                 for k: wait empty; TMA A, B -> full
+                for k in ...:                 else:
+                    A_shared = A                  for k: wait full; wgmma; arrive empty
+                    B_shared = B                  sums -> shared memory -> TMA -> C
+                    C_warp += A_shared * ...
+            C = cast(C_warp)
+
+    Raises
+    ------
+    ScheduleError
+        If the nest has another form, or the GPU, TMA, registers or shared memory do not allow it.
+    """
+    return _lower_warpgroups
