@@ -19,7 +19,7 @@ from ..memory.located_access import AddressCode
 from ..memory.registers import LocalBits
 from ..model.code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run, lift
 from ..model.names import BufferNames
-from ..model.places import Place, Places, handle
+from ..model.places import Place, Places, handle, shared_bases
 from ..model.values import numpy_type, retyped, retyped_poison
 from ..report import Site
 from ..sites import Blocks, Script, loaded_names
@@ -39,6 +39,9 @@ class DeviceCompiler(ExpressionCompiler):
         self.places = places
         self.findings = findings
         self.accesses: list[AccessInstruction] = []
+        #: Where TMA writes shared memory.
+        self.unit_sites: set[Site] = set()
+        self._arrays: list[tuple[int, AccessInstruction]] = []
         self._script = script
         self._blocks = blocks
         self._line = 0
@@ -174,6 +177,25 @@ class DeviceCompiler(ExpressionCompiler):
 
         return run
 
+    # Addresses of shared memory.
+
+    def shared_arrays(self) -> list[tuple[int, AccessInstruction]]:
+        """Address of every shared array, and an access that reads bytes of it."""
+        if not self._arrays:
+            for number, base in shared_bases(self.places).items():
+                place = self.places.bytes_of(number)
+                made = self.access(place, IntImm("int32", 0), 1, True, "load")
+                self._arrays.append((base, made))
+        return self._arrays
+
+    def _shared_address(self, expr: Any) -> Code:
+        place, index = self.pointee(expr)
+        base, size = shared_bases(self.places)[place.storage.number], place.dtype.itemsize
+        return lift(
+            lambda i: (base + np.asarray(i) * size).astype(np.uint32),
+            self.local_index(index, place),
+        )
+
     # Calls.
 
     def call(self, expr: Any) -> Code:
@@ -295,6 +317,7 @@ _CALLS = {
     ops.LIKELY: lambda c, e: c.expr(e.args[0]),
     ops.REINTERPRET: DeviceCompiler._reinterpret,
     ops.CUDA_LDG: DeviceCompiler._ldg,
+    ops.CUDA_CVTA_GENERIC_TO_SHARED: DeviceCompiler._shared_address,
     ops.ISNAN: DeviceCompiler._isnan,
     ops.POPCOUNT: DeviceCompiler._popcount,
     ops.CUDA___ACTIVEMASK: lambda c, e: active_mask(),
