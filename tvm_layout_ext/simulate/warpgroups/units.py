@@ -122,7 +122,8 @@ class Units:
                 left.append(read)
                 continue
             seen = self.batch.clocks.seen[lane // _WARP]
-            known = min(int(seen[warp % self.batch.clocks.warps]) for warp in read.warps)
+            # One warp that waited for the product speaks for all four.
+            known = max(int(seen[warp % self.batch.clocks.warps]) for warp in read.warps)
             if read.time is None or known <= read.time:
                 self._report(
                     lane, access.site, read.site, "overwrites what a wgmma may still read"
