@@ -17,65 +17,85 @@ import time
 from pathlib import Path
 from typing import Any
 
-_BASE = {"tile_m": 128, "tile_n": 256, "tile_k": 64, "stages": 4, "group": 8, "persistent": 1}
+#: Sizes of the project's tables, and others drawn once: sides of 256 to 16384, ragged ones too.
+_TABLE = (
+    (1024, 1024, 1024),
+    (2048, 2048, 2048),
+    (4096, 4096, 4096),
+    (8192, 8192, 8192),
+    (4096, 11008, 4096),
+    (4096, 4096, 11008),
+    (8192, 1024, 8192),
+    (2048, 2048, 16384),
+    (128, 4096, 4096),
+)
+_DRAWN = (
+    (1000, 3000, 2000),
+    (4000, 4104, 4056),
+    (3072, 5120, 6144),
+    (6144, 2048, 12288),
+    (200, 5120, 5120),
+    (256, 8192, 1024),
+    (16384, 512, 1024),
+    (777, 1304, 4096),
+    (300, 16384, 320),
+    (2500, 2504, 2504),
+    (5000, 1000, 8000),
+    (1536, 1536, 1536),
+    (3584, 14336, 1024),
+    (9216, 3072, 768),
+    (640, 640, 10240),
+    (12288, 4096, 2048),
+    (7168, 7168, 7168),
+    (4352, 2304, 5504),
+    (1920, 8064, 3264),
+    (1111, 2224, 3336),
+)
+#: Tiles to be compared, by size.
+_COMPARED = {
+    (1024, 1024, 1024): ("64x128", "128x64", "128x128"),
+    (4096, 11008, 4096): ("128x256", "128x208", "128x160", "256x96"),
+    (8192, 8192, 8192): ("128x192", "256x128"),
+    (1000, 3000, 2000): ("128x256", "256x96"),
+    (4000, 4104, 4056): ("128x256", "128x208", "256x128"),
+    (3072, 5120, 6144): ("128x256", "128x160"),
+}
 
 
-def _case(shape: tuple[int, int, int], layout: str = "nt", dtype: str = "float16", **more: int) -> Any:
-    return {"shape": shape, "layout": layout, "dtype": dtype, "config": _BASE | more}
+def _case(shape: Any, layout: str = "nt", dtype: str = "float16", **more: Any) -> dict[str, Any]:
+    return {"shape": shape, "layout": layout, "dtype": dtype, "more": more}
 
 
 _ALL = (
-    _case((256, 512, 256)),
-    _case((256, 512, 256), "nn"),
-    _case((256, 512, 256), "nn", "bfloat16"),
-    _case((256, 512, 256), persistent=0),
-    _case((200, 248, 72), "nn"),
-    _case((200, 248, 72), "nt", tile_n=128),
-    _case((1000, 3000, 2000), "nt"),
-    _case((1000, 3000, 2000), "nn", tile_n=128, stages=6),
-    _case((1000, 3003, 2000), "nt"),
-    _case((512, 512, 64), tile_m=64, tile_n=128, stages=6),
-    _case((512, 512, 448), "nn", tile_m=256, tile_n=128),
-    _case((576, 512, 448), "nn", tile_m=192, tile_n=128),
-    _case((2048, 2048, 2048)),
-    _case((2048, 2048, 2048), "nn"),
-    _case((4096, 4096, 4096)),
-    _case((4096, 4096, 4096), persistent=0),
-    _case((4096, 4096, 4096), "nn"),
-    _case((4096, 4096, 4096), "nt", "bfloat16"),
-    _case((4096, 4096, 4096), tile_n=192, stages=4),
-    _case((4096, 4096, 4096), tile_n=128, stages=6),
-    _case((4096, 4096, 4096), tile_m=256, tile_n=128),
-    _case((8192, 8192, 8192)),
-    _case((8192, 8192, 8192), group=16),
-    _case((8192, 8192, 8192), "nn"),
-    _case((1000, 3000, 2000), tile_n=128, stages=6),
-    _case((3072, 5120, 6144)),
-    _case((4000, 4104, 4056), "nn"),
+    *(_case(shape) for shape in (*_TABLE, *_DRAWN)),
+    *(_case(shape, "nn") for shape in (*_TABLE[:5], *_DRAWN[:3])),
+    *(_case(shape, "nt", "bfloat16") for shape in _TABLE[1:4]),
+    *(_case(shape, wgmma=tile) for shape, tiles in _COMPARED.items() for tile in tiles),
 )
 
 
 def _built(case: Any) -> Any:
-    import tvm
-    from tvm import s_tir
-
+    """The kernel of a case, and its configuration."""
     import tvm_layout_ext as tlx
-    from tvm_layout_ext import te
-    from tvm_layout_ext.schedules import _gemm_hopper
-    from tvm_layout_ext.schedules._gemm_types import compute
+    from tvm_layout_ext.gpu.hardware import architecture
+    from tvm_layout_ext.schedules import gemm, gemm_nt
 
-    tensors = compute(case["shape"], case["dtype"], case["layout"] == "nt")
+    operator = (gemm_nt if case["layout"] == "nt" else gemm).OPERATOR
+    shape, dtype = tuple(case["shape"]), case["dtype"]
+    assert operator.fit is not None
+    plain = operator.default_config() | {"group": 8 if min(shape[:2]) > 1024 else 1}
+    config = plain | operator.fit(shape, dtype, plain, architecture("sm_90a")) | case["more"]
     target = tlx.cuda_target("sm_90a")
     with target:
-        sch = s_tir.Schedule(te.create_prim_func(tensors).with_attr("global_symbol", "main"))
-        _gemm_hopper.multiply(sch, "product", case["config"])
-    return tlx.build(sch, target=target)["main"], tvm
+        sch = operator.schedule(operator.compute(shape, dtype), config)
+    return tlx.build(sch, target=target)["main"], config
 
 
 def _run(case: Any) -> dict[str, Any]:
     import torch
+    import tvm
 
-    kernel, tvm = _built(case)
+    kernel, config = _built(case)
     m, n, k = case["shape"]
     kind = getattr(torch, case["dtype"])
     a = torch.randn((m, k), device="cuda").to(kind)
@@ -85,7 +105,7 @@ def _run(case: Any) -> dict[str, Any]:
     views = [tvm.runtime.from_dlpack(x) for x in (a, b, c)]
     kernel(*views)
     torch.cuda.synchronize()
-    found: dict[str, Any] = {"wrong": _wrong(a, right, c, k)}
+    found: dict[str, Any] = {"wrong": _wrong(a, right, c, k), "config": config}
     first = c.clone()
     out = torch.empty_like(c)
     calls = {"ours": lambda: kernel(*views), "cublas": lambda: torch.matmul(a, right, out=out)}
@@ -164,8 +184,8 @@ def main() -> None:
     for case, found in _watched(list(_ALL), given.limit):
         rows.append(case | found)
         m, n, k = case["shape"]
-        v = case["config"]
-        tile = f"{v['tile_m']}x{v['tile_n']}, {v['stages']} st, g{v['group']}, p{v['persistent']}"
+        v = found.get("config", {})
+        tile = f"{v.get('wgmma')} split {v.get('split_k')} group {v.get('group')}"
         told = found.get("error") or (
             f"wrong {found['wrong']} same {found['repeats']} {found['ours']:6.1f} / "
             f"{found['cublas']:6.1f} = {found['ratio']:.3f}"

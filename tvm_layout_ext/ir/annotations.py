@@ -24,6 +24,8 @@ PREFETCH = "layout_ext.prefetch"
 NUM_STAGES = "layout_ext.num_stages"
 #: Block annotation: 1 demands asynchronous copies, 0 forbids them; absent, they are taken if legal.
 ASYNC_COPY = "layout_ext.async_copy"
+#: Its value that demands copies by TMA.
+BY_TMA = 2
 #: Statement attribute around copies that shall be asynchronous: 1 demands it, 0 allows it.
 ASYNC_SCOPE = "layout_ext.async_scope"
 #: Annotation of a block that fills a shared buffer; ``swizzle_modes`` says what it may hold.

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...checks import whole
 from ...errors import ScheduleError
-from ...ir.annotations import ASYNC_COPY, NUM_STAGES
+from ...ir.annotations import ASYNC_COPY, BY_TMA, NUM_STAGES
 from ..handles import find_block
 
 #: Loop variables are of type int32.
@@ -99,13 +99,15 @@ def check_async_copy(value: Any) -> int | None:
     Raises
     ------
     ScheduleError
-        If it is neither True, False nor ``"auto"``.
+        If it is neither True, False, ``"auto"`` nor ``"tma"``.
     """
     if isinstance(value, str) and value == "auto":
         return None
+    if isinstance(value, str) and value == "tma":
+        return BY_TMA
     if isinstance(value, bool):
         return int(value)
-    raise ScheduleError(f'async_copy must be True, False or "auto", not {value!r}.')
+    raise ScheduleError(f'async_copy must be True, False, "auto" or "tma", not {value!r}.')
 
 
 def double_buffer(

@@ -71,17 +71,12 @@ def _inside(plan: Plan, place: tuple[Any, Any]) -> Any:
 
 def _by_boxes(parts: Parts, results: Any, t: Any, first: Any, sums: Any) -> Any:
     plan = parts.plan
-    kernel = plan.kernel
-    across = kernel.instruction.shape[1] // plan.chunk_columns
+    places = [(piece, at) for piece in range(plan.kernel.pieces) for at in plan.chunk_starts]
+    even = len(places) % plan.chunks == 0
     made = []
-    for piece in range(kernel.pieces):
-        for chunk in range(across):
-            number = piece * across + chunk
-            count = kernel.pieces * across
-            slot = number % plan.chunks if count % plan.chunks == 0 else (
-                (t * count + number) % plan.chunks
-            )
-            made += _chunk(parts, results, slot, first, (piece, chunk), sums)
+    for number, place in enumerate(places):
+        count = number if even else t * len(places) + number
+        made += _chunk(parts, results, count % plan.chunks, first, place, sums)
     return sequence(made)
 
 
@@ -91,13 +86,13 @@ def _chunk(
     """Write 64 rows of 128 bytes into a slot, and let TMA store them."""
     plan, thread = parts.plan, parts.thread
     kernel = plan.kernel
-    piece, chunk = which
+    piece, start = which
     group = thread // WARPGROUP
     leads = (thread % WARPGROUP).equal(0)
     barrier = a5s.named_barrier(group + 1, WARPGROUP)
     at = (group * plan.chunks + slot) * plan.chunk_bytes
     row = first[0] + (group * kernel.pieces + piece) * 64
-    column = first[1] + chunk * plan.chunk_columns
+    column = first[1] + start
     pointer = parts.arena.access_ptr("r", offset=plan.results_at + at)
     return [
         when(leads, a5s.wait_stores(plan.chunks - 1, read=True)),
@@ -116,14 +111,14 @@ def _rows(
     plan, thread = parts.plan, parts.thread
     kernel = plan.kernel
     whole = _VECTOR_BYTES // result_bytes(kernel)
-    piece, chunk = which
+    piece, start = which
     each, columns = kernel.instruction.shape[1] // 2, plan.chunk_columns
     pairs = not (kernel.result.reads_more and _is_ragged(plan))
     kind = tirx.ForKind.VECTORIZED if pairs else tirx.ForKind.UNROLLED
     made = []
     for group in range(columns // _COLUMNS):
         for half in range(2):
-            number = piece * each + (chunk * (columns // _COLUMNS) + group) * 4 + half * 2
+            number = piece * each + (start // _COLUMNS + group) * 4 + half * 2
 
             def store(v: Any, group: int = group, half: int = half, number: int = number) -> Any:
                 row, column = row_of(thread, half), group * _COLUMNS + column_of(thread, 0)

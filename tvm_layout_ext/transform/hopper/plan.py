@@ -75,6 +75,14 @@ class Plan:
         return PANEL_BYTES // result_bytes(self.kernel)
 
     @property
+    def chunk_starts(self) -> list[int]:
+        """First columns of the chunks of a tile; the last one may lie over the one before."""
+        columns = self.kernel.instruction.shape[1]
+        return [
+            min(at, columns - self.chunk_columns) for at in range(0, columns, self.chunk_columns)
+        ]
+
+    @property
     def chunk_bytes(self) -> int:
         """Bytes of a chunk of results."""
         return _CHUNK_ROWS * PANEL_BYTES
@@ -200,5 +208,5 @@ def _stores_by_box(kernel: Kernel) -> bool:
         kernel.result.is_plain
         and result_bytes(kernel) in (2, 4)
         and pitch_problem(buffer) is None
-        and kernel.instruction.shape[1] % (PANEL_BYTES // result_bytes(kernel)) == 0
+        and kernel.instruction.shape[1] >= PANEL_BYTES // result_bytes(kernel)
     )
