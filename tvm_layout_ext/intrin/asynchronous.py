@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy
+import numpy as np
 from tvm import tirx
 from tvm.script import tirx as T
 
@@ -16,6 +16,8 @@ _LOAD = "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::
 _STORE = "cp.async.bulk.tensor.{}d.global.shared::cta.tile.bulk_group"
 #: A descriptor's mode of the 128-byte swizzle, in its two highest bits.
 _SWIZZLE_128 = 1 << 62
+#: The driver's numbers of the same swizzle, and of 128 bytes that a load brings to L2.
+_BY_128_BYTES, _PROMOTED_TO_L2 = 3, 2
 #: Bits of a shared address that a descriptor holds, in units of 16 bytes.
 _ADDRESS = 0x3FFFF
 
@@ -139,34 +141,32 @@ def multiply(
     return _do(T.ptx[name](*sums, a, b, T.ptx.pred(T.Cast("int32", adds)), 1, 1, *turned))
 
 
-def tensor_map(name: str, buffer: Any, box: Sequence[int]) -> tuple[Any, list[Any]]:
-    """Describe a buffer to TMA, on the host: its variable, and the statements that fill it.
+def tensor_map(buffer: Any, extents: Sequence[int], box: Sequence[int]) -> tuple[Any, list[Any]]:
+    """Describe the first rows and columns of a matrix to TMA, on the host.
 
-    Boxes have the 128-byte swizzle, and zeros outside of the buffer; ``box``: innermost dim first.
+    Boxes have the 128-byte swizzle, and zeros outside of the extents.
+
+    Parameters
+    ----------
+    buffer : Buffer
+        In global memory, rows one after the other.
+    extents : sequence of int
+        Rows and columns.
+    box : sequence of int
+        Elements of a box along a row, and rows.
+
+    Returns
+    -------
+    tuple
+        The variable of the map, and the statements that fill it.
     """
-    size = numpy.dtype(str(buffer.dtype)).itemsize
-    shape = [int(extent) for extent in reversed(buffer.shape)]
-    pitches = []
-    pitch = size
-    for extent in shape[:-1]:
-        pitch *= extent
-        pitches.append(pitch)
+    rows, columns = extents
+    pitch = int(buffer.shape[1]) * np.dtype(str(buffer.dtype)).itemsize
     value = T.tvm_stack_alloca("tensormap", 1)
-    var = tirx.Var(name, value.ty)
-    ones = [1] * len(shape)
-    # No interleaving, the 128-byte swizzle, 128 bytes promoted to L2, zeros outside.
-    modes = (0, 3, 2, 0)
+    var = tirx.Var(f"{buffer.name}_map", value.ty)
+    steps, modes = (1, 1), (0, _BY_128_BYTES, _PROMOTED_TO_L2, 0)
+    numbers = (columns, rows, pitch, *box, *steps, *modes)
     fill = T.call_packed(
-        "runtime.cuTensorMapEncodeTiled",
-        var,
-        str(buffer.dtype),
-        len(shape),
-        buffer.data,
-        *shape,
-        *pitches,
-        *box,
-        *ones,
-        *modes,
+        "runtime.cuTensorMapEncodeTiled", var, str(buffer.dtype), 2, buffer.data, *numbers
     )
     return var, [tirx.Bind(var, value), tirx.Evaluate(fill)]
-

@@ -72,9 +72,7 @@ class WarpgroupInstruction:
     def ptx(self) -> str:
         """The instruction as ``T.ptx`` spells it."""
         operand, sums = _TYPES[self.operand, self.sums]
-        return (
-            f"wgmma.mma_async.sync.aligned.m64n{self.n}k{self.k}.{sums}.{operand}.{operand}"
-        )
+        return f"wgmma.mma_async.sync.aligned.m64n{self.n}k{self.k}.{sums}.{operand}.{operand}"
 
 
 def is_warpgroup(name: str) -> bool:

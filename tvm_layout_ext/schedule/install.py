@@ -12,11 +12,12 @@ from .primitives.cluster import cluster
 from .primitives.distribute_epilogue import distribute_epilogue
 from .primitives.double_buffer import double_buffer
 from .primitives.eviction_policy import eviction_policy
+from .primitives.persistent import persistent
 from .primitives.pipeline import pipeline
 from .primitives.prefetch import prefetch
 from .primitives.rasterize import rasterize
 from .primitives.set_fragment_layout import set_fragment_layout
-from .primitives.specialize_warps import persistent, specialize_warps
+from .primitives.specialize_warps import specialize_warps
 from .primitives.split_k import split_k
 from .primitives.store_matrix import store_matrix
 from .primitives.swizzle import swizzle

@@ -168,9 +168,7 @@ def _least_two(multiples: Sequence[int], what: Contraction, one: Unit) -> list[i
 class _Builder:
     """Applies the primitives, one method a step."""
 
-    def __init__(
-        self, sch: Any, block: Any, what: Contraction, one: Unit, scope: str
-    ) -> None:
+    def __init__(self, sch: Any, block: Any, what: Contraction, one: Unit, scope: str) -> None:
         self.sch = sch
         self.block = block
         self.what = what

@@ -13,6 +13,8 @@ from tvm.ir.prim.expr import IntImm
 from ...errors import NotModelled, SimulationError
 from ...gpu.warpgroups import WARPGROUP
 from ...ir import ops
+from ..findings import IN_FLIGHT
+from ..memory.memory import FRESH
 from ..memory.registers import read_all, write_all
 from ..model.code import Code, Run
 from ..model.places import handle
@@ -21,8 +23,6 @@ from ..warpgroups.units import PendingProduct, ReadRange, units_of, warpgroups
 from .device import DeviceCompiler
 from .matrix_calls import _registers
 
-#: Poison of sums that a ``wgmma`` has not finished.
-IN_FLIGHT = 5
 _TYPES = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 
 
@@ -245,7 +245,7 @@ def _mark(s: Any, parts: Any, lanes: Any, more: bool, site: Any) -> None:
     write_all(parts, s, lanes, values, np.full(values.shape, IN_FLIGHT, np.int64))
 
 
-def _finish(batch: Any, slots: Any, parts: Any, lanes: Any, what: Any) -> Callable[[], None]:
+def _finish(batch: Any, slots: Any, parts: Any, lanes: Any, what: Any) -> Callable[[bool], None]:
     """Multiply, when the product is waited for."""
     places, dtype, more = what
 
@@ -255,7 +255,7 @@ def _finish(batch: Any, slots: Any, parts: Any, lanes: Any, what: Any) -> Callab
     state: Any = _State()
     state.batch, state.slots = batch, slots
 
-    def run() -> None:
+    def run(goes_on: bool) -> None:
         operands, unwritten = [], False
         for access, at in places:
             memory = batch.memories[access.place.storage.number]
@@ -270,7 +270,8 @@ def _finish(batch: Any, slots: Any, parts: Any, lanes: Any, what: Any) -> Callab
             total = total + gathered(before[:, lanes]).astype(np.float64)
         values = before.copy()
         values[:, lanes] = spread(total.astype(np.float32))
-        codes = np.full(values.shape, 1, np.int64) if unwritten else None
+        code = IN_FLIGHT if goes_on else FRESH
+        codes = np.full(values.shape, code, np.int64) if goes_on or unwritten else None
         write_all(parts, state, lanes, values, codes)
 
     return run

@@ -237,7 +237,9 @@ class Machine:
                 f"{warps} warps, the first with {self.batch.thread_name(lane)}, wait at line "
                 f"{s.waiting.site.line} for {what}"
             )
-        return f"Deadlock: {'; '.join(told)}."
+        before = self.batch.launch.findings.hazards(redundant=False)
+        first = f" Before that: {before[0].message}" if before else ""
+        return f"Deadlock: {'; '.join(told)}.{first}"
 
     # Barriers.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,10 +49,13 @@ class PendingStore:
 
 @dataclass
 class PendingProduct:
-    """A ``wgmma`` under way: it reads both operands when its warpgroup waits for it."""
+    """A ``wgmma`` under way: it reads both operands when its warpgroup waits for it.
+
+    ``run`` is told whether others that add to the same sums are still under way.
+    """
 
     group: int
-    run: Any
+    run: Callable[[bool], None]
     reads: tuple[ReadRange, ...]
 
 
@@ -125,9 +129,7 @@ class Units:
             # One warp that waited for the product speaks for all four.
             known = max(int(seen[warp % self.batch.clocks.warps]) for warp in read.warps)
             if read.time is None or known <= read.time:
-                self._report(
-                    lane, access.site, read.site, "overwrites what a wgmma may still read"
-                )
+                self._report(lane, access.site, read.site, "overwrites what a wgmma may still read")
             if read.time is None:
                 left.append(read)
         self.reads = left
@@ -218,9 +220,10 @@ class Units:
         if memory.poison is not None:
             codes = np.maximum(codes, memory.poison[one.cells])
         keep = one.inside
-        bad = codes[keep] != 0
-        if bad.any():
-            self._report(one.lane, one.shared.site, one.shared.site, "stores what nobody wrote")
+        if codes[keep].any():
+            code = int(codes[keep].max())
+            source = batch.launch.findings.describe(code)
+            self._report(one.lane, one.shared.site, one.shared.site, f"stores in bulk {source}")
         whole = one.tensor.memory
         elements = one.source[keep][:, None]
         one.target.write(batch, whole, elements, np.array([one.lane]), values[keep][:, None], None)
@@ -231,12 +234,13 @@ class Units:
         """Finish all but the last groups of a warpgroup's products."""
         done = self.groups.get(first, 0) - allowed
         pending = self.products.get(first, [])
-        for one in [x for x in pending if x.group < done]:
-            one.run()
+        left = [one for one in pending if one.group >= done]
+        for one in pending[: len(pending) - len(left)]:
+            one.run(bool(left))
             self.batch.clocks.now += 1
             for read in one.reads:
                 read.time = self.batch.clocks.now - 1
-        self.products[first] = [x for x in pending if x.group >= done]
+        self.products[first] = left
 
     # The end.
 

@@ -6,23 +6,22 @@ from functools import partial
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlock
 
 from ... import decisions
 from ...gpu.hardware import architecture
 from ...gpu.warpgroups import WARPGROUP as THREADS
+from ...gpu.warpgroups import WARPGROUP_ROWS
 from ...intrin import asynchronous as a5s
 from ...ir import ops
 from ...ir.annotations import WARPGROUP
-from ...ir.queries import blocks_in
+from ...ir.queries import variables
 from ...ir.rebuild import block_with, realize_with, sequence
 from ...target import target_arch
 from ..base import function_pass
 from .epilogue import finish, result_view
 from .plan import Plan, make_plan
-from .read_kernel import read_kernel
+from .read_kernel import multiplies, read_kernel
 from .roles import Parts, boxes, consume, make_parts, produce, start
 
 _NAME = "LowerWarpgroups"
@@ -48,19 +47,24 @@ def _written(nest: Any, func: tirx.PrimFunc) -> Any:
 
 
 def _tensor_maps(plan: Plan) -> tuple[dict[str, Any], list[Any]]:
+    """The tensor maps of A, B and C by name, and what fills them on the host."""
     kernel, box = plan.kernel, boxes(plan)
-    sides = {"a": kernel.a.buffer, "b": kernel.b.buffer}
+    sides = {side: (one.buffer, one.extents) for side, one in (("a", kernel.a), ("b", kernel.b))}
     if plan.stores_by_box:
-        sides["c"] = kernel.result.store.buffer
-        box["c"] = (plan.chunk_columns, 64)
-    made = {side: a5s.tensor_map(f"{b.name}_map", b, box[side]) for side, b in sides.items()}
-    host = [stmt for _, statements in made.values() for stmt in statements]
-    return {side: var for side, (var, _) in made.items()}, host
+        sides["c"] = kernel.result.store.buffer, kernel.sizes[:2]
+        box["c"] = plan.chunk_columns, WARPGROUP_ROWS
+    maps, host = {}, []
+    for side, (buffer, extents) in sides.items():
+        maps[side], statements = a5s.tensor_map(buffer, extents, box[side])
+        host += statements
+    return maps, host
 
 
 def _launched(parts: Parts, body: Any) -> Any:
     plan = parts.plan
-    body = tirx.AttrStmt(parts.block, ops.LAUNCH_BOUNDS_MIN_BLOCKS_PER_SM, tirx.IntImm("int32", 1), body)
+    body = tirx.AttrStmt(
+        parts.block, ops.LAUNCH_BOUNDS_MIN_BLOCKS_PER_SM, tirx.IntImm("int32", 1), body
+    )
     for var, tag, extent in (
         (parts.thread, "threadIdx.x", plan.threads),
         (parts.block, "blockIdx.x", plan.grid),
@@ -71,29 +75,15 @@ def _launched(parts: Parts, body: Any) -> Any:
     return body
 
 
-def _without(block: Any, stmt: Any) -> list[Any]:
-    """Buffers of the root block that are still used."""
-    from ...ir.queries import variables
-
-    used = variables(stmt)
-    return [one for one in block.alloc_buffers if any(one.same_as(v) for v in used)]
-
-
 @function_pass("LowerWarpgroups", asks=WARPGROUP)
 def _lower_warpgroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
     root = func.body.block
     parts = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
-    changed = [_written(one, func) if _multiplies(one) else one for one in parts]
-    body = sequence(changed)
-    kept = _without(root, body)
+    body = sequence([_written(one, func) if multiplies(one) else one for one in parts])
+    used = variables(body)
+    kept = [one for one in root.alloc_buffers if any(one.same_as(var) for var in used)]
     block = block_with(root, body=body, alloc_buffers=kept)
-    if len(parts) == 1 and not kept:
-        return func.with_body(body)
     return func.with_body(realize_with(func.body, block))
-
-
-def _multiplies(stmt: Any) -> bool:
-    return any(WARPGROUP in block.annotations for block in blocks_in(stmt))
 
 
 def LowerWarpgroups() -> Any:

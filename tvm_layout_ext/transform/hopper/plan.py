@@ -20,7 +20,7 @@ from ...gpu.warpgroups import (
     WARPGROUP_ROWS,
     most_sums,
 )
-from .read_kernel import Kernel, Operand
+from .read_kernel import Kernel
 
 #: Rows of a chunk of results, which one bulk store takes, and chunks that a warpgroup has room for.
 _CHUNK_ROWS, _CHUNKS = WARPGROUP_ROWS, 2

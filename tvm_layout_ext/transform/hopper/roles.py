@@ -121,9 +121,7 @@ def produce(parts: Parts) -> Any:
 
         return body
 
-    loops = over_tiles(
-        parts, lambda t, row, column: loop("k", plan.steps, step(t, row, column))
-    )
+    loops = over_tiles(parts, lambda t, row, column: loop("k", plan.steps, step(t, row, column)))
     first = plan.kernel.consumers * WARPGROUP
     return sequence([*_registers(plan, 0), when(parts.thread.equal(first), loops)])
 
