@@ -84,7 +84,11 @@ def test_a_type_that_tensor_cores_lack_is_refused_with_those_they_have(tmp_path:
 def test_spaces_that_sweeps_name_by_index_stay_as_they_are(
     shape: tuple[int, int, int], count: int, digest: str
 ) -> None:
-    legal = make_task("gemm", shape, "float16").space.legal
+    every = make_task("gemm", shape, "float16").space.legal
+    legal = [dict(config) for config in every if config["wgmma"] == "none"]
+    assert every[: len(legal)] == legal
+    for config in legal:
+        del config["wgmma"]
     text = json.dumps(legal).encode()
     assert (len(legal), hashlib.sha256(text).hexdigest()[:16]) == (count, digest)
 

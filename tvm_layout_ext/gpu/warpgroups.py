@@ -9,7 +9,7 @@ from __future__ import annotations
 __all__ = [
     "BOX_ELEMENTS",
     "MAP_PITCH_BYTES",
-    "MOST_TRANSACTION_BYTES",
+    "MOST_TMA_DIMS",
     "PANEL_BYTES",
     "REGISTERS",
     "WARPGROUP",
@@ -24,10 +24,10 @@ PANEL_BYTES = 128
 SWIZZLE_BYTES = 8 * PANEL_BYTES
 #: Most elements of a box of a tensor map along each dim.
 BOX_ELEMENTS = 256
+#: Most dims of a tensor map.
+MOST_TMA_DIMS = 5
 #: What the distances of a tensor map between rows must be multiples of.
 MAP_PITCH_BYTES = 16
-#: Bytes that one phase of an mbarrier can count.
-MOST_TRANSACTION_BYTES = 2**20 - 1
 #: Registers of a thread of the producer and of the consumers, by the number of consuming
 #: warpgroups. A launch of n warpgroups enters with 65,536 / (128 n) registers a thread, rounded
 #: down to a multiple of 8; what all have after ``setmaxnreg`` must not be more. One consumer needs

@@ -6,6 +6,7 @@ Each function gives a statement. The PTX ISA has a section of each instruction's
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -142,31 +143,32 @@ def multiply(
 
 
 def tensor_map(buffer: Any, extents: Sequence[int], box: Sequence[int]) -> tuple[Any, list[Any]]:
-    """Describe the first rows and columns of a matrix to TMA, on the host.
+    """Describe the first elements of a buffer along each dim to TMA, on the host.
 
     Boxes have the 128-byte swizzle, and zeros outside of the extents.
 
     Parameters
     ----------
     buffer : Buffer
-        In global memory, rows one after the other.
+        In global memory, without gaps.
     extents : sequence of int
-        Rows and columns.
+        Elements along each dim of the buffer.
     box : sequence of int
-        Elements of a box along a row, and rows.
+        Elements of a box along each dim, the innermost first.
 
     Returns
     -------
     tuple
         The variable of the map, and the statements that fill it.
     """
-    rows, columns = extents
-    pitch = int(buffer.shape[1]) * np.dtype(str(buffer.dtype)).itemsize
+    size = np.dtype(str(buffer.dtype)).itemsize
+    shape = [int(extent) for extent in buffer.shape]
+    pitches = [size * prod(shape[i:]) for i in range(len(shape) - 1, 0, -1)]
     value = T.tvm_stack_alloca("tensormap", 1)
     var = tirx.Var(f"{buffer.name}_map", value.ty)
-    steps, modes = (1, 1), (0, _BY_128_BYTES, _PROMOTED_TO_L2, 0)
-    numbers = (columns, rows, pitch, *box, *steps, *modes)
+    steps, modes = [1] * len(shape), (0, _BY_128_BYTES, _PROMOTED_TO_L2, 0)
+    numbers = (*reversed(extents), *pitches, *box, *steps, *modes)
     fill = T.call_packed(
-        "runtime.cuTensorMapEncodeTiled", var, str(buffer.dtype), 2, buffer.data, *numbers
+        "runtime.cuTensorMapEncodeTiled", var, str(buffer.dtype), len(shape), buffer.data, *numbers
     )
     return var, [tirx.Bind(var, value), tirx.Evaluate(fill)]

@@ -18,6 +18,7 @@ from ..memory.memory import FRESH
 from ..memory.registers import read_all, write_all
 from ..model.code import Code, Run
 from ..model.places import handle
+from ..model.warp_batch import DivergentPath
 from ..warpgroups.product import Tile, gathered, spread
 from ..warpgroups.units import PendingProduct, ReadRange, units_of, warpgroups
 from .device import DeviceCompiler
@@ -248,12 +249,7 @@ def _mark(s: Any, parts: Any, lanes: Any, more: bool, site: Any) -> None:
 def _finish(batch: Any, slots: Any, parts: Any, lanes: Any, what: Any) -> Callable[[bool], None]:
     """Multiply, when the product is waited for."""
     places, dtype, more = what
-
-    class _State:
-        pass
-
-    state: Any = _State()
-    state.batch, state.slots = batch, slots
+    state = DivergentPath(batch, None, slots)
 
     def run(goes_on: bool) -> None:
         operands, unwritten = [], False

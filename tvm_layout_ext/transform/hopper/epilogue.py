@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -14,7 +15,7 @@ from ...intrin import asynchronous as a5s
 from ...ir.queries import substitute
 from ...ir.rebuild import sequence
 from .plan import Plan, result_bytes
-from .roles import Parts, loop, when
+from .roles import Parts, Tile, loop, when, with_batch
 
 #: Columns of a group of sums, of which a thread has two neighbours in each of two rows.
 _COLUMNS = 8
@@ -22,13 +23,11 @@ _COLUMNS = 8
 _VECTOR_BYTES = 16
 
 
-def finish(parts: Parts, results: Any, t: Any, row: Any, column: Any, sums: Any) -> Any:
+def finish(parts: Parts, results: Any, tile: Tile, sums: Any) -> Any:
     """Write a tile of results."""
-    tile = parts.plan.tile
-    first = row * tile[0], column * tile[1]
     if parts.plan.stores_by_box:
-        return _by_boxes(parts, results, t, first, sums)
-    return _by_threads(parts, first, sums)
+        return _by_boxes(parts, results, tile, sums)
+    return _by_threads(parts, tile, sums)
 
 
 def row_of(thread: Any, half: Any) -> Any:
@@ -45,10 +44,16 @@ def column_of(thread: Any, which: Any) -> Any:
     return thread % 4 * 2 + which
 
 
-def _value(parts: Parts, place: tuple[Any, Any], sums: Any, at: Any) -> Any:
-    """The result that belongs to a sum; what it reads beyond the edge does not matter."""
+def _named(parts: Parts, tile: Tile, place: tuple[Any, Any]) -> dict[Any, Any]:
+    """Values of the variables of the result."""
+    kernel = parts.plan.kernel
+    return dict(zip(kernel.result.target.moving, place, strict=True)) | with_batch(kernel, tile)
+
+
+def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], sums: Any, at: Any) -> Any:
+    """The result that belongs to a sum; zero beyond the edge, where others cannot be read."""
     result = parts.plan.kernel.result
-    values = dict(zip((result.row, result.column), place, strict=True))
+    values = _named(parts, tile, place)
     found = substitute(result.store.value, values)
 
     def load(node: Any) -> Any:
@@ -69,19 +74,19 @@ def _inside(plan: Plan, place: tuple[Any, Any]) -> Any:
     return tirx.all(place[0] < m, place[1] < n)
 
 
-def _by_boxes(parts: Parts, results: Any, t: Any, first: Any, sums: Any) -> Any:
+def _by_boxes(parts: Parts, results: Any, tile: Tile, sums: Any) -> Any:
     plan = parts.plan
     places = [(piece, at) for piece in range(plan.kernel.pieces) for at in plan.chunk_starts]
     even = len(places) % plan.chunks == 0
     made = []
     for number, place in enumerate(places):
-        count = number if even else t * len(places) + number
-        made += _chunk(parts, results, count % plan.chunks, first, place, sums)
+        count = number if even else tile.turn * len(places) + number
+        made += _chunk(parts, results, count % plan.chunks, tile, place, sums)
     return sequence(made)
 
 
 def _chunk(
-    parts: Parts, results: Any, slot: Any, first: Any, which: tuple[int, int], sums: Any
+    parts: Parts, results: Any, slot: Any, tile: Tile, which: tuple[int, int], sums: Any
 ) -> list[Any]:
     """Write 64 rows of 128 bytes into a slot, and let TMA store them."""
     plan, thread = parts.plan, parts.thread
@@ -91,21 +96,29 @@ def _chunk(
     leads = (thread % WARPGROUP).equal(0)
     barrier = a5s.named_barrier(group + 1, WARPGROUP)
     at = (group * plan.chunks + slot) * plan.chunk_bytes
-    row = first[0] + (group * kernel.pieces + piece) * 64
-    column = first[1] + start
+    row = tile.row + (group * kernel.pieces + piece) * 64
+    column = tile.column + start
+    where = kernel.result.target.place(_named(parts, tile, (row, column)))
     pointer = parts.arena.access_ptr("r", offset=plan.results_at + at)
     return [
         when(leads, a5s.wait_stores(plan.chunks - 1, read=True)),
         barrier,
-        *_rows(parts, results, at // result_bytes(kernel), (row, column), which, sums),
+        *_rows(
+            parts,
+            results,
+            at // result_bytes(kernel),
+            replace(tile, row=row, column=column),
+            which,
+            sums,
+        ),
         a5s.fence_shared(),
         barrier,
-        when(leads, a5s.store_box(pointer, parts.maps["c"], [column, row]), a5s.commit_stores()),
+        when(leads, a5s.store_box(pointer, parts.maps["c"], where), a5s.commit_stores()),
     ]
 
 
 def _rows(
-    parts: Parts, results: Any, at: Any, first: Any, which: tuple[int, int], sums: Any
+    parts: Parts, results: Any, at: Any, corner: Tile, which: tuple[int, int], sums: Any
 ) -> list[Any]:
     """Write a thread's results into their swizzled rows, two neighbours at a time."""
     plan, thread = parts.plan, parts.thread
@@ -124,14 +137,16 @@ def _rows(
                 row, column = row_of(thread, half), group * _COLUMNS + column_of(thread, 0)
                 turned = T.bitwise_xor(column // whole, thread % 32 // 4)
                 index = at + row * columns + turned * whole + column % whole + v
-                place = first[0] + row, first[1] + column + v
-                return tirx.BufferStore(results, _value(parts, place, sums, number + v), [index])
+                place = corner.row + row, corner.column + column + v
+                return tirx.BufferStore(
+                    results, _value(parts, corner, place, sums, number + v), [index]
+                )
 
             made.append(loop("v", 2, store, kind))
     return made
 
 
-def _by_threads(parts: Parts, first: Any, sums: Any) -> Any:
+def _by_threads(parts: Parts, tile: Tile, sums: Any) -> Any:
     """Store each sum from its register, as far as there are rows and columns."""
     plan, thread = parts.plan, parts.thread
     kernel = plan.kernel
@@ -141,11 +156,11 @@ def _by_threads(parts: Parts, first: Any, sums: Any) -> Any:
     for number in range(kernel.pieces * each):
         piece, register = divmod(number, each)
         rows = (thread // WARPGROUP * kernel.pieces + piece) * 64
-        row = first[0] + rows + row_of(thread, register // 2 % 2)
-        column = first[1] + register // 4 * _COLUMNS + column_of(thread, register % 2)
-        values = {result.row: row, result.column: column}
+        row = tile.row + rows + row_of(thread, register // 2 % 2)
+        column = tile.column + register // 4 * _COLUMNS + column_of(thread, register % 2)
+        values = _named(parts, tile, (row, column))
         indices = [substitute(at, values) for at in result.store.indices]
-        value = _value(parts, (row, column), sums, number)
+        value = _value(parts, tile, (row, column), sums, number)
         store = tirx.BufferStore(result.store.buffer, value, indices)
         made.append(when(_inside(plan, (row, column)), store) if _is_ragged(plan) else store)
     return sequence(made)

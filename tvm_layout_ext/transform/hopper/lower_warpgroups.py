@@ -49,13 +49,13 @@ def _written(nest: Any, func: tirx.PrimFunc) -> Any:
 def _tensor_maps(plan: Plan) -> tuple[dict[str, Any], list[Any]]:
     """The tensor maps of A, B and C by name, and what fills them on the host."""
     kernel, box = plan.kernel, boxes(plan)
-    sides = {side: (one.buffer, one.extents) for side, one in (("a", kernel.a), ("b", kernel.b))}
+    sides = {"a": kernel.a.source, "b": kernel.b.source}
     if plan.stores_by_box:
-        sides["c"] = kernel.result.store.buffer, kernel.sizes[:2]
-        box["c"] = plan.chunk_columns, WARPGROUP_ROWS
+        sides["c"] = kernel.result.target
+        box["c"] = sides["c"].box((WARPGROUP_ROWS, plan.chunk_columns))
     maps, host = {}, []
-    for side, (buffer, extents) in sides.items():
-        maps[side], statements = a5s.tensor_map(buffer, extents, box[side])
+    for side, one in sides.items():
+        maps[side], statements = a5s.tensor_map(one.buffer, one.extents, box[side])
         host += statements
     return maps, host
 

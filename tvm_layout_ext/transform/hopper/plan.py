@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 import numpy as np
-from tvm import tirx
 
 from ...errors import ScheduleError
 from ...gpu.hardware import MULTIPROCESSORS, Architecture
 from ...gpu.warpgroups import (
     BOX_ELEMENTS,
-    MAP_PITCH_BYTES,
     PANEL_BYTES,
     REGISTERS,
     WARPGROUP,
@@ -57,7 +54,12 @@ class Plan:
     @property
     def turns(self) -> int:
         """Tiles that a block takes at most."""
-        return ceil(self.tiles[0] * self.tiles[1] / self.grid)
+        return ceil(self.count / self.grid)
+
+    @property
+    def count(self) -> int:
+        """Tiles of all products."""
+        return self.tiles[0] * self.tiles[1] * self.kernel.products
 
     @property
     def a_bytes(self) -> int:
@@ -139,14 +141,11 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
         If the GPU, TMA, the registers or shared memory do not allow the kernel.
     """
     _check_gpu(kernel, gpu)
-    for operand in (kernel.a, kernel.b):
-        if problem := pitch_problem(operand.buffer):
-            raise ScheduleError(f"{problem}; multiply by mma.sync, which copies by cp.async.")
     _check_registers(kernel)
     stages = max(kernel.a.stages, kernel.b.stages)
     rows, columns, _ = kernel.instruction.shape
     rows *= kernel.consumers * kernel.pieces
-    tiles = ceil(kernel.sizes[0] / rows) * ceil(kernel.sizes[1] / columns)
+    tiles = ceil(kernel.sizes[0] / rows) * ceil(kernel.sizes[1] / columns) * kernel.products
     grid = min(tiles, MULTIPROCESSORS) if kernel.persistent else tiles
     plan = Plan(kernel, stages, _stores_by_box(kernel), grid)
     for side, extent in (("A", plan.tile[0]), ("B", plan.tile[1])):
@@ -172,21 +171,6 @@ def _check_gpu(kernel: Kernel, gpu: Architecture) -> None:
         )
 
 
-def pitch_problem(buffer: Any) -> str | None:
-    """Why TMA cannot copy boxes of a buffer, or None."""
-    if len(buffer.shape) != 2 or not all(isinstance(n, tirx.IntImm) for n in buffer.shape):
-        return f"Buffer {buffer.name} is no matrix of a known size, as TMA's boxes need here"
-    if len(buffer.ty.strides):
-        return f"Buffer {buffer.name} has strides of its own, which TMA is not told here"
-    pitch = int(buffer.shape[1]) * np.dtype(str(buffer.dtype)).itemsize
-    if pitch % MAP_PITCH_BYTES:
-        return (
-            f"Rows of {buffer.name} are {pitch:,} bytes apart; TMA needs a multiple of "
-            f"{MAP_PITCH_BYTES}"
-        )
-    return None
-
-
 def _check_registers(kernel: Kernel) -> None:
     if kernel.consumers not in REGISTERS:
         raise ScheduleError(
@@ -203,10 +187,8 @@ def _check_registers(kernel: Kernel) -> None:
 
 def _stores_by_box(kernel: Kernel) -> bool:
     """Whether TMA can store the result: it lies as the sums do, in rows that TMA takes."""
-    buffer = kernel.result.store.buffer
     return (
-        kernel.result.is_plain
+        kernel.result.is_boxed
         and result_bytes(kernel) in (2, 4)
-        and pitch_problem(buffer) is None
         and kernel.instruction.shape[1] >= PANEL_BYTES // result_bytes(kernel)
     )

@@ -6,49 +6,102 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm
+import tvm_ffi
 from tvm import sym, tirx
 from tvm.s_tir import SBlockRealize
 
 from ...errors import ScheduleError
+from ...gpu.warpgroups import MAP_PITCH_BYTES, MOST_TMA_DIMS
 from ...intrin.warpgroups import WarpgroupInstruction, warpgroup_instruction
 from ...ir import ops
 from ...ir.annotations import ASYNC_COPY, NUM_STAGES, PERSISTENT, PRODUCERS, RASTERIZE, WARPGROUP
 from ...ir.conditions import conjuncts, is_zero
-from ...ir.queries import are_equal, blocks_in, loads_in, thread_tag, uses
+from ...ir.queries import blocks_in, loads_in, substitute, thread_tag, uses
+
+
+@dataclass(frozen=True)
+class BoxedBuffer:
+    """A buffer in global memory of which boxes are copied.
+
+    Attributes
+    ----------
+    buffer : Buffer
+    indices : tuple of Expr
+        Where a box begins, in the variable ``batch`` of the kernel and the two of ``moving``.
+    moving : tuple of Var
+        For an operand its row (or column) of the product and its place along K; for the result row
+        and column.
+    extents : tuple of int
+        How far the buffer is read or written; zeros fill tiles up.
+    """
+
+    buffer: Any
+    indices: tuple[Any, ...]
+    moving: tuple[Any, Any]
+    extents: tuple[int, ...]
+
+    def box(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Elements of a box along each dim, the innermost first, by those of ``moving``."""
+        found = []
+        for index in reversed(self.indices):
+            along = [n for var, n in zip(self.moving, sizes, strict=True) if uses(index, var)]
+            found.append(along[0] if along else 1)
+        return tuple(found)
+
+    def place(self, values: dict[Any, Any]) -> list[Any]:
+        """Where a box begins, the innermost dim first."""
+        return [substitute(index, values) for index in reversed(self.indices)]
+
+    @property
+    def problem(self) -> str | None:
+        """Why TMA cannot move boxes of it, or None."""
+        buffer = self.buffer
+        for index in self.indices:
+            along = [var for var in self.moving if uses(index, var)]
+            if len(along) > 1 or any(uses(_simple(index - var), var) for var in along):
+                return f"Buffer {buffer.name} is indexed by {index}, along which TMA has no boxes"
+        if len(self.indices) > MOST_TMA_DIMS:
+            return f"Buffer {buffer.name} has {len(self.indices)} dims; TMA has {MOST_TMA_DIMS}"
+        if len(buffer.ty.strides):
+            return f"Buffer {buffer.name} has strides of its own, which TMA is not told here"
+        pitch = int(buffer.shape[-1]) * np.dtype(str(buffer.dtype)).itemsize
+        if pitch % MAP_PITCH_BYTES:
+            return (
+                f"Rows of {buffer.name} are {pitch:,} bytes apart; TMA needs a multiple of "
+                f"{MAP_PITCH_BYTES}"
+            )
+        return None
 
 
 @dataclass(frozen=True)
 class TiledOperand:
-    """A factor of the product: the matrix in global memory, and whether its rows lie along K.
+    """A factor of the product, whether its rows lie along K, and versions of its tiles."""
 
-    ``extents`` are those of the part that is read, zeros around it filling tiles up.
-    """
-
-    buffer: Any
-    extents: tuple[int, int]
+    source: BoxedBuffer
+    sizes: tuple[int, int]
     k_major: bool
     stages: int
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """Rows or columns of the product, and K."""
-        return self.extents if self.k_major else (self.extents[1], self.extents[0])
 
 
 @dataclass(frozen=True)
 class SumsReader:
-    """What becomes of a sum: a store of a value, in the variables ``row`` and ``column``."""
+    """What becomes of a sum: a store of a value, in ``batch`` and the variables of ``target``."""
 
     store: Any
     sums: Any
-    row: Any
-    column: Any
+    target: BoxedBuffer
 
     @property
-    def is_plain(self) -> bool:
-        """Whether the result lies by rows and columns as the sums do."""
-        return _same(self.store.indices, (self.row, self.column))
+    def is_boxed(self) -> bool:
+        """Whether TMA can store the result: it lies by rows and columns, columns innermost."""
+        row, column = self.target.moving
+        indices = self.target.indices
+        alone = sum(index.same_as(row) for index in indices) == 1
+        others = [one for one in indices[:-1] if not one.same_as(row)]
+        fixed = not any(uses(one, row) or uses(one, column) for one in others)
+        return alone and fixed and indices[-1].same_as(column) and self.target.problem is None
 
     @property
     def reads_more(self) -> bool:
@@ -61,7 +114,7 @@ class Kernel:
     """A product that warpgroups compute, as its schedule has it.
 
     ``pieces`` counts the 64 rows that one of the ``consumers`` has of a tile; ``sizes`` are M, N
-    and K without what fills tiles up.
+    and K without what fills tiles up; ``batch`` is the variable of so many ``products``, or None.
     """
 
     instruction: WarpgroupInstruction
@@ -73,6 +126,8 @@ class Kernel:
     group: int
     persistent: bool
     sizes: tuple[int, int, int]
+    batch: Any
+    products: int
 
 
 @dataclass(frozen=True)
@@ -84,6 +139,7 @@ class _Loops:
     warpgroups: Any
     steps: Any
     pieces: Any
+    batch: Any
 
 
 def multiplies(stmt: Any) -> bool:
@@ -128,6 +184,8 @@ class _Reader:
     def read(self) -> Kernel:
         loops = self._roles()
         row, _, depth = (one.var for one in self.block.iter_vars[-3:])
+        each = (one.var for one in self.block.iter_vars)
+        self.values = dict(zip(each, self.realize.iter_values, strict=True))
         sums = self.block.writes[0].source
         factors = [one for one in self.block.reads if not one.source.same_as(sums)]
         factors.sort(key=lambda one: not any(uses(at.min, row) for at in one.region))
@@ -143,6 +201,8 @@ class _Reader:
             group=self._annotation(RASTERIZE, 1),
             persistent=bool(self._annotation(PERSISTENT, 0)),
             sizes=(m, n, k),
+            batch=None if loops.batch is None else loops.batch.loop_var,
+            products=1 if loops.batch is None else int(loops.batch.extent),
         )
 
     def _annotation(self, key: str, default: int) -> int:
@@ -168,13 +228,13 @@ class _Reader:
         steps, pieces = (
             next((loop for loop in serial if uses(value, loop.loop_var)), None) for value in (k, m)
         )
-        found = _Loops(*grid, group, steps, pieces)
+        found = _Loops(*grid, group, steps, pieces, by_tag.get("blockIdx.z"))
         used = [loop for loop in vars(found).values() if loop is not None]
         for loop in self.loops:
             if int(loop.extent) > 1 and not any(loop.same_as(one) for one in used):
                 raise ScheduleError(
                     f"Loop {loop.loop_var.name} around {self.name} is none of rows, columns, "
-                    "warpgroups, steps along K and 64 rows of a warpgroup."
+                    "warpgroups, steps along K, 64 rows of a warpgroup and a batch (blockIdx.z)."
                 )
         self._check_values((m, n, k), found)
         return found
@@ -207,14 +267,59 @@ class _Reader:
                 f"of {self.name}; one copy must fill it there: use sch.compute_at."
             )
         (copy,) = copies
-        source, extents = _copied(copy)
         if copy.annotations.get(ASYNC_COPY, None) == 0:
             raise ScheduleError(
                 f"Block {copy.name_hint} shall not copy asynchronously, but wgmma reads what TMA "
                 "copied."
             )
         k_major = uses(region.region[-1].min, depth)
-        return TiledOperand(source, extents, k_major, int(copy.annotations.get(NUM_STAGES, 1)))
+        source, sizes = self._copied(copy, region, k_major)
+        if source.problem:
+            raise ScheduleError(
+                f"{source.problem}; multiply by mma.sync, which copies by cp.async."
+            )
+        return TiledOperand(source, sizes, k_major, int(copy.annotations.get(NUM_STAGES, 1)))
+
+    def _copied(self, copy: Any, region: Any, k_major: bool) -> tuple[BoxedBuffer, tuple[int, int]]:
+        """What a block copies, and how many rows and terms of the product it has.
+
+        Raises
+        ------
+        ScheduleError
+            If it does not copy elements as they are, and zeros around them.
+        """
+        store = copy.body
+        load, bounds = _bounded_load(store.value)
+        if load is None or not all(isinstance(at, tirx.Var) for at in store.indices):
+            raise ScheduleError(
+                f"Block {copy.name_hint} copies {store.value}; TMA copies boxes as they are, "
+                "so compute it before, or multiply by mma.sync."
+            )
+        inside = {
+            at.__chandle__(): int(n)
+            for at, n in zip(store.indices, store.buffer.shape, strict=True)
+        }
+        extents = []
+        for index, extent in zip(load.indices, load.source.shape, strict=True):
+            own = inside.get(index.__chandle__(), int(extent))
+            limits = [int(one.b) for one in bounds if tvm_ffi.structural_equal(one.a, index)]
+            extents.append(min([own, int(extent), *limits]))
+            if limits and index.__chandle__() in inside:
+                inside[index.__chandle__()] = extents[-1]
+        known = [any(tvm_ffi.structural_equal(b.a, at) for at in load.indices) for b in bounds]
+        if not all(known):
+            raise ScheduleError(
+                f"Block {copy.name_hint} reads {load} under a condition that is no bound of it; "
+                "TMA leaves out only what lies outside of a buffer."
+            )
+        batch = {
+            at: substitute(where.min, self.values)
+            for at, where in zip(store.indices[:-2], region.region[:-2], strict=True)
+        }
+        moving = tuple(store.indices[-2:]) if k_major else tuple(store.indices[:-3:-1])
+        indices = tuple(substitute(index, batch) for index in load.indices)
+        sizes = tuple(inside[at.__chandle__()] for at in moving)
+        return BoxedBuffer(load.source, indices, moving, tuple(extents)), sizes
 
     def _result(self, sums: Any, sizes: tuple[int, int]) -> SumsReader:
         inside = blocks_in(self.block)
@@ -229,56 +334,45 @@ class _Reader:
                 f"The sums of {self.name} are read by {len(readers)} blocks inside its kernel; one "
                 "statement must read them there: use sch.reverse_compute_at."
             )
-        store = readers[0].body
+        store, name = readers[0].body, readers[0].name_hint
         load = next(one for one in loads_in(store.value) if one.source.same_as(sums))
-        if len(load.indices) != 2 or not all(isinstance(at, tirx.Var) for at in load.indices):
+        every = {one.var.__chandle__(): one for one in readers[0].iter_vars}
+        if not all(isinstance(at, tirx.Var) for at in load.indices):
             raise ScheduleError(
-                f"Block {readers[0].name_hint} reads {load}; warpgroups compute matrices, whose "
-                "rows and columns are iterators."
+                f"Block {name} reads {load}; rows and columns of the sums must be iterators."
             )
-        every = {one.var.__chandle__(): int(one.dom.extent) for one in readers[0].iter_vars}
-        found = tuple(every.pop(at.__chandle__()) for at in load.indices)
-        if found != sizes or any(extent > 1 for extent in every.values()):
+        read = [every.pop(at.__chandle__()) for at in load.indices]
+        found = tuple(int(one.dom.extent) for one in read[-2:])
+        if found != sizes or any(int(one.dom.extent) > 1 for one in every.values()):
             raise ScheduleError(
-                f"Block {readers[0].name_hint} reads {found} of the sums, which are {sizes}; it "
-                "must read each of them once."
+                f"Block {name} reads {found} of the sums, which are {sizes}; it must read each of "
+                "them once."
             )
-        return SumsReader(store, sums, *load.indices)
+        written = self.block.writes[0].region[:-2]
+        fixed = {one.var: one.dom.min for one in every.values()}
+        for at, where in zip(load.indices[:-2], written, strict=True):
+            fixed[at] = substitute(where.min, self.values)
+        row, column = load.indices[-2:]
+        indices = tuple(substitute(index, fixed) for index in store.indices)
+        extents = [int(extent) for extent in store.buffer.shape]
+        for i, index in enumerate(indices):
+            for var, size in zip((row, column), sizes, strict=True):
+                extents[i] = min(extents[i], size) if index.same_as(var) else extents[i]
+        target = BoxedBuffer(store.buffer, indices, (row, column), tuple(extents))
+        value = substitute(store.value, fixed)
+        return SumsReader(tirx.BufferStore(store.buffer, value, indices), sums, target)
 
 
-def _copied(copy: Any) -> tuple[Any, tuple[int, int]]:
-    """What a block copies: a matrix, and how much of it; zeros may be around.
-
-    Raises
-    ------
-    ScheduleError
-        If it is no such copy.
-    """
-    store = copy.body
-    extents = {
-        at.__chandle__(): int(n) for at, n in zip(store.indices, store.buffer.shape, strict=True)
-    }
-    value, bounds = store.value, []
-    if isinstance(value, tvm.ir.Call) and value.op.name == ops.CHOICE and is_zero(value.args[2]):
-        bounds, value = conjuncts(value.args[0]), value.args[1]
-    plain = (
-        isinstance(value, tvm.ir.TensorLoad)
-        and value.source.scope() in ("", "global")
-        and _same(value.indices, store.indices)
-    )
-    for bound in bounds:
-        plain = plain and isinstance(bound, tirx.LT) and isinstance(bound.b, tirx.IntImm)
-        plain = plain and bound.a.__chandle__() in extents
-        if plain:
-            extents[bound.a.__chandle__()] = int(bound.b)
-    if not plain or len(extents) != 2:
-        raise ScheduleError(
-            f"Block {copy.name_hint} copies {store.value}; TMA copies boxes of a matrix as they "
-            "are, so compute it before, or multiply by mma.sync."
-        )
-    first, second = extents.values()
-    return value.source, (first, second)
+def _bounded_load(value: Any) -> tuple[Any, list[Any]]:
+    """The load of a value that is zero beyond bounds, and the bounds; None if it is no such."""
+    bounds = []
+    while isinstance(value, tvm.ir.Call) and value.op.name == ops.CHOICE and is_zero(value.args[2]):
+        bounds += conjuncts(value.args[0])
+        value = value.args[1]
+    is_load = isinstance(value, tvm.ir.TensorLoad) and value.source.scope() in ("", "global")
+    are_bounds = all(isinstance(b, tirx.LT) and isinstance(b.b, tirx.IntImm) for b in bounds)
+    return (value, bounds) if is_load and are_bounds else (None, [])
 
 
-def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    return len(first) == len(second) and are_equal(first, second)
+def _simple(expr: Any) -> Any:
+    return sym.Analyzer().simplify(expr)

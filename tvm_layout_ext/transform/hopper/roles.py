@@ -19,6 +19,7 @@ from ...intrin import asynchronous as a5s
 from ...ir.rebuild import sequence
 from ..launch.rasterize_blocks import grouped
 from .plan import Plan, b_rows
+from .read_kernel import Kernel
 
 #: Bytes of 64 rows of a panel; also of 64 x 64 elements of 16 bits, either way round.
 _PIECE_BYTES = 64 * PANEL_BYTES
@@ -77,24 +78,37 @@ def start(parts: Parts) -> Any:
     return sequence([when(parts.thread.equal(0), *made), *a5s.publish_barriers()])
 
 
-def over_tiles(parts: Parts, body: Callable[[Any, Any, Any], Any]) -> Any:
-    """Take tile after tile: ``body(turn, row, column)``, counted in tiles."""
+@dataclass(frozen=True)
+class Tile:
+    """A tile of a block: the number of its turn, its product, and its first row and column."""
+
+    turn: Any
+    batch: Any
+    row: Any
+    column: Any
+
+
+def over_tiles(parts: Parts, body: Callable[[Tile], Any]) -> Any:
+    """Take tile after tile."""
     plan = parts.plan
     rows, columns = plan.tiles
 
     def turn(t: Any) -> Any:
         number = t * plan.grid + parts.block
-        tile, row, column = (tirx.Var(name, "int32") for name in ("tile", "row", "column"))
-        places = grouped(0, tile, rows, columns, min(plan.kernel.group, rows))
+        tile, batch, row, column = (
+            tirx.Var(name, "int32") for name in ("tile", "batch", "row", "column")
+        )
+        places = grouped(0, tile % (rows * columns), rows, columns, min(plan.kernel.group, rows))
         inside = [
             tirx.Bind(tile, number),
-            tirx.Bind(row, places[0]),
-            tirx.Bind(column, places[1]),
-            body(t, row, column),
+            tirx.Bind(batch, tile // (rows * columns)),
+            tirx.Bind(row, places[0] * plan.tile[0]),
+            tirx.Bind(column, places[1] * plan.tile[1]),
+            body(Tile(t, batch, row, column)),
         ]
-        if rows * columns % plan.grid == 0:
+        if plan.count % plan.grid == 0:
             return sequence(inside)
-        return when(number < rows * columns, *inside)
+        return when(number < plan.count, *inside)
 
     return loop("turn", plan.turns, turn)
 
@@ -103,25 +117,25 @@ def produce(parts: Parts) -> Any:
     """Copy the tiles of every step, as soon as their stage is empty."""
     plan = parts.plan
 
-    def step(t: Any, row: Any, column: Any) -> Callable[[Any], Any]:
+    def step(tile: Tile) -> Callable[[Any], Any]:
         def body(k: Any) -> Any:
             it = tirx.Var("step", "int32")
             stage = it % plan.stages
             at = stage * plan.stage_bytes
-            bound = tirx.Bind(it, t * plan.steps + k)
+            bound = tirx.Bind(it, tile.turn * plan.steps + k)
             return sequence(
                 [
                     bound,
                     a5s.wait_barrier(parts.empty, stage, T.bitwise_xor(_phase(it, plan), 1)),
                     a5s.expect_bytes(parts.full, stage, plan.stage_bytes),
-                    *_copies(parts, "a", at, stage, row * plan.tile[0], k),
-                    *_copies(parts, "b", at + plan.a_bytes, stage, column * plan.tile[1], k),
+                    *_copies(parts, "a", at, stage, tile, k),
+                    *_copies(parts, "b", at + plan.a_bytes, stage, tile, k),
                 ]
             )
 
         return body
 
-    loops = over_tiles(parts, lambda t, row, column: loop("k", plan.steps, step(t, row, column)))
+    loops = over_tiles(parts, lambda tile: loop("k", plan.steps, step(tile)))
     first = plan.kernel.consumers * WARPGROUP
     return sequence([*_registers(plan, 0), when(parts.thread.equal(first), loops)])
 
@@ -135,52 +149,59 @@ def _registers(plan: Plan, role: int) -> list[Any]:
     return [] if budget is None else [a5s.set_registers(budget[role], more=bool(role))]
 
 
-def _copies(parts: Parts, side: str, at: Any, stage: Any, first: Any, k: Any) -> list[Any]:
+def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) -> list[Any]:
     """Copy a tile: one box of rows along K, or panels of 64 neighbours each."""
     plan = parts.plan
     kernel = plan.kernel
-    operand = kernel.a if side == "a" else kernel.b
+    operand, first = (kernel.a, tile.row) if side == "a" else (kernel.b, tile.column)
     rows = plan.tile[0] if side == "a" else b_rows(kernel)
 
-    def box(offset: int, place: list[Any]) -> Any:
+    def box(offset: int, start: Any) -> Any:
+        own, depth = operand.source.moving
+        values = {own: start, depth: k * _PANEL} | with_batch(kernel, tile)
         pointer = parts.arena.access_ptr("w", offset=at + offset)
+        place = operand.source.place(values)
         return a5s.load_box(pointer, parts.maps[side], place, parts.full, stage)
 
     if operand.k_major:
-        return [box(0, [k * _PANEL, first])]
-    panels = range(rows // _PANEL)
-    return [box(p * _PIECE_BYTES, [first + p * _PANEL, k * _PANEL]) for p in panels]
+        return [box(0, first)]
+    return [box(p * _PIECE_BYTES, first + p * _PANEL) for p in range(rows // _PANEL)]
 
 
-def boxes(plan: Plan) -> dict[str, tuple[int, int]]:
+def with_batch(kernel: Kernel, tile: Tile) -> dict[Any, Any]:
+    """The value of the batch's variable."""
+    return {} if kernel.batch is None else {kernel.batch: tile.batch}
+
+
+def boxes(plan: Plan) -> dict[str, tuple[int, ...]]:
     """Boxes of the tensor maps of A and B, innermost dim first."""
     kernel = plan.kernel
     rows = {"a": plan.tile[0], "b": plan.tile[1]}
     return {
-        side: (_PANEL, rows[side] if operand.k_major else _PANEL)
+        side: operand.source.box((rows[side] if operand.k_major else _PANEL, _PANEL))
         for side, operand in (("a", kernel.a), ("b", kernel.b))
     }
 
 
-def consume(parts: Parts, finish: Callable[[Any, Any, Any, Any], Any]) -> Any:
-    """Multiply the tiles of every step, then ``finish(turn, row, column, sums)``."""
+def consume(parts: Parts, finish: Callable[[Tile, Any], Any]) -> Any:
+    """Multiply the tiles of every step, then ``finish(tile, sums)``."""
     plan = parts.plan
     kernel = plan.kernel
     count = kernel.pieces * kernel.instruction.shape[1] // 2
     sums = tirx.decl_buffer((count,), kernel.instruction.sums, "sums", scope="local")
 
-    def tile(t: Any, row: Any, column: Any) -> Any:
-        last = (t * plan.steps + (plan.steps - 1)) % plan.stages
+    def body(tile: Tile) -> Any:
+        last = (tile.turn * plan.steps + (plan.steps - 1)) % plan.stages
         return sequence(
             [
-                loop("k", plan.steps, lambda k: _step(parts, sums, t, k)),
+                loop("k", plan.steps, lambda k: _step(parts, sums, tile.turn, k)),
                 a5s.wait_products(0),
                 _release(parts, last),
-                finish(t, row, column, sums),
+                finish(tile, sums),
             ]
         )
 
-    return sequence([*_registers(plan, 1), tirx.AllocBuffer(sums), over_tiles(parts, tile)])
+    return sequence([*_registers(plan, 1), tirx.AllocBuffer(sums), over_tiles(parts, body)])
 
 
 def _release(parts: Parts, stage: Any) -> Any:

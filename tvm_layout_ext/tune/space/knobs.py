@@ -32,6 +32,9 @@ class Knob:
     before : int or str, optional
         What a schedule did before it had the knob: the value in configurations that lack it. Such
         knobs are listed last, and where this value is not legal, no other is.
+    apart : bool
+        Configurations with another value than ``before`` come behind all others of a space, which
+        records of sweeps name by their index.
     """
 
     name: str
@@ -39,6 +42,7 @@ class Knob:
     default: Value
     contiguous: bool = False
     before: Value | None = None
+    apart: bool = False
 
     def of(self, config: Config) -> Any:
         """Its value in a configuration, which may be older than the knob.
@@ -74,6 +78,7 @@ def knob(
     values: Iterable[Value],
     default: Value | None = None,
     before: Value | None = None,
+    apart: bool = False,
 ) -> Knob:
     """Declare a knob.
 
@@ -87,6 +92,8 @@ def knob(
         By default the first value.
     before : int or str, optional
         For a knob that a schedule has got later: what older configurations, which lack it, mean.
+    apart : bool
+        As in :class:`Knob`.
 
     Raises
     ------
@@ -114,7 +121,7 @@ def knob(
     if before is not None and before not in listed:
         legal = ", ".join(map(str, listed))
         raise ScheduleError(f"Knob {name} was {before} before, which is not one of {legal}.")
-    return Knob(name, listed, chosen, isinstance(values, range), before)
+    return Knob(name, listed, chosen, isinstance(values, range), before, apart)
 
 
 def _value(name: str, value: Any) -> Value:
