@@ -12,13 +12,13 @@ __all__ = [
     "MOST_TMA_DIMS",
     "PANEL_BYTES",
     "REGISTERS",
-    "WARPGROUP",
     "WARPGROUP_ROWS",
+    "WARPGROUP_THREADS",
     "most_sums",
 ]
 
 #: Threads of a warpgroup, and rows of sums that one ``wgmma`` gives it.
-WARPGROUP, WARPGROUP_ROWS = 128, 64
+WARPGROUP_THREADS, WARPGROUP_ROWS = 128, 64
 #: Bytes of a row of the 128-byte swizzle; eight rows make its pattern, and its alignment.
 PANEL_BYTES = 128
 SWIZZLE_BYTES = 8 * PANEL_BYTES

@@ -12,10 +12,10 @@ from tvm import tirx
 import tvm_layout_ext as tlx
 from tests.programs import warpgroups as w
 from tvm_layout_ext import SimulationError
-from tvm_layout_ext.gpu.warpgroups import WARPGROUP
+from tvm_layout_ext.gpu.warpgroups import WARPGROUP_THREADS
 from tvm_layout_ext.ir import ops
 from tvm_layout_ext.layout import NVMMADistributedLayout, NVMMASharedLayout
-from tvm_layout_ext.simulate.warpgroups.product import Tile, spread
+from tvm_layout_ext.simulate.warpgroups.product import DescribedTile, spread
 from tvm_layout_ext.simulate.warpgroups.tensor_map import swizzled
 
 SHAPE = (128, 128, 320)
@@ -32,7 +32,7 @@ def test_sums_lie_in_registers_as_the_layout_says() -> None:
     linear = NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]).to_linear([64, 64])
     held = spread(np.arange(64 * 64).reshape(64, 64))
     for register in range(32):
-        for thread in range(0, WARPGROUP, 7):
+        for thread in range(0, WARPGROUP_THREADS, 7):
             at = linear.apply(register=register, lane=thread % 32, warp=thread // 32, block=0)
             assert held[register, thread] == at["dim0"] * 64 + at["dim1"]
 
@@ -40,7 +40,7 @@ def test_sums_lie_in_registers_as_the_layout_says() -> None:
 @pytest.mark.parametrize("k_major", [True, False])
 def test_a_descriptor_reads_what_a_box_of_the_layout_holds(k_major: bool) -> None:
     # 64 x 64 of 16 bits, either way round: element (i, j) of memory, i counting rows of 128 bytes.
-    tile = Tile(0, 8192, 1024, 64, 64, k_major)
+    tile = DescribedTile(0, 8192, 1024, 64, 64, k_major)
     i, j = np.meshgrid(np.arange(64), np.arange(64), indexing="ij")
     box = swizzled(i * 128 + j * 2)
     assert np.array_equal(tile.addresses(2), box if k_major else box.T)
@@ -118,7 +118,8 @@ HAZARDS: dict[str, tuple[str, Callable[[Any], Any], int | None, str]] = {
         "overwrites what a wgmma may still read",
     ),
     "sums are read before they are there": (
-        ops.PTX_WGMMA_WAIT_GROUP, _left_out, 1, "stores in bulk sums of a wgmma that was not waited for",
+        ops.PTX_WGMMA_WAIT_GROUP, _left_out, 1,
+        "stores in bulk sums of a wgmma that was not waited for",
     ),
     "results are not made known to TMA": (
         ops.PTX_FENCE_PROXY, _left_out, 1, "no fence.proxy.async made known",

@@ -135,9 +135,10 @@ def double_buffer(
     num_stages : int
         Number of versions; 1 leaves the program as it is, unless ``async_copy`` is True. Of several
         calls the last one counts.
-    async_copy : bool or "auto"
+    async_copy : bool, "auto" or "tma"
         ``"auto"`` copies with ``cp.async`` where target, width, type and alignment allow it, and
-        through registers where not; True refuses the latter when lowering; False never does.
+        through registers where not; True refuses the latter when lowering; False never does;
+        ``"tma"`` is for tiles that ``wgmma`` multiplies.
 
     Raises
     ------

@@ -29,7 +29,7 @@ def pipeline(
         The loop.
     num_stages : int
         Number of versions; 1 leaves the program as it is, unless ``async_copy`` is True.
-    async_copy : bool or "auto"
+    async_copy : bool, "auto" or "tma"
         As in :func:`double_buffer`.
 
     Returns

@@ -11,7 +11,7 @@ from tvm import ir
 from tvm.ir.prim.expr import IntImm
 
 from ...errors import NotModelled, SimulationError
-from ...gpu.warpgroups import WARPGROUP
+from ...gpu.warpgroups import WARPGROUP_THREADS
 from ...ir import ops
 from ..findings import IN_FLIGHT
 from ..memory.memory import FRESH
@@ -19,7 +19,7 @@ from ..memory.registers import read_all, write_all
 from ..model.code import Code, Run
 from ..model.places import handle
 from ..model.warp_batch import DivergentPath
-from ..warpgroups.product import Tile, gathered, spread
+from ..warpgroups.product import DescribedTile, gathered, spread
 from ..warpgroups.units import PendingProduct, ReadRange, units_of, warpgroups
 from .device import DeviceCompiler
 from .matrix_calls import _registers
@@ -194,8 +194,8 @@ def _multiply(c: DeviceCompiler, call: Any) -> Run:
         for first in warpgroups(s.batch, m, "wgmma", site):
             left, right, more = (int(values[first]) for values in first_of)
             tiles = (
-                Tile.read(left, 64, depth, majors[0]),
-                Tile.read(right, columns, depth, majors[1]),
+                DescribedTile.read(left, 64, depth, majors[0]),
+                DescribedTile.read(right, columns, depth, majors[1]),
             )
             block = int(s.batch.block_of[first])
             places = [_placed(c, loads, tile, block, dtype) for tile in tiles]
@@ -212,7 +212,7 @@ def _multiply(c: DeviceCompiler, call: Any) -> Run:
                 reads.append(ReadRange(block, *span, warps, access.site))
             own.reads += reads
             lanes = np.zeros(s.batch.size, bool)
-            lanes[first : first + WARPGROUP] = True
+            lanes[first : first + WARPGROUP_THREADS] = True
             _mark(s, parts, lanes, bool(more), site)
             finish = _finish(s.batch, kept, parts, lanes, (places, dtype, bool(more)))
             own.products.setdefault(first, []).append(
@@ -222,7 +222,7 @@ def _multiply(c: DeviceCompiler, call: Any) -> Run:
     return run
 
 
-def _placed(c: Any, loads: Any, tile: Tile, block: int, dtype: Any) -> tuple[Any, Any]:
+def _placed(c: Any, loads: Any, tile: DescribedTile, block: int, dtype: Any) -> tuple[Any, Any]:
     """The shared array that a tile lies in, and bytes of its elements in the batch's memory."""
     at = tile.addresses(dtype.itemsize)
     for base, access in loads:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import SimulationError
-from ...gpu.warpgroups import WARPGROUP, WARPGROUP_ROWS
+from ...gpu.warpgroups import WARPGROUP_ROWS, WARPGROUP_THREADS
 from .tensor_map import swizzled
 
 #: Bits of a descriptor: address, both distances in units of 16 bytes, the swizzle.
@@ -17,7 +17,7 @@ _SWIZZLE_128 = 1
 
 
 @dataclass(frozen=True)
-class Tile:
+class DescribedTile:
     """A described tile of an operand: ``rows`` along M or N, ``depth`` elements along K."""
 
     address: int
@@ -28,7 +28,7 @@ class Tile:
     k_major: bool
 
     @classmethod
-    def read(cls, descriptor: int, rows: int, depth: int, k_major: bool) -> Tile:
+    def read(cls, descriptor: int, rows: int, depth: int, k_major: bool) -> DescribedTile:
         """Take a descriptor apart.
 
         Raises
@@ -72,7 +72,7 @@ def gathered(registers: Any) -> Any:
 def _places(columns: int) -> tuple[Any, Any]:
     """Row and column of each register of each thread (PTX ISA, "Register Fragments", D)."""
     register = np.arange(columns // 2)[:, None]
-    thread = np.arange(WARPGROUP)
+    thread = np.arange(WARPGROUP_THREADS)
     row = thread // 32 * 16 + register // 2 % 2 * 8 + thread % 32 // 4
     column = register // 4 * 8 + thread % 4 * 2 + register % 2
     return row, column

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...gpu.warpgroups import WARPGROUP
+from ...gpu.warpgroups import WARPGROUP_THREADS
 from ..machine.machine import Machine, MachineStep
 from ..model.code import Code
 from ..model.warp_batch import DivergentPath
@@ -153,16 +153,16 @@ class AwaitRegisters(Await):
         if own.registers is None:
             threads = s.batch.geometry.lanes
             entry = min(65536 // threads // 8 * 8, 255)
-            own.registers = np.full(s.batch.size // WARPGROUP, entry)
-            own.pool = own.registers[: threads // WARPGROUP].sum()
+            own.registers = np.full(s.batch.size // WARPGROUP_THREADS, entry)
+            own.pool = own.registers[: threads // WARPGROUP_THREADS].sum()
         return own.registers
 
     def ready(self, s: DivergentPath) -> Any:
         """For every thread whether there are registers enough."""
         batch, given = s.batch, self._given(s)
         mask = batch.active(s.mask if s.mask is not None else batch.full)
-        mine = np.unique(np.flatnonzero(mask) // WARPGROUP)
-        each = batch.geometry.lanes // WARPGROUP
+        mine = np.unique(np.flatnonzero(mask) // WARPGROUP_THREADS)
+        each = batch.geometry.lanes // WARPGROUP_THREADS
         wanted = given.copy()
         wanted[mine] = self.count
         fits = wanted.reshape(-1, each).sum(axis=1) <= units_of(batch).pool
@@ -170,12 +170,12 @@ class AwaitRegisters(Await):
 
     def passed(self, s: DivergentPath, lanes: Any) -> None:
         """Have them."""
-        self._given(s)[np.unique(lanes // WARPGROUP)] = self.count
+        self._given(s)[np.unique(lanes // WARPGROUP_THREADS)] = self.count
 
     def told(self, s: DivergentPath, lane: int) -> str:
         """What a thread waits for."""
         given = self._given(s)
-        each = s.batch.geometry.lanes // WARPGROUP
+        each = s.batch.geometry.lanes // WARPGROUP_THREADS
         block = lane // s.batch.geometry.lanes
         held = given[block * each : (block + 1) * each]
         return (

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import SimulationError
 from ...gpu import hardware
-from ...gpu.warpgroups import WARPGROUP
+from ...gpu.warpgroups import WARPGROUP_THREADS
 from ..memory.access import AccessInstruction
 from ..memory.memory import FRESH, Memory
 from ..report import Hazard
@@ -283,8 +283,8 @@ def warpgroups(batch: Any, mask: Any, what: str, site: Any) -> list[int]:
         If a warpgroup is not there as a whole.
     """
     lanes = np.flatnonzero(batch.active(mask))
-    firsts = np.unique(lanes // WARPGROUP) * WARPGROUP
-    if len(firsts) * WARPGROUP != len(lanes):
+    firsts = np.unique(lanes // WARPGROUP_THREADS) * WARPGROUP_THREADS
+    if len(firsts) * WARPGROUP_THREADS != len(lanes):
         raise SimulationError(
             f"{what} at line {site.line} is executed by a part of a warpgroup; all 128 threads "
             "must execute it together."

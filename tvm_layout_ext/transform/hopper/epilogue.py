@@ -10,8 +10,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.script import tirx as T
 
-from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP
-from ...intrin import asynchronous as a5s
+from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP_THREADS
+from ...intrin import asynchronous
 from ...ir.queries import substitute
 from ...ir.rebuild import sequence
 from .plan import Plan, result_bytes
@@ -36,7 +36,7 @@ def row_of(thread: Any, half: Any) -> Any:
     As ``NVMMADistributedLayout([3, 0], [4, 1], [16, n, 16])`` says: 16 rows a warp, four lanes a
     row.
     """
-    return thread % WARPGROUP // 32 * 16 + half * 8 + thread % 32 // 4
+    return thread % WARPGROUP_THREADS // 32 * 16 + half * 8 + thread % 32 // 4
 
 
 def column_of(thread: Any, which: Any) -> Any:
@@ -92,16 +92,16 @@ def _chunk(
     plan, thread = parts.plan, parts.thread
     kernel = plan.kernel
     piece, start = which
-    group = thread // WARPGROUP
-    leads = (thread % WARPGROUP).equal(0)
-    barrier = a5s.named_barrier(group + 1, WARPGROUP)
+    group = thread // WARPGROUP_THREADS
+    leads = (thread % WARPGROUP_THREADS).equal(0)
+    barrier = asynchronous.named_barrier(group + 1, WARPGROUP_THREADS)
     at = (group * plan.chunks + slot) * plan.chunk_bytes
     row = tile.row + (group * kernel.pieces + piece) * 64
     column = tile.column + start
     where = kernel.result.target.place(_named(parts, tile, (row, column)))
     pointer = parts.arena.access_ptr("r", offset=plan.results_at + at)
     return [
-        when(leads, a5s.wait_stores(plan.chunks - 1, read=True)),
+        when(leads, asynchronous.wait_stores(plan.chunks - 1, read=True)),
         barrier,
         *_rows(
             parts,
@@ -111,9 +111,13 @@ def _chunk(
             which,
             sums,
         ),
-        a5s.fence_shared(),
+        asynchronous.fence_shared(),
         barrier,
-        when(leads, a5s.store_box(pointer, parts.maps["c"], where), a5s.commit_stores()),
+        when(
+            leads,
+            asynchronous.store_box(pointer, parts.maps["c"], where),
+            asynchronous.commit_stores(),
+        ),
     ]
 
 
@@ -155,7 +159,7 @@ def _by_threads(parts: Parts, tile: Tile, sums: Any) -> Any:
     made = []
     for number in range(kernel.pieces * each):
         piece, register = divmod(number, each)
-        rows = (thread // WARPGROUP * kernel.pieces + piece) * 64
+        rows = (thread // WARPGROUP_THREADS * kernel.pieces + piece) * 64
         row = tile.row + rows + row_of(thread, register // 2 % 2)
         column = tile.column + register // 4 * _COLUMNS + column_of(thread, register % 2)
         values = _named(parts, tile, (row, column))

@@ -6,19 +6,20 @@ from functools import partial
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 
 from ... import decisions
+from ...errors import ScheduleError
 from ...gpu.hardware import architecture
-from ...gpu.warpgroups import WARPGROUP as THREADS
-from ...gpu.warpgroups import WARPGROUP_ROWS
-from ...intrin import asynchronous as a5s
+from ...gpu.warpgroups import WARPGROUP_ROWS, WARPGROUP_THREADS
+from ...intrin import asynchronous
 from ...ir import ops
-from ...ir.annotations import WARPGROUP
+from ...ir.annotations import PERSISTENT, PRODUCERS, WARPGROUP
 from ...ir.queries import variables
 from ...ir.rebuild import block_with, realize_with, sequence
 from ...target import target_arch
-from ..base import function_pass
+from ..base import asks_for, function_pass
 from .epilogue import finish, result_view
 from .plan import Plan, make_plan
 from .read_kernel import multiplies, read_kernel
@@ -37,11 +38,11 @@ def _written(nest: Any, func: tirx.PrimFunc) -> Any:
     results = result_view(parts) if plan.stores_by_box else None
     consumer = consume(parts, partial(finish, parts, results))
     if results is not None:
-        leads = (parts.thread % THREADS).equal(0)
-        done = tirx.IfThenElse(leads, a5s.wait_stores(0, read=True), None)
+        leads = (parts.thread % WARPGROUP_THREADS).equal(0)
+        done = tirx.IfThenElse(leads, asynchronous.wait_stores(0, read=True), None)
         view = tirx.DeclBuffer(results, data=parts.arena.data)
         consumer = sequence([view, consumer, done])
-    is_producer = parts.thread >= plan.kernel.consumers * THREADS
+    is_producer = parts.thread >= plan.kernel.consumers * WARPGROUP_THREADS
     body.append(tirx.IfThenElse(is_producer, produce(parts), consumer))
     return sequence([*host, _launched(parts, sequence(body))])
 
@@ -55,7 +56,7 @@ def _tensor_maps(plan: Plan) -> tuple[dict[str, Any], list[Any]]:
         box["c"] = sides["c"].box((WARPGROUP_ROWS, plan.chunk_columns))
     maps, host = {}, []
     for side, one in sides.items():
-        maps[side], statements = a5s.tensor_map(one.buffer, one.extents, box[side])
+        maps[side], statements = asynchronous.tensor_map(one.buffer, one.extents, box[side])
         host += statements
     return maps, host
 
@@ -75,10 +76,29 @@ def _launched(parts: Parts, body: Any) -> Any:
     return body
 
 
-@function_pass("LowerWarpgroups", asks=WARPGROUP)
+def _check_others(stmt: Any) -> None:
+    """Refuse requests to kernels that no warpgroups compute, which would be forgotten."""
+
+    def look(loop: Any) -> None:
+        for key, call in ((PRODUCERS, "specialize_warps"), (PERSISTENT, "persistent")):
+            if key in loop.annotations:
+                raise ScheduleError(
+                    f"Loop {loop.loop_var.name} has {call}, but nothing inside it is multiplied by "
+                    'wgmma; only kernels of use_tensor_core(block, "wgmma") can be so.'
+                )
+
+    tvm_ffi.structural_walk(stmt, [(tirx.For, look)])
+
+
+@function_pass("LowerWarpgroups")
 def _lower_warpgroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    if not any(asks_for(func, key) for key in (WARPGROUP, PRODUCERS, PERSISTENT)):
+        return func
     root = func.body.block
     parts = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
+    for one in parts:
+        if not multiplies(one):
+            _check_others(one)
     body = sequence([_written(one, func) if multiplies(one) else one for one in parts])
     used = variables(body)
     kept = [one for one in root.alloc_buffers if any(one.same_as(var) for var in used)]

@@ -13,8 +13,8 @@ from ...gpu.warpgroups import (
     BOX_ELEMENTS,
     PANEL_BYTES,
     REGISTERS,
-    WARPGROUP,
     WARPGROUP_ROWS,
+    WARPGROUP_THREADS,
     most_sums,
 )
 from .read_kernel import Kernel
@@ -107,7 +107,7 @@ class Plan:
     @property
     def threads(self) -> int:
         """Threads of a block: those of the consumers, and of the warpgroup that copies."""
-        return (self.kernel.consumers + 1) * WARPGROUP
+        return (self.kernel.consumers + 1) * WARPGROUP_THREADS
 
     def told(self) -> str:
         """Describe it in a line."""

@@ -228,7 +228,8 @@ class _Reader:
         steps, pieces = (
             next((loop for loop in serial if uses(value, loop.loop_var)), None) for value in (k, m)
         )
-        found = _Loops(*grid, group, steps, pieces, by_tag.get("blockIdx.z"))
+        rows, columns = grid
+        found = _Loops(rows, columns, group, steps, pieces, by_tag.get("blockIdx.z"))
         used = [loop for loop in vars(found).values() if loop is not None]
         for loop in self.loops:
             if int(loop.extent) > 1 and not any(loop.same_as(one) for one in used):
@@ -318,8 +319,8 @@ class _Reader:
         }
         moving = tuple(store.indices[-2:]) if k_major else tuple(store.indices[:-3:-1])
         indices = tuple(substitute(index, batch) for index in load.indices)
-        sizes = tuple(inside[at.__chandle__()] for at in moving)
-        return BoxedBuffer(load.source, indices, moving, tuple(extents)), sizes
+        own, depth = (inside[at.__chandle__()] for at in moving)
+        return BoxedBuffer(load.source, indices, moving, tuple(extents)), (own, depth)
 
     def _result(self, sums: Any, sizes: tuple[int, int]) -> SumsReader:
         inside = blocks_in(self.block)

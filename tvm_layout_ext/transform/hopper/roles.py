@@ -14,8 +14,8 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from ...gpu.warpgroups import PANEL_BYTES, REGISTERS, SWIZZLE_BYTES, WARPGROUP
-from ...intrin import asynchronous as a5s
+from ...gpu.warpgroups import PANEL_BYTES, REGISTERS, SWIZZLE_BYTES, WARPGROUP_THREADS
+from ...intrin import asynchronous
 from ...ir.rebuild import sequence
 from ..launch.rasterize_blocks import grouped
 from .plan import Plan, b_rows
@@ -71,11 +71,11 @@ def start(parts: Parts) -> Any:
     """Initialise the barriers."""
     plan = parts.plan
     made = [
-        a5s.init_barrier(barriers, i, count)
+        asynchronous.init_barrier(barriers, i, count)
         for i in range(plan.stages)
         for barriers, count in ((parts.full, 1), (parts.empty, plan.kernel.consumers))
     ]
-    return sequence([when(parts.thread.equal(0), *made), *a5s.publish_barriers()])
+    return sequence([when(parts.thread.equal(0), *made), *asynchronous.publish_barriers()])
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,10 @@ def produce(parts: Parts) -> Any:
             return sequence(
                 [
                     bound,
-                    a5s.wait_barrier(parts.empty, stage, T.bitwise_xor(_phase(it, plan), 1)),
-                    a5s.expect_bytes(parts.full, stage, plan.stage_bytes),
+                    asynchronous.wait_barrier(
+                        parts.empty, stage, T.bitwise_xor(_phase(it, plan), 1)
+                    ),
+                    asynchronous.expect_bytes(parts.full, stage, plan.stage_bytes),
                     *_copies(parts, "a", at, stage, tile, k),
                     *_copies(parts, "b", at + plan.a_bytes, stage, tile, k),
                 ]
@@ -136,7 +138,7 @@ def produce(parts: Parts) -> Any:
         return body
 
     loops = over_tiles(parts, lambda tile: loop("k", plan.steps, step(tile)))
-    first = plan.kernel.consumers * WARPGROUP
+    first = plan.kernel.consumers * WARPGROUP_THREADS
     return sequence([*_registers(plan, 0), when(parts.thread.equal(first), loops)])
 
 
@@ -146,7 +148,7 @@ def _phase(it: Any, plan: Plan) -> Any:
 
 def _registers(plan: Plan, role: int) -> list[Any]:
     budget = REGISTERS[plan.kernel.consumers]
-    return [] if budget is None else [a5s.set_registers(budget[role], more=bool(role))]
+    return [] if budget is None else [asynchronous.set_registers(budget[role], more=bool(role))]
 
 
 def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) -> list[Any]:
@@ -161,7 +163,7 @@ def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) ->
         values = {own: start, depth: k * _PANEL} | with_batch(kernel, tile)
         pointer = parts.arena.access_ptr("w", offset=at + offset)
         place = operand.source.place(values)
-        return a5s.load_box(pointer, parts.maps[side], place, parts.full, stage)
+        return asynchronous.load_box(pointer, parts.maps[side], place, parts.full, stage)
 
     if operand.k_major:
         return [box(0, first)]
@@ -195,7 +197,7 @@ def consume(parts: Parts, finish: Callable[[Tile, Any], Any]) -> Any:
         return sequence(
             [
                 loop("k", plan.steps, lambda k: _step(parts, sums, tile.turn, k)),
-                a5s.wait_products(0),
+                asynchronous.wait_products(0),
                 _release(parts, last),
                 finish(tile, sums),
             ]
@@ -205,8 +207,8 @@ def consume(parts: Parts, finish: Callable[[Tile, Any], Any]) -> Any:
 
 
 def _release(parts: Parts, stage: Any) -> Any:
-    leads = (parts.thread % WARPGROUP).equal(0)
-    return when(leads, a5s.arrive(parts.empty, stage))
+    leads = (parts.thread % WARPGROUP_THREADS).equal(0)
+    return when(leads, asynchronous.arrive(parts.empty, stage))
 
 
 def _step(parts: Parts, sums: Any, t: Any, k: Any) -> Any:
@@ -216,11 +218,11 @@ def _step(parts: Parts, sums: Any, t: Any, k: Any) -> Any:
     return sequence(
         [
             tirx.Bind(it, t * plan.steps + k),
-            a5s.wait_barrier(parts.full, stage, _phase(it, plan)),
-            a5s.fence_sums(),
+            asynchronous.wait_barrier(parts.full, stage, _phase(it, plan)),
+            asynchronous.fence_sums(),
             *_products(parts, sums, stage, k),
-            a5s.commit_products(),
-            a5s.wait_products(1),
+            asynchronous.commit_products(),
+            asynchronous.wait_products(1),
             when(k > 0, _release(parts, (it - 1) % plan.stages)),
         ]
     )
@@ -234,12 +236,12 @@ def _products(parts: Parts, sums: Any, stage: Any, k: Any) -> list[Any]:
     for s in range(_PANEL // kernel.instruction.k):
         for piece in range(kernel.pieces):
             own = [sums[piece * each + i] for i in range(each)]
-            number = parts.thread // WARPGROUP * kernel.pieces + piece
+            number = parts.thread // WARPGROUP_THREADS * kernel.pieces + piece
             a = _described(parts, kernel.a, stage * plan.stage_bytes + number * _PIECE_BYTES, s)
             b = _described(parts, kernel.b, stage * plan.stage_bytes + plan.a_bytes, s)
             adds = True if s else k > 0
             turned = (not kernel.a.k_major, not kernel.b.k_major)
-            made.append(a5s.multiply(kernel.instruction.ptx, own, a, b, adds, turned))
+            made.append(asynchronous.multiply(kernel.instruction.ptx, own, a, b, adds, turned))
     return made
 
 
@@ -248,4 +250,4 @@ def _described(parts: Parts, operand: Any, at: Any, step: int) -> Any:
     inside = _STEP_BYTES if operand.k_major else 16 * PANEL_BYTES
     pointer = parts.arena.access_ptr("r", offset=at + step * inside)
     leading = 0 if operand.k_major else _PIECE_BYTES
-    return a5s.descriptor(pointer, leading, SWIZZLE_BYTES)
+    return asynchronous.descriptor(pointer, leading, SWIZZLE_BYTES)

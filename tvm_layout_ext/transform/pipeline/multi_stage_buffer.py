@@ -11,6 +11,7 @@ from tvm.s_tir import SBlock
 
 from ... import decisions
 from ...errors import ScheduleError
+from ...ir.annotations import BY_TMA
 from ...ir.thread_conditions import ThreadConditions
 from ..base import function_pass
 from .expand import expand
@@ -61,6 +62,11 @@ class _Pipelines(ThreadConditions):
         """Whether a copy may be asynchronous, as far as its buffers tell."""
         if part.async_copy == 0:
             return False
+        if part.async_copy == BY_TMA:
+            raise ScheduleError(
+                f"Block {part.name} asks for TMA, which fills only the tiles that "
+                'use_tensor_core(block, "wgmma") multiplies; async_copy=True is cp.async.'
+            )
         scopes = {r.buffer.scope() for r in part.reads} | {""}
         fits = (
             self.has_async
