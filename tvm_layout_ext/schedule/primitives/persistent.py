@@ -30,15 +30,8 @@ def persistent(sch: Any, loop: Any) -> None:
 
     Parameters
     ----------
-    sch : tvm.s_tir.Schedule
-        The schedule; this function is also its method ``persistent``.
     loop : LoopRV
         A loop that is bound to the grid.
-
-    Raises
-    ------
-    ScheduleError
-        If the loop is not bound to the grid.
     """
     nest = find_loop(sch, loop, "persistent")
     if not thread_tag(nest).startswith("blockIdx."):

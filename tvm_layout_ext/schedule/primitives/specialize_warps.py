@@ -27,16 +27,9 @@ def specialize_warps(sch: Any, loop: Any) -> None:
 
     Parameters
     ----------
-    sch : tvm.s_tir.Schedule
-        The schedule; this function is also its method ``specialize_warps``.
     loop : LoopRV
         A serial loop over 64 rows of a product each, made by ``use_tensor_core(block, "wgmma")``;
         it becomes ``threadIdx.y``.
-
-    Raises
-    ------
-    ScheduleError
-        If the loop cannot be bound, or has more iterations than warpgroups can be.
     """
     nest = find_loop(sch, loop, "specialize_warps")
     count = whole(nest.extent)

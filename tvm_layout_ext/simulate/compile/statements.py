@@ -23,6 +23,7 @@ from .unit_calls import barrier_of
 _BLOCK_BARRIERS = (ops.CUDA_CTA_SYNC,)
 #: Threads wait in these for some others of their block.
 _AWAITS = (ops.CUDA_MBARRIER_WAIT, ops.PTX_BAR_SYNC_COUNT, ops.PTX_SETMAXNREG)
+_NEXT_TURN = ("Continue", ops.CONTINUE_LOOP)
 _LEAVES = (ops.BREAK_LOOP, ops.CONTINUE_LOOP, ops.THREAD_RETURN)
 
 
@@ -162,12 +163,8 @@ class StatementCompiler(PlainCompiler):
             self._add(Barrier(self.site("barrier")))
         elif name in _AWAITS:
             self._emit_await(name, statement.value)
-        elif name == ops.BREAK_LOOP:
-            self._emit_break(statement)
-        elif name == ops.CONTINUE_LOOP:
-            self._emit_continue(statement)
         else:
-            self._emit_return(statement)
+            self._emit_leave(statement)
 
     def _emit_await(self, name: str, call: Any) -> None:
         site = self.site("barrier")
@@ -182,14 +179,15 @@ class StatementCompiler(PlainCompiler):
             self._add(RunInstruction(step.arrive))
             self._add(step)
 
-    def _emit_break(self, statement: Any) -> None:
-        self._breaks[-1].append(self._add(Jump()))
-
-    def _emit_continue(self, statement: Any) -> None:
-        self._continues[-1].append(self._add(Jump()))
-
-    def _emit_return(self, statement: Any) -> None:
-        self._returns.append(self._add(Jump()))
+    def _emit_leave(self, statement: Any) -> None:
+        """Jump out of a loop, to its next turn, or out of the kernel."""
+        is_call = isinstance(statement, tirx.Evaluate)
+        what = op_name(statement.value) if is_call else type(statement).__name__
+        if what in ("Break", ops.BREAK_LOOP):
+            jumps = self._breaks[-1]
+        else:
+            jumps = self._continues[-1] if what in _NEXT_TURN else self._returns
+        jumps.append(self._add(Jump()))
 
 
 _EMITTERS: dict[str, Callable[[StatementCompiler, Any], None]] = {
@@ -197,7 +195,5 @@ _EMITTERS: dict[str, Callable[[StatementCompiler, Any], None]] = {
     "For": StatementCompiler._emit_for,
     "While": StatementCompiler._emit_while,
     "Evaluate": StatementCompiler._emit_evaluate,
-    "Break": StatementCompiler._emit_break,
-    "Continue": StatementCompiler._emit_continue,
-    "Return": StatementCompiler._emit_return,
+    **dict.fromkeys(("Break", "Continue", "Return"), StatementCompiler._emit_leave),
 }

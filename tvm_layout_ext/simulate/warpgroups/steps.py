@@ -51,7 +51,6 @@ class AwaitPhase(Await):
     index: Code
     parity: Code
     site: Site
-    live: tuple[int, ...] = ()
 
     def _where(self, s: DivergentPath) -> tuple[Any, Any, Any]:
         batch = s.batch
@@ -92,7 +91,6 @@ class AwaitNamed(Await):
     threads: Code
     slot: int
     site: Site
-    live: tuple[int, ...] = ()
 
     def arrive(self, s: Any, m: Any) -> None:
         """Count the threads of a path; a step before the one that waits."""
@@ -145,7 +143,6 @@ class AwaitRegisters(Await):
 
     count: int
     site: Site
-    live: tuple[int, ...] = ()
 
     def _given(self, s: DivergentPath) -> Any:
         """Registers that each warpgroup of the batch has now."""

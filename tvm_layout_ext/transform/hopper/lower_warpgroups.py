@@ -90,23 +90,8 @@ def _check_others(stmt: Any) -> None:
     tvm_ffi.structural_walk(stmt, [(tirx.For, look)])
 
 
-@function_pass("LowerWarpgroups")
-def _lower_warpgroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    if not any(asks_for(func, key) for key in (WARPGROUP, PRODUCERS, PERSISTENT)):
-        return func
-    root = func.body.block
-    parts = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
-    for one in parts:
-        if not multiplies(one):
-            _check_others(one)
-    body = sequence([_written(one, func) if multiplies(one) else one for one in parts])
-    used = variables(body)
-    kept = [one for one in root.alloc_buffers if any(one.same_as(var) for var in used)]
-    block = block_with(root, body=body, alloc_buffers=kept)
-    return func.with_body(realize_with(func.body, block))
-
-
-def LowerWarpgroups() -> Any:
+@function_pass()
+def LowerWarpgroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that lowers kernels of warpgroups: TMA, mbarriers and ``wgmma``.
 
     Block annotation ``layout_ext.warpgroup`` names the instruction of a tile::
@@ -125,4 +110,15 @@ def LowerWarpgroups() -> Any:
     ScheduleError
         If the nest has another form, or the GPU, TMA, registers or shared memory do not allow it.
     """
-    return _lower_warpgroups
+    if not any(asks_for(func, key) for key in (WARPGROUP, PRODUCERS, PERSISTENT)):
+        return func
+    root = func.body.block
+    parts = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
+    for one in parts:
+        if not multiplies(one):
+            _check_others(one)
+    body = sequence([_written(one, func) if multiplies(one) else one for one in parts])
+    used = variables(body)
+    kept = [one for one in root.alloc_buffers if any(one.same_as(var) for var in used)]
+    block = block_with(root, body=body, alloc_buffers=kept)
+    return func.with_body(realize_with(func.body, block))
