@@ -44,10 +44,18 @@ _PRODUCTS, _BYTES, _BYTE = 2048, 60, 0.003
 #: What 128 bytes of a row cost whose place is a multiple of so many: 4000x4104x4056 took 1.3 times
 #: as long as its products and whole lines would (547 TFLOPS, float16, H200).
 _TORN = ((LINE_BYTES, 1.0), (SECTOR_BYTES, 1.2), (1, 1.6))
+#: Bytes of partial sums that a cycle stores, beside those that the second kernel moves: eight
+#: slices of 640x640x10240 took 22 us, four 20.
+_WORKSPACE = 2600
+#: How much longer a step takes whose panels of B are wider than the tile: 128x208 did 666 TFLOPS of
+#: 4096x11008x4096 with B stored K x N, 763 with B stored N x K.
+_PADDED = 1.1
 #: Cycles until a kernel's first product, and sums that a cycle stores.
 _START, _STORED = 4000, 16
 #: How much longer than the best tile another may take to be worth trying.
 _WORTH = 1.3
+#: Share of the modelled cycles of one slice that more slices may take, or they are not the default.
+_SAVED = 0.96
 #: Steps that a slice of K has at least.
 _LEAST_STEPS = 4
 
@@ -93,8 +101,8 @@ def cycles(shape: tuple[int, ...], tile: str, b_transposed: bool, slices: int = 
 
     A step takes its products at the tensor cores' rate, and no less than its bytes take out of L2,
     where rows that do not begin with a line cost more. More than one slice of K costs a launch, and
-    the workspace, as in :func:`._split_k.cycles`. Of 50 sizes and tiles on an H200 it is off by
-    less than 10% for 45.
+    the workspace. Of 50 sizes and tiles on an H200 it was off by less than 10% for 43
+    (``benchmarks/results/h200_hopper_gemm.json`` has most).
 
     Examples
     --------
@@ -107,8 +115,10 @@ def cycles(shape: tuple[int, ...], tile: str, b_transposed: bool, slices: int = 
     wide = columns if b_transposed else ceil(columns / _DEPTH) * _DEPTH
     loaded = rows * _row_bytes(k) + wide * _row_bytes(k if b_transposed else n)
     step = max(rows * columns * _DEPTH / _PRODUCTS, loaded / _BYTES) + loaded * _BYTE
+    step *= _PADDED if wide > columns else 1
     found = _START + turns * (ceil(ceil(k / _DEPTH) / slices) * step + rows * columns / _STORED)
-    return found + _split_k.second_kernel(shape, slices)
+    workspace = _split_k.workspace_bytes(shape, slices) / _WORKSPACE
+    return found + _split_k.second_kernel(shape, slices) + workspace
 
 
 def _row_bytes(row: int) -> float:
@@ -146,7 +156,7 @@ def _best(shape: tuple[int, ...], b_transposed: bool) -> tuple[str, int, float]:
         if slices <= shape[2] // _DEPTH // _LEAST_STEPS
     ]
     least, slices, best = min(apart, default=alone)
-    if least > _split_k.SAVED * alone[0]:
+    if least > _SAVED * alone[0]:
         least, slices, best = alone
     return best, slices, least
 

@@ -168,9 +168,11 @@ class DeviceCompiler(ExpressionCompiler):
     # Addresses of shared memory.
 
     def shared_arrays(self) -> list[tuple[int, AccessInstruction]]:
-        """Address of every shared array, and an access that reads bytes of it."""
+        """Address of every shared array that may hold tiles, and an access of its bytes."""
         if not self._arrays:
             for number, base in shared_bases(self.places).items():
+                if self.places.storages[number].dtype == _BARRIER:
+                    continue
                 place = self.places.bytes_of(number)
                 made = self.access(place, IntImm("int32", 0), 1, True, "load")
                 self._arrays.append((base, made))
@@ -297,6 +299,8 @@ def _divisible(start: Any, lanes: int) -> bool:
 
 
 _SCALAR_LDG = 2
+#: Type of mbarriers.
+_BARRIER = np.dtype(np.uint64)
 _CALLS = {
     ops.CHOICE: lambda c, e: c.choice(*e.args),
     ops.LIKELY: lambda c, e: c.expr(e.args[0]),

@@ -20,6 +20,7 @@ from ...ir.queries import variables
 from ...ir.rebuild import block_with, realize_with, sequence
 from ...target import target_arch
 from ..base import asks_for, function_pass
+from ..tensor_core.lower_tensor_core import narrowed
 from .epilogue import finish, result_view
 from .plan import Plan, make_plan
 from .read_kernel import multiplies, read_kernel
@@ -112,6 +113,7 @@ def LowerWarpgroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if not any(asks_for(func, key) for key in (WARPGROUP, PRODUCERS, PERSISTENT)):
         return func
+    func = narrowed(tvm.IRModule({"main": func}))["main"]
     root = func.body.block
     parts = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
     for one in parts:

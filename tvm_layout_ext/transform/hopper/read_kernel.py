@@ -52,7 +52,7 @@ class BoxedBuffer:
 
     def place(self, values: dict[Any, Any]) -> list[Any]:
         """Where a box begins, the innermost dim first."""
-        return [substitute(index, values) for index in reversed(self.indices)]
+        return [tirx.Cast("int32", substitute(at, values)) for at in reversed(self.indices)]
 
     @property
     def problem(self) -> str | None:
