@@ -101,8 +101,8 @@ def cycles(shape: tuple[int, ...], tile: str, b_transposed: bool, slices: int = 
 
     A step takes its products at the tensor cores' rate, and no less than its bytes take out of L2,
     where rows that do not begin with a line cost more. More than one slice of K costs a launch, and
-    the workspace. Of 50 sizes and tiles on an H200 it was off by less than 10% for 43
-    (``benchmarks/results/h200_hopper_gemm.json`` has most).
+    the workspace. On an H200 it was within 10% of what large products took, and within 30% of small
+    ones (``benchmarks/results/h200_hopper_gemm.json``), but for those that memory bounds.
 
     Examples
     --------

@@ -13,7 +13,9 @@ from tvm_layout_ext import decisions
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.schedules import _gemm_hopper as hopper
 from tvm_layout_ext.schedules import gemm, gemm_nt
+from tvm_layout_ext.tune.model.costs import costs
 from tvm_layout_ext.tune.space.space import Space
+from tvm_layout_ext.tune.space.task import make_task
 
 SM90A, SM80 = architecture("sm_90a"), architecture("sm_80")
 
@@ -92,3 +94,13 @@ def test_results_of_the_operator_are_right(nt: bool, slices: int, tile: str) -> 
     assert report.hazards == []
     off = np.abs(report.outputs["C"].astype(np.float64) - want)
     assert (off <= 2.0**-11 * np.abs(want) + 1e-3).all()
+
+
+def test_the_modelled_cost_is_that_of_its_products() -> None:
+    task = make_task("gemm_nt", (512, 512, 512), "float16")
+    config = task.space.default()
+    assert config["wgmma"] != "none"
+    model = costs(task, config).model
+    assert model["products"] == 2 * 512**3
+    assert model["bank_conflicts"] == 0
+    assert model["cost"] < costs(task, config | {"wgmma": "none", "split_k": 1}).model["cost"]

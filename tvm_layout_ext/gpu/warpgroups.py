@@ -12,6 +12,7 @@ __all__ = [
     "MOST_TMA_DIMS",
     "PANEL_BYTES",
     "REGISTERS",
+    "WARPGROUP_RATE",
     "WARPGROUP_ROWS",
     "WARPGROUP_THREADS",
     "most_sums",
@@ -19,6 +20,8 @@ __all__ = [
 
 #: Threads of a warpgroup, and rows of sums that one ``wgmma`` gives it.
 WARPGROUP_THREADS, WARPGROUP_ROWS = 128, 64
+#: Operations in half precision of a multiprocessor in a cycle: 64 x 256 x 16 products in 128.
+WARPGROUP_RATE = 4096
 #: Bytes of a row of the 128-byte swizzle; eight rows make its pattern, and its alignment.
 PANEL_BYTES = 128
 SWIZZLE_BYTES = 8 * PANEL_BYTES
