@@ -39,8 +39,9 @@ class TensorCore:
         Loops over tiles.
     a, b : SBlockRV
         Copy an operand to shared memory, filled up with zeros. Their loops follow memory.
-    a_fragment, b_fragment : SBlockRV
+    a_fragment, b_fragment : SBlockRV or None
         Load tiles from shared memory into the registers of a warp; place them under a loop of k.
+        None for ``wgmma``, which reads shared memory.
     result : SBlockRV
         Reads the sums in registers; ``sch.distribute_epilogue`` gives each lane its own.
     a_k_major, b_k_major : bool
@@ -87,7 +88,9 @@ def use_tensor_core(
         The sum, its loops not touched yet: ``C[b..., m, n] += A[b..., m, k] * B[b..., n, k]`` with
         the indices of each buffer in any order; m, n and k may be several iterators each.
     instruction : str
-        Name of an instruction of ``tvm_layout_ext.intrin.INSTRUCTIONS``, or ``auto``.
+        Name of an instruction of ``tvm_layout_ext.intrin.INSTRUCTIONS``, or ``auto``, which takes
+        one of these; or ``wgmma``, on ``sm_90a``, whose tiles have 64 rows, the columns of a block
+        and 128 bytes of K (``specialize_warps``).
     multiples : sequence of int, optional
         Fill m, n and k up to multiples of these by zeros; each is a multiple of the instruction's
         tile, which is the default. A dimension of a single tile is filled up to two.
