@@ -254,7 +254,10 @@ def _products(products: dict[str, Contraction]) -> _Plan:
         return None
 
     def prune(_: Shape, __: str, config: Config, architecture: Architecture) -> Refusal | None:
-        every = (gemm.prune(p.sizes, p.operand, config, architecture) for p in products.values())
+        every = (
+            gemm.prune(p.sizes, p.operand, config, architecture, p.b.k_major)
+            for p in products.values()
+        )
         return next((refusal for refusal in every if refusal is not None), None)
 
     def fit(_: Shape, __: str, config: Config, architecture: Architecture) -> Config:
@@ -265,7 +268,15 @@ def _products(products: dict[str, Contraction]) -> _Plan:
         if more:
             return {}
         shape = batch * m, n, k
-        return gemm.fit(shape, one.operand, config, architecture, b_transposed=one.b.k_major)
+        return gemm.fit(
+            shape,
+            one.operand,
+            config,
+            architecture,
+            b_transposed=one.b.k_major,
+            a_transposed=not one.a.k_major,
+            is_plain=_is_plain(one),
+        )
 
     return _Plan(gemm.KNOBS, apply, check, prune, fit)
 
@@ -273,6 +284,8 @@ def _products(products: dict[str, Contraction]) -> _Plan:
 def _check_product(
     product: Contraction, config: Config, architecture: Architecture
 ) -> Refusal | None:
+    if config.get("wgmma", gemm.NONE) != gemm.NONE and not _is_plain(product):
+        return Refusal("wgmma of matrices", "Warpgroups multiply matrices, without a batch, here.")
     types = product.operand, product.sums
     return check_instruction("auto", *types, int(config["tile_k"]), architecture) or gemm.check(
         product.sizes,
@@ -282,6 +295,12 @@ def _check_product(
         b_transposed=product.b.k_major,
         a_transposed=not product.a.k_major,
     )
+
+
+def _is_plain(product: Contraction) -> bool:
+    """Whether it multiplies two matrices into one, each index an iterator, in float32."""
+    groups = (product.rows, product.columns, product.depth)
+    return not product.batch and all(len(one) == 1 for one in groups) and product.sums == "float32"
 
 
 def _root_blocks(sch: s_tir.Schedule) -> set[str]:

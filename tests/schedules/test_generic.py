@@ -94,7 +94,8 @@ def test_products_go_to_tensor_cores_with_what_follows_them(shape: tuple[int, in
     assert operator.knobs == gemm.KNOBS
     task = task_of(operator)
     blocks = str(task.module(task.space.default()))
-    assert "layout_ext.tensor_core" in blocks
+    # Rows of 33 halves are none that TMA takes.
+    assert ("layout_ext.warpgroup" if shape[2] == 64 else "layout_ext.tensor_core") in blocks
     check_default(operator)
 
 

@@ -26,6 +26,8 @@ PREFETCH = "layout_ext.prefetch"
 NUM_STAGES = "layout_ext.num_stages"
 #: Block annotation: 1 demands asynchronous copies, 0 forbids them; absent, they are taken if legal.
 ASYNC_COPY = "layout_ext.async_copy"
+#: Its value that demands copies by TMA.
+BY_TMA = 2
 #: Statement attribute around copies that shall be asynchronous: 1 demands it, 0 allows it.
 ASYNC_SCOPE = "layout_ext.async_scope"
 #: Annotation of a block that fills a shared buffer; ``swizzle_modes`` says what it may hold.
@@ -43,3 +45,9 @@ MIN_BLOCKS = "layout_ext.min_blocks_per_sm"
 #: Annotation of a loop bound to a grid axis: neighbouring blocks of a cluster along it. The axis is
 #: added, for TVM leaves the annotations of inner bound loops to loops of one iteration.
 CLUSTER = "layout_ext.cluster."
+#: Annotation of a block that is one tile of a warpgroup: the name of its ``wgmma``.
+WARPGROUP = "layout_ext.warpgroup"
+#: Annotation of the loop over consumer warpgroups: how many warpgroups copy for them.
+PRODUCERS = "layout_ext.producers"
+#: Annotation of a grid loop: blocks stay and take tile after tile.
+PERSISTENT = "layout_ext.persistent"

@@ -64,7 +64,9 @@ def _scheduled(name: str, shape: Shape, dtype: str, changes: dict[str, Any]) -> 
 def _fitting(task: Task) -> dict[str, Any]:
     """The default where it is legal, or narrower by a fixed draw."""
     default = task.operator.default_config()
-    return default if _is_legal(task, default) else task.space.default()
+    if _is_legal(task, default):
+        return default
+    return task.space.default() | {name: "none" for name in default if name == "wgmma"}
 
 
 def _is_legal(task: Task, config: dict[str, Any]) -> bool:

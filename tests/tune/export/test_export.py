@@ -29,12 +29,12 @@ nvcc = pytest.mark.nvcc
 _HAS_NVCC = shutil.which("nvcc") is not None
 
 
-def default_module(func: Any) -> Any:
+def default_module(func: Any, **changes: Any) -> Any:
     """A function by the default of the schedule that fits it."""
     from tvm_layout_ext.tune import operator_of
 
     task = task_of(operator_of(func))
-    return task.module(task.space.default())
+    return task.module(task.space.default() | changes)
 
 
 def record(**changes: Any) -> Any:
@@ -69,9 +69,11 @@ def test_plan_lists_workspace_and_launches_in_order() -> None:
         ("A", "most", "out", "total"),
     ]
     assert plan.launches[0].block == (32, 16, 1)
-    (one,) = host_plan(default_module(linear(64, 64, 64)), TARGET).launches
+    (one,) = host_plan(default_module(linear(64, 64, 64), wgmma="none"), TARGET).launches
     assert isinstance(one, KernelLaunch)
     assert one.shared_bytes == 32768
+    with pytest.raises(ScheduleError, match="host side has tensor maps, which kernels of wgmma"):
+        host_plan(default_module(linear(64, 64, 64)), TARGET)
 
 
 def test_texts_name_shapes_workspace_and_kernels() -> None:
