@@ -214,7 +214,9 @@ def _other(known: Sweep, task: Task) -> str | None:
         return f"it is of {header.arch}, not {task.architecture.name}"
     if header.protocol != PROTOCOL:
         return f"its times were taken by the protocol {header.protocol}, not {PROTOCOL}"
-    if moved := [e.index for e in known.entries if legal[e.index : e.index + 1] != [e.config]]:
+    newer = {knob.name: knob.before for knob in task.operator.knobs if knob.before is not None}
+    same = {e.index: legal[e.index : e.index + 1] == [newer | e.config] for e in known.entries}
+    if moved := [index for index, kept in same.items() if not kept]:
         return f"its candidate {moved[0]} is no longer that of the legal space"
     return None
 

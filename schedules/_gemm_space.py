@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from tvm_layout_ext.gpu.hardware import (
     WARP_SIZE,
     Architecture,
 )
-from tvm_layout_ext.schedules import _split_k
+from tvm_layout_ext.schedules import _gemm_hopper, _split_k
 from tvm_layout_ext.tune.space.knobs import Config, Refusal
 
 __all__ = ["check_grid", "fit", "prune"]
@@ -41,9 +42,15 @@ FULL = 0.9
 
 
 def prune(
-    shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
+    shape: tuple[int, ...],
+    dtype: str,
+    config: Config,
+    architecture: Architecture,
+    b_transposed: bool = False,
 ) -> Refusal | None:
     """Why a configuration is not worth trying, or None."""
+    if config.get("wgmma", _gemm_hopper.NONE) != _gemm_hopper.NONE:
+        return _gemm_hopper.prune(shape, config, b_transposed)
     size = np.dtype(dtype).itemsize
     return (
         _placed(shape, config)
@@ -190,7 +197,9 @@ def fit(
     config: Config,
     architecture: Architecture,
     b_transposed: bool = False,
-) -> dict[str, int]:
+    a_transposed: bool = False,
+    is_plain: bool = True,
+) -> dict[str, Any]:
     """Choose the defaults that depend on type and shape: tiles by eight warps, and slices of K.
 
     Eight warps of 64x32 without prefetch are what did best for fp8 at 8192^3 on an H200 (305
@@ -198,14 +207,18 @@ def fit(
     of K did 923 of int8 at 8192^3 and 237 of tf32 at 4096^3 there, both A @ B^T, those of 128x128
     786 and 186. They are taken for that layout where they fill the machine.
     """
-    taken: dict[str, int] = {}
+    taken: dict[str, Any] = {}
     if "float8" in dtype and min(shape[:2]) >= 128:
         taken = {"tile_m": 128, "tile_n": 128, "warps_m": 2, "warps_n": 4, "prefetch": 0}
     elif b_transposed and dtype in ("float32", "int8", "uint8"):
         taken = _large(shape, dtype, config, architecture)
     slices = _split_k.fit(shape, dtype, dict(config) | taken, architecture)
     # Slices are tried with prefetch only.
-    return slices if slices["split_k"] > 1 else taken | slices
+    found = slices if slices["split_k"] > 1 else taken | slices
+    if not is_plain:
+        return found
+    chosen = {**config, **found}
+    return found | _gemm_hopper.fit(shape, dtype, chosen, architecture, b_transposed, a_transposed)
 
 
 def _large(

@@ -3,7 +3,8 @@
 Blocks that only compute an element from elements are inlined into their readers first. Then each
 product of a type that tensor cores take is scheduled by :func:`.gemm.multiply`, with what is
 computed from it element by element, and ``auto_coalesce`` maps each block that is left, reductions
-included, to a kernel of its own.
+included, to a kernel of its own. Where elements of rows are computed from the rows' sums, as in a
+softmax, ``fuse_rows`` makes one kernel of all.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tvm_layout_ext import decisions
 from tvm_layout_ext.analysis.contraction import Contraction, read_contraction
 from tvm_layout_ext.errors import LayoutExtError, ScheduleError
 from tvm_layout_ext.gpu.hardware import Architecture
-from tvm_layout_ext.schedules import gemm
+from tvm_layout_ext.schedules import _rows, gemm
 from tvm_layout_ext.schedules._gemm_types import check_instruction
 from tvm_layout_ext.tune.measure.reference.reference import Reference, buffers_of, count_flops, draw
 from tvm_layout_ext.tune.space.functions import digest_of
@@ -113,7 +114,7 @@ def operator_of(
         prune=plan.prune,
         fit=plan.fit,
         function=lambda shape, dtype: func,
-        judged_late=schedule is not None,
+        judged_late=schedule is not None or plan.judged_late,
         off_tensor_cores=plan.off_tensor_cores,
     )
 
@@ -140,6 +141,7 @@ class _Plan:
     prune: Callable[[Shape, str, Config, Architecture], Refusal | None] | None = None
     fit: Callable[[Shape, str, Config, Architecture], Config] | None = None
     off_tensor_cores: dict[str, str] = field(default_factory=dict)
+    judged_late: bool = False
 
 
 def _plain(func: Any) -> tirx.PrimFunc:
@@ -180,7 +182,12 @@ def _fitting(func: tirx.PrimFunc) -> _Plan:
         products = {}
     for name, why in refused.items():
         decisions.note("operator_of", name, why, refused=True)
-    plan = _products(products) if products else _Plan(COALESCE_KNOBS, _coalesce, _all_legal)
+    if products:
+        plan = _products(products)
+    elif _rows.is_chain(func):
+        plan = _Plan(_rows.KNOBS, _rows.fuse_all, _rows.check, judged_late=True)
+    else:
+        plan = _Plan(COALESCE_KNOBS, _coalesce, _all_legal)
     return replace(plan, off_tensor_cores=refused)
 
 
@@ -247,7 +254,10 @@ def _products(products: dict[str, Contraction]) -> _Plan:
         return None
 
     def prune(_: Shape, __: str, config: Config, architecture: Architecture) -> Refusal | None:
-        every = (gemm.prune(p.sizes, p.operand, config, architecture) for p in products.values())
+        every = (
+            gemm.prune(p.sizes, p.operand, config, architecture, p.b.k_major)
+            for p in products.values()
+        )
         return next((refusal for refusal in every if refusal is not None), None)
 
     def fit(_: Shape, __: str, config: Config, architecture: Architecture) -> Config:
@@ -258,7 +268,15 @@ def _products(products: dict[str, Contraction]) -> _Plan:
         if more:
             return {}
         shape = batch * m, n, k
-        return gemm.fit(shape, one.operand, config, architecture, b_transposed=one.b.k_major)
+        return gemm.fit(
+            shape,
+            one.operand,
+            config,
+            architecture,
+            b_transposed=one.b.k_major,
+            a_transposed=not one.a.k_major,
+            is_plain=_is_plain(one),
+        )
 
     return _Plan(gemm.KNOBS, apply, check, prune, fit)
 
@@ -266,6 +284,8 @@ def _products(products: dict[str, Contraction]) -> _Plan:
 def _check_product(
     product: Contraction, config: Config, architecture: Architecture
 ) -> Refusal | None:
+    if config.get("wgmma", gemm.NONE) != gemm.NONE and not _is_plain(product):
+        return Refusal("wgmma of matrices", "Warpgroups multiply matrices, without a batch, here.")
     types = product.operand, product.sums
     return check_instruction("auto", *types, int(config["tile_k"]), architecture) or gemm.check(
         product.sizes,
@@ -275,6 +295,12 @@ def _check_product(
         b_transposed=product.b.k_major,
         a_transposed=not product.a.k_major,
     )
+
+
+def _is_plain(product: Contraction) -> bool:
+    """Whether it multiplies two matrices into one, each index an iterator, in float32."""
+    groups = (product.rows, product.columns, product.depth)
+    return not product.batch and all(len(one) == 1 for one in groups) and product.sums == "float32"
 
 
 def _root_blocks(sch: s_tir.Schedule) -> set[str]:

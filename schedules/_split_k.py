@@ -118,11 +118,15 @@ def cycles(shape: tuple[int, ...], config: Config, slices: int, dtype: str = "fl
     each = 2 * tile_m * tile_n * tile_k / (H200.tensor * mma_sync_rate(dtype))
     products = ceil(tiles * slices / MULTIPROCESSORS) * each
     waiting = H200.memory_latency / max(1, int(config["stages"]) - 1)
-    found = steps * max(products, waiting) + H200.memory_latency
-    if slices > 1:
-        found += H200.launch * H200.clock
-        found += 2 * workspace_bytes(shape, slices) / (H200.l2_sectors * SECTOR_BYTES)
-    return found
+    return steps * max(products, waiting) + H200.memory_latency + second_kernel(shape, slices)
+
+
+def second_kernel(shape: tuple[int, ...], slices: int) -> float:
+    """Modelled cycles of what adds slices up: a launch, and the workspace there and back."""
+    if slices == 1:
+        return 0.0
+    moved = 2 * workspace_bytes(shape, slices) / (H200.l2_sectors * SECTOR_BYTES)
+    return H200.launch * H200.clock + moved
 
 
 def best_slices(

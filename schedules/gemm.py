@@ -40,7 +40,9 @@ from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE, Architecture
 from tvm_layout_ext.intrin import INSTRUCTIONS
 from tvm_layout_ext.ir.annotations import MIN_BLOCKS
+from tvm_layout_ext.schedules import _gemm_hopper
 from tvm_layout_ext.schedules._gemm_copies import copy_of, dealt
+from tvm_layout_ext.schedules._gemm_hopper import NONE
 from tvm_layout_ext.schedules._gemm_space import check_grid, fit, prune
 from tvm_layout_ext.schedules._gemm_types import (
     DTYPES,
@@ -72,6 +74,7 @@ KNOBS = (
     knob("prefetch", (0, 1), default=1),
     knob("split_k", SLICES, before=1),
     knob("cluster", (1, 2, 4), before=1),
+    knob("wgmma", (NONE, *_gemm_hopper.TILES), before=NONE, apart=True),
 )
 #: Registers that a thread can have, and those that addresses and counters take of them: nvcc
 #: compiles 192 sums, 40 of fragments and 20 of these into 253 without a spill.
@@ -85,6 +88,9 @@ STEP_BYTES = 32
 
 def multiply(sch: s_tir.Schedule, block: str, config: Config, instruction: str = "auto") -> None:
     """Schedule a product, and what is computed from it element by element, for tensor cores."""
+    if config.get("wgmma", NONE) != NONE:
+        _gemm_hopper.multiply(sch, block, config)
+        return
     tile = [int(config[f"tile_{dim}"]) for dim in "mnk"]
     warps = [int(config[f"warps_{dim}"]) for dim in "mn"]
     slices = int(config.get("split_k", 1))
@@ -287,7 +293,9 @@ def check(
     a_transposed: bool = False,
 ) -> Refusal | None:
     """Why a configuration is not legal, or None."""
-    v = {name: int(value) for name, value in config.items() if name != "swizzle"}
+    if config.get("wgmma", NONE) != NONE:
+        return _gemm_hopper.check(shape, dtype, architecture, b_transposed, a_transposed)
+    v = {name: int(config[name]) for name in config if name not in ("swizzle", "wgmma")}
     if found := _check_registers(dtype, config, architecture):
         return found
     for name, length in zip(("tile_m", "tile_n", "tile_k"), shape, strict=True):
@@ -322,7 +330,7 @@ def operator(name: str, b_transposed: bool) -> Operator:
         flops=lambda shape: 2 * shape[0] * shape[1] * shape[2],
         traffic=traffic,
         tolerance=tolerance,
-        prune=prune,
+        prune=partial(prune, b_transposed=b_transposed),
         fit=partial(fit, b_transposed=b_transposed),
     )
 

@@ -28,7 +28,9 @@ _REPLACED = "s_tir"
 _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     "s_tir.CanonicalizeLoop": (
         transform.MarkAnnotated,
+        transform.LowerWarpgroups,
         transform.LowerTensorCore,
+        transform.FuseRows,
         transform.AutoCoalesce,
         transform.ShiftVectors,
         transform.CheckHostStages,

@@ -162,11 +162,11 @@ def test_a_sweep_that_is_older_than_a_knob_is_searched_without_it() -> None:
 def test_a_sweep_answers_for_what_newer_knobs_were_before_they_were_there() -> None:
     sweep = older_sweep()
     task = make_task("gemm", (4096, 4096, 4096), "float16")
-    config = task.space.default()
+    config = task.space.default() | {"wgmma": "none"}
     assert (config["split_k"], config["cluster"]) == (1, 1)
     entry = sweep.by_config[sweep.key(config)]
     assert SweepRunner(sweep).run(task, config).median == entry.seconds
-    for change in ({"split_k": 2}, {"cluster": 4}):
+    for change in ({"split_k": 2}, {"cluster": 4}, {"wgmma": "128x256"}):
         with pytest.raises(RecordError, match=r"The sweep of gemm .* lacks tile_m=128"):
             SweepRunner(sweep).run(task, config | change)
 

@@ -32,6 +32,14 @@ def doubled() -> Any:
     return te.create_prim_func([a, b]).with_attr("global_symbol", "main")
 
 
+def centred() -> Any:
+    a = te.placeholder((128, 64), "float32", "A")
+    k = te.reduce_axis((0, 64), "k")
+    total = te.compute((128,), lambda i: te.sum(a[i, k], axis=k), "total")
+    b = te.compute((128, 64), lambda i, j: a[i, j] - total[i], "B")
+    return te.create_prim_func([a, b]).with_attr("global_symbol", "main")
+
+
 def staged(sch: s_tir.Schedule) -> Any:
     """The loop over chunks of 32 rows, each of which goes through shared memory."""
     outer, _ = sch.split(sch.get_loops("B")[0], [None, 32])
@@ -58,6 +66,10 @@ def _double_buffer(sch: s_tir.Schedule) -> None:
 def _eviction_policy(sch: s_tir.Schedule) -> None:
     for policy in ("evict_first", "evict_last"):
         sch.eviction_policy("B", policy)
+
+
+def _fuse_rows(sch: s_tir.Schedule) -> None:
+    sch.fuse_rows(["total", "B"], lanes=8)
 
 
 def _pipeline(sch: s_tir.Schedule) -> None:
@@ -122,6 +134,7 @@ CASES = (
     Case("cluster", doubled, _cluster),
     Case("double_buffer", doubled, _double_buffer),
     Case("eviction_policy", doubled, _eviction_policy),
+    Case("fuse_rows", centred, _fuse_rows),
     Case("pipeline", doubled, _pipeline),
     Case("prefetch", lambda: prefetched.row_sums(4, 4), _prefetch),
     Case("rasterize", doubled, _rasterize),

@@ -57,7 +57,11 @@ def test_the_reference_is_that_of_the_other_layout(dtype: str) -> None:
 def test_spaces_that_sweeps_name_by_index_stay_as_they_are(
     shape: tuple[int, int, int], dtype: str, count: int, digest: str
 ) -> None:
-    legal = make_task("gemm", shape, dtype).space.legal
+    every = make_task("gemm", shape, dtype).space.legal
+    legal = [dict(config) for config in every if config["wgmma"] == "none"]
+    assert every[: len(legal)] == legal
+    for config in legal:
+        del config["wgmma"]
     text = json.dumps(legal).encode()
     assert (len(legal), hashlib.sha256(text).hexdigest()[:16]) == (count, digest)
 

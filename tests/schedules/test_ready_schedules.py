@@ -26,7 +26,7 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
     "stream_reduce": [(40, 1300)],
     "stencil": [(80, 200), (9, 70)],
 }
-#: Those that leave the mapping to auto_coalesce.
+#: Those that leave the mapping to auto_coalesce, or to fuse_rows.
 COALESCED: dict[str, list[tuple[int, ...]]] = {
     "elementwise": [(1, 1), (33, 64), (64, 33), (100, 96)],
     "permute": [(1, 1, 1, 1), (2, 3, 4, 64), (2, 5, 3, 7)],
@@ -36,6 +36,9 @@ COALESCED: dict[str, list[tuple[int, ...]]] = {
     "gather_rows": [(1, 1, 1), (50, 33, 64), (7, 20, 33)],
     "row_sum": [(1, 1), (64, 256), (33, 100)],
     "column_sum": [(1, 1), (256, 64), (100, 33)],
+    "layer_norm": [(1, 1), (64, 256), (33, 100)],
+    "rms_norm": [(1, 1), (64, 256), (33, 100)],
+    "softmax": [(1, 1), (64, 256), (33, 100)],
 }
 
 

@@ -68,7 +68,7 @@ def check(nest: Nest) -> None:
             f"Loop {empty[0].var.name} of block {name} has extent 0, so there is nothing to map."
         )
     for access in nest.accesses:
-        _check_reach(access, name)
+        check_reach(access.buffer, name)
         call = _unknown_call(access)
         if call is not None:
             raise ScheduleError(
@@ -109,13 +109,13 @@ def _check_sums(nest: Nest) -> None:
         )
 
 
-def _check_reach(access: Access, block: str) -> None:
+def check_reach(buffer: Any, block: str) -> None:
     """Refuse arrays that 32-bit indices cannot reach over; TVM would wrap them silently."""
-    ty = access.buffer.ty
-    parts = [*access.buffer.shape, *ty.strides]
+    ty = buffer.ty
+    parts = [*buffer.shape, *ty.strides]
     if any(not isinstance(n, tirx.IntImm) or str(n.ty) != "int32" for n in parts):
         return
-    shape = [int(n) for n in access.buffer.shape]
+    shape = [int(n) for n in buffer.shape]
     size = prod(shape)
     if ty.strides:
         size = sum((n - 1) * int(s) for n, s in zip(shape, ty.strides, strict=True)) + 1
@@ -123,7 +123,7 @@ def _check_reach(access: Access, block: str) -> None:
         size += int(ty.elem_offset)
     if size >= 1 << 31:
         raise ScheduleError(
-            f"Buffer {access.name} of block {block} spans {size:,} elements, too many for the "
+            f"Buffer {buffer.name} of block {block} spans {size:,} elements, too many for the "
             '32-bit indices that its shape and strides have; declare them as "int64".'
         )
 

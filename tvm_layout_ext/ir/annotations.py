@@ -15,6 +15,8 @@ COALESCE = "layout_ext.auto_coalesce"
 DONE = "layout_ext.coalesced"
 #: Block annotation: elements of a vector.
 SHIFTED = "layout_ext.shifted"
+#: Annotation of the last block of a chain over rows: seven numbers of a plan, then its blocks.
+FUSE_ROWS = "layout_ext.fuse_rows"
 #: Annotation of a block that is one tile: the intrinsic that does it, and for a sum the one that
 #: clears it first.
 TENSOR_CORE = "layout_ext.tensor_core"
@@ -24,6 +26,8 @@ PREFETCH = "layout_ext.prefetch"
 NUM_STAGES = "layout_ext.num_stages"
 #: Block annotation: 1 demands asynchronous copies, 0 forbids them; absent, they are taken if legal.
 ASYNC_COPY = "layout_ext.async_copy"
+#: Its value that demands copies by TMA.
+BY_TMA = 2
 #: Statement attribute around copies that shall be asynchronous: 1 demands it, 0 allows it.
 ASYNC_SCOPE = "layout_ext.async_scope"
 #: Annotation of a block that fills a shared buffer; ``swizzle_modes`` says what it may hold.
@@ -41,3 +45,9 @@ MIN_BLOCKS = "layout_ext.min_blocks_per_sm"
 #: Annotation of a loop bound to a grid axis: neighbouring blocks of a cluster along it. The axis is
 #: added, for TVM leaves the annotations of inner bound loops to loops of one iteration.
 CLUSTER = "layout_ext.cluster."
+#: Annotation of a block that is one tile of a warpgroup: the name of its ``wgmma``.
+WARPGROUP = "layout_ext.warpgroup"
+#: Annotation of the loop over consumer warpgroups: how many warpgroups copy for them.
+PRODUCERS = "layout_ext.producers"
+#: Annotation of a grid loop: blocks stay and take tile after tile.
+PERSISTENT = "layout_ext.persistent"

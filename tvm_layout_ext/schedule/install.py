@@ -12,10 +12,13 @@ from .primitives.cluster import cluster
 from .primitives.distribute_epilogue import distribute_epilogue
 from .primitives.double_buffer import double_buffer
 from .primitives.eviction_policy import eviction_policy
+from .primitives.fuse_rows import fuse_rows
+from .primitives.persistent import persistent
 from .primitives.pipeline import pipeline
 from .primitives.prefetch import prefetch
 from .primitives.rasterize import rasterize
 from .primitives.set_fragment_layout import set_fragment_layout
+from .primitives.specialize_warps import specialize_warps
 from .primitives.split_k import split_k
 from .primitives.store_matrix import store_matrix
 from .primitives.swizzle import swizzle
@@ -28,10 +31,13 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "distribute_epilogue": distribute_epilogue,
     "double_buffer": double_buffer,
     "eviction_policy": eviction_policy,
+    "fuse_rows": fuse_rows,
+    "persistent": persistent,
     "pipeline": pipeline,
     "prefetch": prefetch,
     "rasterize": rasterize,
     "set_fragment_layout": set_fragment_layout,
+    "specialize_warps": specialize_warps,
     "split_k": split_k,
     #: The name of ``distribute_epilogue`` until the next release.
     "spread_sums": distribute_epilogue,

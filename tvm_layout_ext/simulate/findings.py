@@ -25,6 +25,8 @@ _INDEX_MASK = (1 << _PLACE) - 1
 SHUFFLED = 2
 #: Poison of a warp-wide instruction that only a part of a warp executes.
 TORN = 3
+#: Poison of sums that a ``wgmma`` has not finished.
+IN_FLIGHT = 5
 #: Distinct hazards that are kept; the rest is only counted.
 _CAP = 200
 
@@ -72,6 +74,8 @@ class Findings:
             return "a shuffle from a thread that does not take part in it"
         if code == SOURCE_OVERWRITTEN:
             return "an asynchronous copy whose source was written while it was under way"
+        if code == IN_FLIGHT:
+            return "sums of a wgmma that was not waited for"
         if code == TORN:
             return "a warp-wide instruction that only a part of the warp executes"
         number = code >> _PLACE

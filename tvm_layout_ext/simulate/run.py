@@ -186,12 +186,20 @@ def _written_parameters(function: Any, kernels: dict[str, CompiledKernel]) -> se
 
     tvm_ffi.structural_walk(function.body, [(tirx.DeclBuffer, view)])
     found: set[str] = set()
+    maps: dict[int, Any] = {}
+
+    def encode(call: Any) -> None:
+        if getattr(call.op, "name", "") == ops.TVM_CALL_PACKED and len(call.args) > _ENCODED:
+            maps[call.args[1].__chandle__()] = call.args[_ENCODED]
+
+    tvm_ffi.structural_walk(function.body, [(ir.Call, encode)])
 
     def launch(call: Any) -> None:
         if getattr(call.op, "name", "") != ops.CALL_FFI_KERNEL:
             return
         kernel = kernels[str(call.args[0].value)]
-        pointers = [a for a in call.args[1:] if _is_data(a)]
+        given = [maps.get(a.__chandle__(), a) for a in call.args[1:]]
+        pointers = [a for a in given if _is_data(a)]
         for pointer, storage in zip(pointers, kernel.places.storages, strict=False):
             name = roots.get(pointer.args[0].__chandle__())
             if storage.written and name is not None:
@@ -199,6 +207,10 @@ def _written_parameters(function: Any, kernels: dict[str, CompiledKernel]) -> se
 
     tvm_ffi.structural_walk(function.body, [(ir.Call, launch)])
     return found
+
+
+#: Which argument of ``runtime.cuTensorMapEncodeTiled`` is the buffer.
+_ENCODED = 4
 
 
 def _is_data(expr: Any) -> bool:

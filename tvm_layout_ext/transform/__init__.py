@@ -5,6 +5,8 @@ from __future__ import annotations
 from .auto_coalesce import AutoCoalesce
 from .conversions.combine_conversions import CombineLayoutConversions
 from .fragments.lower_fragment import LowerFragment
+from .fuse_rows import FuseRows
+from .hopper.lower_warpgroups import LowerWarpgroups
 from .launch.check_assumptions import CheckAssumptions
 from .launch.check_host_stages import CheckHostStages
 from .launch.eviction_policy import AttachEvictionPolicy, LowerEvictionPolicy
@@ -48,6 +50,7 @@ __all__ = [
     "CombineLayoutConversions",
     "ExposePointers",
     "FillPaddedRows",
+    "FuseRows",
     "GatherLaunchNotes",
     "GuardReductions",
     "GuardVectors",
@@ -62,6 +65,7 @@ __all__ = [
     "LowerSharedResults",
     "LowerTensorCore",
     "LowerWarpMemoryFully",
+    "LowerWarpgroups",
     "MarkAnnotated",
     "NarrowVectors",
     "OverlapLaunches",

@@ -22,12 +22,15 @@ _SHAPES: dict[str, tuple[Shape, ...]] = {
     "gather_rows": ((50, 33, 64), (7, 20, 33)),
     "gemm": ((128, 128, 64), (33, 20, 17)),
     "gemm_nt": ((128, 128, 64), (70, 8, 64)),
+    "layer_norm": ((64, 256), (33, 100)),
     "matmul": ((64, 64, 64), (33, 20, 17)),
     "nchw_to_nhwc": ((2, 64, 6, 6), (1, 33, 5, 7)),
     "pad": ((62, 62), (31, 5)),
     "permute": ((2, 3, 4, 64), (2, 5, 3, 7)),
+    "rms_norm": ((64, 256), (33, 100)),
     "row_sum": ((64, 256), (33, 100)),
     "slice": ((64, 64), (33, 7)),
+    "softmax": ((64, 256), (33, 100)),
     "stencil": ((64, 256), (33, 100)),
     "stream_reduce": ((64, 1024), (8, 768)),
     "transpose": ((96, 64), (33, 47)),
@@ -61,7 +64,9 @@ def _scheduled(name: str, shape: Shape, dtype: str, changes: dict[str, Any]) -> 
 def _fitting(task: Task) -> dict[str, Any]:
     """The default where it is legal, or narrower by a fixed draw."""
     default = task.operator.default_config()
-    return default if _is_legal(task, default) else task.space.default()
+    if _is_legal(task, default):
+        return default
+    return task.space.default() | {name: "none" for name in default if name == "wgmma"}
 
 
 def _is_legal(task: Task, config: dict[str, Any]) -> bool:

@@ -149,10 +149,9 @@ def test_rows_of_any_padding_are_drawn() -> None:
 
 
 def test_a_swizzled_buffer_is_drawn_by_its_layout() -> None:
-    record = make_record(
-        workload=Workload("gemm", (128, 128, 128), "float16"),
-        config=make_task("gemm", (128, 128, 128), "float16").space.default(),
-    )
+    workload = Workload("gemm", (128, 128, 128), "float16")
+    default = make_task("gemm", (128, 128, 128), "float16").space.default()
+    record = make_record(workload=workload, config=default | {"wgmma": "none"})
     kernel = kernel_of(record, pictures=True)
     assert kernel.problem == ""
     assert any("SwizzledShared(vec=8" in title for title in kernel.layouts)
@@ -160,6 +159,10 @@ def test_a_swizzled_buffer_is_drawn_by_its_layout() -> None:
     assert any(
         "SwizzleSharedMemory chose" in decision for decision in map(str, kernel.found.decisions)
     )
+    # Tiles of warpgroups lie as the hardware swizzles them.
+    kernel = kernel_of(make_record(workload=workload, config=default), pictures=True)
+    assert kernel.problem == ""
+    assert any("stages by TMA" in decision for decision in map(str, kernel.found.decisions))
 
 
 def test_the_page_needs_nothing_but_itself() -> None:

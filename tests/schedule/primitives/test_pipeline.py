@@ -57,7 +57,7 @@ def test_pipeline_needs_a_copy_from_global_to_shared_memory() -> None:
 
 def test_pipeline_refuses_other_ways_to_copy() -> None:
     sch, ko = staged(product())
-    with pytest.raises(ScheduleError, match="True, False or \"auto\", not 'yes'"):
+    with pytest.raises(ScheduleError, match='True, False, "auto" or "tma", not \'yes\''):
         sch.pipeline(ko, 2, async_copy="yes")
     assert not sch.get(sch.get_sblock("A_shared")).annotations
 

@@ -59,7 +59,7 @@ def test_module_is_tuned_and_compiled_by_our_pass_and_by_tvms(tmp_path: Path) ->
     for task in module_tasks(mod, TARGET)[0]:
         found = ms.tir_integration.compile_tir(database, task.module, TARGET)
         assert found is not None
-        assert "threadIdx.x" in str(found.mod)
+        assert "threadIdx.x" in str(lower(found.mod, target=TARGET))
 
     again = tune_module(mod, TARGET, trials=2, log=tmp_path, runner="simulate")
     assert [one.resumed for one in again.results.values()] == [2, 2]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tvm
 
-from tests.schedules.test_generic import linear, softmax, task_of
+from tests.schedules.test_generic import linear, softmax_of_columns, task_of
 from tests.tune.helpers import make_record, transpose_schedule
 from tvm_layout_ext import RecordError, ScheduleError, TargetError, cuda_target, export, te
 from tvm_layout_ext.tune.export.launches import KernelLaunch, host_plan
@@ -29,12 +29,12 @@ nvcc = pytest.mark.nvcc
 _HAS_NVCC = shutil.which("nvcc") is not None
 
 
-def default_module(func: Any) -> Any:
+def default_module(func: Any, **changes: Any) -> Any:
     """A function by the default of the schedule that fits it."""
     from tvm_layout_ext.tune import operator_of
 
     task = task_of(operator_of(func))
-    return task.module(task.space.default())
+    return task.module(task.space.default() | changes)
 
 
 def record(**changes: Any) -> Any:
@@ -59,31 +59,33 @@ def load(path: Path) -> ModuleType:
 
 
 def test_plan_lists_workspace_and_launches_in_order() -> None:
-    plan = host_plan(default_module(softmax(33, 200)), TARGET)
-    assert [(one.name, one.shape) for one in plan.arguments] == [("A", (33, 200)),
-                                                                 ("out", (33, 200))]  # fmt: skip
+    plan = host_plan(default_module(softmax_of_columns(200, 33)), TARGET)
+    assert [(one.name, one.shape) for one in plan.arguments] == [("A", (200, 33)),
+                                                                 ("out", (200, 33))]  # fmt: skip
     assert [(one.name, one.bytes) for one in plan.workspace] == [("most", 132), ("total", 132)]
     assert [one.pointers for one in plan.launches] == [
         ("A", "most"),
         ("A", "most", "total"),
         ("A", "most", "out", "total"),
     ]
-    assert plan.launches[0].block == (64, 4, 1)
-    (one,) = host_plan(default_module(linear(64, 64, 64)), TARGET).launches
+    assert plan.launches[0].block == (32, 16, 1)
+    (one,) = host_plan(default_module(linear(64, 64, 64), wgmma="none"), TARGET).launches
     assert isinstance(one, KernelLaunch)
     assert one.shared_bytes == 32768
+    with pytest.raises(ScheduleError, match="host side has tensor maps, which kernels of wgmma"):
+        host_plan(default_module(linear(64, 64, 64)), TARGET)
 
 
 def test_texts_name_shapes_workspace_and_kernels() -> None:
-    plan = host_plan(default_module(softmax(33, 200)), TARGET)
+    plan = host_plan(default_module(softmax_of_columns(200, 33)), TARGET)
     header = header_text("soft", plan, "sm_90a", "0.1.0", "A record.")
-    assert " *   A: float32[33][200]\n *   out: float32[33][200], written\n" in header
+    assert " *   A: float32[200][33]\n *   out: float32[200][33], written\n" in header
     assert "264 bytes of workspace" in header
     assert "int soft(const void *A, void *out, void *stream);" in header
     source = cuda_text("soft", plan, "// kernels")
     assert source.count("cudaMallocAsync") == source.count("cudaFreeAsync") == 2
     assert "#define main_kernel_2 soft_main_kernel_2\n" in source
-    assert "dim3(9, 1, 1), dim3(64, 4, 1)" in source
+    assert "dim3(3, 1, 1), dim3(32, 16, 1)" in source
 
 
 def product_in_clusters() -> Any:

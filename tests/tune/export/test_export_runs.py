@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tvm
 
-from tests.schedules.test_generic import softmax
+from tests.schedules.test_generic import softmax_of_columns
 from tests.tune.export.test_export import default_module, load
 from tests.tune.helpers import transpose_schedule
 from tvm_layout_ext import build, cuda_target, export, te
@@ -128,15 +128,15 @@ def test_exported_kernels_run_on_tensors_of_tvm(tmp_path: Path) -> None:
         turn.turn(tvm.runtime.empty((96, 95), "float32", device), result)
     # Three kernels one after another, with workspace between them.
     rows = rng.standard_normal((33, 200), np.float32)
-    soft = load(export(default_module(softmax(33, 200)), tmp_path / "soft").loader)
+    soft = load(export(default_module(softmax_of_columns(33, 200)), tmp_path / "soft").loader)
     source, result = (
         tvm.runtime.tensor(rows, device),
         tvm.runtime.empty((33, 200), "float32", device),
     )
     soft.soft(source, result)
     device.sync()
-    power = np.exp(rows.astype(np.float64) - rows.max(axis=1, keepdims=True))
-    want = power / power.sum(axis=1, keepdims=True)
+    power = np.exp(rows.astype(np.float64) - rows.max(axis=0, keepdims=True))
+    want = power / power.sum(axis=0, keepdims=True)
     np.testing.assert_allclose(result.numpy(), want, rtol=1e-5, atol=1e-7)
 
 

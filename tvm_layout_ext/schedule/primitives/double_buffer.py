@@ -6,7 +6,7 @@ from typing import Any
 
 from ...checks import whole
 from ...errors import ScheduleError
-from ...ir.annotations import ASYNC_COPY, NUM_STAGES
+from ...ir.annotations import ASYNC_COPY, BY_TMA, NUM_STAGES
 from ..handles import annotate, find_block
 
 #: Loop variables are of type int32.
@@ -77,9 +77,11 @@ def check_async_copy(value: Any) -> int | None:
     """Return a request for asynchronous copies as an annotation has it; None leaves it open."""
     if isinstance(value, str) and value == "auto":
         return None
+    if isinstance(value, str) and value == "tma":
+        return BY_TMA
     if isinstance(value, bool):
         return int(value)
-    raise ScheduleError(f'async_copy must be True, False or "auto", not {value!r}.')
+    raise ScheduleError(f'async_copy must be True, False, "auto" or "tma", not {value!r}.')
 
 
 def double_buffer(
@@ -104,9 +106,10 @@ def double_buffer(
     num_stages : int
         Number of versions; 1 leaves the program as it is, unless ``async_copy`` is True. Of several
         calls the last one counts.
-    async_copy : bool or "auto"
+    async_copy : bool, "auto" or "tma"
         ``"auto"`` copies with ``cp.async`` where target, width, type and alignment allow it, and
-        through registers where not; True refuses the latter when lowering; False never does.
+        through registers where not; True refuses the latter when lowering; False never does;
+        ``"tma"`` is for tiles that ``wgmma`` multiplies.
     """
     versions = check_num_stages(num_stages)
     asynchronous = check_async_copy(async_copy)

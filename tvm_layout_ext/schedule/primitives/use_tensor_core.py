@@ -14,9 +14,14 @@ from ...errors import ScheduleError
 from ...gpu.hardware import architecture
 from ...intrin import Instruction, choose, clear_name, load_name, multiply_name
 from ...intrin.instructions import TILE
-from ...ir.annotations import TENSOR_CORE
+from ...intrin.warpgroups import WarpgroupInstruction, choose_warpgroup, is_warpgroup
+from ...ir.annotations import TENSOR_CORE, WARPGROUP
 from ..handles import blockize_tiles, find_block, own_arch
 from ..merge_iterators import check_loops, merge_iterators, merge_result, read_groups
+
+Unit = Instruction | WarpgroupInstruction
+#: Columns of a ``wgmma`` where nobody says.
+_COLUMNS = 128
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,9 @@ class TensorCore:
         Loops over tiles.
     a, b : SBlockRV
         Copy an operand to shared memory, filled up with zeros. Their loops follow memory.
-    a_fragment, b_fragment : SBlockRV
+    a_fragment, b_fragment : SBlockRV or None
         Load tiles from shared memory into the registers of a warp; place them under a loop of k.
+        None for ``wgmma``, which reads shared memory.
     result : SBlockRV
         Reads the sums in registers; ``sch.distribute_epilogue`` gives each lane its own.
     a_k_major, b_k_major : bool
@@ -82,7 +88,9 @@ def use_tensor_core(
         The sum, its loops not touched yet: ``C[b..., m, n] += A[b..., m, k] * B[b..., n, k]`` with
         the indices of each buffer in any order; m, n and k may be several iterators each.
     instruction : str
-        Name of an instruction of ``tvm_layout_ext.intrin.INSTRUCTIONS``, or ``auto``.
+        Name of an instruction of ``tvm_layout_ext.intrin.INSTRUCTIONS``, or ``auto``, which takes
+        one of these; or ``wgmma``, on ``sm_90a``, whose tiles have 64 rows, the columns of a block
+        and 128 bytes of K (``specialize_warps``).
     multiples : sequence of int, optional
         Fill m, n and k up to multiples of these by zeros; each is a multiple of the instruction's
         tile, which is the default. A dimension of a single tile is filled up to two.
@@ -93,7 +101,7 @@ def use_tensor_core(
     """
     block = find_block(sch, block, "use_tensor_core")
     what = read_contraction(sch.get(block))
-    one = choose(instruction, what.operand, what.sums, architecture(arch or own_arch(sch)))
+    one = _instruction(instruction, what, multiples, arch or own_arch(sch))
     check_loops(sch, block, what, "use_tensor_core")
     paddings = _paddings(what, one, multiples)
     if scope not in ("shared", "shared.dyn"):
@@ -104,7 +112,16 @@ def use_tensor_core(
     return _Builder(sch, block, what, one, scope).build(paddings, merged)
 
 
-def _paddings(what: Contraction, one: Instruction, multiples: Sequence[int] | None) -> list[int]:
+def _instruction(name: str, what: Contraction, multiples: Any, arch: str) -> Unit:
+    """Look the instruction up; ``wgmma`` has as many columns as the tile of a block."""
+    gpu = architecture(arch)
+    if not is_warpgroup(name):
+        return choose(name, what.operand, what.sums, gpu)
+    columns = whole(multiples[1]) if isinstance(multiples, Sequence) else None
+    return choose_warpgroup(name, what.operand, what.sums, columns or _COLUMNS, gpu)
+
+
+def _paddings(what: Contraction, one: Unit, multiples: Sequence[int] | None) -> list[int]:
     """Multiples of m, n and k."""
     wanted = one.shape if multiples is None else multiples
     if not isinstance(wanted, Sequence) or len(wanted) != 3:
@@ -118,7 +135,7 @@ def _paddings(what: Contraction, one: Instruction, multiples: Sequence[int] | No
     return _least_two([int(value) for value in wanted], what, one)
 
 
-def _least_two(multiples: Sequence[int], what: Contraction, one: Instruction) -> list[int]:
+def _least_two(multiples: Sequence[int], what: Contraction, one: Unit) -> list[int]:
     """Double what would be filled up to a single tile: TVM cannot move a copy of one tile.
 
     Its ``compute_at`` looks for the copy's iterators in the region that the copy fills, from
@@ -131,9 +148,7 @@ def _least_two(multiples: Sequence[int], what: Contraction, one: Instruction) ->
 class _Builder:
     """Applies the primitives, one method a step."""
 
-    def __init__(
-        self, sch: Any, block: Any, what: Contraction, one: Instruction, scope: str
-    ) -> None:
+    def __init__(self, sch: Any, block: Any, what: Contraction, one: Unit, scope: str) -> None:
         self.sch = sch
         self.block = block
         self.what = what
@@ -155,12 +170,12 @@ class _Builder:
         for copy, side in zip(copies, sides, strict=True):
             self._stage(copy, side)
         *batch, m, n, k, product = self._tile()
-        a, b = (
-            self._fragment(product, copy, matrix, side)
-            for copy, matrix, side in zip(copies, "ab", sides, strict=True)
-        )
+        a, b = self._fragments(product, copies, sides)
         result = self._result(product)
-        sch.annotate(product, TENSOR_CORE, [multiply_name(self.one), clear_name(self.one.sums)])
+        if isinstance(self.one, WarpgroupInstruction):
+            sch.annotate(product, WARPGROUP, self.one.name)
+        else:
+            sch.annotate(product, TENSOR_CORE, [multiply_name(self.one), clear_name(self.one.sums)])
         return TensorCore(
             product=product,
             batch=tuple(batch),
@@ -210,9 +225,19 @@ class _Builder:
         outer, tile = blockize_tiles(self.sch, (m, n, k), self.one.shape)
         return [*batch, *outer, tile]
 
+    def _fragments(self, product: Any, copies: Sequence[Any], sides: Any) -> list[Any]:
+        """Load both operands into registers; ``wgmma`` reads them in shared memory."""
+        if isinstance(self.one, WarpgroupInstruction):
+            return [None, None]
+        return [
+            self._fragment(product, copy, matrix, side)
+            for copy, matrix, side in zip(copies, "ab", sides, strict=True)
+        ]
+
     def _fragment(self, product: Any, copy: Any, matrix: str, side: Operand) -> Any:
         """Load tiles of one operand into the registers of a warp."""
         sch, one = self.sch, self.one
+        assert isinstance(one, Instruction)
         buffer = sch.get(copy).writes[0].source
         reads = sch.get(product).reads
         index = next(i for i, region in enumerate(reads) if region.source.same_as(buffer))

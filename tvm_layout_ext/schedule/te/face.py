@@ -9,12 +9,13 @@ import tvm
 from tvm import s_tir, te, tirx
 from tvm.tirx import IterVar
 
+from ...coalesce.rows.plan import Wishes
 from ...errors import ScheduleError
 from . import checks, tensors
 from .factoring import check_rfactor, factor
 from .lowerable import check_lowerable
 from .materialise import in_order, materialise
-from .records import CacheRead, CacheWrite, Rewrite, RFactor, StageRecord
+from .records import CacheRead, CacheWrite, Chain, Rewrite, RFactor, StageRecord
 from .stage import Stage
 
 
@@ -79,6 +80,7 @@ class Schedule:
     def __init__(self, outputs: Sequence[te.Operation]) -> None:
         self.stages: list[Stage] = []
         self.rewrites: list[Rewrite] = []
+        self.chains: list[Chain] = []
         self._by_op: dict[te.Operation, Stage] = {}
         for op in in_order(outputs):
             _no_scan(op)
@@ -214,6 +216,26 @@ class Schedule:
         outputs = tuple(partial.output(i) for i in range(partial.num_outputs))
         return outputs[0] if len(outputs) == 1 else outputs
 
+    def fuse_rows(self, tensors: Sequence[Any], **wishes: Any) -> None:
+        """Put reductions and elementwise stages over the same rows into one kernel.
+
+        The stages keep the loops that they begin with. See :func:`.fuse_rows.fuse_rows` for the
+        arguments by name.
+        """
+        listed = tensors if isinstance(tensors, (list, tuple)) else [tensors]
+        stages = tuple(self[tensor] for tensor in listed)
+        Wishes(**wishes)
+        for stage in stages:
+            if not isinstance(stage.op, te.ComputeOp):
+                stage.refuse_output("fuse_rows")
+            if stage.is_touched or stage.inlined or stage.coalesce is not None:
+                raise ScheduleError(
+                    f"fuse_rows needs stages that nothing was done to yet; {stage.name} was split, "
+                    "bound, inlined or left to auto_coalesce."
+                )
+            stage.is_in_chain = True
+        self.chains.append(Chain(stages, wishes))
+
     @property
     def sch(self) -> s_tir.Schedule:
         """A fresh TensorIR schedule with everything applied; changing it does not change this one.
@@ -238,7 +260,7 @@ class Schedule:
         return self._materialised(list(args))
 
     def _materialised(self, args: list[Any]) -> s_tir.Schedule:
-        return materialise(self.__getitem__, self.stages, self.rewrites, args)
+        return materialise(self.__getitem__, self.stages, self.rewrites, self.chains, args)
 
     def _inputs(self) -> list[te.Tensor]:
         return [s.op.output(0) for s in self.stages if isinstance(s.op, te.PlaceholderOp)]

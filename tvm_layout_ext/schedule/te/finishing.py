@@ -45,7 +45,7 @@ class Finisher:
         """
         reductions = [axis for axis in stage.leaf if is_reduction(axis)]
         bound = any(is_reduction(axis) for axis, _ in stage.bound)
-        if not reductions or bound or stage.coalesce is not None:
+        if not reductions or bound or stage.coalesce is not None or stage.is_in_chain:
             return
         nest = self.nests.of[stage]
         first = _tensorized_around(stage, reductions[0])

@@ -10,7 +10,8 @@ The order here is the one in which TE's own bound inference looked at a schedule
    then its bindings, so that regions relax over threads according to the storage scope;
 4. initialisation of reductions, before the outermost reduction loop;
 5. tensor intrinsics;
-6. block attributes.
+6. block attributes;
+7. chains of rows.
 """
 
 from __future__ import annotations
@@ -23,17 +24,19 @@ from tvm.tirx import IterVar
 
 from ..handles import legal
 from ..primitives.assume_divisible import create_prim_func
+from ..primitives.fuse_rows import fuse_rows
 from .finishing import Finisher
 from .kernels import check_extents, check_uniform
 from .nests import Nests, StageNest
 from .placing import Placer
-from .records import CacheRead, CacheWrite, Rewrite, RFactor, StageRecord
+from .records import CacheRead, CacheWrite, Chain, Rewrite, RFactor, StageRecord
 
 
 def materialise(
     stage_of: Callable[[te.Operation], StageRecord],
     stages: Sequence[StageRecord],
     rewrites: Sequence[Rewrite],
+    chains: Sequence[Chain],
     args: list[Any],
 ) -> s_tir.Schedule:
     """Create a TensorIR schedule of function ``main`` with everything applied.
@@ -50,6 +53,8 @@ def materialise(
     for rewrite in rewrites:
         work.rewrite(rewrite)
     work.place([stage for stage in stages if stage in work.nests.of])
+    for chain in chains:
+        fuse_rows(sch, [work.nests.of[stage].block for stage in chain.stages], **chain.wishes)
     return sch
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,14 @@ class Reorder:
 
 
 Move = Split | Fuse | Reorder
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Stages that go into one kernel of rows, as ``wishes`` for ``fuse_rows`` say."""
+
+    stages: tuple[StageRecord, ...]
+    wishes: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -118,6 +126,7 @@ class StageRecord:
     num_stages: int | None = None
     async_copy: bool | str = "auto"
     coalesce: Request | None = None
+    is_in_chain: bool = False
     policy: str | None = None
     store_predicate: Any = None
 

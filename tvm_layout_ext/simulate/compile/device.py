@@ -18,7 +18,7 @@ from ..memory.local import LocalAccess
 from ..memory.located_access import AddressCode
 from ..model.code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run, lift
 from ..model.names import BufferNames
-from ..model.places import Place, Places, handle
+from ..model.places import Place, Places, handle, shared_bases
 from ..model.values import numpy_type, retyped, retyped_poison
 from ..report import Site
 from ..sites import Blocks, Script, loaded_names
@@ -38,6 +38,9 @@ class DeviceCompiler(ExpressionCompiler):
         self.places = places
         self.findings = findings
         self.accesses: list[AccessInstruction] = []
+        #: Where TMA writes shared memory.
+        self.unit_sites: set[Site] = set()
+        self._arrays: list[tuple[int, AccessInstruction]] = []
         self._script = script
         self._blocks = blocks
         self._line = 0
@@ -162,6 +165,27 @@ class DeviceCompiler(ExpressionCompiler):
 
         return run
 
+    # Addresses of shared memory.
+
+    def shared_arrays(self) -> list[tuple[int, AccessInstruction]]:
+        """Address of every shared array that may hold tiles, and an access of its bytes."""
+        if not self._arrays:
+            for number, base in shared_bases(self.places).items():
+                if self.places.storages[number].dtype == _BARRIER:
+                    continue
+                place = self.places.bytes_of(number)
+                made = self.access(place, IntImm("int32", 0), 1, True, "load")
+                self._arrays.append((base, made))
+        return self._arrays
+
+    def _shared_address(self, expr: Any) -> Code:
+        place, index = self.pointee(expr)
+        base, size = shared_bases(self.places)[place.storage.number], place.dtype.itemsize
+        return lift(
+            lambda i: (base + np.asarray(i) * size).astype(np.uint32),
+            self._index(index, place),
+        )
+
     # Calls.
 
     def call(self, expr: Any) -> Code:
@@ -275,11 +299,14 @@ def _divisible(start: Any, lanes: int) -> bool:
 
 
 _SCALAR_LDG = 2
+#: Type of mbarriers.
+_BARRIER = np.dtype(np.uint64)
 _CALLS = {
     ops.CHOICE: lambda c, e: c.choice(*e.args),
     ops.LIKELY: lambda c, e: c.expr(e.args[0]),
     ops.REINTERPRET: DeviceCompiler._reinterpret,
     ops.CUDA_LDG: DeviceCompiler._ldg,
+    ops.CUDA_CVTA_GENERIC_TO_SHARED: DeviceCompiler._shared_address,
     ops.ISNAN: lambda c, e: lift(np.isnan, c.expr(e.args[0])),
     ops.POPCOUNT: DeviceCompiler._popcount,
     ops.CUDA___ACTIVEMASK: lambda c, e: active_mask(),

@@ -14,12 +14,14 @@ from ...ir import ops
 from ..memory.arrays import View, check_offset, copy_in, elements_before, low_address
 from ..memory.memory import Memory
 from ..model.code import Code, constant
-from ..model.places import handle
+from ..model.places import handle, is_tensor_map
 from ..model.values import numpy_type, split_type
 from ..model.warp_batch import AXES, CLUSTER_AXIS, Geometry
+from ..warpgroups.tensor_map import TensorMap
 from .expressions import ExpressionCompiler
 
 Launcher = Callable[[str, Geometry, list[Memory], list[Any]], None]
+_ENCODE = "runtime.cuTensorMapEncodeTiled"
 _DYNAMIC_SHARED = ops.USE_DYN_SHARED_MEMORY
 
 
@@ -46,6 +48,7 @@ class Host(ExpressionCompiler):
         self._launch = launch
         self._poisoned = poisoned
         self._memories: dict[int, Memory] = {}
+        self._maps: dict[int, TensorMap] = {}
 
     def cached(self, code: Code) -> Code:
         """Host values are computed once anyway."""
@@ -203,6 +206,8 @@ class Host(ExpressionCompiler):
         )
 
     def _run_bind(self, statement: Any) -> None:
+        if is_tensor_map(statement.var):
+            return
         self.scope[handle(statement.var)] = constant(self._now(statement.value))
 
     def _run_if(self, statement: Any) -> None:
@@ -232,9 +237,20 @@ class Host(ExpressionCompiler):
             if not self._now(call.args[0]):
                 raise SimulationError(f"The program assumes {call.args[0]}, which does not hold.")
             return
+        if name == ops.TVM_CALL_PACKED and str(call.args[0].value) == _ENCODE:
+            self._encode(*call.args[1:])
+            return
         if name != ops.CALL_FFI_KERNEL:
             raise NotModelled(f"The simulated GPU does not model {name} on the host.")
         self._run_launch(call)
+
+    def _encode(self, var: Any, dtype: Any, rank: Any, pointer: Any, *numbers: Any) -> None:
+        """Fill a tensor map."""
+        given = [int(self._now(one)) for one in numbers]
+        itemsize = split_type(str(dtype.value))[0].itemsize
+        self._maps[handle(var)] = TensorMap.encode(
+            self._pointed(pointer), itemsize, int(rank.value), given
+        )
 
     def _run_launch(self, call: Any) -> None:
         axes = [str(axis) for axis in call.attrs.launch_params]
@@ -243,7 +259,10 @@ class Host(ExpressionCompiler):
         memories: list[Memory] = []
         scalars: list[Any] = []
         for argument in passed:
-            if hasattr(argument.ty, "element_type"):
+            if (tensor := self._maps.get(handle(argument))) is not None:
+                memories.append(tensor.memory)
+                scalars.append(tensor)
+            elif hasattr(argument.ty, "element_type"):
                 memories.append(self._pointed(argument))
                 scalars.append(None)
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,7 @@ class CompiledKernel:
     slots: int
     caches: int
     early: Early
+    unit_sites: set[Any] = field(default_factory=set)
     time: int = 1
 
     @property
@@ -99,6 +100,7 @@ def compile_kernel(
         compiler.slots,
         compiler.caches,
         find_early(function, places),
+        compiler.unit_sites,
     )
 
 
@@ -143,6 +145,8 @@ class KernelRun:
         batch = WarpBatch(self, geometry, blocks, memories, clocks, kernel.caches)
         machine = Machine(batch, kernel.program, kernel.slots)
         machine.run()
+        if batch.units is not None:
+            batch.units.finish()
         self.barriers += machine.barriers
         kernel.time = clocks.now + 1
 

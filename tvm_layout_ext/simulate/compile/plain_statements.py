@@ -20,10 +20,11 @@ from ..model.warp_batch import CLUSTER_AXIS
 from .copy_calls import COPY_CALLS
 from .device import DeviceCompiler
 from .matrix_calls import MATRIX_CALLS
+from .unit_calls import UNIT_CALLS
 
 _WARP_BARRIER = ops.CUDA_WARP_SYNC
 STORAGE_SYNC = ops.TVM_STORAGE_SYNC
-_NOTHING = (ops.ASSUME, ops.PTX_FENCE_PROXY, ops.CUDA_THREAD_FENCE)
+_NOTHING = (ops.ASSUME, ops.CUDA_THREAD_FENCE)
 #: Does nothing where kernels run one after another; :mod:`.overlap` checks that it is there.
 _DEPENDENCY = ops.PTX_GRIDDEPCONTROL
 
@@ -157,6 +158,8 @@ class PlainCompiler(DeviceCompiler):
             return None
         if name in MATRIX_CALLS:
             return MATRIX_CALLS[name](self, call)
+        if name in UNIT_CALLS:
+            return UNIT_CALLS[name](self, call)
         if name in COPY_CALLS:
             return COPY_CALLS[name](self, call)
         if is_policy_store(call):

@@ -16,9 +16,13 @@ from ..model.code import LAUNCH, UNIFORM, VARYING, Code, constant, lift
 from ..model.places import handle
 from ..model.values import numpy_type
 from ..report import Site
+from ..warpgroups.steps import AwaitNamed, AwaitPhase, AwaitRegisters
 from .plain_statements import STORAGE_SYNC, PlainCompiler, op_name, step_of
+from .unit_calls import barrier_of
 
 _BLOCK_BARRIERS = (ops.CUDA_CTA_SYNC,)
+#: Threads wait in these for some others of their block.
+_AWAITS = (ops.CUDA_MBARRIER_WAIT, ops.PTX_BAR_SYNC_COUNT, ops.PTX_SETMAXNREG)
 _NEXT_TURN = ("Continue", ops.CONTINUE_LOOP)
 _LEAVES = (ops.BREAK_LOOP, ops.CONTINUE_LOOP, ops.THREAD_RETURN)
 
@@ -42,7 +46,7 @@ def _needs_program(statement: Any) -> bool:
 
 def _parts(call: Any) -> bool:
     name = op_name(call)
-    return name in _LEAVES or name in _BLOCK_BARRIERS or _syncs(call)
+    return name in (*_LEAVES, *_BLOCK_BARRIERS, *_AWAITS) or _syncs(call)
 
 
 def _syncs(call: Any) -> bool:
@@ -157,8 +161,23 @@ class StatementCompiler(PlainCompiler):
         name = op_name(statement.value)
         if name in _BLOCK_BARRIERS or name == STORAGE_SYNC:
             self._add(Barrier(self.site("barrier")))
+        elif name in _AWAITS:
+            self._emit_await(name, statement.value)
         else:
             self._emit_leave(statement)
+
+    def _emit_await(self, name: str, call: Any) -> None:
+        site = self.site("barrier")
+        if name == ops.PTX_SETMAXNREG:
+            self._add(AwaitRegisters(int(call.args[0].value), site))
+        elif name == ops.CUDA_MBARRIER_WAIT:
+            storage, index = barrier_of(self, call.args[0])
+            self._add(AwaitPhase(storage, index, self.expr(call.args[1]), site))
+        else:
+            number, threads = (self.expr(one) for one in call.args[:2])
+            step = AwaitNamed(number, threads, self.new_slot(), site)
+            self._add(RunInstruction(step.arrive))
+            self._add(step)
 
     def _emit_leave(self, statement: Any) -> None:
         """Jump out of a loop, to its next turn, or out of the kernel."""

@@ -146,7 +146,8 @@ class Machine:
         while self.paths:
             s = self._next()
             if s is None:
-                self._release()
+                if not self._resume():
+                    self._release()
             elif len(self.paths) == 1:
                 self._run_alone(s)
             else:
@@ -194,6 +195,44 @@ class Machine:
         s.mask = self.batch.full if (joined == full).all() else joined
         s.turns = max(s.turns, other.turns)
         self.paths = [kept for kept in self.paths if kept is not other]
+
+    # What only some threads wait for.
+
+    def _resume(self) -> bool:
+        """Let threads go on for which what they wait for has come; whether there are any."""
+        waiting = [s for s in self.paths if hasattr(s.waiting, "ready")]
+        found = False
+        for s in waiting:
+            mask = self.batch.active(s.mask if s.mask is not None else self.batch.full)
+            ready = s.waiting.ready(s) & mask
+            if not ready.any():
+                continue
+            found = True
+            if (left := mask & ~ready).any():
+                rest = s.split(left, s.pc)
+                rest.waiting = s.waiting
+                self.paths.append(rest)
+                s.mask = ready
+            s.waiting = None
+        if waiting and not found:
+            raise SimulationError(self._deadlock())
+        return found
+
+    def _deadlock(self) -> str:
+        told = []
+        for s in self.paths:
+            mask = self.batch.active(s.mask if s.mask is not None else self.batch.full)
+            lane = int(np.argmax(mask))
+            told_of = getattr(s.waiting, "told", None)
+            what = told_of(s, lane) if told_of else "a barrier of all threads"
+            warps = int(mask.reshape(-1, _WARP).any(axis=1).sum())
+            told.append(
+                f"{warps} warps, the first with {self.batch.thread_name(lane)}, wait at line "
+                f"{s.waiting.site.line} for {what}"
+            )
+        before = self.batch.launch.findings.hazards(redundant=False)
+        first = f" Before that: {before[0].message}" if before else ""
+        return f"Deadlock: {'; '.join(told)}.{first}"
 
     # Barriers.
 

@@ -18,6 +18,8 @@ from .values import numpy_type, split_type
 _SHARED = ("shared", "shared.dyn")
 #: Shared allocations start on this, so that banks and sectors of a block do not depend on others.
 _ALIGN = LINE_BYTES
+#: The alignment of a tile with the 128-byte swizzle.
+_SWIZZLED = 1024
 
 
 def handle(node: Any) -> int:
@@ -119,6 +121,27 @@ class Places:
             raise NotModelled(f"Cannot tell which buffer the pointer {pointer} points into.")
         return found
 
+    def bytes_of(self, number: int) -> Place:
+        """A storage as bytes."""
+        storage = self.storages[number]
+        storage.granule = 1
+        return Place(storage.name, storage, np.dtype(np.uint8), (storage.bytes,), 0)
+
+
+def shared_bases(places: Places) -> dict[int, int]:
+    """Addresses of shared arrays, by number of their storage: each begins where a swizzle may."""
+    found, at = {}, 0
+    for storage in places.storages:
+        if storage.scope in _SHARED:
+            found[storage.number] = at
+            at += -(-storage.bytes // _SWIZZLED) * _SWIZZLED
+    return found
+
+
+def is_tensor_map(var: Any) -> bool:
+    """Whether a parameter or variable is a tensor map."""
+    return type(getattr(var.ty, "element_type", None)).__name__ == "TensorMapType"
+
 
 def _is_pointer(var: Any) -> bool:
     return hasattr(var.ty, "element_type")
@@ -128,7 +151,8 @@ def _add_parameters(places: Places, kernel: Any) -> None:
     for param in kernel.params:
         if not _is_pointer(param):
             continue
-        dtype, _ = split_type(str(param.ty.element_type.dtype))
+        is_map = is_tensor_map(param)
+        dtype, _ = split_type("uint8" if is_map else str(param.ty.element_type.dtype))
         storage = Storage(len(places.storages), param.name, "global", dtype, 0, dtype.itemsize)
         places.storages.append(storage)
         places.by_pointer[handle(param)] = Place(param.name, storage, dtype, (), 0)
@@ -205,6 +229,8 @@ def _note_uses(places: Places, kernel: Any) -> None:
 def written_by_call(places: Places, call: Any) -> list[Storage]:
     """Storages that a call writes through a pointer argument."""
     name = call.op.name if hasattr(call.op, "name") else ""
+    if name == ops.PTX_CP_ASYNC_BULK_TENSOR_S2G:
+        return [places.pointed(call.args[0].args[0].args[0]).storage]
     if name == ops.S_TIR_CP_ASYNC_RAW:
         return [places.pointed(call.args[0]).storage]
     if name.startswith(ops.PTX_CP_ASYNC_PREFIX) or name.endswith("ldmatrix"):
@@ -215,5 +241,6 @@ def written_by_call(places: Places, call: Any) -> list[Storage]:
         for argument in call.args
         if isinstance(argument, ir.Call)
         and getattr(argument.op, "name", "") == ops.ADDRESS_OF
-        and name != ops.CUDA_LDG
+        and not isinstance(argument.args[0], ir.Var)
+        and name not in (ops.CUDA_LDG, ops.CUDA_CVTA_GENERIC_TO_SHARED, ops.CUDA_MBARRIER_WAIT)
     ]

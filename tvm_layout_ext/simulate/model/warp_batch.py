@@ -86,6 +86,8 @@ class WarpBatch:
         self.masks: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
         self.pending_copies: list[Any] = []
         self.groups: Any = None
+        #: Hopper's asynchronous units, once a kernel uses them.
+        self.units: Any = None
         #: Loop variables, by slot, of the path that runs.
         self.slots: list[Any] = []
         self.index = self._thread_indices(np.minimum(thread, geometry.threads - 1))

@@ -10,6 +10,7 @@ from tvm.ir import Range
 
 from ... import decisions
 from ...errors import ScheduleError
+from ...ir.annotations import BY_TMA
 from ...ir.queries import is_among
 from ...ir.rebuild import stripped
 from ...ir.thread_conditions import ThreadConditions
@@ -62,6 +63,11 @@ class _Pipelines(ThreadConditions):
         """Whether a copy may be asynchronous, as far as its buffers tell."""
         if part.async_copy == 0:
             return False
+        if part.async_copy == BY_TMA:
+            raise ScheduleError(
+                f"Block {part.name} asks for TMA, which fills only the tiles that "
+                'use_tensor_core(block, "wgmma") multiplies; async_copy=True is cp.async.'
+            )
         scopes = {r.buffer.scope() for r in part.reads} | {""}
         fits = (
             self.has_async

@@ -235,7 +235,7 @@ def LowerTensorCore(func: tirx.PrimFunc) -> tirx.PrimFunc:
     # Held until the end: a schedule changes a function that nobody else holds in place, and with it
     # the blocks that narrowing left shared with the caller's.
     body = tvm_ffi.structural_map(func.body, [(SBlock, _in_order)], order="post")
-    held = _narrowed(tvm.IRModule({"main": func.with_body(body)}))["main"]
+    held = narrowed(tvm.IRModule({"main": func.with_body(body)}))["main"]
     sch = s_tir.Schedule(tvm.IRModule({"main": held}), debug_mask="none")
     gpu = architecture(target_arch(func))
     for block in _annotated(sch, sch.get_sblock("root")):
@@ -243,7 +243,7 @@ def LowerTensorCore(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return sch.mod["main"]
 
 
-def _narrowed(mod: tvm.IRModule) -> tvm.IRModule:
+def narrowed(mod: tvm.IRModule) -> tvm.IRModule:
     """Index with 32 bits where that reaches everything, as the intrinsics' descriptions do.
 
     Relax writes 64. TVM's pass would also narrow the elements of buffers, so it is not for these.

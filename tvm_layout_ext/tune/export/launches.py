@@ -78,6 +78,8 @@ def host_plan(module: tvm.IRModule, target: Any) -> HostPlan:
             names[statement.buffer] = _named(statement.data, names)
         elif isinstance(statement, tirx.Evaluate) and isinstance(statement.value, tvm.ir.Call):
             launches.append(_launch(statement.value, names))
+        elif isinstance(statement, tirx.Bind) and "TensorMap" in str(statement.var.ty):
+            raise _unknown("tensor maps, which kernels of wgmma take")
         elif not isinstance(statement, tirx.Evaluate):
             raise _unknown(type(statement).__name__)
     return HostPlan(arguments, tuple(workspace), tuple(launches))

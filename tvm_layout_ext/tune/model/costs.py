@@ -11,6 +11,10 @@ import numpy as np
 import tvm
 
 from ...gpu.hardware import SECTOR_BYTES
+from ...gpu.measured import H200
+from ...gpu.warpgroups import WARPGROUP_RATE
+from ...ir.annotations import WARPGROUP
+from ...ir.queries import blocks_in
 from ...simulate.report import Report
 from ...simulation import simulate
 from ...target import cuda_target
@@ -87,16 +91,33 @@ class Costs:
         if not kernels:
             return {}
         heaviest = max(kernels, key=lambda kernel: kernel.grid * traffic(kernel))
+        moved = task.operator.traffic(task.shape, task.dtype) // SECTOR_BYTES
+        if self._by_warpgroups:
+            # Steps of a kernel of warpgroups wait for none, and its copies are no requests.
+            flops = task.operator.flops(task.shape)
+            halves = round(flops * H200.tensor / WARPGROUP_RATE)
+            return {
+                "blocks": heaviest.grid,
+                "memory": moved,
+                "resident": 1,
+                "products": flops,
+                "halves": halves,
+            }
         return {
             "blocks": heaviest.grid,
             "torn": round(sum(kernel.grid * kernel.torn for kernel in kernels)),
-            "memory": task.operator.traffic(task.shape, task.dtype) // SECTOR_BYTES,
+            "memory": moved,
             "resident": heaviest.blocks_per_sm(task.architecture),
             "steps": heaviest.steps,
             "products": sum(kernel.grid * kernel.product_flops for kernel in kernels),
             "chain": round(chain(heaviest)),
             "halves": round(sum(kernel.grid * kernel.half_flops for kernel in kernels)),
         }
+
+    @property
+    def _by_warpgroups(self) -> bool:
+        functions = [one for _, one in self.module.functions_items()]
+        return any(WARPGROUP in b.annotations for one in functions for b in blocks_in(one.body))
 
     @cached_property
     def counters(self) -> Counters:

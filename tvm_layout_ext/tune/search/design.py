@@ -13,7 +13,7 @@ from tvm.s_tir import meta_schedule as ms
 from ...errors import LayoutExtError
 from ..model.limits import SCHEDULE, over_limits
 from ..space.candidate import config_of, program_of, traced
-from ..space.knobs import Config, Refusal
+from ..space.knobs import Config, Knob, Refusal
 from ..space.task import Task
 
 #: Share of the starting candidates that the closed-form model ranks first; the others are those of
@@ -22,6 +22,9 @@ BEST = 0.75
 #: How often a mutation moves two knobs at once: legality ties some together, as tiles and warps.
 TWO_KNOBS = 0.35
 ATTEMPTS = 40
+
+#: Knobs in which a neighbour differs at most.
+_NEAR = 2
 
 
 class Candidates:
@@ -91,7 +94,14 @@ class Candidates:
                 other[knob.name] = rng.choice([v for v in knob.values if v != knob.of(config)])
             if self.is_legal(other):
                 return other
-        return None
+        # Of tiles that few values of the other knobs go with, hardly any draw is legal.
+        near = [one for one in self.task.space.legal if 1 <= _changed(knobs, one, config) <= _NEAR]
+        near = [one for one in near if self.is_legal(one)]
+        return dict(rng.choice(near)) if near else None
+
+
+def _changed(knobs: Sequence[Knob], one: Config, other: Config) -> int:
+    return sum(knob.of(one) != knob.of(other) for knob in knobs)
 
 
 @derived_object

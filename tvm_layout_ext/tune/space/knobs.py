@@ -21,7 +21,8 @@ class Knob:
     ``default`` is the value of trial 0. ``contiguous`` values came from a ``range``, so that a best
     one at the upper end asks for a longer range. ``before`` is what a schedule did before it had
     the knob: the value in configurations that lack it. Such knobs are listed last, and where this
-    value is not legal, no other is.
+    value is not legal, no other is. If ``apart``, configurations with other values come behind all
+    others of a space, which records of sweeps name by their index.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Knob:
     default: Value
     contiguous: bool = False
     before: Value | None = None
+    apart: bool = False
 
     def of(self, config: Config) -> Any:
         """Its value in a configuration, which may be older than the knob.
@@ -61,6 +63,7 @@ def knob(
     values: Iterable[Value],
     default: Value | None = None,
     before: Value | None = None,
+    apart: bool = False,
 ) -> Knob:
     """Declare a knob.
 
@@ -74,6 +77,8 @@ def knob(
         By default the first value.
     before : int or str, optional
         For a knob that a schedule has got later: what older configurations, which lack it, mean.
+    apart : bool
+        As in :class:`Knob`.
 
     Examples
     --------
@@ -95,7 +100,7 @@ def knob(
         raise ScheduleError(f"Default {chosen} of knob {name} is not one of its values {legal}.")
     if before is not None and before not in listed:
         raise ScheduleError(f"Knob {name} was {before} before, which is not one of {legal}.")
-    return Knob(name, listed, chosen, isinstance(values, range), before)
+    return Knob(name, listed, chosen, isinstance(values, range), before, apart)
 
 
 def _value(name: str, value: Any) -> Value:

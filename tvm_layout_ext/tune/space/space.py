@@ -35,7 +35,9 @@ def _judge(
     newer = [knob for knob in operator.knobs if knob.before is not None]
     plain = {knob.name: knob.before for knob in newer}
     changes = list(_products(newer))
+    apart = {knob.name: knob.before for knob in newer if knob.apart}
     legal: list[dict[str, Any]] = []
+    behind: list[dict[str, Any]] = []
     refused: Counter[str] = Counter()
     reasons: dict[str, str] = {}
     for base in _products(first):
@@ -49,11 +51,12 @@ def _judge(
             if change != plain:
                 refusal = operator.refuse(shape, dtype, config, architecture)
             if refusal is None:
-                legal.append(config)
+                is_apart = any(config[name] != value for name, value in apart.items())
+                (behind if is_apart else legal).append(config)
             else:
                 refused[refusal.rule] += 1
                 reasons.setdefault(*refusal)
-    return legal, refused, reasons
+    return legal + behind, refused, reasons
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,111 @@
+"""Products by warpgroups: scheduled, simulated, and changed where a GPU would go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+import tvm_layout_ext as tlx
+from tvm_layout_ext import te
+from tvm_layout_ext.ir.device_program import DeviceProgram
+from tvm_layout_ext.schedules._gemm_types import compute
+
+SM90A = tlx.cuda_target("sm_90a")
+TYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+
+
+def product(
+    shape: tuple[int, int, int], dtype: str = "float16", b_transposed: bool = True
+) -> s_tir.Schedule:
+    """A product without a schedule."""
+    func = te.create_prim_func(compute(shape, dtype, b_transposed))
+    return s_tir.Schedule(func.with_attr("global_symbol", "main"))
+
+
+def schedule(
+    sch: s_tir.Schedule,
+    tile: tuple[int, int] = (128, 128),
+    stages: int = 3,
+    *,
+    consumers: int = 2,
+    group: int = 2,
+    persistent: bool = False,
+    block: str = "product",
+) -> s_tir.Schedule:
+    """Schedule a product as a user would."""
+    with SM90A:
+        tc = sch.use_tensor_core(block, "wgmma", multiples=(*tile, 64))
+    m, warpgroup, piece = sch.split(tc.m, [None, consumers, tile[0] // 64 // consumers])
+    sch.reorder(m, tc.n, warpgroup, tc.k, piece)
+    sch.rasterize(m, tc.n, group)
+    if persistent:
+        sch.persistent(m)
+    for operand in (tc.a, tc.b):
+        sch.compute_at(operand, tc.k)
+    sch.pipeline(tc.k, stages, async_copy="tma")
+    sch.specialize_warps(warpgroup)
+    sch.reverse_compute_at(tc.result, tc.n)
+    return sch
+
+
+def operands(
+    shape: tuple[int, int, int], dtype: str = "float16", b_transposed: bool = True
+) -> tuple[Any, Any, Any]:
+    """A, B, and their product in float64."""
+    (m, n, k), kind = shape, TYPES[dtype]
+    rng = np.random.default_rng(sum(shape))
+    a, b = (
+        rng.standard_normal(size, np.float32).astype(kind)
+        for size in ((m, k), (n, k) if b_transposed else (k, n))
+    )
+    right = b.T if b_transposed else b
+    return a, b, a.astype(np.float64) @ right.astype(np.float64)
+
+
+def program(sch: s_tir.Schedule) -> DeviceProgram:
+    """The device functions of a schedule."""
+    return tlx.device_program(sch, target=SM90A)
+
+
+def changed(
+    given: DeviceProgram, name: str, change: Callable[[Any], Any], which: int | None = None
+) -> DeviceProgram:
+    """Replace what ``change`` gives for the calls of an operator, or for one of them.
+
+    It gets the call, and gives another one, or None to leave it out.
+    """
+    seen = -1
+
+    def statement(node: Any) -> Any:
+        nonlocal seen
+        call = node.value
+        if not isinstance(call, tvm.ir.Call) or getattr(call.op, "name", "") != name:
+            return node
+        seen += 1
+        if which is not None and seen != which:
+            return node
+        new = change(call)
+        return tirx.Evaluate(0 if new is None else new)
+
+    kernels = {
+        key: func.with_body(
+            tvm_ffi.structural_map(func.body, [(tirx.Evaluate, statement)], order="post")
+        )
+        for key, func in given.kernels.items()
+    }
+    assert seen >= (which or 0)
+    return replace(given, kernels=kernels)
+
+
+def with_argument(call: Any, position: int, value: Any) -> Any:
+    """A call with another argument at a position."""
+    arguments = list(call.args)
+    arguments[position] = value
+    return tvm.ir.Call(call.op, arguments, ret_ty=call.ty)

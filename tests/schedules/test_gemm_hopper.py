@@ -1,0 +1,106 @@
+"""The GEMM on Hopper: which tile it takes, when it falls back, and that it stays right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tvm_layout_ext as tlx
+from tests.programs import warpgroups as w
+from tvm_layout_ext import decisions
+from tvm_layout_ext.gpu.hardware import architecture
+from tvm_layout_ext.schedules import _gemm_hopper as hopper
+from tvm_layout_ext.schedules import gemm, gemm_nt
+from tvm_layout_ext.tune.model.costs import costs
+from tvm_layout_ext.tune.space.space import Space
+from tvm_layout_ext.tune.space.task import make_task
+
+SM90A, SM80 = architecture("sm_90a"), architecture("sm_80")
+
+
+def default(
+    shape: tuple[int, int, int], dtype: str = "float16", gpu: Any = SM90A, nt: bool = True
+) -> dict[str, Any]:
+    operator = (gemm_nt if nt else gemm).OPERATOR
+    return Space(operator, shape, dtype, gpu).default()
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "slices"),
+    [
+        ((4096, 4096, 4096), "128x256", 1),
+        # Eleven waves of 128x256 are filled to 0.948.
+        ((4096, 11008, 4096), "128x208", 1),
+        # 132 multiprocessors take 128 tiles at once.
+        ((1024, 1024, 1024), "128x64", 1),
+        ((1000, 3000, 2000), "128x192", 1),
+    ],
+)
+def test_the_default_tile_fits_the_waves(
+    shape: tuple[int, int, int], tile: str, slices: int
+) -> None:
+    for dtype in hopper.DTYPES:
+        config = default(shape, dtype)
+        assert (config["wgmma"], config["split_k"]) == (tile, slices)
+
+
+def test_what_has_no_wgmma_stays_as_it_was() -> None:
+    for shape, dtype, gpu, rule in (
+        ((4096, 4096, 4096), "float16", SM80, "no wgmma"),
+        ((4096, 4096, 4096), "int8", SM90A, "no wgmma"),
+        ((4096, 4096, 4100), "float16", SM90A, "row pitch"),
+    ):
+        assert default(shape, dtype, gpu)["wgmma"] == "none"
+        config = gemm_nt.OPERATOR.default_config() | {"wgmma": "128x256"}
+        refusal = gemm_nt.OPERATOR.check(shape, dtype, config, gpu)
+        assert refusal is not None
+        assert refusal.rule == rule
+        assert refusal.text.endswith(".")
+    # B of K x N has rows of N elements.
+    assert default((4096, 4096, 4100), nt=False)["wgmma"] == "none"
+    assert default((4096, 4100, 4096), nt=False)["wgmma"] == "none"
+    assert default((4096, 4100, 4096))["wgmma"] != "none"
+
+
+def test_few_configurations_are_tried_and_all_can_be_lowered() -> None:
+    legal = Space(gemm.OPERATOR, (2048, 2048, 1024), "float16", SM90A).legal
+    found = [config for config in legal if config["wgmma"] != "none"]
+    assert 1 <= len(found) <= 20
+    assert len({(c["wgmma"], c["group"], c["split_k"]) for c in found}) == len(found)
+
+
+@pytest.mark.parametrize("tile", hopper.TILES)
+def test_every_tile_fits_the_gpu(tile: str) -> None:
+    for operator in (gemm.OPERATOR, gemm_nt.OPERATOR):
+        config = operator.default_config() | {"wgmma": tile}
+        with w.SM90A:
+            sch = operator.schedule(operator.compute((512, 512, 512), "float16"), config)
+        with decisions.collect() as made:
+            tlx.lower(sch, target=w.SM90A)
+        assert any(f"on tiles of {tile}x64" in str(one) for one in made)
+
+
+@pytest.mark.parametrize(("nt", "slices", "tile"), [(True, 1, "128x96"), (False, 4, "64x64")])
+def test_results_of_the_operator_are_right(nt: bool, slices: int, tile: str) -> None:
+    shape = (136, 200, 520)
+    operator = (gemm_nt if nt else gemm).OPERATOR
+    config = operator.default_config() | {"wgmma": tile, "split_k": slices}
+    with w.SM90A:
+        sch = operator.schedule(operator.compute(shape, "float16"), config)
+    a, b, want = w.operands(shape, "float16", nt)
+    report = tlx.simulate(sch, a, b, target=w.SM90A, progress=False)
+    assert report.hazards == []
+    off = np.abs(report.outputs["C"].astype(np.float64) - want)
+    assert (off <= 2.0**-11 * np.abs(want) + 1e-3).all()
+
+
+def test_the_modelled_cost_is_that_of_its_products() -> None:
+    task = make_task("gemm_nt", (512, 512, 512), "float16")
+    config = task.space.default()
+    assert config["wgmma"] != "none"
+    model = costs(task, config).model
+    assert model["products"] == 2 * 512**3
+    assert model["bank_conflicts"] == 0
+    assert model["cost"] < costs(task, config | {"wgmma": "none", "split_k": 1}).model["cost"]

@@ -1,0 +1,275 @@
+"""Kernels of warpgroups: what they compute, what they are made of, and what is refused."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir
+
+import tvm_layout_ext as tlx
+from tests.programs import warpgroups as w
+from tvm_layout_ext import ScheduleError, decisions, te
+from tvm_layout_ext.transform.hopper import plan
+
+#: Tiles that all blocks together take at a time, so that some take several.
+FEW = 3
+
+
+def simulated(sch: s_tir.Schedule, *arrays: Any) -> Any:
+    report = tlx.simulate(sch, *arrays, target=w.SM90A, progress=False)
+    assert report.hazards == []
+    return next(iter(report.outputs.values())).astype(np.float64)
+
+
+def assert_close(found: Any, want: Any, dtype: str = "float16") -> None:
+    """One rounding to 11 or 8 bits, and sums in float32."""
+    eps = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-22}[dtype]
+    assert (np.abs(found - want) <= eps * np.abs(want) + 1e-4).all()
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 4, 7])
+def test_every_number_of_steps_against_that_of_stages(stages: int, steps: int) -> None:
+    # A single term is a step of which the rest is zeros.
+    shape = (128, 128, max(8, 64 * steps))
+    a, b, want = w.operands(shape)
+    assert_close(simulated(w.schedule(w.product(shape), stages=stages), a, b), want)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("b_transposed", [True, False])
+@pytest.mark.parametrize(
+    ("shape", "tile", "consumers"),
+    [
+        ((256, 256, 128), (128, 256), 2),
+        ((200, 248, 72), (128, 112), 2),
+        ((100, 328, 136), (64, 168), 1),
+        ((300, 72, 200), (256, 64), 2),
+        ((200, 136, 64), (192, 128), 3),
+    ],
+)
+def test_ragged_products_of_either_layout(
+    shape: tuple[int, int, int],
+    tile: tuple[int, int],
+    consumers: int,
+    b_transposed: bool,
+    dtype: str,
+) -> None:
+    a, b, want = w.operands(shape, dtype, b_transposed)
+    sch = w.schedule(w.product(shape, dtype, b_transposed), tile, consumers=consumers)
+    assert_close(simulated(sch, a, b), want, dtype)
+
+
+@pytest.mark.parametrize("tile", [(128, 64), (128, 128)])
+def test_persistent_blocks_go_on_through_stages_and_chunks(
+    tile: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "MULTIPROCESSORS", FEW)
+    shape = (400, 328, 200)
+    a, b, want = w.operands(shape)
+    sch = w.schedule(w.product(shape), tile, persistent=True)
+    with decisions.collect() as made:
+        assert_close(simulated(sch, a, b), want)
+    assert any(f"{FEW} persistent blocks" in str(one) for one in made)
+
+
+def fused(shape: tuple[int, int, int], result: str) -> s_tir.Schedule:
+    """Relu of a product and a bias, and a residual."""
+    m, n, k = shape
+    A, B = te.placeholder((m, k), "float16", name="A"), te.placeholder((n, k), "float16", name="B")
+    bias = te.placeholder((n,), "float16", name="bias")
+    rest = te.placeholder((m, n), "float16", name="rest")
+    r = te.reduce_axis((0, k), "r")
+
+    def term(i: Any, j: Any) -> Any:
+        return te.sum(A[i, r].astype("float32") * B[j, r].astype("float32"), axis=r)
+
+    product = te.compute((m, n), term, name="product")
+    zero = tvm.tirx.const(0, "float32")
+    relu = te.compute((m, n), lambda i, j: te.max(product[i, j] + bias[j], zero), name="relu")
+    out = te.compute((m, n), lambda i, j: (relu[i, j] + rest[i, j]).astype(result), name="out")
+    sch = s_tir.Schedule(te.create_prim_func([A, B, bias, rest, out]))
+    sch.compute_inline("relu")
+    return sch
+
+
+@pytest.mark.parametrize("result", ["float16", "float32"])
+@pytest.mark.parametrize("shape", [(128, 128, 64), (200, 136, 72), (200, 133, 72)])
+def test_what_follows_element_by_element_is_computed_from_registers(
+    shape: tuple[int, int, int], result: str
+) -> None:
+    m, n, k = shape
+    rng = np.random.default_rng(n)
+    given = [rng.standard_normal(s).astype(np.float16) for s in ((m, k), (n, k), (n,), (m, n))]
+    a, b, bias, rest = (one.astype(np.float64) for one in given)
+    found = simulated(w.schedule(fused(shape, result)), *given)
+    assert_close(found, np.maximum(a @ b.T + bias, 0) + rest, result)
+
+
+def test_a_batch_and_a_result_of_another_order() -> None:
+    size, m, n, k = 3, 100, 72, 72
+    A = te.placeholder((size, m, k), "float16", name="A")
+    B = te.placeholder((n, size, k), "float16", name="B")
+    r = te.reduce_axis((0, k), "r")
+    product = te.compute(
+        (size, m, n),
+        lambda b, i, j: te.sum(A[b, i, r].astype("float32") * B[j, b, r].astype("float32"), axis=r),
+        name="product",
+    )
+    out = te.compute((m, size, n), lambda i, b, j: product[b, i, j].astype("float16"), name="out")
+    sch = s_tir.Schedule(te.create_prim_func([A, B, out]))
+    with w.SM90A:
+        tc = sch.use_tensor_core("product", "wgmma", multiples=(128, 128, 64))
+    m_loop, warpgroup = sch.split(tc.m, [None, 2])
+    sch.reorder(*tc.batch, m_loop, tc.n, warpgroup, tc.k)
+    sch.bind(sch.fuse(*tc.batch), "blockIdx.z")
+    sch.rasterize(m_loop, tc.n)
+    for operand in (tc.a, tc.b):
+        sch.compute_at(operand, tc.k)
+    sch.pipeline(tc.k, 2)
+    sch.specialize_warps(warpgroup)
+    sch.reverse_compute_at(tc.result, tc.n)
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((size, m, k), (n, size, k)))
+    want = np.einsum("bmk,nbk->mbn", a.astype(np.float64), b.astype(np.float64))
+    assert_close(simulated(sch, a, b), want)
+
+
+def test_the_kernel_is_made_of_what_the_decision_says() -> None:
+    with decisions.collect() as made:
+        kernels = w.program(w.schedule(w.product((256, 256, 256)), (128, 256), 4)).kernels
+    (told,) = (str(one) for one in made if one.maker == "LowerWarpgroups")
+    assert "wgmma.m64n256k16.f32.f16 on tiles of 128x256x64, 4 stages by TMA, 2 warpgroups" in told
+    assert "results stored by TMA" in told
+    text = next(iter(kernels.values())).script()
+    # Four wgmma a step, one box of A and B each, and four chunks of 64 columns.
+    counts = {"m64n256k16": 4, '"shared::cluster"': 2, '"bulk_group"': 4, "setmaxnreg": 2}
+    assert {name: text.count(name) for name in counts} == counts
+    assert "tvm_storage_sync" not in text
+
+
+def test_the_trace_makes_the_same_kernel_from_json() -> None:
+    sch = w.schedule(w.product((256, 256, 128)), persistent=True)
+    again = w.product((256, 256, 128))
+    s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
+    assert again.mod.script() == sch.mod.script()
+    one, other = (next(iter(w.program(x).kernels.values())).script() for x in (sch, again))
+    assert one == other
+
+
+def test_a_result_that_tma_cannot_store_is_stored_by_threads() -> None:
+    with decisions.collect() as made:
+        a, b, want = w.operands((72, 133, 64))
+        assert_close(
+            simulated(w.schedule(w.product((72, 133, 64)), (64, 128), consumers=1), a, b), want
+        )
+    assert any("results stored by each thread" in str(one) for one in made)
+
+
+def refusal(sch: s_tir.Schedule, target: Any = w.SM90A) -> str:
+    with pytest.raises(ScheduleError) as caught:
+        tlx.lower(sch, target=target)
+    return str(caught.value)
+
+
+def test_what_tma_and_shared_memory_do_not_take_is_refused_in_a_sentence() -> None:
+    text = refusal(w.schedule(w.product((128, 128, 100))))
+    assert re.search(
+        r"Rows of \w+ are 200 bytes apart; TMA needs a multiple of 16; .*mma.sync", text
+    )
+    text = refusal(w.schedule(w.product((128, 256, 128)), (128, 256), 5))
+    assert "5 stages of 49,152 bytes and the results take" in text
+    assert "sm_90a has 232,448 for a block" in text
+    text = refusal(w.schedule(w.product((384, 128, 128)), (384, 128)))
+    assert "A thread would hold 192 sums; of 2 warpgroups" in text
+    assert "has registers for 176" in text
+    text = refusal(w.schedule(w.product((320, 64, 128)), (320, 64), 2, consumers=1))
+    assert "A tile of A has 320 rows; a box of TMA has 256 at most" in text
+    text = refusal(w.schedule(w.product((128, 128, 128))), tlx.cuda_target("sm_80"))
+    assert (
+        "wgmma.m64n128k16.f32.f16, an instruction of sm_90a alone; it is lowered for sm_80" in text
+    )
+
+
+def test_a_schedule_of_another_form_is_refused() -> None:
+    shape = (256, 256, 128)
+
+    def tiled() -> tuple[Any, Any, Any, Any]:
+        sch = w.product(shape)
+        with w.SM90A:
+            tc = sch.use_tensor_core("product", "wgmma", multiples=(128, 128, 64))
+        m, warpgroup = sch.split(tc.m, [None, 2])
+        sch.reorder(m, tc.n, warpgroup, tc.k)
+        return sch, tc, m, warpgroup
+
+    sch, tc, m, warpgroup = tiled()
+    assert "bind its loops of rows and columns to blockIdx.y and blockIdx.x" in refusal(sch)
+    sch.rasterize(m, tc.n)
+    assert "call sch.specialize_warps on the loop over its warpgroups" in refusal(sch)
+    sch.specialize_warps(warpgroup)
+    sch.compute_at(tc.a, tc.k)
+    assert re.search(r"is filled by 0 blocks inside .* use sch.compute_at", refusal(sch))
+    sch.compute_at(tc.b, tc.k)
+    assert re.search(r"are read by 0 blocks inside .* sch.reverse_compute_at", refusal(sch))
+    sch.reverse_compute_at(tc.result, tc.n)
+    tlx.lower(sch, target=w.SM90A)
+    sch.double_buffer(tc.a, 2, async_copy=False)
+    assert "shall not copy asynchronously, but wgmma reads what TMA copied" in refusal(sch)
+
+
+def test_tiles_in_another_order_and_operands_that_are_computed_are_refused() -> None:
+    sch = w.product((256, 256, 128))
+    with w.SM90A:
+        tc = sch.use_tensor_core("product", "wgmma", multiples=(128, 128, 64))
+    warpgroup, m = sch.split(tc.m, [2, None])
+    sch.reorder(m, tc.n, warpgroup, tc.k)
+    sch.rasterize(m, tc.n)
+    sch.specialize_warps(warpgroup)
+    for operand in (tc.a, tc.b):
+        sch.compute_at(operand, tc.k)
+    sch.reverse_compute_at(tc.result, tc.n)
+    assert re.search(r"counts its tiles of rows as .*; warpgroups take", refusal(sch))
+
+    A, B = (te.placeholder((128, 64), "float16", name=name) for name in "AB")
+    half = te.compute((128, 64), lambda i, j: A[i, j] * tvm.tirx.const(2, "float16"), name="half")
+    r = te.reduce_axis((0, 64), "r")
+    product = te.compute(
+        (128, 128),
+        lambda i, j: te.sum(half[i, r].astype("float32") * B[j, r].astype("float32"), axis=r),
+        name="product",
+    )
+    sch = s_tir.Schedule(te.create_prim_func([A, B, product]))
+    w.schedule(sch)
+    sch.compute_inline("half")
+    assert re.search(r"copies .*; TMA copies boxes as they are, so compute it before", refusal(sch))
+
+
+@pytest.mark.nvcc
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_ptxas_keeps_the_sums_in_registers_and_products_in_flight(
+    dtype: str, tmp_path: Path
+) -> None:
+    """No spill, no warning that wgmma is serialised, and the registers that the pool is for."""
+    sch = w.schedule(w.product((512, 512, 512), dtype, False), (128, 256), 4, persistent=True)
+    source = tvm.compile(sch.mod, target=w.SM90A).mod.imports[0].inspect_source()
+    path = tmp_path / "kernel.cu"
+    path.write_text(source)
+    options = ["-std=c++17", "-gencode", "arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v"]
+    done = subprocess.run(
+        ["nvcc", "-w", *options, "-o", str(path.with_suffix(".cubin")), str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    report = done.stdout + done.stderr
+    assert "Used 168 registers" in report
+    assert "0 bytes spill stores" in report
+    assert not re.search(r"C75\d\d|C7602|wgmma", report)

@@ -1,0 +1,233 @@
+"""How many threads share a row, how many rows a block has, and where threads keep their part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from itertools import product
+from math import ceil, prod
+
+from tvm import tirx
+
+from ...checks import whole
+from ...errors import ScheduleError
+from ...gpu.hardware import (
+    MAX_ACCESS_BYTES,
+    MULTIPROCESSORS,
+    WARP_SIZE,
+    Architecture,
+    blocks_per_sm,
+)
+from .chain import NAME, RowChain
+from .traffic import RowTraffic
+
+KEEPS = ("auto", "registers", "shared", "none")
+_THREADS = (64, 128, 256, 512, 1024)
+#: Vectors that a thread loads together where it goes along the row in a loop.
+TOGETHER = 4
+#: Registers of a thread beside its part of the row: indices, sums, operands of a step.
+_OTHER_REGISTERS = 28
+#: Elements of a thread that are written out one by one; more make code that no cache holds.
+_MOST_ELEMENTS = 64
+#: Shared memory that is left to the sums of warps.
+_BOARDS = 4096
+#: Rows that a symbolic number stands for.
+_MANY_ROWS = 1 << 20
+#: Bytes a ns of an H200's DRAM and second-level cache for each multiprocessor, of one of them while
+#: the others rest, and instructions of its threads.
+_DRAM, _L2, _BURST, _ISSUED = 32.0, 100.0, 110.0, 224.0
+#: Threads that keep a multiprocessor's arithmetic busy; ns of a load, and of a round of sums.
+_BUSY, _LATENCY, _ROUND = 1024, 700.0, 300.0
+#: Bytes of rows that the second-level cache keeps; how sharply the slowest part decides.
+_CACHE, _SHARPNESS = 16 << 20, 8
+#: What a row in shared memory costs besides, as a part: its loops, and cache that it takes.
+_SHARED_COSTS = 0.04
+#: Steps whose weights the compiler loads ahead.
+_AHEAD = 2
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """Numbers of a kernel over rows.
+
+    Attributes
+    ----------
+    lanes : int
+        Threads of a row, a power of two.
+    rows : int
+        Rows of a block.
+    vector : int
+        Elements of a step of a thread.
+    registers, shared : int
+        Steps whose elements are kept in registers, and in shared memory; the rest are read again.
+    hold : int
+        1 keeps dear elements of the steps in registers, 0 computes them again.
+    resident : int
+        Blocks that a multiprocessor should hold.
+    """
+
+    lanes: int
+    rows: int
+    vector: int
+    registers: int
+    shared: int
+    hold: int
+    resident: int = 0
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.lanes * self.rows
+
+    def steps(self, chain: RowChain) -> int:
+        """Steps of a thread along its row."""
+        return -(-chain.length // (self.vector * self.lanes))
+
+    def numbers(self) -> list[int]:
+        """Write it for an annotation."""
+        return list(astuple(self))
+
+    def text(self, chain: RowChain) -> str:
+        """Tell it in a sentence."""
+        steps = self.steps(chain)
+        parts = {
+            "kept in registers": self.registers,
+            "kept in shared memory": self.shared,
+            "read again": steps - self.registers - self.shared,
+        }
+        where = " and ".join(f"{n} {place}" for place, n in parts.items() if n)
+        return (
+            f"{_count(self.rows, 'row')} a block of {self.threads} threads, "
+            f"{_count(self.lanes, 'lane')} a row; of {_count(steps, 'vector')} of {self.vector} "
+            f"that a lane has, {where}"
+        )
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'s' * (number > 1)}"
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a user fixes of a plan; 0 leaves a number open."""
+
+    lanes: int = 0
+    num_threads: int = 0
+    vector_bytes: int = MAX_ACCESS_BYTES
+    keep: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, legal in (
+            ("lanes", (0, *(1 << n for n in range(11)))),
+            ("num_threads", (0, *_THREADS)),
+            ("vector_bytes", (1, 2, 4, 8, 16)),
+            ("keep", KEEPS),
+        ):
+            value = getattr(self, name)
+            if (value if name == "keep" else whole(value)) not in legal:
+                listed = ", ".join(map(str, legal))
+                raise ScheduleError(f"{NAME} needs {name} to be one of {listed}, not {value!r}.")
+
+
+def plan_rows(chain: RowChain, wishes: Wishes, facts: Architecture) -> RowPlan:
+    """Choose the plan of the least modelled time.
+
+    Raises
+    ------
+    ScheduleError
+        If no plan is as the user wishes.
+    """
+    plans = ranked_plans(chain, facts, wishes)
+    if not plans:
+        raise ScheduleError(
+            f"{NAME} finds no plan for {chain.length:,} elements with lanes={wishes.lanes}, "
+            f"num_threads={wishes.num_threads} and keep={wishes.keep!r}: it has more lanes than "
+            f"threads, or needs more registers or shared memory than {facts.name} has."
+        )
+    return plans[0]
+
+
+def ranked_plans(
+    chain: RowChain, facts: Architecture, wishes: Wishes | None = None
+) -> list[RowPlan]:
+    """All plans that a GPU holds, those of the least modelled time first."""
+    wishes = wishes or Wishes()
+    traffic = RowTraffic(chain, wishes.vector_bytes)
+    plans = [plan for plan in _plans(traffic, wishes, facts) if plan.resident]
+    return sorted(plans, key=lambda plan: modelled_time(traffic, plan))
+
+
+def _plans(traffic: RowTraffic, wishes: Wishes, facts: Architecture) -> Iterator[RowPlan]:
+    vector, chain = traffic.vector, traffic.chain
+    groups = chain.length // vector
+    for threads, power in product(_THREADS, range(11)):
+        lanes = 1 << power
+        # Lanes have something to do each, and neighbours read a line together.
+        suits = min(8, groups // 2 + 1) <= lanes < max(2 * groups, 2) or wishes.lanes
+        is_other = wishes.num_threads not in (0, threads) or wishes.lanes not in (0, lanes)
+        if lanes > threads or is_other or not suits:
+            continue
+        steps = -(-groups // lanes)
+        for registers, shared in _places(traffic, steps, threads, wishes.keep, facts):
+            for hold in {0, int(registers > 0 and bool(traffic.dear))}:
+                each = registers * vector * traffic.element_registers(hold=bool(hold))
+                if registers < steps:
+                    each += TOGETHER * vector * traffic.kept_bytes / 4
+                each += _AHEAD * vector * traffic.common_bytes / 4
+                used, held = int(each) + _OTHER_REGISTERS, shared * threads * vector
+                resident = blocks_per_sm(facts, threads, used, held * traffic.kept_bytes)
+                if used > facts.registers_per_thread:
+                    resident = 0
+                yield RowPlan(lanes, threads // lanes, vector, registers, shared, hold, resident)
+
+
+def _places(
+    traffic: RowTraffic, steps: int, threads: int, keep: str, facts: Architecture
+) -> Iterator[tuple[int, int]]:
+    """Steps that are kept in registers, and in shared memory."""
+    vector = traffic.vector
+    fits = (facts.shared_per_block - _BOARDS) // max(threads * vector * traffic.kept_bytes, 1)
+    most = min(steps, _MOST_ELEMENTS // vector)
+    if keep == "registers":
+        yield from [(steps, 0)] * (steps * vector <= 4 * _MOST_ELEMENTS)
+    elif keep == "shared":
+        yield from [(0, steps)] * (steps <= fits)
+    elif keep == "none" or traffic.sweeps < 2:
+        yield (steps if keep == "auto" and steps == most else 0), 0
+    else:
+        for registers in sorted({most, min(most, steps // 2), most // 2, 0}):
+            yield from ((registers, n) for n in {0, min(steps - registers, fits)})
+
+
+def modelled_time(traffic: RowTraffic, plan: RowPlan) -> float:
+    """Nanoseconds of a kernel, by which plans are ordered.
+
+    Multiprocessors take turns at DRAM. One that holds several blocks loads for one of them while
+    another one computes; what the last block computes after its loads nothing hides.
+    """
+    chain = traffic.chain
+    is_known = all(isinstance(n, int | tirx.IntImm) for n in chain.rows)
+    blocks = -(-(prod(map(int, chain.rows)) if is_known else _MANY_ROWS) // plan.rows)
+    steps, elements = plan.steps(chain), plan.rows * chain.length
+    busy = min(plan.resident, ceil(blocks / MULTIPROCESSORS))
+    at_once = min(blocks, MULTIPROCESSORS * busy) * elements * traffic.kept_bytes
+    kept = plan.registers + plan.shared
+    again = elements * traffic.kept_bytes * (1 - kept / steps) * max(traffic.sweeps - 1, 0)
+    moved = elements * traffic.moved_bytes + again * max(0.0, 1 - _CACHE / max(at_once, 1))
+    fetched = elements * traffic.moved_bytes + again + traffic.common_bytes * chain.length
+    calls = len(traffic.dear) * (2 - plan.hold * plan.registers / steps)
+    work = 4 * traffic.sweeps + 4 * calls
+    idle = steps * plan.lanes * plan.vector / max(chain.length, 1)
+    compute = elements * idle * work / _ISSUED / min(1.0, busy * plan.threads / _BUSY) ** 0.5
+    rounds = _ROUND * (chain.levels - 1) * (1 if plan.lanes > WARP_SIZE else 0.3)
+    # A loop waits for each of its batches, and for the weights that belong to them.
+    batches, unkept = (-(-n // TOGETHER) for n in (steps - plan.registers, steps - kept))
+    waits: float = 1 + batches + unkept * (traffic.sweeps - 1)
+    waits += 0.5 * batches if traffic.common_bytes else 0
+    alone = fetched / _BURST + waits * _LATENCY
+    bounds = [moved / _DRAM, fetched / _L2, alone]
+    if blocks > MULTIPROCESSORS:
+        bounds = [*bounds[:2], compute, (alone + compute + rounds) / busy]
+    per_block = sum(t**_SHARPNESS for t in bounds) ** (1 / _SHARPNESS)
+    time = ceil(blocks / MULTIPROCESSORS) * per_block + compute + rounds
+    return time * (1 + _SHARED_COSTS * plan.shared / steps)

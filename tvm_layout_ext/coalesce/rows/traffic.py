@@ -1,0 +1,136 @@
+"""What the elements of a chain take: vectors, registers, and bytes that are moved and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from math import gcd, prod
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from ...analysis.nest import element_bytes
+from ...gpu.hardware import MAX_ACCESS_BYTES
+from ...ir.pointers import strides_of
+from ...ir.queries import is_among, nodes_in, substitute, uses
+from .chain import RowChain, RowLoad, RowStore
+
+
+class RowTraffic:
+    """Loads, stores and registers of a chain, with accesses of so many bytes at most.
+
+    ``stores`` are elements that leave the kernel, ``kept`` loads of rows, as against those that all
+    rows share, and ``dear`` elements that are asked for again and have a call or a quotient in
+    them, with their levels: where a plan says so they are computed once and stay in registers.
+    """
+
+    def __init__(self, chain: RowChain, vector_bytes: int = MAX_ACCESS_BYTES) -> None:
+        self.chain, self._most_bytes = chain, vector_bytes
+        elements = [(b.level, s) for b in chain.blocks if b.kind == "elements" for s in b.stores]
+        self._elements = [store for _, store in elements]
+        self.stores = [store for store in self._elements if chain.is_output(store)]
+        self.kept = [load for load in chain.loads if load.by_row]
+        calls = [(n, store) for n, store in elements if _has_call(store.value)]
+        names = [store.name for _, store in calls]
+        self.dear = [(n, s) for n, s in calls if any(m > n for m in self.levels_of(s.name, names))]
+        #: How often a row's elements are gone over.
+        self.sweeps = len({n for load in self.kept for n in self.levels_of(load.name)})
+
+    def expanded(self, value: Any, held: Sequence[Any]) -> Any:
+        """Put the values of elements in the place of their names, but for those that are held."""
+        for store in reversed(self._elements):
+            if not is_among(store.name, held):
+                value = substitute(value, {store.name: store.value})
+        return value
+
+    def levels_of(self, name: Any, held: Sequence[Any] = ()) -> list[int]:
+        """Levels that ask for a name, through elements that are not held."""
+        return sorted(
+            {
+                block.level
+                for block in self.chain.blocks
+                for store in block.stores
+                if block.kind == "sum"
+                or (block.kind == "elements" and self.chain.is_output(store))
+                or is_among(store.name, held)
+                if uses(self.expanded(store.value, held), name)
+            }
+        )
+
+    @cached_property
+    def kept_bytes(self) -> int:
+        """Bytes of an element that are loaded and kept."""
+        return sum(element_bytes(load.buffer) for load in self.kept)
+
+    @cached_property
+    def common_bytes(self) -> int:
+        """Bytes of an element that all rows share."""
+        return sum(element_bytes(x.buffer) for x in self.chain.loads if not x.by_row)
+
+    @cached_property
+    def moved_bytes(self) -> int:
+        """Bytes of an element that are loaded once and stored."""
+        return self.kept_bytes + sum(element_bytes(store.buffer) for store in self.stores)
+
+    def element_registers(self, *, hold: bool) -> float:
+        """Registers that an element takes at the level where most are alive."""
+        held = self.dear if hold else []
+        names = [store.name for _, store in held]
+        spans: list[Any] = [(0, self.levels_of(x.name, names), x, 1) for x in self.kept]
+        spans += [(n, [n, *self.levels_of(store.name, names)], store, 0) for n, store in held]
+        most = 0
+        for level in range(self.chain.levels):
+            # Elements that a level computes take the place of those that it computes them from.
+            before = [x for f, at, x, load in spans if f < level + load and max(at) >= level]
+            after = [x for f, at, x, _ in spans if f <= level < max(at)]
+            most = max(most, *(sum(element_bytes(x.buffer) for x in s) for s in (before, after)))
+        return most / 4
+
+    @cached_property
+    def vector(self) -> int:
+        """Elements of a step: what every row's accesses may take at once."""
+        rows: list[RowLoad | RowStore] = [*self.kept, *self.stores]
+        most = min((self._most_bytes // element_bytes(one.buffer) for one in rows), default=1)
+        return min((self.width(one, max(most, 1)) for one in rows), default=1)
+
+    def width(self, one: RowLoad | RowStore, most: int) -> int:
+        """Elements along a row that one access may take, a power of two."""
+        width = min(gcd(most, self.chain.length), MAX_ACCESS_BYTES // element_bytes(one.buffer))
+        if str(one.buffer.dtype) == "bool":
+            return 1
+        while width > 1 and not self._is_vector(one, width):
+            width //= 2
+        return width
+
+    def _is_vector(self, one: RowLoad | RowStore, width: int) -> bool:
+        """Whether every group of so many neighbours lies side by side from a multiple of them."""
+        chain, analyzer = self.chain, tvm.sym.Analyzer()
+        group, part = (tirx.Var(name, chain.type) for name in ("group", "part"))
+        analyzer.bind(group, tvm.ir.Range(0, chain.length // width))
+        analyzer.bind(part, tvm.ir.Range(0, width))
+        places = unravel(group * width + part, chain.columns)
+        values = dict(zip(chain.column_vars, places, strict=True))
+        offset = one.buffer.ty.elem_offset
+        for index, stride in zip(one.indices, strides_of(one.buffer), strict=True):
+            offset = offset + substitute(index, values) * stride
+        offset = analyzer.simplify(offset)
+        first = analyzer.simplify(substitute(offset, {part: tirx.const(0, part.ty)}))
+        known, ty = analyzer.modular_set(first), one.buffer.ty
+        if any(n % width for n in (known.coeff, known.base)):
+            return False
+        is_whole = int(ty.data_alignment) % (width * element_bytes(one.buffer)) == 0
+        return is_whole and bool(analyzer.can_prove_equal(offset - first, part))
+
+
+def _has_call(value: Any) -> bool:
+    return bool(nodes_in(value, tvm.ir.Call, tirx.Div))
+
+
+def unravel(number: Any, extents: Sequence[Any]) -> list[Any]:
+    """Take a number apart into indices of some extents."""
+    parts = []
+    for i, extent in enumerate(extents):
+        part = number if i + 1 == len(extents) else tirx.floordiv(number, prod(extents[i + 1 :]))
+        parts.append(part if i == 0 else tirx.floormod(part, extent))
+    return parts

@@ -1,0 +1,52 @@
+"""Facts about warpgroups, TMA and mbarriers of Hopper GPUs; imports nothing of TVM.
+
+Sources: PTX ISA, "wgmma.mma_async", "cp.async.bulk.tensor", "setmaxnreg", "mbarrier"; CUDA driver
+API, ``cuTensorMapEncodeTiled``.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BOX_ELEMENTS",
+    "MAP_PITCH_BYTES",
+    "MOST_TMA_DIMS",
+    "PANEL_BYTES",
+    "REGISTERS",
+    "WARPGROUP_RATE",
+    "WARPGROUP_ROWS",
+    "WARPGROUP_THREADS",
+    "most_sums",
+]
+
+#: Threads of a warpgroup, and rows of sums that one ``wgmma`` gives it.
+WARPGROUP_THREADS, WARPGROUP_ROWS = 128, 64
+#: Operations in half precision of a multiprocessor in a cycle: 64 x 256 x 16 products in 128.
+WARPGROUP_RATE = 4096
+#: Bytes of a row of the 128-byte swizzle; eight rows make its pattern, and its alignment.
+PANEL_BYTES = 128
+SWIZZLE_BYTES = 8 * PANEL_BYTES
+#: Most elements of a box of a tensor map along each dim.
+BOX_ELEMENTS = 256
+#: Most dims of a tensor map.
+MOST_TMA_DIMS = 5
+#: What the distances of a tensor map between rows must be multiples of.
+MAP_PITCH_BYTES = 16
+#: Registers of a thread of the producer and of the consumers, by the number of consuming
+#: warpgroups. A launch of n warpgroups enters with 65,536 / (128 n) registers a thread, rounded
+#: down to a multiple of 8; what all have after ``setmaxnreg`` must not be more. One consumer needs
+#: no more than it enters with.
+REGISTERS: dict[int, tuple[int, int] | None] = {1: None, 2: (40, 232), 3: (32, 160)}
+#: Registers of a consumer that addresses, counters and the epilogue take.
+_OTHERS = 56
+
+
+def most_sums(consumers: int) -> int:
+    """Accumulators that a thread of a consumer can hold.
+
+    Examples
+    --------
+    >>> [most_sums(n) for n in (1, 2, 3)]
+    [199, 176, 104]
+    """
+    budget = REGISTERS[consumers]
+    return (255 if budget is None else budget[1]) - _OTHERS

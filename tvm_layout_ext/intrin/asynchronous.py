@@ -1,0 +1,174 @@
+"""Calls of Hopper's asynchronous units: mbarriers, TMA, ``wgmma``, registers of a warpgroup.
+
+Each function gives a statement. The PTX ISA has a section of each instruction's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.script import tirx as T
+
+_LOAD = "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+_STORE = "cp.async.bulk.tensor.{}d.global.shared::cta.tile.bulk_group"
+#: A descriptor's mode of the 128-byte swizzle, in its two highest bits.
+_SWIZZLE_128 = 1 << 62
+#: The driver's numbers of the same swizzle, and of 128 bytes that a load brings to L2.
+_BY_128_BYTES, _PROMOTED_TO_L2 = 3, 2
+#: Bits of a shared address that a descriptor holds, in units of 16 bytes.
+_ADDRESS = 0x3FFFF
+
+
+def _do(call: Any) -> Any:
+    return tirx.Evaluate(call)
+
+
+def _at(buffer: Any, index: Any) -> Any:
+    return buffer.access_ptr("rw", offset=index)
+
+
+def init_barrier(barriers: Any, index: Any, count: int) -> Any:
+    """Let a phase of an mbarrier end after so many arrivals."""
+    return _do(T.ptx["mbarrier.init.shared.b64"](_at(barriers, index), T.uint32(count)))
+
+
+def publish_barriers() -> list[Any]:
+    """Show initialised barriers to the asynchronous units, and then to all threads."""
+    return [
+        _do(T.ptx["fence.mbarrier_init.release.cluster"]()),
+        _do(T.ptx["fence.proxy.async.shared::cta"]()),
+        _do(T.cuda.cta_sync()),
+    ]
+
+
+def wait_barrier(barriers: Any, index: Any, parity: Any) -> Any:
+    """Wait until the phase of this parity has ended."""
+    return _do(T.cuda.mbarrier_wait(_at(barriers, index), parity))
+
+
+def expect_bytes(barriers: Any, index: Any, count: int) -> Any:
+    """Arrive, and let the phase end after so many bytes, too."""
+    call = T.ptx["mbarrier.arrive.expect_tx.shared.b64"]
+    return _do(call(_at(barriers, index), T.uint32(count)))
+
+
+def arrive(barriers: Any, index: Any) -> Any:
+    """Arrive at an mbarrier."""
+    return _do(T.ptx["mbarrier.arrive.shared.b64"](_at(barriers, index)))
+
+
+def load_box(pointer: Any, tensor: Any, at: Sequence[Any], barriers: Any, index: Any) -> Any:
+    """Copy a box to shared memory; its bytes count at an mbarrier. ``at``: innermost dim first."""
+    call = T.ptx[_LOAD.format(len(at))]
+    return _do(call(pointer, T.address_of(tensor), *at, _at(barriers, index)))
+
+
+def store_box(pointer: Any, tensor: Any, at: Sequence[Any]) -> Any:
+    """Copy a box from shared memory, as far as the tensor goes."""
+    return _do(T.ptx[_STORE.format(len(at))](T.address_of(tensor), *at, pointer))
+
+
+def commit_stores() -> Any:
+    """End a group of bulk stores."""
+    return _do(T.ptx["cp.async.bulk.commit_group"]())
+
+
+def wait_stores(count: int, *, read: bool) -> Any:
+    """Wait until all but the last groups of bulk stores are done, or have read their source."""
+    kind = "cp.async.bulk.wait_group.read" if read else "cp.async.bulk.wait_group"
+    return _do(T.ptx[kind](count))
+
+
+def fence_shared() -> Any:
+    """Show this thread's writes of shared memory to the asynchronous units."""
+    return _do(T.ptx["fence.proxy.async.shared::cta"]())
+
+
+def named_barrier(number: Any, threads: int) -> Any:
+    """Wait for so many threads at a barrier of a number; 0 is that of the whole block."""
+    return _do(T.ptx["bar.sync"](T.Cast("uint32", number), T.uint32(threads)))
+
+
+def set_registers(count: int, *, more: bool) -> Any:
+    """Let the threads of a warpgroup have so many registers."""
+    kind = "inc" if more else "dec"
+    return _do(T.ptx[f"setmaxnreg.{kind}.sync.aligned.u32"](count))
+
+
+def fence_sums() -> Any:
+    """Order what the threads did to registers before the next ``wgmma``."""
+    return _do(T.ptx["wgmma.fence.sync.aligned"]())
+
+
+def commit_products() -> Any:
+    """End a group of ``wgmma``."""
+    return _do(T.ptx["wgmma.commit_group.sync.aligned"]())
+
+
+def wait_products(count: int) -> Any:
+    """Wait until all but the last groups of ``wgmma`` are done."""
+    return _do(T.ptx["wgmma.wait_group.sync.aligned"](count))
+
+
+def descriptor(pointer: Any, leading: int, stride: int) -> Any:
+    """Describe a tile of an operand in shared memory, which has the 128-byte swizzle.
+
+    Parameters
+    ----------
+    pointer : Expr
+        Its first element.
+    leading : int
+        Bytes to the next 64 elements along M or N, where these are neighbours.
+    stride : int
+        Bytes to the next eight rows of 128 bytes.
+    """
+    address = T.Cast("uint64", T.bitwise_and(T.cuda.cvta_generic_to_shared(pointer), _ADDRESS) >> 4)
+    constant = _SWIZZLE_128 | stride // 16 << 32 | leading // 16 << 16
+    return address + tirx.const(constant, "uint64")
+
+
+def multiply(
+    name: str, sums: Sequence[Any], a: Any, b: Any, adds: Any, transposed: Sequence[bool]
+) -> Any:
+    """Multiply two described tiles into registers, or add to what they hold.
+
+    ``transposed``: for A and B, whether neighbours in memory lie along M or N.
+    """
+    turned = [int(one) for one in transposed]
+    return _do(T.ptx[name](*sums, a, b, T.ptx.pred(T.Cast("int32", adds)), 1, 1, *turned))
+
+
+def tensor_map(buffer: Any, extents: Sequence[int], box: Sequence[int]) -> tuple[Any, list[Any]]:
+    """Describe the first elements of a buffer along each dim to TMA, on the host.
+
+    Boxes have the 128-byte swizzle, and zeros outside of the extents.
+
+    Parameters
+    ----------
+    buffer : Buffer
+        In global memory, without gaps.
+    extents : sequence of int
+        Elements along each dim of the buffer.
+    box : sequence of int
+        Elements of a box along each dim, the innermost first.
+
+    Returns
+    -------
+    tuple
+        The variable of the map, and the statements that fill it.
+    """
+    size = np.dtype(str(buffer.dtype)).itemsize
+    shape = [int(extent) for extent in buffer.shape]
+    pitches = [size * prod(shape[i:]) for i in range(len(shape) - 1, 0, -1)]
+    value = T.tvm_stack_alloca("tensormap", 1)
+    var = tirx.Var(f"{buffer.name}_map", value.ty)
+    steps, modes = [1] * len(shape), (0, _BY_128_BYTES, _PROMOTED_TO_L2, 0)
+    numbers = (*reversed(extents), *pitches, *box, *steps, *modes)
+    fill = T.call_packed(
+        "runtime.cuTensorMapEncodeTiled", var, str(buffer.dtype), len(shape), buffer.data, *numbers
+    )
+    return var, [tirx.Bind(var, value), tirx.Evaluate(fill)]

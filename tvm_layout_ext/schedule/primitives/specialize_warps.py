@@ -1,0 +1,48 @@
+"""``sch.specialize_warps``: some warpgroups multiply, and another one copies for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...checks import whole
+from ...errors import ScheduleError
+from ...gpu.warpgroups import REGISTERS
+from ...ir.annotations import PRODUCERS
+from ..handles import find_loop, legal
+
+
+def specialize_warps(sch: Any, loop: Any) -> None:
+    """Give copies a warpgroup of their own, and each iteration of a loop one that multiplies.
+
+    Called "warp specialization" in CUTLASS and Triton (``tl.range(..., warp_specialize=True)``).
+    The warpgroup that copies runs ahead as far as stages are free; the others wait for the bytes of
+    a stage, multiply, and give it back. It has few registers, and the others more than their share.
+
+    ::
+
+        for wg in range(2):                  # warpgroups 0 and 1: wait full; wgmma; arrive empty
+            for k in range(64):
+                A_shared = A[tile k]         # warpgroup 2: wait empty; TMA, which arrives at full
+                C += A_shared * B_shared
+
+    Parameters
+    ----------
+    loop : LoopRV
+        A serial loop over 64 rows of a product each, made by ``use_tensor_core(block, "wgmma")``;
+        it becomes ``threadIdx.y``.
+    """
+    nest = find_loop(sch, loop, "specialize_warps")
+    count = whole(nest.extent)
+    if count not in REGISTERS:
+        raise ScheduleError(
+            f"Loop {nest.loop_var.name} has {nest.extent} iterations; {min(REGISTERS)} to "
+            f"{max(REGISTERS)} warpgroups can multiply beside one that copies."
+        )
+    if nest.thread_binding is not None:
+        raise ScheduleError(
+            f"Loop {nest.loop_var.name} is already bound to {nest.thread_binding.thread_tag}; "
+            "specialize_warps binds it itself."
+        )
+    with legal(f"specialize_warps of loop {nest.loop_var.name}"):
+        sch.bind(loop, "threadIdx.y")
+    sch.annotate(loop, PRODUCERS, 1)

@@ -1,0 +1,292 @@
+"""Compiles the calls of Hopper's asynchronous units that no thread waits in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from tvm import ir
+from tvm.ir.prim.expr import IntImm
+
+from ...errors import NotModelled, SimulationError
+from ...gpu.warpgroups import WARPGROUP_THREADS
+from ...ir import ops
+from ..findings import IN_FLIGHT
+from ..memory.memory import FRESH
+from ..memory.registers import read_all, write_all
+from ..model.code import Code, Run
+from ..model.places import handle
+from ..model.warp_batch import DivergentPath
+from ..warpgroups.product import DescribedTile, gathered, spread
+from ..warpgroups.units import PendingProduct, ReadRange, units_of, warpgroups
+from .device import DeviceCompiler
+from .matrix_calls import _registers
+
+_TYPES = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
+
+
+def lanes_of(s: Any, m: Any) -> Any:
+    """Active threads of a mask."""
+    return np.flatnonzero(s.batch.active(m if m is not None else s.batch.full))
+
+
+def each(s: Any, code: Code, m: Any) -> Any:
+    """An expression's value for every thread."""
+    return np.broadcast_to(np.asarray(code.value(s, m)), (s.batch.size,))
+
+
+def _operands(call: Any) -> tuple[list[Any], list[str]]:
+    operands = [a for a in call.args if not isinstance(a, ir.StringImm)]
+    return operands, [str(a.value) for a in call.args if isinstance(a, ir.StringImm)]
+
+
+def barrier_of(c: DeviceCompiler, pointer: Any) -> tuple[Any, Code]:
+    """Storage and index of an mbarrier."""
+    place, index = c.pointee(pointer)
+    return place.storage, c.operand(index)
+
+
+def _with_barriers(c: DeviceCompiler, call: Any, act: Callable[..., None]) -> Run:
+    pointer, *more = _operands(call)[0]
+    storage, index = barrier_of(c, pointer)
+    values = [c.expr(one) for one in more]
+
+    def run(s: Any, m: Any) -> None:
+        found = units_of(s.batch).of(storage)
+        at, numbers = each(s, index, m), [each(s, value, m) for value in values]
+        for lane in lanes_of(s, m):
+            block = int(s.batch.block_of[lane])
+            act(found, block, int(at[lane]), int(lane) // 32, *(int(n[lane]) for n in numbers))
+
+    return run
+
+
+def _initialise(c: DeviceCompiler, call: Any) -> Run:
+    return _with_barriers(c, call, lambda found, b, i, warp, count: found.initialise(b, i, count))
+
+
+def _arrive(c: DeviceCompiler, call: Any) -> Run:
+    return _with_barriers(c, call, lambda found, *given: found.arrive(*given))
+
+
+def _fence(c: DeviceCompiler, call: Any) -> Run:
+    def run(s: Any, m: Any) -> None:
+        clocks = s.batch.clocks
+        for warp in np.unique(lanes_of(s, m) // 32):
+            units_of(s.batch).fenced[int(warp)] = clocks.now
+        clocks.now += 1
+
+    return run
+
+
+def _map(c: DeviceCompiler, pointer: Any) -> int:
+    """Which parameter of the kernel a tensor map is."""
+    while isinstance(pointer, ir.Call):
+        pointer = pointer.args[0]
+    place = c.places.by_pointer.get(handle(pointer))
+    if place is None:
+        raise NotModelled(f"Cannot tell which tensor map {pointer} means.")
+    return place.storage.number
+
+
+def _load(c: DeviceCompiler, call: Any) -> Run:
+    (target, tensor, *at, barrier), _ = _operands(call)
+    place, start = c.pointee(target)
+    offset, number = c.operand(start), _map(c, tensor)
+    access = c.access(place, IntImm("int32", 0), 1, True, "store")
+    c.unit_sites.add(access.site)
+    storage, index = barrier_of(c, barrier)
+    coordinates = [c.expr(one) for one in at]
+
+    def run(s: Any, m: Any) -> None:
+        own, tensor = units_of(s.batch), s.batch.launch.kernel.scalars[number]
+        first, where = each(s, offset, m), each(s, index, m)
+        box = [each(s, one, m) for one in coordinates]
+        for lane in map(int, lanes_of(s, m)):
+            byte = int(first[lane]) * place.dtype.itemsize
+            own.load(lane, access, byte, tensor, [int(one[lane]) for one in box])
+            block = int(s.batch.block_of[lane])
+            own.of(storage).complete(block, int(where[lane]), lane // 32, tensor.box_bytes)
+
+    return run
+
+
+def _store(c: DeviceCompiler, call: Any) -> Run:
+    (tensor, *at, source), _ = _operands(call)
+    place, start = c.pointee(source)
+    offset, number = c.operand(start), _map(c, tensor)
+    shared = c.access(place, IntImm("int32", 0), 1, True, "load")
+    whole = c.places.bytes_of(number)
+    target = c.access(whole, IntImm("int32", 0), 1, True, "store")
+    coordinates = [c.expr(one) for one in at]
+
+    def run(s: Any, m: Any) -> None:
+        tensor = s.batch.launch.kernel.scalars[number]
+        first = each(s, offset, m)
+        box = [each(s, one, m) for one in coordinates]
+        for lane in map(int, lanes_of(s, m)):
+            byte = int(first[lane]) * place.dtype.itemsize
+            where = [int(one[lane]) for one in box]
+            units_of(s.batch).store(lane, (shared, target), byte, tensor, where)
+
+    return run
+
+
+def _commit_stores(c: DeviceCompiler, call: Any) -> Run:
+    def run(s: Any, m: Any) -> None:
+        for lane in map(int, lanes_of(s, m)):
+            units_of(s.batch).commit_stores(lane)
+
+    return run
+
+
+def _wait_stores(c: DeviceCompiler, call: Any) -> Run:
+    (count,), _ = _operands(call)
+
+    def run(s: Any, m: Any) -> None:
+        for lane in map(int, lanes_of(s, m)):
+            units_of(s.batch).wait_stores(lane, int(count.value))
+
+    return run
+
+
+def _commit_products(c: DeviceCompiler, call: Any) -> Run:
+    site = c.site("wgmma")
+
+    def run(s: Any, m: Any) -> None:
+        own = units_of(s.batch)
+        for first in warpgroups(s.batch, m, "wgmma.commit_group", site):
+            own.groups[first] = own.groups.get(first, 0) + 1
+
+    return run
+
+
+def _wait_products(c: DeviceCompiler, call: Any) -> Run:
+    (count, *_), _ = _operands(call)
+    site = c.site("wgmma")
+
+    def run(s: Any, m: Any) -> None:
+        for first in warpgroups(s.batch, m, "wgmma.wait_group", site):
+            units_of(s.batch).wait_products(first, int(count.value))
+
+    return run
+
+
+def _multiply(c: DeviceCompiler, call: Any) -> Run:
+    operands, tokens = _operands(call)
+    *sums, a, b, adds, sign_a, sign_b, turn_a, turn_b = operands
+    shape, _, kind, _ = tokens[3:7]
+    if int(sign_a.value) != 1 or int(sign_b.value) != 1 or kind not in _TYPES:
+        raise NotModelled(f"The simulated GPU does not model {' '.join(tokens)}.")
+    columns, depth = (int(n) for n in shape.removeprefix("m64n").split("k"))
+    dtype, site = _TYPES[kind], c.site("wgmma")
+    parts = _registers(c, sums)
+    codes = [c.expr(one) for one in (a, b, adds)]
+    majors = not int(turn_a.value), not int(turn_b.value)
+    loads = c.shared_arrays()
+
+    def run(s: Any, m: Any) -> None:
+        own = units_of(s.batch)
+        first_of = [each(s, code, m) for code in codes]
+        kept = list(s.slots)
+        for first in warpgroups(s.batch, m, "wgmma", site):
+            left, right, more = (int(values[first]) for values in first_of)
+            tiles = (
+                DescribedTile.read(left, 64, depth, majors[0]),
+                DescribedTile.read(right, columns, depth, majors[1]),
+            )
+            block = int(s.batch.block_of[first])
+            places = [_placed(c, loads, tile, block, dtype) for tile in tiles]
+            warps = tuple(range(first // 32, first // 32 + 4))
+            reads = []
+            for access, at in places:
+                memory = s.batch.memories[access.place.storage.number]
+                cells = np.unique(at.ravel())
+                cells = np.concatenate([cells, cells + 1])
+                for warp in warps:
+                    own.check_read(access, memory, cells, warp * 32, "wgmma reads")
+                low = block * access.place.storage.span
+                span = int(at.min()) - low, int(at.max()) - low + 2
+                reads.append(ReadRange(block, *span, warps, access.site))
+            own.reads += reads
+            lanes = np.zeros(s.batch.size, bool)
+            lanes[first : first + WARPGROUP_THREADS] = True
+            _mark(s, parts, lanes, bool(more), site)
+            finish = _finish(s.batch, kept, parts, lanes, (places, dtype, bool(more)))
+            own.products.setdefault(first, []).append(
+                PendingProduct(own.groups.get(first, 0), finish, tuple(reads))
+            )
+
+    return run
+
+
+def _placed(c: Any, loads: Any, tile: DescribedTile, block: int, dtype: Any) -> tuple[Any, Any]:
+    """The shared array that a tile lies in, and bytes of its elements in the batch's memory."""
+    at = tile.addresses(dtype.itemsize)
+    for base, access in loads:
+        storage = access.place.storage
+        if base <= at.min() and at.max() < base + storage.bytes:
+            return access, at - base + block * storage.span
+    raise SimulationError(
+        f"A wgmma descriptor reaches bytes {int(at.min()):,} to {int(at.max()):,} of shared "
+        "memory, which no array holds."
+    )
+
+
+def _mark(s: Any, parts: Any, lanes: Any, more: bool, site: Any) -> None:
+    """Poison the sums until the product is waited for."""
+    values, poison = read_all(parts, s, lanes, np.dtype(np.float32))
+    if more and poison is not None:
+        bad = (np.where(poison == IN_FLIGHT, 0, poison) != 0)[:, lanes].any()
+        if bad:
+            wrong = np.where(poison == IN_FLIGHT, 0, poison).max(axis=0)
+            s.batch.launch.findings.poison_at(site, s.batch, wrong, wrong != 0, "is added to")
+    write_all(parts, s, lanes, values, np.full(values.shape, IN_FLIGHT, np.int64))
+
+
+def _finish(batch: Any, slots: Any, parts: Any, lanes: Any, what: Any) -> Callable[[bool], None]:
+    """Multiply, when the product is waited for."""
+    places, dtype, more = what
+    state = DivergentPath(batch, None, slots)
+
+    def run(goes_on: bool) -> None:
+        operands, unwritten = [], False
+        for access, at in places:
+            memory = batch.memories[access.place.storage.number]
+            operands.append(memory.data.view(dtype)[at // dtype.itemsize].astype(np.float64))
+            assert memory.shadow is not None
+            unwritten |= bool((memory.shadow.writes[at] == 0).any())
+            if memory.poison is not None:
+                unwritten |= bool(memory.poison[at].any())
+        before, _ = read_all(parts, state, lanes, np.dtype(np.float32))
+        total = operands[0] @ operands[1].T
+        if more:
+            total = total + gathered(before[:, lanes]).astype(np.float64)
+        values = before.copy()
+        values[:, lanes] = spread(total.astype(np.float32))
+        code = IN_FLIGHT if goes_on else FRESH
+        codes = np.full(values.shape, code, np.int64) if goes_on or unwritten else None
+        write_all(parts, state, lanes, values, codes)
+
+    return run
+
+
+#: Op name -> its compiler.
+UNIT_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
+    ops.PTX_MBARRIER_INIT: _initialise,
+    ops.PTX_MBARRIER_ARRIVE_NOCOUNT: _arrive,
+    ops.PTX_MBARRIER_ARRIVE_EXPECT_TX: _arrive,
+    ops.PTX_FENCE_PROXY: _fence,
+    ops.PTX_FENCE_MBARRIER_INIT: lambda c, call: None,
+    ops.PTX_CP_ASYNC_BULK_TENSOR_G2S_CLUSTER: _load,
+    ops.PTX_CP_ASYNC_BULK_TENSOR_S2G: _store,
+    ops.PTX_CP_ASYNC_BULK_COMMIT_GROUP: _commit_stores,
+    ops.PTX_CP_ASYNC_BULK_WAIT_GROUP: _wait_stores,
+    ops.PTX_WGMMA_FENCE: lambda c, call: None,
+    ops.PTX_WGMMA_COMMIT_GROUP: _commit_products,
+    ops.PTX_WGMMA_WAIT_GROUP: _wait_products,
+    ops.PTX_WGMMA_F16_SS: _multiply,
+    ops.PTX_WGMMA_BF16_SS: _multiply,
+}

@@ -1,0 +1,1 @@
+"""Hopper's asynchronous units: TMA, mbarriers, ``wgmma``, named barriers, registers."""

@@ -1,0 +1,153 @@
+"""Barriers in shared memory and named ones: phases, arrivals, bytes, and what they order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import SimulationError
+from ...gpu import hardware
+
+_WARP = hardware.WARP_SIZE
+
+
+class Order:
+    """What warps know of each other, kept at a barrier."""
+
+    def __init__(self, clocks: Any, *sizes: int) -> None:
+        self._clocks = clocks
+        self.known = np.zeros((*sizes, clocks.warps), np.int64)
+
+    def release(self, key: tuple[int, ...], warp: int) -> None:
+        """Leave what a warp did and knows."""
+        clocks = self._clocks
+        clocks.now += 1
+        here = self.known[key]
+        np.maximum(here, clocks.seen[warp], out=here)
+        here[warp % clocks.warps] = clocks.now
+
+    def acquire(self, key: tuple[int, ...], warp: int) -> None:
+        """Let a warp know what was left."""
+        acquire(self._clocks, self.known[key], warp)
+
+
+def acquire(clocks: Any, known: Any, warp: int) -> None:
+    """Let a warp know so much of the others of its block."""
+    np.maximum(clocks.seen[warp], known, out=clocks.seen[warp])
+    clocks.floor[warp] = clocks.seen[warp].min()
+    clocks.low = int(clocks.floor.min())
+
+
+class Barriers:
+    """The mbarriers of an array in shared memory, of all blocks of a batch.
+
+    A phase ends when ``count`` threads have arrived and no bytes are outstanding (PTX ISA,
+    "mbarrier").
+    """
+
+    def __init__(self, name: str, clocks: Any, blocks: int, length: int) -> None:
+        self.name = name
+        self.count = np.zeros((blocks, length), np.int64)
+        self.phase, self.left, self.bytes = (np.zeros((blocks, length), np.int64) for _ in "123")
+        self._gathered = Order(clocks, blocks, length)
+        self._clocks = clocks
+        self._done = np.zeros_like(self._gathered.known)
+
+    def initialise(self, block: int, index: int, count: int) -> None:
+        """Begin phase 0."""
+        self.count[block, index] = self.left[block, index] = count
+
+    def arrive(self, block: int, index: int, warp: int, expected: int = 0) -> None:
+        """Count a thread, and bytes that are still to come."""
+        if not self.count[block, index]:
+            raise SimulationError(f"A thread arrives at {self.name}[{index}] before its init.")
+        self._gathered.release((block, index), warp)
+        self.left[block, index] -= 1
+        self.bytes[block, index] += expected
+        if self.left[block, index] < 0:
+            raise SimulationError(
+                f"More threads arrive at {self.name}[{index}] in a phase than the "
+                f"{self.count[block, index]} that it was initialised for."
+            )
+        self._advance(block, index)
+
+    def complete(self, block: int, index: int, warp: int, count: int) -> None:
+        """Count bytes that have come, by a copy that a warp issued."""
+        self._gathered.release((block, index), warp)
+        self.bytes[block, index] -= count
+        self._advance(block, index)
+
+    def _advance(self, block: int, index: int) -> None:
+        if self.left[block, index] or self.bytes[block, index]:
+            return
+        self.phase[block, index] += 1
+        self.left[block, index] = self.count[block, index]
+        self._done[block, index] = self._gathered.known[block, index]
+
+    def has_ended(self, block: Any, index: Any, parity: Any) -> Any:
+        """Whether the phase of a parity has ended: the one under way has the other."""
+        return self.phase[block, index] % 2 != parity
+
+    def pass_by(self, block: int, index: int, warp: int) -> None:
+        """Let a warp know what came before the end of the last phase."""
+        acquire(self._clocks, self._done[block, index], warp)
+
+    def told(self, block: int, index: int) -> str:
+        """What the phase under way lacks."""
+        left, more = self.left[block, index], self.bytes[block, index]
+        lacks = [f"{left} of {self.count[block, index]} arrivals"] * bool(left)
+        lacks += [f"{more:,} bytes"] * bool(more)
+        phase = f"phase {self.phase[block, index]}"
+        return f"{self.name}[{index}], {phase} of which lacks {' and '.join(lacks) or 'nothing'}"
+
+    def unbalanced(self) -> list[tuple[int, int]]:
+        """Barriers with bytes that no phase waited for, or that never came."""
+        return [(int(b), int(i)) for b, i in np.argwhere(self.bytes != 0)]
+
+
+@dataclass
+class _Named:
+    """One named barrier of a block."""
+
+    arrived: int = 0
+    turn: int = 0
+
+
+class NamedBarriers:
+    """The 16 numbered barriers of every block of a batch."""
+
+    def __init__(self, clocks: Any, blocks: int) -> None:
+        self._clocks = clocks
+        self._gathered = Order(clocks, blocks, 16)
+        self._done = np.zeros_like(self._gathered.known)
+        self._state = [[_Named() for _ in range(16)] for _ in range(blocks)]
+
+    def arrive(self, block: int, number: int, lanes: Any, threads: int) -> int:
+        """Count the threads of some lanes of a block; the turn that they wait for the end of."""
+        here = self._state[block][number]
+        turn = here.turn
+        for warp in np.unique(lanes // _WARP):
+            self._gathered.release((block, number), int(warp))
+        here.arrived += len(lanes)
+        if here.arrived > threads:
+            raise SimulationError(
+                f"{here.arrived} threads arrive at named barrier {number}, which is for {threads}."
+            )
+        if here.arrived == threads:
+            here.arrived, here.turn = 0, turn + 1
+            self._done[block, number] = self._gathered.known[block, number]
+        return turn
+
+    def has_ended(self, block: int, number: int, turn: int) -> bool:
+        """Whether a turn is over."""
+        return self._state[block][number].turn > turn
+
+    def pass_by(self, block: int, number: int, warp: int) -> None:
+        """Let a warp know what came before the end of a turn."""
+        acquire(self._clocks, self._done[block, number], warp)
+
+    def told(self, block: int, number: int) -> str:
+        """Who is there."""
+        return f"named barrier {number}, where {self._state[block][number].arrived} threads are"

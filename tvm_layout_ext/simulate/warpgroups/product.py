@@ -1,0 +1,78 @@
+"""``wgmma``: operands described in shared memory, sums in the registers of four warps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import SimulationError
+from ...gpu.warpgroups import WARPGROUP_ROWS, WARPGROUP_THREADS
+from .tensor_map import swizzled
+
+#: Bits of a descriptor: address, both distances in units of 16 bytes, the swizzle.
+_FIELD, _UNIT = 0x3FFF, 16
+_SWIZZLE_128 = 1
+
+
+@dataclass(frozen=True)
+class DescribedTile:
+    """A described tile of an operand: ``rows`` along M or N, ``depth`` elements along K."""
+
+    address: int
+    leading: int
+    stride: int
+    rows: int
+    depth: int
+    k_major: bool
+
+    @classmethod
+    def read(cls, descriptor: int, rows: int, depth: int, k_major: bool) -> DescribedTile:
+        """Take a descriptor apart.
+
+        Raises
+        ------
+        SimulationError
+            If its swizzle is not that of 128 bytes, which is what is modelled.
+        """
+        if descriptor >> 62 != _SWIZZLE_128:
+            raise SimulationError(
+                f"A wgmma descriptor has swizzle {descriptor >> 62}; 1, of 128 bytes, is modelled."
+            )
+        at, leading, stride = ((descriptor >> bit & _FIELD) * _UNIT for bit in (0, 16, 32))
+        return cls(at, leading, stride, rows, depth, k_major)
+
+    def addresses(self, itemsize: int) -> Any:
+        """Byte addresses of the elements, ``[rows, depth]``."""
+        row, k = np.meshgrid(np.arange(self.rows), np.arange(self.depth), indexing="ij")
+        if self.k_major:
+            plain = row // 8 * self.stride + row % 8 * 128 + k * itemsize
+        else:
+            wide = 128 // itemsize
+            plain = row // wide * self.leading + row % wide * itemsize
+            plain = plain + k // 8 * self.stride + k % 8 * 128
+        return swizzled(self.address + plain)
+
+
+def spread(tile: Any) -> Any:
+    """Sums of 64 x n as the threads hold them, ``[registers, threads]``."""
+    rows, columns = _places(tile.shape[1])
+    return tile[rows, columns]
+
+
+def gathered(registers: Any) -> Any:
+    """Sums of 64 x n of what the threads hold."""
+    rows, columns = _places(2 * len(registers))
+    tile = np.empty((WARPGROUP_ROWS, 2 * len(registers)), registers.dtype)
+    tile[rows, columns] = registers
+    return tile
+
+
+def _places(columns: int) -> tuple[Any, Any]:
+    """Row and column of each register of each thread (PTX ISA, "Register Fragments", D)."""
+    register = np.arange(columns // 2)[:, None]
+    thread = np.arange(WARPGROUP_THREADS)
+    row = thread // 32 * 16 + register // 2 % 2 * 8 + thread % 32 // 4
+    column = register // 4 * 8 + thread % 4 * 2 + register % 2
+    return row, column

@@ -1,0 +1,181 @@
+"""Steps of a program at which threads wait for others of their block, but not for all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...gpu.warpgroups import WARPGROUP_THREADS
+from ..machine.machine import Machine, MachineStep
+from ..model.code import Code
+from ..model.warp_batch import DivergentPath
+from ..report import Site
+from .units import units_of
+
+_WARP = 32
+
+
+class Await(MachineStep):
+    """Threads go on when something holds for them."""
+
+    site: Site
+
+    def ready(self, s: DivergentPath) -> Any:
+        """For every thread whether it may go on; of those of the path it counts."""
+        raise NotImplementedError
+
+    def passed(self, s: DivergentPath, lanes: Any) -> None:
+        """Threads go on."""
+
+    def told(self, s: DivergentPath, lane: int) -> str:
+        """What a thread waits for."""
+        raise NotImplementedError
+
+    def step(self, machine: Machine, s: DivergentPath) -> None:
+        """Go on, or begin to wait."""
+        mask = s.batch.active(s.mask if s.mask is not None else s.batch.full)
+        if (self.ready(s) | ~mask).all():
+            s.pc += 1
+            self.passed(s, np.flatnonzero(mask))
+        else:
+            s.waiting = self
+
+
+@dataclass
+class AwaitPhase(Await):
+    """Wait for the phase of a parity of an mbarrier."""
+
+    storage: Any
+    index: Code
+    parity: Code
+    site: Site
+
+    def _where(self, s: DivergentPath) -> tuple[Any, Any, Any]:
+        batch = s.batch
+        index, parity = (
+            np.broadcast_to(np.asarray(code.value(s, s.mask)), (batch.size,))
+            for code in (self.index, self.parity)
+        )
+        return batch.block_of, index, parity
+
+    def ready(self, s: DivergentPath) -> Any:
+        """For every thread whether it may go on."""
+        block, index, parity = self._where(s)
+        found = units_of(s.batch).of(self.storage)
+        inside = np.clip(index, 0, self.storage.length - 1)
+        return found.has_ended(block, inside, parity)
+
+    def passed(self, s: DivergentPath, lanes: Any) -> None:
+        """Know what came before the end of the phase."""
+        block, index, _ = self._where(s)
+        found = units_of(s.batch).of(self.storage)
+        for warp in np.unique(lanes // _WARP):
+            lane = int(warp) * _WARP
+            first = int(lanes[np.searchsorted(lanes, lane)])
+            found.pass_by(int(block[first]), int(index[first]), int(warp))
+
+    def told(self, s: DivergentPath, lane: int) -> str:
+        """What a thread waits for."""
+        block, index, parity = (int(x[lane]) for x in self._where(s))
+        what = units_of(s.batch).of(self.storage).told(block, index)
+        return f"parity {parity} of {what}"
+
+
+@dataclass
+class AwaitNamed(Await):
+    """Arrive at a named barrier, and wait for the others."""
+
+    number: Code
+    threads: Code
+    slot: int
+    site: Site
+
+    def arrive(self, s: Any, m: Any) -> None:
+        """Count the threads of a path; a step before the one that waits."""
+        batch = s.batch
+        number, threads = (
+            np.broadcast_to(np.asarray(code.value(s, m)), (batch.size,))
+            for code in (self.number, self.threads)
+        )
+        turns = np.zeros(batch.size, np.int64)
+        lanes = np.flatnonzero(batch.active(m if m is not None else batch.full))
+        key = batch.block_of[lanes] * 16 + number[lanes]
+        for one in np.unique(key):
+            own = lanes[key == one]
+            block, which = divmod(int(one), 16)
+            named = units_of(batch).named
+            turns[own] = named.arrive(block, which, own, int(threads[own[0]]))
+        s.slots[self.slot] = turns
+
+    def _keys(self, s: DivergentPath, lanes: Any) -> Any:
+        number = np.broadcast_to(np.asarray(self.number.value(s, s.mask)), (s.batch.size,))
+        return zip(s.batch.block_of[lanes], number[lanes], s.slots[self.slot][lanes], strict=True)
+
+    def ready(self, s: DivergentPath) -> Any:
+        """For every thread whether it may go on."""
+        mask = s.batch.active(s.mask if s.mask is not None else s.batch.full)
+        lanes = np.flatnonzero(mask)
+        found = np.ones(s.batch.size, bool)
+        named, known = units_of(s.batch).named, {}
+        keys = list(self._keys(s, lanes))
+        for key in set(keys):
+            known[key] = named.has_ended(*map(int, key))
+        found[lanes] = [known[key] for key in keys]
+        return found
+
+    def passed(self, s: DivergentPath, lanes: Any) -> None:
+        """Know what came before the barrier."""
+        firsts = lanes[np.unique(lanes // _WARP, return_index=True)[1]]
+        for lane, (block, number, _) in zip(firsts, self._keys(s, firsts), strict=True):
+            units_of(s.batch).named.pass_by(int(block), int(number), int(lane) // _WARP)
+
+    def told(self, s: DivergentPath, lane: int) -> str:
+        """What a thread waits for."""
+        ((block, number, _),) = self._keys(s, np.array([lane]))
+        return units_of(s.batch).named.told(int(block), int(number))
+
+
+@dataclass
+class AwaitRegisters(Await):
+    """Take or give registers; taking waits until the other warpgroups have given enough."""
+
+    count: int
+    site: Site
+
+    def _given(self, s: DivergentPath) -> Any:
+        """Registers that each warpgroup of the batch has now."""
+        own = units_of(s.batch)
+        if own.registers is None:
+            threads = s.batch.geometry.lanes
+            entry = min(65536 // threads // 8 * 8, 255)
+            own.registers = np.full(s.batch.size // WARPGROUP_THREADS, entry)
+            own.pool = own.registers[: threads // WARPGROUP_THREADS].sum()
+        return own.registers
+
+    def ready(self, s: DivergentPath) -> Any:
+        """For every thread whether there are registers enough."""
+        batch, given = s.batch, self._given(s)
+        mask = batch.active(s.mask if s.mask is not None else batch.full)
+        mine = np.unique(np.flatnonzero(mask) // WARPGROUP_THREADS)
+        each = batch.geometry.lanes // WARPGROUP_THREADS
+        wanted = given.copy()
+        wanted[mine] = self.count
+        fits = wanted.reshape(-1, each).sum(axis=1) <= units_of(batch).pool
+        return np.repeat(fits, batch.geometry.lanes)
+
+    def passed(self, s: DivergentPath, lanes: Any) -> None:
+        """Have them."""
+        self._given(s)[np.unique(lanes // WARPGROUP_THREADS)] = self.count
+
+    def told(self, s: DivergentPath, lane: int) -> str:
+        """What a thread waits for."""
+        given = self._given(s)
+        each = s.batch.geometry.lanes // WARPGROUP_THREADS
+        block = lane // s.batch.geometry.lanes
+        held = given[block * each : (block + 1) * each]
+        return (
+            f"{self.count} registers a thread; the warpgroups of the block have "
+            f"{', '.join(map(str, held))}, and {units_of(s.batch).pool} together"
+        )

@@ -1,0 +1,92 @@
+"""Tensor maps: boxes of a matrix in global memory, and where they lie in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import NotModelled, SimulationError
+from ...gpu.warpgroups import BOX_ELEMENTS, MAP_PITCH_BYTES, PANEL_BYTES
+from ..memory.memory import Memory
+
+#: Mode of the 128-byte swizzle in ``cuTensorMapEncodeTiled``.
+_SWIZZLE_128 = 3
+
+
+def swizzled(address: Any) -> Any:
+    """Where a byte lies that rows of 128 bytes would put at an address.
+
+    Bits 4 to 6, the piece of 16 bytes, are combined with bits 7 to 9, the row; as
+    ``NVMMASharedLayout(128, 8)`` says.
+    """
+    return address ^ (address >> 7 & 7) << 4
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """What ``cuTensorMapEncodeTiled`` was told; dims are innermost first."""
+
+    memory: Memory
+    itemsize: int
+    shape: tuple[int, ...]
+    pitches: tuple[int, ...]
+    box: tuple[int, ...]
+
+    @classmethod
+    def encode(cls, memory: Memory, itemsize: int, rank: int, numbers: Sequence[int]) -> TensorMap:
+        """Read the numbers behind the base address, as the driver's function does.
+
+        Raises
+        ------
+        SimulationError
+            Where the driver would return an error.
+        NotModelled
+            For other modes than the 128-byte swizzle with zeros outside.
+        """
+        shape, rest = tuple(numbers[:rank]), numbers[rank:]
+        pitches, rest = tuple(rest[: rank - 1]), rest[rank - 1 :]
+        box, steps, modes = tuple(rest[:rank]), rest[rank : 2 * rank], rest[2 * rank :]
+        if any(step != 1 for step in steps) or modes[0] or modes[1] != _SWIZZLE_128 or modes[3]:
+            raise NotModelled(
+                "The simulated GPU models tensor maps with the 128-byte swizzle and zeros outside."
+            )
+        if any(pitch % MAP_PITCH_BYTES for pitch in pitches):
+            raise SimulationError(
+                f"A tensor map has rows {pitches} bytes apart; it needs multiples of "
+                f"{MAP_PITCH_BYTES}."
+            )
+        if max(box) > BOX_ELEMENTS or box[0] * itemsize > PANEL_BYTES:
+            raise SimulationError(
+                f"A tensor map has boxes of {box}; {BOX_ELEMENTS} elements a dim are legal, and "
+                f"{PANEL_BYTES} bytes of the first under the 128-byte swizzle."
+            )
+        return cls(memory, itemsize, shape, pitches, box)
+
+    @property
+    def box_bytes(self) -> int:
+        """Bytes of a box, inside of the tensor or not."""
+        return int(np.prod(self.box)) * self.itemsize
+
+    def places(self, at: Sequence[int], target: int) -> tuple[Any, Any, Any]:
+        """Bytes of a box: in global memory, whether they are inside, and in shared memory."""
+        grid = np.meshgrid(*(np.arange(n) for n in self.box), indexing="ij")
+        source = np.zeros(self.box, np.int64)
+        inside = np.ones(self.box, bool)
+        for i, (first, offset) in enumerate(zip(at, grid, strict=True)):
+            index = first + offset
+            inside &= (index >= 0) & (index < self.shape[i])
+            source += index * (self.itemsize if i == 0 else self.pitches[i - 1])
+        byte = np.arange(self.itemsize)
+        order = [np.moveaxis(x, range(x.ndim), range(x.ndim)[::-1]) for x in (source, inside)]
+        source, inside = (x.reshape(-1, 1) for x in order)
+        linear = np.arange(source.size)[:, None] * self.itemsize + byte
+        rows = linear // (self.box[0] * self.itemsize) * PANEL_BYTES
+        within = rows + linear % (self.box[0] * self.itemsize)
+        return (
+            (source + byte).ravel(),
+            np.repeat(inside.ravel(), self.itemsize),
+            swizzled(target + within).ravel(),
+        )

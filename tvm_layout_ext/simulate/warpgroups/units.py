@@ -1,0 +1,292 @@
+"""The asynchronous units of the blocks of a batch, and what they still have to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...errors import SimulationError
+from ...gpu import hardware
+from ...gpu.warpgroups import WARPGROUP_THREADS
+from ..memory.access import AccessInstruction
+from ..memory.memory import FRESH, Memory
+from ..report import Hazard
+from .barriers import Barriers, NamedBarriers
+from .tensor_map import TensorMap
+
+_WARP = hardware.WARP_SIZE
+
+
+@dataclass
+class ReadRange:
+    """Bytes of shared memory that a ``wgmma`` read; ``time`` is None while it is under way."""
+
+    block: int
+    low: int
+    high: int
+    warps: tuple[int, ...]
+    site: Any
+    time: int | None = None
+
+
+@dataclass
+class PendingStore:
+    """A bulk store under way: it reads shared memory when its thread waits for it."""
+
+    lane: int
+    group: int
+    tensor: TensorMap
+    shared: AccessInstruction
+    target: AccessInstruction
+    source: Any
+    inside: Any
+    cells: Any
+    issued: int
+
+
+@dataclass
+class PendingProduct:
+    """A ``wgmma`` under way: it reads both operands when its warpgroup waits for it.
+
+    ``run`` is told whether others that add to the same sums are still under way.
+    """
+
+    group: int
+    run: Callable[[bool], None]
+    reads: tuple[ReadRange, ...]
+
+
+@dataclass
+class Units:
+    """State of the asynchronous units."""
+
+    batch: Any
+    barriers: dict[int, Barriers] = field(default_factory=dict)
+    stores: list[PendingStore] = field(default_factory=list)
+    reads: list[ReadRange] = field(default_factory=list)
+    #: By first lane of a warpgroup: products under way, and groups committed.
+    products: dict[int, list[PendingProduct]] = field(default_factory=dict)
+    groups: dict[int, int] = field(default_factory=dict)
+    store_groups: dict[int, int] = field(default_factory=dict)
+    #: By warp: when it last made its writes known to the units.
+    fenced: dict[int, int] = field(default_factory=dict)
+    #: Registers a thread of each warpgroup, and what those of a block may be together.
+    registers: Any = None
+    pool: int = 0
+
+    def __post_init__(self) -> None:
+        self.named = NamedBarriers(self.batch.clocks, len(self.batch.blocks))
+
+    def of(self, storage: Any) -> Barriers:
+        """Barriers that a shared array holds."""
+        found = self.barriers.get(storage.number)
+        if found is None:
+            blocks = len(self.batch.blocks)
+            found = Barriers(storage.name, self.batch.clocks, blocks, storage.length)
+            self.barriers[storage.number] = found
+        return found
+
+    # TMA.
+
+    def load(
+        self, lane: int, access: AccessInstruction, offset: int, tensor: TensorMap, at: list[int]
+    ) -> None:
+        """Fill a box in shared memory."""
+        batch, block = self.batch, int(self.batch.block_of[lane])
+        source, inside, target = tensor.places(at, offset)
+        if (target >= access.place.storage.bytes).any() or offset % 1024:
+            raise SimulationError(
+                f"A box of {tensor.box_bytes:,} bytes at byte {offset} of "
+                f"{access.place.storage.name} is not inside of it, or its begin is no multiple of "
+                f"1024, at {access.site}."
+            )
+        self._check_reads(lane, block, access, int(target.min()), int(target.max()))
+        values = np.zeros(len(source), np.uint8)
+        values[inside] = tensor.memory.data[source[inside]]
+        memory = batch.memories[access.place.storage.number]
+        elements = target[:, None] + block * access.place.storage.span
+        poison = self._poison(tensor.memory, source, inside)
+        access.write(batch, memory, elements, np.array([lane]), values[:, None], poison)
+
+    def _poison(self, memory: Memory, source: Any, inside: Any) -> Any:
+        if memory.poison is None:
+            return None
+        codes = np.zeros((len(source), 1), np.int64)
+        codes[inside, 0] = memory.poison[source[inside] // memory.granule]
+        return codes if codes.any() else None
+
+    def _check_reads(self, lane: int, block: int, access: Any, low: int, high: int) -> None:
+        """Report products that may still read what a box overwrites."""
+        left = []
+        for read in self.reads:
+            if read.block != block or read.high <= low or read.low > high:
+                left.append(read)
+                continue
+            seen = self.batch.clocks.seen[lane // _WARP]
+            # One warp that waited for the product speaks for all four.
+            known = max(int(seen[warp % self.batch.clocks.warps]) for warp in read.warps)
+            if read.time is None or known <= read.time:
+                self._report(lane, access.site, read.site, "overwrites what a wgmma may still read")
+            if read.time is None:
+                left.append(read)
+        self.reads = left
+
+    def _report(self, lane: int, site: Any, other: Any, what: str) -> None:
+        batch = self.batch
+        thread = batch.thread_name(lane)
+        message = f"{thread} {what} at {site}; the other is at {other}."
+        hazard = Hazard("async", site.buffer, -1, (thread,), (site, other), message)
+        batch.launch.findings.add_at(("async", site, other, what), hazard, 1, batch, lane)
+
+    def store(
+        self,
+        lane: int,
+        accesses: tuple[AccessInstruction, AccessInstruction],
+        offset: int,
+        tensor: TensorMap,
+        at: list[int],
+    ) -> None:
+        """Begin to store a box: what is ordered before it is checked now."""
+        batch, block = self.batch, int(self.batch.block_of[lane])
+        shared, target = accesses
+        source, inside, place = tensor.places(at, offset)
+        memory = batch.memories[shared.place.storage.number]
+        cells = place + block * shared.place.storage.span
+        self.check_read(shared, memory, cells, lane, "a bulk store reads")
+        group = self.store_groups.get(lane, 0)
+        self.stores.append(
+            PendingStore(
+                lane, group, tensor, shared, target, source, inside, cells, batch.clocks.now
+            )
+        )
+
+    def check_read(
+        self, access: AccessInstruction, memory: Memory, cells: Any, lane: int, what: str
+    ) -> None:
+        """Report writes that a unit's read is not ordered after, or that no fence made known."""
+        batch, shadow = self.batch, memory.shadow
+        assert shadow is not None
+        conflict = shadow.check_read(cells, np.full(len(cells), lane), batch.clocks)
+        batch.launch.findings.races(access, batch, memory, conflict, "reads")
+        tags = shadow.writes[cells]
+        sites = tags >> 20 & (1 << 14) - 1
+        for site in np.unique(sites[tags != 0]):
+            if batch.launch.findings.sites[int(site)] in _tma_sites(batch):
+                continue
+            mine = tags[(sites == site) & (tags != 0)]
+            for warp in np.unique((mine & (1 << 18) - 1) // _WARP):
+                written = int((mine[(mine & (1 << 18) - 1) // _WARP == warp] >> 34).max())
+                if self.fenced.get(int(warp), -1) < written:
+                    other = batch.launch.findings.sites[int(site)]
+                    self._report(
+                        lane, access.site, other, f"{what} what no fence.proxy.async made known"
+                    )
+
+    def commit_stores(self, lane: int) -> None:
+        """End a group of a thread's bulk stores."""
+        self.store_groups[lane] = self.store_groups.get(lane, 0) + 1
+
+    def wait_stores(self, lane: int, allowed: int) -> None:
+        """Finish all but the last groups of a thread's bulk stores."""
+        done = self.store_groups.get(lane, 0) - allowed
+        left = []
+        for one in self.stores:
+            if one.lane == lane and one.group < done:
+                self._finish(one)
+            else:
+                left.append(one)
+        self.stores = left
+
+    def _finish(self, one: PendingStore) -> None:
+        """Read the box now, which is as late as a GPU may."""
+        batch = self.batch
+        memory = batch.memories[one.shared.place.storage.number]
+        shadow = memory.shadow
+        assert shadow is not None
+        late = shadow.writes[one.cells] >> 34 > one.issued
+        if late.any():
+            other = batch.launch.findings.sites[
+                int(shadow.writes[one.cells][late][0] >> 20 & (1 << 14) - 1)
+            ]
+            self._report(
+                one.lane, one.shared.site, other, "stores in bulk what is overwritten before"
+            )
+        shadow.log_read(one.cells, np.array([one.lane]), one.shared.number, batch.clocks)
+        values = memory.data[one.cells]
+        codes = np.where(shadow.writes[one.cells] == 0, FRESH, 0)
+        if memory.poison is not None:
+            codes = np.maximum(codes, memory.poison[one.cells])
+        keep = one.inside
+        if codes[keep].any():
+            code = int(codes[keep].max())
+            source = batch.launch.findings.describe(code)
+            self._report(one.lane, one.shared.site, one.shared.site, f"stores in bulk {source}")
+        whole = one.tensor.memory
+        elements = one.source[keep][:, None]
+        one.target.write(batch, whole, elements, np.array([one.lane]), values[keep][:, None], None)
+
+    # Products.
+
+    def wait_products(self, first: int, allowed: int) -> None:
+        """Finish all but the last groups of a warpgroup's products."""
+        done = self.groups.get(first, 0) - allowed
+        pending = self.products.get(first, [])
+        left = [one for one in pending if one.group >= done]
+        for one in pending[: len(pending) - len(left)]:
+            one.run(bool(left))
+            self.batch.clocks.now += 1
+            for read in one.reads:
+                read.time = self.batch.clocks.now - 1
+        self.products[first] = left
+
+    # The end.
+
+    def finish(self) -> None:
+        """Report what a block leaves under way."""
+        for one in self.stores:
+            self._report(
+                one.lane, one.shared.site, one.shared.site, "ends before its bulk store has read"
+            )
+        for first, pending in self.products.items():
+            if pending:
+                site = pending[0].reads[0].site
+                self._report(first, site, site, "ends before its wgmma")
+        for barriers in self.barriers.values():
+            for block, index in barriers.unbalanced():
+                raise SimulationError(
+                    f"The kernel ends while {barriers.name}[{index}] of block "
+                    f"{int(self.batch.blocks[block])} counts {barriers.bytes[block, index]:,} "
+                    "bytes too many or too few; expect what the copies of a phase bring."
+                )
+
+
+def units_of(batch: Any) -> Units:
+    """The asynchronous units of a batch."""
+    if batch.units is None:
+        batch.units = Units(batch)
+    return batch.units
+
+
+def _tma_sites(batch: Any) -> set[Any]:
+    return batch.launch.kernel.unit_sites
+
+
+def warpgroups(batch: Any, mask: Any, what: str, site: Any) -> list[int]:
+    """First lanes of the warpgroups of a mask, all of whose threads must be there.
+
+    Raises
+    ------
+    SimulationError
+        If a warpgroup is not there as a whole.
+    """
+    lanes = np.flatnonzero(batch.active(mask))
+    firsts = np.unique(lanes // WARPGROUP_THREADS) * WARPGROUP_THREADS
+    if len(firsts) * WARPGROUP_THREADS != len(lanes):
+        raise SimulationError(
+            f"{what} at line {site.line} is executed by a part of a warpgroup; all 128 threads "
+            "must execute it together."
+        )
+    return [int(one) for one in firsts]

@@ -1,0 +1,1 @@
+"""Kernels of warpgroups: TMA fills shared memory, ``wgmma`` multiplies, mbarriers stand between."""

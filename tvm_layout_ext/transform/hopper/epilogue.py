@@ -1,0 +1,185 @@
+"""Write what becomes of the sums: through shared memory by TMA, or from registers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.script import tirx as T
+
+from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP_THREADS
+from ...intrin import asynchronous
+from ...ir.queries import substitute
+from ...ir.rebuild import sequence
+from .plan import Plan, result_bytes
+from .roles import Parts, Tile, loop, when, with_batch
+
+#: Columns of a group of sums, of which a thread has two neighbours in each of two rows.
+_COLUMNS = 8
+#: Bytes of the pieces of a row that the swizzle keeps whole.
+_VECTOR_BYTES = 16
+
+
+def finish(parts: Parts, results: Any, tile: Tile, sums: Any) -> Any:
+    """Write a tile of results."""
+    if parts.plan.stores_by_box:
+        return _by_boxes(parts, results, tile, sums)
+    return _by_threads(parts, tile, sums)
+
+
+def row_of(thread: Any, half: Any) -> Any:
+    """Row of a warpgroup's 64 in which a thread has sums: two, eight apart.
+
+    As ``NVMMADistributedLayout([3, 0], [4, 1], [16, n, 16])`` says: 16 rows a warp, four lanes a
+    row.
+    """
+    return thread % WARPGROUP_THREADS // 32 * 16 + half * 8 + thread % 32 // 4
+
+
+def column_of(thread: Any, which: Any) -> Any:
+    """Column, of eight, in which a thread has a sum: two neighbours."""
+    return thread % 4 * 2 + which
+
+
+def _named(parts: Parts, tile: Tile, place: tuple[Any, Any]) -> dict[Any, Any]:
+    """Values of the variables of the result."""
+    kernel = parts.plan.kernel
+    return dict(zip(kernel.result.target.moving, place, strict=True)) | with_batch(kernel, tile)
+
+
+def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], sums: Any, at: Any) -> Any:
+    """The result that belongs to a sum; zero beyond the edge, where others cannot be read."""
+    result = parts.plan.kernel.result
+    values = _named(parts, tile, place)
+    found = substitute(result.store.value, values)
+
+    def load(node: Any) -> Any:
+        return tirx.BufferLoad(sums, [at]) if node.source.same_as(result.sums) else node
+
+    found = tvm_ffi.structural_map(found, [(tvm.ir.TensorLoad, load)], order="post")
+    if not result.reads_more or not _is_ragged(parts.plan):
+        return found
+    return T.if_then_else(_inside(parts.plan, place), found, tirx.const(0, found.ty.dtype))
+
+
+def _is_ragged(plan: Plan) -> bool:
+    return any(size % tile for size, tile in zip(plan.kernel.sizes[:2], plan.tile, strict=False))
+
+
+def _inside(plan: Plan, place: tuple[Any, Any]) -> Any:
+    m, n, _ = plan.kernel.sizes
+    return tirx.all(place[0] < m, place[1] < n)
+
+
+def _by_boxes(parts: Parts, results: Any, tile: Tile, sums: Any) -> Any:
+    plan = parts.plan
+    places = [(piece, at) for piece in range(plan.kernel.pieces) for at in plan.chunk_starts]
+    even = len(places) % plan.chunks == 0
+    made = []
+    for number, place in enumerate(places):
+        count = number if even else tile.turn * len(places) + number
+        made += _chunk(parts, results, count % plan.chunks, tile, place, sums)
+    return sequence(made)
+
+
+def _chunk(
+    parts: Parts, results: Any, slot: Any, tile: Tile, which: tuple[int, int], sums: Any
+) -> list[Any]:
+    """Write 64 rows of 128 bytes into a slot, and let TMA store them."""
+    plan, thread = parts.plan, parts.thread
+    kernel = plan.kernel
+    piece, start = which
+    group = thread // WARPGROUP_THREADS
+    leads = (thread % WARPGROUP_THREADS).equal(0)
+    barrier = asynchronous.named_barrier(group + 1, WARPGROUP_THREADS)
+    at = (group * plan.chunks + slot) * plan.chunk_bytes
+    row = tile.row + (group * kernel.pieces + piece) * 64
+    column = tile.column + start
+    where = kernel.result.target.place(_named(parts, tile, (row, column)))
+    pointer = parts.arena.access_ptr("r", offset=plan.results_at + at)
+    return [
+        when(leads, asynchronous.wait_stores(plan.chunks - 1, read=True)),
+        barrier,
+        *_rows(
+            parts,
+            results,
+            at // result_bytes(kernel),
+            replace(tile, row=row, column=column),
+            which,
+            sums,
+        ),
+        asynchronous.fence_shared(),
+        barrier,
+        when(
+            leads,
+            asynchronous.store_box(pointer, parts.maps["c"], where),
+            asynchronous.commit_stores(),
+        ),
+    ]
+
+
+def _rows(
+    parts: Parts, results: Any, at: Any, corner: Tile, which: tuple[int, int], sums: Any
+) -> list[Any]:
+    """Write a thread's results into their swizzled rows, two neighbours at a time."""
+    plan, thread = parts.plan, parts.thread
+    kernel = plan.kernel
+    whole = _VECTOR_BYTES // result_bytes(kernel)
+    piece, start = which
+    each, columns = kernel.instruction.shape[1] // 2, plan.chunk_columns
+    pairs = not (kernel.result.reads_more and _is_ragged(plan))
+    kind = tirx.ForKind.VECTORIZED if pairs else tirx.ForKind.UNROLLED
+    made = []
+    for group in range(columns // _COLUMNS):
+        for half in range(2):
+            number = piece * each + (start // _COLUMNS + group) * 4 + half * 2
+
+            def store(v: Any, group: int = group, half: int = half, number: int = number) -> Any:
+                row, column = row_of(thread, half), group * _COLUMNS + column_of(thread, 0)
+                turned = T.bitwise_xor(column // whole, thread % 32 // 4)
+                index = at + row * columns + turned * whole + column % whole + v
+                place = corner.row + row, corner.column + column + v
+                return tirx.BufferStore(
+                    results, _value(parts, corner, place, sums, number + v), [index]
+                )
+
+            made.append(loop("v", 2, store, kind))
+    return made
+
+
+def _by_threads(parts: Parts, tile: Tile, sums: Any) -> Any:
+    """Store each sum from its register, as far as there are rows and columns."""
+    plan, thread = parts.plan, parts.thread
+    kernel = plan.kernel
+    result = kernel.result
+    each = kernel.instruction.shape[1] // 2
+    made = []
+    for number in range(kernel.pieces * each):
+        piece, register = divmod(number, each)
+        rows = (thread // WARPGROUP_THREADS * kernel.pieces + piece) * 64
+        row = tile.row + rows + row_of(thread, register // 2 % 2)
+        column = tile.column + register // 4 * _COLUMNS + column_of(thread, register % 2)
+        values = _named(parts, tile, (row, column))
+        indices = [substitute(at, values) for at in result.store.indices]
+        value = _value(parts, tile, (row, column), sums, number)
+        store = tirx.BufferStore(result.store.buffer, value, indices)
+        made.append(when(_inside(plan, (row, column)), store) if _is_ragged(plan) else store)
+    return sequence(made)
+
+
+def result_view(parts: Parts) -> Any:
+    """The part of shared memory in which results are put together, as elements of their type."""
+    plan = parts.plan
+    size = result_bytes(plan.kernel)
+    return tirx.decl_buffer(
+        ((plan.arena_bytes - plan.results_at) // size,),
+        str(plan.kernel.result.store.buffer.dtype),
+        "results",
+        data=parts.arena.data,
+        elem_offset=plan.results_at // size,
+        scope="shared.dyn",
+        data_alignment=PANEL_BYTES,
+    )

@@ -1,0 +1,126 @@
+"""Lower the kernels that ``sch.use_tensor_core(block, "wgmma")`` and ``specialize_warps`` made."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ... import decisions
+from ...errors import ScheduleError
+from ...gpu.hardware import architecture
+from ...gpu.warpgroups import WARPGROUP_ROWS, WARPGROUP_THREADS
+from ...intrin import asynchronous
+from ...ir import ops
+from ...ir.annotations import PERSISTENT, PRODUCERS, WARPGROUP
+from ...ir.queries import variables
+from ...ir.rebuild import block_with, realize_with, sequence
+from ...target import target_arch
+from ..base import asks_for, function_pass
+from ..tensor_core.lower_tensor_core import narrowed
+from .epilogue import finish, result_view
+from .plan import Plan, make_plan
+from .read_kernel import multiplies, read_kernel
+from .roles import Parts, boxes, consume, make_parts, produce, start
+
+_NAME = "LowerWarpgroups"
+
+
+def _written(nest: Any, func: tirx.PrimFunc) -> Any:
+    """The kernel of a nest."""
+    plan = make_plan(read_kernel(nest), architecture(target_arch(func)))
+    decisions.note(_NAME, "the kernel", plan.told())
+    maps, host = _tensor_maps(plan)
+    parts = make_parts(plan, maps)
+    body = [*map(tirx.AllocBuffer, (parts.arena, parts.full, parts.empty)), start(parts)]
+    results = result_view(parts) if plan.stores_by_box else None
+    consumer = consume(parts, partial(finish, parts, results))
+    if results is not None:
+        leads = (parts.thread % WARPGROUP_THREADS).equal(0)
+        done = tirx.IfThenElse(leads, asynchronous.wait_stores(0, read=True), None)
+        view = tirx.DeclBuffer(results, data=parts.arena.data)
+        consumer = sequence([view, consumer, done])
+    is_producer = parts.thread >= plan.kernel.consumers * WARPGROUP_THREADS
+    body.append(tirx.IfThenElse(is_producer, produce(parts), consumer))
+    return sequence([*host, _launched(parts, sequence(body))])
+
+
+def _tensor_maps(plan: Plan) -> tuple[dict[str, Any], list[Any]]:
+    """The tensor maps of A, B and C by name, and what fills them on the host."""
+    kernel, box = plan.kernel, boxes(plan)
+    sides = {"a": kernel.a.source, "b": kernel.b.source}
+    if plan.stores_by_box:
+        sides["c"] = kernel.result.target
+        box["c"] = sides["c"].box((WARPGROUP_ROWS, plan.chunk_columns))
+    maps, host = {}, []
+    for side, one in sides.items():
+        maps[side], statements = asynchronous.tensor_map(one.buffer, one.extents, box[side])
+        host += statements
+    return maps, host
+
+
+def _launched(parts: Parts, body: Any) -> Any:
+    plan = parts.plan
+    body = tirx.AttrStmt(
+        parts.block, ops.LAUNCH_BOUNDS_MIN_BLOCKS_PER_SM, tirx.IntImm("int32", 1), body
+    )
+    for var, tag, extent in (
+        (parts.thread, "threadIdx.x", plan.threads),
+        (parts.block, "blockIdx.x", plan.grid),
+    ):
+        size = tirx.IntImm("int32", extent)
+        axis = tirx.IterVar(tvm.ir.Range(0, size), var, tirx.IterVar.ThreadIndex, tag)
+        body = tirx.AttrStmt(axis, "thread_extent", size, body)
+    return body
+
+
+def _check_others(stmt: Any) -> None:
+    """Refuse requests to kernels that no warpgroups compute, which would be forgotten."""
+
+    def look(loop: Any) -> None:
+        for key, call in ((PRODUCERS, "specialize_warps"), (PERSISTENT, "persistent")):
+            if key in loop.annotations:
+                raise ScheduleError(
+                    f"Loop {loop.loop_var.name} has {call}, but nothing inside it is multiplied by "
+                    'wgmma; only kernels of use_tensor_core(block, "wgmma") can be so.'
+                )
+
+    tvm_ffi.structural_walk(stmt, [(tirx.For, look)])
+
+
+@function_pass()
+def LowerWarpgroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Create the pass that lowers kernels of warpgroups: TMA, mbarriers and ``wgmma``.
+
+    Block annotation ``layout_ext.warpgroup`` names the instruction of a tile::
+
+        # before                              # after
+        for m, n in grid(...):                if producer:
+            for wg in warpgroups:                 for k: wait empty; TMA A, B -> full
+                for k in ...:                 else:
+                    A_shared = A                  for k: wait full; wgmma; arrive empty
+                    B_shared = B                  sums -> shared memory -> TMA -> C
+                    C_warp += A_shared * ...
+            C = cast(C_warp)
+
+    Raises
+    ------
+    ScheduleError
+        If the nest has another form, or the GPU, TMA, registers or shared memory do not allow it.
+    """
+    if not any(asks_for(func, key) for key in (WARPGROUP, PRODUCERS, PERSISTENT)):
+        return func
+    func = narrowed(tvm.IRModule({"main": func}))["main"]
+    root = func.body.block
+    parts = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
+    for one in parts:
+        if not multiplies(one):
+            _check_others(one)
+    body = sequence([_written(one, func) if multiplies(one) else one for one in parts])
+    used = variables(body)
+    kept = [one for one in root.alloc_buffers if any(one.same_as(var) for var in used)]
+    block = block_with(root, body=body, alloc_buffers=kept)
+    return func.with_body(realize_with(func.body, block))

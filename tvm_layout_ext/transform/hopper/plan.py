@@ -1,0 +1,194 @@
+"""Decide the numbers of a kernel of warpgroups: stages, places in shared memory, launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from ...errors import ScheduleError
+from ...gpu.hardware import MULTIPROCESSORS, Architecture
+from ...gpu.warpgroups import (
+    BOX_ELEMENTS,
+    PANEL_BYTES,
+    REGISTERS,
+    WARPGROUP_ROWS,
+    WARPGROUP_THREADS,
+    most_sums,
+)
+from .read_kernel import Kernel
+
+#: Rows of a chunk of results, which one bulk store takes, and chunks that a warpgroup has room for.
+_CHUNK_ROWS, _CHUNKS = WARPGROUP_ROWS, 2
+#: Bytes of an mbarrier, and what rounding the dynamic part up behind them may cost.
+_BARRIER_BYTES, _ALIGNED = 8, 1024
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A kernel and its numbers."""
+
+    kernel: Kernel
+    stages: int
+    stores_by_box: bool
+    grid: int
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Rows, columns and depth of a block's tile."""
+        rows, columns, depth = self.kernel.instruction.shape
+        return rows * self.kernel.consumers * self.kernel.pieces, columns, depth
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Tiles along rows and columns."""
+        (m, n, _), (tile_m, tile_n, _) = self.kernel.sizes, self.tile
+        return ceil(m / tile_m), ceil(n / tile_n)
+
+    @property
+    def steps(self) -> int:
+        """Steps along K."""
+        return ceil(self.kernel.sizes[2] / self.tile[2])
+
+    @property
+    def turns(self) -> int:
+        """Tiles that a block takes at most."""
+        return ceil(self.count / self.grid)
+
+    @property
+    def count(self) -> int:
+        """Tiles of all products."""
+        return self.tiles[0] * self.tiles[1] * self.kernel.products
+
+    @property
+    def a_bytes(self) -> int:
+        """Bytes of a tile of A."""
+        return self.tile[0] * PANEL_BYTES
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of a tile of A and one of B."""
+        return self.a_bytes + b_rows(self.kernel) * PANEL_BYTES
+
+    @property
+    def chunk_columns(self) -> int:
+        """Columns of a chunk of results: 128 bytes."""
+        return PANEL_BYTES // result_bytes(self.kernel)
+
+    @property
+    def chunk_starts(self) -> list[int]:
+        """First columns of the chunks of a tile; the last one may lie over the one before."""
+        columns = self.kernel.instruction.shape[1]
+        return [
+            min(at, columns - self.chunk_columns) for at in range(0, columns, self.chunk_columns)
+        ]
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a chunk of results."""
+        return _CHUNK_ROWS * PANEL_BYTES
+
+    @property
+    def chunks(self) -> int:
+        """Chunks that a warpgroup has room for."""
+        return _CHUNKS if self.stores_by_box else 0
+
+    @property
+    def results_at(self) -> int:
+        """Where results begin in shared memory."""
+        return self.stages * self.stage_bytes
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of dynamic shared memory."""
+        return self.results_at + self.kernel.consumers * self.chunks * self.chunk_bytes
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: those of the consumers, and of the warpgroup that copies."""
+        return (self.kernel.consumers + 1) * WARPGROUP_THREADS
+
+    def told(self) -> str:
+        """Describe it in a line."""
+        m, n, k = self.tile
+        blocks = "persistent blocks" if self.kernel.persistent else "blocks"
+        out = "TMA" if self.stores_by_box else "each thread"
+        return (
+            f"{self.kernel.instruction.name} on tiles of {m}x{n}x{k}, {self.stages} stages by TMA, "
+            f"{self.kernel.consumers} warpgroups that multiply and 1 that copies, {self.grid} "
+            f"{blocks}, results stored by {out}"
+        )
+
+
+def b_rows(kernel: Kernel) -> int:
+    """Rows of 128 bytes of a tile of B; whole panels where its neighbours lie along N."""
+    _, columns, depth = kernel.instruction.shape
+    return columns if kernel.b.k_major else ceil(columns / depth) * depth
+
+
+def result_bytes(kernel: Kernel) -> int:
+    """Bytes of an element of the result."""
+    return np.dtype(str(kernel.result.store.buffer.dtype)).itemsize
+
+
+def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
+    """Work the numbers out.
+
+    Raises
+    ------
+    ScheduleError
+        If the GPU, TMA, the registers or shared memory do not allow the kernel.
+    """
+    _check_gpu(kernel, gpu)
+    _check_registers(kernel)
+    stages = max(kernel.a.stages, kernel.b.stages)
+    rows, columns, _ = kernel.instruction.shape
+    rows *= kernel.consumers * kernel.pieces
+    tiles = ceil(kernel.sizes[0] / rows) * ceil(kernel.sizes[1] / columns) * kernel.products
+    grid = min(tiles, MULTIPROCESSORS) if kernel.persistent else tiles
+    plan = Plan(kernel, stages, _stores_by_box(kernel), grid)
+    for side, extent in (("A", plan.tile[0]), ("B", plan.tile[1])):
+        operand = kernel.a if side == "A" else kernel.b
+        if operand.k_major and extent > BOX_ELEMENTS:
+            raise ScheduleError(
+                f"A tile of {side} has {extent} rows; a box of TMA has {BOX_ELEMENTS} at most."
+            )
+    needed = plan.arena_bytes + 2 * stages * _BARRIER_BYTES
+    if -(-needed // _ALIGNED) * _ALIGNED > gpu.shared_per_block:
+        raise ScheduleError(
+            f"{stages} stages of {plan.stage_bytes:,} bytes and the results take {needed:,} bytes "
+            f"of shared memory; {gpu.name} has {gpu.shared_per_block:,} for a block."
+        )
+    return plan
+
+
+def _check_gpu(kernel: Kernel, gpu: Architecture) -> None:
+    if gpu.name != "sm_90a":
+        raise ScheduleError(
+            f"The kernel was scheduled for {kernel.instruction.name}, an instruction of sm_90a "
+            f"alone; it is lowered for {gpu.name}."
+        )
+
+
+def _check_registers(kernel: Kernel) -> None:
+    if kernel.consumers not in REGISTERS:
+        raise ScheduleError(
+            f"{kernel.consumers} warpgroups multiply; {min(REGISTERS)} to {max(REGISTERS)} share "
+            "the registers of a multiprocessor with one that copies."
+        )
+    sums = kernel.pieces * kernel.instruction.shape[1] // 2
+    if sums > (most := most_sums(kernel.consumers)):
+        raise ScheduleError(
+            f"A thread would hold {sums} sums; of {kernel.consumers} warpgroups that multiply each "
+            f"thread has registers for {most}."
+        )
+
+
+def _stores_by_box(kernel: Kernel) -> bool:
+    """Whether TMA can store the result: it lies as the sums do, in rows that TMA takes."""
+    return (
+        kernel.result.is_boxed
+        and result_bytes(kernel) in (2, 4)
+        and kernel.instruction.shape[1] >= PANEL_BYTES // result_bytes(kernel)
+    )

@@ -1,0 +1,379 @@
+"""Read what a schedule for warpgroups asks for: operands, tile, loops, and what becomes of sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import sym, tirx
+from tvm.s_tir import SBlockRealize
+
+from ...errors import ScheduleError
+from ...gpu.warpgroups import MAP_PITCH_BYTES, MOST_TMA_DIMS
+from ...intrin.warpgroups import WarpgroupInstruction, warpgroup_instruction
+from ...ir import ops
+from ...ir.annotations import ASYNC_COPY, NUM_STAGES, PERSISTENT, PRODUCERS, RASTERIZE, WARPGROUP
+from ...ir.conditions import conjuncts, is_zero
+from ...ir.queries import blocks_in, loads_in, substitute, thread_tag, uses
+
+
+@dataclass(frozen=True)
+class BoxedBuffer:
+    """A buffer in global memory of which boxes are copied.
+
+    Attributes
+    ----------
+    buffer : Buffer
+    indices : tuple of Expr
+        Where a box begins, in the variable ``batch`` of the kernel and the two of ``moving``.
+    moving : tuple of Var
+        For an operand its row (or column) of the product and its place along K; for the result row
+        and column.
+    extents : tuple of int
+        How far the buffer is read or written; zeros fill tiles up.
+    """
+
+    buffer: Any
+    indices: tuple[Any, ...]
+    moving: tuple[Any, Any]
+    extents: tuple[int, ...]
+
+    def box(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Elements of a box along each dim, the innermost first, by those of ``moving``."""
+        found = []
+        for index in reversed(self.indices):
+            along = [n for var, n in zip(self.moving, sizes, strict=True) if uses(index, var)]
+            found.append(along[0] if along else 1)
+        return tuple(found)
+
+    def place(self, values: dict[Any, Any]) -> list[Any]:
+        """Where a box begins, the innermost dim first."""
+        return [tirx.Cast("int32", substitute(at, values)) for at in reversed(self.indices)]
+
+    @property
+    def problem(self) -> str | None:
+        """Why TMA cannot move boxes of it, or None."""
+        buffer = self.buffer
+        for index in self.indices:
+            along = [var for var in self.moving if uses(index, var)]
+            if len(along) > 1 or any(uses(_simple(index - var), var) for var in along):
+                return f"Buffer {buffer.name} is indexed by {index}, along which TMA has no boxes"
+        if len(self.indices) > MOST_TMA_DIMS:
+            return f"Buffer {buffer.name} has {len(self.indices)} dims; TMA has {MOST_TMA_DIMS}"
+        if len(buffer.ty.strides):
+            return f"Buffer {buffer.name} has strides of its own, which TMA is not told here"
+        pitch = int(buffer.shape[-1]) * np.dtype(str(buffer.dtype)).itemsize
+        if pitch % MAP_PITCH_BYTES:
+            return (
+                f"Rows of {buffer.name} are {pitch:,} bytes apart; TMA needs a multiple of "
+                f"{MAP_PITCH_BYTES}"
+            )
+        return None
+
+
+@dataclass(frozen=True)
+class TiledOperand:
+    """A factor of the product, whether its rows lie along K, and versions of its tiles."""
+
+    source: BoxedBuffer
+    sizes: tuple[int, int]
+    k_major: bool
+    stages: int
+
+
+@dataclass(frozen=True)
+class SumsReader:
+    """What becomes of a sum: a store of a value, in ``batch`` and the variables of ``target``."""
+
+    store: Any
+    sums: Any
+    target: BoxedBuffer
+
+    @property
+    def is_boxed(self) -> bool:
+        """Whether TMA can store the result: it lies by rows and columns, columns innermost."""
+        row, column = self.target.moving
+        indices = self.target.indices
+        alone = sum(index.same_as(row) for index in indices) == 1
+        others = [one for one in indices[:-1] if not one.same_as(row)]
+        fixed = not any(uses(one, row) or uses(one, column) for one in others)
+        return alone and fixed and indices[-1].same_as(column) and self.target.problem is None
+
+    @property
+    def reads_more(self) -> bool:
+        """Whether it depends on elements of other buffers."""
+        return any(not one.source.same_as(self.sums) for one in loads_in(self.store.value))
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A product that warpgroups compute, as its schedule has it.
+
+    ``pieces`` counts the 64 rows that one of the ``consumers`` has of a tile; ``sizes`` are M, N
+    and K without what fills tiles up; ``batch`` is the variable of so many ``products``, or None.
+    """
+
+    instruction: WarpgroupInstruction
+    a: TiledOperand
+    b: TiledOperand
+    result: SumsReader
+    consumers: int
+    pieces: int
+    group: int
+    persistent: bool
+    sizes: tuple[int, int, int]
+    batch: Any
+    products: int
+
+
+@dataclass(frozen=True)
+class _Loops:
+    """The loops around a tile."""
+
+    rows: Any
+    columns: Any
+    warpgroups: Any
+    steps: Any
+    pieces: Any
+    batch: Any
+
+
+def multiplies(stmt: Any) -> bool:
+    """Whether a statement holds a tile of a warpgroup."""
+    return any(WARPGROUP in block.annotations for block in blocks_in(stmt))
+
+
+def read_kernel(nest: Any) -> Kernel:
+    """Read the loop nest of a kernel.
+
+    Raises
+    ------
+    ScheduleError
+        If the nest has another form than ``use_tensor_core(block, "wgmma")`` and the primitives
+        after it make.
+    """
+    return _Reader(nest).read()
+
+
+class _Reader:
+    def __init__(self, nest: Any) -> None:
+        self.nest = nest
+        self.loops: list[Any] = []
+        self.realize = self._descend(nest)
+        self.block = self.realize.block
+        self.name = f"Block {self.block.name_hint}"
+
+    def _descend(self, stmt: Any) -> Any:
+        """Find the product, and the loops around it."""
+        if isinstance(stmt, tirx.For):
+            self.loops.append(stmt)
+            return self._descend(stmt.body)
+        if isinstance(stmt, tirx.SeqStmt):
+            return self._descend(next(one for one in stmt.seq if multiplies(one)))
+        if isinstance(stmt, SBlockRealize) and WARPGROUP in stmt.block.annotations:
+            return stmt
+        raise ScheduleError(
+            "A tile of wgmma stands inside another block or a condition; only loops may be around "
+            "it."
+        )
+
+    def read(self) -> Kernel:
+        loops = self._roles()
+        row, _, depth = (one.var for one in self.block.iter_vars[-3:])
+        each = (one.var for one in self.block.iter_vars)
+        self.values = dict(zip(each, self.realize.iter_values, strict=True))
+        sums = self.block.writes[0].source
+        factors = [one for one in self.block.reads if not one.source.same_as(sums)]
+        factors.sort(key=lambda one: not any(uses(at.min, row) for at in one.region))
+        a, b = (self._operand(one, depth) for one in factors)
+        (m, k), (n, _) = a.sizes, b.sizes
+        return Kernel(
+            warpgroup_instruction(str(self.block.annotations[WARPGROUP])),
+            a,
+            b,
+            self._result(sums, (m, n)),
+            consumers=int(loops.warpgroups.extent),
+            pieces=1 if loops.pieces is None else int(loops.pieces.extent),
+            group=self._annotation(RASTERIZE, 1),
+            persistent=bool(self._annotation(PERSISTENT, 0)),
+            sizes=(m, n, k),
+            batch=None if loops.batch is None else loops.batch.loop_var,
+            products=1 if loops.batch is None else int(loops.batch.extent),
+        )
+
+    def _annotation(self, key: str, default: int) -> int:
+        found = [int(loop.annotations[key]) for loop in self.loops if key in loop.annotations]
+        return found[0] if found else default
+
+    def _roles(self) -> _Loops:
+        by_tag = {thread_tag(loop): loop for loop in self.loops if thread_tag(loop)}
+        serial = [loop for loop in self.loops if not thread_tag(loop)]
+        m, n, k = self.realize.iter_values[-3:]
+        grid = [by_tag.get(f"blockIdx.{axis}") for axis in "yx"]
+        if None in grid:
+            raise ScheduleError(
+                f"{self.name} is computed by warpgroups; bind its loops of rows and columns to "
+                "blockIdx.y and blockIdx.x, as sch.rasterize does."
+            )
+        group = by_tag.get("threadIdx.y")
+        if group is None or PRODUCERS not in group.annotations:
+            raise ScheduleError(
+                f"{self.name} multiplies by wgmma, and copies need a warpgroup of their own: "
+                "call sch.specialize_warps on the loop over its warpgroups."
+            )
+        steps, pieces = (
+            next((loop for loop in serial if uses(value, loop.loop_var)), None) for value in (k, m)
+        )
+        rows, columns = grid
+        found = _Loops(rows, columns, group, steps, pieces, by_tag.get("blockIdx.z"))
+        used = [loop for loop in vars(found).values() if loop is not None]
+        for loop in self.loops:
+            if int(loop.extent) > 1 and not any(loop.same_as(one) for one in used):
+                raise ScheduleError(
+                    f"Loop {loop.loop_var.name} around {self.name} is none of rows, columns, "
+                    "warpgroups, steps along K, 64 rows of a warpgroup and a batch (blockIdx.z)."
+                )
+        self._check_values((m, n, k), found)
+        return found
+
+    def _check_values(self, values: Sequence[Any], loops: _Loops) -> None:
+        """Check that tiles follow each other as blocks, warpgroups and pieces do."""
+        analyzer = sym.Analyzer()
+        for loop in self.loops:
+            analyzer.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
+        rows = loops.rows.loop_var * loops.warpgroups.extent + loops.warpgroups.loop_var
+        if loops.pieces is not None:
+            rows = rows * loops.pieces.extent + loops.pieces.loop_var
+        depth = 0 if loops.steps is None else loops.steps.loop_var
+        wanted = (rows, loops.columns.loop_var, depth)
+        for what, value, expected in zip(("rows", "columns", "K"), values, wanted, strict=True):
+            if not analyzer.can_prove_equal(value, expected):
+                raise ScheduleError(
+                    f"{self.name} counts its tiles of {what} as {value}; warpgroups take "
+                    f"{expected}."
+                )
+
+    def _operand(self, region: Any, depth: Any) -> TiledOperand:
+        blocks = blocks_in(self.nest)
+        copies = [
+            one for one in blocks if one.writes and one.writes[0].source.same_as(region.source)
+        ]
+        if len(copies) != 1:
+            raise ScheduleError(
+                f"Buffer {region.source.name} is filled by {len(copies)} blocks inside the kernel "
+                f"of {self.name}; one copy must fill it there: use sch.compute_at."
+            )
+        (copy,) = copies
+        if copy.annotations.get(ASYNC_COPY, None) == 0:
+            raise ScheduleError(
+                f"Block {copy.name_hint} shall not copy asynchronously, but wgmma reads what TMA "
+                "copied."
+            )
+        k_major = uses(region.region[-1].min, depth)
+        source, sizes = self._copied(copy, region, k_major)
+        if source.problem:
+            raise ScheduleError(
+                f"{source.problem}; multiply by mma.sync, which copies by cp.async."
+            )
+        return TiledOperand(source, sizes, k_major, int(copy.annotations.get(NUM_STAGES, 1)))
+
+    def _copied(self, copy: Any, region: Any, k_major: bool) -> tuple[BoxedBuffer, tuple[int, int]]:
+        """What a block copies, and how many rows and terms of the product it has.
+
+        Raises
+        ------
+        ScheduleError
+            If it does not copy elements as they are, and zeros around them.
+        """
+        store = copy.body
+        load, bounds = _bounded_load(store.value)
+        if load is None or not all(isinstance(at, tirx.Var) for at in store.indices):
+            raise ScheduleError(
+                f"Block {copy.name_hint} copies {store.value}; TMA copies boxes as they are, "
+                "so compute it before, or multiply by mma.sync."
+            )
+        inside = {
+            at.__chandle__(): int(n)
+            for at, n in zip(store.indices, store.buffer.shape, strict=True)
+        }
+        extents = []
+        for index, extent in zip(load.indices, load.source.shape, strict=True):
+            own = inside.get(index.__chandle__(), int(extent))
+            limits = [int(one.b) for one in bounds if tvm_ffi.structural_equal(one.a, index)]
+            extents.append(min([own, int(extent), *limits]))
+            if limits and index.__chandle__() in inside:
+                inside[index.__chandle__()] = extents[-1]
+        known = [any(tvm_ffi.structural_equal(b.a, at) for at in load.indices) for b in bounds]
+        if not all(known):
+            raise ScheduleError(
+                f"Block {copy.name_hint} reads {load} under a condition that is no bound of it; "
+                "TMA leaves out only what lies outside of a buffer."
+            )
+        batch = {
+            at: substitute(where.min, self.values)
+            for at, where in zip(store.indices[:-2], region.region[:-2], strict=True)
+        }
+        moving = tuple(store.indices[-2:]) if k_major else tuple(store.indices[:-3:-1])
+        indices = tuple(substitute(index, batch) for index in load.indices)
+        own, depth = (inside[at.__chandle__()] for at in moving)
+        return BoxedBuffer(load.source, indices, moving, tuple(extents)), (own, depth)
+
+    def _result(self, sums: Any, sizes: tuple[int, int]) -> SumsReader:
+        inside = blocks_in(self.block)
+        readers = [
+            one
+            for one in blocks_in(self.nest)
+            if not any(one.same_as(part) for part in inside)
+            and any(region.source.same_as(sums) for region in one.reads)
+        ]
+        if len(readers) != 1 or not isinstance(readers[0].body, tirx.BufferStore):
+            raise ScheduleError(
+                f"The sums of {self.name} are read by {len(readers)} blocks inside its kernel; one "
+                "statement must read them there: use sch.reverse_compute_at."
+            )
+        store, name = readers[0].body, readers[0].name_hint
+        load = next(one for one in loads_in(store.value) if one.source.same_as(sums))
+        every = {one.var.__chandle__(): one for one in readers[0].iter_vars}
+        if not all(isinstance(at, tirx.Var) for at in load.indices):
+            raise ScheduleError(
+                f"Block {name} reads {load}; rows and columns of the sums must be iterators."
+            )
+        read = [every.pop(at.__chandle__()) for at in load.indices]
+        found = tuple(int(one.dom.extent) for one in read[-2:])
+        if found != sizes or any(int(one.dom.extent) > 1 for one in every.values()):
+            raise ScheduleError(
+                f"Block {name} reads {found} of the sums, which are {sizes}; it must read each of "
+                "them once."
+            )
+        written = self.block.writes[0].region[:-2]
+        fixed = {one.var: one.dom.min for one in every.values()}
+        for at, where in zip(load.indices[:-2], written, strict=True):
+            fixed[at] = substitute(where.min, self.values)
+        row, column = load.indices[-2:]
+        indices = tuple(substitute(index, fixed) for index in store.indices)
+        extents = [int(extent) for extent in store.buffer.shape]
+        for i, index in enumerate(indices):
+            for var, size in zip((row, column), sizes, strict=True):
+                extents[i] = min(extents[i], size) if index.same_as(var) else extents[i]
+        target = BoxedBuffer(store.buffer, indices, (row, column), tuple(extents))
+        value = substitute(store.value, fixed)
+        return SumsReader(tirx.BufferStore(store.buffer, value, indices), sums, target)
+
+
+def _bounded_load(value: Any) -> tuple[Any, list[Any]]:
+    """The load of a value that is zero beyond bounds, and the bounds; None if it is no such."""
+    bounds = []
+    while isinstance(value, tvm.ir.Call) and value.op.name == ops.CHOICE and is_zero(value.args[2]):
+        bounds += conjuncts(value.args[0])
+        value = value.args[1]
+    is_load = isinstance(value, tvm.ir.TensorLoad) and value.source.scope() in ("", "global")
+    are_bounds = all(isinstance(b, tirx.LT) and isinstance(b.b, tirx.IntImm) for b in bounds)
+    return (value, bounds) if is_load and are_bounds else (None, [])
+
+
+def _simple(expr: Any) -> Any:
+    return sym.Analyzer().simplify(expr)
