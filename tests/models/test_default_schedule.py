@@ -59,14 +59,21 @@ def test_each_function_goes_to_the_rule_for_it() -> None:
     found = {one.name: one.choice for one in scheduled(MODELS["block"]().module)}
     products = {name for name in found if "matmul" in name}
     assert len(products) == 6
-    assert {found[name].rule for name in products} == {"tensor cores"}
-    assert {found[name].rule for name in set(found) - products} <= {"rows", "blocks"}
+    assert {found[name].rule for name in products} <= {"warpgroups", "tensor cores"}
+    assert {found[name].rule for name in set(found) - products} == {"rows", "blocks"}
     assert all(one.text.endswith(".") and not one.fell_back for one in found.values())
     # A product of one row is a sum; padded to a tile it would multiply zeros.
     one_row = {
         one.name: one.choice.rule for one in scheduled(MODELS["block of one token"]().module)
     }
-    assert "tensor cores" not in one_row.values()
+    assert set(one_row.values()) == {"rows", "blocks"}
+
+
+def test_large_products_go_to_warpgroups_also_in_batches() -> None:
+    found = [f for f in scheduled(block(128, 128, 2).module) if "matmul" in f.name]
+    assert {one.choice.rule for one in found} == {"warpgroups"}
+    for one in found[:2]:
+        check(one)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def by_rows(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     """
     del target  # The primitive asks for the one around.
     whole = s_tir.Schedule(func)
-    if not hasattr(whole, "fuse_rows") or len(_blocks(whole)) < 2 or not _sums(whole):
+    if len(_blocks(whole)) < 2 or not _sums(whole):
         return None
     refuse_matrices(func)
     try:

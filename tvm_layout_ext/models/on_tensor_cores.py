@@ -12,7 +12,7 @@ from tvm.target import Target
 from ..analysis.contraction import Contraction
 from ..errors import ScheduleError
 from ..gpu.hardware import LAUNCH_LIMITS, Architecture, architecture
-from ..schedules import gemm
+from ..schedules import _gemm_hopper, gemm
 from ..schedules._gemm_types import check_instruction
 from ..schedules._generic import inline, unbound
 from ..schedules._split_k import SLICES, cycles
@@ -32,12 +32,21 @@ TILES = (
 _BETTER = 0.95
 
 
+def by_warpgroups(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
+    """The same as :func:`on_tensor_cores` by ``wgmma``; None where a product is slower by it."""
+    return _multiplied(func, target, warpgroups=True)
+
+
 def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
-    """Schedule the products of a function on tensor cores, and coalesce what else it has.
+    """Schedule the products of a function by ``mma.sync``, and coalesce what else it has.
 
     None if it has no product, or one of a single row or column, which is a sum. ScheduleError if a
     product cannot go to tensor cores.
     """
+    return _multiplied(func, target, warpgroups=False)
+
+
+def _multiplied(func: tirx.PrimFunc, target: Target, warpgroups: bool) -> Scheduled | None:
     if refused := off_tensor_cores(func):
         raise ScheduleError(next(iter(refused.values())))
     sch = s_tir.Schedule(func)
@@ -45,10 +54,16 @@ def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     if not products or any(min(one.sizes[:2]) == 1 for one in products.values()):
         return None
     told = []
+    arch = architecture(str(target.attrs["arch"]))
     for name, product in products.items():
-        config = configuration(product, architecture(str(target.attrs["arch"])))
-        gemm.multiply(sch, name, config)
+        config = configuration(product, arch)
         tile = "x".join(str(config[f"tile_{dim}"]) for dim in "mnk")
+        if warpgroups:
+            config |= _wgmma(product, config, arch)
+            tile = config.get("wgmma", gemm.NONE)
+            if tile == gemm.NONE:
+                return None
+        gemm.multiply(sch, name, config)
         told.append(f"{name} on tensor cores, tiles of {tile}, {config['split_k']} slices of K")
     for name in sorted(unbound(sch)):
         told.append(f"{name} {sch.auto_coalesce(name).path}")
@@ -77,6 +92,17 @@ def configuration(product: Contraction, arch: Architecture) -> dict[str, Any]:
     if best is None:
         raise ScheduleError(f"No tile is legal for its product: {why}")
     return best
+
+
+def _wgmma(product: Contraction, config: Config, arch: Architecture) -> dict[str, Any]:
+    """The tile of warpgroups, where they are modelled to be faster than a configuration."""
+    groups = (product.rows, product.columns, product.depth)
+    if product.sums != "float32" or any(len(one) > 1 for one in groups):
+        return {}
+    m, n, k = product.sizes
+    shape = prod(product.extents[i] for i in product.batch) * m, n, k
+    a_transposed, b_transposed = not product.a.k_major, product.b.k_major
+    return _gemm_hopper.fit(shape, product.operand, config, arch, b_transposed, a_transposed)
 
 
 def _configurations() -> Iterator[dict[str, Any]]:
