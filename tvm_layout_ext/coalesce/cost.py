@@ -73,7 +73,10 @@ def cost(function: Any, known: Sequence[Any] = (), gpu: GpuSpeeds = H200) -> flo
 
 
 def count_kernels(function: Any, known: Sequence[Any] = ()) -> list[KernelWork]:
-    """Count what each kernel of a scheduled function asks of a GPU; parameters as of :func:`cost`."""
+    """Count what each kernel of a scheduled function asks of a GPU.
+
+    Parameters are as of :func:`cost`.
+    """
     before = {loop.loop_var.__chandle__() for loop in known}
     kernels: dict[int, list[AccessSite]] = {}
     for site in read_accesses(function.body):
@@ -157,8 +160,15 @@ class _KernelCounter:
         )
 
     def _lanes(self, site: AccessSite) -> _Lanes:
-        """Sample the last iterations of the loops around an access, by all threads of two blocks."""
-        around = [n for n, loop in enumerate(site.loops) if loop.repeats]
+        """Sample neighbouring iterations around an access, by all threads of two blocks.
+
+        A result leaves its registers once, after the loops that sum it.
+        """
+        around = [
+            n
+            for n, loop in enumerate(site.loops)
+            if loop.repeats and not (site.is_result and _reduces(site.context, loop))
+        ]
         counts = [_count(site.loops[n]) for n in around]
         steps = min(prod(counts), max(_STEPS, _LANES // (self.warps * WARP_SIZE)))
         rng = np.random.default_rng(0)
@@ -212,9 +222,9 @@ class _KernelCounter:
             if holds is not None:
                 active &= holds.astype(bool)
         if site.is_result:
-            # What threads, or steps, have summed so far is stored once.
+            # Of the threads that sum a result one stores it.
             for n, loop in enumerate(site.loops):
-                if n in lanes.values and not loop.is_grid and _reduces(site.context, loop):
+                if loop.is_thread and _reduces(site.context, loop):
                     active &= lanes.values[n] == _count(loop) - 1
         return active
 
