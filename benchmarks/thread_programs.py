@@ -130,7 +130,8 @@ class Program:
 def _larger(left: Any, right: Any) -> tuple[Any, Any]:
     """Which of two (index, value) has the larger value, of equal ones the lower index."""
     ahead = tirx.any(left[1] > right[1], tirx.all(left[1] == right[1], left[0] < right[0]))
-    return tirx.Select(ahead, left[0], right[0]), tirx.Select(ahead, left[1], right[1])
+    value = tirx.Select(left[1] > right[1], left[1], right[1])
+    return tirx.Select(ahead, left[0], right[0]), value
 
 
 def _torch_type(name: str) -> Any:
