@@ -50,6 +50,18 @@ class GpuSpeeds:
     tail : float
         Of a wave of blocks, the part in which they all load or all store, and the memory idles in
         one direction.
+    store_cost : float
+        Sectors of loads that one of a store costs the L2 cache.
+    line_cycles : float
+        Cycles of the load-store unit for each line of a request.
+    issue : float
+        Instructions of warps that a multiprocessor starts in a cycle.
+    combine_cycles : float
+        Instructions that a shuffle of a warp counts as.
+    block_latency : float
+        Cycles of a block beside its loads: it starts, stores and ends.
+    overlap : float
+        Exponent of the norm that joins the parts of a kernel; the larger, the better they overlap.
     """
 
     clock: float = 1.7e9
@@ -69,6 +81,12 @@ class GpuSpeeds:
     block_cycles: float = 1.13
     torn: float = 0.3
     tail: float = 0.5
+    store_cost: float = 1.0
+    line_cycles: float = 1.0
+    issue: float = 3.0
+    combine_cycles: float = 2.0
+    block_latency: float = 1500.0
+    overlap: float = 4.0
 
     @property
     def l2_sectors(self) -> float:
