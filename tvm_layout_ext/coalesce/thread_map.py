@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
 
 import numpy as np
@@ -58,7 +59,8 @@ class ThreadMap:
     --------
     A warp takes 4 rows of 8 vectors, and 8 warps lie below each other:
 
-    >>> rows = ThreadMap.of(("i", "j"), vector=((1, 4),), lane=((1, 8), (0, 4)), warp=((0, 8),))
+    >>> lanes, warps = [(1, 8), (0, 4)], [(0, 8)]
+    >>> rows = ThreadMap.of("ij", ("vector", [(1, 4)]), ("lane", lanes), ("warp", warps))
     >>> print(rows)
     vector j 4, lane j 8 i 4, warp i 8
     >>> rows.tile, rows.threads
@@ -71,17 +73,11 @@ class ThreadMap:
     parts: tuple[Part, ...]
 
     @classmethod
-    def of(cls, names: Sequence[str], **levels: Sequence[tuple[int, int | None]]) -> ThreadMap:
-        """Make a map of (iterator, count) pairs for each level; counts of 1 are left out."""
-        unknown = set(levels) - {level.replace(" ", "_") for level in LEVELS}
-        if unknown:
-            raise LayoutError(f"A thread map has the levels {', '.join(LEVELS)}, not {unknown}.")
-        parts = [
-            Part(iterator, count, level)
-            for level in LEVELS
-            for iterator, count in levels.get(level, ())
-            if count != 1
-        ]
+    def of(
+        cls, names: Sequence[str], *levels: tuple[str, Sequence[tuple[int, int | None]]]
+    ) -> ThreadMap:
+        """Make a map of levels with (iterator, count) pairs; counts of 1 are left out."""
+        parts = [Part(at, n, level) for level, pairs in levels for at, n in pairs if n != 1]
         return cls(tuple(names), tuple(parts))
 
     def __post_init__(self) -> None:
@@ -187,12 +183,10 @@ class ThreadMap:
         return LinearLayout.from_bases({**bases, "block": []}, sizes)
 
     def __str__(self) -> str:
-        levels = []
-        for level in LEVELS:
-            own = [
-                f"{self.names[part.iterator]} {part.count or 'rest'}"
-                for part in self.of_level(level)
-            ]
-            if own:
-                levels.append(f"{level} {' '.join(own)}")
-        return ", ".join(levels) or "one thread"
+        def text(part: Part) -> str:
+            return f"{self.names[part.iterator]} {part.count or 'rest'}"
+
+        levels = groupby(self.parts, key=lambda part: part.level)
+        return (
+            ", ".join(f"{level} {' '.join(map(text, own))}" for level, own in levels) or "1 thread"
+        )

@@ -19,9 +19,8 @@ from ...errors import ScheduleError
 from ...gpu.hardware import WARP_SIZE
 from ...ir.evaluate import placeholder_extent
 from ...ir.queries import is_number
-from ..canonical import is_straight, one_loop_each, transform_iterators
-from ..direct import DEFAULT_THREADS, fuse
-from ..fused_loops import is_linearized
+from ..canonical import is_linearized, is_straight, one_loop_each, transform_iterators
+from ..emit import DEFAULT_THREADS, fuse
 from .columns import reduce_across_rows, thread_per_output
 from .plan import (
     ENOUGH_BLOCKS,

@@ -11,10 +11,10 @@ from ...analysis.nest import Nest, element_bytes
 from ...errors import ScheduleError
 from ...gpu.hardware import WARP_SIZE
 from ...ir.annotations import MIN_BLOCKS
+from ...ir.block_bindings import iter_values
 from ...ir.conditions import conjuncts
 from ...ir.queries import depends_on
-from ..canonical import iterator_values
-from ..direct import DEFAULT_THREADS, fuse
+from ..emit import DEFAULT_THREADS, fuse
 from .partial_sums import SumsTile, lay_out
 from .plan import (
     ENOUGH_BLOCKS,
@@ -161,7 +161,7 @@ def thread_per_output(
 
 def _check_bounds(sch: Any, block: Any, nest: Nest) -> None:
     """Refuse guards of results but the ends of their axes, all that TVM 0.27 puts around stores."""
-    pairs = zip(nest.block.iter_vars, iterator_values(sch, block), strict=True)
+    pairs = zip(nest.block.iter_vars, iter_values(sch, block), strict=True)
     bounds = [value < axis.dom.extent for axis, value in pairs]
     data = [loop.var for loop in nest.loops if not loop.is_reduction]
     for guard in conjuncts(nest.predicate):
