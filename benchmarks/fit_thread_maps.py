@@ -26,20 +26,13 @@ __all__ = ["Measured", "forecast", "read_pairs", "within"]
 
 #: Constants that are fitted, each with the range in which it makes sense.
 FITTED = {
-    "store_cost": (0.5, 3.0),
+    "store_cost": (0.5, 5.0),
     "line_cycles": (0.25, 2.0),
     "issue": (0.5, 4.0),
     "combine_cycles": (0.5, 16.0),
-    "memory_latency": (300.0, 2500.0),
+    "load_latency": (200.0, 1500.0),
     "block_latency": (300.0, 6000.0),
-    "barrier": (10.0, 2000.0),
     "overlap": (1.0, 8.0),
-    "torn": (0.0, 1.0),
-    "l2": (20.0, 70.0),
-    "memory": (3.6e12, 4.6e12),
-    "launch": (0.5e-6, 6e-6),
-    "block": (0.1e-9, 3e-9),
-    "own": (20.0, 100.0),
 }
 #: Programs that differ by less than this from their fastest to their slowest map say nothing.
 SPREAD = 1.1

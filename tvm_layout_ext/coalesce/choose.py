@@ -9,17 +9,15 @@ from typing import Any
 
 from ..analysis.nest import Nest, read_nest
 from ..errors import ScheduleError
+from ..ir.block_bindings import holder_of
 from ..ir.evaluate import placeholder_extent
 from .checks import why_none
-from .comparison import SAME, sectors_per_iteration, served_traffic
+from .comparison import served_traffic
+from .cost import cost
 from .privatize import PrivateBuffers
-from .reduction.plan import is_starved
 from .request import NAME
 from .sectors import Traffic
 from .split_reads import SplitReads
-
-#: How many times the sectors of before the usual ways may move where there is a last resort.
-_DEAR = 2
 
 
 @dataclass(frozen=True)
@@ -106,15 +104,7 @@ class _Trial:
     before: Sequence[Traffic]
     after: Sequence[Traffic]
     names: dict[str, str]
-
-    @property
-    def cost(self) -> float:
-        return sectors_per_iteration(self.after)
-
-    @property
-    def is_dear(self) -> bool:
-        """Whether it moves so much more than before that a last resort is better."""
-        return self.cost > _DEAR * sectors_per_iteration(self.before) > 0
+    cost: float
 
     def outcome(self, text: str) -> Outcome:
         """Tell what was done, by the names of the user."""
@@ -154,10 +144,7 @@ def choose(
             f"{NAME} finds no legal mapping of block {nest.block.name_hint}: "
             f"{why_none(sch, block, nest) or refusals[0]}."
         )
-    # Where few threads would have all the work, parallelism goes before sectors.
-    starved = is_starved(nest)
-    usual = [t for t in trials if not t.way.is_last and (starved or not t.is_dear)]
-    best = _fewest(usual or trials)
+    best = min(trials, key=lambda trial: trial.cost)
     return best.outcome("; ".join([best.text, *refusals])), best.way
 
 
@@ -186,16 +173,9 @@ def _try(
             refusals.append(f"{way.path} is not possible: {_first_line(error)}")
             continue
         was = (way.before if parted else None) or before
-        trials.append(_Trial(way, text, was, after, names))
+        function = holder_of(trial.mod, trial.get(own))[1]
+        trials.append(_Trial(way, text, was, after, names, cost(function)))
     return trials, refusals
-
-
-def _fewest(trials: Sequence[_Trial]) -> _Trial:
-    best = trials[0]
-    for trial in trials[1:]:
-        if trial.cost * SAME < best.cost:
-            best = trial
-    return best
 
 
 def _first_line(error: Exception) -> str:

@@ -37,7 +37,11 @@ _BLOCKS, _LANES, _STEPS = 2, 4096, 16
 #: Bytes of the first-level cache that a multiprocessor has for loads, in whole lines.
 _CACHE = 192 << 10
 #: Loads that nvcc has on their way together where each is used at once, and in all.
-_STARTED, _MOST_STARTED = 4, 16
+_STARTED, _MOST_STARTED = 8, 16
+#: The same where each is under a condition.
+_GUARDED = 2
+#: Iterations of a serial loop that it unrolls.
+_UNROLLED = 4
 #: Accesses among which one is looked for that a block has again.
 _AGAIN = 8
 #: Instructions of an access beside its own: an address; and of each division by no power of two.
@@ -100,7 +104,7 @@ def count_kernels(function: Any, known: Sequence[Any] = ()) -> list[KernelWork]:
 
 
 def _is_again(site: AccessSite, other: AccessSite) -> bool:
-    """Whether a block names an element twice, as both results of an argmax do; nvcc loads it once."""
+    """Whether a block names an element again, as an argmax does; nvcc loads it once."""
     return (
         (site.kind, site.order) == (other.kind, other.order)
         and site.buffer.same_as(other.buffer)
@@ -339,8 +343,8 @@ class _KernelCounter:
         serial = _serial(site.loops)
         if site.reduces and shared == 1:
             # nvcc unrolls a loop of sums.
-            serial, shared = ceil(serial / _STARTED), min(serial, _STARTED)
-        started = 1 if site.context.conditions else _STARTED
+            serial, shared = ceil(serial / _UNROLLED), min(serial, _UNROLLED)
+        started = _GUARDED if site.context.conditions else _STARTED
         return float(serial * ceil(shared / started) * ceil(own / _MOST_STARTED))
 
     def _instructions(self, stmt: Any, context: Context) -> float:

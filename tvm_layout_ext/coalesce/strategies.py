@@ -9,7 +9,6 @@ from typing import Any
 
 from ..analysis.nest import Loop, Nest
 from ..errors import ScheduleError
-from ..gpu.hardware import WARP_SIZE
 from ..ir.block_body import one_element
 from ..ir.queries import loads_in
 from .blocked import schedule_blocked, spread
@@ -18,7 +17,7 @@ from .choose import Strategy
 from .direct import schedule_copy, schedule_direct, threads_for
 from .guarded_loads import guarded_outside
 from .mapping import Mapping, choose_mapping, merged_groups, store_mapping
-from .reduction.apply import schedule_reduction, schedule_thread_per_output
+from .reduction.propose import propose_reduction
 from .request import Request
 from .shifted.apply import shifted_way
 from .staging.apply import UnboundedTileError, schedule_staged
@@ -55,24 +54,7 @@ def list_strategies(
         share_out = _sums if any(loop.is_reduction for loop in nest.loops) else _copies
         return share_out(nest, free, mapping, threads_of(nest, kernel, request))
     if any(loop.is_reduction for loop in nest.loops):
-
-        def reduction(sch: Any, block: Any) -> tuple[str, list[Any]]:
-            return schedule_reduction(sch, block, nest, request.num_threads, request.vector_bytes)
-
-        def alone(sch: Any, block: Any) -> tuple[str, list[Any]]:
-            threads, width = request.num_threads, request.vector_bytes
-            return schedule_thread_per_output(sch, block, nest, threads, width)
-
-        # Many short sums fill a GPU by themselves, and threads that share one would mostly idle.
-        depth, results = (
-            prod(loop.size or WARP_SIZE for loop in nest.loops if loop.is_reduction is summed)
-            for summed in (True, False)
-        )
-        is_short = depth < WARP_SIZE and results >= WARP_SIZE * depth
-        return [
-            Strategy("reduction", reduction, is_last=is_short),
-            Strategy("reduction", alone, is_last=not is_short),
-        ]
+        return propose_reduction(nest, request)
     direct = _direct(nest, free, mapping, request.num_threads)
     shifted = shifted_way(nest, free, mapping, request.vector_bytes, request.num_threads)
     if shifted is not None:

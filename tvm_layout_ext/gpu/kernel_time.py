@@ -146,7 +146,7 @@ def kernel_terms(work: KernelWork, gpu: GpuSpeeds = H200) -> dict[str, float]:
 def _wait(access: AccessWork, gpu: GpuSpeeds) -> float:
     """Cycles that a thread waits for a load; what the multiprocessor's cache has comes soon."""
     fresh = access.through / access.sectors if access.sectors else 1.0
-    return access.rounds * (gpu.shared_latency + min(1.0, fresh) * gpu.memory_latency)
+    return access.rounds * (gpu.shared_latency + min(1.0, fresh) * gpu.load_latency)
 
 
 def _waves(waves: float) -> float:
