@@ -31,6 +31,7 @@ from benchmarks.thread_programs import PROGRAMS, Program, program
 from tvm_layout_ext.coalesce.cost import count_kernels
 from tvm_layout_ext.coalesce.request import Request
 from tvm_layout_ext.gpu.kernel_time import modelled_seconds
+from tvm_layout_ext.ir.annotations import DONE
 from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune.measure.builder.builder import INFO, LIBRARY, CubinBuilder, build_one
 from tvm_layout_ext.tune.measure.builder.host_objects import HostObjects
@@ -98,7 +99,8 @@ def proposals(one: Program, most: int) -> Iterator[tuple[Pair, Any]]:
         for way in _list(sch, block, nest, request, (), None):
             trial = sch.copy()
             try:
-                mapped, _ = way.run(trial, trial.get_sblock("B"))
+                mapped, done = way.run(trial, trial.get_sblock("B"))
+                mapped.annotate(done, DONE, way.path)
             except Exception:
                 continue
             text = mapped.mod.script()

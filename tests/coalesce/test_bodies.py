@@ -12,7 +12,6 @@ from tvm import s_tir, te, tirx
 from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 from tvm.script import tirx as T
 
-
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report

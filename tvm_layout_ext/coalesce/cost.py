@@ -37,7 +37,13 @@ _BLOCKS, _LANES, _STEPS = 2, 4096, 16
 #: Bytes of the first-level cache that a multiprocessor has for loads, in whole lines.
 _CACHE = 192 << 10
 #: Loads that nvcc has on their way together where each is used at once, and in all.
-_STARTED, _MOST_STARTED = 4, 16
+_STARTED, _MOST_STARTED = 8, 16
+#: The same where each is under a condition.
+_GUARDED = 2
+#: Iterations of a serial loop that it unrolls.
+_UNROLLED = 4
+#: Accesses among which one is looked for that a block has again.
+_AGAIN = 8
 #: Instructions of an access beside its own: an address; and of each division by no power of two.
 _ADDRESS, _DIVISION = 3, 7
 _ARITHMETIC = (
@@ -82,17 +88,30 @@ def count_kernels(function: Any, known: Sequence[Any] = ()) -> list[KernelWork]:
     for site in read_accesses(function.body):
         is_memory = site.kind in ("load", "store") and not site.context.in_init
         if site.loops and is_memory and not site.is_own_sum:
-            kernels.setdefault(_kernel(site.context), []).append(site)
+            sites = kernels.setdefault(_kernel(site.context), [])
+            if not any(_is_again(site, other) for other in sites[-_AGAIN:]):
+                sites.append(site)
     stores: dict[int, list[tuple[Any, Context]]] = {}
     for stmt, context in walk(function.body):
         if isinstance(stmt, tirx.BufferStore) and context.loops and not context.in_init:
             stores.setdefault(_kernel(context), []).append((stmt, context))
     return [
-        _KernelCounter(sites).count(stores[outermost])
+        _KernelCounter(sites).count(stores.get(outermost, []))
         for outermost, sites in kernels.items()
         if outermost not in before
         and any(loop.is_grid or loop.is_thread for site in sites for loop in site.loops)
     ]
+
+
+def _is_again(site: AccessSite, other: AccessSite) -> bool:
+    """Whether a block names an element again, as an argmax does; nvcc loads it once."""
+    return (
+        (site.kind, site.order) == (other.kind, other.order)
+        and site.buffer.same_as(other.buffer)
+        and all(
+            tvm_ffi.structural_equal(a, b) for a, b in zip(site.indices, other.indices, strict=True)
+        )
+    )
 
 
 def _kernel(context: Context) -> int:
@@ -305,28 +324,43 @@ class _KernelCounter:
             )
 
     def _rounds(self, site: AccessSite) -> float:
-        """Times that a thread waits for a load, of which it starts several at a time."""
+        """Times that a thread waits for a load, of which it starts several at a time.
+
+        Loads of their own block go together; of those that are used by turns nvcc starts a few, and
+        under a condition one after the other.
+        """
         if site.kind != "load":
             return 0.0
-        together = prod(_count(loop) for loop in site.loops if loop.kind == "unrolled")
+        users = [one for one in self.sites if one.order != site.order and one.kind == "store"]
+        own = shared = 1
+        for loop in site.loops:
+            if loop.kind == "unrolled":
+                is_shared = site.reduces or any(loop in one.loops for one in users)
+                own, shared = (
+                    own * (1 if is_shared else _count(loop)),
+                    shared * (_count(loop) if is_shared else 1),
+                )
         serial = _serial(site.loops)
-        most = _STARTED if site.reduces else _MOST_STARTED
-        if site.reduces and together == 1:
+        if site.reduces and shared == 1:
             # nvcc unrolls a loop of sums.
-            together = min(serial, _STARTED)
-            return float(ceil(serial / together))
-        return float(serial * ceil(together / min(together, most)))
+            serial, shared = ceil(serial / _UNROLLED), min(serial, _UNROLLED)
+        started = _GUARDED if site.context.conditions else _STARTED
+        return float(serial * ceil(shared / started) * ceil(own / _MOST_STARTED))
 
     def _instructions(self, stmt: Any, context: Context) -> float:
         """Instructions of warps for one store: what it computes, and its addresses."""
         loops = context.loops
         lanes = prod(_count(loop) for loop in loops if loop.kind == "vectorized")
-        times = prod(_count(loop) for loop in loops if loop.repeats)
+        around = [loop for loop in loops if loop.repeats]
+        times = prod(_count(loop) for loop in around)
+        total = times * (_operations(stmt.value) * lanes + _ADDRESS)
         known = [loop.var for loop in loops if loop.is_grid]
-        lets = [value for _, value in context.lets]
-        divisions = sum(_divisions(one, known) for one in (*lets, *context.conditions))
-        each = _operations(stmt.value) * lanes + _ADDRESS + _DIVISION * divisions
-        return float(times * each * self.warps * self.blocks)
+        for value in (*(value for _, value in context.lets), *context.conditions):
+            divisions = _divisions(value, known)
+            if divisions:
+                own = prod(_count(loop) for loop in around if _depends(value, loop.var))
+                total += own * divisions * _DIVISION
+        return float(total * self.warps * self.blocks)
 
     def _combines(self, context: Context) -> float:
         """Shuffles of warps by which threads combine what they have reduced."""

@@ -130,8 +130,8 @@ def kernel_terms(work: KernelWork, gpu: GpuSpeeds = H200) -> dict[str, float]:
     )
     busy = work.instructions + gpu.combine_cycles * work.combines + work.total("requests")
     waves = work.blocks / (MULTIPROCESSORS * work.resident)
-    rounds = max((access.rounds for access in work.accesses), default=0.0)
-    wait = gpu.block_latency + rounds * gpu.memory_latency + work.barriers * gpu.barrier
+    waits = (_wait(access, gpu) for access in work.accesses if access.rounds)
+    wait = gpu.block_latency + max(waits, default=0.0) + work.barriers * gpu.barrier
     return {
         "memory": (memory + torn * scale) * SECTOR_BYTES / gpu.memory,
         "l2": through / gpu.l2_sectors / gpu.clock,
@@ -141,6 +141,12 @@ def kernel_terms(work: KernelWork, gpu: GpuSpeeds = H200) -> dict[str, float]:
         "latency": _waves(waves) * wait / gpu.clock,
         "blocks": work.blocks * gpu.block,
     }
+
+
+def _wait(access: AccessWork, gpu: GpuSpeeds) -> float:
+    """Cycles that a thread waits for a load; what the multiprocessor's cache has comes soon."""
+    fresh = access.through / access.sectors if access.sectors else 1.0
+    return access.rounds * (gpu.shared_latency + min(1.0, fresh) * gpu.load_latency)
 
 
 def _waves(waves: float) -> float:

@@ -58,6 +58,9 @@ class GpuSpeeds:
         Instructions of warps that a multiprocessor starts in a cycle.
     combine_cycles : float
         Instructions that a shuffle of a warp counts as.
+    load_latency : float
+        Cycles that a block's loads add to its time where others run beside it, less than the
+        latency of one alone.
     block_latency : float
         Cycles of a block beside its loads: it starts, stores and ends.
     overlap : float
@@ -81,12 +84,13 @@ class GpuSpeeds:
     block_cycles: float = 1.13
     torn: float = 0.3
     tail: float = 0.5
-    store_cost: float = 1.0
-    line_cycles: float = 1.0
-    issue: float = 3.0
-    combine_cycles: float = 2.0
-    block_latency: float = 1500.0
-    overlap: float = 4.0
+    store_cost: float = 2.6
+    line_cycles: float = 0.83
+    issue: float = 4.0
+    combine_cycles: float = 0.5
+    load_latency: float = 465.0
+    block_latency: float = 1020.0
+    overlap: float = 6.4
 
     @property
     def l2_sectors(self) -> float:

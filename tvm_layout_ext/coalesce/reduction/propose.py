@@ -1,23 +1,161 @@
-"""All ways to share out a reduction."""
+"""The maps of a reduction that are worth a trial: what goes to lanes, warps, blocks and steps.
+
+A reduction's loops may go to any level. In registers they need nothing; over the lanes of a row a
+shuffle tree combines them, over rows side by side shared memory, over blocks a second kernel.
+Which levels serve is a matter of time, which :mod:`..cost` models, so a few maps are proposed.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ...analysis.nest import Nest
+from tvm import tirx
+
+from ...analysis.nest import Nest, read_nest
+from ...gpu.hardware import WARP_SIZE
+from ...ir.queries import is_number
+from ..emit import DEFAULT_THREADS
 from ..request import Request
 from ..strategy import Strategy
-from .apply import schedule_reduction, schedule_thread_per_output
+from .columns import ColumnsTile, reduce_across_rows, thread_per_output
+from .plan import ReductionPlan, check_guard, divisor, one_reduced, total
+from .rows import reduce_along_rows, row_lanes
+from .split import choose_slabs, split_reduction
+
+#: Loads of a thread on their way together, and threads of a block of whole rows.
+_TOGETHER, _THREADS = 8, 512
+#: Lanes of a narrow tile; with 4 rows of them a warp stores 8 results, a sector, at once.
+_LANES = 2 * WARP_SIZE
+
+
+@dataclass(frozen=True)
+class ReductionWay:
+    """One way to share out a reduction.
+
+    Attributes
+    ----------
+    kind : str
+        ``rows``, ``columns`` or ``alone``: a thread for each result.
+    wide : bool
+        Of columns, whether a block takes whole rows of the operand.
+    split : bool
+        Whether blocks share results, which a second kernel combines.
+    """
+
+    kind: str
+    wide: bool = False
+    split: bool = False
 
 
 def propose_reduction(nest: Nest, request: Request) -> list[Strategy]:
-    """List the ways."""
-    threads, width = request.num_threads, request.vector_bytes
+    """List the maps to try for a reduction in no kernel."""
+    return [_strategy(nest, request, way) for way in _ways(nest, request)]
 
-    def shared(sch: Any, block: Any) -> tuple[str, list[Any]]:
-        return schedule_reduction(sch, block, nest, threads, width)
 
-    def alone(sch: Any, block: Any) -> tuple[str, list[Any]]:
-        return schedule_thread_per_output(sch, block, nest, threads, width)
+def _ways(nest: Nest, request: Request) -> Iterator[ReductionWay]:
+    plan = ReductionPlan.of(nest, request.vector_bytes)
+    ways = []
+    if plan.along:
+        ways = [ReductionWay("rows")]
+    elif may_factor(nest, plan):
+        ways = [ReductionWay("columns"), ReductionWay("columns", wide=True)]
+    for way in ways:
+        yield way
+        if not nest.is_guarded and _slabs(plan, request, way) > 1:
+            yield replace(way, split=True)
+    if plan.data:
+        yield ReductionWay("alone")
 
-    return [Strategy("reduction", shared), Strategy("reduction", alone)]
+
+def _strategy(nest: Nest, request: Request, way: ReductionWay) -> Strategy:
+    def apply(sch: Any, block: Any) -> tuple[str, list[Any]]:
+        return schedule_reduction(sch, block, nest, request, way), [block]
+
+    return Strategy("reduction", apply)
+
+
+def schedule_reduction(
+    sch: Any, block: Any, nest: Nest, request: Request, way: ReductionWay
+) -> str:
+    """Bind a whole reduction nest; return what was done.
+
+    Raises
+    ------
+    ScheduleError
+        If the way does not suit the block.
+    """
+    check_guard(sch, block, nest)
+    plan = ReductionPlan.of(nest, request.vector_bytes)
+    if way.kind == "alone":
+        # Neighbouring lanes take neighbours of the loops as they stand: a product's main load,
+        # which does not know its columns, would have them go down its rows.
+        data = [loop for loop in nest.loops if not loop.is_reduction]
+        plan = replace(plan, data=data, vector=1 if plan.along else plan.vector)
+        return thread_per_output(sch, block, nest, plan, request.num_threads)
+    nest, plan = one_reduced(sch, block, nest, plan, request.vector_bytes)
+    if not way.split:
+        return _one_kernel(sch, block, nest, plan, request, way)
+    slabs = _slabs(plan, request, way)
+    partial = split_reduction(sch, block, nest, plan, slabs)
+    now = read_nest(sch, partial)
+    own = ReductionPlan.of(now, request.vector_bytes, plan if plan.is_fused else None)
+    text = _one_kernel(sch, partial, now, own, request, way)
+    now = read_nest(sch, block)
+    rest = ReductionPlan.of(now, request.vector_bytes)
+    _one_kernel(sch, block, now, rest, request, ReductionWay("rows" if rest.along else "columns"))
+    return f"{text}, in {slabs} slabs that a second kernel combines"
+
+
+def _one_kernel(
+    sch: Any, block: Any, nest: Nest, plan: ReductionPlan, request: Request, way: ReductionWay
+) -> str:
+    if plan.along:
+        return reduce_along_rows(sch, block, nest, plan, request.num_threads)
+    tile = _tile(plan, request, wide=way.wide)
+    if tile.deals == 1:
+        return thread_per_output(sch, block, nest, plan, request.num_threads)
+    return reduce_across_rows(sch, block, nest, plan, tile)
+
+
+def _slabs(plan: ReductionPlan, request: Request, way: ReductionWay) -> int:
+    if plan.along:
+        rows, groups = total(plan.data), -(-total(plan.reduced) // plan.vector)
+        threads = request.num_threads or _THREADS
+        blocks = -(-rows * row_lanes(rows, groups, threads) // threads)
+        return choose_slabs(plan, blocks, threads, threads * plan.vector * _TOGETHER)
+    tile = _tile(plan, request, wide=way.wide)
+    columns = plan.data[-1].size or 1
+    blocks = total(plan.data[:-1]) * -(-columns // (tile.lanes * tile.vector))
+    return choose_slabs(plan, blocks, tile.threads, tile.deals * tile.together)
+
+
+def _tile(plan: ReductionPlan, request: Request, *, wide: bool) -> ColumnsTile:
+    """Lanes along the columns, and rows side by side: a power of two, or whole warps of them."""
+    columns, rows = plan.data[-1].size or 1, total(plan.reduced)
+    vectors = -(-columns // plan.vector)
+    threads = request.num_threads or (_THREADS if wide else DEFAULT_THREADS)
+    lanes = min(vectors, threads if wide else _LANES)
+    deals = 1
+    while 2 * deals * lanes <= threads and 2 * deals <= rows:
+        deals *= 2
+    while 4 * deals * lanes > threads and rows % deals:
+        deals //= 2
+    together = min(_TOGETHER, max(1, rows // deals))
+    if rows % deals == 0:
+        together = divisor(rows // deals, together)
+    return ColumnsTile(lanes, plan.vector, deals, together)
+
+
+def may_factor(nest: Nest, plan: ReductionPlan) -> bool:
+    """Whether partial sums may become an array, which has a dim for each loop of the results.
+
+    An axis of extent 1 is none of the reduction's iterators, and a size that is not known leaves
+    TVM 0.27 without bounds for a tile in shared memory.
+    """
+    dims = len(nest.block.writes[0].source.shape)
+    sums = [axis for axis in nest.block.iter_vars if axis.iter_type == tirx.IterVar.CommReduce]
+    is_one = len(sums) == 1 or not any(is_number(axis.dom.extent, 1) for axis in sums)
+    known = all(loop.size is not None for loop in nest.loops)
+    return known and not nest.is_guarded and len(plan.data) == dims and is_one
