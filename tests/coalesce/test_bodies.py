@@ -241,13 +241,13 @@ def read_in_part(
 def test_what_cannot_be_staged_under_a_condition_says_why() -> None:
     a, b = numbers(128, 96), numbers(96, 128)
     outcome, report = run(written_in_part, a, b.copy())
-    assert "Block B stores B only where a condition holds" in outcome.text
+    assert "Block B stores B only where a condition holds" in outcome.report
     np.testing.assert_array_equal(
         report.outputs["B"], np.where(np.arange(96)[:, None] < 40, a.T, b)
     )
     m = numbers(96, dtype="int32")
     outcome, report = run(read_in_part, a, m, None)
-    assert "reads A only where what it loads says so" in outcome.text
+    assert "reads A only where what it loads says so" in outcome.report
     np.testing.assert_array_equal(report.outputs["B"], np.where(m[:, None] > 0, a.T, 0))
 
 
@@ -334,7 +334,7 @@ def test_a_reduction_with_a_let_is_done_by_a_thread_for_each_result(axis: int, s
     outcome, report = run(sum_of_squares(33, 256, axis), a, None)
     np.testing.assert_array_equal(report.outputs["B"], (a * a).sum(axis))
     assert outcome.path == "reduction"
-    assert said in outcome.text
+    assert said in outcome.report
 
 
 @T.prim_func(s_tir=True)
@@ -358,7 +358,7 @@ def test_a_bound_that_is_not_known_may_cut_any_vector() -> None:
 def test_a_condition_of_a_large_buffer_leaves_vectors_whole() -> None:
     """Too many iterations to look at them one by one."""
     sch = s_tir.Schedule(filled(1 << 24, 1 << 23, "float32"))
-    assert "vectors of 4" in sch.auto_coalesce("B").text
+    assert "vectors of 4" in sch.auto_coalesce("B").report
 
 
 def chosen_beside_a_let(limit: int) -> Any:
@@ -428,7 +428,7 @@ def test_two_results_of_one_reduction(
     )
     np.testing.assert_array_equal(report.outputs["B.v1"], a.max(axis))
     assert outcome.path == "reduction"
-    assert re.search(said, outcome.text)
+    assert re.search(said, outcome.report)
 
 
 def test_both_operands_of_an_argmax_are_loaded_once_and_in_vectors() -> None:
@@ -469,8 +469,8 @@ def test_a_fused_loop_is_staged_as_its_dims_would_be(
     outcome, report = run(fused(shape, order, loops), a, None, stage=stage)
     np.testing.assert_array_equal(report.outputs["B"], a.transpose(order))
     assert outcome.path == "staged"
-    assert outcome.text.startswith("when the program is lowered")
-    assert "TensorIR" not in outcome.text
+    assert outcome.report.startswith("when the program is lowered")
+    assert "TensorIR" not in outcome.report
     assert report.bank_conflicts == 0
     assert sectors(report, "A", "load") == sectors(report, "B", "store") == a.nbytes // 32
 
@@ -491,8 +491,8 @@ def test_a_loop_whose_iterators_are_no_digits_stays_and_says_why(stage: str) -> 
     np.testing.assert_array_equal(report.outputs["B"], a.T)
     assert outcome.path == "direct"
     said = "loop f stands behind several iterators of B in another way than as a number of their"
-    assert said in outcome.text
-    assert "TensorIR" not in outcome.text
+    assert said in outcome.report
+    assert "TensorIR" not in outcome.report
 
 
 @T.prim_func(s_tir=True)
@@ -509,4 +509,4 @@ def test_a_guarded_fused_loop_says_why_it_is_not_staged() -> None:
     a = numbers(40, 24)
     outcome, report = run(guarded_fused, a, None)
     np.testing.assert_array_equal(report.outputs["B"], a.T)
-    assert "loop f stands behind several iterators of B, which runs only where" in outcome.text
+    assert "loop f stands behind several iterators of B, which runs only where" in outcome.report

@@ -82,7 +82,7 @@ def test_a_reshape_moves_the_vectors_that_are_told(
     a = np.arange(prod(shape)).astype("float16").reshape(shape)
     report = tlx.simulate(sch, a, None, target=TARGET)
     np.testing.assert_array_equal(report.outputs["B"], a.reshape(out))
-    assert f"vectors of {lanes};" in outcome.text
+    assert f"vectors of {lanes};" in outcome.report
     assert {access.vector_bytes for access in report.accesses} == {2 * lanes}
 
 
@@ -104,7 +104,7 @@ def test_a_scale_of_each_group_leaves_vectors_whole() -> None:
     x, y = np.full((8, 512), 3, "float16"), np.arange(32, dtype="float16").reshape(8, 4)
     report = tlx.simulate(sch, x, y, None, target=TARGET)
     np.testing.assert_array_equal(report.outputs["B"], x * y.repeat(128, 1))
-    assert "vectors of 8" in outcome.text
+    assert "vectors of 8" in outcome.report
 
 
 def test_arithmetic_of_fp8_is_refused_by_name() -> None:
@@ -181,7 +181,7 @@ def test_few_results_of_many_rows_fill_the_multiprocessors(
 ) -> None:
     """A column sum of 1,000,000 rows with the least sectors ran in one block of 256 threads."""
     outcome, sch = summed(shape, axes, of=of)
-    assert f"in {slabs} slabs" in outcome.text
+    assert f"in {slabs} slabs" in outcome.report
     blocks: list[int] = []
     loops = [(tirx.For, lambda loop: blocks.append(int(loop.extent)) if _is_grid(loop) else None)]
     tvm_ffi.structural_walk(sch.mod["main"].body, loops)

@@ -28,7 +28,7 @@ def run(func: Any, *arrays: np.ndarray, **request: Any) -> tuple[Any, Report]:
     """Map block A, replay the trace on a fresh schedule, and run what was replayed."""
     sch = s_tir.Schedule(func, debug_mask="all")
     outcome = sch.auto_coalesce("A", **request)
-    assert outcome.text.startswith("when the program is lowered, ")
+    assert outcome.report.startswith("when the program is lowered, ")
     verify_trace_roundtrip(sch, func)
     report = simulate(sch, *arrays)
     assert not report.hazards

@@ -88,6 +88,11 @@ class Outcome:
     seconds: float
     lost: tuple[str, ...] = ()
 
+    @property
+    def report(self) -> str:
+        """The text, and what was not chosen."""
+        return "\n".join([self.text, *(f"not {one}" for one in self.lost)])
+
 
 @dataclass(frozen=True)
 class _Trial:

@@ -179,7 +179,7 @@ class _KernelCounter:
         )
 
     def _lanes(self, site: AccessSite) -> _Lanes:
-        """Sample neighbouring iterations around an access, by all threads of two blocks.
+        """Sample neighbouring iterations around an access, by all threads of some blocks.
 
         A result leaves its registers once, after the loops that sum it.
         """
@@ -191,7 +191,7 @@ class _KernelCounter:
         counts = [_count(site.loops[n]) for n in around]
         steps = min(prod(counts), max(_STEPS, _LANES // (self.warps * WARP_SIZE)))
         rng = np.random.default_rng(0)
-        blocks = min(self.blocks, _BLOCKS)
+        blocks = min(self.blocks, max(_BLOCKS, _LANES // (self.warps * WARP_SIZE * steps)))
         shape = (blocks, steps, self.warps, WARP_SIZE)
         grid = rng.integers(0, self.blocks, blocks) if blocks < self.blocks else np.arange(blocks)
         first = rng.integers(0, prod(counts) - steps + 1, blocks)

@@ -18,7 +18,7 @@ def scheduled(tensors: list[te.Tensor]) -> tuple[s_tir.Schedule, str]:
     sch = s_tir.Schedule(te.create_prim_func(tensors))
     outcome = sch.auto_coalesce("B")
     assert outcome.path == "reduction"
-    return sch, outcome.text
+    return sch, outcome.report
 
 
 def kernels(tensors: list[te.Tensor]) -> int:

@@ -11,12 +11,12 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import s_tir, te
-from tvm_layout_ext.coalesce.shifted.apply import shifted_way
 
 from tests.programs.moves import Move, least, padded, selected, sliced
 from tests.sampling import matrix_examples, pairwise
-from tvm_layout_ext.analysis.nest import read_nest
-from tvm_layout_ext.coalesce.mapping import choose_mapping
+from tvm_layout_ext.coalesce.propose.shifted import shifted as shifted_map
+from tvm_layout_ext.coalesce.request import Request
+from tvm_layout_ext.coalesce.subject import Subject
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 
@@ -59,13 +59,9 @@ def by_windows(move: Move, vector_bytes: int = 16, **_: Any) -> tuple[s_tir.Sche
     """Shift the vectors of a move, whether or not that is the best way to take it."""
     sch = s_tir.Schedule(te.create_prim_func(move.tensors()))
     block = sch.get_sblock("B")
-    nest = read_nest(sch, block)
-    mapping = choose_mapping(nest, nest.loops, vector_bytes)
-    way = shifted_way(nest, nest.loops, mapping, vector_bytes, None)
-    assert way is not None
-    text, _ = way.apply(sch, block)
-    assert TEXT in text
-    return sch, way.counted
+    (way,) = shifted_map(Subject.of(sch, block, Request(vector_bytes=vector_bytes)))
+    assert TEXT in way.apply(sch, block)[0]
+    return sch, None
 
 
 def is_whole(outcome: Any, most: int) -> bool:
@@ -82,7 +78,7 @@ def shifted(move: Move, **options: Any) -> Report:
     windows, counted = by_windows(move, **options)
     most = max(traffic.vector_bytes for traffic in counted)
     chosen = is_whole(outcome, most)
-    assert (TEXT in outcome.text) == chosen
+    assert (TEXT in outcome.report) == chosen
     report = checked(move, sch if chosen else windows)
     found = counts(report)
     assert found == least(move, options.get("vector_bytes", 16))
@@ -244,7 +240,7 @@ def test_short_rows_stay_as_they_were_and_it_says_so(columns: int) -> None:
     move = sliced((41, columns + 2), (1, 1), (40, columns), "float16")
     sch, outcome = scheduled(move)
     assert outcome.path == "direct"
-    assert f"shifted is not possible: rows of {columns} are too short" in outcome.text
+    assert f"shifted is not possible: rows of {columns} are too short" in outcome.report
     checked(move, sch)
 
 
@@ -285,8 +281,8 @@ def test_what_is_not_possible_says_why(make: Any, reason: str) -> None:
     sch = s_tir.Schedule(te.create_prim_func(make()))
     outcome = sch.auto_coalesce("B")
     assert outcome.path == "direct"
-    assert f"shifted is not possible: {reason}" in outcome.text or (
-        "shifted is not possible: the condition" in outcome.text and reason in outcome.text
+    assert f"shifted is not possible: {reason}" in outcome.report or (
+        "shifted is not possible: the condition" in outcome.report and reason in outcome.report
     )
 
 
@@ -302,14 +298,14 @@ def test_blocks_that_are_no_moves_are_not_offered_it(make: Any) -> None:
     a = te.placeholder((40, 1003), "float16", "A")
     outcome = s_tir.Schedule(te.create_prim_func([a, make(a)])).auto_coalesce("B")
     assert outcome.path == "direct"
-    assert "shifted" not in outcome.text
+    assert "shifted" not in outcome.report
 
 
 def test_aligned_rows_keep_their_plain_vectors() -> None:
     _, outcome = scheduled(sliced((66, 1024), (1, 8), (64, 1000), "float16"))
     assert outcome.path == "direct"
-    assert "vectors of 8" in outcome.text
-    assert "shifted" not in outcome.text
+    assert "vectors of 8" in outcome.report
+    assert "shifted" not in outcome.report
 
 
 def test_it_replays_from_its_trace() -> None:
