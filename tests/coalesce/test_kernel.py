@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tvm import s_tir, te
+from tvm_layout_ext.coalesce.blocked import spread
 
 from tests.programs.coalesced import numbers, sectors
 from tests.programs.tiles import transposed, upside_down
-from tvm_layout_ext.coalesce.blocked import spread
 from tvm_layout_ext.simulate import simulate
 
 

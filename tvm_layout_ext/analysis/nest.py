@@ -80,7 +80,7 @@ class Access:
         One for each dim of the buffer, in the variables of the loops.
     conditions : tuple of PrimExpr
         Of the ``if`` statements around it, each of which must hold, in the variables of the loops.
-    own_conditions : tuple of PrimExpr
+    own_conditions, own_indices : tuple of PrimExpr
         The same in the block's iterators.
     axes : tuple of IterVar
         These iterators.
@@ -95,6 +95,7 @@ class Access:
     indices: tuple[Any, ...] = ()
     conditions: tuple[Any, ...] = ()
     own_conditions: tuple[Any, ...] = ()
+    own_indices: tuple[Any, ...] = ()
     axes: tuple[Any, ...] = ()
 
     @cached_property
@@ -318,8 +319,16 @@ def _access(reference: BodyAccess, values: dict[Any, Any], loops: Sequence[Loop]
     offset = analyzer.simplify(_flat(buffer, at))
     steps = steps_of(offset, [loop.var for loop in loops])
     holds = tuple(substitute(condition, values) for condition in reference.conditions)
-    own = reference.conditions
-    return Access(buffer, kind, offset, steps, indices=at, conditions=holds, own_conditions=own)
+    return Access(
+        buffer,
+        kind,
+        offset,
+        steps,
+        indices=at,
+        conditions=holds,
+        own_conditions=reference.conditions,
+        own_indices=tuple(reference.indices),
+    )
 
 
 def _flat(buffer: Any, indices: Sequence[Any]) -> Any:

@@ -96,7 +96,7 @@ def count_kernels(function: Any, known: Sequence[Any] = ()) -> list[KernelWork]:
         if isinstance(stmt, tirx.BufferStore) and context.loops and not context.in_init:
             stores.setdefault(_kernel(context), []).append((stmt, context))
     return [
-        _KernelCounter(sites).count(stores[outermost])
+        _KernelCounter(sites).count(stores.get(outermost, []))
         for outermost, sites in kernels.items()
         if outermost not in before
         and any(loop.is_grid or loop.is_thread for site in sites for loop in site.loops)

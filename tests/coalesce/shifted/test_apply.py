@@ -11,12 +11,12 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import s_tir, te
+from tvm_layout_ext.coalesce.shifted.apply import shifted_way
 
 from tests.programs.moves import Move, least, padded, selected, sliced
 from tests.sampling import matrix_examples, pairwise
 from tvm_layout_ext.analysis.nest import read_nest
 from tvm_layout_ext.coalesce.mapping import choose_mapping
-from tvm_layout_ext.coalesce.shifted.apply import shifted_way
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 

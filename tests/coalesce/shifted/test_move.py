@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from tvm import s_tir, te, tirx
+from tvm_layout_ext.coalesce.shifted.traffic import shifted_traffic
 
 from tests.programs.moves import Move, least, padded, sliced
 from tvm_layout_ext.coalesce.shifted.move import pieces, read_move, vector_of, why_not
-from tvm_layout_ext.coalesce.shifted.traffic import shifted_traffic
 from tvm_layout_ext.errors import ScheduleError
 
 

@@ -11,10 +11,10 @@ from tvm.tirx import IterVar
 from ...analysis.nest import Nest
 from ...errors import ScheduleError
 from ...gpu.hardware import SECTOR_BYTES, WARP_SIZE
+from ...ir.block_bindings import iter_values
 from ...ir.conditions import conjuncts
 from ...ir.queries import depends_on
-from ..canonical import iterator_values
-from ..direct import DEFAULT_THREADS, fuse
+from ..emit import DEFAULT_THREADS, fuse
 from .plan import (
     ReductionPlan,
     batched_load,
@@ -114,7 +114,7 @@ def reduce_across_rows(
 
 def _place(sch: Any, block: Any, nest: Nest, plan: ReductionPlan) -> int:
     """Which of the axes of a block's results its columns are."""
-    values = zip(nest.block.iter_vars, iterator_values(sch, block), strict=True)
+    values = zip(nest.block.iter_vars, iter_values(sch, block), strict=True)
     own = [value for axis, value in values if axis.iter_type != IterVar.CommReduce]
     return next(n for n, value in enumerate(own) if depends_on(value, plan.data[-1].var))
 
@@ -207,7 +207,7 @@ def thread_per_output(
 
 def _check_bounds(sch: Any, block: Any, nest: Nest) -> None:
     """Refuse guards of results but the ends of their axes, all that TVM 0.27 puts around stores."""
-    pairs = zip(nest.block.iter_vars, iterator_values(sch, block), strict=True)
+    pairs = zip(nest.block.iter_vars, iter_values(sch, block), strict=True)
     bounds = [value < axis.dom.extent for axis, value in pairs]
     data = [loop.var for loop in nest.loops if not loop.is_reduction]
     for guard in conjuncts(nest.predicate):

@@ -16,8 +16,7 @@ from ...errors import ScheduleError
 from ...gpu.hardware import MAX_ACCESS_BYTES, MULTIPROCESSORS
 from ...ir.evaluate import placeholder_extent
 from ...ir.queries import loads_in
-from ..canonical import is_straight, transform_iterators
-from ..fused_loops import is_linearized
+from ..canonical import is_linearized, is_straight, transform_iterators
 from ..guarded_loads import chosen_by_index, guarded_outside
 from ..mapping import merged_run, own_order
 

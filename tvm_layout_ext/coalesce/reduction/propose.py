@@ -16,9 +16,9 @@ from tvm import tirx
 from ...analysis.nest import Nest, read_nest
 from ...gpu.hardware import WARP_SIZE
 from ...ir.queries import is_number
-from ..choose import Strategy
-from ..direct import DEFAULT_THREADS
+from ..emit import DEFAULT_THREADS
 from ..request import Request
+from ..strategy import Strategy
 from .columns import ColumnsTile, reduce_across_rows, thread_per_output
 from .plan import ReductionPlan, check_guard, divisor, one_reduced, total
 from .rows import reduce_along_rows, row_lanes

@@ -10,7 +10,7 @@ from ...errors import ScheduleError
 from ...gpu.hardware import WARP_SIZE
 from ...ir.evaluate import placeholder_extent
 from ..canonical import is_straight, transform_iterators
-from ..direct import DEFAULT_THREADS, fuse
+from ..emit import DEFAULT_THREADS, fuse
 from .plan import (
     ENOUGH_BLOCKS,
     ENOUGH_THREADS,

@@ -12,7 +12,7 @@ from typing import Any
 from ...analysis.nest import Nest
 from ...gpu.hardware import MULTIPROCESSORS
 from ..canonical import one_loop_each
-from ..direct import fuse
+from ..emit import fuse
 from .plan import ReductionPlan, refs_of, total
 
 #: Threads of a multiprocessor, so many of which should have work.

@@ -24,7 +24,7 @@ from ...analysis.tile_bounds import longer_than
 from ...errors import ScheduleError
 from ...gpu.hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES
 from ...ir.annotations import SWIZZLE
-from ..direct import fuse
+from ..emit import fuse
 from ..mapping import Mapping, merged_run
 from ..store_policy import keep_stores
 from .plan import StagedLoad, TilePlan, dims_of, plan_tile

@@ -13,7 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from ...coalesce.privatize import borrowed, returned, writers
+from ...coalesce.isolate import borrowed, returned, writers
 from ..base import function_pass
 
 
