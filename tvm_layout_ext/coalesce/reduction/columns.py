@@ -107,7 +107,8 @@ def reduce_across_rows(
         _lay_out(sch, out, rank, tile)
     sch.reverse_compute_at(block, grid, preserve_unit_loops=True)
     own = dict(zip(_kinds(sch, block), inside(sch, block, grid), strict=True))
-    _add_up(sch, own[place], own[_SUMMED], tile)
+    column, deal = own.pop(place), own.pop(_SUMMED)
+    _add_up(sch, list(own.values()), column, deal, tile)
     return f"reduction across the rows, {tile}"
 
 
@@ -172,12 +173,12 @@ def _lay_out(sch: Any, out: Any, rank: int, tile: ColumnsTile) -> None:
     sch.storage_align(out, 0, rank - 1, WARP_SIZE, columns % WARP_SIZE)
 
 
-def _add_up(sch: Any, column: Any, deal: Any, tile: ColumnsTile) -> None:
+def _add_up(sch: Any, outer: list[Any], column: Any, deal: Any, tile: ColumnsTile) -> None:
     """Let neighbouring threads add up the partial sums of a column."""
     rows = tile.threads // tile.near
     turn, row = sch.split(column, [None, rows])
     step, lane = sch.split(deal, [None, tile.near])
-    sch.reorder(turn, row, lane, step)
+    sch.reorder(*outer, turn, row, lane, step)
     sch.bind(row, "threadIdx.y")
     sch.bind(lane, "threadIdx.x")
 

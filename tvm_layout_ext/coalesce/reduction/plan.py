@@ -212,7 +212,8 @@ def _fill(sch: Any, cache: Any, step: Any, is_vector: bool) -> None:
     """Unroll the loops of a copy in registers, the last as a vector."""
     *outer, last = inside(sch, cache, step)
     for loop in outer:
-        sch.unroll(loop)
+        if isinstance(sch.get(loop).extent, IntImm):
+            sch.unroll(loop)
     if is_vector:
         sch.vectorize(last)
 
@@ -233,7 +234,7 @@ def operand_loads(
     operands = _operands(nest)
     names = [access.name for access in operands]
     # What is read at two places, or by what was loaded, has no one vector.
-    regular = [a for a in operands if a.is_affine() and names.count(a.name) == 1]
+    regular = [a for a in operands if not loads_in(a.offset) and names.count(a.name) == 1]
     # A copy would be loaded in each iteration, whatever the choice is.
     regular = [a for a in regular if a.name not in chosen]
     if moving and plan.vector == 1:

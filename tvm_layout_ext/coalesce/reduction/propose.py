@@ -101,7 +101,13 @@ def schedule_reduction(
     partial = split_reduction(sch, block, nest, plan, slabs)
     now = read_nest(sch, partial)
     own = ReductionPlan.of(now, request.vector_bytes, plan if plan.is_fused else None)
-    text = _one_kernel(sch, partial, now, own, request, way)
+    if own.along and now.is_guarded:
+        # TVM combines no threads of a row whose end another loop of the block tells.
+        tile = _of_one_row(own, request)
+        own = replace(own, is_fused=False, vector=1)
+        text = reduce_across_rows(sch, partial, now, own, tile)
+    else:
+        text = _one_kernel(sch, partial, now, own, request, way)
     now = read_nest(sch, block)
     rest = ReductionPlan.of(now, request.vector_bytes)
     _one_kernel(sch, block, now, rest, request, ReductionWay("rows" if rest.along else "columns"))
@@ -114,8 +120,6 @@ def _one_kernel(
     if plan.along:
         return reduce_along_rows(sch, block, nest, plan, request.num_threads)
     tile = _tile(plan, request, wide=way.wide)
-    if tile.deals == 1:
-        return thread_per_output(sch, block, nest, plan, request.num_threads)
     return reduce_across_rows(sch, block, nest, plan, tile)
 
 
@@ -131,18 +135,24 @@ def _slabs(plan: ReductionPlan, request: Request, way: ReductionWay) -> int:
     return choose_slabs(plan, blocks, tile.threads, tile.deals * tile.together)
 
 
+def _of_one_row(plan: ReductionPlan, request: Request) -> ColumnsTile:
+    """A tile of one column, that is a row whose elements threads take side by side."""
+    deals = 1 << ((request.num_threads or _THREADS).bit_length() - 1)
+    return ColumnsTile(1, 1, deals, max(1, min(_TOGETHER, total(plan.reduced) // deals)))
+
+
 def _tile(plan: ReductionPlan, request: Request, *, wide: bool) -> ColumnsTile:
     """Lanes along the columns, and rows side by side: a power of two, or whole warps of them."""
     columns, rows = plan.data[-1].size or 1, total(plan.reduced)
     vectors = -(-columns // plan.vector)
     threads = request.num_threads or (_THREADS if wide else DEFAULT_THREADS)
-    lanes = min(vectors, threads if wide else _LANES)
-    deals = 1
+    lanes = min(vectors, threads // 2 if wide else _LANES)
+    deals = 2
     while 2 * deals * lanes <= threads and 2 * deals <= rows:
         deals *= 2
-    while 4 * deals * lanes > threads and rows % deals:
+    if rows % deals and rows % (deals // 2) == 0 and deals > 2:
         deals //= 2
-    together = min(_TOGETHER, max(1, rows // deals))
+    together = max(1, min(_TOGETHER, rows // deals))
     if rows % deals == 0:
         together = divisor(rows // deals, together)
     return ColumnsTile(lanes, plan.vector, deals, together)
