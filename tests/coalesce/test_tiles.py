@@ -53,7 +53,7 @@ def into_strides(a: T.handle, b: T.handle) -> None:
 def test_fewer_threads_are_taken_where_tvm_finds_their_tile(asked: int, taken: int) -> None:
     """With 64 threads a warp's three rows of four are a guard that TVM does not see through."""
     sch = s_tir.Schedule(into_strides)
-    outcome = sch.auto_coalesce("B", num_threads=asked)
+    outcome = sch.auto_coalesce("B", num_threads=asked, stage="shared")
     assert outcome.path == "staged"
     assert f"tile 16x4x64, {taken} threads" in outcome.report
     a = np.random.default_rng(0).random((19, 33, 3), dtype="float32")
