@@ -51,9 +51,9 @@ def in_float32(a: Any, b: Any) -> Any:
 
 CASES = {
     "a byte over 4 lanes": lambda: by_row((64, 12), "int8", lambda a, b: a + b),
-    "a float over 8 lanes": lambda: by_row((64), "float16", in_float32),
-    "bytes by way of floats": lambda: by_row((64), "int8", in_float32),
-    "a cast of FP8": lambda: by_row((64), "float8_e4m3fn", lambda a, _: a.astype("float16")),
+    "a float over 8 lanes": lambda: by_row((64, 256), "float16", in_float32),
+    "bytes by way of floats": lambda: by_row((64, 256), "int8", in_float32),
+    "a cast of FP8": lambda: by_row((64, 256), "float8_e4m3fn", lambda a, _: a.astype("float16")),
     "a reshape of short rows": lambda: reshaped((256, 49, 4), (256, 196), "float16"),
     "a reshape to other rows": lambda: reshaped((1024, 7, 4), (7, 1024, 4), "float16"),
     "merged heads": merged_heads,
@@ -97,14 +97,14 @@ def test_heads_merge_in_vectors_of_16_bytes() -> None:
 
 
 def test_a_scale_of_each_group_leaves_vectors_whole() -> None:
-    a, b = te.placeholder((8), "float16", "A"), te.placeholder((8, 4), "float16", "b")
+    a, b = te.placeholder((8, 512), "float16", "A"), te.placeholder((8, 4), "float16", "b")
     outcome, sch = scheduled(
-        [a, b], te.compute((8), lambda i, j: a[i, j] * b[i, j // 128], "B")
+        [a, b], te.compute((8, 512), lambda i, j: a[i, j] * b[i, j // 128], "B")
     )
-    x, y = np.full((8), 3, "float16"), np.arange(32, dtype="float16").reshape(8, 4)
+    x, y = np.full((8, 512), 3, "float16"), np.arange(32, dtype="float16").reshape(8, 4)
     report = tlx.simulate(sch, x, y, None, target=TARGET)
     np.testing.assert_array_equal(report.outputs["B"], x * y.repeat(128, 1))
-    assert "j 8, lane" in outcome.report
+    assert "vector i*j 8, lane" in outcome.report
 
 
 def test_arithmetic_of_fp8_is_refused_by_name() -> None:
