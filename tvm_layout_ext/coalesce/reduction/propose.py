@@ -59,7 +59,7 @@ def _ways(nest: Nest, request: Request) -> Iterator[ReductionWay]:
     ways = []
     if plan.along:
         ways = [ReductionWay("rows")]
-    elif may_factor(nest, plan):
+    elif may_factor(nest, plan) and total(plan.reduced) > 1:
         ways = [ReductionWay("columns"), ReductionWay("columns", wide=True)]
     for way in ways:
         yield way
