@@ -29,7 +29,9 @@ from tvm import s_tir
 
 from benchmarks.thread_programs import PROGRAMS, Program, program
 from tvm_layout_ext.coalesce.cost import count_kernels
+from tvm_layout_ext.coalesce.propose import propose
 from tvm_layout_ext.coalesce.request import Request
+from tvm_layout_ext.coalesce.subject import Subject
 from tvm_layout_ext.gpu.kernel_time import modelled_seconds
 from tvm_layout_ext.ir.annotations import DONE
 from tvm_layout_ext.target import cuda_target
@@ -87,33 +89,28 @@ class Pair:
 
 def proposals(one: Program, most: int) -> Iterator[tuple[Pair, Any]]:
     """Ways to map a program, each with its module; of equal ones the first."""
-    from tvm_layout_ext.analysis.nest import read_nest
-    from tvm_layout_ext.transform.auto_coalesce import _list
-
     seen: set[str] = set()
     function = one.function()
     for request in REQUESTS:
         sch = s_tir.Schedule(function)
-        block = sch.get_sblock("B")
-        nest = read_nest(sch, block)
-        for way in _list(sch, block, nest, request, (), None):
-            trial = sch.copy()
+        subject = Subject.of(sch, sch.get_sblock("B"), request)
+        for way in propose(subject)[0]:
+            program = way.isolated or subject
+            trial = program.sch.copy()
             try:
-                mapped, done = way.run(trial, trial.get_sblock("B"))
-                mapped.annotate(done, DONE, way.path)
-            except Exception:
+                said, _ = way.apply(trial, program.block)
+                trial.annotate(program.block, DONE, way.path)
+                works = count_kernels(trial.mod["main"])
+            except (RuntimeError, ValueError, IndexError):
                 continue
-            text = mapped.mod.script()
-            key = hashlib.sha256(text.encode()).hexdigest()
+            key = hashlib.sha256(trial.mod.script().encode()).hexdigest()
             if key in seen or len(seen) >= most:
                 continue
             seen.add(key)
-            works = count_kernels(mapped.mod["main"])
             kernels = [work.to_json() for work in works]
-            said = f"{way.path} {way.text}" if hasattr(way, "text") else way.path
             asked = request.as_annotation()
             pair = Pair(one.name, way.path, said, asked, kernels, modelled_seconds(works))
-            yield pair, mapped.mod
+            yield pair, trial.mod
 
 
 def built(name: str, most: int, parent: str, objects: HostObjects | None) -> list[Pair]:
@@ -239,8 +236,8 @@ def _write(out: Path, pairs: Sequence[Pair], header: dict[str, Any]) -> None:
 
 def main(
     out: Annotated[Path, typer.Option(help="Write every pair here, as JSON.")],
-    seconds_limit: Annotated[float, typer.Option(help="End after so many seconds.")] = 240.0,
-    most: Annotated[int, typer.Option(help="Mappings of a program.")] = 12,
+    seconds_limit: Annotated[float, typer.Option(help="End after so many seconds.")] = 420.0,
+    most: Annotated[int, typer.Option(help="Mappings of a program.")] = 30,
     only: Annotated[str, typer.Option(help="Only programs whose name contains this.")] = "",
     dry_run: Annotated[bool, typer.Option(help="Count and model; build and time nothing.")] = False,
 ) -> None:

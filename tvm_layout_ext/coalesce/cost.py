@@ -29,6 +29,7 @@ from ..gpu.kernel_time import AccessWork, KernelWork, modelled_seconds
 from ..gpu.measured import H200, GpuSpeeds
 from ..gpu.requests import NOTHING, distinct, pieces
 from ..gpu.sectors import request_sectors
+from ..ir.atomics import atomic_of
 from ..ir.evaluate import bind_lets, known_value, placeholder_extent
 from ..ir.walk import THREADS, Context, LoopVar, walk
 
@@ -93,8 +94,13 @@ def count_kernels(function: Any, known: Sequence[Any] = ()) -> list[KernelWork]:
                 sites.append(site)
     stores: dict[int, list[tuple[Any, Context]]] = {}
     for stmt, context in walk(function.body):
-        if isinstance(stmt, tirx.BufferStore) and context.loops and not context.in_init:
+        if not context.loops or context.in_init:
+            continue
+        if isinstance(stmt, tirx.BufferStore):
             stores.setdefault(_kernel(context), []).append((stmt, context))
+        elif (element := atomic_of(stmt)) is not None:
+            site = AccessSite(element.source, "atomic", tuple(element.indices), context=context)
+            kernels.setdefault(_kernel(context), []).append(site)
     return [
         _KernelCounter(sites).count(stores.get(outermost, []))
         for outermost, sites in kernels.items()
@@ -271,6 +277,10 @@ class _KernelCounter:
         sectors, least = request_sectors(rows[asking], live[asking], width)
         lines = distinct(pieces(rows[asking], live[asking], width, LINE_BYTES))
         moved = float(sectors.sum())
+        if site.kind == "atomic":
+            # Lanes that meet at one element take turns.
+            begins = distinct(np.where(live[asking], rows[asking], NOTHING))
+            moved += float((live[asking].sum(axis=1) - begins).sum())
         through, torn = moved, 0.0
         own = pieces(asked.reshape(blocks, -1), active.reshape(blocks, -1), width, SECTOR_BYTES)
         known = [np.unique(row[row != NOTHING]) for row in own]

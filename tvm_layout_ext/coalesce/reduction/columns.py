@@ -42,12 +42,16 @@ class ColumnsTile:
         Rows that threads take side by side, a power of two or a multiple of 32.
     together : int
         Rows of a thread whose loads are on their way together.
+    depth : int
+        Neighbours of a row that a thread loads at once, where the load runs along the reduction:
+        its innermost loop has as many iterations. The tile then has one column.
     """
 
     lanes: int
     vector: int
     deals: int
     together: int
+    depth: int = 1
 
     @property
     def threads(self) -> int:
@@ -64,6 +68,8 @@ class ColumnsTile:
         return self.lanes * self.vector * plan.load.bytes
 
     def __str__(self) -> str:
+        if self.lanes == 1 and self.vector == 1:
+            return f"{self.deals} lanes along a row, vectors of {self.depth}"
         return f"{self.lanes} lanes by {self.deals} rows, vectors of {self.vector}"
 
 
@@ -85,19 +91,25 @@ def reduce_across_rows(
     outer, inner = refs_of(sch, block, nest, plan.data), refs_of(sch, block, nest, plan.reduced)
     place = _place(sch, block, nest, plan)
     sch.reorder(*outer, *inner)
-    is_exact = not nest.is_guarded and total(plan.reduced) % (tile.together * tile.deals) == 0
+    if tile.depth > 1:
+        inner.pop()
+    rows = total(plan.reduced) // tile.depth
+    is_exact = not nest.is_guarded and rows % (tile.together * tile.deals) == 0
     # A box of TVM's that loads all rows of a thread has neighbours, which short rows do not suit.
-    is_box = not is_exact and len(plan.reduced) == 1 and tile.bytes(plan) >= SECTOR_BYTES
+    is_box = not is_exact and len(inner) == 1 and tile.bytes(plan) >= SECTOR_BYTES
     parts = [tile.deals, tile.together] if is_box else [tile.together, tile.deals]
     split = sch.split(fuse(sch, inner), [None, *parts])
     deal = split[1 if is_box else 2]
     rank = len(outer)
     partial = sch.rfactor(deal, rank - 1)
-    *outer, column, steps, step, deal = sch.get_loops(partial)
+    *outer, column, steps, step, deal = sch.get_loops(partial)[: rank + 3]
+    deep = sch.get_loops(partial)[rank + 3 :]
     if is_box:
         step, deal = deal, step
     grid, lane, part = sch.split(column, [None, tile.lanes, tile.vector])
-    sch.reorder(*outer, grid, deal, lane, steps, step, part)
+    sch.reorder(*outer, grid, deal, lane, steps, step, part, *deep)
+    for loop in deep:
+        sch.unroll(loop)
     grid = fuse(sch, [*outer, grid])
     warp, thread = sch.split(sch.fuse(deal, lane), [None, tile.near])
     for loop, axis in ((grid, "blockIdx.x"), (warp, "threadIdx.y"), (thread, "threadIdx.x")):
@@ -109,7 +121,8 @@ def reduce_across_rows(
     own = dict(zip(_kinds(sch, block), inside(sch, block, grid), strict=True))
     column, deal = own.pop(place), own.pop(_SUMMED)
     _add_up(sch, list(own.values()), column, deal, tile)
-    return f"reduction across the rows, {tile}"
+    where = "along" if plan.along else "across"
+    return f"reduction {where} the rows, {tile}"
 
 
 def _place(sch: Any, block: Any, nest: Nest, plan: ReductionPlan) -> int:

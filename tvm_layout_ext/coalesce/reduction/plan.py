@@ -327,7 +327,13 @@ def check_guard(sch: Any, block: Any, nest: Nest) -> None:
 
 
 def one_reduced(
-    sch: Any, block: Any, nest: Nest, plan: ReductionPlan, vector_bytes: int
+    sch: Any,
+    block: Any,
+    nest: Nest,
+    plan: ReductionPlan,
+    vector_bytes: int,
+    *,
+    fuses: bool = True,
 ) -> tuple[Nest, ReductionPlan]:
     """Make one loop, and one iterator, of all that a block sums; drop axes of extent 1.
 
@@ -338,7 +344,7 @@ def one_reduced(
     summed = [nest.position(loop) for loop in plan.reduced if loop.size != 1]
     units = [loop.size == 1 and (loop.is_reduction or plan.along) for loop in nest.loops]
     known = all(loop.size is not None for loop in nest.loops)
-    fuses = known and len(summed) > 1 and plan.is_inside and reads_once(nest)
+    fuses = fuses and known and len(summed) > 1 and plan.is_inside and reads_once(nest)
     if nest.is_guarded or not (summed and (fuses or any(units)) and is_straight(sch, block)):
         return nest, plan
     gone = [place for place, unit in enumerate(units) if unit or (fuses and place in summed)]

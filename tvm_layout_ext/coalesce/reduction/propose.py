@@ -21,7 +21,7 @@ from ..request import Request
 from ..strategy import Strategy
 from .columns import ColumnsTile, reduce_across_rows, thread_per_output
 from .plan import ReductionPlan, check_guard, divisor, one_reduced, total
-from .rows import reduce_along_rows, row_lanes
+from .rows import reduce_along_rows
 from .split import choose_slabs, split_reduction
 
 #: Loads of a thread on their way together, and threads of a block of whole rows.
@@ -59,7 +59,7 @@ def _ways(nest: Nest, request: Request) -> Iterator[ReductionWay]:
     ways = []
     if plan.along:
         ways = [ReductionWay("rows")]
-    elif may_factor(nest, plan):
+    elif may_factor(nest, plan) and total(plan.reduced) > 1:
         ways = [ReductionWay("columns"), ReductionWay("columns", wide=True)]
     for way in ways:
         yield way
@@ -94,51 +94,69 @@ def schedule_reduction(
         data = [loop for loop in nest.loops if not loop.is_reduction]
         plan = replace(plan, data=data, vector=1 if plan.along else plan.vector)
         return thread_per_output(sch, block, nest, plan, request.num_threads)
+    if way.split:
+        return _in_slabs(sch, block, nest, plan, request, way)
     nest, plan = one_reduced(sch, block, nest, plan, request.vector_bytes)
-    if not way.split:
-        return _one_kernel(sch, block, nest, plan, request, way)
+    return _one_kernel(sch, block, nest, plan, request, wide=way.wide)
+
+
+def _in_slabs(
+    sch: Any, block: Any, nest: Nest, plan: ReductionPlan, request: Request, way: ReductionWay
+) -> str:
+    """Share a reduction out over blocks, and combine what they find by a second kernel."""
+    nest, plan = one_reduced(sch, block, nest, plan, request.vector_bytes, fuses=False)
     slabs = _slabs(plan, request, way)
     partial = split_reduction(sch, block, nest, plan, slabs)
     now = read_nest(sch, partial)
-    own = ReductionPlan.of(now, request.vector_bytes, plan if plan.is_fused else None)
-    if own.along and now.is_guarded:
-        # TVM combines no threads of a row whose end another loop of the block tells.
-        tile = _of_one_row(own, request)
-        own = replace(own, is_fused=False, vector=1)
-        text = reduce_across_rows(sch, partial, now, own, tile)
+    own = ReductionPlan.of(now, request.vector_bytes)
+    if plan.along:
+        own = replace(own, along=True, vector=own.vector if own.vector == plan.vector else 1)
+        tile = _of_one_row(total(own.reduced) // plan.vector, request, plan.vector)
     else:
-        text = _one_kernel(sch, partial, now, own, request, way)
+        tile = _tile(own, request, wide=way.wide)
+    text = reduce_across_rows(sch, partial, now, own, tile)
     now = read_nest(sch, block)
-    rest = ReductionPlan.of(now, request.vector_bytes)
-    _one_kernel(sch, block, now, rest, request, ReductionWay("rows" if rest.along else "columns"))
+    _one_kernel(sch, block, now, ReductionPlan.of(now, request.vector_bytes), request)
     return f"{text}, in {slabs} slabs that a second kernel combines"
 
 
 def _one_kernel(
-    sch: Any, block: Any, nest: Nest, plan: ReductionPlan, request: Request, way: ReductionWay
+    sch: Any,
+    block: Any,
+    nest: Nest,
+    plan: ReductionPlan,
+    request: Request,
+    *,
+    wide: bool = False,
 ) -> str:
     if plan.along:
         return reduce_along_rows(sch, block, nest, plan, request.num_threads)
-    tile = _tile(plan, request, wide=way.wide)
-    return reduce_across_rows(sch, block, nest, plan, tile)
+    return reduce_across_rows(sch, block, nest, plan, _tile(plan, request, wide=wide))
 
 
 def _slabs(plan: ReductionPlan, request: Request, way: ReductionWay) -> int:
+    if any(loop.size is None for loop in (*plan.data, *plan.reduced)):
+        return 1
     if plan.along:
-        rows, groups = total(plan.data), -(-total(plan.reduced) // plan.vector)
-        threads = request.num_threads or _THREADS
-        blocks = -(-rows * row_lanes(rows, groups, threads) // threads)
-        return choose_slabs(plan, blocks, threads, threads * plan.vector * _TOGETHER)
+        vectors = total(plan.reduced) // plan.vector
+        tile = _of_one_row(vectors, request, plan.vector)
+        return choose_slabs(vectors, total(plan.data), tile)
     tile = _tile(plan, request, wide=way.wide)
     columns = plan.data[-1].size or 1
     blocks = total(plan.data[:-1]) * -(-columns // (tile.lanes * tile.vector))
-    return choose_slabs(plan, blocks, tile.threads, tile.deals * tile.together)
+    return choose_slabs(total(plan.reduced), blocks, tile)
 
 
-def _of_one_row(plan: ReductionPlan, request: Request) -> ColumnsTile:
-    """A tile of one column, that is a row whose elements threads take side by side."""
+def _of_one_row(vectors: int, request: Request, depth: int) -> ColumnsTile:
+    """A tile of one column: a row whose vectors threads take side by side."""
     deals = 1 << ((request.num_threads or _THREADS).bit_length() - 1)
-    return ColumnsTile(1, 1, deals, max(1, min(_TOGETHER, total(plan.reduced) // deals)))
+    return ColumnsTile(1, 1, deals, _together(vectors, deals), depth)
+
+
+def _together(rows: int, deals: int) -> int:
+    """Loads of a thread on their way together, a divisor of all where these go up."""
+    most = max(1, min(_TOGETHER, rows // deals))
+    return most if rows % deals else divisor(rows // deals, most)
 
 
 def _tile(plan: ReductionPlan, request: Request, *, wide: bool) -> ColumnsTile:
@@ -152,10 +170,7 @@ def _tile(plan: ReductionPlan, request: Request, *, wide: bool) -> ColumnsTile:
         deals *= 2
     if rows % deals and rows % (deals // 2) == 0 and deals > 2:
         deals //= 2
-    together = max(1, min(_TOGETHER, rows // deals))
-    if rows % deals == 0:
-        together = divisor(rows // deals, together)
-    return ColumnsTile(lanes, plan.vector, deals, together)
+    return ColumnsTile(lanes, plan.vector, deals, _together(rows, deals))
 
 
 def may_factor(nest: Nest, plan: ReductionPlan) -> bool:

@@ -13,38 +13,35 @@ from ...analysis.nest import Nest
 from ...gpu.hardware import MULTIPROCESSORS
 from ..canonical import one_loop_each
 from ..emit import fuse
-from .plan import ReductionPlan, refs_of, total
+from .columns import ColumnsTile
+from .plan import ReductionPlan, refs_of
 
 #: Threads of a multiprocessor, so many of which should have work.
 _THREADS = 2048
 
 
-def choose_slabs(plan: ReductionPlan, blocks: int, threads: int, step: int) -> int:
+def choose_slabs(extent: int, blocks: int, tile: ColumnsTile) -> int:
     """Say into how many slabs to cut a reduction so that every multiprocessor is full; 1 is whole.
 
     Parameters
     ----------
-    plan : ReductionPlan
-    blocks, threads : int
-        Blocks that there are without slabs, and threads of each.
-    step : int
-        Iterations of the reduction that a block does at once.
+    extent : int
+        Iterations of the reduction, or vectors along it.
+    blocks : int
+        Blocks that there are without slabs.
+    tile : ColumnsTile
+        What each does at once.
     """
-    if any(loop.size is None for loop in (*plan.data, *plan.reduced)):
-        return 1
-    extent = total(plan.reduced)
-    wanted = MULTIPROCESSORS * (_THREADS // threads) // max(1, blocks)
-    most = min(wanted, extent // step)
+    wanted = MULTIPROCESSORS * (_THREADS // tile.threads) // max(1, blocks)
+    most = min(wanted, extent // (tile.deals * tile.together))
     if most < 2:
         return 1
-    units = (step, plan.vector if plan.along else 1)
-    for unit in units:
+    for together in range(tile.together, 0, -1):
         for number in range(most, most // 2, -1):
-            if extent % (number * unit) == 0:
+            if extent % (number * together * tile.deals) == 0:
                 return number
     # The last slab is shorter, and none is empty.
-    chunk = -(-extent // (most * units[1])) * units[1]
-    return -(-extent // chunk)
+    return -(-extent // -(-extent // most))
 
 
 def split_reduction(sch: Any, block: Any, nest: Nest, plan: ReductionPlan, slabs: int) -> Any:
@@ -56,13 +53,14 @@ def split_reduction(sch: Any, block: Any, nest: Nest, plan: ReductionPlan, slabs
             B[j] += A[k, j]                      B_rf[s, j] += A[s * (M // S) + k, j]
                                              for j, s in T.grid(N, S):
                                                  B[j] += B_rf[s, j]
+
+    Of a load along the reduction the vectors stay whole, as a loop of their own.
     """
     outer, inner = (refs_of(sch, block, nest, loops) for loops in (plan.data, plan.reduced))
     sch.reorder(*outer, *inner)
-    unit = plan.vector if plan.along else 1
-    most = -(-total(plan.reduced) // slabs)
-    chunk = -(-most // unit) * unit
-    slab, _ = sch.split(fuse(sch, inner), [slabs, chunk])
+    if plan.along and plan.vector > 1:
+        inner[-1], _ = sch.split(inner[-1], [None, plan.vector])
+    slab, _ = sch.split(fuse(sch, inner), [slabs, None])
     partial = sch.rfactor(slab, len(plan.data) if plan.along else 0)
     one_loop_each(sch, partial)
     return partial
