@@ -113,7 +113,7 @@ def chosen(A: T.Buffer((999,), "float16"), B: T.Buffer((999,), "float16")) -> No
 
 def test_a_condition_on_each_element_leaves_single_elements() -> None:
     a = numbers(999, dtype="float16")
-    outcome, report = run(chosen, a, None)
+    _, report = run(chosen, a, None)
     np.testing.assert_array_equal(report.outputs["B"], np.maximum(a, 0))
     assert widths(report, "A") == {2}
 
@@ -318,7 +318,9 @@ def sum_of_squares(rows: int, columns: int, axis: int) -> Any:
     return by_rows if axis == 1 else by_columns
 
 
-@pytest.mark.parametrize(("axis", "said"), [(1, "TVM knows no reducer"), (0, "a thread for each result")])
+@pytest.mark.parametrize(
+    ("axis", "said"), [(1, "TVM knows no reducer"), (0, "a thread for each result")]
+)
 def test_a_reduction_with_a_let_is_done_by_a_thread_for_each_result(axis: int, said: str) -> None:
     """TVM takes no such body for a reducer's, and the program could not be lowered."""
     a = numbers(33, 256)
