@@ -105,7 +105,7 @@ def test_a_transpose_is_staged_whatever_loops_go_through_its_dims(func: Any) -> 
     outcome, report = run(func, a, c, None)
     np.testing.assert_array_equal(report.outputs["B"], a + c.T)
     assert outcome.path == "staged"
-    assert "not possible" not in outcome.text
+    assert "not possible" not in outcome.report
     assert report.bank_conflicts == 0
     least = a.nbytes // 32
     assert sectors(report, "A", "load") == sectors(report, "C", "load") == least
@@ -142,7 +142,7 @@ def test_a_reduction_of_short_rows_has_a_thread_for_each_result(
     outcome, report = run(reduced(shape, axis, dtype, by=te.max), a, None)
     np.testing.assert_array_equal(report.outputs["B"], a.max(axis))
     assert outcome.path == "reduction"
-    assert "a thread for each result" in outcome.text
+    assert "a thread for each result" in outcome.report
     # The result waits in a register.
     assert sectors(report, "B", "load") == 0
 

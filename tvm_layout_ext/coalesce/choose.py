@@ -88,6 +88,11 @@ class Outcome:
     seconds: float
     lost: tuple[str, ...] = ()
 
+    @property
+    def report(self) -> str:
+        """The text, and what was not chosen."""
+        return "\n".join([self.text, *(f"not {one}" for one in self.lost)])
+
 
 @dataclass(frozen=True)
 class _Trial:
@@ -163,7 +168,8 @@ def _outcome(subject: Subject, best: _Trial, lost: Sequence[str]) -> Outcome:
     work, seconds = _start(subject)
     isolated = best.way.isolated or subject.isolated
     own = isolated.names if isolated else {}
-    before, after = (_traffic(kernels, own) for kernels in (work, best.work))
+    buffers = {access.name for access in subject.nest.accesses} if subject.kernel else None
+    before, after = (_traffic(kernels, own, buffers) for kernels in (work, best.work))
     counts = "; ".join(map(str, after)) or "no access to global memory is counted"
     text = f"{best.text}; {counts}. Modelled {_micro(best.seconds)}"
     if work:
@@ -190,15 +196,19 @@ def _start(subject: Subject) -> tuple[list[KernelWork], float]:
     return list(found.work), found.seconds
 
 
-def _traffic(kernels: Sequence[KernelWork], names: dict[str, str]) -> tuple[Traffic, ...]:
-    """Sum up the requests of the largest kernel to each buffer of global memory."""
+def _traffic(
+    kernels: Sequence[KernelWork], names: dict[str, str], buffers: set[str] | None
+) -> tuple[Traffic, ...]:
+    """Sum up the requests to each buffer of global memory, or to some."""
     found: dict[tuple[str, str, int], list[AccessWork]] = {}
     for work in kernels:
         for access in work.accesses:
-            if access.scope == "global" and access.requests:
-                found.setdefault((access.name, access.kind, access.bytes), []).append(access)
+            is_own = buffers is None or access.name in buffers
+            if access.scope == "global" and access.requests and is_own:
+                name = names.get(access.name, access.name)
+                found.setdefault((name, access.kind, access.bytes), []).append(access)
     return tuple(
-        Traffic(names.get(name, name), kind, width, *_mean(accesses))
+        Traffic(name, kind, width, *_mean(accesses))
         for (name, kind, width), accesses in found.items()
     )
 

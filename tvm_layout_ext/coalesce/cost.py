@@ -29,6 +29,7 @@ from ..gpu.kernel_time import AccessWork, KernelWork, modelled_seconds
 from ..gpu.measured import H200, GpuSpeeds
 from ..gpu.requests import NOTHING, distinct, pieces
 from ..gpu.sectors import request_sectors
+from ..ir.annotations import SHIFTED
 from ..ir.atomics import atomic_of
 from ..ir.evaluate import bind_lets, known_value, placeholder_extent
 from ..ir.walk import THREADS, Context, LoopVar, walk
@@ -219,6 +220,10 @@ class _KernelCounter:
         """Byte address of each lane, and of its elements: width and (element, block, ...)."""
         vector = next((n for n, loop in enumerate(site.loops) if loop.kind == "vectorized"), None)
         parts = [0] if vector is None else range(_count(site.loops[vector]))
+        if any(SHIFTED in block.annotations for block in site.context.blocks):
+            # A pass makes whole vectors of it, whatever row each element is in.
+            start = flat(site.at({**lanes.values, vector: np.int64(0)}), strides) * site.size
+            return site.size * len(parts), [np.broadcast_to(start, lanes.live.shape)]
         found = []
         for part in parts:
             values = dict(lanes.values)

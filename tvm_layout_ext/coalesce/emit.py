@@ -102,7 +102,9 @@ def schedule_map(
     """
     order = [loop for iterator in iterators for loop in iterator.loops]
     sums = [loop for loop in nest.loops if loop.is_reduction and loop.is_perfect]
-    refs = in_order(sch, block, nest, [*order, *(s for s in sums if s not in order)])
+    refs = in_order(
+        sch, block, nest, [*order, *(s for s in sums if all(s is not o for o in order))]
+    )
     fused, vectors = [], []
     for at, iterator in enumerate(iterators):
         own = [refs.pop(0) for _ in iterator.loops]

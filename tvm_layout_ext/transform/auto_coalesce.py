@@ -66,7 +66,7 @@ def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Strategy, 
     else:
         subject = Subject.of(sch, block, request)
     outcome, way = choose(subject)
-    decisions.note(NAME, str(nest.block.name_hint), outcome.text)
+    decisions.note(NAME, str(nest.block.name_hint), outcome.report)
     return outcome, way, way.isolated or subject.isolated
 
 

@@ -39,8 +39,6 @@ def propose(subject: Subject) -> tuple[list[Strategy], list[str]]:
         except ScheduleError as error:
             refusals.append(f"{strategy.__name__} is not possible: {str(error).rstrip('.')}")
     if subject.request.stage == "shared":
-        # Where no load could be staged, everything else is left.
-        staged_ones = [one for one in found if one.path == "staged"]
-        refused = [one for one in refusals if one.startswith("staged")]
-        return (staged_ones, refused) if staged_ones or refused else (found, refusals)
+        # Where no load can be staged, everything else is left.
+        found = [one for one in found if one.path == "staged"] or found
     return found, refusals

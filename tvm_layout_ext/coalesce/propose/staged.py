@@ -37,15 +37,15 @@ def staged(subject: Subject) -> list[Strategy]:
         return []
     if is_entangled(subject.sch, subject.block, subject.nest):
         subject = subject.apart
+    linear = is_linearized(subject.sch, subject.block, subject.nest)
+    if linear is not None:
+        raise ScheduleError(f"loop {linear} stands behind several iterators of the block")
     trial = subject.sch.copy()
     _canonicalize(trial, subject.block, subject.nest)
     nest = read_nest(trial, subject.block)
     mapping = store_mapping(nest, nest.loops, request.vector_bytes)
     if request.stage == "shared":
         mapping = replace(mapping, disagreeing=_affine_loads(nest))
-    linear = is_linearized(trial, subject.block, nest)
-    if linear is not None:
-        raise ScheduleError(f"loop {linear} stands behind several iterators of the block")
     if not mapping.disagreeing:
         return []
     _check(nest, mapping)
@@ -71,8 +71,13 @@ def _apply(
 
 
 def _canonicalize(sch: Any, block: Any, nest: Nest) -> None:
-    if not nest.is_guarded and all(loop.size is not None for loop in nest.loops):
-        canonicalize_loops(sch, block)
+    if nest.is_guarded or any(loop.size is None for loop in nest.loops):
+        return
+    try:
+        canonicalize_loops(sch.copy(), block)
+    except RuntimeError:
+        return
+    canonicalize_loops(sch, block)
 
 
 def _affine_loads(nest: Nest) -> tuple[Any, ...]:
