@@ -205,7 +205,9 @@ def thread_per_output(
     outer, inner = refs_of(sch, block, nest, plan.data), refs_of(sch, block, nest, plan.reduced)
     sch.reorder(*outer, *inner)
     outs = [sch.cache_write(block, index, "local") for index in range(plan.results)]
-    grid, thread, part = sch.split(fuse(sch, outer), [None, threads, plan.vector])
+    # Vectors are cut off first: of several loops in one TVM bounds none.
+    outer[-1], part = sch.split(outer[-1], [None, plan.vector])
+    grid, thread = sch.split(fuse(sch, outer), [None, threads])
     step = fuse(sch, inner)
     sch.reorder(grid, thread, step, part)
     sch.bind(grid, "blockIdx.x")
