@@ -11,11 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tvm import tirx
-
 from ...analysis.nest import Nest, read_nest
 from ...gpu.hardware import WARP_SIZE
-from ...ir.queries import is_number
 from ..emit import DEFAULT_THREADS
 from ..request import Request
 from ..strategy import Strategy
@@ -176,11 +173,8 @@ def _tile(plan: ReductionPlan, request: Request, *, wide: bool) -> ColumnsTile:
 def may_factor(nest: Nest, plan: ReductionPlan) -> bool:
     """Whether partial sums may become an array, which has a dim for each loop of the results.
 
-    An axis of extent 1 is none of the reduction's iterators, and a size that is not known leaves
-    TVM 0.27 without bounds for a tile in shared memory.
+    A size that is not known leaves TVM 0.27 without bounds for a tile in shared memory.
     """
     dims = len(nest.block.writes[0].source.shape)
-    sums = [axis for axis in nest.block.iter_vars if axis.iter_type == tirx.IterVar.CommReduce]
-    is_one = len(sums) == 1 or not any(is_number(axis.dom.extent, 1) for axis in sums)
     known = all(loop.size is not None for loop in nest.loops)
-    return known and not nest.is_guarded and len(plan.data) == dims and is_one
+    return known and not nest.is_guarded and len(plan.data) == dims
