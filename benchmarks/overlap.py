@@ -56,17 +56,10 @@ class Bench:
         self.given = given
         self.cores = ThreadPoolExecutor(given.cores)
         self.gpus = ThreadPoolExecutor(given.gpus)
-        self.building: list[Future[None]] = []
 
-    def build(self, inputs: Sequence[Any]) -> list[Any]:
-        """Begin to build."""
-        first = len(self.building)
-        self.building += [self.cores.submit(time.sleep, self.given.build) for _ in inputs]
-        return [ms.builder.BuilderResult(str(first + i), None) for i in range(len(inputs))]
-
-    def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Begin to measure each candidate once it is built."""
-        return [self._after(self.building[int(one.artifact_path)]) for one in inputs]
+    def begin(self, modules: Sequence[Any]) -> list[Any]:
+        """Begin to build each candidate, and to measure it once it is built."""
+        return [self._after(self.cores.submit(time.sleep, self.given.build)) for _ in modules]
 
     def _after(self, built: Future[None]) -> Future[Any]:
         future: Future[Any] = Future()
@@ -95,7 +88,8 @@ def seconds(given: argparse.Namespace, ahead: int) -> float:
         )
     bench = Bench(given)
     start = time.perf_counter()
-    Batches(context, bench, bench, ms.cost_model.RandomModel(), ahead).run(given.trials, given.size)
+    model = ms.cost_model.RandomModel()
+    Batches(context, bench.begin, model, ahead).run(given.trials, given.size)
     return time.perf_counter() - start
 
 

@@ -26,10 +26,7 @@ from typing import Any
 
 import tvm
 from tvm.rpc.tracker import Tracker as TrackerProcess
-from tvm.s_tir.meta_schedule.builder import BuilderInput
-from tvm.s_tir.meta_schedule.runner import RunnerInput
 
-from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import tune
 from tvm_layout_ext.tune.measure import environment
 from tvm_layout_ext.tune.measure.builder.builder import CubinBuilder
@@ -95,17 +92,15 @@ class Side:
         self.seconds: list[float] = []
         self.rows: list[Measured] = []
 
-    def measure(self, inputs: Sequence[RunnerInput]) -> float:
-        """Measure all inputs; the seconds that it took."""
-        start = time.perf_counter()
-        for future in self.runner.run(inputs):
-            future.result()
-        return time.perf_counter() - start
+    def measure(self, artifacts: Sequence[str], kind: str) -> list[Measured]:
+        """Measure all libraries, built for a kind of target."""
+        return [future.result() for future in self.runner.begin(artifacts, kind)]
 
-    def round(self, inputs: Sequence[RunnerInput]) -> None:
-        """Measure all inputs, and keep the time and what each trial says."""
-        self.seconds.append(self.measure(inputs))
-        self.rows += [Measured.read(str(one.artifact_path)) for one in inputs]
+    def round(self, artifacts: Sequence[str], kind: str) -> None:
+        """Measure all libraries, and keep the time and what each trial says."""
+        start = time.perf_counter()
+        self.rows += self.measure(artifacts, kind)
+        self.seconds.append(time.perf_counter() - start)
 
     def summary(self) -> dict[str, Any]:
         """Trials a minute, the median of the rounds, and where the seconds of a trial went."""
@@ -130,17 +125,15 @@ def build(task: Task, target: str, count: int) -> tuple[CubinBuilder, list[str],
     builder = CubinBuilder(task.architecture.name)
     start = time.perf_counter()
     if target == "llvm":
-        given = [BuilderInput(task.unscheduled, tvm.target.Target("llvm"))] * count
+        built = builder.begin([task.unscheduled] * count, tvm.target.Target("llvm"))
     else:
         configs = [config for config, _ in zip(task.space.sample(0), range(count), strict=False)]
-        kind = cuda_target(task.architecture.name)
-        given = [BuilderInput(traced(task, config).mod, kind) for config in configs]
-    built = builder.build(given)
+        built = builder.begin([traced(task, config).mod for config in configs])
     for one in built:
-        if one.error_msg is not None:
-            print(f"not built: {str(one.error_msg).splitlines()[0]}", flush=True)
+        if error := one.error.result():
+            print(f"not built: {error.splitlines()[0]}", flush=True)
     seconds = time.perf_counter() - start
-    return builder, [str(one.artifact_path) for one in built if one.error_msg is None], seconds
+    return builder, [one.folder for one in built if not one.error.result()], seconds
 
 
 def whole_run(task: Task, port: int, key: str, trials: int, seed: int) -> dict[str, Any]:
@@ -180,16 +173,16 @@ def whole_run(task: Task, port: int, key: str, trials: int, seed: int) -> dict[s
 
 
 def rates(
-    sides: Sequence[Side], inputs: Sequence[RunnerInput], rounds: int, until: float
+    sides: Sequence[Side], artifacts: Sequence[str], kind: str, rounds: int, until: float
 ) -> list[dict[str, Any]]:
     """Let both sides measure in turns, at most until a moment; a summary of each."""
     for side in sides:
         # Starts the client processes, opens the sessions and draws the inputs.
-        side.measure(inputs[: 2 * len(KEYS[side.key])])
+        side.measure(artifacts[: 2 * len(KEYS[side.key])], kind)
     for index in range(rounds):
         start = time.perf_counter()
         for side in sides:
-            side.round(inputs)
+            side.round(artifacts, kind)
         took = time.perf_counter() - start
         if index + 1 < rounds and time.perf_counter() + took > until:
             print(f"{index + 1} of {rounds} rounds: there is no time for another", flush=True)
@@ -279,11 +272,11 @@ def main() -> None:
         builder, artifacts, building = build(task, given.target, given.trials)
         farm.wait()
         print(f"{len(artifacts)} built in {building:.1f} s", flush=True)
-        inputs = [RunnerInput(artifact, given.target, []) for artifact in artifacts]
         sides = [Side(task, farm.port, key) for key in KEYS]
         # Whole runs get most of the time.
         share = 0.25 if given.whole and given.target == "cuda" else 1.0
-        rows = rates(sides, inputs, given.rounds, began + share * given.limit)
+        until = began + share * given.limit
+        rows = rates(sides, artifacts, given.target, given.rounds, until)
         whole: list[dict[str, Any]] = []
         if given.whole and given.target == "cuda":
             until = began + given.limit

@@ -16,6 +16,7 @@ from typing import Any
 from tvm.support.popen_pool import PopenWorker
 
 from tvm_layout_ext.target import cuda_target
+from tvm_layout_ext.tune.measure.backend import failure_text
 from tvm_layout_ext.tune.measure.builder import builder
 from tvm_layout_ext.tune.measure.builder.host_objects import HostObjects, compile_objects
 from tvm_layout_ext.tune.space.task import Task, make_task
@@ -74,7 +75,7 @@ def _build(job: tuple[Candidate, str, HostObjects]) -> tuple[str | None, str | N
     try:
         module = task.module(candidate.config)
     except Exception as error:
-        return None, builder.describe_error(error), 0.0
+        return None, failure_text(error), 0.0
     target = cuda_target(task.architecture.name)
     folder = tempfile.mkdtemp(dir=parent)
     problem = builder.build_one((module, target, folder, objects))
@@ -132,7 +133,7 @@ class Workers:
             text = "BuildCrashError: The process that built this candidate crashed."
             return Built(candidate, None, text, 0.0)
         except Exception as error:
-            return Built(candidate, None, builder.describe_error(error), 0.0)
+            return Built(candidate, None, failure_text(error), 0.0)
         finally:
             self._idle.append(process)
 

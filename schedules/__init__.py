@@ -9,8 +9,7 @@ import importlib
 from functools import partial
 from typing import Any
 
-from tvm_layout_ext.tune.space.generic import register_maker
-from tvm_layout_ext.tune.space.operator import Operator, register_operator
+from tvm_layout_ext.tune.space.operator import Operator, register_maker, register_operator
 
 __all__ = ["FILES"]
 

@@ -24,7 +24,7 @@ from tvm_layout_ext.gpu.hardware import Architecture
 from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.schedules._gemm_types import check_instruction
 from tvm_layout_ext.tune.measure.reference.reference import Reference, buffers_of, count_flops, draw
-from tvm_layout_ext.tune.space.generic import digest_of
+from tvm_layout_ext.tune.space.functions import digest_of
 from tvm_layout_ext.tune.space.knobs import Config, Knob, Refusal, knob
 from tvm_layout_ext.tune.space.off_tensor_cores import off_tensor_cores
 from tvm_layout_ext.tune.space.operator import Operator, Shape

@@ -21,6 +21,7 @@ from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
 from tvm_layout_ext.analysis.axis_info import arithmetic as ai
+from tvm_layout_ext.analysis.axis_info import values
 from tvm_layout_ext.analysis.axis_info.coalescing import MemoryAccess, choose_layout
 from tvm_layout_ext.analysis.nest import read_nest
 from tvm_layout_ext.gpu.hardware import SECTOR_BYTES
@@ -92,24 +93,24 @@ assert request(before, IN_A, 1) == (32, 4)
 # order of the test's operations.
 
 COLUMN, ROW = (SIDE, 1), (1, SIDE)
-count = ai.AxisInfo.of_range(0, SIDE)
-i, j = ai.expand_dims(count, 1), ai.expand_dims(count, 0)
-pointer, stride = ai.AxisInfo.argument(16), ai.AxisInfo.argument(16)
+count = values.AxisInfo.of_range(0, SIDE)
+i, j = values.expand_dims(count, 1), values.expand_dims(count, 0)
+pointer, stride = values.AxisInfo.argument(16), values.AxisInfo.argument(16)
 
 
 def addresses(along_rows, along_columns):
     """Axis information of ``pointer + along_rows + along_columns``."""
-    rows = ai.add_pointer(ai.splat(pointer, COLUMN), along_rows, COLUMN, 8 * ELEMENT_BYTES)
+    rows = ai.add_pointer(values.splat(pointer, COLUMN), along_rows, COLUMN, 8 * ELEMENT_BYTES)
     return ai.add_pointer(
-        ai.broadcast(rows, COLUMN, TILE),
-        ai.broadcast(along_columns, ROW, TILE),
+        values.broadcast(rows, COLUMN, TILE),
+        values.broadcast(along_columns, ROW, TILE),
         TILE,
         8 * ELEMENT_BYTES,
     )
 
 
-of_load = addresses(ai.apply_binary("mul", i, ai.splat(stride, COLUMN), COLUMN), j)
-of_store = addresses(i, ai.apply_binary("mul", j, ai.splat(stride, ROW), ROW))
+of_load = addresses(ai.apply_binary("mul", i, values.splat(stride, COLUMN), COLUMN), j)
+of_store = addresses(i, ai.apply_binary("mul", j, values.splat(stride, ROW), ROW))
 print("addresses of the load: ", of_load)
 print("addresses of the store:", of_store)
 

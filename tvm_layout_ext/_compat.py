@@ -36,13 +36,7 @@ def _dotted(numbers: tuple[int, ...]) -> str:
 
 
 def check_versions(installed: Callable[[str], str] = metadata.version) -> None:
-    """Refuse, before TVM is imported, a TVM or FFI version this package does not support.
-
-    Raises
-    ------
-    ImportError
-        With one sentence that ends in the pip command that mends it.
-    """
+    """Refuse, before TVM is imported, a TVM or FFI version this package does not support."""
     mend = "pip install " + " ".join(
         f"'{name}>={_dotted(low)},<{_dotted(high)}'" for name, (low, high, _) in _PINS.items()
     )
@@ -209,14 +203,8 @@ def serve_rpc(serving: Callable[[Any, Any], None], **options: Any) -> None:
 
     TVM forks a process for each session. CUDA cannot be used in it where the server has initialised
     CUDA, as importing TVM 0.27 does where there is a GPU; and its server ends when a session does
-    not end well.
-
-    Parameters
-    ----------
-    serving : callable
-        ``serving(socket, address)``: serves one session whose keys have been exchanged, to its end.
-    **options
-        Those of ``tvm.rpc.Server``.
+    not end well. ``serving(socket, address)`` serves one session whose keys have been exchanged, to
+    its end; the options are those of ``tvm.rpc.Server``.
     """
     from tvm.rpc import server
 

@@ -144,14 +144,7 @@ def _is_lowered(func: Any) -> bool:
 
 
 def layout_ext_pipeline() -> tuple[Any, Any, Any]:
-    """Create the TIR pipeline ``layout_ext``: TVM's s_tir pipeline with our passes in it.
-
-    Returns
-    -------
-    tuple
-        Module pass, host finaliser factory, device finaliser factory: what TVM's
-        ``register_tir_pipeline`` expects.
-    """
+    """Create the TIR pipeline ``layout_ext``: TVM's s_tir pipeline with our passes in it."""
 
     @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.pipeline")
     def _pipeline(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:

@@ -51,10 +51,6 @@ def simulate(
     progress : bool, optional
         False keeps quiet; by default simulations of more than two seconds say how far they are.
 
-    Returns
-    -------
-    Report
-
     Raises
     ------
     SimulationError

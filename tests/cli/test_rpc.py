@@ -27,7 +27,6 @@ from typing import Any
 
 import pytest
 import tvm
-from tvm.s_tir import meta_schedule as ms
 
 from tests.cli.test_cli import invoke
 from tvm_layout_ext.tune import Database, Log, Record
@@ -48,18 +47,18 @@ class CpuBuilder:
 
     def __init__(self, architecture: str, workers: int | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp())
-        builder = CubinBuilder(architecture, 1, folder=self.folder)
+        builder = CubinBuilder(architecture, 1)
         module = make_task("transpose", SHAPE, "float32").unscheduled
-        given = ms.builder.BuilderInput(module, tvm.target.Target("llvm"))
-        (built,) = builder.build([given])
+        (built,) = builder.begin([module], tvm.target.Target("llvm"))
+        assert built.error.result() is None
+        self.artifact = Path(shutil.copytree(built.folder, self.folder / "built"))
         builder.close()
-        self.artifact = Path(str(built.artifact_path))
         info = json.loads((self.artifact / INFO).read_text()) | {"smem_bytes": 4224}
         (self.artifact / INFO).write_text(json.dumps(info))
 
-    def begin(self, build_inputs: Sequence[Any]) -> list[Building]:
+    def begin(self, modules: Sequence[Any]) -> list[Building]:
         """A copy for each."""
-        folders = [Path(tempfile.mkdtemp(dir=self.folder)) for _ in build_inputs]
+        folders = [Path(tempfile.mkdtemp(dir=self.folder)) for _ in modules]
         for folder in folders:
             shutil.copytree(self.artifact, folder, dirs_exist_ok=True)
         built: Future[str | None] = Future()

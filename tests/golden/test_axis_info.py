@@ -10,6 +10,7 @@ from tests.golden import cases, tracing
 from tests.golden.cases import Case, case_id
 from tests.golden.tracing import Value, bits_of
 from tvm_layout_ext.analysis.axis_info import arithmetic as ai
+from tvm_layout_ext.analysis.axis_info import values
 from tvm_layout_ext.analysis.axis_info.coalescing import (
     MemoryAccess,
     atomic_add_elements,
@@ -17,9 +18,9 @@ from tvm_layout_ext.analysis.axis_info.coalescing import (
 )
 
 
-def pointer_to(base: int, offset: Value, element: str, shape: list[int]) -> ai.AxisInfo:
+def pointer_to(base: int, offset: Value, element: str, shape: list[int]) -> values.AxisInfo:
     offset = tracing.broadcast_to(offset, shape)
-    start = ai.splat(ai.AxisInfo.argument(base), shape)
+    start = values.splat(values.AxisInfo.argument(base), shape)
     return ai.add_pointer(start, offset.info, shape, bits_of(element))
 
 
@@ -74,7 +75,7 @@ def stride_of(stride: int | str) -> int | Value:
     if isinstance(stride, int):
         return stride
     _name, divisibility, _type = (*stride.split(":"), "", "")[:3]
-    return Value(ai.AxisInfo.argument(int(divisibility or 1)), argument=True)
+    return Value(values.AxisInfo.argument(int(divisibility or 1)), argument=True)
 
 
 def access_of(op: Case, case: Case) -> MemoryAccess:

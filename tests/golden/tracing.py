@@ -12,7 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from tvm_layout_ext.analysis.axis_info import arithmetic as ai
-from tvm_layout_ext.analysis.axis_info.arithmetic import AxisInfo
+from tvm_layout_ext.analysis.axis_info import values
+from tvm_layout_ext.analysis.axis_info.values import AxisInfo
 
 #: x op constant is x.
 NEUTRAL = {
@@ -82,9 +83,9 @@ def broadcast_to(value: Any, shape: Sequence[int]) -> Value:
     if value.shape == tuple(shape):
         return value
     if not value.shape:
-        info = ai.splat(value.info, shape)
+        info = values.splat(value.info, shape)
     else:
-        info = ai.broadcast(value.info, value.shape, shape)
+        info = values.broadcast(value.info, value.shape, shape)
     return Value(info, shape, element_bits=value.element_bits)
 
 
@@ -130,7 +131,7 @@ def plus_constant(
 
 def comparison(name: str, left: Any, right: Any) -> Value:
     (a, b), shape = common(left, right)
-    return Value(ai.compare(name, a.info, b.info, shape or (1,)), shape)
+    return Value(ai.apply_binary(name, a.info, b.info, shape or (1,)), shape)
 
 
 def _install() -> None:
@@ -155,12 +156,12 @@ def arange(low: int, high: int) -> Value:
 def expand_dims(value: Value, axis: int) -> Value:
     axis += len(value.shape) + 1 if axis < 0 else 0
     shape = (*value.shape[:axis], 1, *value.shape[axis:])
-    return Value(ai.expand_dims(value.info, axis), shape)
+    return Value(values.expand_dims(value.info, axis), shape)
 
 
 def reshape(value: Value, *shape: Any) -> Value:
     to = sizes_of(shape)
-    return Value(ai.reshape(value.info, value.shape, to), to)
+    return Value(values.reshape(value.info, value.shape, to), to)
 
 
 def sizes_of(shape: Sequence[Any]) -> Sequence[int]:
@@ -175,7 +176,7 @@ def ravel(value: Value) -> Value:
 def trans(value: Value, *order: int) -> Value:
     order = order or tuple(reversed(range(len(value.shape))))
     shape = [value.shape[d] for d in order]
-    return Value(ai.transpose(value.info, order), shape)
+    return Value(values.transpose(value.info, order), shape)
 
 
 def where(condition: Any, left: Any, right: Any) -> Value:
@@ -184,9 +185,9 @@ def where(condition: Any, left: Any, right: Any) -> Value:
         return value_of(left)
     if not condition.shape:
         (a, b), shape = common(left, right)
-        return Value(ai.select(condition.info, a.info, b.info, scalar=True), shape)
+        return Value(values.select(condition.info, a.info, b.info, scalar=True), shape)
     (c, a, b), shape = common(condition, left, right)
-    return Value(ai.select(c.info, a.info, b.info, scalar=False), shape)
+    return Value(values.select(c.info, a.info, b.info, scalar=False), shape)
 
 
 def hint(name: str) -> Any:
@@ -202,9 +203,9 @@ def hint(name: str) -> Any:
 
 def load(pointer: Value, mask: Value | None = None, **_: object) -> Value:
     if mask is None:
-        return Value(ai.load(pointer.info), pointer.shape)
+        return Value(values.load(pointer.info), pointer.shape)
     (address, kept), shape = common(pointer, mask)
-    return Value(ai.load(address.info, kept.info), shape)
+    return Value(values.load(address.info, kept.info), shape)
 
 
 class Language(SimpleNamespace):
@@ -288,7 +289,7 @@ def merge(names: dict[str, Any], before: dict[str, Any]) -> bool:
         if new is old:
             continue
         (a, b), shape = common(old, new)
-        names[name] = Value(ai.join(a.info, b.info), shape)
+        names[name] = Value(values.join(a.info, b.info), shape)
         changed |= names[name].info != a.info
     return changed
 

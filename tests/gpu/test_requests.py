@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tvm_layout_ext.gpu.banks import request_wavefronts
 from tvm_layout_ext.gpu.requests import NOTHING, pieces
 
 
@@ -27,16 +26,3 @@ def test_pieces_are_the_units_that_bytes_lie_in(piece: int, width: int, shift: i
     for row, own, live in zip(found, addresses, active, strict=True):
         wanted = set().union(*(units(int(a), width, piece) for a in own[live]))
         assert set(row.tolist()) - {NOTHING} == wanted
-
-
-@pytest.mark.parametrize("width", [1, 2, 4])
-def test_wavefronts_are_the_words_of_the_busiest_bank(width: int) -> None:
-    random = np.random.default_rng(width)
-    addresses = random.integers(0, 256, (20, 32)) * width
-    active = random.random((20, 32)) < 0.8
-    active[:, 0] = True
-    waves, least = request_wavefronts(addresses, active, width)
-    for found, own, live in zip(waves, addresses, active, strict=True):
-        words = {int(a) // 4 for a in own[live]}
-        assert found == max(sum(word % 32 == bank for word in words) for bank in range(32))
-    assert (least == 1).all()

@@ -17,6 +17,7 @@ from tvm_layout_ext.layout import LinearLayout
 OUTS = {"dim0": 8, "dim1": 4}
 #: Of any type: it is given what no type allows.
 SMALL: Any = LinearLayout.identity(2, "i", "o")
+PAIR = LinearLayout.identity(2, "j", "p")
 
 
 def table(layout: LinearLayout) -> dict[tuple[int, ...], tuple[int, ...]]:
@@ -229,24 +230,26 @@ def test_out_sizes_are_inferred_from_the_vectors() -> None:
         (lambda: SMALL.reshape_ins({"i": 4}), "multiply to 4"),
         (lambda: SMALL.transpose_outs(["o", "o"]), "no permutation"),
         (lambda: SMALL.sublayout(["j"], []), "no input dim 'j'"),
-        (
-            lambda: SMALL.compose(SMALL),
-            "The outer layout takes",
-        ),
+        (lambda: SMALL.compose(SMALL), "The outer layout takes"),
         (
             lambda: LinearLayout.identity(4, "i", "o").compose(LinearLayout.identity(2, "o", "p")),
             "takes only 2",
         ),
-        (
-            lambda: SMALL * 3,
-            "A product of linear layouts needs another one, not 3",
-        ),
-        (
-            lambda: SMALL.compose(3),
-            "A composition of linear layouts needs another one, not 3",
-        ),
+        (lambda: SMALL * 3, "A product of linear layouts needs another one, not 3"),
+        (lambda: SMALL.compose(3), "A composition of linear layouts needs another one, not 3"),
         (lambda: SMALL.invert_and_compose(None), "needs another one, not None"),
         (lambda: SMALL.reshape_outs({"p": None}), "None, which is no integer"),
+        (lambda: LinearLayout(5, ()), "The bases are 5; they must be pairs of a dim and a value"),
+        (lambda: LinearLayout((), ("o",)), "The output dims are .*; they must be pairs"),
+        (lambda: LinearLayout.identity_of(["o"]), "The sizes are .*; they must be a mapping"),
+        (lambda: SMALL.reshape_ins(None), "sizes of input dims are None; they must be a mapping"),
+        (lambda: SMALL.rename_outs(["p"]), "The new names are .*; they must be a mapping"),
+        (lambda: SMALL.rename_outs({"q": "p"}), "no output dim 'q'"),
+        (lambda: SMALL.transpose_ins(None), "None is no list of input dims"),
+        (lambda: SMALL.sublayout(["i"], 3), "3 is no list of output dims"),
+        (lambda: SMALL.without_identity(None), "None is no list of dims"),
+        (lambda: SMALL.apply_arrays(i=[[1], [0, 1]]), "The indices of 'i' .* which is no array"),
+        (lambda: (SMALL * PAIR).apply_arrays(i=[0, 1], j=[0, 0, 1]), "do not broadcast: 'i' "),
     ],
 )
 def test_misuse_is_one_sentence(make: object, sentence: str) -> None:

@@ -224,7 +224,7 @@ class Chain:
             stage, axis = stage.attach.stage, stage.attach.axis
             leaf = list(stage.leaf)
             inside = [
-                one for one in leaf[: stage.leaf.index(axis) + 1] if self._in_kernel(stage, one)
+                one for one in leaf[: stage.leaf.position(axis) + 1] if self._in_kernel(stage, one)
             ]
         axis = self.draw(st.sampled_from(inside))
         self.note(f"{tensor.op.name} at {stage.name}.{axis.var.name}")
@@ -235,7 +235,7 @@ class Chain:
         mark = stage.marks.get(axis)
         if mark is not None and mark.kind == "vectorize":
             return False
-        around = list(stage.leaf)[: stage.leaf.index(axis) + 1]
+        around = stage.leaf[: stage.leaf.position(axis) + 1]
         bound = any(stage.marks.get(a) and stage.marks.get(a).kind == "bind" for a in around)
         return bound or stage.attach is not None
 
@@ -276,7 +276,7 @@ class Chain:
             self._bind_threads(stage, tag, self.threads[tag])
         block = self._data(stage)[0]
         reductions = [a for a in stage.leaf if a.iter_type == IterVar.CommReduce]
-        if reductions and stage.leaf.index(block) > stage.leaf.index(reductions[0]):
+        if reductions and stage.leaf.position(block) > stage.leaf.position(reductions[0]):
             rest = [a for a in stage.leaf if not a.same_as(block)]
             stage.reorder(block, *rest)
         stage.bind(block, te.thread_axis("blockIdx.x"))
@@ -359,7 +359,8 @@ class Chain:
         while attach is not None:
             leaf = list(attach.stage.leaf)
             around += [
-                attach.stage.marks.get(a) for a in leaf[: attach.stage.leaf.index(attach.axis) + 1]
+                attach.stage.marks.get(a)
+                for a in leaf[: attach.stage.leaf.position(attach.axis) + 1]
             ]
             attach = attach.stage.attach
         return stage.scope is None and any(

@@ -38,7 +38,8 @@ def program(
     statements : sequence of str
         Each a store over all of its buffer, in ``vi`` and ``vj``; lines that begin with ``for``
         or ``if`` open a block for the ones after them that are indented. ``S: for r in range(8) at
-        ROW, COLUMN = VALUE`` stores S at other indices.
+        ROW, COLUMN = VALUE`` stores S at other indices, and ``S[vi, vj] over 8 = ...`` goes over
+        ``vk`` as well.
     """
     shapes = {name: tuple(one[0]) for name, one in {**tensors, **buffers}.items()}
     parameters = ", ".join(
@@ -73,14 +74,18 @@ def _lines(statement: str, shapes: Mapping[str, tuple[int, ...]], number: int) -
         ]
     name = body.split("[")[0]
     shape = shapes[name]
-    variables = _VARIABLES[: len(shape)]
+    variables, kinds = list(_VARIABLES[: len(shape)]), "S" * len(shape)
+    if (summed := re.search(r"\] over (\d+) =", body)) is not None:
+        shape, kinds = (*shape, int(summed[1])), kinds + "R"
+        variables.append("vk")
+        body = body.replace(f" over {summed[1]} =", " =")
     loops = [f"i{number}_{d}" for d in range(len(shape))]
     listed = f"[{', '.join(loops)}]" if len(shape) > 1 else f"[{loops[0]}]"
     sizes = ", ".join(map(str, shape))
     return [
         f"{indent}for {', '.join(loops)} in T.grid({sizes}):",
         f'{indent}    with T.sblock("{name}_{number}"):',
-        f'{indent}        {", ".join(variables)} = T.axis.remap("{"S" * len(shape)}", {listed})',
+        f'{indent}        {", ".join(variables)} = T.axis.remap("{kinds}", {listed})',
         f"{indent}        {body}",
     ]
 

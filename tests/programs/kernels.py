@@ -30,7 +30,9 @@ def random(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> Any
     return rng.standard_normal(shape).astype(numpy_dtype(dtype))
 
 
-def transpose(size: int = 64, dtype: str = "float32", pad: int = 0, rows: int = 8) -> Schedule:
+def transpose(
+    size: int = 64, dtype: str = "float32", pad: int = 0, rows: int = 8, scope: str = "shared"
+) -> Schedule:
     """Transpose through a 32 x 32 tile of shared memory, rows padded by ``pad`` elements."""
     A = te.placeholder((size, size), dtype, name="A")
     B = te.compute((size, size), lambda i, j: A[j, i], name="B")
@@ -40,7 +42,7 @@ def transpose(size: int = 64, dtype: str = "float32", pad: int = 0, rows: int = 
     io, ii = sch.split(i, [None, 32])
     jo, ji = sch.split(j, [None, 32])
     sch.reorder(io, jo, ii, ji)
-    copy = sch.cache_read(block, 0, "shared")
+    copy = sch.cache_read(block, 0, scope)
     sch.compute_at(copy, jo)
     _, y = sch.split(ii, [None, rows])
     sch.bind(io, "blockIdx.y")
@@ -62,9 +64,6 @@ def matmul(
     total: str | None = None,
     stages: int = 0,
     scope: str = "shared",
-    tile: int = 64,
-    depth: int = 16,
-    per_thread: int = 4,
 ) -> Schedule:
     """Tiled product with both operands in shared memory, filled by 16-byte vectors."""
     total = total or dtype
@@ -79,11 +78,10 @@ def matmul(
     sch = Schedule(te.create_prim_func([A, B, C]))
     block = sch.get_sblock("C")
     result = sch.cache_write(block, 0, "local")
-    threads = tile // per_thread
     i, j, k_loop = sch.get_loops(block)
-    bi, ti, ii = sch.split(i, [None, threads, per_thread])
-    bj, tj, jj = sch.split(j, [None, threads, per_thread])
-    ko, ki = sch.split(k_loop, [None, depth])
+    bi, ti, ii = sch.split(i, [None, 16, 4])
+    bj, tj, jj = sch.split(j, [None, 16, 4])
+    ko, ki = sch.split(k_loop, [None, 16])
     sch.reorder(bi, bj, ti, tj, ko, ki, ii, jj)
     for loop, axis in zip((bi, bj, ti, tj), _AXES, strict=True):
         sch.bind(loop, axis)
@@ -93,7 +91,7 @@ def matmul(
         sch.compute_at(copy, ko)
         fused = sch.fuse(*sch.get_loops(copy)[-2:])
         width = 16 // numpy_dtype(dtype).itemsize
-        _, y, x, lane = sch.split(fused, [None, threads, threads, width])
+        _, y, x, lane = sch.split(fused, [None, 16, 16, width])
         sch.bind(y, "threadIdx.y")
         sch.bind(x, "threadIdx.x")
         sch.vectorize(lane)
@@ -128,15 +126,13 @@ def row_sum(rows: int = 64, columns: int = 128, threads: int = 64, dtype: str = 
     return sch
 
 
-def elementwise(
-    function: Any, dtypes: list[str], size: int = 256, vector: int = 1, threads: int = 32
-) -> Schedule:
+def elementwise(function: Any, dtypes: list[str], size: int = 256, vector: int = 1) -> Schedule:
     """Apply a function to arrays, each thread to ``vector`` elements."""
     inputs = [te.placeholder((size,), dtype, name=f"A{i}") for i, dtype in enumerate(dtypes)]
     B = te.compute((size,), lambda i: function(*[a[i] for a in inputs]), name="B")
     sch = Schedule(te.create_prim_func([*inputs, B]))
     (i,) = sch.get_loops(sch.get_sblock("B"))
-    block, thread, lane = sch.split(i, [None, threads, vector])
+    block, thread, lane = sch.split(i, [None, 32, vector])
     sch.bind(block, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     if vector > 1:

@@ -13,6 +13,10 @@ THREADS, WIDE = 32, 4
 TILE = THREADS * WIDE
 
 
+def _alloc(size: int, dtype: str, scope: str) -> str:
+    return f"T.sblock_alloc_buffer(({size},), '{dtype}', scope='{scope}')"
+
+
 @dataclass(frozen=True)
 class Stream:
     """A kernel of one warp that adds up the tiles of its inputs, each tile turned round.
@@ -37,50 +41,44 @@ class Stream:
         """The program, for any number n of tiles and any length."""
         names = [f"A{i}" for i in range(self.loads)]
         size = "length" if self.ragged else f"n * {TILE}"
-        where = f"k * {TILE} + t * {WIDE} + v"
-        lines = [
-            "@T.prim_func(s_tir=True)",
-            f"def main({', '.join(f'{a.lower()}: T.handle' for a in names)}, b: T.handle, "
-            "n: T.int32, length: T.int32):",
-            *(f"    {a} = T.match_buffer({a.lower()}, ({size},), '{self.dtype}')" for a in names),
-            f"    B = T.match_buffer(b, ({TILE},), '{self.dtype}')",
-            "    for x in T.thread_binding(1, thread='blockIdx.x'):",
-            f"        for t in T.thread_binding({THREADS}, thread='threadIdx.x'):",
-            "            with T.sblock('all'):",
-            *(f"                {a}_shared = T.sblock_alloc_buffer(({TILE},), '{self.dtype}', "
-              "scope='shared')" for a in names),
-            f"                acc = T.sblock_alloc_buffer(({WIDE},), '{self.dtype}',"
-            " scope='local')",
-            f"                for i in T.unroll({WIDE}):",
-            f"                    acc[i] = T.{self.dtype}(0)",
-            "                for k in range(n):",
-        ]  # fmt: skip
-        for a in names:
-            value = f"{a}[{where}]"
-            if self.ragged:
-                value = f"T.if_then_else({where} < length, {value}, T.{self.dtype}(0))"
-            lines += [
-                f"                    for v in T.vectorized({WIDE}):",
-                f"                        with T.sblock('{a}_shared'):",
-                f"                            T.reads({a}[{where}])",
-                f"                            T.writes({a}_shared[t * {WIDE} + v])",
-                f"                            {a}_shared[t * {WIDE} + v] = {value}",
-            ]
-        terms = " + ".join(
-            f"{a}_shared[{TILE - 1} - (t * {WIDE} + i)] * T.{self.dtype}({j + 1})"
-            for j, a in enumerate(names)
+        where, mirrored = f"k * {TILE} + t * {WIDE} + v", f"{TILE - 1} - (t * {WIDE} + i)"
+        guard = f"T.if_then_else({where} < length, {{}}, T.{self.dtype}(0))"
+        copies = "".join(
+            f"""
+                    for v in T.vectorized({WIDE}):
+                        with T.sblock("{a}_shared"):
+                            T.reads({a}[{where}])
+                            T.writes({a}_shared[t * {WIDE} + v])
+                            {a}_shared[t * {WIDE} + v] = {value}"""
+            for a in names
+            for value in [(guard if self.ragged else "{}").format(f"{a}[{where}]")]
         )
-        reads = ", ".join(f"{a}_shared[{TILE - 1} - (t * {WIDE} + i)]" for a in names)
-        lines += [
-            f"                    for i in T.unroll({WIDE}):",
-            "                        with T.sblock('sum'):",
-            f"                            T.reads(acc[i], {reads})",
-            "                            T.writes(acc[i])",
-            f"                            acc[i] = acc[i] + {terms}",
-            f"                for i in T.unroll({WIDE}):",
-            f"                    B[t * {WIDE} + i] = acc[i]",
-        ]
-        return "\n".join(lines)
+        read = [f"{a}_shared[{mirrored}]" for a in names]
+        terms = [f"{one} * T.{self.dtype}({j + 1})" for j, one in enumerate(read)]
+        declared = [f"{a} = T.match_buffer({a.lower()}, ({size},), '{self.dtype}')" for a in names]
+        held = [f"{a}_shared = {_alloc(TILE, self.dtype, 'shared')}" for a in names]
+        return f"""
+@T.prim_func(s_tir=True)
+def main({", ".join(f"{a.lower()}: T.handle" for a in names)}, b: T.handle,
+         n: T.int32, length: T.int32):
+    {"; ".join(declared)}
+    B = T.match_buffer(b, ({TILE},), "{self.dtype}")
+    for x in T.thread_binding(1, thread="blockIdx.x"):
+        for t in T.thread_binding({THREADS}, thread="threadIdx.x"):
+            with T.sblock("all"):
+                {"; ".join(held)}
+                acc = {_alloc(WIDE, self.dtype, "local")}
+                for i in T.unroll({WIDE}):
+                    acc[i] = T.{self.dtype}(0)
+                for k in range(n):{copies}
+                    for i in T.unroll({WIDE}):
+                        with T.sblock("sum"):
+                            T.reads(acc[i], {", ".join(read)})
+                            T.writes(acc[i])
+                            acc[i] = acc[i] + {" + ".join(terms)}
+                for i in T.unroll({WIDE}):
+                    B[t * {WIDE} + i] = acc[i]
+"""
 
     def schedule(self, stages: int | tuple[int, ...], async_copy: bool | str = "auto") -> Any:
         """The program with ``stages`` versions of each buffer."""

@@ -83,18 +83,16 @@ def simulated(sch: s_tir.Schedule, chunks: int, steps: int) -> Any:
     return report
 
 
-def beside(
-    between: str, load: str, *, steps: int = 2, stages: int = 2, copy: int = 1, dtype: str = "int32"
-) -> Any:
+def beside(between: str, load: str, *, steps: int = 2, stages: int = 2, copy: int = 1) -> Any:
     """``B[t] += f[0] * g[0]`` for steps of four chunks of A: f holds what ``load`` says of S.
 
     ``between`` stands between copies and steps and may fill g, as each chunk's own factor;
     ``copy`` tells whether copies may be asynchronous.
     """
     asked = {"layout_ext.num_stages": stages, "layout_ext.async_copy": copy}
-    source = f'''
+    source = f"""
 @T.prim_func(s_tir=True)
-def main(A: T.Buffer((4, 64), "float32"), W: T.Buffer((4,), "{dtype}"),
+def main(A: T.Buffer((4, 64), "float32"), W: T.Buffer((4,), "int32"),
          B: T.Buffer((32,), "float32")):
     for x in T.thread_binding(1, thread="blockIdx.x"):
         for t in T.thread_binding({LANES}, thread="threadIdx.x"):
@@ -121,5 +119,5 @@ def main(A: T.Buffer((4, 64), "float32"), W: T.Buffer((4,), "{dtype}"),
                             T.reads(f[0], g[0], B[t])
                             T.writes(B[t])
                             B[t] = B[t] + f[0] * g[0]
-'''
+"""
     return tvm.script.from_source(source)

@@ -2,40 +2,57 @@
 
 from __future__ import annotations
 
+import re
+from textwrap import dedent, indent
+from typing import Any
+
+import tvm
 from tvm.script import tirx as T
 
-
+_TEXT = """
 @T.prim_func(s_tir=True)
-def histogram(A: T.Buffer((256,), "int32"), B: T.Buffer((4,), "int32")):
-    for b in T.thread_binding(4, "blockIdx.x"):
-        for j in T.thread_binding(64, "threadIdx.x"):
+def main({parameters}):
+{on_chip}
+    for block in T.thread_binding({blocks}, "blockIdx.x"):
+        for thread in T.thread_binding({threads}, "threadIdx.x"):
             with T.sblock("B"):
-                v = T.axis.spatial(256, b * 64 + j)
-                T.reads(A[v])
-                T.writes(B[0:4])
-                T.evaluate(T.call_extern("int32", "atomicAdd", T.address_of(B[A[v] % 4]), 1))
+                v = T.axis.spatial({blocks} * {threads}, block * {threads} + thread)
+{body}
+"""
 
 
-@T.prim_func(s_tir=True)
-def float_sum(A: T.Buffer((256,), "float32"), B: T.Buffer((1,), "float32")):
-    for b in T.thread_binding(4, "blockIdx.x"):
-        for j in T.thread_binding(64, "threadIdx.x"):
-            with T.sblock("B"):
-                v = T.axis.spatial(256, b * 64 + j)
-                T.reads(A[v])
-                T.writes(B[0])
-                T.evaluate(T.cuda.atomic_add(T.address_of(B[0]), A[v]))
+def by_threads(
+    body: str,
+    buffers: str = "A int32[64], B int32[64]",
+    threads: int = 64,
+    *,
+    blocks: int = 1,
+    local: str = "",
+    shared: str = "",
+) -> Any:
+    """A kernel whose threads ``v`` run a body as block ``B``, each with registers of its own.
 
+    Buffers are told as ``A float16[32, 8], B int32[32]``, those on the chip, too.
+    """
 
-@T.prim_func(s_tir=True)
-def lost_updates(A: T.Buffer((256,), "int32"), B: T.Buffer((4,), "int32")):
-    for b in T.thread_binding(4, "blockIdx.x"):
-        for j in T.thread_binding(64, "threadIdx.x"):
-            with T.sblock("B"):
-                v = T.axis.spatial(256, b * 64 + j)
-                T.reads(A[v])
-                T.writes(B[0:4])
-                B[v % 4] = A[v]
+    def declared(text: str) -> list[tuple[str, str]]:
+        found = re.findall(r"(\w+) (\w+)\[([\d, ]+)\]", text)
+        return [(name, f"({shape},), '{dtype}'") for name, dtype, shape in found]
+
+    parameters = [f"{name}: T.Buffer({kind})" for name, kind in declared(buffers)]
+    on_chip = [
+        f"    {name} = T.sblock_alloc_buffer({kind}, scope='{scope}')"
+        for scope, texts in (("local", local), ("shared", shared))
+        for name, kind in declared(texts)
+    ]
+    text = _TEXT.format(
+        parameters=", ".join(parameters),
+        on_chip="\n".join(on_chip),
+        blocks=blocks,
+        threads=threads,
+        body=indent(dedent(body).strip(), " " * 16),
+    )
+    return tvm.script.from_source(text)
 
 
 @T.prim_func(s_tir=True)
@@ -100,250 +117,6 @@ def unwritten_unused(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32"
 
 
 @T.prim_func(s_tir=True)
-def poison_address(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
-    L = T.sblock_alloc_buffer((1,), "int32", scope="local")
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            if v > 3:
-                L[0] = 63 - v
-            B[v] = A[L[0]]
-
-
-@T.prim_func(s_tir=True)
-def poison_predicate(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
-    L = T.sblock_alloc_buffer((1,), "int32", scope="local")
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            if v > 3:
-                L[0] = v
-            B[v] = 0
-            if L[0] > 10:
-                B[v] = A[v]
-
-
-@T.prim_func(s_tir=True)
-def half_written(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
-    for j in T.thread_binding(32, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(32, j)
-            B[v * 2] = A[v]
-
-
-@T.prim_func(s_tir=True)
-def accumulate(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            B[v] = B[v] + A[v]
-
-
-@T.prim_func(s_tir=True)
-def outside(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            B[v] = A[v + 1]
-
-
-@T.prim_func(s_tir=True)
-def guarded(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            B[v] = T.if_then_else(v < 63, A[v + 1], 0)
-
-
-@T.prim_func(s_tir=True)
-def misaligned(A: T.Buffer((64,), "float32"), B: T.Buffer((256,), "float32")):
-    for j in T.thread_binding(32, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(32, j)
-            B[T.Ramp(v * 4 + 1, 1, 4)] = T.Broadcast(A[v], 4)
-
-
-@T.prim_func(s_tir=True)
-def halves_as_words(A: T.Buffer((256,), "float16"), B: T.Buffer((128,), "uint32")):
-    for j in T.thread_binding(32, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(32, j)
-            B[T.Ramp(v * 4, 1, 4)] = T.reinterpret("uint32x4", A[T.Ramp(v * 8, 1, 8)])
-
-
-@T.prim_func(s_tir=True)
-def words_as_bytes(A: T.Buffer((32,), "uint32"), B: T.Buffer((128,), "int8")):
-    for j in T.thread_binding(32, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(32, j)
-            B[T.Ramp(v * 4, 1, 4)] = T.reinterpret("int8x4", A[v])
-
-
-@T.prim_func(s_tir=True)
-def bytes_as_words(A: T.Buffer((128,), "int8"), B: T.Buffer((32,), "uint32")):
-    for j in T.thread_binding(32, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(32, j)
-            B[v] = T.reinterpret("uint32", A[T.Ramp(v * 4, 1, 4)])
-
-
-@T.prim_func(s_tir=True)
-def half_poison_as_words(A: T.Buffer((128,), "float16"), B: T.Buffer((64,), "uint32")):
-    for j in T.thread_binding(32, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(32, j)
-            T.reads(A[0:128])
-            T.writes(B[0:64])
-            own = T.alloc_buffer((4,), "float16", scope="local")
-            own[T.Ramp(0, 1, 2)] = A[T.Ramp(v * 4, 1, 2)]
-            words = T.alloc_buffer((2,), "uint32", scope="local")
-            words[T.Ramp(0, 1, 2)] = T.reinterpret("uint32x2", own[T.Ramp(0, 1, 4)])
-            B[v * 2] = words[0]
-            if v == 5:
-                B[v * 2 + 1] = words[1]
-
-
-@T.prim_func(s_tir=True)
-def divergent_barrier(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            T.reads(A[v])
-            T.writes(B[v])
-            if v < 32:
-                T.cuda.cta_sync()
-            B[v] = A[v]
-
-
-@T.prim_func(s_tir=True)
-def half_warp_barrier(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            T.reads(A[v])
-            T.writes(B[v])
-            if v < 16:
-                T.cuda.cta_sync()
-            else:
-                T.cuda.cta_sync()
-            B[v] = A[v]
-
-
-@T.prim_func(s_tir=True)
-def two_roles(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            T.reads(A[0:64], B[0:64])
-            T.writes(B[0:64])
-            if v < 32:
-                for k in T.serial(3):
-                    B[32 + v] = A[v] + k
-                    T.cuda.cta_sync()
-                    T.cuda.cta_sync()
-            else:
-                for _ in T.serial(3):
-                    T.cuda.cta_sync()
-                    B[v - 32] = B[v] * 10
-                    T.cuda.cta_sync()
-
-
-@T.prim_func(s_tir=True)
-def separate_ifs(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            T.reads(A[0:64], B[0:64])
-            T.writes(B[0:64])
-            if v < 32:
-                B[v] = A[v] * 2
-                T.cuda.cta_sync()
-            if v >= 32:
-                T.cuda.cta_sync()
-                B[v] = B[v - 32] + 1
-
-
-@T.prim_func(s_tir=True)
-def warp_exchange(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            T.reads(A[0:64], B[0:64])
-            T.writes(B[0:64])
-            B[v] = A[v]
-            T.cuda.warp_sync()
-            B[v] = B[T.bitwise_xor(v, 1)] + 0 * A[v]
-
-
-@T.prim_func(s_tir=True)
-def warp_sync_too_weak(A: T.Buffer((64,), "int32"), B: T.Buffer((128,), "int32")):
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            T.reads(A[0:64], B[0:128])
-            T.writes(B[0:128])
-            B[v] = A[v]
-            T.cuda.warp_sync()
-            B[64 + v] = B[63 - v]
-
-
-@T.prim_func(s_tir=True)
-def warp_sync_enough(A: T.Buffer((64,), "int32"), B: T.Buffer((128,), "int32")):
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            T.reads(A[0:64], B[0:128])
-            T.writes(B[0:128])
-            B[v] = A[v]
-            T.cuda.warp_sync()
-            B[64 + v] = B[T.bitwise_xor(v, 31)]
-
-
-@T.prim_func(s_tir=True)
-def collatz(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
-    n = T.sblock_alloc_buffer((2,), "int32", scope="local")
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            T.reads(A[v])
-            T.writes(B[v])
-            n[0] = A[v]
-            n[1] = 0
-            while n[0] > 1:
-                n[0] = T.if_then_else(n[0] % 2 == 0, n[0] // 2, n[0] * 3 + 1)
-                n[1] = n[1] + 1
-            B[v] = n[1]
-
-
-@T.prim_func(s_tir=True)
-def endless(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
-    n = T.sblock_alloc_buffer((1,), "int32", scope="local")
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            T.reads(A[v])
-            T.writes(B[v])
-            n[0] = 1
-            while n[0] > 0:
-                n[0] = 1
-            B[v] = A[v]
-
-
-@T.prim_func(s_tir=True)
-def triangle(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
-    n = T.sblock_alloc_buffer((1,), "int32", scope="local")
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            T.reads(A[0:64])
-            T.writes(B[v])
-            n[0] = 0
-            for k in T.serial(v):
-                n[0] = n[0] + A[k]
-            B[v] = n[0]
-
-
-@T.prim_func(s_tir=True)
 def warp_memory(A: T.Buffer((256,), "float32"), B: T.Buffer((256,), "float32")):
     W = T.sblock_alloc_buffer((32,), "float32", scope="warp")
     for b in T.thread_binding(8, "blockIdx.x"):
@@ -387,26 +160,6 @@ def two_kernels(a: T.handle, b: T.handle):
 
 
 @T.prim_func(s_tir=True)
-def unknown_extern(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")):
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            B[v] = T.call_pure_extern("float32", "my_device_function", A[v])
-
-
-@T.prim_func(s_tir=True)
-def atomic_and_store(A: T.Buffer((64,), "int32"), B: T.Buffer((1,), "int32")):
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            T.reads(A[v])
-            T.writes(B[0])
-            if v == 5:
-                B[0] = A[v]
-            T.evaluate(T.call_extern("int32", "atomicAdd", T.address_of(B[0]), 1))
-
-
-@T.prim_func(s_tir=True)
 def half_the_threads_copy(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
     S = T.sblock_alloc_buffer((64,), "int32", scope="shared")
     for j in T.thread_binding(64, "threadIdx.x"):
@@ -418,24 +171,6 @@ def half_the_threads_copy(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32
         with T.sblock("B"):
             v = T.axis.spatial(64, j)
             B[v] = S[63 - v]
-
-
-@T.prim_func(s_tir=True)
-def leaving_loops(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "int32")):
-    n = T.sblock_alloc_buffer((1,), "int32", scope="local")
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            T.reads(A[0:64])
-            T.writes(B[v])
-            n[0] = 0
-            for k in T.serial(v):
-                if A[k] == 3:
-                    T.evaluate(T.continue_loop())
-                if A[k] == 4 and k > 8:
-                    T.evaluate(T.break_loop())
-                n[0] = n[0] + k
-            B[v] = n[0]
 
 
 @T.prim_func(s_tir=True)
@@ -455,16 +190,6 @@ def strided(a: T.handle, B: T.Buffer((16, 64), "float32")):
             with T.sblock("B"):
                 vi, vj = T.axis.remap("SS", [i, j])
                 B[vi, vj] = A[vi, vj] * 2.0
-
-
-@T.prim_func(s_tir=True)
-def through_ldg(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")):
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            T.reads(A[v])
-            T.writes(B[v])
-            B[v] = T.cuda.ldg(T.address_of(A[v]), "float32")
 
 
 @T.prim_func(s_tir=True)
@@ -519,12 +244,200 @@ def mixed_arena_in_order(A: T.Buffer((128,), "float16"), B: T.Buffer((128,), "fl
             B[v] = D[T.bitwise_xor(v, 5)]
 
 
-@T.prim_func(s_tir=True)
-def votes(A: T.Buffer((64,), "int32"), B: T.Buffer((64,), "uint32"), C: T.Buffer((64,), "int32")):
-    for j in T.thread_binding(64, "threadIdx.x"):
-        with T.sblock("B"):
-            v = T.axis.spatial(64, j)
-            T.reads(A[v])
-            T.writes(B[v], C[v])
-            B[v] = T.cuda.ballot_sync(T.uint32(0xFFFFFFFF), A[v] % 2)
-            C[v] = T.cuda.__shfl_xor_sync(T.uint32(0xFFFFFFFF), A[v], 3, 32)
+poison_address = by_threads(
+    """
+    if v > 3:
+        L[0] = 63 - v
+    B[v] = A[L[0]]
+    """,
+    local="L int32[1]",
+)
+poison_predicate = by_threads(
+    """
+    if v > 3:
+        L[0] = v
+    B[v] = 0
+    if L[0] > 10:
+        B[v] = A[v]
+    """,
+    local="L int32[1]",
+)
+half_written = by_threads("B[v * 2] = A[v]", threads=32)
+accumulate = by_threads("B[v] = B[v] + A[v]")
+outside = by_threads("B[v] = A[v + 1]")
+guarded = by_threads("B[v] = T.if_then_else(v < 63, A[v + 1], 0)")
+misaligned = by_threads(
+    "B[T.Ramp(v * 4 + 1, 1, 4)] = T.Broadcast(A[v], 4)", "A float32[64], B float32[256]", threads=32
+)
+halves_as_words = by_threads(
+    'B[T.Ramp(v * 4, 1, 4)] = T.reinterpret("uint32x4", A[T.Ramp(v * 8, 1, 8)])',
+    "A float16[256], B uint32[128]",
+    threads=32,
+)
+words_as_bytes = by_threads(
+    'B[T.Ramp(v * 4, 1, 4)] = T.reinterpret("int8x4", A[v])',
+    "A uint32[32], B int8[128]",
+    threads=32,
+)
+bytes_as_words = by_threads(
+    'B[v] = T.reinterpret("uint32", A[T.Ramp(v * 4, 1, 4)])',
+    "A int8[128], B uint32[32]",
+    threads=32,
+)
+half_poison_as_words = by_threads(
+    """
+    T.reads(A[0:128])
+    T.writes(B[0:64])
+    own = T.alloc_buffer((4,), "float16", scope="local")
+    own[T.Ramp(0, 1, 2)] = A[T.Ramp(v * 4, 1, 2)]
+    words = T.alloc_buffer((2,), "uint32", scope="local")
+    words[T.Ramp(0, 1, 2)] = T.reinterpret("uint32x2", own[T.Ramp(0, 1, 4)])
+    B[v * 2] = words[0]
+    if v == 5:
+        B[v * 2 + 1] = words[1]
+    """,
+    "A float16[128], B uint32[64]",
+    threads=32,
+)
+divergent_barrier = by_threads(
+    """
+    if v < 32:
+        T.cuda.cta_sync()
+    B[v] = A[v]
+    """,
+)
+half_warp_barrier = by_threads(
+    """
+    if v < 16:
+        T.cuda.cta_sync()
+    else:
+        T.cuda.cta_sync()
+    B[v] = A[v]
+    """,
+)
+two_roles = by_threads(
+    """
+    if v < 32:
+        for k in T.serial(3):
+            B[32 + v] = A[v] + k
+            T.cuda.cta_sync()
+            T.cuda.cta_sync()
+    else:
+        for _ in T.serial(3):
+            T.cuda.cta_sync()
+            B[v - 32] = B[v] * 10
+            T.cuda.cta_sync()
+    """,
+)
+separate_ifs = by_threads(
+    """
+    if v < 32:
+        B[v] = A[v] * 2
+        T.cuda.cta_sync()
+    if v >= 32:
+        T.cuda.cta_sync()
+        B[v] = B[v - 32] + 1
+    """,
+)
+warp_exchange = by_threads(
+    """
+    B[v] = A[v]
+    T.cuda.warp_sync()
+    B[v] = B[T.bitwise_xor(v, 1)] + 0 * A[v]
+    """,
+)
+warp_sync_too_weak = by_threads(
+    """
+    B[v] = A[v]
+    T.cuda.warp_sync()
+    B[64 + v] = B[63 - v]
+    """,
+    "A int32[64], B int32[128]",
+)
+warp_sync_enough = by_threads(
+    """
+    B[v] = A[v]
+    T.cuda.warp_sync()
+    B[64 + v] = B[T.bitwise_xor(v, 31)]
+    """,
+    "A int32[64], B int32[128]",
+)
+collatz = by_threads(
+    """
+    n[0] = A[v]
+    n[1] = 0
+    while n[0] > 1:
+        n[0] = T.if_then_else(n[0] % 2 == 0, n[0] // 2, n[0] * 3 + 1)
+        n[1] = n[1] + 1
+    B[v] = n[1]
+    """,
+    local="n int32[2]",
+)
+endless = by_threads(
+    """
+    n[0] = 1
+    while n[0] > 0:
+        n[0] = 1
+    B[v] = A[v]
+    """,
+    local="n int32[1]",
+)
+triangle = by_threads(
+    """
+    n[0] = 0
+    for k in T.serial(v):
+        n[0] = n[0] + A[k]
+    B[v] = n[0]
+    """,
+    local="n int32[1]",
+)
+unknown_extern = by_threads(
+    'B[v] = T.call_pure_extern("float32", "my_device_function", A[v])',
+    "A float32[64], B float32[64]",
+)
+atomic_and_store = by_threads(
+    """
+    if v == 5:
+        B[0] = A[v]
+    T.evaluate(T.call_extern("int32", "atomicAdd", T.address_of(B[0]), 1))
+    """,
+    "A int32[64], B int32[1]",
+)
+leaving_loops = by_threads(
+    """
+    n[0] = 0
+    for k in T.serial(v):
+        if A[k] == 3:
+            T.evaluate(T.continue_loop())
+        if A[k] == 4 and k > 8:
+            T.evaluate(T.break_loop())
+        n[0] = n[0] + k
+    B[v] = n[0]
+    """,
+    local="n int32[1]",
+)
+through_ldg = by_threads(
+    'B[v] = T.cuda.ldg(T.address_of(A[v]), "float32")', "A float32[64], B float32[64]"
+)
+votes = by_threads(
+    """
+    B[v] = T.cuda.ballot_sync(T.uint32(0xFFFFFFFF), A[v] % 2)
+    C[v] = T.cuda.__shfl_xor_sync(T.uint32(0xFFFFFFFF), A[v], 3, 32)
+    """,
+    "A int32[64], B uint32[64], C int32[64]",
+)
+histogram = by_threads(
+    'T.evaluate(T.call_extern("int32", "atomicAdd", T.address_of(B[A[v] % 4]), 1))',
+    "A int32[256], B int32[4]",
+    blocks=4,
+)
+float_sum = by_threads(
+    "T.evaluate(T.cuda.atomic_add(T.address_of(B[0]), A[v]))",
+    "A float32[256], B float32[1]",
+    blocks=4,
+)
+lost_updates = by_threads(
+    "B[v % 4] = A[v]",
+    "A int32[256], B int32[4]",
+    blocks=4,
+)

@@ -37,39 +37,13 @@ class _Case:
     def cache(self) -> Any:
         return self.s[self.AA]
 
+    def split(self) -> None:
+        self.stage.split(self.i, 4)
 
-def _tx() -> Any:
-    return te.thread_axis("threadIdx.x")
-
-
-def _split_then_split(c: _Case) -> None:
-    c.stage.split(c.i, 4)
-    c.stage.split(c.i, 4)
-
-
-def _bind_thread_twice(c: _Case) -> None:
-    c.stage.bind(c.i, _tx())
-    c.stage.bind(c.j, _tx())
-
-
-def _bind_axis_twice(c: _Case) -> None:
-    c.stage.bind(c.i, _tx())
-    c.stage.bind(c.i, te.thread_axis("threadIdx.y"))
-
-
-def _split_bound(c: _Case) -> None:
-    c.stage.bind(c.i, _tx())
-    c.stage.split(c.i, 4)
-
-
-def _fuse_vectorized(c: _Case) -> None:
-    c.stage.vectorize(c.j)
-    c.stage.fuse(c.i, c.j)
-
-
-def _tile_bound(c: _Case) -> None:
-    c.stage.vectorize(c.j)
-    c.stage.tile(c.i, c.j, 4, 4)
+    def bind(self, axis: Any, tag: str = "threadIdx.x") -> Any:
+        thread = te.thread_axis(tag)
+        self.stage.bind(axis, thread)
+        return thread
 
 
 def _scan() -> Any:
@@ -85,21 +59,6 @@ def _cache_for_extern() -> None:
     te.create_schedule(B.op).cache_read(A, "shared", [B])
 
 
-def _rfactor_after_bind(c: _Case) -> None:
-    c.stage.bind(c.i, _tx())
-    c.s.rfactor(c.C, c.k)
-
-
-def _rfactor_after_data_split(c: _Case) -> None:
-    c.stage.split(c.i, 4)
-    c.s.rfactor(c.C, c.k)
-
-
-def _cache_write_after_split(c: _Case) -> None:
-    c.stage.split(c.i, 4)
-    c.s.cache_write(c.C, "local")
-
-
 _AT_THE_CALL: dict[str, tuple[Callable[[_Case], Any], str]] = {
     "unknown axis": (
         lambda c: c.stage.split(te.reduce_axis((0, 4), "z"), 2),
@@ -109,7 +68,7 @@ _AT_THE_CALL: dict[str, tuple[Callable[[_Case], Any], str]] = {
         lambda c: c.stage.split(c.AA.op.axis[0], 2),
         "axis ax0 is no axis of it; its axes are i, j, k",
     ),
-    "used-up axis": (_split_then_split, "axis i is used up by a split or fuse"),
+    "used-up axis": (lambda c: (c.split(), c.split()), "axis i is used up by a split or fuse"),
     "no axis at all": (lambda c: c.stage.unroll(3), "needs an axis, not a int"),
     "factor zero": (lambda c: c.stage.split(c.i, 0), "split needs factor >= 1, not 0"),
     "negative factor": (lambda c: c.stage.split(c.i, factor=-4), "factor >= 1, not -4"),
@@ -123,13 +82,28 @@ _AT_THE_CALL: dict[str, tuple[Callable[[_Case], Any], str]] = {
     "huge factor": (lambda c: c.stage.split(c.i, 2**40), "factor <= 2147483647, not 1099511627776"),
     "tile of one axis": (lambda c: c.stage.tile(c.i, c.i, 2, 2), "two axes, not i twice"),
     "tile by zero": (lambda c: c.stage.tile(c.i, c.j, 4, 0), "factor >= 1, not 0"),
-    "tile of a bound axis": (_tile_bound, "axis j is already vectorized"),
+    "tile of a bound axis": (
+        lambda c: (c.stage.vectorize(c.j), c.stage.tile(c.i, c.j, 4, 4)),
+        "axis j is already vectorized",
+    ),
     "neither": (lambda c: c.stage.split(c.i), "either factor or nparts; neither was given"),
     "both": (lambda c: c.stage.split(c.i, 4, 4), "either factor or nparts; both was given"),
-    "thread twice": (_bind_thread_twice, "threadIdx.x is already bound to axis i"),
-    "axis bound twice": (_bind_axis_twice, "axis i is already bound to threadIdx.x"),
-    "split of a bound axis": (_split_bound, "axis i is already bound to threadIdx.x"),
-    "fuse of a vector": (_fuse_vectorized, "axis j is already vectorized"),
+    "thread twice": (
+        lambda c: (c.bind(c.i), c.bind(c.j)),
+        "threadIdx.x is already bound to axis i",
+    ),
+    "axis bound twice": (
+        lambda c: (c.bind(c.i), c.bind(c.i, "threadIdx.y")),
+        "axis i is already bound to threadIdx.x",
+    ),
+    "split of a bound axis": (
+        lambda c: (c.bind(c.i), c.split()),
+        "axis i is already bound to threadIdx.x",
+    ),
+    "fuse of a vector": (
+        lambda c: (c.stage.vectorize(c.j), c.stage.fuse(c.i, c.j)),
+        "axis j is already vectorized",
+    ),
     "no thread": (lambda c: c.stage.bind(c.i, c.j), "needs a te.thread_axis of blockIdx.x"),
     "unknown thread": (
         lambda c: c.stage.bind(c.i, te.thread_axis("threadIdx.w")),
@@ -192,7 +166,7 @@ _AT_THE_CALL: dict[str, tuple[Callable[[_Case], Any], str]] = {
     "annotation key": (lambda c: c.cache.annotate(3, 1), "needs a str as key, not 3"),
     "pragma key": (lambda c: c.stage.pragma(c.i, None), "needs a str as key, not None"),
     "pragma value": (lambda c: c.stage.pragma(c.i, "unroll", {}), "TVM replays nothing else"),
-    "env_threads": (lambda c: c.stage.env_threads([_tx()]), "use s[stage].bind(axis, thread)"),
+    "env_threads": (lambda c: c.stage.env_threads([]), "use s[stage].bind(axis, thread)"),
     "prefetch": (lambda c: c.stage.prefetch(c.A, c.i, 1), "double_buffer on the cache"),
     "predicate": (lambda c: c.stage.set_store_predicate("tx"), "thread.var.equal(0), not 'tx'"),
     "cache_read of an op": (lambda c: c.s.cache_read(c.A.op, "local", [c.C]), "needs a te.Tensor"),
@@ -204,12 +178,18 @@ _AT_THE_CALL: dict[str, tuple[Callable[[_Case], Any], str]] = {
     "no tensor": (lambda c: c.s["A"], "has no stage 'A'"),
     "wrong reader": (lambda c: c.s.cache_read(c.P, "shared", [c.P]), "P was given and legal are C"),
     "no reader": (lambda c: c.s.cache_read(c.P, "shared", []), "an empty list was given"),
-    "late cache_write": (_cache_write_after_split, "comes before its splits"),
+    "late cache_write": (
+        lambda c: (c.split(), c.s.cache_write(c.C, "local")),
+        "comes before its splits",
+    ),
     "cache_write of input": (lambda c: c.s.cache_write(c.A, "local"), "which A is not"),
     "rfactor of data": (lambda c: c.s.rfactor(c.C, c.i), "needs a reduction axis (k), not i"),
     "rfactor position": (lambda c: c.s.rfactor(c.C, c.k, 3), "-3 <= factor_axis < 3, not 3"),
-    "rfactor after bind": (_rfactor_after_bind, "before bindings"),
-    "rfactor after split": (_rfactor_after_data_split, "before the splits of its data axes"),
+    "rfactor after bind": (lambda c: (c.bind(c.i), c.s.rfactor(c.C, c.k)), "before bindings"),
+    "rfactor after split": (
+        lambda c: (c.split(), c.s.rfactor(c.C, c.k)),
+        "before the splits of its data axes",
+    ),
     "no operation": (lambda c: te.create_schedule([]), "at least one operation"),
     "wrong operation": (lambda c: te.create_schedule("C"), "not a str"),
     "placeholder": (lambda c: te.create_schedule(c.A.op), "A is a placeholder, an input"),
@@ -355,8 +335,7 @@ def test_compute_at_a_stage_left_to_auto_coalesce() -> None:
 
 def test_store_predicate_of_no_reduction_over_threads() -> None:
     def schedule(c: _Case) -> None:
-        thread = _tx()
-        c.stage.bind(c.j, thread)
+        thread = c.bind(c.j)
         c.stage.set_store_predicate(thread.var.equal(0))
 
     assert "use te.if_then_else in the compute" in _when_applied(schedule)

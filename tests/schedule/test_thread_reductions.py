@@ -8,6 +8,7 @@ import pytest
 
 import tvm_layout_ext as tlx
 from tests.programs.host import assert_simulates, ints
+from tests.programs.stages import row_sum
 from tvm_layout_ext import ScheduleError, te
 
 
@@ -15,10 +16,7 @@ def _sums(
     m: int, factor: int, rfactor: bool, n: int = 64, lanes: int = 16
 ) -> tuple[Any, list[Any]]:
     """Row sums over threadIdx.x, ``factor`` rows a block; TVM's tutorial has the rfactor."""
-    A = te.placeholder((m, n), name="A")
-    k = te.reduce_axis((0, n), "k")
-    B = te.compute((m,), lambda i: te.sum(A[i, k], axis=k), name="B")
-    s = te.create_schedule(B.op)
+    A, B, k, s = row_sum(m, n)
     partial = s.rfactor(B, s[B].split(k, factor=16)[1]) if rfactor else None
     block, row = s[B].split(s[B].op.axis[0], factor=factor)
     s[B].bind(block, te.thread_axis("blockIdx.x"))

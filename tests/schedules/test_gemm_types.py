@@ -1,11 +1,10 @@
-"""The operator ``gemm`` of every type that tensor cores multiply: results, spaces, refusals."""
+"""Products of every type that tensor cores multiply, B stored K x N (``gemm``) or N x K."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,42 +14,45 @@ import tvm_ffi
 from typer.testing import CliRunner
 
 import tvm_layout_ext as tlx
+from tests.schedules.running import H200, cuda_of, kernel_bytes, require_no_spills, run
 from tests.tune.helpers import make_record
 from tvm_layout_ext import decisions, te
-from tvm_layout_ext.build import shared_buffers
 from tvm_layout_ext.cli import app
 from tvm_layout_ext.gpu.hardware import architecture
-from tvm_layout_ext.schedules import gemm, matmul
-from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.tune import Log
+from tvm_layout_ext.schedules import gemm, gemm_nt, matmul
+from tvm_layout_ext.tune import Log, Record
 from tvm_layout_ext.tune.measure import environment
-from tvm_layout_ext.tune.measure.verify import WrongResultError, poison, require_close
+from tvm_layout_ext.tune.measure.verify import WrongResultError, require_close
 from tvm_layout_ext.tune.space.functions import bare
+from tvm_layout_ext.tune.space.knobs import Config
 from tvm_layout_ext.tune.space.recognise import recognise
-from tvm_layout_ext.tune.space.task import make_task
+from tvm_layout_ext.tune.space.task import Task, make_task
 
 #: Types beside the two that were swept.
 NEW = ("float32", "int8", "uint8", "float8_e4m3fn", "float8_e5m2")
 FLOATS = ("float32", "float8_e4m3fn", "float8_e5m2")
+WORK = [*(("gemm", dtype) for dtype in NEW), *(("gemm_nt", dtype) for dtype in gemm.DTYPES)]
+LARGE = (8192, 8192, 8192)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("shape", [(100, 72, 96), (17, 33, 70)])
-@pytest.mark.parametrize("swizzle", ["auto", "pad", "none"])
-@pytest.mark.parametrize("dtype", NEW)
+@pytest.mark.parametrize("swizzle", ["auto", "xor", "pad", "none"])
+@pytest.mark.parametrize(("name", "dtype"), WORK)
 def test_results_are_numpys_under_every_swizzle(
-    dtype: str, swizzle: str, shape: tuple[int, int, int]
+    name: str, dtype: str, swizzle: str, shape: tuple[int, int, int]
 ) -> None:
-    task = make_task("gemm", shape, dtype)
-    config = task.space.default() | {"swizzle": swizzle}
-    inputs = task.draw(3)
-    want = task.operator.reference(*inputs)
-    report = simulate(task.module(config), *inputs, poison(want.shape, str(want.dtype)))
-    (got,) = report.outputs.values()
-    assert got.dtype == want.dtype
-    require_close(got, want, task.operator.tolerance(shape, dtype))
+    task = make_task(name, shape, dtype)
+    report = run(task, task.space.default() | {"swizzle": swizzle}, 3)
     assert report.hazards == []
     assert swizzle == "none" or report.bank_conflicts == 0
+
+
+@pytest.mark.parametrize("dtype", gemm.DTYPES)
+def test_the_reference_is_that_of_the_other_layout(dtype: str) -> None:
+    a, b = gemm_nt.OPERATOR.inputs((24, 40, 32), dtype, np.random.default_rng(7))
+    want = gemm.OPERATOR.reference(a, np.ascontiguousarray(b.T))
+    np.testing.assert_array_equal(gemm_nt.OPERATOR.reference(a, b), want)
 
 
 @pytest.mark.matrix
@@ -74,19 +76,28 @@ def test_a_type_that_tensor_cores_lack_is_refused_with_those_they_have(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("shape", "count", "digest"),
+    ("shape", "dtype", "count", "digest"),
     [
-        ((4096, 4096, 4096), 1992, "3b0d354f3f4f9a0a"),
-        ((128, 4096, 4096), 2857, "469c0bb09133a761"),
-        ((64, 64, 64), 560, "33eaa352478ce3c8"),
+        ((4096, 4096, 4096), "float16", 1992, "3b0d354f3f4f9a0a"),
+        ((128, 4096, 4096), "float16", 2857, "469c0bb09133a761"),
+        ((64, 64, 64), "float16", 560, "33eaa352478ce3c8"),
+        ((64, 64, 64), "float32", 816, "1ee5bee221cead4c"),
+        ((64, 64, 64), "int8", 400, "24dac9e0ca0554d4"),
+        ((64, 64, 64), "float8_e4m3fn", 340, "7a404f5d26efd3de"),
     ],
 )
 def test_spaces_that_sweeps_name_by_index_stay_as_they_are(
-    shape: tuple[int, int, int], count: int, digest: str
+    shape: tuple[int, int, int], dtype: str, count: int, digest: str
 ) -> None:
-    legal = make_task("gemm", shape, "float16").space.legal
+    legal = make_task("gemm", shape, dtype).space.legal
     text = json.dumps(legal).encode()
     assert (len(legal), hashlib.sha256(text).hexdigest()[:16]) == (count, digest)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_spaces_of_halves_are_those_of_the_other_layout(dtype: str) -> None:
+    nt, nn = (make_task(name, (96, 128, 160), dtype).space for name in ("gemm_nt", "gemm"))
+    assert (nt.legal, nt.default()) == (nn.legal, nn.default())
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -200,39 +211,86 @@ def test_fp8_takes_eight_warps_by_default_and_slices_where_they_pay() -> None:
     assert few["split_k"] > 1
 
 
-@pytest.mark.parametrize("dtype", NEW)
+@pytest.mark.parametrize("dtype", ["float32", "int8", "float16"])
+def test_defaults_are_the_fastest_measured_tiles_where_they_fill_the_machine(dtype: str) -> None:
+    def tile(shape: tuple[int, int, int]) -> list[Any]:
+        config = make_task("gemm_nt", shape, dtype).space.default()
+        names = ("tile_m", "tile_n", "tile_k", "warps_m", "warps_n", "stages", "prefetch")
+        return [config[name] for name in names]
+
+    deep = 128 // np.dtype(dtype).itemsize
+    small = [128, 128, max(32, 64 // np.dtype(dtype).itemsize), 2, 2, 4, 1]
+    large = small if dtype == "float16" else [256, 128, deep, 4, 2, 3, 1]
+    # 8 x 15 tiles of 256 x 128 are nine tenths of 132 multiprocessors, 8 x 14 are not.
+    assert tile((2048, 1920, 1024)) == large
+    assert tile((2048, 1792, 1024)) == small
+
+
+@pytest.mark.parametrize(("name", "dtype"), WORK)
 @pytest.mark.parametrize("swizzle", ["auto", "pad"])
 @pytest.mark.parametrize("split_k", [1, 2])
 @pytest.mark.matrix
-def test_stated_bytes_are_those_of_the_kernels(dtype: str, swizzle: str, split_k: int) -> None:
-    task = make_task("gemm", (256, 256, 512), dtype)
+def test_stated_bytes_are_those_of_the_kernels(
+    name: str, dtype: str, swizzle: str, split_k: int
+) -> None:
+    task = make_task(name, (256, 256, 512), dtype)
     config = task.space.default() | {"swizzle": swizzle, "stages": 2, "split_k": split_k}
-    program = tlx.device_program(task.module(config), target=tlx.cuda_target("sm_90a"))
-    kernels = program.kernels.values()
-    assert gemm.shared_bytes(dtype, config) == max(sum(shared_buffers(k).values()) for k in kernels)
+    stated = gemm.shared_bytes(dtype, config, b_transposed=name == "gemm_nt")
+    assert stated == max(kernel_bytes(task.module(config)))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "float32"])
-def test_a_record_is_found_for_the_function(dtype: str, tmp_path: Path) -> None:
-    task = make_task("gemm", (64, 64, 64), dtype)
-    record = make_record(
-        workload=task.workload, config=task.space.default(), times=(1e-5,), median=1e-5,
-        runner="cuda", device="NVIDIA H200", versions=environment.versions(), conflict_model=None,
+def test_rows_of_the_tile_are_padded_as_they_lie() -> None:
+    """Three versions of 256 + 128 rows of A and B, each with 16 bytes more."""
+    config = gemm.OPERATOR.default_config() | {
+        "tile_m": 256, "tile_k": 128, "stages": 3, "warps_m": 4, "swizzle": "pad"
+    }  # fmt: skip
+    assert gemm.shared_bytes("int8", config, b_transposed=True) == 3 * (256 + 128) * (128 + 16)
+    # B stored K x N has 128 rows of 128 + 8 bytes: its elements are loaded one by one.
+    assert gemm.shared_bytes("int8", config) == 3 * (256 * (128 + 16) + 128 * (128 + 8))
+
+
+@pytest.mark.parametrize("dtype", gemm.DTYPES)
+def test_layouts_are_told_apart(dtype: str) -> None:
+    shape = (96, 96, 96)
+    for own, other in (("gemm", "gemm_nt"), ("gemm_nt", "gemm")):
+        func = make_task(own, shape, dtype).unscheduled["main"]
+        found = recognise(func, own)
+        assert found is not None
+        assert (found[0].name, *found[1:]) == (own, shape, dtype)
+        assert recognise(func, other) is None
+
+
+def timed(task: Task, config: Config) -> Record:
+    """A record of the GPU's."""
+    return make_record(
+        workload=task.workload, config=config, times=(1e-5,), median=1e-5, conflict_model=None,
+        runner="cuda", device="NVIDIA H200", versions=environment.versions(),
     )  # fmt: skip
-    Log(tmp_path).append(record)
-    with decisions.collect() as made:
-        found = tlx.apply_best(task.unscheduled, tmp_path, tlx.cuda_target("sm_90a"))
-    wanted = task.module(task.space.default())
-    assert tvm_ffi.structural_equal(bare(found["main"]), bare(wanted["main"])), made
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("gemm", "float32"), ("gemm_nt", "int8")])
+def test_a_record_is_found_for_the_function_and_for_other_shapes(
+    name: str, dtype: str, tmp_path: Path
+) -> None:
+    task = make_task(name, (128, 128, 128), dtype)
+    config = task.space.default() | {"stages": 2}
+    Log(tmp_path).append(timed(task, config))
+    for shape, told in (((128, 128, 128), "Record "), ((192, 128, 256), "No record of ")):
+        other = make_task(name, shape, dtype)
+        with decisions.collect() as made:
+            found = tlx.apply_best(other.unscheduled, tmp_path, H200)
+        wanted = other.module(config)
+        assert tvm_ffi.structural_equal(bare(found["main"]), bare(wanted["main"])), made
+        (text,) = (one.text for one in made if one.maker == "ApplyBest")
+        assert text.startswith(told)
+        assert f"the nearest, {name} 128x128x128" in text or shape == task.shape
+    third = make_task({"gemm": "gemm_nt"}.get(name, "gemm"), (192, 128, 256), dtype).unscheduled
+    assert not tlx.apply_best(third, tmp_path, H200)["main"].attrs.get("tirx.is_scheduled", 0)
 
 
 @pytest.mark.nvcc
 @pytest.mark.matrix
-@pytest.mark.parametrize("dtype", NEW)
-def test_the_default_spills_no_register(dtype: str, tmp_path: Path) -> None:
-    task = make_task("gemm", (8192, 8192, 8192), dtype)
-    built = tlx.build(task.module(task.space.default()), target=tlx.cuda_target("sm_90a"))
-    (tmp_path / "kernel.cu").write_text(built.mod.imports[0].inspect_source())
-    command = ["nvcc", "-arch=sm_90a", "-cubin", "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "0 bytes spill stores, 0 bytes spill loads" in ran.stderr
+@pytest.mark.parametrize(("name", "dtype"), WORK)
+def test_the_default_spills_no_register(name: str, dtype: str, tmp_path: Path) -> None:
+    task = make_task(name, LARGE, dtype)
+    require_no_spills(cuda_of(task.module(task.space.default())), tmp_path)

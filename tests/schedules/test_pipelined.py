@@ -5,25 +5,20 @@ from __future__ import annotations
 import random
 import re
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
 import tvm_layout_ext as tlx
 from tests.sampling import SEED, pairwise
+from tests.schedules.running import cuda_of, kernel_bytes, require_no_spills, run
 from tvm_layout_ext import te
-from tvm_layout_ext.build import shared_buffers
 from tvm_layout_ext.gpu.hardware import Architecture, architecture
 from tvm_layout_ext.schedules import stencil, stream_reduce
-from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.simulate.report import Report
 from tvm_layout_ext.tune.measure.simulated import count
-from tvm_layout_ext.tune.measure.verify import poison, require_close
 from tvm_layout_ext.tune.space.operator import Operator
 from tvm_layout_ext.tune.space.task import Task
 
@@ -52,28 +47,18 @@ CASES = pairwise(
 )
 
 
-def run(name: str, shape: tuple[int, int], dtype: str, config: dict[str, Any]) -> Report:
-    """Simulate a configuration, and compare its result with NumPy's."""
-    operator = OPERATORS[name]
-    task = Task(operator, shape, dtype, SM90, seed=SEED)
-    inputs = task.draw(0)
-    want = operator.reference(*inputs)
-    report = simulate(task.module(config), *inputs, poison(want.shape, want.dtype.name))
-    (output,) = report.outputs.values()
-    require_close(output, want, operator.tolerance(shape, dtype))
-    return report
+def task_of(name: str, shape: tuple[int, int], dtype: str) -> Task:
+    return Task(OPERATORS[name], shape, dtype, SM90, seed=SEED)
 
 
 def module(name: str, shape: tuple[int, int], dtype: str, **changes: int) -> Any:
-    operator = OPERATORS[name]
-    config = operator.default_config() | changes
-    return Task(operator, shape, dtype, SM90, seed=SEED).module(config)
+    return task_of(name, shape, dtype).module(OPERATORS[name].default_config() | changes)
 
 
 def test_rows_of_a_single_step_are_streamed_too() -> None:
     """Tile and weights lay over each other in shared memory: 12 of 120 configurations failed."""
     config = {"rows": 8, "columns": 256, "warps": 8, "stages": 2, "asynchronous": 1}
-    run("stream_reduce", (48, 48), "float16", config)
+    run(task_of("stream_reduce", (48, 48), "float16"), config)
 
 
 @pytest.mark.matrix
@@ -82,7 +67,8 @@ def test_every_depth_gives_numpys_result_without_a_hazard(
     name: str, shape: tuple[int, int], dtype: str, stages: int, asynchronous: int
 ) -> None:
     config = OPERATORS[name].default_config() | SMALL[name]
-    report = run(name, shape, dtype, config | {"stages": stages, "asynchronous": asynchronous})
+    changes = {"stages": stages, "asynchronous": asynchronous}
+    report = run(task_of(name, shape, dtype), config | changes)
     assert report.hazards == []
     assert report.bank_conflicts == 0
 
@@ -96,9 +82,9 @@ def test_every_depth_gives_numpys_result_without_a_hazard(
 def test_any_legal_configuration_is_right(
     name: str, shape: tuple[int, int], dtype: str, draw: int
 ) -> None:
-    legal = Task(OPERATORS[name], shape, dtype, SM90, seed=SEED).space.legal
-    config = random.Random(f"{SEED} {name} {shape} {dtype} {draw}").choice(legal)
-    assert run(name, shape, dtype, config).hazards == []
+    task = task_of(name, shape, dtype)
+    config = random.Random(f"{SEED} {name} {shape} {dtype} {draw}").choice(task.space.legal)
+    assert run(task, config).hazards == []
 
 
 @pytest.mark.matrix
@@ -109,7 +95,7 @@ def test_any_legal_configuration_is_right(
 )
 def test_no_conflict_and_no_sector_too_many(name: str, shape: tuple[int, int], dtype: str) -> None:
     """Rows of whole sectors, ragged tiles or not."""
-    task = Task(OPERATORS[name], shape, dtype, SM90, seed=SEED)
+    task = task_of(name, shape, dtype)
     _, model = count(task, task.operator.default_config())
     assert model["bank_conflicts"] == 0
     assert model["sectors"] == model["ideal_sectors"]
@@ -118,7 +104,7 @@ def test_no_conflict_and_no_sector_too_many(name: str, shape: tuple[int, int], d
 def test_stencil_reads_its_halo_and_nothing_else() -> None:
     """A tile of 8x128 floats needs 10 rows of 18 sectors, less where A ends, and writes 8 of 16."""
     config = OPERATORS["stencil"].default_config() | {"steps": 4}
-    report = run("stencil", (64, 256), "float32", config)
+    report = run(task_of("stencil", (64, 256), "float32"), config)
     sectors = dict.fromkeys(("load", "store"), 0)
     for access in report.accesses:
         if access.scope == "global":
@@ -164,8 +150,7 @@ def test_checks_count_the_bytes_of_the_kernel(
 ) -> None:
     config = OPERATORS[name].default_config() | changes
     shape = (4096, 8192)
-    program = tlx.device_program(module(name, shape, dtype, **changes))
-    size = sum(sum(shared_buffers(kernel).values()) for kernel in program.kernels.values())
+    size = sum(kernel_bytes(module(name, shape, dtype, **changes)))
     assert OPERATORS[name].check(shape, dtype, config, _with(size)) is None
     refusal = OPERATORS[name].check(shape, dtype, config, _with(size - 1))
     assert refusal is not None
@@ -222,14 +207,5 @@ def test_replays_from_its_trace(name: str) -> None:
 @pytest.mark.parametrize("shape", [(4096, 4096), (1000, 1001)])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_stays_in_registers(name: str, shape: tuple[int, int], dtype: str, tmp_path: Path) -> None:
-    task = Task(OPERATORS[name], shape, dtype, SM90, seed=SEED)
-    built = tlx.build(task.module(task.space.default()), target=tlx.cuda_target("sm_90a"))
-    (tmp_path / "kernel.cu").write_text(built.mod.imports[0].inspect_source())
-    command = ["nvcc", "-arch=sm_90a", "-cubin", "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in ran.stderr
-
-
-def test_sum_of_halves_is_single() -> None:
-    tensors = stream_reduce.compute((4, 4), "float16")
-    assert np.dtype(str(tensors[-1].dtype)) == np.float32
+    task = task_of(name, shape, dtype)
+    require_no_spills(cuda_of(task.module(task.space.default())), tmp_path)

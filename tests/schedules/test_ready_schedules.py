@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import random
-import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import tvm_layout_ext as tlx
 from tests.sampling import SEED, pairwise
+from tests.schedules.running import cuda_of, require_no_spills, run
 from tvm_layout_ext.gpu.hardware import architecture
-from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.tune.measure.simulated import count, verified_shape
-from tvm_layout_ext.tune.measure.verify import WrongResultError, poison, require_close
+from tvm_layout_ext.tune.measure.verify import WrongResultError, require_close
 from tvm_layout_ext.tune.space.operator import find_operator
 from tvm_layout_ext.tune.space.task import Task
 
@@ -26,16 +25,30 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
     "matmul": [(1, 1, 1), (64, 64, 64), (33, 20, 17), (1, 64, 40), (70, 4, 64), (48, 96, 8)],
     "gemm": [(1, 1, 1), (64, 64, 64), (33, 20, 17), (70, 4, 64), (128, 128, 96)],
 }
-CASES = pairwise(
-    (
-        (name, shape, dtype, draw)
-        for name, shapes in SHAPES.items()
-        for shape in shapes
-        for dtype in find_operator(name).dtypes
-        for draw in range(6)
-    ),
-    key=lambda name, shape, *more: (name, SHAPES[name].index(shape), *more),
-)
+#: Those that leave the mapping to auto_coalesce.
+COALESCED: dict[str, list[tuple[int, ...]]] = {
+    "elementwise": [(1, 1), (33, 64), (64, 33), (100, 96)],
+    "permute": [(1, 1, 1, 1), (2, 3, 4, 64), (2, 5, 3, 7)],
+    "nchw_to_nhwc": [(1, 1, 1, 1), (2, 64, 6, 6), (1, 33, 5, 7)],
+    "pad": [(1, 1), (62, 62), (31, 5)],
+    "slice": [(1, 1), (64, 64), (33, 7)],
+    "gather_rows": [(1, 1, 1), (50, 33, 64), (7, 20, 33)],
+    "row_sum": [(1, 1), (64, 256), (33, 100)],
+    "column_sum": [(1, 1), (256, 64), (100, 33)],
+}
+
+
+def cases(all_shapes: dict[str, list[tuple[int, ...]]], choices: Sequence[Any]) -> list[Any]:
+    return pairwise(
+        (
+            (name, shape, dtype, choice)
+            for name, shapes in all_shapes.items()
+            for shape in shapes
+            for dtype in find_operator(name).dtypes
+            for choice in choices
+        ),
+        key=lambda name, shape, *more: (name, all_shapes[name].index(shape), *more),
+    )
 
 
 def make_task(name: str, shape: tuple[int, ...], dtype: str) -> Task:
@@ -50,63 +63,67 @@ def pick(task: Task, draw: int) -> dict[str, Any]:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize(("name", "shape", "dtype", "draw"), CASES)
+@pytest.mark.parametrize(("name", "shape", "dtype", "draw"), cases(SHAPES, range(6)))
 def test_result_is_numpys_and_no_hazard(
     name: str, shape: tuple[int, ...], dtype: str, draw: int
 ) -> None:
     task = make_task(name, shape, dtype)
-    inputs = task.draw(draw)
-    want = task.operator.reference(*inputs)
-    output = str(task.operator.compute(shape, dtype)[-1].dtype)
-    report = simulate(task.module(pick(task, draw)), *inputs, poison(want.shape, output))
-    (got,) = report.outputs.values()
-    require_close(got, want, task.operator.tolerance(shape, dtype))
-    assert report.hazards == []
+    assert run(task, pick(task, draw), draw).hazards == []
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
-def test_default_transpose_has_no_conflict_and_least_sectors(dtype: str) -> None:
-    task = make_task("transpose", (256, 192), dtype)
-    _, model = count(task, task.space.default())
-    assert model["bank_conflicts"] == 0
-    assert (
-        model["sectors"] == model["ideal_sectors"] == 2 * 256 * 192 * np.dtype(dtype).itemsize // 32
-    )
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype", "config"),
+    cases(COALESCED, [{}, {"threads": 64}, {"vector_bytes": 4}]),
+)
+def test_result_of_what_is_coalesced_is_numpys(
+    name: str, shape: tuple[int, ...], dtype: str, config: dict[str, Any]
+) -> None:
+    task = make_task(name, shape, dtype)
+    assert run(task, task.operator.default_config() | config).hazards == []
 
 
-@pytest.mark.parametrize("tile", [{}, {"tile_j": 128}, {"tile_i": 128}, {"warps": 8}])
-def test_cast_transpose_moves_vectors_and_meets_no_bank_twice(tile: dict[str, int]) -> None:
-    task = make_task("cast_transpose", (256, 384), "float32")
-    _, model = count(task, task.space.default() | tile)
-    assert model["bank_conflicts"] == 0
-    assert model["sectors"] == model["ideal_sectors"] == 256 * 384 * (4 + 2) // 32
+def test_dtype_of_a_sum_is_single() -> None:
+    for name in ("row_sum", "stream_reduce"):
+        tensors = find_operator(name).compute((4, 4), "float16")
+        assert str(tensors[-1].dtype) == "float32"
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int8"])
-def test_narrow_transpose_has_a_conflict_free_configuration(dtype: str) -> None:
-    task = make_task("transpose", (128, 128), dtype)
-    vector = {"float16": 2, "int8": 4}[dtype]
-    config = task.space.default() | {
-        "tile_i": 128, "tile_j": 128, "read_vector": vector, "write_vector": vector,
-    }  # fmt: skip
+NARROW = {"tile_i": 128, "tile_j": 128}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype", "changes", "element"),
+    [
+        *(("transpose", (256, 192), dtype, {}, 2 * size)
+          for dtype, size in (("float32", 4), ("float64", 8), ("int32", 4))),
+        ("transpose", (128, 128), "float16", NARROW | {"read_vector": 2, "write_vector": 2}, 4),
+        ("transpose", (128, 128), "int8", NARROW | {"read_vector": 4, "write_vector": 4}, 2),
+        *(("cast_transpose", (256, 384), "float32", tile, 4 + 2)
+          for tile in ({}, {"tile_j": 128}, {"tile_i": 128}, {"warps": 8})),
+        *((name, (128, 128, 64), dtype, {}, None)
+          for name, dtype in (("matmul", "float16"), ("matmul", "float32"), ("gemm", "float16"),
+                              ("gemm", "bfloat16"))),
+        ("elementwise", (256, 256), "float16", {}, 0),
+        ("permute", (2, 64, 4, 128), "float16", {}, 0),
+        ("nchw_to_nhwc", (1, 256, 16, 16), "float16", {}, 0),
+        ("row_sum", (256, 2048), "float16", {}, 0),
+        ("column_sum", (2048, 512), "float16", {}, 0),
+    ],
+)  # fmt: skip
+def test_no_conflict_and_no_sector_too_many(
+    name: str, shape: tuple[int, ...], dtype: str, changes: dict[str, int], element: int | None
+) -> None:
+    """``element`` are the bytes that each moves, if known; products read tiles several times."""
+    task = make_task(name, shape, dtype)
+    config = task.space.default() | changes
     assert config in task.space.legal
     _, model = count(task, config)
     assert model["bank_conflicts"] == 0
-    assert model["sectors"] == model["ideal_sectors"]
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_default_matmul_has_no_conflict(dtype: str) -> None:
-    task = make_task("matmul", (128, 128, 64), dtype)
-    _, model = count(task, task.space.default())
-    assert model["bank_conflicts"] == 0
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_default_gemm_has_no_conflict(dtype: str) -> None:
-    task = make_task("gemm", (128, 128, 64), dtype)
-    _, model = count(task, task.space.default())
-    assert model["bank_conflicts"] == 0
+    if element is not None:
+        assert model["sectors"] == model["ideal_sectors"]
+    if element:
+        assert model["sectors"] == shape[0] * shape[1] * element // 32
 
 
 def test_unpadded_transpose_has_conflicts() -> None:
@@ -176,11 +193,7 @@ def test_gemm_refuses_tiles_that_an_older_gpu_cannot_hold() -> None:
 @pytest.mark.parametrize("name", ["transpose", "matmul"])
 def test_default_spills_no_register(name: str, tmp_path: Path) -> None:
     task = make_task(name, (256,) * len(find_operator(name).dims), "float32")
-    built = tlx.build(task.module(task.space.default()), target=tlx.cuda_target("sm_90a"))
-    (tmp_path / "kernel.cu").write_text(built.mod.imports[0].inspect_source())
-    command = ["nvcc", "-arch=sm_90a", "-cubin", "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "0 bytes spill stores, 0 bytes spill loads" in ran.stderr
+    require_no_spills(cuda_of(task.module(task.space.default())), tmp_path)
 
 
 def test_large_sums_of_a_product_may_be_off_by_their_own_roundings() -> None:

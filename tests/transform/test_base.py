@@ -32,7 +32,7 @@ def test_functions_without_the_mark_come_back_as_they_are(name: str) -> None:
 
 @pytest.mark.parametrize(("marked", "asks"), [(True, True), (True, False), (False, True)])
 def test_a_pass_runs_on_marked_functions_that_ask_for_it(marked: bool, asks: bool) -> None:
-    @function_pass("Test", asks="layout_ext.test" if asks else "layout_ext.other")
+    @function_pass(asks="layout_ext.test" if asks else "layout_ext.other")
     def emptied(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func.with_body(tirx.Evaluate(0))
 
@@ -40,5 +40,5 @@ def test_a_pass_runs_on_marked_functions_that_ask_for_it(marked: bool, asks: boo
     func.annotate(func.get_sblock("B"), "layout_ext.test", 1)
     main = func.mod["main"].with_attr("layout_ext.annotated", 1) if marked else func.mod["main"]
     assert asks_for(main, "layout_ext.test")
-    after = emptied(tvm.IRModule({"main": main}))["main"]
+    after = emptied()(tvm.IRModule({"main": main}))["main"]
     assert after.body.same_as(main.body) != (marked and asks)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import tvm_ffi.libinfo
-from tvm.s_tir.meta_schedule.runner import RunnerInput
 
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu import hardware
@@ -91,11 +90,9 @@ class Shelf:
             (folder / INFO).write_text(json.dumps({"compiler": "cc"}))
         return str(folder)
 
-    def inputs(self, *names: str) -> list[RunnerInput]:
-        """What a runner takes, a folder for each."""
-        return [
-            RunnerInput(self.artifact(name, copy), "cpu", []) for copy, name in enumerate(names)
-        ]
+    def artifacts(self, *names: str) -> list[str]:
+        """A folder for each."""
+        return [self.artifact(name, copy) for copy, name in enumerate(names)]
 
 
 def _compile(source: str, library: Path, objects: HostObjects) -> None:

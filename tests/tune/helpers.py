@@ -3,16 +3,62 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import tvm
-from tvm import s_tir
+from tvm import s_tir, tirx
 
 from tvm_layout_ext import te
+from tvm_layout_ext.tune.measure.measurement import Measurement
+from tvm_layout_ext.tune.measure.verify import WrongResultError
 from tvm_layout_ext.tune.model.cost import Counters
 from tvm_layout_ext.tune.records.log import Record
+from tvm_layout_ext.tune.space.knobs import Config
 from tvm_layout_ext.tune.space.operator import Operator, find_operator
+from tvm_layout_ext.tune.space.task import Task
 from tvm_layout_ext.tune.space.workload import Workload
+
+#: Of the search, for runs that take few steps.
+BRIEF = {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}
+
+
+def offset_cost(config: Config) -> float:
+    """A cost that the default does not win: the larger the offset, the better."""
+    return 100.0 - config["align_offset"] - config["threads"] / 1000
+
+
+class FakeRunner:
+    """Costs a function of the configuration, and keeps what it was asked; ``wrong`` ones are."""
+
+    name, device = "simulate", "simulated GPU"
+
+    def __init__(self, cost: Callable[[Config], float] = offset_cost) -> None:
+        self.cost = cost
+        self.ran: list[Config] = []
+        self.wrong: list[Config] = []
+
+    def run(self, _task: Task, config: Config) -> Measurement:
+        self.ran.append(config)
+        return Measurement(4224, make_model(self.cost(config)))
+
+    def verify(self, task: Task, config: Config) -> str:
+        if config in self.wrong:
+            raise WrongResultError("3 of 9 elements differ.")
+        return str(task.workload)
+
+
+def doubled(count: int = 4096) -> tirx.PrimFunc:
+    """``B = 2 * A``."""
+    source = te.placeholder((count,), "float32", name="A")
+    return te.create_prim_func([source, te.compute((count,), lambda i: source[i] * 2.0, name="B")])
+
+
+def by_threads(sch: s_tir.Schedule, config: Config, block: str = "B") -> None:
+    """Share the first loop of a block out to blocks of ``threads``, and bind both."""
+    outer, inner = sch.split(sch.get_loops(sch.get_sblock(block))[0], [None, config["threads"]])
+    sch.bind(outer, "blockIdx.x")
+    sch.bind(inner, "threadIdx.x")
 
 
 def make_model(cost: float) -> dict[str, float]:

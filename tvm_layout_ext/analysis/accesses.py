@@ -16,65 +16,41 @@ from typing import Any
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.tirx import IterVar
 
 from ..ir import ops
 from ..ir.annotations import TENSOR_CORE
+from ..ir.conditions import choice_parts
 from ..ir.evaluate import bind_lets, known_value
 from ..ir.ops import CHOICE
 from ..ir.pointers import POINTER_OPS, pointer_of, source_of
-from ..ir.walk import Context, LoopVar, walk
+from ..ir.queries import is_among
+from ..ir.walk import Context, LoopVar, own_parts, walk
 from .nest import element_bytes
-
-_HOLDERS = (tirx.SeqStmt, tirx.For, tirx.While, tirx.AttrStmt, s_tir.SBlockRealize)
 
 
 @dataclass(frozen=True)
 class CopySource:
-    """Global memory that an access copies from.
-
-    Attributes
-    ----------
-    buffer : Buffer
-    indices : tuple of PrimExpr
-        Of the element that goes to the access's own.
-    fills : bool
-        It is read under a condition; zeros or the like are stored elsewhere.
-    """
+    """Global memory that an access copies from."""
 
     buffer: Any
-    indices: tuple[Any, ...]
-    fills: bool = False
+    indices: tuple[Any, ...]  #: Of the element that goes to the access's own
+    fills: bool = False  #: It is read under a condition; zeros or the like are stored elsewhere
 
 
 @dataclass(frozen=True, eq=False)
 class AccessSite:
-    """One load, store or matrix instruction of a program.
-
-    Attributes
-    ----------
-    buffer : Buffer
-    kind : str
-        ``load``, ``store``, ``ldmatrix``, ``stmatrix`` or ``cp.async``.
-    indices : tuple of PrimExpr
-        Of the first element, one for each dim; the last may be a ramp.
-    bytes : int or None
-        What a lane touches from there; None for as much as the vector has.
-    context : Context
-    source : CopySource or None
-        What a store or ``cp.async`` copies, if it does nothing else.
-    order : int
-        Number of the statement's block in the program.
-    """
+    """One load, store or matrix instruction of a program."""
 
     buffer: Any
-    kind: str
-    indices: tuple[Any, ...]
-    bytes: int | None = None
+    kind: str  #: ``load``, ``store``, ``ldmatrix``, ``stmatrix`` or ``cp.async``
+    indices: tuple[Any, ...]  #: Of the first element, one for each dim; the last may be a ramp
+    bytes: int | None = None  #: What a lane touches from there; None for as much as the vector has
     context: Context = field(default_factory=Context)
+    #: What a store or ``cp.async`` copies, if it does nothing else.
     source: CopySource | None = None
-    order: int = 0
+    order: int = 0  #: Number of the statement's block in the program
 
     def __str__(self) -> str:
         where = f" in block {self.context.block}" if self.context.block else ""
@@ -159,32 +135,18 @@ def read_accesses(body: Any) -> Iterator[AccessSite]:
         if context.blocks is not blocks:
             blocks, order = context.blocks, order + 1
         reader = _ExpressionReader(order)
-        if isinstance(stmt, tirx.IfThenElse):
-            reader.read(stmt.condition, context)
-        elif isinstance(stmt, tirx.BufferStore):
+        if isinstance(stmt, tirx.BufferStore):
             for part in (stmt.value, *stmt.indices):
                 reader.read(part, context)
             reader.note(stmt.buffer, "store", stmt.indices, context, source=_copied(stmt))
-        elif not isinstance(stmt, _HOLDERS):
-            reader.read(stmt, context)
+        else:
+            for part in own_parts(stmt):
+                reader.read(part, context)
         yield from reader.found
 
 
 def read_shared_accesses(func: Any) -> list[AccessSite]:
-    """List the accesses of shared memory that a function makes, in the order of the program.
-
-    Parameters
-    ----------
-    func : PrimFunc
-        Opaque TensorIR blocks or flat statements; iterators of blocks count as let variables.
-
-    Examples
-    --------
-    >>> for access in read_shared_accesses(kernel):    # doctest: +SKIP
-    ...     print(access)
-    store of A_shared[threadIdx_x // 32, threadIdx_x % 32] in block A_shared
-    load of A_shared[threadIdx_x % 32, threadIdx_x // 32] in block B
-    """
+    """List the accesses of shared memory that a function makes, in the order of the program."""
     return [site for site in read_accesses(func.body) if site.scope.startswith("shared")]
 
 
@@ -245,21 +207,13 @@ class _ExpressionReader:
 def _copied(store: Any) -> CopySource | None:
     """What a store takes from global memory as it is, maybe under a condition."""
     value, fills = store.value, False
-    while (chosen := _chosen(value)) is not None:
-        value, fills = chosen, True
+    while (choice := choice_parts(value)) is not None:
+        value, fills = choice[1], True
     if not isinstance(value, tvm.ir.TensorLoad) or value.source.dtype != store.buffer.dtype:
         return None
     if str(value.source.scope()) not in ("", "global"):
         return None
     return CopySource(value.source, tuple(value.indices), fills)
-
-
-def _chosen(value: Any) -> Any | None:
-    """What a choice gives where its condition holds."""
-    if isinstance(value, tirx.Select):
-        return value.true_value
-    is_choice = isinstance(value, tvm.ir.Call) and getattr(value.op, "name", "") == CHOICE
-    return value.args[1] if is_choice else None
 
 
 def _is_sized(call: Any) -> bool:
@@ -272,8 +226,6 @@ def loops_in_use(access: AccessSite) -> Iterator[LoopVar]:
     parts = [*access.indices, *access.context.conditions]
     used = [var for part in parts for var in tirx.analysis.undefined_vars(part)]
     for var, value in reversed(access.context.lets):
-        if any(var.same_as(other) for other in used):
+        if is_among(var, used):
             used.extend(tirx.analysis.undefined_vars(value))
-    for loop in access.loops:
-        if any(loop.var.same_as(var) for var in used):
-            yield loop
+    yield from (loop for loop in access.loops if is_among(loop.var, used))

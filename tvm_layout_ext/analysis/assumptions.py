@@ -15,12 +15,12 @@ from math import gcd
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 
 from ..ir import ops
 from ..ir.conditions import conjuncts, is_zero
-from .axis_info.arithmetic import power_of_two_in
+from ..ir.queries import is_call_of, nodes_in
+from .axis_info.values import power_of_two_in
 
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 _REMAINDERS = (tirx.FloorMod, tirx.Mod)
@@ -28,17 +28,10 @@ _REMAINDERS = (tirx.FloorMod, tirx.Mod)
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Promises of a function.
+    """Promises of a function."""
 
-    Attributes
-    ----------
-    conditions : tuple of Expr
-        What holds of the numbers, each a comparison.
-    alignments : tuple of (Buffer, int)
-        Bytes that divide the address of a buffer's first element.
-    """
-
-    conditions: tuple[Any, ...] = ()
+    conditions: tuple[Any, ...] = ()  #: What holds of the numbers, each a comparison
+    #: Bytes that divide the address of a buffer's first element.
     alignments: tuple[tuple[Any, int], ...] = ()
 
     def alignment(self, buffer: Any) -> int:
@@ -130,10 +123,8 @@ def promise_of(statement: Any) -> Any | None:
     """Condition of a ``T.assume`` or ``assert``, None for another statement."""
     if isinstance(statement, tirx.AssertStmt):
         return statement.condition
-    call = getattr(statement, "value", None) if isinstance(statement, tirx.Evaluate) else None
-    if isinstance(call, tvm.ir.Call) and getattr(call.op, "name", "") == ops.ASSUME:
-        return call.args[0]
-    return None
+    call: Any = statement.value if isinstance(statement, tirx.Evaluate) else None
+    return call.args[0] if is_call_of(call, ops.ASSUME) else None
 
 
 def head_statements(body: Any) -> Iterator[Any]:
@@ -160,21 +151,15 @@ def pointer_promise(condition: Any) -> tuple[Any, int] | None:
     if not isinstance(condition, tirx.EQ) or not isinstance(condition.a, _REMAINDERS):
         return None
     address, divisor = condition.a.a, condition.a.b
-    if not _is_call(address, ops.REINTERPRET) or not isinstance(divisor, tirx.IntImm):
+    if not is_call_of(address, ops.REINTERPRET) or not isinstance(divisor, tirx.IntImm):
         return None
     pointer = address.args[0]
-    if not _is_call(pointer, ops.BUFFER_DATA) or not is_zero(condition.b):
+    if not is_call_of(pointer, ops.BUFFER_DATA) or not is_zero(condition.b):
         return None
     return pointer.args[0], power_of_two_in(int(divisor))
 
 
-def _is_call(expr: Any, name: str) -> bool:
-    return isinstance(expr, tvm.ir.Call) and getattr(expr.op, "name", "") == name
-
-
 def is_about_numbers(condition: Any) -> bool:
     """Whether a condition compares numbers that a host knows: no memory, no addresses."""
-    found: list[Any] = []
-    look = [(tvm.ir.TensorLoad, found.append), (tvm.ir.Call, found.append)]
-    tvm_ffi.structural_walk(condition, look)
-    return isinstance(condition, _COMPARISONS) and not found
+    asks = nodes_in(condition, tvm.ir.TensorLoad, tvm.ir.Call)
+    return isinstance(condition, _COMPARISONS) and not asks

@@ -27,31 +27,17 @@ COPY_BYTES = (4, 8, 16)
 
 @dataclass(frozen=True)
 class Conflict:
-    """What an access costs.
-
-    Attributes
-    ----------
-    buffer, kind, block : str
-    vector_bytes : int
-        Bytes that a lane moves in one instruction.
-    requests : int
-        Instructions of warps that were counted.
-    wavefronts, least : int
-        Of these requests: needed, and needed if nothing conflicted.
-    is_exact : bool
-        All requests were counted; else a sample of them.
-    addresses : tuple of int
-        Byte offset of each lane in the worst request, -1 for an idle lane.
-    """
+    """What an access costs."""
 
     buffer: str
     kind: str
     block: str
-    vector_bytes: int
-    requests: int
-    wavefronts: int
+    vector_bytes: int  #: Bytes that a lane moves in one instruction
+    requests: int  #: Instructions of warps that were counted
+    wavefronts: int  #: Of these requests: needed, and needed if nothing conflicted
     least: int
-    is_exact: bool
+    is_exact: bool  #: All requests were counted; else a sample of them
+    #: Byte offset of each lane in the worst request, -1 for an idle lane.
     addresses: tuple[int, ...]
 
     @property

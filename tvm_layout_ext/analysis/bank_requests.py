@@ -30,39 +30,23 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class Requests:
-    """Requests of one access: which elements each lane touches.
-
-    Attributes
-    ----------
-    access : AccessSite
-    indices : tuple of array of int, [requests, 32, elements]
-        One for each dim of the buffer.
-    active : array of bool, [requests, 32]
-        Lanes that take part.
-    sources : array of int, [requests, 32, elements], or None
-        Byte address, in its buffer, of the global element that goes to each; None where the access
-        copies nothing, or the addresses are not arithmetic.
-    total : int
-        Requests that the kernel's block makes in all; more than are here, if they are a sample.
-    is_exact : bool
-        Nothing was drawn or left out, and no condition was unknown.
-    """
+    """Requests of one access: which elements each lane touches."""
 
     access: AccessSite
-    indices: tuple[np.ndarray, ...]
-    active: np.ndarray
+    indices: tuple[np.ndarray, ...]  #: One for each dim of the buffer
+    active: np.ndarray  #: Lanes that take part
+    #: Requests that the kernel's block makes in all; more than are here, if they are a sample.
     total: int
-    is_exact: bool
+    is_exact: bool  #: Nothing was drawn or left out, and no condition was unknown
+    #: Byte address, in its buffer, of the global element that goes to each; None where the access
+    #: copies nothing, or the addresses are not arithmetic.
     sources: np.ndarray | None = None
 
 
 def read_requests(access: AccessSite, most: int = MOST_REQUESTS) -> Requests | None:
     """Evaluate the indices of an access for all warps and iterations, or a sample of ``most``.
 
-    Returns
-    -------
-    Requests or None
-        None where an index holds something that is not arithmetic, such as a load.
+    None where an index holds something that is not arithmetic, such as a load.
     """
     loops = list(loops_in_use(access))
     free = [loop for loop in loops if loop.kind not in THREADS and loop.kind != "vectorized"]

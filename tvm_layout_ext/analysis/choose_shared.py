@@ -24,19 +24,12 @@ from .bank_requests import Requests
 
 @dataclass(frozen=True)
 class Choice:
-    """A way for a buffer to lie.
+    """A way for a buffer to lie."""
 
-    Attributes
-    ----------
-    name : str
-        As a mode is written, such as ``none``, ``xor(8, 2, 4)``, ``pad(64, 8)`` or ``128B``.
-    placement : Strided or Xor
-    writes, reads, least : int
-        Wavefronts of all stores and of all loads of a block, and of both without conflicts.
-    """
-
+    #: As a mode is written, such as ``none``, ``xor(8, 2, 4)``, ``pad(64, 8)`` or ``128B``.
     name: str
     placement: Placement
+    #: Wavefronts of all stores and of all loads of a block, and of both without conflicts.
     writes: int = 0
     reads: int = 0
     least: int = 0
@@ -53,18 +46,10 @@ class Choice:
 def choose(
     shape: Sequence[int], element_bits: int, accesses: Sequence[Requests], kind: str = "auto"
 ) -> Choice:
-    """Choose the cheapest way for a buffer to lie, the first of equals.
+    """Choose the cheapest way for a buffer to lie, by all of its accesses; the first of equals.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        Of the buffer.
-    element_bits : int
-    accesses : sequence of Requests
-        All of its accesses.
-    kind : str
-        ``auto`` looks at all ways, ``xor`` at XOR swizzles only, ``pad`` at paddings, of which it
-        takes one without conflicts of plain loads and stores before one that ``cp.async`` prefers.
+    ``auto`` looks at all ways, ``xor`` at XOR swizzles only, ``pad`` at paddings, of which it takes
+    one without conflicts of plain loads and stores before one that ``cp.async`` prefers.
 
     Raises
     ------

@@ -17,58 +17,32 @@ from ..ir.queries import is_load_of
 
 @dataclass(frozen=True)
 class Operand:
-    """One factor of the product.
+    """One factor of the product."""
 
-    Attributes
-    ----------
-    index : int
-        Which of the regions that the block reads.
-    buffer : Buffer
-        What is read.
-    k_major : bool
-        The last index is a summed one, so that neighbours in memory are neighbours along K.
-    dims : tuple of int
-        Positions of the iterators by which it is indexed.
-    """
-
-    index: int
-    buffer: Any
+    index: int  #: Which of the regions that the block reads
+    buffer: Any  #: What is read
+    #: The last index is a summed one, so that neighbours in memory are neighbours along K.
     k_major: bool
-    dims: tuple[int, ...]
+    dims: tuple[int, ...]  #: Positions of the iterators by which it is indexed
 
 
 @dataclass(frozen=True)
 class Contraction:
-    """``C[b..., m..., n...] += A[b..., m..., k...] * B[b..., n..., k...]``, indices in any order.
+    """``C[b..., m..., n...] += A[b..., m..., k...] * B[b..., n..., k...]``, each in any order."""
 
-    Attributes
-    ----------
-    batch : tuple of int
-        Positions, among the iterators of the block, of those in A, B and C, and of others of
-        extent 1.
-    rows, columns, depth : tuple of int
-        Positions of m (in A and C), n (in B and C) and k (summed, in A and B). Of several, the
-        last is the one whose neighbours are neighbours in memory.
-    extents : tuple of int
-        Of all iterators.
-    a, b : Operand
-        The factors; B is the one with n, along which C has its neighbours.
-    operand, sums : str
-        Types of both factors and of C.
-    result : tuple of int
-        Positions of the iterators by which C is indexed.
-    """
-
+    #: Positions, among the block's iterators, of those in A, B and C, and of others of extent 1.
     batch: tuple[int, ...]
+    #: Positions of m (in A and C), n (in B and C) and k (summed, in A and B). Of several, the last
+    #: is the one whose neighbours are neighbours in memory.
     rows: tuple[int, ...]
     columns: tuple[int, ...]
     depth: tuple[int, ...]
-    extents: tuple[int, ...]
-    a: Operand
+    extents: tuple[int, ...]  #: Of all iterators
+    a: Operand  #: The factors; B is the one with n, along which C has its neighbours
     b: Operand
-    operand: str
+    operand: str  #: Types of both factors and of C
     sums: str
-    result: tuple[int, ...]
+    result: tuple[int, ...]  #: Positions of the iterators by which C is indexed
 
     @property
     def order(self) -> tuple[int, ...]:

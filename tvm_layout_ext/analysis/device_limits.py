@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 
 from ..errors import TargetError
 from ..gpu import hardware
+from ..ir.queries import nodes_in
 
 
 def _bytes(buffer: tirx.Buffer) -> int:
@@ -20,29 +21,20 @@ def _bytes(buffer: tirx.Buffer) -> int:
 
 def launch_extents(kernel: tirx.PrimFunc) -> dict[str, int]:
     """Constant launch extents of a device function, by thread tag."""
-    extents: dict[str, int] = {}
-
-    def look(node: tirx.AttrStmt) -> None:
-        if node.attr_key == "thread_extent" and isinstance(node.value, tirx.IntImm):
-            extents[str(node.node.thread_tag)] = int(node.value)
-
-    tvm_ffi.structural_walk(kernel.body, [(tirx.AttrStmt, look)])
-    return extents
+    launches = [a for a in nodes_in(kernel.body, tirx.AttrStmt) if a.attr_key == "thread_extent"]
+    constant = [one for one in launches if isinstance(one.value, tirx.IntImm)]
+    return {str(one.node.thread_tag): int(one.value) for one in constant}
 
 
 def shared_buffers(
     func: tirx.PrimFunc, scopes: Sequence[str] = ("shared", "shared.dyn")
 ) -> dict[str, int]:
     """Bytes of each shared-memory allocation of a flat function, by name."""
-    sizes: dict[str, int] = {}
-
-    def look(node: tirx.AllocBuffer) -> None:
-        buffer = node.buffer
+    sizes: Counter[str] = Counter()
+    for buffer in (one.buffer for one in nodes_in(func.body, tirx.AllocBuffer)):
         if buffer.scope() in scopes:
-            sizes[buffer.name] = sizes.get(buffer.name, 0) + _bytes(buffer)
-
-    tvm_ffi.structural_walk(func.body, [(tirx.AllocBuffer, look)])
-    return sizes
+            sizes[buffer.name] += _bytes(buffer)
+    return dict(sizes)
 
 
 def check_shared(name: str, kernel: tirx.PrimFunc) -> int:
@@ -64,15 +56,8 @@ def check_shared(name: str, kernel: tirx.PrimFunc) -> int:
 
 def _merged_buffers(kernel: tirx.PrimFunc) -> dict[str, int]:
     """Bytes of each buffer of a kernel's shared memory, by the names from before the merging."""
-    sizes: dict[str, int] = {}
-
-    def look(node: tirx.DeclBuffer) -> None:
-        buffer = node.buffer
-        if buffer.scope() in ("shared", "shared.dyn"):
-            sizes[buffer.name] = _bytes(buffer)
-
-    tvm_ffi.structural_walk(kernel.body, [(tirx.DeclBuffer, look)])
-    return sizes
+    views = [one.buffer for one in nodes_in(kernel.body, tirx.DeclBuffer)]
+    return {one.name: _bytes(one) for one in views if one.scope() in ("shared", "shared.dyn")}
 
 
 def _listed(sizes: dict[str, int]) -> str:

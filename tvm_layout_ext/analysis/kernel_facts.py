@@ -56,12 +56,14 @@ class KernelFacts:
 
     def __init__(self, sites: Sequence[AccessSite]) -> None:
         self.sites = list(sites)
-        extents: dict[str, int] = {}
+        #: Of each thread and block axis.
+        self.extents: dict[str, int] = {}
         for loop in (loop for site in sites for loop in site.loops):
             if loop.is_thread or loop.is_grid:
-                extents[loop.kind] = max(extents.get(loop.kind, 1), loop.count)
-        self.grid = prod(e for tag, e in extents.items() if tag.startswith("blockIdx"))
-        self.shape = {tag: extents.get(tag, 1) for tag in THREADS}
+                known = self.extents.get(loop.kind, 1)
+                self.extents[loop.kind] = max(known, loop.count)
+        self.grid = prod(e for tag, e in self.extents.items() if tag.startswith("blockIdx"))
+        self.shape = {tag: self.extents.get(tag, 1) for tag in THREADS}
         self.threads = prod(self.shape.values())
 
     @cached_property
@@ -69,24 +71,24 @@ class KernelFacts:
         """Warps of a block."""
         return -(-self.threads // WARP_SIZE)
 
-    def of_buffer(self, buffer: Any) -> list[AccessSite]:
-        """Accesses of a buffer."""
-        return [site for site in self.sites if site.buffer.same_as(buffer)]
+    @cached_property
+    def by_buffer(self) -> dict[int, list[AccessSite]]:
+        """Accesses of each shared and thread-local buffer, by its ``__chandle__()``."""
+        found: dict[int, list[AccessSite]] = {}
+        for site in self.sites:
+            if site.scope != "global":
+                found.setdefault(site.buffer.__chandle__(), []).append(site)
+        return found
 
     @cached_property
     def tiles(self) -> dict[int, BufferUse]:
         """Shared and thread-local buffers, by the ``__chandle__()`` of each."""
-        found: dict[int, BufferUse] = {}
-        for site in self.sites:
-            key = site.buffer.__chandle__()
-            if site.scope != "global" and key not in found:
-                found[key] = self._tile(site.buffer)
-        return found
+        return {key: self._tile(sites) for key, sites in self.by_buffer.items()}
 
-    def _tile(self, buffer: Any) -> BufferUse:
-        sites = self.of_buffer(buffer)
+    def _tile(self, sites: Sequence[AccessSite]) -> BufferUse:
+        buffer, scope = sites[0].buffer, sites[0].scope
         around = common_loops([site.loops for site in sites])
-        extents = [self._spans(site, around, _OWN.get(str(buffer.scope()), ())) for site in sites]
+        extents = [self._spans(site, around, _OWN.get(scope, ())) for site in sites]
         spans = tuple(int(n) for n in np.max(extents, axis=0))
         writer = next((site for site in sites if site.kind == "store"), sites[0])
         row = spans[-1]
@@ -94,7 +96,7 @@ class KernelFacts:
             if int(axis) % len(spans) == len(spans) - 2:
                 row += (int(offset) - row) % int(factor)
         versions = int(writer.marks.get(NUM_STAGES, 1))
-        if str(buffer.scope()) in ("warp", "local"):
+        if scope in _OWN:
             versions = 2 if int(writer.marks.get(PREFETCH, 0)) else 1
         mode = str(writer.marks.get(SWIZZLE, "none"))
         if mode == "pad":
@@ -168,13 +170,12 @@ class KernelFacts:
     def _shared(self, site: AccessSite) -> Use:
         tile = self.tiles[site.buffer.__chandle__()]
         requests = self._requests(site)
-        if "ldmatrix" in site.instruction or "stmatrix" in site.instruction:
-            moved = prod(loop.count for loop in site.loops if loop.kind == "tensor") * site.size
-            least = moved / LINE_BYTES
-            return Use(site, requests, least * matrix_degree(tile), least, moved)
         if site.instruction:
             moved = prod(loop.count for loop in site.loops if loop.kind == "tensor") * site.size
-            return Use(site, requests, moved / LINE_BYTES, moved / LINE_BYTES, moved)
+            of_rows = "ldmatrix" in site.instruction or "stmatrix" in site.instruction
+            least = moved / LINE_BYTES
+            cost = least * matrix_degree(tile) if of_rows else least
+            return Use(site, requests, cost, least, moved)
         moved = WARP_SIZE * site.vector * site.size
         least = max(1.0, moved / LINE_BYTES)
         if NUM_STAGES in site.marks and site.vector * site.size == MAX_ACCESS_BYTES:
@@ -188,11 +189,10 @@ class KernelFacts:
     def shared_bytes(self) -> int:
         """Of a block, where buffers that are not in use together share their place."""
         lives: list[tuple[int, int, int]] = []
-        for key, tile in self.tiles.items():
-            sites = [s for s in self.sites if s.buffer.__chandle__() == key]
+        for key, sites in self.by_buffer.items():
             if sites[0].scope.startswith("shared"):
                 orders = [site.order for site in sites]
-                lives.append((min(orders), max(orders), tile.bytes))
+                lives.append((min(orders), max(orders), self.tiles[key].bytes))
         # As TVM merges them: a buffer takes the place of the largest one that is done with.
         places: list[list[int]] = []
         for first, last, size in sorted(lives):
@@ -212,13 +212,11 @@ class KernelFacts:
     @cached_property
     def stage_bytes(self) -> int:
         """Bytes of one version of all buffers that are copied ahead."""
-        keys = {
-            site.buffer.__chandle__()
-            for site in self.sites
-            if NUM_STAGES in site.marks and site.kind == "store"
-        }
-        tiles = (tile for key, tile in self.tiles.items() if key in keys)
-        return sum(tile.bytes // tile.versions for tile in tiles)
+        return sum(
+            self.tiles[key].bytes // self.tiles[key].versions
+            for key, sites in self.by_buffer.items()
+            if any(NUM_STAGES in site.marks and site.kind == "store" for site in sites)
+        )
 
     @cached_property
     def steps(self) -> int:
@@ -257,7 +255,7 @@ class KernelFacts:
         """Estimate of a thread's registers: its own buffers, loads on their way, addresses."""
         total = 0.0
         for key, tile in self.tiles.items():
-            scope = next(s.scope for s in self.sites if s.buffer.__chandle__() == key)
+            scope = self.by_buffer[key][0].scope
             if not scope.startswith("shared"):
                 lanes = WARP_SIZE if scope == "warp" else 1
                 total += tile.bytes / BANK_BYTES / lanes

@@ -24,11 +24,11 @@ from ..ir.block_bindings import holder_of, realize_of
 from ..ir.block_body import BodyAccess, binds_truth, choices_of_values, read_body, without_lets
 from ..ir.conditions import compares_values
 from ..ir.pointers import strides_of
-from ..ir.queries import depends_on, loads_in, substitute
+from ..ir.queries import depends_on, is_among, loads_in, nodes_in, substitute
 from ..ir.walk import LoopVar, loop_kind
 from .assumptions import NO_ASSUMPTIONS, Assumptions, Prover, read_assumptions
-from .axis_info.arithmetic import power_of_two_in
 from .axis_info.indices import IndexAnalyzer
+from .axis_info.values import power_of_two_in
 
 #: TVM 0.27 writes no longer vectors of truth values for CUDA than these.
 _TRUTH_LANES = 4
@@ -40,63 +40,31 @@ _VECTOR_BYTES = 32
 
 @dataclass(frozen=True)
 class Loop(LoopVar):
-    """A loop around a block, counted from 0.
+    """A loop around a block, counted from 0."""
 
-    Attributes
-    ----------
-    is_reduction : bool
-        Some reduction iterator of the block depends on it.
-    is_perfect : bool
-        Nothing but the block is in it.
-    is_data : bool
-        Some iterator that is none of a reduction depends on it.
-    """
-
-    is_reduction: bool
-    is_perfect: bool
-    is_data: bool
+    is_reduction: bool  #: Some reduction iterator of the block depends on it
+    is_perfect: bool  #: Nothing but the block is in it
+    is_data: bool  #: Some iterator that is none of a reduction depends on it
 
 
 @dataclass(frozen=True)
 class Access:
-    """One load, store or atomic of a block.
+    """One load, store or atomic of a block."""
 
-    Attributes
-    ----------
-    buffer : Buffer
-        What is accessed.
-    kind : str
-        ``load``, ``store`` or ``atomic``.
-    offset : PrimExpr
-        Elements from the base pointer, in the variables of the loops.
-    steps : tuple of int, PrimExpr or None
-        By how much one step of each loop moves the offset; None where that is not the same
-        everywhere.
-    assumptions : Assumptions
-        What the function promises about its arguments.
-    most_lanes : int
-        Elements of the longest vector that can be compiled.
-    indices : tuple of PrimExpr
-        One for each dim of the buffer, in the variables of the loops.
-    conditions : tuple of PrimExpr
-        Of the ``if`` statements around it, each of which must hold, in the variables of the loops.
-    own_conditions, own_indices : tuple of PrimExpr
-        The same in the block's iterators.
-    axes : tuple of IterVar
-        These iterators.
-    """
-
-    buffer: Any
-    kind: str
-    offset: Any
+    buffer: Any  #: What is accessed
+    kind: str  #: ``load``, ``store`` or ``atomic``
+    offset: Any  #: Elements from the base pointer, in the variables of the loops
+    #: By how much one step of each loop moves the offset; None where that is not the same
+    #: everywhere.
     steps: tuple[Any, ...]
-    assumptions: Assumptions = NO_ASSUMPTIONS
-    most_lanes: int = MAX_ACCESS_BYTES
-    indices: tuple[Any, ...] = ()
+    assumptions: Assumptions = NO_ASSUMPTIONS  #: What the function promises about its arguments
+    most_lanes: int = MAX_ACCESS_BYTES  #: Elements of the longest vector that can be compiled
+    indices: tuple[Any, ...] = ()  #: One for each dim of the buffer, in the variables of the loops
+    #: Of the ``if`` statements around it, each of which must hold, in the variables of the loops.
     conditions: tuple[Any, ...] = ()
-    own_conditions: tuple[Any, ...] = ()
-    own_indices: tuple[Any, ...] = ()
-    axes: tuple[Any, ...] = ()
+    own_conditions: tuple[Any, ...] = ()  #: The same in the block's iterators
+    own_indices: tuple[Any, ...] = ()  #: The indices in these
+    axes: tuple[Any, ...] = ()  #: These iterators
 
     @cached_property
     def name(self) -> str:
@@ -162,29 +130,15 @@ class Access:
 
 @dataclass(frozen=True)
 class Nest:
-    """A block with the loops around it and all its accesses.
+    """A block with the loops around it and all its accesses."""
 
-    Attributes
-    ----------
-    block : SBlock
-        The block.
-    loops : tuple of Loop
-        Outermost first.
-    accesses : tuple of Access
-        Loads, stores and atomics of the body in the order of the program.
-    predicate : PrimExpr
-        Where the block runs.
-    assumptions : Assumptions
-        What the function promises about its arguments.
-    choices : tuple of PrimExpr
-        Conditions of ``if_then_else`` beside ``if`` and ``let`` statements.
-    """
-
-    block: Any
-    loops: tuple[Loop, ...]
+    block: Any  #: The block
+    loops: tuple[Loop, ...]  #: Outermost first
+    #: Loads, stores and atomics of the body in the order of the program.
     accesses: tuple[Access, ...]
-    predicate: Any
-    assumptions: Assumptions = NO_ASSUMPTIONS
+    predicate: Any  #: Where the block runs
+    assumptions: Assumptions = NO_ASSUMPTIONS  #: What the function promises about its arguments
+    #: Conditions of ``if_then_else`` beside ``if`` and ``let`` statements.
     choices: tuple[Any, ...] = ()
 
     @property
@@ -286,8 +240,7 @@ def _most_lanes(body: Any) -> int:
         return 1
     if compares_values(without_lets(body)):
         return _TRUTH_LANES
-    casts: list[Any] = []
-    tvm_ffi.structural_walk(body, [(tirx.Cast, casts.append)])
+    casts = nodes_in(body, tirx.Cast)
     types = [str(t) for cast in casts if loads_in(cast.value) for t in (cast.ty, cast.value.ty)]
     if any(one.startswith("float8") for one in types):
         return _FP8_LANES
@@ -319,16 +272,11 @@ def _access(reference: BodyAccess, values: dict[Any, Any], loops: Sequence[Loop]
     offset = analyzer.simplify(_flat(buffer, at))
     steps = steps_of(offset, [loop.var for loop in loops])
     holds = tuple(substitute(condition, values) for condition in reference.conditions)
-    return Access(
-        buffer,
-        kind,
-        offset,
-        steps,
-        indices=at,
-        conditions=holds,
-        own_conditions=reference.conditions,
-        own_indices=tuple(reference.indices),
-    )
+    own: dict[str, Any] = {
+        "own_conditions": reference.conditions,
+        "own_indices": tuple(reference.indices),
+    }
+    return Access(buffer, kind, offset, steps, indices=at, conditions=holds, **own)
 
 
 def _flat(buffer: Any, indices: Sequence[Any]) -> Any:
@@ -352,7 +300,7 @@ def steps_of(value: Any, variables: list[Any]) -> tuple[Any, ...]:
     """By how much one step of each loop moves a value, None where that differs."""
     analyzer = tvm.sym.Analyzer()
     used = tirx.analysis.undefined_vars(value)
-    moving = [any(var.same_as(one) for one in used) for var in variables]
+    moving = [is_among(var, used) for var in variables]
     # One answer for all loops that do not occur in the value, of which there are many.
     still = None if all(moving) else _step(value, value, variables, analyzer)
     return tuple(
@@ -369,7 +317,7 @@ def _step(moved: Any, offset: Any, variables: list[Any], analyzer: Any) -> Any:
     if loads_in(step):
         return None
     used = tirx.analysis.undefined_vars(step)
-    return None if any(v.same_as(w) for v in used for w in variables) else step
+    return None if any(is_among(var, variables) for var in used) else step
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -10,10 +10,6 @@ from ..errors import RecordError
 from .app import Command, app
 from .codes import EPILOG, FAILED
 from .shared import Log, make_console, print_command, read_log
-
-if TYPE_CHECKING:
-    from ..tune.records.log import Record
-    from ..tune.space.operator import Operator
 
 
 @app.command(cls=Command, epilog=EPILOG)
@@ -41,10 +37,7 @@ def best(
         typer.echo("")
         print_command("replay", str(log), "--id", record.id)
         if explain:
-            _explain_record(record, operator)
+            from ..report.winner import explain_record
 
-
-def _explain_record(record: Record, operator: Operator) -> None:
-    from ..report.winner import explain_record
-
-    typer.echo(f"\n{record.workload}, {record.id}:\n{explain_record(record, operator)}")
+            told = explain_record(record, operator)
+            typer.echo(f"\n{record.workload}, {record.id}:\n{told}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,18 +10,14 @@ import typer
 from ..errors import LayoutError, ScheduleError
 from .app import Command, app
 from .codes import EPILOG
-from .shared import write_text
+from .shared import Sizes, Source, Variable, parse_sizes, write_text
 
 
 @app.command(cls=Command, epilog=EPILOG)
 def explain(
-    file: Annotated[Path, typer.Argument(help="Python file with a schedule, or TVMScript text.")],
-    name: Annotated[
-        str, typer.Option(help="Which variable of the file, if there are several.")
-    ] = "",
-    size: Annotated[
-        list[str] | None, typer.Option(help="Value of a symbolic size: --size n=256. Repeatable.")
-    ] = None,
+    file: Source,
+    name: Variable = "",
+    size: Sizes = None,
     blocks: Annotated[int, typer.Option(help="How many blocks to simulate; 0 is all.")] = 4,
     pipeline: Annotated[
         bool, typer.Option("--pipeline", help="Draw the pipelined loops instead: what runs when.")
@@ -40,7 +35,7 @@ def explain(
     from ..report.explain import explain as run
     from ..report.load import load_file
 
-    values = parse_sizes(size or [])
+    values = parse_sizes(size)
     source, args = load_file(file, name or None)
     if pipeline:
         _chart(source, args, out)
@@ -65,12 +60,3 @@ def _chart(source: Any, args: Any, out: Path | None) -> None:
     typer.echo(found)
     if out is not None:
         write_text(out, found.svg())
-
-
-def parse_sizes(words: list[str]) -> dict[str, int]:
-    """Read words like ``n=256``; anything else is a ScheduleError."""
-    pairs = [re.fullmatch(r"(\w+)=(\d+)", word) for word in words]
-    wrong = [word for word, pair in zip(words, pairs, strict=True) if pair is None]
-    if wrong:
-        raise ScheduleError(f"A size is written name=number, e.g. n=256, not {wrong[0]!r}.")
-    return {pair[1]: int(pair[2]) for pair in pairs if pair is not None}

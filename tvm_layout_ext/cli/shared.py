@@ -23,6 +23,14 @@ Log = Annotated[Path, typer.Argument(help="Folder of a log, or one of its *.json
 Shape = Annotated[
     str, typer.Option(help="The operator's sizes: 1024 1024, 1024x1024 or 1024,1024.")
 ]
+Source = Annotated[Path, typer.Argument(help="Python file with a schedule, or TVMScript text.")]
+Variable = Annotated[
+    str, typer.Option("--name", help="Which variable of the file, if there are several.")
+]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--size", help="Value of a symbolic size: --size n=256. Repeatable."),
+]
 RunnerName = Annotated[
     str,
     typer.Option(
@@ -41,13 +49,7 @@ def make_console() -> Console:
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    """Read ``1024 1024``, ``1024x1024`` or ``1024,1024``.
-
-    Raises
-    ------
-    ScheduleError
-        If a word is no whole number.
-    """
+    """Read ``1024 1024``, ``1024x1024`` or ``1024,1024``."""
     words = [word for word in re.split(r"[x,\s]+", text.strip()) if word]
     try:
         return tuple(map(int, words))
@@ -57,14 +59,19 @@ def parse_shape(text: str) -> tuple[int, ...]:
         ) from None
 
 
-def runner_text(runner: str, tracker: str, key: str) -> str:
-    """A runner as the tuner takes it: ``rpc:HOST:PORT:KEY`` with a tracker, else its name.
+def parse_sizes(words: list[str] | None) -> dict[str, int]:
+    """Read words like ``n=256``; anything else is a ScheduleError."""
+    sizes = {}
+    for word in words or []:
+        pair = re.fullmatch(r"(\w+)=(\d+)", word)
+        if pair is None:
+            raise ScheduleError(f"A size is written name=number, e.g. n=256, not {word!r}.")
+        sizes[pair[1]] = int(pair[2])
+    return sizes
 
-    Raises
-    ------
-    TargetError
-        If a tracker is missing, is no address, or is given to another runner.
-    """
+
+def runner_text(runner: str, tracker: str, key: str) -> str:
+    """A runner as the tuner takes it: ``rpc:HOST:PORT:KEY`` with a tracker, else its name."""
     if runner != "rpc":
         if tracker or key:
             raise TargetError(f"--tracker and --key go with --runner rpc, not with {runner}.")
@@ -80,24 +87,12 @@ def runner_text(runner: str, tracker: str, key: str) -> str:
 
 
 def read_log(log: Path) -> list[Record]:
-    """Read a log's records; a warning counts what was skipped.
-
-    Raises
-    ------
-    RecordError
-        If there is no log.
-    """
+    """Read a log's records; a warning counts what was skipped."""
     return _read(log).records
 
 
-def some_records(log: Path) -> Reading:
-    """Read a log that holds a record; a warning counts what was skipped.
-
-    Raises
-    ------
-    RecordError
-        If there is no log, or no record in it.
-    """
+def some_records(log: Path) -> Reading[Record]:
+    """Read a log that holds a record; a warning counts what was skipped."""
     reading = _read(log)
     if not reading.records:
         raise RecordError(f"The log {log} holds no record.")
@@ -105,20 +100,9 @@ def some_records(log: Path) -> Reading:
 
 
 def winners_of(log: Path, purpose: str) -> tuple[list[tuple[Record, Operator]], int]:
-    """The best record of each workload, with what makes its program again.
+    """The best record of each workload, with what makes its program again, for a purpose.
 
     Those of which there is no program are left out, with a warning why, and counted.
-
-    Parameters
-    ----------
-    log : Path
-    purpose : str
-        What they are wanted for, for messages.
-
-    Raises
-    ------
-    RecordError
-        If there is none.
     """
     from ..tune.apply.programs import Programs
     from ..tune.apply.replay import best_records
@@ -141,7 +125,7 @@ def winners_of(log: Path, purpose: str) -> tuple[list[tuple[Record, Operator]], 
     return found, len(missing)
 
 
-def _read(log: Path) -> Reading:
+def _read(log: Path) -> Reading[Record]:
     from ..tune.records.log import Log as Records
 
     reading = Records(log).read()
@@ -156,13 +140,7 @@ def print_command(*words: str) -> None:
 
 
 def write_text(out: Path, text: str) -> None:
-    """Write a file at once and say so; where it cannot be, what was there stays.
-
-    Raises
-    ------
-    LayoutError
-        If it cannot be written.
-    """
+    """Write a file at once and say so; where it cannot be, what was there stays."""
     from ..tune.records.files import replace_file
 
     content = text.encode()

@@ -168,7 +168,7 @@ class _KernelCounter:
 
     def count(self, stores: Sequence[tuple[Any, Context]]) -> KernelWork:
         """Count all accesses, and the instructions of all stores."""
-        accesses = []
+        accesses: list[AccessWork] = []
         for site in self.sites:
             if site.scope == "global":
                 accesses += self._global(site)
@@ -220,7 +220,8 @@ class _KernelCounter:
         """Byte address of each lane, and of its elements: width and (element, block, ...)."""
         vector = next((n for n, loop in enumerate(site.loops) if loop.kind == "vectorized"), None)
         parts = [0] if vector is None else range(_count(site.loops[vector]))
-        if any(SHIFTED in block.annotations for block in site.context.blocks):
+        is_shifted = any(SHIFTED in block.annotations for block in site.context.blocks)
+        if is_shifted and vector is not None:
             # A pass makes whole vectors of it, whatever row each element is in.
             start = flat(site.at({**lanes.values, vector: np.int64(0)}), strides) * site.size
             return site.size * len(parts), [np.broadcast_to(start, lanes.live.shape)]

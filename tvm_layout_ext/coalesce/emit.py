@@ -124,28 +124,40 @@ def spread(sch: Any, loops: Sequence[Any], threads: ThreadMap, assumptions: Assu
 
     The digits of blocks become one loop, and so do those of warps and lanes.
     """
+    parts = _merged(threads)
     digits: dict[int, Any] = {}
     for at, loop in enumerate(loops):
-        own = [i for i, p in enumerate(threads.parts) if p.iterator == at and p.level != "vector"]
-        counts = [threads.parts[i].count for i in reversed(own)]
+        own = [i for i, (_, iterator, _) in enumerate(parts) if iterator == at]
+        counts = [parts[i][2] for i in reversed(own)]
+        split = [loop]
         if len(own) > 1:
-            parts = split_whole(sch, loop, [None, *counts[1:]], assumptions)
-            digits |= dict(zip(reversed(own), parts, strict=True))
-        elif own:
-            digits[own[0]] = loop
-    nested = [(threads.parts[i].level, digits[i]) for i in sorted(digits, reverse=True)]
-    if len(nested) > 1:
+            split = split_whole(sch, loop, [None, *counts[1:]], assumptions)
+        digits |= dict(zip(reversed(own), split, strict=False))
+    nested = [(parts[i][0], digits[i]) for i in sorted(digits, reverse=True)]
+    if len(loops) > 1:
         sch.reorder(*(loop for _, loop in nested))
     levels: dict[str, list[Any]] = {}
-    for level, group in groupby(nested, key=lambda pair: _bound(pair[0])):
+    for level, group in groupby(nested, key=lambda pair: pair[0]):
         found = [loop for _, loop in group]
         levels.setdefault(level, []).extend(found if level == "register" else [fuse(sch, found)])
     grid, thread = (levels.get(level, [None])[0] for level in ("block", "thread"))
     return Spread(grid, thread, levels.get("register", []))
 
 
-def _bound(level: str) -> str:
-    return "thread" if level in ("lane", "warp") else level
+def _merged(threads: ThreadMap) -> list[tuple[str, int, int | None]]:
+    """Level, iterator and count of the loops that a map needs: lanes and warps are threads.
+
+    Digits of an iterator that follow each other on one of these levels are one loop.
+    """
+    found: list[tuple[str, int, int | None]] = []
+    for part in threads.parts:
+        level = "thread" if part.level in ("lane", "warp") else part.level
+        last = found[-1] if found else None
+        if last is not None and last[:2] == (level, part.iterator) and last[2] and part.count:
+            found[-1] = (level, part.iterator, last[2] * part.count)
+        elif level != "vector":
+            found.append((level, part.iterator, part.count))
+    return found
 
 
 def bind(sch: Any, loops: Spread, kernel: dict[str, int] | None = None) -> None:

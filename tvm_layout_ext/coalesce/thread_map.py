@@ -2,7 +2,7 @@
 
 Every iterator of a block is a number, and a map reads its digits off: the lowest goes to the
 elements of a vector, the next to lanes, then to warps, to a thread's registers, to blocks. A digit
-is a :class:`Part`; the parts of a map stand fastest first, in the order in which the digits of a
+is a :class:`Digit`; the parts of a map stand fastest first, in the order in which the digits of a
 level make up its number.
 """
 
@@ -26,7 +26,7 @@ LEVELS = ("vector", "register", "lane", "warp", "block", "step")
 
 
 @dataclass(frozen=True)
-class Part:
+class Digit:
     """A digit of an iterator: which one, how many values it has, and what they go to.
 
     Attributes
@@ -52,7 +52,7 @@ class ThreadMap:
     ----------
     names : tuple of str
         Of the iterators; ``i*j`` is one that walks ``i`` and ``j`` as if they were one loop.
-    parts : tuple of Part
+    parts : tuple of Digit
         Fastest first.
 
     Examples
@@ -70,14 +70,14 @@ class ThreadMap:
     """
 
     names: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[Digit, ...]
 
     @classmethod
     def of(
         cls, names: Sequence[str], *levels: tuple[str, Sequence[tuple[int, int | None]]]
     ) -> ThreadMap:
         """Make a map of levels with (iterator, count) pairs; counts of 1 are left out."""
-        parts = [Part(at, n, level) for level, pairs in levels for at, n in pairs if n != 1]
+        parts = [Digit(at, n, level) for level, pairs in levels for at, n in pairs if n != 1]
         return cls(tuple(names), tuple(parts))
 
     def __post_init__(self) -> None:
@@ -104,11 +104,11 @@ class ThreadMap:
         if lanes > WARP_SIZE:
             raise LayoutError(f"The map has {lanes} lanes; a warp has {WARP_SIZE}.")
 
-    def of_level(self, level: str) -> tuple[Part, ...]:
+    def of_level(self, level: str) -> tuple[Digit, ...]:
         """Parts of a level, fastest first."""
         return tuple(part for part in self.parts if part.level == level)
 
-    def of_iterator(self, iterator: int) -> tuple[Part, ...]:
+    def of_iterator(self, iterator: int) -> tuple[Digit, ...]:
         """Digits of an iterator, the lowest first."""
         return tuple(part for part in self.parts if part.iterator == iterator)
 
@@ -183,7 +183,7 @@ class ThreadMap:
         return LinearLayout.from_bases({**bases, "block": []}, sizes)
 
     def __str__(self) -> str:
-        def text(part: Part) -> str:
+        def text(part: Digit) -> str:
             return f"{self.names[part.iterator]} {part.count or 'rest'}"
 
         levels = groupby(self.parts, key=lambda part: part.level)

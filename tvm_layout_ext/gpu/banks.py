@@ -45,11 +45,6 @@ def request_wavefronts(
     joins : bool
         Whether phases may join: of reads by plain instructions they do.
 
-    Returns
-    -------
-    tuple of array of int, [requests]
-        Wavefronts, and the least possible.
-
     Examples
     --------
     >>> every = np.ones((1, 32), bool)

@@ -194,11 +194,6 @@ def blocks_per_sm(facts: Architecture, threads: int, registers: int, shared_byte
     shared_bytes : int
         Of a block, static and dynamic.
 
-    Returns
-    -------
-    int
-        0 if it cannot hold one.
-
     Examples
     --------
     >>> blocks_per_sm(architecture("sm_90"), 128, 168, 65536)
@@ -216,15 +211,7 @@ def blocks_per_sm(facts: Architecture, threads: int, registers: int, shared_byte
 
 
 def launch_problem(extents: Mapping[str, int], threads_per_block: int = 1024) -> str | None:
-    """Say why a launch of these extents is not legal, or None if it is.
-
-    Parameters
-    ----------
-    extents : mapping of str to int
-        By thread tag, ``threadIdx.x`` and so on; tags that are not there count 1.
-    threads_per_block : int
-        Most threads that one block may have.
-    """
+    """Say why a launch of these extents, by thread tag, is not legal, or None if it is."""
     for tag, extent in extents.items():
         if extent > LAUNCH_LIMITS.get(tag, extent):
             return f"binds {extent:,} iterations to {tag}, which has at most {LAUNCH_LIMITS[tag]:,}"

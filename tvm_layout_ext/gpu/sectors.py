@@ -22,11 +22,6 @@ def request_sectors(addresses: Any, active: Any, width: int) -> tuple[Any, Any]:
     width : int
         Bytes that a thread moves; those of two threads are the same or apart.
 
-    Returns
-    -------
-    tuple of array of int, [requests]
-        Distinct sectors, and the least possible: distinct bytes over 32, rounded up.
-
     Examples
     --------
     >>> every = np.ones((1, 32), bool)
@@ -36,3 +31,8 @@ def request_sectors(addresses: Any, active: Any, width: int) -> tuple[Any, Any]:
     touched = distinct(pieces(addresses, active, width, SECTOR_BYTES))
     moved = distinct(np.where(active, addresses, NOTHING)) * width
     return touched, -(-moved // SECTOR_BYTES)
+
+
+def sectors_per_request(sectors: int, requests: int) -> float:
+    """Sectors of an average request; 0 without any."""
+    return sectors / requests if requests else 0.0

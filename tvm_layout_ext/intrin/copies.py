@@ -11,23 +11,38 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from ..gpu.hardware import MATRIX_ROW_BYTES, WARP_SIZE
-from .fragments import operand_at, operand_place, sums_place
+from ..gpu.hardware import WARP_SIZE
+from .fragments import REGISTERS, operand_at, operand_place, operand_tile, sums_place, turned
+from .instructions import Instruction
 
-#: Rows of a matrix of ``ldmatrix``, and bytes of one of them.
-ROWS, ROW_BYTES = 8, MATRIX_ROW_BYTES
+#: Rows of a matrix of ``ldmatrix``.
+ROWS = 8
 
 
-def _load_description(
-    matrix: str, dtype: str, bits: int, scope: str, registers: tuple[int, int], k_major: bool
-) -> Any:
-    rows, depth = ROWS * registers[0], ROW_BYTES * 8 // bits * registers[1]
-    held = rows * depth // WARP_SIZE
-    shape = (rows, depth) if k_major else (depth, rows)
+def load(one: Instruction, matrix: str, count: int, scope: str, k_major: bool) -> tuple[Any, Any]:
+    """Describe and implement the load of a tile of an operand (``matrix``: ``a`` or ``b``).
+
+    By ``ldmatrix`` lane ``l`` names the address of row ``l % 8`` of matrix ``l // 8`` (PTX ISA,
+    "ldmatrix"), of ``count`` matrices. The instruction moves units of 16 bits, so an operand whose
+    rows do not lie along K (``k_major``) is transposed only if its elements have 16 bits; others
+    are loaded by plain loads of each lane.
+    """
+    registers, bits, dtype = REGISTERS[matrix, count], one.bits, one.operand
+    shape = operand_tile(bits, registers, k_major)
+    held = shape[0] * shape[1] // WARP_SIZE
+    transposed, per_matrix = not k_major, held // count
 
     def place(i: Any, j: Any) -> Any:
-        row, k = (i, j) if k_major else (j, i)
-        return operand_place(matrix, bits, row, k, registers)
+        return operand_place(matrix, bits, *turned(i, j, k_major), registers)
+
+    def at(lane: Any, element: Any) -> Any:
+        return turned(*operand_at(matrix, bits, lane, element, registers), k_major)
+
+    def matrices(tile: Any, fragment: Any, lane: Any) -> Any:
+        first, second = at(0, lane // ROWS % count * per_matrix)
+        own = (fragment.data, fragment.elem_offset + held * lane)
+        row = T.address_of(tile[first + lane % ROWS, second])
+        return T.ptx_legacy.ldmatrix(transposed, count, ".b16", *own, row, 0, dtype=dtype)
 
     @T.prim_func(s_tir=True)
     def description(tile_: T.handle, fragment_: T.handle) -> None:
@@ -46,34 +61,6 @@ def _load_description(
                     T.writes(fragment[lane, element])
                     fragment[lane, element] = tile[vi, vj]
 
-    return description
-
-
-def ldmatrix(
-    matrix: str, dtype: str, bits: int, scope: str, registers: tuple[int, int], k_major: bool
-) -> tuple[Any, Any]:
-    """Describe and implement ``ldmatrix`` of a tile of an operand (``matrix``: ``a`` or ``b``).
-
-    Lane ``l`` names the address of row ``l % 8`` of matrix ``l // 8`` (PTX ISA, "ldmatrix"). The
-    instruction moves units of 16 bits, so an operand whose rows do not lie along K (``k_major``) is
-    transposed only if its elements have 16 bits. ``registers`` counts matrices along the rows and
-    along K; their product is 1, 2 or 4.
-    """
-    rows, depth = ROWS * registers[0], ROW_BYTES * 8 // bits * registers[1]
-    count = registers[0] * registers[1]
-    held = rows * depth // WARP_SIZE
-    shape = (rows, depth) if k_major else (depth, rows)
-    transposed = not k_major
-
-    def corner(lane: Any) -> Any:
-        which, row = lane // ROWS % count, lane % ROWS
-        if matrix == "a":
-            high, word = which % registers[0], which // registers[0]
-        else:
-            high, word = which // registers[1], which % registers[1]
-        along_k = word * (ROW_BYTES * 8 // bits)
-        return (ROWS * high + row, along_k) if k_major else (along_k + row, ROWS * high)
-
     @T.prim_func(s_tir=True)
     def implementation(tile_: T.handle, fragment_: T.handle) -> None:
         s0 = T.int32()
@@ -86,62 +73,20 @@ def ldmatrix(
             T.reads(tile[0 : shape[0], 0 : shape[1]])
             T.writes(fragment[0:WARP_SIZE, 0:held])
             for lane in T.thread_binding(0, WARP_SIZE, "threadIdx.x"):
-                row, column = T.meta_var(corner(lane))
-                T.evaluate(
-                    T.ptx_legacy.ldmatrix(
-                        transposed,
-                        count,
-                        ".b16",
-                        fragment.data,
-                        fragment.elem_offset + held * lane,
-                        T.address_of(tile[row, column]),
-                        0,
-                        dtype=dtype,
-                    )
-                )
+                if one.has_ldmatrix(k_major):
+                    T.evaluate(matrices(tile, fragment, lane))
+                else:
+                    for element in T.unroll(held):
+                        row, column = T.meta_var(at(lane, element))
+                        fragment[lane, element] = tile[row, column]
 
-    return _load_description(matrix, dtype, bits, scope, registers, k_major), implementation
-
-
-def fragment_load(
-    matrix: str, dtype: str, bits: int, scope: str, registers: tuple[int, int], k_major: bool
-) -> tuple[Any, Any]:
-    """Describe and implement the load of a tile by plain loads of each lane.
-
-    For operands that ``ldmatrix`` cannot transpose: 8 or 32 bits an element, rows not along K.
-    Parameters as :func:`ldmatrix` has them.
-    """
-    rows, depth = ROWS * registers[0], ROW_BYTES * 8 // bits * registers[1]
-    held = rows * depth // WARP_SIZE
-    shape = (rows, depth) if k_major else (depth, rows)
-
-    def at(lane: Any, element: Any) -> Any:
-        row, k = operand_at(matrix, bits, lane, element, registers)
-        return (row, k) if k_major else (k, row)
-
-    @T.prim_func(s_tir=True)
-    def implementation(tile_: T.handle, fragment_: T.handle) -> None:
-        s0 = T.int32()
-        s1 = T.int32()
-        tile = T.match_buffer(tile_, shape, dtype, offset_factor=1, scope=scope, strides=[s0, s1])
-        fragment = T.match_buffer(
-            fragment_, (WARP_SIZE, held), dtype, offset_factor=1, scope="warp"
-        )
-        with T.sblock("root"):
-            T.reads(tile[0 : shape[0], 0 : shape[1]])
-            T.writes(fragment[0:WARP_SIZE, 0:held])
-            for lane in T.thread_binding(0, WARP_SIZE, "threadIdx.x"):
-                for element in T.unroll(held):
-                    row, column = T.meta_var(at(lane, element))
-                    fragment[lane, element] = tile[row, column]
-
-    return _load_description(matrix, dtype, bits, scope, registers, k_major), implementation
+    return description, implementation
 
 
 def stmatrix(dtype: str, scope: str, row_major: bool) -> tuple[Any, Any]:
     """Describe and implement ``stmatrix.x4`` of a tile of 16 x 16 sums of 16 bits.
 
-    The mirror of :func:`ldmatrix` (PTX ISA, "stmatrix"; sm_90 and later): register ``r`` of the
+    The mirror of ``ldmatrix`` (PTX ISA, "stmatrix"; sm_90 and later): register ``r`` of the
     warp is matrix ``r``, whose rows go to the addresses of lanes ``8 * r`` to ``8 * r + 7``. Rows
     of the tile in memory are rows of the sums (``row_major``), or ``.trans`` stores columns.
     """
@@ -149,7 +94,7 @@ def stmatrix(dtype: str, scope: str, row_major: bool) -> tuple[Any, Any]:
     opcode = f"stmatrix.sync.aligned.m8n8.x4{'' if row_major else '.trans'}.shared.b16"
 
     def place(i: Any, j: Any) -> Any:
-        return sums_place(i, j) if row_major else sums_place(j, i)
+        return sums_place(*turned(i, j, row_major))
 
     def corner(lane: Any) -> Any:
         which, row = lane // ROWS, lane % ROWS

@@ -18,7 +18,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..gpu.hardware import MATRIX_ROW_BYTES
+
 _WORD_BITS = 32
+#: 8 x 16-byte matrices along the rows and along K, by operand and count.
+REGISTERS = {
+    ("a", 1): (1, 1),
+    ("a", 2): (2, 1),
+    ("a", 4): (2, 2),
+    ("b", 1): (1, 1),
+    ("b", 2): (1, 2),
+    ("b", 4): (2, 2),
+}
+
+
+def turned(row: Any, k: Any, k_major: bool) -> tuple[Any, Any]:
+    """Order the indices of a tile as it lies in memory, or those in memory as the tile's."""
+    return (row, k) if k_major else (k, row)
+
+
+def operand_tile(bits: int, registers: tuple[int, int], k_major: bool) -> tuple[int, int]:
+    """Extents in memory of a tile of an operand, of so many matrices along the rows and along K."""
+    return turned(8 * registers[0], MATRIX_ROW_BYTES * 8 // bits * registers[1], k_major)
 
 
 def operand_place(

@@ -45,6 +45,10 @@ class Instruction:
         """Elements along K that it multiplies."""
         return K_BYTES * 8 // self.bits
 
+    def has_ldmatrix(self, k_major: bool) -> bool:
+        """Whether ``ldmatrix`` loads operands whose rows lie along K, or along the other dim."""
+        return k_major or self.bits == 16
+
     @property
     def shape(self) -> tuple[int, int, int]:
         """Rows, columns and depth of the unit of a schedule."""

@@ -30,6 +30,16 @@ def multiply(one: Instruction) -> tuple[Any, Any]:
     def widened(value: Any) -> Any:
         return value if operand == sums else tirx.Cast(sums, value)
 
+    def half(a: Any, b: Any, c: Any, lane: Any, right: int) -> Any:
+        starts = [lane * held, lane * held + right * held // 2, lane * HELD + right * HELD // 2]
+        pointers = [
+            part
+            for buffer, start in zip((a, b, c), starts, strict=True)
+            for part in (buffer.data, buffer.elem_offset + start)
+        ]
+        types = (legacy, legacy, legacy_sums)
+        return T.ptx_legacy.mma(shape, "row", "col", *types, *pointers, False, dtype=sums)
+
     @T.prim_func(s_tir=True)
     def description(a_: T.handle, b_: T.handle, c_: T.handle) -> None:
         A = T.match_buffer(a_, (WARP_SIZE, held), operand, offset_factor=1, scope="warp")
@@ -59,42 +69,8 @@ def multiply(one: Instruction) -> tuple[Any, Any]:
             T.reads(C[0:WARP_SIZE, 0:HELD], A[0:WARP_SIZE, 0:held], B[0:WARP_SIZE, 0:held])
             T.writes(C[0:WARP_SIZE, 0:HELD])
             for lane in T.thread_binding(0, WARP_SIZE, "threadIdx.x"):
-                T.evaluate(
-                    T.ptx_legacy.mma(
-                        shape,
-                        "row",
-                        "col",
-                        legacy,
-                        legacy,
-                        legacy_sums,
-                        A.data,
-                        A.elem_offset + lane * held,
-                        B.data,
-                        B.elem_offset + lane * held,
-                        C.data,
-                        C.elem_offset + lane * HELD,
-                        False,
-                        dtype=sums,
-                    )
-                )
-                T.evaluate(
-                    T.ptx_legacy.mma(
-                        shape,
-                        "row",
-                        "col",
-                        legacy,
-                        legacy,
-                        legacy_sums,
-                        A.data,
-                        A.elem_offset + lane * held,
-                        B.data,
-                        B.elem_offset + lane * held + held // 2,
-                        C.data,
-                        C.elem_offset + lane * HELD + HELD // 2,
-                        False,
-                        dtype=sums,
-                    )
-                )
+                T.evaluate(half(A, B, C, lane, 0))
+                T.evaluate(half(A, B, C, lane, 1))
 
     return description, implementation
 

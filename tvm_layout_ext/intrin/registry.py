@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 from tvm import s_tir
 
 from ..errors import ScheduleError
-from .copies import fragment_load, ldmatrix, stmatrix
-from .fragments import operand_place, sums_place
+from .copies import load, stmatrix
+from .fragments import REGISTERS, operand_place, operand_tile, sums_place, turned
 from .instructions import INSTRUCTIONS, TILE, Instruction
 from .products import clear, multiply
 
@@ -22,19 +23,6 @@ _PREFIX = "layout_ext."
 #: Lowest compute capabilities with these (PTX ISA, "ldmatrix" and "stmatrix", target notes).
 LDMATRIX, STMATRIX = (7, 5), (9, 0)
 _SCOPES = ("shared", "shared.dyn")
-#: 8 x 16-byte matrices along the rows and along K, by matrix and count.
-_REGISTERS = {
-    ("a", 1): (1, 1),
-    ("a", 2): (2, 1),
-    ("a", 4): (2, 2),
-    ("b", 1): (1, 1),
-    ("b", 2): (1, 2),
-    ("b", 4): (2, 2),
-}
-
-
-def _major(k_major: bool) -> str:
-    return "k_major" if k_major else "mn_major"
 
 
 def load_name(matrix: str, one: Instruction, scope: str, *, k_major: bool, count: int = 4) -> str:
@@ -52,8 +40,9 @@ def load_name(matrix: str, one: Instruction, scope: str, *, k_major: bool, count
     >>> load_name("a", byte, "shared", k_major=False)
     'layout_ext.load.x4.a.int8.mn_major.shared'
     """
-    kind = "ldmatrix" if k_major or one.bits == 16 else "load"
-    return f"{_PREFIX}{kind}.x{count}.{matrix}.{one.operand}.{_major(k_major)}.{scope}"
+    kind = "ldmatrix" if one.has_ldmatrix(k_major) else "load"
+    major = "k_major" if k_major else "mn_major"
+    return f"{_PREFIX}{kind}.x{count}.{matrix}.{one.operand}.{major}.{scope}"
 
 
 def multiply_name(one: Instruction) -> str:
@@ -85,42 +74,31 @@ class _Entry:
 
 def _loads() -> dict[str, _Entry]:
     made: dict[str, _Entry] = {}
-    for one in INSTRUCTIONS.values():
-        for (matrix, count), registers in _REGISTERS.items():
-            for scope in _SCOPES:
-                for k_major in (True, False):
-                    name = load_name(matrix, one, scope, k_major=k_major, count=count)
-                    build = ldmatrix if ".ldmatrix." in name else fragment_load
-                    arguments = (matrix, one.operand, one.bits, scope, registers, k_major)
-                    rows, depth = 8 * registers[0], 128 // one.bits * registers[1]
-                    made[name] = _Entry(
-                        partial(build, *arguments),
-                        (rows, depth) if k_major else (depth, rows),
-                        partial(_operand_place, matrix, one.bits, registers, k_major),
-                    )
+    for one, (matrix, count), scope, k_major in product(
+        INSTRUCTIONS.values(), REGISTERS, _SCOPES, (True, False)
+    ):
+        registers = REGISTERS[matrix, count]
+
+        def place(i: Any, j: Any, own: Any = (matrix, one.bits, k_major, registers)) -> Any:
+            which, bits, is_k_major, numbers = own
+            return operand_place(which, bits, *turned(i, j, is_k_major), numbers)
+
+        name = load_name(matrix, one, scope, k_major=k_major, count=count)
+        build = partial(load, one, matrix, count, scope, k_major)
+        made[name] = _Entry(build, operand_tile(one.bits, registers, k_major), place)
     return made
-
-
-def _operand_place(
-    matrix: str, bits: int, registers: tuple[int, int], k_major: bool, i: Any, j: Any
-) -> tuple[Any, Any]:
-    row, k = (i, j) if k_major else (j, i)
-    return operand_place(matrix, bits, row, k, registers)
 
 
 def _entries() -> dict[str, _Entry]:
-    made = _loads()
+    made: dict[str, Callable[[], tuple[Any, Any]]] = {}
     for one in INSTRUCTIONS.values():
-        made[multiply_name(one)] = _Entry(partial(multiply, one), (TILE, TILE), sums_place)
-        made[clear_name(one.sums)] = _Entry(partial(clear, one.sums), (TILE, TILE), sums_place)
-    for dtype in ("float16", "bfloat16"):
-        for scope in _SCOPES:
-            for row_major in (True, False):
-                name = store_name(dtype, scope, row_major=row_major)
-                made[name] = _Entry(
-                    partial(stmatrix, dtype, scope, row_major), (TILE, TILE), sums_place
-                )
-    return made
+        made[multiply_name(one)] = partial(multiply, one)
+        made[clear_name(one.sums)] = partial(clear, one.sums)
+    for dtype, scope, row_major in product(("float16", "bfloat16"), _SCOPES, (True, False)):
+        name = store_name(dtype, scope, row_major=row_major)
+        made[name] = partial(stmatrix, dtype, scope, row_major)
+    sums = {name: _Entry(build, (TILE, TILE), sums_place) for name, build in made.items()}
+    return _loads() | sums
 
 
 _ENTRIES = _entries()

@@ -8,6 +8,7 @@ import tvm
 from tvm import tirx
 
 from . import ops
+from .queries import is_call_of
 
 _EXTERN_CALLS = (ops.CALL_EXTERN, ops.CALL_PURE_EXTERN)
 _ATOMIC_CALLS = (ops.CUDA_ATOMIC_ADD, ops.CUDA_ATOMIC_CAS)
@@ -26,7 +27,5 @@ def atomic_of(body: Any) -> Any | None:
         args = args[1:]
     elif name not in _ATOMIC_CALLS:
         return None
-    pointer = args[0] if args else None
-    if not isinstance(pointer, tvm.ir.Call) or pointer.op.name != ops.ADDRESS_OF:
-        return None
-    return pointer.args[0]
+    pointer: Any = args[0] if args else None
+    return pointer.args[0] if is_call_of(pointer, ops.ADDRESS_OF) else None

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from .queries import blocks_in
+from .queries import blocks_in, is_among, nodes_in
 
 
 def holder_of(mod: Any, block: Any) -> tuple[str, Any] | None:
     """Name and function of a module that hold a block; None if none does."""
     for var, func in mod.functions.items():
         is_scheduled = isinstance(getattr(func, "body", None), SBlockRealize)
-        if is_scheduled and any(own.same_as(block) for own in blocks_in(func.body)):
+        if is_scheduled and is_among(block, blocks_in(func.body)):
             return str(var.name_hint), func
     return None
 
@@ -25,15 +24,8 @@ def realize_of(sch: Any, block: Any) -> SBlockRealize:
     node, loops = sch.get(block), sch.get_loops(block)
     functions = [func for func in sch.mod.functions.values() if isinstance(func, tirx.PrimFunc)]
     scopes = [sch.get(loops[-1]).body] if loops else [func.body for func in functions]
-    found: list[Any] = []
-
-    def look(realize: Any) -> None:
-        if realize.block.same_as(node):
-            found.append(realize)
-
-    for scope in scopes:
-        tvm_ffi.structural_walk(scope, [(SBlockRealize, look)])
-    return found[0]
+    all_found = (one for scope in scopes for one in nodes_in(scope, SBlockRealize))
+    return next(one for one in all_found if one.block.same_as(node))
 
 
 def iter_values(sch: Any, block: Any) -> list[Any]:

@@ -18,29 +18,20 @@ from tvm import tirx
 from .atomics import atomic_of
 from .conditions import selects_as_choices
 from .ops import CHOICE
-from .queries import are_equal, loads_in, substitute
-from .walk import statements_of, walk
+from .queries import are_equal, is_call_of, loads_in, nodes_in, substitute
+from .walk import own_parts, statements_of, walk
 
 
 @dataclass(frozen=True)
 class BodyAccess:
-    """One access of a body.
-
-    Attributes
-    ----------
-    buffer : Buffer
-    kind : str
-        ``load``, ``store`` or ``atomic``.
-    indices : tuple of PrimExpr
-        In the block's iterators, with the values of ``let`` in the place of their names.
-    conditions : tuple of PrimExpr
-        Of the ``if`` statements around it, each of which must hold; of a load beside ``if`` and
-        ``let`` statements also of the choices around it that ask indices alone.
-    """
+    """One access of a body."""
 
     buffer: Any
-    kind: str
+    kind: str  #: ``load``, ``store`` or ``atomic``
+    #: In the block's iterators, with the values of ``let`` in the place of their names.
     indices: tuple[Any, ...]
+    #: Of the ``if`` statements around it, each of which must hold; of a load beside ``if`` and
+    #: ``let`` statements also of the choices around it that ask indices alone.
     conditions: tuple[Any, ...] = ()
 
     def is_like(self, other: BodyAccess) -> bool:
@@ -68,10 +59,8 @@ def read_body(body: Any) -> Iterator[BodyAccess]:
         for var, value in context.lets:
             values[var] = substitute(value, values)
         conditions = tuple(substitute(one, values) for one in context.conditions)
-        if isinstance(stmt, tirx.IfThenElse):
-            yield from _loads(stmt.condition, values, conditions, plain)
-        elif isinstance(stmt, tirx.BufferStore | tirx.Evaluate | tirx.Bind):
-            yield from _loads(stmt, values, conditions, plain)
+        for part in own_parts(stmt):
+            yield from _loads(part, values, conditions, plain)
 
 
 def _is_stores(body: Any) -> bool:
@@ -105,16 +94,17 @@ def _loads(
 def _choices_around(node: Any, values: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
     """Loads in choices by indices, each with what must hold for it."""
     found: list[tuple[Any, Any]] = []
-
-    def look(call: Any) -> None:
-        if getattr(call.op, "name", "") == CHOICE:
-            holds = substitute(call.args[0], values)
-            if not loads_in(holds):
-                found.extend((load, holds) for load in loads_in(call.args[1]))
-                found.extend((load, tirx.Not(holds)) for load in loads_in(call.args[2]))
-
-    tvm_ffi.structural_walk(node, [(tvm.ir.Call, look)])
+    for condition, *sides in _choices(node):
+        holds = substitute(condition, values)
+        if not loads_in(holds):
+            for side, known in zip(sides, (holds, tirx.Not(holds)), strict=True):
+                found.extend((load, known) for load in loads_in(side))
     return found
+
+
+def _choices(node: Any) -> list[Any]:
+    """Arguments of the choices between values."""
+    return [call.args for call in nodes_in(node, tvm.ir.Call) if is_call_of(call, CHOICE)]
 
 
 def without_lets(body: Any) -> Any:
@@ -146,9 +136,7 @@ def _inlined(stmt: Any, values: dict[Any, Any]) -> Any:
 
 def binds_truth(body: Any) -> bool:
     """Whether a body names a truth value, of which TVM 0.27 cannot make a vector."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(body, [(tirx.Bind, lambda bind: found.append(bind.var))])
-    return any(str(var.ty) == "bool" for var in found)
+    return any(str(bind.var.ty) == "bool" for bind in nodes_in(body, tirx.Bind))
 
 
 def choices_of_values(body: Any) -> list[Any]:
@@ -167,14 +155,7 @@ def choices_of_values(body: Any) -> list[Any]:
     """
     if _is_stores(body):
         return []
-    found: list[Any] = []
-
-    def look(call: Any) -> None:
-        if getattr(call.op, "name", "") == CHOICE:
-            found.append(call.args[0])
-
-    tvm_ffi.structural_walk(selects_as_choices(without_lets(body)), [(tvm.ir.Call, look)])
-    return found
+    return [condition for condition, *_ in _choices(selects_as_choices(without_lets(body)))]
 
 
 def is_mappable(body: Any) -> bool:

@@ -8,8 +8,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from .ops import LIKELY
-from .queries import depends_on, loads_in, substitute, uses
+from .ops import CHOICE, LIKELY
+from .queries import depends_on, is_call_of, loads_in, nodes_in, substitute, uses
 
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 #: TVM rounds signed quotients down by a comparison.
@@ -20,9 +20,16 @@ def conjuncts(condition: Any) -> list[Any]:
     """Parts of a condition that must all hold, without TVM's ``likely`` around them."""
     if isinstance(condition, tirx.And):
         return [*conjuncts(condition.a), *conjuncts(condition.b)]
-    if isinstance(condition, tvm.ir.Call) and condition.op.name == LIKELY:
+    if is_call_of(condition, LIKELY):
         return conjuncts(condition.args[0])
     return [condition]
+
+
+def choice_parts(value: Any) -> tuple[Any, Any, Any] | None:
+    """Condition and both values of a ``Select`` or ``if_then_else``, None of anything else."""
+    if isinstance(value, tirx.Select):
+        return value.condition, value.true_value, value.false_value
+    return tuple(value.args) if is_call_of(value, CHOICE) else None
 
 
 def is_zero(value: Any) -> bool:
@@ -34,6 +41,18 @@ def is_zero(value: Any) -> bool:
     while isinstance(value, tirx.Cast | tirx.Broadcast):
         value = value.value
     return isinstance(value, tirx.IntImm | tirx.FloatImm) and bool(value.value == 0)
+
+
+def step_of(value: Any, var: Any, analyzer: Any = None) -> int | None:
+    """By how much one step of a variable moves a value; None where that is no one number.
+
+    >>> i = tirx.Var("i", "int32")
+    >>> step_of(i * 4 + 7, i), step_of(i // 4, i)
+    (4, None)
+    """
+    known = analyzer or tvm.sym.Analyzer()
+    step = known.simplify(substitute(value, {var: var + 1}) - value)
+    return int(step) if isinstance(step, tirx.IntImm) else None
 
 
 def same_at_ends(condition: Any, var: Any, lanes: int) -> bool:
@@ -52,9 +71,7 @@ def same_at_ends(condition: Any, var: Any, lanes: int) -> bool:
     if not isinstance(condition, tirx.LT | tirx.LE | tirx.GT | tirx.GE):
         return not depends_on(condition, var)
     analyzer = tvm.sym.Analyzer()
-    difference = condition.a - condition.b
-    step = analyzer.simplify(substitute(difference, {var: var + 1}) - difference)
-    if not isinstance(step, tirx.IntImm):
+    if step_of(condition.a - condition.b, var) is None:
         return False
     group = tirx.Var("group", var.ty)
     first, last = (
@@ -69,18 +86,10 @@ def compares_values(body: Any) -> bool:
 
     The condition of an ``if_then_else`` on indices alone stays a scalar.
     """
-    found: list[Any] = []
-
-    def look(comparison: Any) -> None:
-        tvm_ffi.structural_walk(comparison, [(tvm.ir.TensorLoad, found.append)])
-
-    def rounded(quotient: Any) -> None:
-        if not str(quotient.ty).startswith("uint"):
-            look(quotient)
-
-    rules = [(tirx.Select, found.append), *((kind, look) for kind in _COMPARISONS)]
-    tvm_ffi.structural_walk(body, [*rules, *((kind, rounded) for kind in _ROUNDED)])
-    return bool(found)
+    quotients = nodes_in(body, *_ROUNDED)
+    rounded = [one for one in quotients if not str(one.ty).startswith("uint")]
+    compared = [*nodes_in(body, *_COMPARISONS), *rounded]
+    return bool(nodes_in(body, tirx.Select)) or any(map(loads_in, compared))
 
 
 def selects_as_choices(node: Any) -> Any:
@@ -102,8 +111,7 @@ def selects_as_choices(node: Any) -> Any:
     >>> selects_as_choices(tirx.Select(i < 3, b[i], 0.0))
     T.if_then_else(i < 3, B[i], T.float32(0.0))
     """
-    bound: list[Any] = []
-    tvm_ffi.structural_walk(node, [(tirx.Bind, lambda bind: bound.append(bind.var))])
+    bound = [bind.var for bind in nodes_in(node, tirx.Bind)]
 
     def choice(select: Any) -> Any:
         loads = [*loads_in(select.true_value), *loads_in(select.false_value)]

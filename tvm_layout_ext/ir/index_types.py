@@ -13,8 +13,10 @@ LONGEST = 1 << 30
 
 def children(node: Any) -> list[Any]:
     """List the operands whose values make up a node's."""
-    if isinstance(node, tirx.Cast):
+    if isinstance(node, tirx.Cast | tirx.Broadcast):
         return [node.value]
+    if isinstance(node, tirx.Ramp):
+        return [node.base, node.stride]
     if isinstance(node, tirx.Let):
         return [node.value, node.body]
     if isinstance(node, tirx.Select):

@@ -11,10 +11,10 @@ from tvm import tirx
 
 from ..gpu.hardware import MATRIX_ROW_BYTES
 from . import ops
+from .queries import is_call_of
 
 #: Calls that give the address of a buffer, or of one element.
 OPAQUE = (ops.ADDRESS_OF, ops.TVM_ACCESS_PTR, ops.BUFFER_DATA, ops.PTR_BYTE_OFFSET)
-_GENERIC_TO_SHARED = ops.CUDA_CVTA_GENERIC_TO_SHARED
 
 
 def constant(argument: Any) -> int | None:
@@ -24,26 +24,15 @@ def constant(argument: Any) -> int | None:
 
 @dataclass(frozen=True)
 class PointerOp:
-    """An instruction that takes the address of shared memory.
+    """An instruction that takes the address of shared memory."""
 
-    Attributes
-    ----------
-    kind : str
-        ``ldmatrix``, ``stmatrix`` or ``cp.async``.
-    pointer : callable
-        From the arguments to the number of the one that holds the address.
-    bytes : callable
-        From the arguments to the bytes that a lane touches there, or None if that is not constant.
-    has_offset : bool
-        The argument after the address is added to it, in elements.
-    source : int or None
-        Number of the argument that holds the global address which a copy reads.
-    """
-
-    kind: str
+    kind: str  #: ``ldmatrix``, ``stmatrix`` or ``cp.async``
+    #: From the arguments to the number of the one that holds the address.
     pointer: Callable[[Sequence[Any]], int]
+    #: From the arguments to the bytes that a lane touches there, or None if that is not constant.
     bytes: Callable[[Sequence[Any]], int | None]
-    has_offset: bool = False
+    has_offset: bool = False  #: The argument after the address is added to it, in elements
+    #: Number of the argument that holds the global address which a copy reads.
     source: int | None = None
 
 
@@ -103,6 +92,11 @@ def strides_of(buffer: Any) -> list[Any]:
     return strides
 
 
+def offset_of(buffer: Any, indices: Sequence[Any]) -> Any:
+    """Elements from a buffer's base pointer to one of it."""
+    return buffer.ty.elem_offset + _linear(indices, strides_of(buffer))
+
+
 def pointer_of(call: Any, op: PointerOp) -> tuple[Any, tuple[Any, ...]] | None:
     """Buffer and indices that an instruction's address names; None where it is not understood."""
     return _element(call, op.pointer(call.args), op)
@@ -115,28 +109,23 @@ def source_of(call: Any, op: PointerOp) -> tuple[Any, tuple[Any, ...]] | None:
 
 def _element(call: Any, position: int, op: PointerOp) -> tuple[Any, tuple[Any, ...]] | None:
     pointer = call.args[position]
-    while getattr(getattr(pointer, "op", None), "name", "") == _GENERIC_TO_SHARED:
+    while is_call_of(pointer, ops.CUDA_CVTA_GENERIC_TO_SHARED):
         pointer = pointer.args[0]
     more = call.args[position + 1] if op.has_offset else 0
-    name = getattr(getattr(pointer, "op", None), "name", "")
-    if name == ops.ADDRESS_OF:
+    if is_call_of(pointer, ops.ADDRESS_OF):
         load = pointer.args[0]
         if constant(more) == 0:
             return load.source, tuple(load.indices)
         offset = _linear(load.indices, strides_of(load.source)) + more
         return load.source, _indices(load.source, offset)
-    if name == ops.TVM_ACCESS_PTR:
+    if is_call_of(pointer, ops.TVM_ACCESS_PTR):
         kind, data, offset = pointer.args[:3]
-        if str(kind.ty.dtype) != str(_data_of(data).dtype):
-            return None
-        return _data_of(data), _indices(_data_of(data), offset + more)
-    if name == ops.BUFFER_DATA:
+        buffer = data.args[0] if isinstance(data, tvm.ir.Call) else data
+        same = str(kind.ty.dtype) == str(buffer.dtype)
+        return (buffer, _indices(buffer, offset + more)) if same else None
+    if is_call_of(pointer, ops.BUFFER_DATA):
         return pointer.args[0], _indices(pointer.args[0], more)
     return None
-
-
-def _data_of(data: Any) -> Any:
-    return data.args[0] if getattr(getattr(data, "op", None), "name", "") else data
 
 
 def _linear(indices: Sequence[Any], strides: Sequence[Any]) -> Any:

@@ -8,6 +8,7 @@ from tvm import tirx
 from tvm.ir.prim.expr import Ramp
 
 from . import ops
+from .queries import is_call_of
 
 #: Begins the names of the helpers that store with a policy.
 PREFIX = "tvm_layout_ext_store_"
@@ -15,8 +16,7 @@ PREFIX = "tvm_layout_ext_store_"
 
 def is_policy_store(call: Any) -> bool:
     """Whether a call is a store with a policy."""
-    is_call = getattr(call.op, "name", "") == ops.CUDA_FUNC_CALL
-    return is_call and str(call.args[0].value).startswith(PREFIX)
+    return is_call_of(call, ops.CUDA_FUNC_CALL) and str(call.args[0].value).startswith(PREFIX)
 
 
 def plain_store(call: Any) -> Any:

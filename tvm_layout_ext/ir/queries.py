@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -20,34 +20,54 @@ def substitute(node: Any, values: Mapping[Any, Any]) -> Any:
     return tvm_ffi.structural_map(node, [swap], order="post")
 
 
+def nodes_in(node: Any, *kinds: type) -> list[Any]:
+    """List the nodes of some kinds in an expression or statement, those that hold others last."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(node, [(kind, found.append) for kind in kinds])
+    return found
+
+
 def variables(node: Any) -> list[Any]:
     """List the variables and buffers of an expression or statement, repeats included."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(node, [(tirx.Var, found.append)])
-    return found
+    return nodes_in(node, tirx.Var)
 
 
 def uses(node: Any, var: Any) -> bool:
     """Whether a variable, or a buffer, occurs in an expression or statement."""
-    return any(one.same_as(var) for one in variables(node))
+    return is_among(var, variables(node))
 
 
 def depends_on(expr: Any, var: Any) -> bool:
     """Whether a value depends on a variable, which it does not bind itself."""
-    return any(one.same_as(var) for one in tirx.analysis.undefined_vars(expr))
+    return is_among(var, tirx.analysis.undefined_vars(expr))
 
 
 def loads_in(node: Any) -> list[Any]:
     """List the loads of an expression or statement."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(node, [(tvm.ir.TensorLoad, found.append)])
-    return found
+    return nodes_in(node, tvm.ir.TensorLoad)
 
 
 def blocks_in(node: Any) -> list[Any]:
     """List the blocks of a statement, those that hold others after these."""
+    return nodes_in(node, SBlock)
+
+
+def is_call_of(expr: Any, *names: str) -> bool:
+    """Whether an expression is a call of one of TVM's operators (:mod:`.ops`)."""
+    return isinstance(expr, tvm.ir.Call) and getattr(expr.op, "name", "") in names
+
+
+def is_among(node: Any, others: Iterable[Any]) -> bool:
+    """Whether a variable, a buffer or another node is one of some, as an object."""
+    return any(node.same_as(other) for other in others)
+
+
+def distinct(nodes: Iterable[Any]) -> list[Any]:
+    """List nodes, each object once."""
     found: list[Any] = []
-    tvm_ffi.structural_walk(node, [(SBlock, found.append)])
+    for node in nodes:
+        if not is_among(node, found):
+            found.append(node)
     return found
 
 

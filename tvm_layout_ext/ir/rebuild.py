@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
+
+from .queries import blocks_in, distinct, is_among, loads_in, nodes_in
 
 _BLOCK_FIELDS = (
     "iter_vars",
@@ -56,9 +59,49 @@ def without_annotations(node: Any, *keys: str) -> Any:
     return changed(node, annotations=kept)
 
 
+def stripped(body: Any, *keys: str) -> Any:
+    """Take some annotations off all blocks of a statement."""
+    rule = (SBlock, lambda block: without_annotations(block, *keys))
+    return tvm_ffi.structural_map(body, [rule], order="post")
+
+
+def accessed(body: Any) -> tuple[list[Any], list[Any]]:
+    """Buffers that a statement loads and stores, each once, those that it allocates left out."""
+    made = [buffer for block in blocks_in(body) for buffer in block.alloc_buffers]
+    sides = (
+        [load.source for load in loads_in(body)],
+        [store.buffer for store in nodes_in(body, tirx.BufferStore)],
+    )
+    reads, writes = ([b for b in distinct(side) if not is_among(b, made)] for side in sides)
+    return reads, writes
+
+
 def whole_region(buffer: Any) -> Any:
     """All of a buffer, as a region that a block reads or writes."""
     return tirx.BufferRegion(buffer, [tvm.ir.Range(0, extent) for extent in buffer.shape])
+
+
+def with_accesses(
+    node: Any, change: Callable[[Any, Any], tuple[Any, Sequence[Any]] | None], order: str = "post"
+) -> Any:
+    """Let loads and stores access what ``change`` gives for buffer and indices; None leaves one."""
+    return tvm_ffi.structural_map(node, access_rules(change), order=order)
+
+
+def access_rules(
+    change: Callable[[Any, Any], tuple[Any, Sequence[Any]] | None],
+) -> list[tuple[type, Callable[[Any], Any]]]:
+    """Rules of a rewrite of loads and stores, as :func:`with_accesses` has them."""
+
+    def load(one: Any) -> Any:
+        at = change(one.source, one.indices)
+        return one if at is None else tirx.BufferLoad(*at)
+
+    def store(one: Any) -> Any:
+        at = change(one.buffer, one.indices)
+        return one if at is None else tirx.BufferStore(at[0], one.value, at[1])
+
+    return [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)]
 
 
 def sequence(statements: Iterable[Any]) -> Any:

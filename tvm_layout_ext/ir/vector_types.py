@@ -15,11 +15,12 @@ from math import gcd
 from typing import Any, NamedTuple
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 
+from .queries import depends_on, nodes_in
+
 _FP8 = (2, 4, 8, 12, 16)
-_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
+ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 #: Lengths by element type, each compiled by nvcc 13 from a copy and from a sum of such vectors.
 _LANES: dict[str, tuple[int, ...]] = {
@@ -39,26 +40,13 @@ _SINCE = {
 
 
 class VectorUse(NamedTuple):
-    """A vector that a lowered program computes, loads or stores.
+    """A vector that a lowered program computes, loads or stores."""
 
-    Attributes
-    ----------
-    dtype : str
-        Of an element.
-    lanes : int
-    verb : str
-        ``loads``, ``stores`` or ``computes``.
-    buffer : Buffer or None
-        What is loaded or stored.
-    index : PrimExpr or None
-        Its last index.
-    """
-
-    dtype: str
+    dtype: str  #: Of an element
     lanes: int
-    verb: str
-    buffer: Any = None
-    index: Any = None
+    verb: str  #: ``loads``, ``stores`` or ``computes``
+    buffer: Any = None  #: What is loaded or stored
+    index: Any = None  #: Its last index
 
 
 def lanes_of_type(dtype: str, capability: tuple[int, int]) -> tuple[int, ...] | None:
@@ -77,27 +65,16 @@ def lanes_of_type(dtype: str, capability: tuple[int, int]) -> tuple[int, ...] | 
 
 def vectors_of(body: Any) -> Iterator[VectorUse]:
     """Vectors of constant length in a lowered program, indices apart."""
-    found: list[VectorUse] = []
-
-    def note(value: Any, verb: str, buffer: Any = None, indices: Any = (None,)) -> None:
+    for one in nodes_in(body, tvm.ir.TensorLoad, tirx.BufferStore, tirx.Cast):
+        value, verb, buffer, indices = one, "computes", None, (None,)
+        if isinstance(one, tvm.ir.TensorLoad):
+            verb, buffer, indices = "loads", one.source, one.indices
+        elif isinstance(one, tirx.BufferStore):
+            value, verb, buffer, indices = one.value, "stores", one.buffer, one.indices
         lanes = _constant_lanes(value)
         if lanes > 1:
             kind = str(value.ty).rpartition("x")[0]
-            found.append(VectorUse(kind, lanes, verb, buffer, indices[-1]))
-
-    def load(node: Any) -> Any:
-        note(node, "loads", node.source, node.indices)
-        return tvm_ffi.WalkResult.ADVANCE
-
-    tvm_ffi.structural_walk(
-        body,
-        [
-            (tvm.ir.TensorLoad, load),
-            (tirx.BufferStore, lambda one: note(one.value, "stores", one.buffer, one.indices)),
-            (tirx.Cast, lambda one: note(one, "computes")),
-        ],
-    )
-    yield from found
+            yield VectorUse(kind, lanes, verb, buffer, indices[-1])
 
 
 def _constant_lanes(value: Any) -> int:
@@ -131,8 +108,7 @@ def miswritten(func: Any, capability: tuple[int, int]) -> str | None:
     Loads of ``bool`` at places that are never multiples of their length go element by element, and
     are right.
     """
-    loops: list[Any] = []
-    tvm_ffi.structural_walk(func.body, [(tirx.For, lambda loop: loops.append(loop.loop_var))])
+    loops = [loop.loop_var for loop in nodes_in(func.body, tirx.For)]
     for one in vectors_of(func.body):
         if one.buffer is None:
             continue
@@ -156,9 +132,7 @@ def miswritten(func: Any, capability: tuple[int, int]) -> str | None:
 
 def lacking_arithmetic(func: Any, capability: tuple[int, int]) -> str | None:
     """Say which arithmetic of a lowered function CUDA has no operators for: that of FP8."""
-    found: list[str] = []
-    rules = [(kind, lambda one: found.append(str(one.a.ty))) for kind in _ARITHMETIC + _COMPARISONS]
-    tvm_ffi.structural_walk(func.body, rules)
+    found = [str(one.a.ty) for one in nodes_in(func.body, *ARITHMETIC, *_COMPARISONS)]
     kinds = [one.rpartition("x")[0] if one.count("x") else one for one in found]
     kind = next((one for one in kinds if one.startswith("float8")), None)
     if kind is None or capability < _SINCE.get(kind, ((0, 0), ""))[0]:
@@ -181,9 +155,7 @@ def _at_once(one: VectorUse, loops: list[Any]) -> bool:
     known = tvm.sym.Analyzer().modular_set(ramp.base)
     step, first = int(known.coeff), int(known.base)
     # A loop may be unrolled later, and each of its values stand alone.
-    moved = {var.__chandle__() for var in loops}
-    free = tirx.analysis.undefined_vars(ramp.base)
-    if any(var.__chandle__() in moved for var in free):
+    if any(depends_on(ramp.base, var) for var in loops):
         return first % gcd(step, one.lanes) == 0
     return step % one.lanes == 0 and first % one.lanes == 0
 

@@ -18,24 +18,18 @@ from .annotations import TENSOR_CORE
 from .queries import is_number
 
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+#: Statements that hold others, and no condition.
+_HOLDERS = (tirx.SeqStmt, tirx.For, tirx.AttrStmt, s_tir.SBlockRealize)
 
 
 @dataclass(frozen=True, eq=False)
 class LoopVar:
-    """A variable that a loop or the launch gives its values.
-
-    Attributes
-    ----------
-    var : Var
-    extent : PrimExpr or int
-    kind : str
-        ``serial``, ``vectorized``, ``unrolled``, ``parallel``, a thread such as ``threadIdx.x``, or
-        ``tensor`` inside of a block that becomes one instruction.
-    start : PrimExpr or int
-    """
+    """A variable that a loop or the launch gives its values."""
 
     var: Any
     extent: Any
+    #: ``serial``, ``vectorized``, ``unrolled``, ``parallel``, a thread such as ``threadIdx.x``, or
+    #: ``tensor`` inside of a block that becomes one instruction.
     kind: str
     start: Any = field(default=0, kw_only=True)
 
@@ -67,29 +61,15 @@ class LoopVar:
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What lies around a statement.
+    """What lies around a statement."""
 
-    Attributes
-    ----------
-    loops : tuple of LoopVar
-        Outermost first.
-    lets : tuple of (Var, PrimExpr)
-        Variables that stand for expressions, in order; iterators of blocks among them.
-    conditions : tuple of PrimExpr
-        All of which hold.
-    blocks : tuple of SBlock
-        Outermost first.
-    in_init : bool
-        The statement sets a reduction's initial value.
-    threads : dict of str to int
-        Extents of the thread axes below the outermost loop; complete once the walk is at its end.
-    """
-
-    loops: tuple[LoopVar, ...] = ()
+    loops: tuple[LoopVar, ...] = ()  #: Outermost first
+    #: Variables that stand for expressions, in order; iterators of blocks among them.
     lets: tuple[tuple[Any, Any], ...] = ()
-    conditions: tuple[Any, ...] = ()
-    blocks: tuple[Any, ...] = ()
-    in_init: bool = False
+    conditions: tuple[Any, ...] = ()  #: All of which hold
+    blocks: tuple[Any, ...] = ()  #: Outermost first
+    in_init: bool = False  #: The statement sets a reduction's initial value
+    #: Extents of the thread axes below the outermost loop; complete once the walk is at its end.
     threads: dict[str, int] = field(default_factory=dict)
 
     @cached_property
@@ -174,6 +154,13 @@ def _held(stmt: Any, context: Context) -> Iterator[tuple[Any, Context]]:
 
 def _is_launch(stmt: Any) -> bool:
     return isinstance(stmt.node, IterVar) and str(stmt.attr_key) == "thread_extent"
+
+
+def own_parts(stmt: Any) -> list[Any]:
+    """What belongs to a statement itself: its condition, or all of one that holds no others."""
+    if isinstance(stmt, tirx.IfThenElse | tirx.While):
+        return [stmt.condition]
+    return [] if isinstance(stmt, _HOLDERS) else [stmt]
 
 
 def statements_of(stmt: Any) -> Iterator[Any]:

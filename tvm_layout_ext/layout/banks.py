@@ -138,7 +138,9 @@ def wavefronts(addresses: Any, access_bytes: int, *, store: bool = False) -> int
     check_integer(access_bytes, "access_bytes")
     if not is_power_of_two(access_bytes) or access_bytes > MAX_ACCESS_BYTES:
         raise LayoutError(f"An access has 1, 2, 4, 8 or 16 bytes, not {access_bytes}.")
-    given = np.asarray(addresses, dtype=np.int64)
+    given = np.asarray(addresses)
+    if given.ndim != 1 or given.dtype.kind not in "iuf":
+        raise LayoutError(f"addresses are {addresses!r}; they must be a row of numbers.")
     if len(given) > WARP_SIZE:
         raise LayoutError(f"A request has at most {WARP_SIZE} lanes, not {len(given)}.")
     lanes = np.full((1, WARP_SIZE), -1)

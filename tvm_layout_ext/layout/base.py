@@ -128,13 +128,19 @@ class CTALayout:
 class ClusteredLayout(Layout):
     """Base of the layouts that may be spread over the blocks of a cluster.
 
-    A subclass declares these three fields last, each None by default. They are given together
-    or not at all, which means one block.
+    A subclass declares these three fields last, each None by default; :class:`CTALayout` says what
+    they are. They are given together or not at all, which means one block.
     """
 
+    order: Sequence[int]
     ctas_per_cga: Sequence[int] | None
     cta_split_num: Sequence[int] | None
     cta_order: Sequence[int] | None
+
+    @property
+    def rank(self) -> int:
+        """Number of dims."""
+        return len(self.order)
 
     def _set_cluster(self, rank: int) -> None:
         given = (self.ctas_per_cga, self.cta_split_num, self.cta_order)
@@ -187,10 +193,10 @@ def set_sizes(layout: object, rank: int, *names: str) -> None:
                 raise LayoutError(f"{name} {list(values)} has {value}, which is no power of two.")
 
 
-def set_order(layout: object, rank: int | None = None, name: str = "order") -> None:
-    """Check that the named field is a permutation of the dims; it says how many unless given."""
+def set_order(layout: object, name: str = "order") -> None:
+    """Check that the named field is a permutation of the dims, as many as it has numbers."""
     values = _integers(layout, name)
-    rank = len(values) if rank is None else rank
+    rank = len(values)
     if rank == 0:
         raise LayoutError(f"{name} is empty; a layout needs at least one dim.")
     if sorted(values) != list(range(rank)):

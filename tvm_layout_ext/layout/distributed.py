@@ -49,8 +49,6 @@ class BlockedLayout(Distributed, ClusteredLayout):
         Warps along each dim.
     order : sequence of int
         The dims, the one along which neighbouring registers, lanes and warps lie first.
-    ctas_per_cga, cta_split_num, cta_order : sequence of int, optional
-        The cluster, see :class:`CTALayout`.
 
     Examples
     --------
@@ -140,11 +138,6 @@ class BlockedLayout(Distributed, ClusteredLayout):
         lanes[order[-1]], warps[order[-1]] = lanes_left, warps_left
         return BlockedLayout(size_per_thread, lanes, warps, order)
 
-    @property
-    def rank(self) -> int:
-        """Number of dims."""
-        return len(self.order)
-
     def to_linear(self, shape: Sequence[int]) -> LinearLayout:
         """Map (register, lane, warp, block) to the elements of a tensor of this shape."""
         self._check_shape(shape)
@@ -182,7 +175,10 @@ class SliceLayout(Distributed, Layout):
     parent: Layout
 
     def __post_init__(self) -> None:
-        _check_distributed(self.parent, "parent of a slice")
+        if not isinstance(self.parent, Distributed):
+            raise LayoutError(
+                f"The parent of a slice is {self.parent!r}, which is no distributed layout."
+            )
         known = type(self.dim) is int and self.dim in range(self.parent.rank)
         if self.parent.rank < 2 or not known:
             raise LayoutError(
@@ -242,13 +238,7 @@ class DistributedLinearLayout(Distributed, Layout):
 
     @staticmethod
     def from_linear(linear: LinearLayout) -> DistributedLinearLayout:
-        """Take over a linear layout with inputs register, lane, warp and block.
-
-        Raises
-        ------
-        LayoutError
-            If it is none, or has other inputs.
-        """
+        """Take over a linear layout with inputs register, lane, warp and block."""
         check_linear(linear, "A distributed layout is made of a linear layout")
         if not set(linear.in_dims) <= set(INPUTS):
             raise LayoutError(f"{linear} has other inputs than {', '.join(INPUTS)}.")
@@ -277,8 +267,3 @@ _BASES = dict(zip(INPUTS, ("reg_bases", "lane_bases", "warp_bases", "block_bases
 def _check_lanes(lanes: int, what: str) -> None:
     if lanes != WARP_SIZE:
         raise LayoutError(f"{what} makes {lanes} lanes; a warp has {WARP_SIZE}.")
-
-
-def _check_distributed(layout: object, what: str) -> None:
-    if not isinstance(layout, Distributed):
-        raise LayoutError(f"The {what} is {layout!r}, which is no distributed layout.")

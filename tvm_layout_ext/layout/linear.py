@@ -63,10 +63,12 @@ from .linear_checks import (
     as_indices,
     check_integer,
     check_known,
+    check_mapping,
     check_names,
     check_size,
     check_total,
     is_power_of_two,
+    joint_shape,
     log2,
     whole_bases,
     whole_sizes,
@@ -84,7 +86,7 @@ class LinearLayout:
     """A map over F2 from named input indices to named output coordinates.
 
     Make one with :meth:`from_bases`, :meth:`identity`, :meth:`strided`, :meth:`zeros`, or by
-    multiplying such pieces.
+    multiplying such pieces. What cannot be is a LayoutError of one sentence.
 
     Attributes
     ----------
@@ -205,6 +207,7 @@ class LinearLayout:
     @staticmethod
     def identity_of(sizes: Mapping[str, int]) -> LinearLayout:
         """Send each of several dims to itself."""
+        check_mapping(sizes, "The sizes")
         result = LinearLayout.empty()
         for name, size in sizes.items():
             result = result * LinearLayout.identity(size, name, name)
@@ -244,7 +247,7 @@ class LinearLayout:
 
     def basis(self, in_dim: str) -> tuple[tuple[int, ...], ...]:
         """Look up the images of the indices 1, 2, 4, ... of an input dim; none if it is absent."""
-        return dict(self.bases).get(in_dim, ())
+        return next((vectors for name, vectors in self.bases if name == in_dim), ())
 
     def flat_basis(self, in_dim: str) -> list[int]:
         """:meth:`basis` with each image packed into one integer, first output dim lowest."""
@@ -272,13 +275,7 @@ class LinearLayout:
     # Application
 
     def apply(self, **indices: int) -> dict[str, int]:
-        """Map one index of every input dim to its coordinates.
-
-        Raises
-        ------
-        LayoutError
-            If an input dim is missing, unknown, or its index no integer or out of range.
-        """
+        """Map one index of every input dim to its coordinates."""
         self._check_given(indices)
         for name, size in self.in_sizes.items():
             check_integer(indices[name], f"The index of {name!r}")
@@ -300,11 +297,6 @@ class LinearLayout:
         >>> swizzle = LinearLayout.from_bases({"i": [(1,), (3,)]}, ["o"])
         >>> swizzle.apply_arrays(i=np.arange(4))["o"]
         array([0, 1, 3, 2])
-
-        Raises
-        ------
-        LayoutError
-            As :meth:`apply` does, and if a coordinate may need more than 63 bits.
         """
         self._check_given(indices)
         arrays = {name: as_indices(indices[name], name) for name in self.in_dims}
@@ -314,7 +306,7 @@ class LinearLayout:
         for name, size in self.in_sizes.items():
             if arrays[name].size and not 0 <= arrays[name].min() <= arrays[name].max() < size:
                 raise LayoutError(f"Some indices of {name!r} are not in [0, {size}).")
-        shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
+        shape = joint_shape(arrays)
         result = {name: np.zeros(shape, dtype=np.int64) for name in self.out_names}
         for name, vectors in self.bases:
             for bit, vector in enumerate(vectors):
@@ -398,11 +390,6 @@ class LinearLayout:
 
         Where both have a dim, ours is the fast part of it.
 
-        Raises
-        ------
-        LayoutError
-            If ``other`` is no linear layout, or the product none.
-
         Examples
         --------
         >>> LinearLayout.identity(4, "lane", "x") * LinearLayout.identity(2, "warp", "x")
@@ -422,14 +409,7 @@ class LinearLayout:
         return LinearLayout.from_bases(bases, sizes, surjective=False)
 
     def compose(self, outer: LinearLayout) -> LinearLayout:
-        """First this layout, then ``outer``, whose input dims are our output dims.
-
-        Raises
-        ------
-        LayoutError
-            If ``outer`` is no linear layout, a dim is missing on either side, or it takes fewer
-            indices than we produce.
-        """
+        """First this layout, then ``outer``, whose input dims are our output dims."""
         check_linear(outer, "A composition of linear layouts needs another one")
         if set(self.out_names) != set(outer.in_dims):
             raise LayoutError(
@@ -451,13 +431,7 @@ class LinearLayout:
         return LinearLayout(bases, outer.out_dims)
 
     def invert(self) -> LinearLayout:
-        """Make the layout that leads back.
-
-        Raises
-        ------
-        LayoutError
-            If the layout is not a bijection.
-        """
+        """Make the layout that leads back."""
         if not self.is_bijective():
             raise LayoutError(
                 f"Only a bijection can be inverted; {self} takes {self.total_in_size} indices "
@@ -466,13 +440,7 @@ class LinearLayout:
         return self.pseudo_invert()
 
     def pseudo_invert(self) -> LinearLayout:
-        """Make a layout that leads back, choosing index 0 wherever several indices would do.
-
-        Raises
-        ------
-        LayoutError
-            If the layout is not surjective, so that some coordinate has no index at all.
-        """
+        """Make a layout that leads back, choosing index 0 wherever several indices would do."""
         return LinearLayout.identity_of(self.out_sizes).invert_and_compose(self)
 
     def invert_and_compose(self, outer: LinearLayout) -> LinearLayout:
@@ -492,11 +460,6 @@ class LinearLayout:
         >>> columns = columns.transpose_outs(["i", "j"])
         >>> rows.invert_and_compose(columns)
         Linear({register: [[0, 1]], lane: [[1, 0]]}, {register: 2, lane: 2})
-
-        Raises
-        ------
-        LayoutError
-            If ``outer`` does not reach every coordinate of this layout.
         """
         check_linear(outer, "A composition of linear layouts needs another one")
         outer = outer.transpose_outs(self.out_names)
@@ -525,6 +488,8 @@ class LinearLayout:
 
     def rename_outs(self, names: Mapping[str, str]) -> LinearLayout:
         """Give some output dims other names."""
+        check_mapping(names, "The new names")
+        check_known(names, self.out_names, "output")
         outs = tuple((names.get(name, name), size) for name, size in self.out_dims)
         return LinearLayout(self.bases, outs)
 
@@ -577,6 +542,8 @@ class LinearLayout:
 
     def without_identity(self, dims: Iterable[str]) -> LinearLayout:
         """Take off, while it lasts, each of ``dims`` that goes to itself apart from the others."""
+        if not isinstance(dims, Iterable):
+            raise LayoutError(f"{dims!r} is no list of dims.")
         result = self
         for name in dims:
             if not result._is_separate_identity(name):

@@ -41,7 +41,10 @@ def check_size(size: Any, what: str) -> None:
 
 def as_indices(value: Any, name: str) -> np.ndarray:
     """Make an array of indices; numbers with a fraction are refused, not cut off."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise LayoutError(f"The indices of {name!r} are {value!r}, which is no array.") from None
     if array.size and array.dtype.kind not in "iub":
         raise LayoutError(f"The indices of {name!r} are {array.dtype}; they must be integers.")
     return array.astype(np.int64)
@@ -50,7 +53,7 @@ def as_indices(value: Any, name: str) -> np.ndarray:
 def whole_bases(rows: Iterable[tuple[str, Any]]) -> Bases:
     """Read the vectors of each input dim."""
     bases = []
-    for name, vectors in rows:
+    for name, vectors in _pairs(rows, "The bases"):
         try:
             pairs = tuple(map(tuple, vectors))
         except TypeError:
@@ -67,7 +70,34 @@ def whole_bases(rows: Iterable[tuple[str, Any]]) -> Bases:
 
 def whole_sizes(sizes: Iterable[tuple[str, Any]]) -> Sizes:
     """Read the sizes of output dims."""
-    return tuple((name, check_integer(size, f"The size of {name!r}")) for name, size in sizes)
+    return tuple(
+        (name, check_integer(size, f"The size of {name!r}"))
+        for name, size in _pairs(sizes, "The output dims")
+    )
+
+
+def _pairs(given: Any, what: str) -> list[tuple[Any, Any]]:
+    try:
+        return [(name, value) for name, value in given]
+    except (TypeError, ValueError):
+        raise LayoutError(
+            f"{what} are {given!r}; they must be pairs of a dim and a value."
+        ) from None
+
+
+def check_mapping(given: Any, what: str) -> None:
+    """Refuse what is no mapping of dims."""
+    if not isinstance(given, Mapping):
+        raise LayoutError(f"{what} are {given!r}; they must be a mapping of dims.")
+
+
+def joint_shape(arrays: Mapping[str, np.ndarray]) -> tuple[int, ...]:
+    """Shape of arrays of indices together."""
+    try:
+        return np.broadcast_shapes(*(array.shape for array in arrays.values()))
+    except ValueError:
+        shapes = ", ".join(f"{name!r} {array.shape}" for name, array in arrays.items())
+        raise LayoutError(f"The arrays of indices do not broadcast: {shapes}.") from None
 
 
 def check_names(names: Sequence[Any], side: str) -> None:
@@ -79,8 +109,10 @@ def check_names(names: Sequence[Any], side: str) -> None:
         raise LayoutError(f"The {side} dims {list(names)} repeat a name.")
 
 
-def check_known(names: Sequence[str], known: Sequence[str], side: str, whole: bool = False) -> None:
+def check_known(names: Iterable[str], known: Sequence[str], side: str, whole: bool = False) -> None:
     """Refuse names that the layout does not have; ``whole`` wants each of its names once."""
+    if not isinstance(names, Iterable):
+        raise LayoutError(f"{names!r} is no list of {side} dims; there are {list(known)}.")
     for name in names:
         if name not in known:
             raise LayoutError(f"There is no {side} dim {name!r}; there are {list(known)}.")
@@ -90,6 +122,7 @@ def check_known(names: Sequence[str], known: Sequence[str], side: str, whole: bo
 
 def check_total(sizes: Mapping[str, int], total: int, side: str) -> None:
     """Refuse sizes that do not make up a space."""
+    check_mapping(sizes, f"The sizes of {side} dims")
     for name, size in sizes.items():
         check_size(size, name)
     if prod(sizes.values()) != total:

@@ -6,11 +6,11 @@ down to once shape and layout are known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
 from math import prod
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 
@@ -112,6 +112,7 @@ class Xor:
 
 
 Placement = Strided | Xor
+Numbers = ParamSpec("Numbers")
 
 
 def dense(shape: Sequence[int]) -> Strided:
@@ -134,22 +135,24 @@ def padded(shape: Sequence[int], padding: int) -> Strided:
     return dense([*shape[:-1], shape[-1] + padding])
 
 
+def _remembered(make: Callable[Numbers, Xor]) -> Callable[Numbers, Xor]:
+    """Make a placement once: every buffer of a shape is offered the same dozens of swizzles."""
+    kept = lru_cache(maxsize=1 << 12, typed=True)(make)
+
+    @wraps(make)
+    def made(*given: Numbers.args, **named: Numbers.kwargs) -> Xor:
+        shape, *numbers = given
+        return kept(tuple(shape), *numbers, **named)  # type: ignore[arg-type]
+
+    return made
+
+
+@_remembered
 def xor_rows(shape: Sequence[int], vec: int, per_phase: int, max_phase: int) -> Xor:
     """Permute the vectors of each row by an XOR with its number, as :class:`.SwizzledSharedLayout`.
 
     All dims but the last count rows together. The first dim may have any extent.
-
-    Raises
-    ------
-    LayoutError
-        If a dim but the first is no power of two, or the numbers do not fit the shape.
     """
-    return _xor_rows(tuple(shape), vec, per_phase, max_phase)
-
-
-# Every buffer of a shape is offered the same dozens of swizzles.
-@lru_cache(maxsize=1 << 12, typed=True)
-def _xor_rows(shape: tuple[int, ...], vec: int, per_phase: int, max_phase: int) -> Xor:
     rows, columns = _rows(shape)
     if vec * max_phase > columns:
         raise LayoutError(
@@ -160,6 +163,7 @@ def _xor_rows(shape: tuple[int, ...], vec: int, per_phase: int, max_phase: int) 
     return split_rows(of_linear(layout.to_linear([rows, columns])), shape)
 
 
+@_remembered
 def hardware_swizzle(shape: Sequence[int], width: int, element_bits: int) -> Xor:
     """Lay rows out as TMA and ``wgmma`` swizzle them, in panels of 32, 64 or 128 bytes.
 
@@ -168,11 +172,6 @@ def hardware_swizzle(shape: Sequence[int], width: int, element_bits: int) -> Xor
     >>> hardware_swizzle([8, 32], 64, 16).images
     ((32, 72, 144), (1, 2, 4, 8, 16))
     """
-    return _hardware_swizzle(tuple(shape), width, element_bits)
-
-
-@lru_cache(maxsize=1 << 12, typed=True)
-def _hardware_swizzle(shape: tuple[int, ...], width: int, element_bits: int) -> Xor:
     rows, columns = _rows(shape)
     layout = NVMMASharedLayout(width, element_bits)
     if rows < 8 or columns * element_bits < 8 * width:
@@ -185,13 +184,7 @@ def _hardware_swizzle(shape: tuple[int, ...], width: int, element_bits: int) -> 
 
 
 def laid_out(layout: Any, shape: Sequence[int], element_bits: int) -> Xor:
-    """Lay a buffer out by a shared or linear layout.
-
-    Raises
-    ------
-    LayoutError
-        If the layout is for another shape or other elements.
-    """
+    """Lay a buffer out by a shared or linear layout."""
     if isinstance(layout, LinearLayout):
         return check_placement(of_linear(layout), shape)
     if isinstance(layout, NVMMASharedLayout) and layout.element_bitwidth != element_bits:
@@ -219,13 +212,7 @@ def check_placement(placement: Xor, shape: Sequence[int]) -> Xor:
 
 
 def of_linear(layout: LinearLayout) -> Xor:
-    """Read a map from offset to element the other way round: from index bits to offsets.
-
-    Raises
-    ------
-    LayoutError
-        If the map has other inputs than offset (a block of 1 is fine), or is not one to one.
-    """
+    """Read a map from offset to element the other way round: from index bits to offsets."""
     others = [name for name in layout.in_dims if name != "offset" and layout.in_sizes[name] > 1]
     if "offset" not in layout.in_dims or others:
         raise LayoutError(f"{layout} is no layout of shared memory: it maps {layout.in_dims}.")

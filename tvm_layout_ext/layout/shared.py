@@ -32,8 +32,14 @@ MOST_TMA_DIMS = 5
 LONGEST_GAP = 1 << 18
 
 
+class Shared(ClusteredLayout):
+    """Base of the layouts of shared memory; ``alignment`` is that of the allocation, in bytes."""
+
+    alignment = 16
+
+
 @dataclass(frozen=True, repr=False)
-class SwizzledSharedLayout(ClusteredLayout):
+class SwizzledSharedLayout(Shared):
     """Rows one after the other, the columns of each row permuted by an XOR with its number.
 
     Vectors of ``vec`` elements stay whole; ``per_phase`` rows in a row share a permutation, and
@@ -46,8 +52,6 @@ class SwizzledSharedLayout(ClusteredLayout):
         As above; (1, 1, 1) permutes nothing.
     order : sequence of int
         The dims, the contiguous one (columns) first, then the rows.
-    ctas_per_cga, cta_split_num, cta_order : sequence of int, optional
-        The cluster, see :class:`CTALayout`.
 
     Examples
     --------
@@ -80,16 +84,6 @@ class SwizzledSharedLayout(ClusteredLayout):
         set_order(self)
         self._set_cluster(len(self.order))
 
-    @property
-    def rank(self) -> int:
-        """Number of dims."""
-        return len(self.order)
-
-    @property
-    def alignment(self) -> int:
-        """Bytes to which the allocation must be aligned."""
-        return 16
-
     def to_linear(self, shape: Sequence[int]) -> LinearLayout:
         """Map (offset, block) to the elements of a tensor of this shape."""
         self._check_shape(shape)
@@ -109,7 +103,7 @@ class SwizzledSharedLayout(ClusteredLayout):
 
 
 @dataclass(frozen=True, repr=False)
-class NVMMASharedLayout(ClusteredLayout):
+class NVMMASharedLayout(Shared):
     """The layouts that TMA writes and ``wgmma`` reads: 8-row tiles with a hardware swizzle.
 
     The tensor is cut into panels as wide as the swizzle. In a panel rows follow each other, and
@@ -126,28 +120,19 @@ class NVMMASharedLayout(ClusteredLayout):
         Number of dims, at most the 5 of TMA; outer dims are flattened to rows.
     transposed : bool
         The contiguous dim is the first instead of the last.
-    ctas_per_cga, cta_split_num, cta_order : sequence of int, optional
-        The cluster, see :class:`CTALayout`.
 
     Examples
     --------
-    Half precision and 64-byte panels: a panel is 32 columns, in chunks of 8 elements. Two
-    rows share a permutation (128 / 64), and four permutations take turns. The first column
-    of each row's chunks as they lie in memory:
+    Half precision and 64-byte panels of 32 columns, in chunks of 8 elements. Two rows share a
+    permutation. The first column of each row's chunks as they lie in memory:
 
-    >>> layout = NVMMASharedLayout(64, 16)
-    >>> linear = layout.to_linear([8, 64])
+    >>> linear = NVMMASharedLayout(64, 16).to_linear([8, 64])
     >>> for row in range(0, 8, 2):
     ...     print(*(linear.apply(offset=32 * row + 8 * i, block=0)["dim1"] for i in range(4)))
     0 8 16 24
     8 0 24 16
     16 24 0 8
     24 16 8 0
-
-    The second panel, columns 32 to 63, begins after the 8 rows of the first:
-
-    >>> linear.apply(offset=256, block=0)
-    {'dim0': 0, 'dim1': 32}
     """
 
     swizzle_byte_width: int
@@ -176,7 +161,7 @@ class NVMMASharedLayout(ClusteredLayout):
         self._set_cluster(self.rank)
 
     @property
-    def alignment(self) -> int:
+    def alignment(self) -> int:  # type: ignore[override]
         """Bytes to which the allocation must be aligned: eight rows of a panel."""
         return 8 * self.swizzle_byte_width or 128
 
@@ -235,7 +220,7 @@ class NVMMASharedLayout(ClusteredLayout):
 
 
 @dataclass(frozen=True, repr=False)
-class PaddedSharedLayout(ClusteredLayout):
+class PaddedSharedLayout(Shared):
     """Rows one after the other with gaps: after every ``interval`` elements, ``padding`` more.
 
     Gaps are no linear map, so ``to_linear`` gives the order of the elements without them, and
@@ -247,8 +232,6 @@ class PaddedSharedLayout(ClusteredLayout):
         Interval and padding, in elements, powers of two up to 2^18; several pairs add up.
     order : sequence of int
         The dims, the contiguous one first.
-    ctas_per_cga, cta_split_num, cta_order : sequence of int, optional
-        The cluster, see :class:`CTALayout`.
 
     Examples
     --------
@@ -289,16 +272,6 @@ class PaddedSharedLayout(ClusteredLayout):
         object.__setattr__(self, "interval_padding_pairs", tuple(sorted(pairs)))
         set_order(self)
         self._set_cluster(len(self.order))
-
-    @property
-    def rank(self) -> int:
-        """Number of dims."""
-        return len(self.order)
-
-    @property
-    def alignment(self) -> int:
-        """Bytes to which the allocation must be aligned."""
-        return 16
 
     def to_linear(self, shape: Sequence[int]) -> LinearLayout:
         """Map (offset without gaps, block) to the elements of a tensor of this shape."""

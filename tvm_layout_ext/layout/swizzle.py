@@ -31,31 +31,15 @@ from ..errors import LayoutError
 from .banks import BANK_BITS, MAX_ACCESS_BITS, ROW_BITS, lanes_of_phase_log2
 from .f2 import Columns, complement, intersection, meet
 from .linear import LinearLayout, check_linear, is_power_of_two, log2
-from .linear_checks import check_integer
+from .linear_checks import check_integer, check_known
 
 
 def optimal_swizzle(src: LinearLayout, dst: LinearLayout, element_bits: int) -> LinearLayout:
     """Find the shared layout that best serves writing as ``src`` and reading as ``dst``.
 
-    Parameters
-    ----------
-    src, dst : LinearLayout
-        From register, lane, warp and block to the tensor.
-    element_bits : int
-        Bits of an element, at most 128.
-
-    Returns
-    -------
-    LinearLayout
-        From vector, bank, segment, reps and block to the tensor. The offset is vector, bank and
-        segment put together, the vector lowest. Rounds ``reps`` are done one after the other in
-        the same memory.
-
-    Raises
-    ------
-    LayoutError
-        If an element has another number of bits, or the layouts are not of one tensor laid out in
-        the same blocks.
+    Both lead from register, lane, warp and block to the tensor. The result leads there from vector,
+    bank, segment, reps and block: the offset is vector, bank and segment put together, the vector
+    lowest, and rounds ``reps`` are done one after the other in the same memory.
 
     Examples
     --------
@@ -112,6 +96,9 @@ def swizzle_conflicts(
     swizzle: LinearLayout, src: LinearLayout, dst: LinearLayout, element_bits: int
 ) -> tuple[int, int]:
     """Count the conflicts of each phase, of the writes as ``src`` and of the reads as ``dst``."""
+    for layout in (swizzle, src, dst):
+        check_linear(layout, "Conflicts are those of linear layouts")
+    check_known(("vector", "segment"), swizzle.in_dims, "input")
     segment = swizzle.flat_basis("segment") + swizzle.flat_basis("reps")
     access = element_bits * swizzle.in_sizes["vector"]
     vector = swizzle.flat_basis("vector")

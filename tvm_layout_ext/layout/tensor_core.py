@@ -38,8 +38,6 @@ class NVMMADistributedLayout(Distributed, ClusteredLayout):
         first four being the warp group.
     instr_shape : sequence of int
         ``[16, 8]`` (or ``[8, 8]`` for doubles) for version 2, ``[16, N, K]`` for version 3.
-    ctas_per_cga, cta_split_num, cta_order : sequence of int, optional
-        The cluster, see :class:`CTALayout`.
 
     Examples
     --------

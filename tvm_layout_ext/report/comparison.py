@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from ..text import number
 from ..tune.model.cost import Counters, modelled_terms
 from ..tune.records.log import Record
 from ..tune.search.tune import Result
 from ..tune.space.operator import Operator
-from .text import number
 from .tuning import make_table, score_text
 
 _TERMS = {
@@ -47,11 +47,11 @@ def comparison_table(result: Result) -> Table | None:
     if not rows:
         return None
     name = _name(other)
-    table = make_table(f"Winner against {name}", ("", name, "winner", "ratio"), frozenset({""}))
+    heads = ("", name, "winner", "ratio")
     gain = f"{best.score / other.score:.2f}" if best.score and other.score else ""
-    for row in (["score", score_text(other), score_text(best), gain], *rows):
-        table.add_row(*row)
-    return table
+    rows = [["score", score_text(other), score_text(best), gain], *rows]
+    named = [list(zip(heads, row, strict=True)) for row in rows]
+    return make_table(f"Winner against {name}", named, ("",))
 
 
 def counter_rows(before: Record | None, after: Record | None) -> list[list[str]]:

@@ -23,9 +23,9 @@ from ..ir.queries import is_number
 from ..simulate.report import AccessCounts
 from ..simulation import simulate
 from ..target import resolve
+from ..text import columns
 from .banks import bank_tables, read_conflicts
 from .shared_buffers import SharedBuffer, read_shared_buffers
-from .text import columns
 
 #: Blocks that are run for the counters; every block of a regular kernel does the same.
 _GRID_SAMPLE = 4
@@ -52,26 +52,12 @@ Table = tuple[tuple[str, ...], list[list[str]]]
 class AccessRow:
     """One access site of global or shared memory.
 
-    Attributes
-    ----------
-    buffer, scope, kind : str
-        The user's name of the buffer; ``global``, ``shared`` or ``shared.dyn``; ``load``, ...
-    vector_bytes : int
-        Bytes a thread moves at once.
-    requests : int
-        Warp-wide accesses that were run.
-    sectors_per_request, ideal_sectors_per_request : float or None
-        32-byte sectors of global memory, and the least that the bytes need; None for shared.
-    conflict_degree : float or None
-        Shared-memory wavefronts over the least possible: 1 is free of conflicts, 32 the worst;
-        None for global.
-    block : str or None
-        The schedule block it came from, where that is known.
-    line : int
-        Line of the printed device function.
-    widest_bytes : int or None
-        Bytes that a thread could move at once, of a full warp's access of global memory: up to 16
-        that divide the tensor's rows. None where that is not known.
+    ``requests`` are the warp-wide accesses that were run. Sectors a request, and the least that the
+    bytes need, are those of global memory and None for shared. ``conflict_degree``, None for
+    global, is wavefronts over the least possible: 1 is free of conflicts, 32 the worst. ``block``
+    is that of the schedule, where it is known, and ``line`` that of the printed device function.
+    ``widest_bytes`` is what a thread could move at once, of a full warp's access of global memory:
+    up to 16 that divide the tensor's rows; None where that is not known.
     """
 
     buffer: str
@@ -219,10 +205,6 @@ def explain(
     grid_sample : int or None
         How many blocks to run; None runs all.
 
-    Returns
-    -------
-    Explanation
-
     Raises
     ------
     ScheduleError
@@ -271,11 +253,6 @@ def draw_arguments(mod: tvm.IRModule, values: Mapping[str, int]) -> list[Any]:
     """Random arrays, and the given numbers, for the parameters of a module's only function.
 
     ``values`` has each symbolic size, and each number among the parameters, by name.
-
-    Raises
-    ------
-    ScheduleError
-        If there is not exactly one function, or something has no value.
     """
     functions = {gv: f for gv, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
     if len(functions) != 1:

@@ -62,13 +62,7 @@ def hardware_grids(layout: Layout, shape: Sequence[int], element_bits: int) -> l
 
 
 def bank_grids(layout: Layout, shape: Sequence[int], element_bits: int) -> list[Grid]:
-    """Show shared memory, 128 bytes a row, the elements as they lie in its banks.
-
-    Raises
-    ------
-    LayoutError
-        If the layout is one of registers, or has more than 2^18 places, gaps included.
-    """
+    """Show shared memory, 128 bytes a row, the elements as they lie in its banks."""
     linear = layout.to_linear(shape)
     if not is_shared(linear):
         raise LayoutError(f"{layout} lies in registers, which have no banks; view its hardware.")

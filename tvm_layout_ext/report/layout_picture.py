@@ -55,13 +55,6 @@ def render(
          b0   b4   b8  b12  b16  b20  b24  b28
      0  0,0  0,1  0,2  0,3  1,1  1,0  1,3  1,2
      8  2,2  2,3  2,0  2,1  3,3  3,2  3,1  3,0
-
-    Raises
-    ------
-    LayoutError
-        If kind, view or element_bits is unknown, or the picture would have more than 2^18 cells.
-    MissingExtraError
-        If ``html`` is asked for and jinja2 is not installed.
     """
     for name, given, known in (("kind", kind, KINDS), ("view", view, VIEWS)):
         if not isinstance(given, str) or given not in known:

@@ -21,11 +21,6 @@ def load_file(path: str | Path, name: str | None = None) -> tuple[Any, list[Any]
 
     The file is Python, which is run, or text that ``script()`` printed. ``name`` is the variable to
     take, if there are several. Of a TE-style schedule the file's ``args`` are given, too.
-
-    Raises
-    ------
-    ScheduleError
-        If the file cannot be read or run, or does not define exactly one such thing.
     """
     try:
         text = Path(path).read_text()

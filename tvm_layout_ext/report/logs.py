@@ -11,7 +11,7 @@ from ..errors import RecordError
 from ..tune.apply.replay import best_records
 from ..tune.records.log import Record
 from ..tune.records.ranking import NOISE
-from .tuning import make_table, score_text
+from .tuning import make_table, recorded_text
 
 _Key = tuple[str, bool, str, str]
 
@@ -58,11 +58,6 @@ def compare_logs(
 
     The earlier log comes first; ``names`` are what messages call them. Times are compared with
     times and modelled costs with modelled costs, of the same device.
-
-    Raises
-    ------
-    RecordError
-        If they have no workload in common.
     """
     before, after = (_winners(records) for records in logs)
     pairs = [Pair(before[key], after[key]) for key in before if key in after]
@@ -108,16 +103,15 @@ def _noise(pair: Pair) -> float:
 
 def pairs_table(found: Compared) -> Table:
     """One pair of winners a line."""
-    heads = ("workload", "device", "before", "after", "ratio", "knobs that differ")
-    table = make_table("Winners of both logs", heads, frozenset({*heads[:2], heads[-1]}))
-    for pair in found.pairs:
-        unit = "" if pair.before.measured else "modelled cost "
-        table.add_row(
-            str(pair.before.workload),
-            f"{pair.before.device} ({pair.before.arch})",
-            unit + score_text(pair.before),
-            unit + score_text(pair.after),
-            f"{pair.ratio:.3f}",
-            ", ".join(pair.knobs) or "none",
-        )
-    return table
+    rows = [
+        [
+            ("workload", str(pair.before.workload)),
+            ("device", f"{pair.before.device} ({pair.before.arch})"),
+            ("before", recorded_text(pair.before)),
+            ("after", recorded_text(pair.after)),
+            ("ratio", f"{pair.ratio:.3f}"),
+            ("knobs that differ", ", ".join(pair.knobs) or "none"),
+        ]
+        for pair in found.pairs
+    ]
+    return make_table("Winners of both logs", rows, ("workload", "device", "knobs that differ"))

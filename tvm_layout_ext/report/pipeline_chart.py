@@ -10,10 +10,10 @@ from tvm.target import Target
 
 from .. import decisions
 from ..build import lower
+from ..text import columns
 from ..transform.pipeline.record import PipelineRecord, PipelineStep
 from .drawing.boxes import as_svg
 from .drawing.grid import Cell, Grid
-from .text import columns
 
 #: Bodies shown after the first that uses every version.
 _MORE = 3
@@ -176,26 +176,9 @@ def explain_pipeline(
 
     Lowers the program and shows the plans that pass ``InjectMultiStageBuffer`` carried out. A cell
     holds the iteration that a statement works for, and the version of the buffer that it fills or
-    reads; a body that comes before 0 is one of the prologue.
-
-    Parameters
-    ----------
-    source : tvm_layout_ext.te.Schedule, tvm.s_tir.Schedule, PrimFunc or IRModule
-        What was scheduled; not what ``lower`` gave, whose loops are already written out.
-    args : sequence of te.Tensor, optional
-        Parameters, for a TE-style schedule.
-    target : str or tvm.target.Target, optional
-        By default :func:`tvm_layout_ext.default_target`.
-
-    Returns
-    -------
-    PipelineExplanation
-        ``print`` it, or write its ``svg()`` to a file.
-
-    Raises
-    ------
-    ScheduleError
-        If the program cannot be lowered.
+    reads; a body that comes before 0 is one of the prologue. What ``lower`` gave has no such loops
+    any more; other parameters are as of ``lower``. ``print`` the result, or write its ``svg()`` to
+    a file.
 
     Examples
     --------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from statistics import median
 
 from rich.table import Table
@@ -14,6 +14,9 @@ from ..tune.records.log import Record
 from ..tune.search.tune import Result
 from ..tune.space.knobs import describe
 
+#: Head and cell of each column.
+Row = Sequence[tuple[str, str]]
+
 
 def score_text(record: Record) -> str:
     """A record's score with its unit: a measured time, or a modelled cost."""
@@ -22,35 +25,32 @@ def score_text(record: Record) -> str:
     return f"{record.score * 1e6:,.2f} us" if record.measured else f"{record.score:,.0f}"
 
 
-def make_table(title: str, heads: Sequence[str], left: frozenset[str] = frozenset()) -> Table:
-    """Make an empty table; the columns ``left`` are text, the others numbers."""
+def recorded_text(record: Record) -> str:
+    """A record's score, and what it is if no time."""
+    return score_text(record) if record.measured else f"modelled cost {score_text(record)}"
+
+
+def make_table(
+    title: str, rows: Sequence[Row], left: Collection[str] = (), styles: Sequence[str] = ()
+) -> Table:
+    """Table rows; the columns ``left`` are text, the others numbers."""
     table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
-    for head in heads:
+    for head, _ in rows[0] if rows else ():
         table.add_column(head, justify="left" if head in left else "right", overflow="fold")
+    for row, style in zip(rows, styles or [""] * len(rows), strict=True):
+        table.add_row(*(cell for _, cell in row), style=style)
     return table
 
 
 def trial_table(result: Result) -> Table:
     """All trials, best first; those that failed last, with their reason."""
-    measured = result.trials[0].measured
-    knobs = [knob.name for knob in result.task.operator.knobs]
-    score = "median" if measured else "modelled cost"
-    heads = [
-        "trial",
-        score,
-        "of best",
-        *(["spread", "GB/s", "TFLOPS"] if measured else []),
-        "bank conflicts",
-        "sectors / request",
-        "shared bytes",
-        *knobs,
-        "verified",
+    rows = [_trial_row(record, result) for record in result.ranking]
+    styles = [
+        "bold green" if record is result.best else "dim" if record.score is None else ""
+        for record in result.ranking
     ]
-    table = make_table(f"{result.task.workload} on {result.trials[0].device}", heads)
-    for record in result.ranking:
-        style = "bold green" if record is result.best else "dim" if record.score is None else ""
-        table.add_row(*_trial_cells(record, result, measured), style=style)
-    return table
+    title = f"{result.task.workload} on {result.trials[0].device}"
+    return make_table(title, rows, styles=styles)
 
 
 def failures(result: Result) -> list[str]:
@@ -78,29 +78,30 @@ def phase_line(trials: Sequence[Record]) -> str | None:
     return f"Seconds of a trial, medians of {len(told)}: {parts}."
 
 
-def _trial_cells(record: Record, result: Result, measured: bool) -> list[str]:
-    best = result.best.score if result.best else None
-    timing = [_micro(record.spread), _figure(record.gbps), _figure(record.tflops)]
-    config = [str(knob.of(record.config)) for knob in result.task.operator.knobs]
+def _trial_row(record: Record, result: Result) -> Row:
+    best, measured = result.best.score if result.best else None, result.trials[0].measured
+    timing = [
+        ("spread", _micro(record.spread)),
+        ("GB/s", _figure(record.gbps)),
+        ("TFLOPS", _figure(record.tflops)),
+    ]
     return [
-        str(record.trial),
-        score_text(record),
-        f"{record.score / best:.2f}x" if best and record.score else "",
+        ("trial", str(record.trial)),
+        ("median" if measured else "modelled cost", score_text(record)),
+        ("of best", f"{record.score / best:.2f}x" if best and record.score else ""),
         *(timing if measured else []),
-        *_counter_cells(record),
-        *config,
-        "yes" if record.verified_on else "",
+        *_counters(record),
+        *((knob.name, str(knob.of(record.config))) for knob in result.task.operator.knobs),
+        ("verified", "yes" if record.verified_on else ""),
     ]
 
 
-def _counter_cells(record: Record) -> list[str]:
+def _counters(record: Record) -> Row:
     model, shared = record.conflict_model, record.smem_bytes
-    if model is None:
-        return ["", "", ""]
     return [
-        f"{model['bank_conflicts']:,}",
-        f"{model['sectors_per_request']:.2f}",
-        f"{shared:,}" if shared is not None else "",
+        ("bank conflicts", "" if model is None else f"{model['bank_conflicts']:,}"),
+        ("sectors / request", "" if model is None else f"{model['sectors_per_request']:.2f}"),
+        ("shared bytes", "" if model is None or shared is None else f"{shared:,}"),
     ]
 
 
@@ -114,31 +115,19 @@ def _figure(value: float | None) -> str:
 
 def best_table(records: Sequence[Record]) -> Table:
     """One record a line, with its configuration."""
-    heads = (
-        "id",
-        "workload",
-        "device",
-        "score",
-        "bank conflicts",
-        "sectors / request",
-        "shared bytes",
-        "verified",
-        "config",
-    )
-    table = make_table(
-        "Best of each workload", heads, frozenset({"id", "workload", "device", "config"})
-    )
-    for record in records:
-        table.add_row(
-            record.id,
-            str(record.workload),
-            f"{record.device} ({record.arch})",
-            score_text(record) if record.measured else f"cost {score_text(record)}",
-            *_counter_cells(record),
-            "yes" if record.verified_on else "no",
-            describe(record.config),
-        )
-    return table
+    rows: list[Row] = [
+        [
+            ("id", record.id),
+            ("workload", str(record.workload)),
+            ("device", f"{record.device} ({record.arch})"),
+            ("score", score_text(record) if record.measured else f"cost {score_text(record)}"),
+            *_counters(record),
+            ("verified", "yes" if record.verified_on else "no"),
+            ("config", describe(record.config)),
+        ]
+        for record in records
+    ]
+    return make_table("Best of each workload", rows, ("id", "workload", "device", "config"))
 
 
 def replay_lines(again: Replay) -> list[str]:
@@ -159,20 +148,20 @@ def replay_lines(again: Replay) -> list[str]:
 
 def checked_table(checked: Sequence[Checked]) -> Table:
     """Winner and default as they are now, a workload a line."""
-    heads = ("workload", "runner", "recorded", "winner now", "default now", "ratio", "verdict")
-    table = make_table("Stored winners against the default", heads, frozenset(heads[:2]))
-    for one in checked:
-        table.add_row(
-            str(one.record.workload),
-            one.runner,
-            _recorded(one.record),
-            _now(one.winner),
-            _now(one.default),
-            "" if one.ratio is None else f"{one.ratio:.3f}",
-            _verdict(one),
-            style="bold red" if one.warning else "",
-        )
-    return table
+    rows: list[Row] = [
+        [
+            ("workload", str(one.record.workload)),
+            ("runner", one.runner),
+            ("recorded", recorded_text(one.record)),
+            ("winner now", _now(one.winner)),
+            ("default now", _now(one.default)),
+            ("ratio", "" if one.ratio is None else f"{one.ratio:.3f}"),
+            ("verdict", _verdict(one)),
+        ]
+        for one in checked
+    ]
+    styles = ["bold red" if one.warning else "" for one in checked]
+    return make_table("Stored winners against the default", rows, ("workload", "runner"), styles)
 
 
 def _verdict(one: Checked) -> str:
@@ -185,20 +174,19 @@ def _verdict(one: Checked) -> str:
 
 def bench_table(replays: Sequence[Replay]) -> Table:
     """Each winner as recorded and as it is now."""
-    heads = ("workload", "runner", "recorded", "now", "ratio", "spread", "config")
-    table = make_table("Stored winners, run again", heads, frozenset((*heads[:2], heads[-1])))
-    for one in replays:
-        spread = one.measurement.spread
-        table.add_row(
-            str(one.record.workload),
-            one.runner,
-            _recorded(one.record),
-            _now(one.measurement),
-            _ratio(one),
-            "" if spread is None else f"{spread * 1e6:,.2f} us",
-            describe(one.record.config),
-        )
-    return table
+    rows: list[Row] = [
+        [
+            ("workload", str(one.record.workload)),
+            ("runner", one.runner),
+            ("recorded", recorded_text(one.record)),
+            ("now", _now(one.measurement)),
+            ("ratio", _ratio(one)),
+            ("spread", _micro(one.measurement.spread)),
+            ("config", describe(one.record.config)),
+        ]
+        for one in replays
+    ]
+    return make_table("Stored winners, run again", rows, ("workload", "runner", "config"))
 
 
 def _ratio(one: Replay) -> str:
@@ -209,13 +197,9 @@ def _ratio(one: Replay) -> str:
     return f"{one.measurement.score / recorded:.3f}"
 
 
-def _recorded(record: Record) -> str:
-    return score_text(record) if record.measured else f"modelled cost {score_text(record)}"
-
-
 def _now(measurement: Measurement | None) -> str:
     if measurement is None:
         return ""
     if measurement.median is None:
         return f"modelled cost {measurement.score:,.0f}"
-    return f"{measurement.median * 1e6:,.2f} us"
+    return _micro(measurement.median)

@@ -17,17 +17,8 @@ from .explain import Explanation, explain
 def explain_record(record: Record, operator: Operator | None = None) -> Explanation:
     """Build a record's kernel again and explain its memory accesses.
 
-    Parameters
-    ----------
-    record : Record
-    operator : Operator, optional
-        By default the one of that name in ``schedules/``; for a function or a schedule of one's own
-        :meth:`.Programs.operator` has it.
-
-    Raises
-    ------
-    ScheduleError
-        If the operator is unknown, or has other knobs now.
+    By default the operator is that of the record's name in ``schedules/``; for a function or a
+    schedule of one's own :meth:`.Programs.operator` has it.
     """
     module, arrays = schedule_record(record, operator)
     return explain(module, arrays=arrays, target=cuda_target(record.arch))

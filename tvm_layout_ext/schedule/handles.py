@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,6 +37,42 @@ def find_loop(sch: Any, loop: Any, call: str) -> Any:
     if not isinstance(found, tirx.For):
         raise ScheduleError(f"{call} needs a loop, as get_loops gives, not {loop!r}.")
     return found
+
+
+def written_buffer(site: Any, buffer_index: Any) -> Any:
+    """The buffer that a block (the node) writes in that place."""
+    if not isinstance(buffer_index, int) or isinstance(buffer_index, bool):
+        raise ScheduleError(f"buffer_index is {buffer_index!r}; it must be an int.")
+    if not 0 <= buffer_index < len(site.writes):
+        raise ScheduleError(
+            f"Block {site.name_hint} writes {len(site.writes)} buffers, so buffer_index "
+            f"{buffer_index} names none."
+        )
+    return site.writes[buffer_index].source
+
+
+def annotate(sch: Any, block: Any, key: str, value: Any) -> None:
+    """Replace an annotation, which TVM's own ``annotate`` would keep as it is; None removes it."""
+    if key in sch.get(block).annotations:
+        sch.unannotate(block, key)
+    if value is not None:
+        sch.annotate(block, key, value)
+
+
+def written_places(block: Any) -> str:
+    """What a block (the node) writes and where, in words."""
+    buffers = [region.source for region in block.writes]
+    return ", ".join(f"{b.name} in {b.scope()}" for b in buffers) or "nothing"
+
+
+def blockize_tiles(sch: Any, loops: Sequence[Any], tile: Sequence[int]) -> tuple[list[Any], Any]:
+    """Split off the innermost tile of some loops as a block; the loops left, and the block."""
+    outer, inner = zip(
+        *(sch.split(loop, [None, size]) for loop, size in zip(loops, tile, strict=True)),
+        strict=True,
+    )
+    sch.reorder(*outer, *inner)
+    return list(outer), sch.blockize(inner[0])
 
 
 def own_arch(sch: Any) -> str:

@@ -79,12 +79,6 @@ class Findings:
             return "memory that nobody wrote"
         return f"{self._places[number - 1].name}[{code & _INDEX_MASK}] (which nobody wrote)"
 
-    def poison(
-        self, access: AccessInstruction, batch: Any, codes: Any, bad: Any, what: str
-    ) -> None:
-        """Report poison that reaches an address or a store of an access."""
-        self.poison_at(access.site, batch, codes, bad, what)
-
     def poison_at(self, site: Site, batch: Any, codes: Any, bad: Any, what: str) -> None:
         """Report poison of the threads ``bad`` that reaches something at a site."""
         lane = int(np.argmax(bad))

@@ -10,13 +10,7 @@ _LINE_SECONDS = 1.0
 
 
 class Progress:
-    """Says how many blocks of the current launch are done; a terminal shows one line that changes.
-
-    Parameters
-    ----------
-    wanted : bool
-        False says nothing.
-    """
+    """Says how many blocks of a launch are done; a terminal shows one line that changes."""
 
     def __init__(self, wanted: bool) -> None:
         self._wanted = wanted

@@ -207,22 +207,11 @@ class Shadow:
         live = (old >> _TIME >= (1 if self.across_blocks else floor)) & (old != 0)
         group = np.where(live, _joined(old, lanes), _ALONE)
         tags[cells] = fresh
-        for level in (_ONE_WARP, _MANY_WARPS):
-            chosen = group == level
-            if chosen.any():
-                tags[cells[chosen]] = fresh[chosen] | level << _GROUP
-        self._join_rivals(tags, cells, lanes)
-
-    @staticmethod
-    def _join_rivals(tags: Any, cells: Any, lanes: Any) -> None:
-        """Widen the tags of cells that several lanes touched in one instruction."""
+        _widen(tags, cells, fresh, group)
+        # Several lanes may have touched a cell in one instruction.
         settled = tags[cells]
         group = np.where((settled & _LANE_MASK) != lanes, _joined(settled, lanes), _ALONE)
-        for level in (_ONE_WARP, _MANY_WARPS):
-            chosen = group == level
-            if chosen.any():
-                bare = settled[chosen] & ~(3 << _GROUP)
-                tags[cells[chosen]] = bare | level << _GROUP
+        _widen(tags, cells, settled, group)
 
     def check_write(
         self, cells: Any, lanes: Any, clocks: Clocks
@@ -256,11 +245,15 @@ class Shadow:
         settled = tags[conflict.cells]
         joined = _joined(conflict.tags, conflict.lanes)
         group = np.maximum(joined, (settled >> _GROUP) & 3)
-        settled &= ~(3 << _GROUP)
-        for level in (_ONE_WARP, _MANY_WARPS):
-            chosen = group == level
-            if chosen.any():
-                tags[conflict.cells[chosen]] = settled[chosen] | level << _GROUP
+        _widen(tags, conflict.cells, settled, group)
+
+
+def _widen(tags: Any, cells: Any, fresh: Any, group: Any) -> None:
+    """Let the tags of cells stand for the group of each; the widest goes last and stays."""
+    for level in (_ONE_WARP, _MANY_WARPS):
+        chosen = group == level
+        if chosen.any():
+            tags[cells[chosen]] = fresh[chosen] & ~(3 << _GROUP) | level << _GROUP
 
 
 def _joined(tags: Any, lanes: Any) -> Any:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..gpu.counts import Count
+from ..gpu.sectors import sectors_per_request
+from ..text import columns
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class AccessCounts:
     @property
     def sectors_per_request(self) -> float:
         """32-byte sectors that one warp instruction moves on average."""
-        return self.sectors / self.requests if self.requests else 0.0
+        return sectors_per_request(self.sectors, self.requests)
 
 
 @dataclass(frozen=True)
@@ -107,14 +109,10 @@ class Hazard:
         way, or written while one from it is; ``barrier``: a barrier that only some of the
         threads reach; ``divergent``: a warp-wide instruction that only some of the threads of a
         warp execute.
-    buffer : str
-        The user's name of the buffer.
-    index : int
-        Element of the flat buffer, of the first case found.
-    threads : tuple of str
-        Threads of the first case, as ``thread (x,y,z) of block (x,y,z)``.
-    sites : tuple of Site
-        Where they do it.
+    buffer, index : str, int
+        The user's name of the buffer, and the element of the flat buffer, of the first case found.
+    threads, sites : tuple of str, tuple of Site
+        Threads of the first case, as ``thread (x,y,z) of block (x,y,z)``, and where they do it.
     message : str
         One sentence with all of it.
     count : int
@@ -213,7 +211,7 @@ class Report:
         return sum(access.ideal_sectors for access in self.accesses)
 
     def __str__(self) -> str:
-        lines = [*_table(self.accesses), "", self._totals()]
+        lines = [columns(_HEADINGS, [_row(access) for access in self.accesses]), "", self._totals()]
         lines += [str(hazard) for hazard in self.hazards]
         lines += [str(hazard) for hazard in self.redundant]
         if self.unlisted:
@@ -252,16 +250,3 @@ def _row(access: AccessCounts) -> tuple[str, ...]:
         access.site.block or "",
         str(access.site.line),
     )
-
-
-def _table(accesses: list[AccessCounts]) -> list[str]:
-    rows = [_HEADINGS, *map(_row, accesses)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
-    texts = {0, 1, 2, 9}
-    return [
-        "  ".join(
-            cell.ljust(width) if i in texts else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

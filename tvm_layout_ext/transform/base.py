@@ -8,9 +8,9 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock
-from tvm_ffi import WalkResult
 
 from ..ir.annotations import MARK
+from ..ir.queries import nodes_in
 
 Rewrite = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 
@@ -22,37 +22,24 @@ def is_marked(func: Any) -> bool:
 
 def asks_for(func: tirx.PrimFunc, key: str) -> bool:
     """Whether a block, loop or attribute statement has an annotation that begins so."""
-    found = False
-
-    def look(keys: Any) -> Any:
-        nonlocal found
-        found = found or any(str(one).startswith(key) for one in keys)
-        return WalkResult.SKIP if found else WalkResult.ADVANCE
-
-    def annotated(node: Any) -> Any:
-        return look(node.annotations)
-
-    rules = [
-        (SBlock, annotated),
-        (tirx.For, annotated),
-        (tirx.AttrStmt, lambda node: look([node.attr_key])),
-    ]
-    tvm_ffi.structural_walk(func.body, rules, order="pre")
-    return found
+    notes = (one.annotations for one in nodes_in(func.body, SBlock, tirx.For))
+    keys = [one.attr_key for one in nodes_in(func.body, tirx.AttrStmt)]
+    return any(str(one).startswith(key) for some in (*notes, keys) for one in some)
 
 
-def function_pass(
-    name: str, *, asks: str = "", everywhere: bool = False
-) -> Callable[[Rewrite], Any]:
-    """Make a pass of what rewrites, or checks, one function.
+def mapped(func: tirx.PrimFunc, *rules: Any) -> tirx.PrimFunc:
+    """Copy a function with its body rewritten by rules (kind of node, what becomes of it)."""
+    return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
+
+
+def function_pass(*, asks: str = "", everywhere: bool = False) -> Callable[[Rewrite], Any]:
+    """Make of what rewrites, or checks, one function what creates a pass of its name.
 
     Functions without the mark ``layout_ext.annotated`` come back as the same objects: TVM's code
     for them stays what it is, byte for byte.
 
     Parameters
     ----------
-    name : str
-        Name of the pass, without ``tvm_layout_ext.``.
     asks : str
         Annotation without which a function is left alone, too.
     everywhere : bool
@@ -60,11 +47,18 @@ def function_pass(
     """
 
     def made(rewrite: Rewrite) -> Any:
-        @tirx.transform.prim_func_pass(opt_level=0, name=f"tvm_layout_ext.{name}")
+        @tirx.transform.prim_func_pass(opt_level=0, name=f"tvm_layout_ext.{rewrite.__name__}")
         def run(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
             is_ours = everywhere or is_marked(func)
             return rewrite(func) if is_ours and (not asks or asks_for(func, asks)) else func
 
-        return run
+        return named_like(rewrite, lambda: run)
 
     return made
+
+
+def named_like(rewrite: Callable[..., Any], create: Callable[[], Any]) -> Callable[[], Any]:
+    """Give what creates a pass the name and the docstring of what the pass does."""
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(create, name, getattr(rewrite, name))
+    return create

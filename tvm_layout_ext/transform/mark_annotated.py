@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock
 
 from ..analysis.assumptions import read_assumptions
 from ..ir.annotations import ANNOTATION_PREFIX, KNOB_PREFIX, MARK
+from ..ir.queries import nodes_in
 from ..target import better_than_guess
 from .base import function_pass
 
@@ -26,27 +24,12 @@ def is_annotated(func: tirx.PrimFunc) -> bool:
     if read_assumptions(func).alignments:
         # TVM cannot lower what this package writes about addresses.
         return True
-    found = False
-
-    def look(node: Any) -> None:
-        nonlocal found
-        found = found or any(_asks(str(key)) for key in node.annotations)
-
-    tvm_ffi.structural_walk(func.body, [(SBlock, look), (tirx.For, look)])
-    return found
+    nodes = nodes_in(func.body, SBlock, tirx.For)
+    return any(_asks(str(key)) for node in nodes for key in node.annotations)
 
 
-@function_pass("MarkAnnotated", everywhere=True)
-def _mark_annotated(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    if not is_annotated(func):
-        return func
-    func = func.with_attr(MARK, 1)
-    target = func.attrs.get("target", None)
-    better = better_than_guess(target) if target is not None else None
-    return func if better is None else func.with_attr("target", better)
-
-
-def MarkAnnotated() -> Any:
+@function_pass(everywhere=True)
+def MarkAnnotated(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that marks functions with our annotations and gives them true limits.
 
     Runs first. Later passes of this package leave every function without the mark alone, which is
@@ -55,4 +38,9 @@ def MarkAnnotated() -> Any:
 
     Does not handle: annotations inside attribute statements (nothing in this package writes any).
     """
-    return _mark_annotated
+    if not is_annotated(func):
+        return func
+    func = func.with_attr(MARK, 1)
+    target = func.attrs.get("target", None)
+    better = better_than_guess(target) if target is not None else None
+    return func if better is None else func.with_attr("target", better)

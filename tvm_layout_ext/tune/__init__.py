@@ -11,9 +11,14 @@ from .records.database import Database
 from .records.log import Log, Record
 from .records.records import archive
 from .search.tune import Result, tune
-from .space.generic import operator_of
 from .space.knobs import Knob, knob
-from .space.operator import Operator, find_operator, known_operators, register_operator
+from .space.operator import (
+    Operator,
+    find_operator,
+    known_operators,
+    operator_of,
+    register_operator,
+)
 
 __all__ = [
     "ApplyBest",

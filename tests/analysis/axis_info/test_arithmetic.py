@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.analysis.axis_info.test_indices import check
 from tests.golden import tracing
 from tests.golden.tracing import TL, Value
 from tvm_layout_ext.analysis.axis_info import arithmetic as ai
 from tvm_layout_ext.analysis.axis_info import coalescing, values
-from tvm_layout_ext.analysis.axis_info.arithmetic import BIG, AxisInfo
 from tvm_layout_ext.analysis.axis_info.coalescing import MemoryAccess, choose_layout
+from tvm_layout_ext.analysis.axis_info.values import BIG, AxisInfo
 
 SHAPE = (8, 16)
 Pair = tuple[Value, np.ndarray]
@@ -29,19 +30,6 @@ def test_examples_in_the_documentation(module: object) -> None:
     assert results.failed == 0
 
 
-def check(info: AxisInfo, values: np.ndarray) -> None:
-    """Every claim of ``info`` holds for every element."""
-    if info.constant is not None:
-        assert (values == info.constant).all()
-    for axis, size in enumerate(values.shape):
-        lines = np.moveaxis(values, axis, -1).reshape(-1, size)
-        runs = lines.reshape(len(lines), -1, gcd(info.contiguity[axis], size))
-        assert (np.diff(runs, axis=-1) == 1).all(), "contiguity"
-        assert (runs[..., 0] % min(info.divisibility[axis], 1 << 40) == 0).all(), "divisibility"
-        groups = lines.reshape(len(lines), -1, gcd(info.constancy[axis], size))
-        assert (np.diff(groups, axis=-1) == 0).all(), "constancy"
-
-
 def leaves() -> st.SearchStrategy[Pair]:
     rows, columns = np.indices(SHAPE)
     low = st.sampled_from([0, 1, 4, 8, 12])
@@ -52,7 +40,7 @@ def leaves() -> st.SearchStrategy[Pair]:
         return tracing.broadcast_to(value, SHAPE), start + (columns if axis else rows)
 
     def scalars(multiple: int, divisor: int) -> Pair:
-        info = ai.splat(AxisInfo.argument(divisor), SHAPE)
+        info = values.splat(AxisInfo.argument(divisor), SHAPE)
         return Value(info, SHAPE), np.full(SHAPE, multiple * divisor)
 
     def constants(number: int) -> Pair:
@@ -131,7 +119,7 @@ def test_transposes(pair: Pair) -> None:
 
 @given(VALUES, VALUES)
 def test_join_claims_only_what_both_have(left: Pair, right: Pair) -> None:
-    joined = ai.join(left[0].info, right[0].info)
+    joined = values.join(left[0].info, right[0].info)
 
     check(joined, left[1])
     check(joined, right[1])
@@ -139,7 +127,7 @@ def test_join_claims_only_what_both_have(left: Pair, right: Pair) -> None:
 
 @given(VALUES, st.sampled_from([8, 16, 32, 64]), st.sampled_from([1, 4, 16, 256]))
 def test_addresses(pair: Pair, bits: int, base: int) -> None:
-    start = ai.splat(AxisInfo.argument(base), SHAPE)
+    start = values.splat(AxisInfo.argument(base), SHAPE)
     info = ai.add_pointer(start, pair[0].info, SHAPE, bits)
     addresses = 3 * base + pair[1] * (bits // 8)
 
@@ -179,14 +167,14 @@ def test_undefined_constant_operations_claim_nothing_of_a_value(name: str, right
 def test_a_select_by_a_constant_is_that_side() -> None:
     left, right = AxisInfo.of_range(0, 8), AxisInfo.of_range(1, 9)
 
-    assert ai.select(AxisInfo.of_constant(1), left, right, scalar=True) == left
-    assert ai.select(AxisInfo.of_constant(0), left, right, scalar=True) == right
+    assert values.select(AxisInfo.of_constant(1), left, right, scalar=True) == left
+    assert values.select(AxisInfo.of_constant(0), left, right, scalar=True) == right
 
 
 def test_a_load_keeps_only_constancy() -> None:
     pointer, mask = AxisInfo((1,), (16,), (8,)), AxisInfo((1,), (1,), (4,))
 
-    assert ai.load(pointer, mask) == AxisInfo((1,), (1,), (4,))
+    assert values.load(pointer, mask) == AxisInfo((1,), (1,), (4,))
 
 
 def test_stores_never_exceed_their_own_width() -> None:

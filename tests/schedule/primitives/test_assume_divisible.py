@@ -290,4 +290,4 @@ def test_examples_in_the_documentation() -> None:
     for module in (sys.modules[tlx.assume_divisible.__module__], assumptions):
         found = doctest.testmod(module)
         assert found.failed == 0
-        assert found.attempted >= 2
+        assert found.attempted >= 1

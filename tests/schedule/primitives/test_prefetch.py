@@ -15,12 +15,6 @@ def test_it_annotates_the_load() -> None:
     assert int(sch.get(sch.get_sblock("a_shared_local")).annotations[PREFETCH]) == 1
 
 
-def test_a_block_can_be_named() -> None:
-    sch = scheduled(4, 4, 3, prefetch=False)
-    sch.prefetch("a_shared_local")
-    assert PREFETCH in sch.get(sch.get_sblock("a_shared_local")).annotations
-
-
 def test_only_registers_can_be_prefetched() -> None:
     sch = scheduled(4, 4, 3)
     with pytest.raises(ScheduleError, match="a_shared writes a_shared in shared"):

@@ -12,13 +12,8 @@ from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
 from tests.programs.host import assert_computes, ints
+from tests.programs.stages import elementwise, product, row_sum
 from tvm_layout_ext import te
-
-
-def _copy(n: int = 64, m: int = 64) -> tuple[Any, Any, Any]:
-    A = te.placeholder((n, m), name="A")
-    B = te.compute((n, m), lambda i, j: A[i, j], name="B")
-    return A, B, te.create_schedule(B.op)
 
 
 def _chain() -> tuple[Any, Any, Any, Any]:
@@ -26,13 +21,6 @@ def _chain() -> tuple[Any, Any, Any, Any]:
     B = te.compute((8, 8), lambda i, j: A[i, j] + 1.0, name="B")
     C = te.compute((8, 8), lambda i, j: B[i, j] * 2.0, name="C")
     return A, B, C, te.create_schedule(C.op)
-
-
-def _row_sum(n: int = 10, m: int = 12) -> tuple[Any, Any, Any, Any]:
-    A = te.placeholder((n, m), name="A")
-    k = te.reduce_axis((0, m), "k")
-    B = te.compute((n,), lambda i: te.sum(A[i, k], axis=k), name="B")
-    return A, B, k, te.create_schedule(B.op)
 
 
 def _extents(s: Any, block: str) -> list[int]:
@@ -45,7 +33,7 @@ def _thread(tag: str) -> Any:
 
 
 def test_split_by_factor_and_by_parts() -> None:
-    _, B, s = _copy()
+    _, B, s = elementwise()
     outer, inner = s[B].split(B.op.axis[0], factor=16)
     s[B].split(inner, nparts=2)
     assert _extents(s, "B") == [4, 2, 8, 64]
@@ -53,7 +41,7 @@ def test_split_by_factor_and_by_parts() -> None:
 
 
 def test_split_that_does_not_divide_is_guarded() -> None:
-    A, B, s = _copy(10, 3)
+    A, B, s = elementwise(10, 3)
     s[B].split(B.op.axis[0], factor=4)
     assert "T.where(i_0 * 4 + i_1 < 10)" in s.sch.mod.script()
     a = ints(10, 3)
@@ -61,7 +49,7 @@ def test_split_that_does_not_divide_is_guarded() -> None:
 
 
 def test_fuse_then_split() -> None:
-    A, B, s = _copy(6, 10)
+    A, B, s = elementwise(6, 10)
     fused = s[B].fuse(*B.op.axis)
     assert fused.var.name == "i.j.fused"
     s[B].split(fused, factor=7)
@@ -79,14 +67,14 @@ def test_reorder_moves_only_the_named_axes() -> None:
 
 
 def test_tile() -> None:
-    _, B, s = _copy()
+    _, B, s = elementwise()
     axes = s[B].tile(*B.op.axis, 8, 16)
     assert _extents(s, "B") == [8, 4, 8, 16]
     assert all(a.same_as(b) for a, b in zip(s[B].leaf, axes, strict=True))
 
 
 def test_row_sum_aligned_as_in_the_classic_question() -> None:
-    A, B, _, s = _row_sum(1024, 1024)
+    A, B, _, s = row_sum(1024, 1024)
     AA = s.cache_read(A, "shared", [B])
     s[AA].storage_align(AA.op.axis[0], 100, 8)
     text = tlx.lower(s, [A, B]).script()
@@ -136,10 +124,7 @@ def test_whole_kernel_structure() -> None:
 
 def test_matmul_with_caches_on_three_levels() -> None:
     n = 24
-    A, B = te.placeholder((n, n), name="A"), te.placeholder((n, n), name="B")
-    k = te.reduce_axis((0, n), "k")
-    C = te.compute((n, n), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
-    s = te.create_schedule(C.op)
+    A, B, C, _, s = product(n, n)
     CL = s.cache_write(C, "local")
     AA, BB = s.cache_read(A, "shared", [CL]), s.cache_read(B, "shared", [CL])
     AL = s.cache_read(AA, "local", [CL])
@@ -160,7 +145,7 @@ def test_matmul_with_caches_on_three_levels() -> None:
 
 
 def test_reduction_is_initialised_before_its_outermost_reduction_loop() -> None:
-    _, B, k, s = _row_sum()
+    _, B, k, s = row_sum()
     ko, ki = s[B].split(k, 4)
     s[B].reorder(ko, B.op.axis[0], ki)
     sch = s.sch
@@ -169,7 +154,7 @@ def test_reduction_is_initialised_before_its_outermost_reduction_loop() -> None:
 
 
 def test_cross_thread_reduction_after_rfactor() -> None:
-    A, B, k, s = _row_sum(12, 64)
+    A, B, k, s = row_sum(12, 64)
     _, ki = s[B].split(k, factor=16)
     BF = s.rfactor(B, ki)
     xo, xi = s[B].split(s[B].op.axis[0], factor=4)
@@ -185,7 +170,7 @@ def test_cross_thread_reduction_after_rfactor() -> None:
 
 @pytest.mark.parametrize("factor_axis", [0, 1, -1])
 def test_rfactor_axes(factor_axis: int) -> None:
-    A, B, k, s = _row_sum(6, 12)
+    A, B, k, s = row_sum(6, 12)
     ko, _ = s[B].split(k, factor=4)
     BF = s.rfactor(B, ko, factor_axis)
     assert [int(e) for e in BF.shape] == ([3, 6] if factor_axis == 0 else [6, 3])
@@ -195,7 +180,7 @@ def test_rfactor_axes(factor_axis: int) -> None:
 
 
 def test_rfactor_of_an_unsplit_axis_at_root() -> None:
-    A, B, k, s = _row_sum(6, 12)
+    A, B, k, s = row_sum(6, 12)
     BF = s.rfactor(B, k)
     s[BF].reorder(*reversed(list(s[BF].leaf)))
     a = ints(6, 12)
@@ -203,7 +188,7 @@ def test_rfactor_of_an_unsplit_axis_at_root() -> None:
 
 
 def test_compute_at_of_a_partial_result_with_a_guard_is_refused() -> None:
-    _, B, k, s = _row_sum(6, 13)
+    _, B, k, s = row_sum(6, 13)
     _, ki = s[B].split(k, factor=4)
     BF = s.rfactor(B, ki)
     s[BF].compute_at(s[B], s[B].op.axis[0])
@@ -268,9 +253,7 @@ def test_symbolic_shape() -> None:
 
 def test_tile_that_a_symbolic_extent_cuts_is_refused() -> None:
     n = te.var("n")
-    A = te.placeholder((n, 8), name="A")
-    B = te.compute((n, 8), lambda i, j: A[i, j] * 2.0, name="B")
-    s = te.create_schedule(B.op)
+    A, B, s = elementwise(n, 8, lambda a: a * 2.0)
     AA = s.cache_read(A, "shared", [B])
     outer, _ = s[B].split(B.op.axis[0], factor=32)
     s[B].bind(outer, _thread("blockIdx.x"))
@@ -281,9 +264,7 @@ def test_tile_that_a_symbolic_extent_cuts_is_refused() -> None:
 
 def test_symbolic_multiple_of_the_tile() -> None:
     n = te.var("n")
-    A = te.placeholder((n * 32, 8), name="A")
-    B = te.compute((n * 32, 8), lambda i, j: A[i, j] * 2.0, name="B")
-    s = te.create_schedule(B.op)
+    A, B, s = elementwise(n * 32, 8, lambda a: a * 2.0)
     AA = s.cache_read(A, "shared", [B])
     outer, inner = s[B].split(B.op.axis[0], factor=32)
     s[B].bind(outer, _thread("blockIdx.x"))
@@ -293,7 +274,7 @@ def test_symbolic_multiple_of_the_tile() -> None:
 
 
 def test_kernel_without_blocks_gets_one_around_its_shared_memory() -> None:
-    A, B, s = _copy(64, 64)
+    A, B, s = elementwise(64, 64)
     AA = s.cache_read(A, "shared", [B])
     outer, inner = s[B].split(B.op.axis[0], 32)
     s[B].bind(inner, _thread("threadIdx.x"))
@@ -305,7 +286,7 @@ def test_kernel_without_blocks_gets_one_around_its_shared_memory() -> None:
 
 
 def test_shared_memory_outside_of_the_kernel_is_refused() -> None:
-    A, B, s = _copy(64, 64)
+    A, B, s = elementwise(64, 64)
     AA = s.cache_read(A, "shared", [B])
     s[B].bind(B.op.axis[1], _thread("blockIdx.x"))
     s[AA].compute_at(s[B], B.op.axis[0])
@@ -372,7 +353,7 @@ def test_two_readers_of_one_cache_and_one_of_the_original() -> None:
 
 
 def test_materialised_schedule_is_the_callers_own() -> None:
-    _, B, s = _copy()
+    _, B, s = elementwise()
     first = s.sch
     first.fuse(*first.get_loops(first.get_sblock("B")))
     assert _extents(s, "B") == [64, 64]
@@ -380,7 +361,7 @@ def test_materialised_schedule_is_the_callers_own() -> None:
 
 
 def test_loop_kinds_and_annotations() -> None:
-    _, B, s = _copy()
+    _, B, s = elementwise()
     i, j = B.op.axis
     jo, ji = s[B].split(j, 4)
     s[B].parallel(i)
@@ -395,7 +376,7 @@ def test_loop_kinds_and_annotations() -> None:
 
 
 def test_virtual_threads_may_share_a_tag() -> None:
-    A, B, s = _copy(8, 8)
+    A, B, s = elementwise(8, 8)
     for axis in B.op.axis:
         outer, _ = s[B].split(axis, nparts=2)
         s[B].bind(outer, te.thread_axis((0, 2), "vthread"))

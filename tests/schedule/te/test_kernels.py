@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from tests.programs.host import assert_simulates, ints
+from tests.programs.stages import elementwise
 from tvm_layout_ext import ScheduleError, te
 from tvm_layout_ext.simulate import simulate
 
 
 def _copy(scope: str, n: int = 16, m: int = 64) -> tuple[Any, Any, Any, Any]:
-    A = te.placeholder((n, m), name="A")
-    B = te.compute((n, m), lambda i, j: A[i, j] + 1.0, name="B")
-    s = te.create_schedule(B.op)
+    A, B, s = elementwise(n, m, lambda a: a + 1.0)
     return A, B, s, s.cache_read(A, scope, [B])
 
 
@@ -189,9 +188,7 @@ def test_local_cache_of_threads_that_do_not_read_it_is_refused() -> None:
 
 @pytest.mark.parametrize(("versions", "where"), [(1, 1), (2, 0)])
 def test_shared_cache_in_a_loop_of_varying_extent_is_refused(versions: int, where: int) -> None:
-    A = te.placeholder((2, 16), name="A")
-    B = te.compute((2, 16), lambda i, j: A[i, j] + 1.0, name="B")
-    s = te.create_schedule(B.op)
+    A, B, s = elementwise(2, 16, lambda a: a + 1.0)
     CL = s.cache_write(B, "local")
     outer, _ = s[B].split(s[B].fuse(*B.op.axis), 3)
     block, thread = s[B].split(outer, 2)

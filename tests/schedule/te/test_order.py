@@ -10,6 +10,7 @@ import pytest
 from tvm.ir import assert_structural_equal
 
 import tvm_layout_ext as tlx
+from tests.programs.stages import elementwise
 from tvm_layout_ext import te
 
 #: What must come before what, because the later call names an axis that the earlier one makes.
@@ -82,9 +83,7 @@ def test_later_compute_at_wins() -> None:
 
 
 def test_split_after_compute_at_at_the_same_axis_is_refused_when_applied() -> None:
-    A = te.placeholder((8, 8), name="A")
-    B = te.compute((8, 8), lambda i, j: A[i, j], name="B")
-    s = te.create_schedule(B.op)
+    A, B, s = elementwise(8, 8)
     AA = s.cache_read(A, "local", [B])
     s[AA].compute_at(s[B], B.op.axis[0])
     outer, _ = s[B].split(B.op.axis[0], 4)

@@ -7,6 +7,7 @@ import sys
 
 from tvm import te as stock
 
+from tests.programs.stages import elementwise
 from tvm_layout_ext import te
 
 
@@ -37,9 +38,7 @@ def test_import_does_not_parse_tvms_intrinsics() -> None:
 
 
 def test_leaf_iter_vars_are_the_loops_as_they_are_now() -> None:
-    A = te.placeholder((8, 8), name="A")
-    B = te.compute((8, 8), lambda i, j: A[i, j] + 1.0, name="B")
-    s = te.create_schedule(B.op)
+    _, B, s = elementwise(8, 8, lambda a: a + 1.0)
     outer, inner = s[B].split(B.op.axis[1], 4)
     wanted = [B.op.axis[0], outer, inner]
     found = s[B].leaf_iter_vars

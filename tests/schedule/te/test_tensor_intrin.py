@@ -13,6 +13,7 @@ from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
 from tests.programs.host import assert_computes, ints
+from tests.programs.stages import elementwise, product
 from tvm_layout_ext import ScheduleError, te
 
 
@@ -57,21 +58,8 @@ def _loads_and_stores(a: Any, b: Any, c: Any) -> tuple[Any, Any, Any]:
     return all_of(lambda i, j: zero), reset.get(), all_of(lambda i, j: c.vload([i, j]))
 
 
-def _copy_problem() -> tuple[Any, Any, Any]:
-    A = te.placeholder((8, 16), name="A")
-    B = te.compute((8, 16), lambda i, j: A[i, j], name="B")
-    return A, B, te.create_schedule(B.op)
-
-
-def _product(n: int = 8, depth: int = 16) -> tuple[Any, Any, Any, Any, Any]:
-    A, B = te.placeholder((n, depth), name="A"), te.placeholder((depth, n), name="B")
-    k = te.reduce_axis((0, depth), "k")
-    C = te.compute((n, n), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
-    return A, B, C, k, te.create_schedule(C.op)
-
-
 def test_builder_style_copy() -> None:
-    A, B, s = _copy_problem()
+    A, B, s = elementwise(8, 16)
     s[B].tensorize(B.op.axis[1], _row())
     assert "match_buffer(A[v_i_o, 0:16], (16,)" in s.sch.mod.script()
     a = ints(8, 16)
@@ -93,7 +81,7 @@ def test_tvmscript_style_copy() -> None:
             for i in T.vectorized(16):
                 Y[i] = X[i]
 
-    A, B, s = _copy_problem()
+    A, B, s = elementwise(8, 16)
     s[B].tensorize(B.op.axis[1], te.decl_tensor_intrin(Y.op, copy))
     assert "T.vectorized(16)" in s.sch.mod.script()
     a = ints(8, 16)
@@ -101,7 +89,7 @@ def test_tvmscript_style_copy() -> None:
 
 
 def test_intrinsic_takes_the_memory_of_its_site() -> None:
-    A, B, s = _copy_problem()
+    A, B, s = elementwise(8, 16)
     AA = s.cache_read(A, "shared", [B])
     s[AA].compute_at(s[B], B.op.axis[0])
     s[AA].storage_align(AA.op.axis[0], 32, 4)
@@ -114,7 +102,7 @@ def test_intrinsic_takes_the_memory_of_its_site() -> None:
 
 
 def test_reduction_that_goes_on_outside() -> None:
-    A, B, C, k, s = _product()
+    A, B, C, k, s = product()
     _, _, ii, ji = s[C].tile(*C.op.axis, 4, 4)
     ko, ki = s[C].split(k, 8)
     s[C].reorder(ko, ii, ji, ki)
@@ -126,7 +114,7 @@ def test_reduction_that_goes_on_outside() -> None:
 
 
 def test_reduction_whole_inside() -> None:
-    A, B, C, _, s = _product(8, 8)
+    A, B, C, _, s = product(8, 8)
     _, _, ii, _ = s[C].tile(*C.op.axis, 4, 4)
     s[C].tensorize(ii, _gemm(lambda a, b, c: _loads_and_stores(a, b, c)[0]))
     assert "C_update_o" in s.sch.mod.script()
@@ -142,7 +130,7 @@ def test_old_calls_reach_the_program() -> None:
         ib.emit(tirx.call_extern("int32", "gemm", *pointers, c.strides[0]))
         return ib.get()
 
-    _, _, C, _, s = _product(8, 8)
+    _, _, C, _, s = product(8, 8)
     _, _, ii, _ = s[C].tile(*C.op.axis, 4, 4)
     s[C].tensorize(ii, _gemm(call))
     text = s.sch.mod.script()
@@ -160,7 +148,7 @@ def test_bound_buffer_is_used() -> None:
         seen.append(outs[0].name)
         return outs[0].vstore([0], ins[0].vload([0], "float32x16"))
 
-    A, B, s = _copy_problem()
+    A, B, s = elementwise(8, 16)
     AA = s.cache_read(A, "local", [B])
     s[AA].tensorize(AA.op.axis[1], te.decl_tensor_intrin(Y.op, copy, binds={Y: bound}))
     assert 'scope="local"' in s.sch.mod.script()
@@ -193,7 +181,7 @@ def test_name_is_the_same_in_another_process() -> None:
 
 
 def test_intrinsic_that_tvm_knows_by_name() -> None:
-    A, B, s = _copy_problem()
+    A, B, s = elementwise(8, 16)
     s[B].tensorize(B.op.axis[1], _row().register("body", ["global", "global"]))
     a = ints(8, 16)
     assert_computes(s, [A, B], [a], a)
@@ -248,9 +236,7 @@ def test_shape_mismatch_names_both_shapes() -> None:
 
 
 def test_split_that_leaves_a_guard_is_refused() -> None:
-    A = te.placeholder((8, 20), name="A")
-    B = te.compute((8, 20), lambda i, j: A[i, j], name="B")
-    s = te.create_schedule(B.op)
+    _, B, s = elementwise(8, 20)
     _, inner = s[B].split(B.op.axis[1], 16)
     s[B].tensorize(inner, _row())
     with pytest.raises(ScheduleError, match=r"TensorIR refuses tensorize of B by row_copy"):
@@ -258,7 +244,7 @@ def test_split_that_leaves_a_guard_is_refused() -> None:
 
 
 def test_reduction_outside_needs_an_update() -> None:
-    _, _, C, k, s = _product()
+    _, _, C, k, s = product()
     _, _, ii, ji = s[C].tile(*C.op.axis, 4, 4)
     ko, ki = s[C].split(k, 8)
     s[C].reorder(ko, ii, ji, ki)
@@ -268,7 +254,7 @@ def test_reduction_outside_needs_an_update() -> None:
 
 
 def test_unregistered_name_is_refused() -> None:
-    _, B, s = _copy_problem()
+    _, B, s = elementwise(8, 16)
     s[B].tensorize(B.op.axis[1], "no_such_intrinsic")
     with pytest.raises(ScheduleError, match="no_such_intrinsic"):
         _ = s.sch

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import tvm
-from tvm import s_tir
-from tvm.ir import assert_structural_equal
 from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
+from tests.programs.stages import elementwise, product
 from tvm_layout_ext import te
 
 
@@ -49,10 +48,7 @@ def _reduction() -> tuple[Any, list[Any]]:
 
 
 def _matmul() -> tuple[Any, list[Any]]:
-    A, B = te.placeholder((12, 16), name="A"), te.placeholder((16, 12), name="B")
-    k = te.reduce_axis((0, 16), "k")
-    C = te.compute((12, 12), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
-    s = te.create_schedule(C.op)
+    A, B, C, _, s = product(12, 16)
     CL = s.cache_write(C, "local")
     fused = s[C].fuse(*C.op.axis)
     outer, inner = s[C].split(fused, nparts=3)
@@ -71,15 +67,6 @@ def test_trace_replays_from_python_and_json(make: Callable[[], tuple[Any, list[A
     verify_trace_roundtrip(s.sch, _stock(args))
 
 
-@pytest.mark.parametrize("make", _SCHEDULES)
-def test_trace_applies_to_a_fresh_schedule(make: Callable[[], tuple[Any, list[Any]]]) -> None:
-    s, args = make()
-    sch = s.sch
-    fresh = s_tir.Schedule(_stock(args))
-    sch.trace.apply_to_schedule(fresh, remove_postproc=False)
-    assert_structural_equal(fresh.mod, sch.mod)
-
-
 def test_trace_with_an_intrinsic_replays() -> None:
     X = te.placeholder((8,), name="X")
     Y = te.compute((8,), lambda i: X[i], name="Y")
@@ -90,8 +77,6 @@ def test_trace_with_an_intrinsic_replays() -> None:
             ib.emit(outs[0].vstore([lane], ins[0].vload([lane], "float32x4")))
         return ib.get()
 
-    A = te.placeholder((4, 8), name="A")
-    B = te.compute((4, 8), lambda i, j: A[i, j], name="B")
-    s = te.create_schedule(B.op)
+    A, B, s = elementwise(4, 8)
     s[B].tensorize(B.op.axis[1], te.decl_tensor_intrin(Y.op, copy, name="copy"))
     verify_trace_roundtrip(s.sch, _stock([A, B]))

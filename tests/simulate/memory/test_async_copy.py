@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
-from tvm.script import tirx as T
 
 from tests.programs import kernels, matrices
 from tvm_layout_ext.build import device_program
@@ -21,12 +17,12 @@ FIRST_TEN = np.arange(32)[:, None] < 10
 @pytest.mark.parametrize(
     "tail",
     [
-        lambda v: T.if_then_else(v < 10, T.uint32(16), T.uint32(0)),
-        lambda v: T.ptx.pred(v >= 10),
+        "T.if_then_else(v < 10, T.uint32(16), T.uint32(0))",
+        "T.ptx.pred(v >= 10)",
     ],
     ids=["src_size", "ignore_src"],
 )
-def test_threads_without_a_source_store_zeros(tail: Callable[[Any], Any]) -> None:
+def test_threads_without_a_source_store_zeros(tail: str) -> None:
     report = simulate(matrices.copy_with(tail), A, None)
     assert report.hazards == []
     np.testing.assert_array_equal(report.outputs["D"], np.where(FIRST_TEN, A, 0))
@@ -37,7 +33,7 @@ def test_threads_without_a_source_store_zeros(tail: Callable[[Any], Any]) -> Non
 
 @pytest.mark.parametrize(("width", "size"), [(16, 4), (16, 16), (16, 0), (8, 6), (4, 2)])
 def test_zeros_fill_up_to_the_copy_size(width: int, size: int) -> None:
-    program = matrices.copy_with(lambda v: T.uint32(size), width)
+    program = matrices.copy_with(f"T.uint32({size})", width)
     report = simulate(program, A, None)
     assert report.hazards == []
     expected = np.full((32, 8), 7, np.float16)
@@ -49,18 +45,18 @@ def test_zeros_fill_up_to_the_copy_size(width: int, size: int) -> None:
 @pytest.mark.parametrize(
     ("size", "wavefronts"),
     [
-        (lambda v: T.uint32(16), 4),
-        (lambda v: T.uint32(8), 8),
+        ("T.uint32(16)", 4),
+        ("T.uint32(8)", 8),
         # Two lanes read nothing, which counts as one more line.
-        (lambda v: T.if_then_else(v < 30, T.uint32(16), T.uint32(0)), 5),
-        (lambda v: T.Cast("uint32", T.Select(v < 30, 16, 0)), 5),
-        (lambda v: T.if_then_else(v < 30, T.uint32(16), T.uint32(8)), 8),
-        (lambda v: T.Cast("uint32", v % 2 * 8 + 8), 8),
+        ("T.if_then_else(v < 30, T.uint32(16), T.uint32(0))", 5),
+        ("T.Cast('uint32', T.Select(v < 30, 16, 0))", 5),
+        ("T.if_then_else(v < 30, T.uint32(16), T.uint32(8))", 8),
+        ("T.Cast('uint32', v % 2 * 8 + 8)", 8),
     ],
     ids=["whole", "half", "all or nothing", "cast of it", "all or half", "in a register"],
 )
 def test_copies_that_the_machine_fills_up_take_twice_the_wavefronts(
-    size: Callable[[Any], Any], wavefronts: int
+    size: str, wavefronts: int
 ) -> None:
     report = simulate(matrices.copy_with(size), A, None)
     copied = next(a for a in report.accesses if a.kind == "cp.async")
@@ -68,14 +64,14 @@ def test_copies_that_the_machine_fills_up_take_twice_the_wavefronts(
 
 
 def test_zeros_are_not_there_before_the_wait() -> None:
-    program = matrices.copy_with(lambda v: T.ptx.pred(v >= 10))
+    program = matrices.copy_with("T.ptx.pred(v >= 10)")
     early = kernels.without(device_program(program), "tirx.ptx.cp_async_wait_all", 0)
     kinds = {hazard.kind for hazard in simulate(early, A, None).hazards}
     assert kinds == {"async", "poison"}
 
 
 def test_sizes_may_differ_from_thread_to_thread() -> None:
-    program = matrices.copy_with(lambda v: T.Cast("uint32", v % 5 * 4))
+    program = matrices.copy_with("T.Cast('uint32', v % 5 * 4)")
     report = simulate(program, A, None)
     assert report.hazards == []
     kept = np.arange(8)[None, :] < np.arange(32)[:, None] % 5 * 2
@@ -83,7 +79,7 @@ def test_sizes_may_differ_from_thread_to_thread() -> None:
 
 
 def test_part_of_an_element_is_refused() -> None:
-    program = matrices.copy_with(lambda v: T.Cast("uint32", v))
+    program = matrices.copy_with("T.Cast('uint32', v)")
     with pytest.raises(NotModelled, match="with 1 bytes of source"):
         simulate(program, A, None)
 

@@ -11,11 +11,10 @@ import tvm
 from hypothesis import event, given
 from hypothesis import strategies as st
 from tvm import s_tir, te
-from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
 from tests.pipeline.corpus import cuda_source
-from tests.programs.conversions import versioned_tiles
+from tests.programs.conversions import program, versioned_tiles
 from tests.programs.strategies import splits
 from tvm_layout_ext import decisions
 from tvm_layout_ext import layout as L
@@ -362,35 +361,21 @@ def test_a_conversion_in_a_loop_waits_for_the_last_one(stages: int) -> None:
     assert sum(a.bank_conflicts for a in scratch) == 0
 
 
-@T.prim_func(s_tir=True)
-def transposed(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
-    F = T.sblock_alloc_buffer((64, 64), scope="local")
-    G = T.sblock_alloc_buffer((64, 64), scope="local")
-    for i, j in T.grid(64, 64):
-        with T.sblock("F"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            F[vi, vj] = A[vi, vj]
-    for i, j in T.grid(64, 64):
-        with T.sblock("G"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            G[vj, vi] = F[vi, vj]
-    for i, j in T.grid(64, 64):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = G[vi, vj]
+SQUARE = {"A": ((64, 64), "float32"), "B": ((64, 64), "float32")}
+TRANSPOSED = ["F[vi, vj] = A[vi, vj]", "G[vj, vi] = F[vi, vj]", "B[vi, vj] = G[vi, vj]"]
 
 
-def with_layouts(func: Any, **layouts: Any) -> tvm.IRModule:
-    """Annotate the function; a kernel of one block needs no loop over blocks."""
-    pairs = [[name, str(layout)] for name, layout in layouts.items()]
-    return tvm.IRModule({"main": func.with_attr("layout_ext.fragment", pairs)})
+def tiles(statements: Sequence[str], tensors: Any = SQUARE, **layouts: Any) -> tvm.IRModule:
+    """A program over tiles of 64x64; a kernel of one block needs no loop over blocks."""
+    buffers = {name: ((64, 64), "float32", layout) for name, layout in layouts.items()}
+    return program(tensors, buffers, statements)
 
 
 def test_a_transpose_of_registers_is_a_conversion() -> None:
     value = numbers((64, 64), "float32")
     for second, way in [(ROWS, "round trips"), (COLUMNS, "register moves")]:
         with decisions.collect() as made:
-            report = simulate(with_layouts(transposed, F=ROWS, G=second), value, None)
+            report = simulate(tiles(TRANSPOSED, F=ROWS, G=second), value, None)
         np.testing.assert_array_equal(report.outputs["B"], value.T)
         assert (report.bank_conflicts, report.hazards) == (0, [])
         assert any(way in d.text for d in made)
@@ -399,35 +384,8 @@ def test_a_transpose_of_registers_is_a_conversion() -> None:
 def test_columns_of_a_square_transpose_to_rows_in_place() -> None:
     """Lane and register bits of both layouts are each other's under the transpose."""
     turned = L.BlockedLayout([4, 1], [8, 4], [1, 4], [0, 1])
-    script = lowered_fragments(with_layouts(transposed, F=ROWS, G=turned))
+    script = lowered_fragments(tiles(TRANSPOSED, F=ROWS, G=turned))
     assert "shared" not in script
-
-
-@T.prim_func(s_tir=True)
-def normalised(
-    A: T.Buffer((64, 64), "float32"),
-    s: T.Buffer((64,), "float32"),
-    B: T.Buffer((64, 64), "float32"),
-) -> None:
-    F = T.sblock_alloc_buffer((64, 64), scope="local")
-    loaded = T.sblock_alloc_buffer((64,), scope="local")
-    scale = T.sblock_alloc_buffer((64,), scope="local")
-    for i, j in T.grid(64, 64):
-        with T.sblock("F"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            F[vi, vj] = A[vi, vj]
-    for i in range(64):
-        with T.sblock("loaded"):
-            vi = T.axis.remap("S", [i])
-            loaded[vi] = s[vi]
-    for i in range(64):
-        with T.sblock("scale"):
-            vi = T.axis.remap("S", [i])
-            scale[vi] = loaded[vi]
-    for i, j in T.grid(64, 64):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = F[vi, vj] * scale[vi]
 
 
 LINE = L.BlockedLayout([1], [32], [4], [0])
@@ -436,43 +394,38 @@ LINE = L.BlockedLayout([1], [32], [4], [0])
 @pytest.mark.parametrize("parent", [ROWS, COLUMNS, ACCUMULATOR])
 @pytest.mark.parametrize("dim", [0, 1])
 def test_a_vector_in_a_slice_of_the_tile(parent: L.Layout, dim: int) -> None:
-    wide = str(parent)
-    mod = with_layouts(normalised, F=wide, loaded=LINE, scale=L.SliceLayout(dim, parent))
+    line = ((64,), "float32")
+    mod = program(
+        {**SQUARE, "s": line},
+        {
+            "F": ((64, 64), "float32", parent),
+            "loaded": (*line, LINE),
+            "scale": (*line, L.SliceLayout(dim, parent)),
+        },
+        ["F[vi, vj] = A[vi, vj]", "loaded[vi] = s[vi]", "scale[vi] = loaded[vi]",
+         "B[vi, vj] = F[vi, vj] * scale[vi]"],
+    )  # fmt: skip
     a, s = numbers((64, 64), "float32"), numbers((64,), "float32")
     if dim == 0:
         with pytest.raises(ScheduleError, match="other threads hold"):
             tlx.lower(mod)
         return
-    report = simulate(mod, a, s, None)
+    report = simulate(mod, a, None, s)
     np.testing.assert_array_equal(report.outputs["B"], a * s[:, None])
     assert (report.bank_conflicts, report.hazards, report.redundant) == (0, [], [])
 
 
-@T.prim_func(s_tir=True)
-def product(
-    A: T.Buffer((32, 16), "float32"),
-    B: T.Buffer((16, 32), "float32"),
-    C: T.Buffer((32, 32), "float32"),
-) -> None:
-    F = T.sblock_alloc_buffer((32, 32), scope="local")
-    for i, j in T.grid(32, 32):
-        with T.sblock("zero"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            F[vi, vj] = T.float32(0)
-    for i, j, k in T.grid(32, 32, 16):
-        with T.sblock("update"):
-            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-            F[vi, vj] = F[vi, vj] + A[vi, vk] * B[vk, vj]
-    for i, j in T.grid(32, 32):
-        with T.sblock("C"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            C[vi, vj] = F[vi, vj]
-
-
 def test_loops_that_walk_over_no_tile_stay_around() -> None:
     layout = L.BlockedLayout([1, 4], [4, 8], [2, 1], [1, 0])
+    shapes = {"A": (32, 16), "B": (16, 32), "C": (32, 32)}
+    mod = program(
+        {name: (shape, "float32") for name, shape in shapes.items()},
+        {"F": ((32, 32), "float32", layout)},
+        ["F[vi, vj] = T.float32(0)", "F[vi, vj] over 16 = F[vi, vj] + A[vi, vk] * B[vk, vj]",
+         "C[vi, vj] = F[vi, vj]"],
+    )  # fmt: skip
     a, b = numbers((32, 16), "float32"), numbers((16, 32), "float32")
-    report = simulate(with_layouts(product, F=layout), a, b, None)
+    report = simulate(mod, a, b, None)
     np.testing.assert_allclose(report.outputs["C"], a @ b, rtol=1e-6)
     assert not report.hazards
 
@@ -544,12 +497,12 @@ def refused(mod: Any, match: str) -> None:
     ],
 )  # fmt: skip
 def test_a_layout_that_does_not_fit_is_refused(layout: Any, message: str) -> None:
-    refused(with_layouts(transposed, F=layout, G=ROWS), f"(?s)Fragment F.*{message}")
+    refused(tiles(TRANSPOSED, F=layout, G=ROWS), f"(?s)Fragment F.*{message}")
 
 
 def test_other_numbers_of_warps_are_refused() -> None:
     eight = L.BlockedLayout([1, 4], [4, 8], [8, 1], [1, 0])
-    refused(with_layouts(transposed, F=ROWS, G=eight), "F and G are laid out over 4 and 8 warps")
+    refused(tiles(TRANSPOSED, F=ROWS, G=eight), "F and G are laid out over 4 and 8 warps")
     sch = copy_through([eight])
     block = sch.get_sblock("A_local")
     staged = sch.cache_read(block, 0, "shared")
@@ -564,9 +517,13 @@ def test_a_tile_of_another_size_than_a_power_of_two_is_refused() -> None:
 
 
 def test_names_that_fit_no_buffer_are_refused() -> None:
-    refused(with_layouts(transposed, F=ROWS, G=ROWS, H=ROWS), "no buffer H on the chip.*F, G")
-    odd = transposed.with_attr("layout_ext.fragment", ["F", str(ROWS), "G"])
-    refused(tvm.IRModule({"main": odd}), "each followed by a layout")
+    func = tiles(TRANSPOSED, F=ROWS, G=ROWS)["main"]
+    for pairs, message in (
+        ([["F", str(ROWS)], ["H", str(ROWS)]], "no buffer H on the chip.*F, G"),
+        (["F", str(ROWS), "G"], "each followed by a layout"),
+    ):
+        odd = func.with_attr("layout_ext.fragment", pairs)
+        refused(tvm.IRModule({"main": odd}), message)
 
 
 def test_a_store_that_every_thread_would_repeat_is_refused() -> None:
@@ -576,140 +533,47 @@ def test_a_store_that_every_thread_would_repeat_is_refused() -> None:
     refused(sch, "Every thread of the kernel would write A_shared; bind the loops")
 
 
-@T.prim_func(s_tir=True)
-def part(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
-    F = T.sblock_alloc_buffer((64, 64), scope="local")
-    for i, j in T.grid(64, 64):
-        with T.sblock("F"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            F[vi, vj] = A[vi, vj]
-    for i, j in T.grid(64, 32):
-        with T.sblock("again"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            F[vi, vj * 2] = A[vi, vj]
-    for i, j in T.grid(64, 64):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = F[vi, vj]
+LOAD, STORE = "F[vi, vj] = A[vi, vj]", "B[vi, vj] = F[vi, vj]"
+CONVERTED = "B[vi, vj] = G[vi, vj]"
+REFUSED = {
+    "the ends of a tile": (
+        ["F: for r in range(128) at r // 2, r % 2 * 63 = A[vi, vj]", STORE],
+        "Block F_0 accesses fragment F at .* 64x64 elements once",
+    ),
+    "a part of a tile": (
+        [LOAD, "F: for r in range(2048) at r // 32, r % 32 * 2 = A[vi, vj]", STORE],
+        "Block F_1 accesses fragment F at .* 64x64 elements once",
+    ),
+    "elements of other threads": (
+        [LOAD, "G[vi, vj] = F[vi, (vj + 1) % 64]", CONVERTED],
+        "Block G_1 combines fragment G with elements of F",
+    ),
+    "one place for many elements": (
+        [LOAD, "B[vi, 0] = B[vi, 0] + F[vi, vj]"],
+        "Block B_1 writes B at .* a place of its own",
+    ),
+    "elements that depend on each other": (
+        [LOAD, "F[vi, vj] = F[vj, vi]", STORE],
+        "Block F_1 reads F at .* in no order",
+    ),
+    "a pointer": (
+        [LOAD, "B[vi, vj] = T.call_extern('float32', 'use', T.address_of(F[vi, vj]))"],
+        "Fragment F is accessed through tirx.address_of",
+    ),
+    "a branch of some threads": (
+        ["for t in T.thread_binding(128, thread='threadIdx.x'):", f"    {LOAD}", "    if t < 64:",
+         "        G[vi, vj] = F[vi, vj]", f"    {CONVERTED}"],
+        "Block G_3 converts a fragment under",
+    ),
+}  # fmt: skip
 
 
-@T.prim_func(s_tir=True)
-def ends(A: T.Buffer((64, 2), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
-    F = T.sblock_alloc_buffer((64, 64), scope="local")
-    for i, j in T.grid(64, 2):
-        with T.sblock("F"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            F[vi, vj * 63] = A[vi, vj]
-    for i, j in T.grid(64, 64):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = F[vi, vj]
-
-
-def test_a_walk_over_part_of_the_tile_is_refused() -> None:
-    refused(with_layouts(ends, F=ROWS), "Block F accesses fragment F at .* 64x64 elements once")
-    refused(with_layouts(part, F=ROWS), "Block again accesses fragment F at .* 64x64 elements once")
-
-
-@T.prim_func(s_tir=True)
-def shifted(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
-    F = T.sblock_alloc_buffer((64, 64), scope="local")
-    G = T.sblock_alloc_buffer((64, 64), scope="local")
-    for i, j in T.grid(64, 64):
-        with T.sblock("F"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            F[vi, vj] = A[vi, vj]
-    for i, j in T.grid(64, 64):
-        with T.sblock("G"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            G[vi, vj] = F[vi, (vj + 1) % 64]
-    for i, j in T.grid(64, 64):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = G[vi, vj]
-
-
-def test_elements_of_other_threads_are_refused() -> None:
-    refused(with_layouts(shifted, F=ROWS, G=ROWS), "Block G combines fragment G with elements of F")
-
-
-@T.prim_func(s_tir=True)
-def summed(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64,), "float32")) -> None:
-    F = T.sblock_alloc_buffer((64, 64), scope="local")
-    for i, j in T.grid(64, 64):
-        with T.sblock("F"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            F[vi, vj] = A[vi, vj]
-    for i, j in T.grid(64, 64):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SR", [i, j])
-            B[vi] = B[vi] + F[vi, vj]
-
-
-@T.prim_func(s_tir=True)
-def turned_in_place(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
-    F = T.sblock_alloc_buffer((64, 64), scope="local")
-    for i, j in T.grid(64, 64):
-        with T.sblock("F"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            F[vi, vj] = A[vi, vj]
-    for i, j in T.grid(64, 64):
-        with T.sblock("turn"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            F[vi, vj] = F[vj, vi]
-    for i, j in T.grid(64, 64):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = F[vi, vj]
-
-
-def test_elements_that_depend_on_each_other_are_refused() -> None:
-    refused(with_layouts(summed, F=ROWS), "Block B writes B at .* a place of its own")
-    refused(with_layouts(turned_in_place, F=ROWS), "Block turn reads F at .* in no order")
-
-
-@T.prim_func(s_tir=True)
-def opaque(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
-    F = T.sblock_alloc_buffer((64, 64), scope="local")
-    for i, j in T.grid(64, 64):
-        with T.sblock("F"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            F[vi, vj] = A[vi, vj]
-    for i, j in T.grid(64, 64):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            T.reads(F[vi, vj])
-            T.writes(B[vi, vj])
-            B[vi, vj] = T.call_extern("float32", "use", T.address_of(F[vi, vj]))
-
-
-def test_an_access_through_a_pointer_is_refused() -> None:
-    refused(with_layouts(opaque, F=ROWS), "Fragment F is accessed through tirx.address_of")
-
-
-@T.prim_func(s_tir=True)
-def divergent(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
-    for t in T.thread_binding(128, thread="threadIdx.x"):
-        with T.sblock("kernel"):
-            F = T.sblock_alloc_buffer((64, 64), scope="local")
-            G = T.sblock_alloc_buffer((64, 64), scope="local")
-            for i, j in T.grid(64, 64):
-                with T.sblock("F"):
-                    vi, vj = T.axis.remap("SS", [i, j])
-                    F[vi, vj] = A[vi, vj]
-            if t < 64:
-                for i, j in T.grid(64, 64):
-                    with T.sblock("G"):
-                        vi, vj = T.axis.remap("SS", [i, j])
-                        G[vi, vj] = F[vi, vj]
-            for i, j in T.grid(64, 64):
-                with T.sblock("B"):
-                    vi, vj = T.axis.remap("SS", [i, j])
-                    B[vi, vj] = G[vi, vj]
-
-
-def test_a_conversion_that_only_some_threads_reach_is_refused() -> None:
-    refused(with_layouts(divergent, F=ROWS, G=COLUMNS), "Block G converts a fragment under")
+@pytest.mark.parametrize("what", REFUSED)
+def test_nests_that_cannot_be_spread_are_refused(what: str) -> None:
+    statements, message = REFUSED[what]
+    second = COLUMNS if what.startswith("a branch") else ROWS
+    layouts = {"F": ROWS, "G": second} if any("G[" in one for one in statements) else {"F": ROWS}
+    refused(tiles(statements, **layouts), message)
 
 
 def test_a_buffer_outside_of_registers_is_refused() -> None:

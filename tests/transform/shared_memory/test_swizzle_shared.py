@@ -8,6 +8,7 @@ from tvm import s_tir, te
 from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
+from tests.programs import kernels
 from tvm_layout_ext.errors import LayoutError
 from tvm_layout_ext.ir.annotations import SWIZZLE
 from tvm_layout_ext.simulate import simulate
@@ -19,25 +20,9 @@ DIAGONAL = swizzle_text([[33, 66, 132, 264, 528], [1, 2, 4, 8, 16]])
 
 def transpose(swizzle: Any, scope: str = "shared") -> s_tir.Schedule:
     """A 64x64 transpose by tiles of 32x32, one word a thread."""
-    a = te.placeholder((64, 64), "float32", "A")
-    b = te.compute((64, 64), lambda j, i: a[i, j], "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
-    block = sch.get_sblock("B")
-    j, i = sch.get_loops(block)
-    jo, ji = sch.split(j, [None, 32])
-    io, ii = sch.split(i, [None, 32])
-    sch.reorder(jo, io, ji, ii)
-    sch.bind(jo, "blockIdx.y")
-    sch.bind(io, "blockIdx.x")
-    sch.bind(ji, "threadIdx.y")
-    sch.bind(ii, "threadIdx.x")
-    tile = sch.cache_read(block, 0, scope)
-    sch.compute_at(tile, io)
-    y, x = sch.get_loops(tile)[-2:]
-    sch.bind(y, "threadIdx.y")
-    sch.bind(x, "threadIdx.x")
+    sch = kernels.transpose(64, rows=32, scope=scope)
     if swizzle is not None:
-        sch.annotate(tile, SWIZZLE, swizzle)
+        sch.annotate(sch.get_sblock(f"A_{scope}"), SWIZZLE, swizzle)
     return sch
 
 

@@ -52,11 +52,11 @@ class FakeBackend:
 def backend(monkeypatch: pytest.MonkeyPatch) -> FakeBackend:
     fake = FakeBackend({3: timed(1.0), 1: timed(5.0)}, [timed(2.0), timed(4.0)])
 
-    def try_one(_backend: Any, _task: Any, config: Any) -> tuple[str, Measurement]:
+    def try_one(_backend: Any, _task: Any, config: Any) -> Any:
         found = fake.alone[config["align_offset"]]
         if isinstance(found, Exception):
             raise found
-        return "artifact", found
+        return found
 
     monkeypatch.setattr(MODULE, "make_backend", lambda _runner, _task: fake)
     monkeypatch.setattr(MODULE, "try_one", try_one)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tvm import s_tir
 
 import tvm_layout_ext as tlx
 from tests.cli.test_cli import invoke
-from tests.tune.helpers import make_record
+from tests.tune.helpers import by_threads, make_record
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import RecordError
 from tvm_layout_ext.report.page import workloads
@@ -346,15 +347,15 @@ def test_arguments_of_several_types_are_explained(tmp_path: Path) -> None:
     places = te.placeholder((64,), "int32", name="places")
     taken = te.compute((64,), lambda i: A[places[i]] + 1.0, name="taken")
 
-    def spread(sch: s_tir.Schedule, config: Config) -> None:
-        i = sch.get_loops(sch.get_sblock("taken"))[0]
-        block, lane = sch.split(i, [None, config["threads"]])
-        sch.bind(block, "blockIdx.x")
-        sch.bind(lane, "threadIdx.x")
-
     func = te.create_prim_func([A, places, taken])
     knobs = [knob("threads", (32, 64))]
-    tune(func, schedule=spread, knobs=knobs, runner="simulate", log=tmp_path)
+    tune(
+        func,
+        schedule=partial(by_threads, block="taken"),
+        knobs=knobs,
+        runner="simulate",
+        log=tmp_path,
+    )
     ran = invoke("best", tmp_path, "--explain")
     assert ran.code == 0, ran.err
     loads = [line.split()[:4] for line in ran.out.splitlines() if " global  load " in line]

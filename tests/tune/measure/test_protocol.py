@@ -12,15 +12,13 @@ import tvm
 
 from tests.tune.artifacts import Shelf, doubling_task
 from tvm_layout_ext.tune.measure.builder.builder import LIBRARY
+from tvm_layout_ext.tune.measure.measurement import quartile_distance
 from tvm_layout_ext.tune.measure.protocol import (
     MOST_COPIES,
     Arguments,
-    Measured,
     Timing,
     failed,
-    interleaved,
     measure,
-    relative_spread,
     timed,
 )
 from tvm_layout_ext.tune.measure.reference.problem import Problem
@@ -45,44 +43,35 @@ class Clock:
         return [next(self._next) for _ in range(repeats)]
 
 
-def test_repeats_last_as_long_as_was_asked_for() -> None:
-    clock = Clock(1e-4)
-    times, stopped = timed(clock, 2, Timing(repeat_ms=5, repeats=5), best=None)
-    assert clock.asked == [(1, 1), (25, 5)]
-    assert (times, stopped) == ([1e-4] * 5, False)
-
-
-def test_unsteady_times_are_repeated_up_to_the_cap() -> None:
-    clock = Clock(1.0, 2.0)
-    times, _ = timed(clock, 1, Timing(repeats=5, most_repeats=12), best=None)
-    assert clock.asked == [(1, 1), (1, 5), (1, 5), (1, 2)]
-    assert len(times) == 12
-
-
-def test_hopeless_candidate_is_stopped_after_one_repeat() -> None:
-    clock = Clock(1e-3)
-    times, stopped = timed(clock, 1, Timing(repeat_ms=5), best=1e-3 / 3.1)
-    assert clock.asked == [(1, 1), (5, 1)]
-    assert (times, stopped) == ([1e-3], True)
-
-
-def test_candidate_within_the_factor_is_not_stopped() -> None:
-    _, stopped = timed(Clock(1e-3), 1, Timing(), best=1e-3 / 2.9)
-    assert not stopped
-
-
-def test_one_late_launch_stops_nobody() -> None:
-    clock = Clock(1.0e-3, *[1e-4] * 50)
-    times, stopped = timed(clock, 1, Timing(), best=1e-4)
-    assert not stopped
-    assert set(times) == {1e-4}
+LATE = (1e-3, *[1e-4] * 50)
 
 
 @pytest.mark.parametrize(
-    ("times", "spread"), [([1.0], 0.0), ([1.0, 1.0, 1.0], 0.0), ([1.0, 2.0, 3.0], 0.5)]
+    ("seconds", "copies", "timing", "best", "asked", "times", "stopped"),
+    [
+        ((1e-4,), 2, Timing(repeats=5), None, [(1, 1), (25, 5)], [1e-4] * 5, False),
+        ((1.0, 2.0), 1, Timing(repeats=5, most_repeats=12), None,
+         [(1, 1), (1, 5), (1, 5), (1, 2)], [2.0, 1.0] * 6, False),
+        ((1e-3,), 1, Timing(), 1e-3 / 3.1, [(1, 1), (5, 1)], [1e-3], True),
+        ((1e-3,), 1, Timing(), 1e-3 / 2.9, [(1, 1), (5, 5)], [1e-3] * 5, False),
+        (LATE, 1, Timing(), 1e-4, [(1, 1), (5, 1), (5, 5)], [1e-4] * 5, False),
+    ],
+    ids=["as long as asked for", "unsteady", "hopeless", "within the factor", "one late launch"],
+)  # fmt: skip
+def test_repeats_until_the_quartiles_are_close_or_it_is_hopeless(
+    seconds: tuple[float, ...], copies: int, timing: Timing, best: float | None,
+    asked: list[tuple[int, int]], times: list[float], stopped: bool,
+) -> None:  # fmt: skip
+    clock = Clock(*seconds)
+    assert timed(clock, copies, timing, best) == (times, stopped)
+    assert clock.asked == asked
+
+
+@pytest.mark.parametrize(
+    ("times", "distance"), [([1.0], None), ([1.0, 1.0, 1.0], 0.0), ([1.0, 2.0, 3.0], 1.0)]
 )
-def test_spread_is_that_of_the_quartiles(times: list[float], spread: float) -> None:
-    assert relative_spread(times) == spread
+def test_spread_is_that_of_the_quartiles(times: list[float], distance: float | None) -> None:
+    assert quartile_distance(times) == distance
 
 
 _ILLEGAL = "CUDA: an illegal memory access"
@@ -104,12 +93,6 @@ def test_failure_is_one_line(error: Exception, name: str, text: str) -> None:
     assert measured.error == f"{name}: {text}"
     assert measured.verified is (False if name == "WrongResultError" else None)
     assert measured.times == []
-
-
-def test_measurement_is_read_as_it_was_written(tmp_path: Path) -> None:
-    measured = Measured([1e-6, 2e-6], "rotated", True, device="NVIDIA H200", clock_mhz=1980)
-    measured.write(str(tmp_path))
-    assert Measured.read(str(tmp_path)) == measured
 
 
 def test_each_copy_of_the_arguments_gets_its_launch(tmp_path: Path) -> None:
@@ -173,16 +156,3 @@ def test_two_streams_draw_other_inputs() -> None:
     one, other = Problem.draw(task, 0), Problem.draw(task, 1)
     assert not np.array_equal(one.inputs[0], other.inputs[0])
     assert np.array_equal(one.inputs[0], Problem.draw(task, 0).inputs[0])
-
-
-def test_finalists_take_turns() -> None:
-    asked: list[str] = []
-
-    class Fake:
-        def in_turn(self, artifacts: list[str]) -> list[Measured]:
-            asked.extend(artifacts)
-            seconds = {"a": [1.0, 3.0, 2.0], "b": [4.0], "c": []}
-            return [Measured(seconds[one]) for one in artifacts]
-
-    assert interleaved(Fake(), ["a", "b", "c"], 2) == [[2.0, 2.0], [4.0, 4.0], []]
-    assert asked == ["a", "b", "c", "a", "b", "c"]

@@ -16,9 +16,11 @@ import pytest
 from tests.tune.artifacts import Shelf, doubling_task
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.tune.measure import worker as worker_module
-from tvm_layout_ext.tune.measure.protocol import Measured, Timing, interleaved
+from tvm_layout_ext.tune.measure.builder.builder import CubinBuilder
+from tvm_layout_ext.tune.measure.protocol import Measured, Timing
 from tvm_layout_ext.tune.measure.run_local import LocalRunner
 from tvm_layout_ext.tune.measure.worker import TrialCrashError, TrialTimeoutError, Worker
+from tvm_layout_ext.tune.space.task import make_task
 
 QUICK = Timing(repeat_ms=0.5, repeats=3, most_repeats=6)
 
@@ -36,13 +38,7 @@ def runner() -> Iterator[LocalRunner]:
 
 
 def run(runner: LocalRunner, shelf: Shelf, *names: str) -> list[Measured]:
-    inputs = shelf.inputs(*names)
-    results = [future.result() for future in runner.run(inputs)]
-    measured = [Measured.read(str(one.artifact_path)) for one in inputs]
-    for result, one in zip(results, measured, strict=True):
-        assert result.error_msg == one.error
-        assert [float(t) for t in result.run_secs or []] == pytest.approx(one.times)
-    return measured
+    return [future.result() for future in runner.begin(shelf.artifacts(*names), "cpu")]
 
 
 def slot_process(runner: LocalRunner) -> int | None:
@@ -108,32 +104,20 @@ def test_finalists_take_turns_and_the_winner_meets_fresh_inputs(
     assert stopped.early_stop
     assert len(stopped.times) == 1
     slow, fast = shelf.artifact("slow"), shelf.artifact("right")
-    times = interleaved(_OnCpu(runner), [slow, fast], rounds=2)
-    assert [len(one) for one in times] == [2, 2]
-    assert min(times[0]) > max(times[1])
+    turns = runner.in_turn([slow, fast] * 2, "cpu")
+    assert min(turns[0].times + turns[2].times) > max(turns[1].times + turns[3].times)
     runner.best_so_far = None
     assert runner.verify(fast, "llvm").verified
     wrong = runner.verify(shelf.artifact("one wrong"), "llvm")
     assert (wrong.error or "").startswith("WrongResultError: 1 of 1,024")
 
 
-class _OnCpu:
-    """A runner whose finalists run on the CPU."""
-
-    def __init__(self, runner: LocalRunner) -> None:
-        self._runner = runner
-
-    def in_turn(self, artifacts: list[str]) -> list[Measured]:
-        return self._runner.in_turn(artifacts, "cpu")
-
-
 def test_ctrl_c_is_left_to_the_tuner(runner: LocalRunner, shelf: Shelf) -> None:
     run(runner, shelf, "right")
-    (one,) = shelf.inputs("sleepy")
-    (future,) = runner.run([one])
+    (future,) = runner.begin(shelf.artifacts("sleepy"), "cpu")
     time.sleep(0.1)
     os.kill(slot_process(runner) or 0, signal.SIGINT)
-    assert future.result().error_msg is None
+    assert future.result().error is None
 
 
 def test_another_task_goes_on_in_the_same_process_with_its_own_inputs(
@@ -150,8 +134,7 @@ def test_another_task_goes_on_in_the_same_process_with_its_own_inputs(
 
 
 def test_artifact_that_is_gone_is_a_failed_trial(runner: LocalRunner, shelf: Shelf) -> None:
-    (one,) = shelf.inputs("right")
-    path = Path(str(one.artifact_path)) / "kernel.so"
+    path = Path(shelf.artifact("right")) / "kernel.so"
     kept = path.read_bytes()
     path.unlink()
     (measured,) = run(runner, shelf, "right")
@@ -190,28 +173,17 @@ def _sleep_with_the_lock(seconds: int) -> None:
 
 @pytest.mark.gpu
 def test_several_candidates_on_a_gpu() -> None:
-    from tvm.s_tir.meta_schedule.builder import BuilderInput
-    from tvm.s_tir.meta_schedule.runner import RunnerInput
-
-    from tvm_layout_ext.target import cuda_target
-    from tvm_layout_ext.tune.measure.builder.builder import CubinBuilder
-    from tvm_layout_ext.tune.space.task import make_task
-
     task = make_task("transpose", (2048, 1024), "float32")
-    builder = CubinBuilder(task.architecture.name, workers=4)
-    runner = LocalRunner(task)
-    target = cuda_target(task.architecture.name)
-    built = builder.build([BuilderInput(task.module(c), target) for c in task.space.legal[:4]])
-    inputs = [RunnerInput(result.artifact_path, "cuda", []) for result in built]
-    for future in runner.run(inputs):
-        assert future.result().error_msg is None
-    for one in inputs:
-        measured = Measured.read(str(one.artifact_path))
+    builder, runner = CubinBuilder(task.architecture.name, workers=4), LocalRunner(task)
+    building = builder.begin([task.module(config) for config in task.space.legal[:4]])
+    folders = [one.folder for one in building]
+    for future in runner.begin(folders, after=[one.error for one in building]):
+        measured = future.result()
+        assert measured.error is None
         assert measured.verified
         assert measured.l2 == "rotated"
         assert 0 < min(measured.times) < 1e-3
-    times = interleaved(runner, [str(one.artifact_path) for one in inputs[:2]], 2)
-    assert [len(one) for one in times] == [2, 2]
-    assert runner.verify(str(inputs[0].artifact_path)).verified
+    assert all(one.times for one in runner.in_turn(folders[:2] * 2))
+    assert runner.verify(folders[0]).verified
     runner.close()
     builder.close()

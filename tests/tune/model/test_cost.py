@@ -35,22 +35,23 @@ def test_formula_of_a_known_kernel_by_hand() -> None:
     assert modelled_terms(known, 0).latency == 2000
 
 
-def test_what_the_cache_keeps_does_not_come_from_memory_twice() -> None:
-    terms = modelled_terms(replace(COPY, memory=26214, resident=4, steps=64), 0)
-    assert terms.memory == pytest.approx(262144 / 165)
-
-
-def test_torn_lines_cost_also_out_of_the_cache() -> None:
-    kept = replace(COPY, memory=1024, resident=4, steps=64)
-    torn = modelled_terms(replace(kept, torn=100_000), 0).memory
-    assert torn == pytest.approx((262144 + 30_000) / 165)
-
-
-def test_many_waves_spread_the_ramps() -> None:
-    few, many = (replace(COPY, blocks=n, resident=4, steps=1) for n in (2 * 528, 20 * 528))
-    memory = 262144 / 82
-    assert modelled_terms(few, 0).memory == pytest.approx(1.25 * memory)
-    assert modelled_terms(many, 0).memory == pytest.approx(1.025 * memory)
+@pytest.mark.parametrize(
+    ("changes", "memory"),
+    [
+        # What the cache keeps does not come from memory twice; torn lines cost out of it, too.
+        ({"memory": 26214, "resident": 4, "steps": 64}, 262144 / 165),
+        ({"memory": 1024, "resident": 4, "steps": 64, "torn": 100_000}, (262144 + 30_000) / 165),
+        # Ramps are spread over waves.
+        ({"blocks": 2 * 528, "resident": 4, "steps": 1}, 1.25 * 262144 / 82),
+        ({"blocks": 20 * 528, "resident": 4, "steps": 1}, 1.025 * 262144 / 82),
+        # One multiprocessor takes only so much.
+        ({"blocks": 8}, 262144 / 8 / 2),
+    ],
+)
+def test_memory_is_limited_by_memory_cache_or_multiprocessor(
+    changes: dict[str, int], memory: float
+) -> None:
+    assert modelled_terms(replace(COPY, **changes), 0).memory == pytest.approx(memory)
 
 
 def test_products_of_tensor_cores_are_no_multiply_adds() -> None:
@@ -77,22 +78,9 @@ def test_latency_of_a_block_counts_once_a_wave() -> None:
     assert modelled_terms(replace(known, resident=2), 0).latency == 5000
 
 
-def test_few_blocks_are_limited_by_what_one_multiprocessor_takes() -> None:
-    assert modelled_terms(replace(COPY, blocks=8), 0).memory == 262144 / 8 / 2
-
-
 def test_conflicts_cost_even_while_memory_is_the_limit() -> None:
     twice = replace(COPY, wavefronts=131072, bank_conflicts=65536)
     assert cost(COPY) < cost(twice) < cost(replace(COPY, wavefronts=33 * 32768))
-
-
-def test_scattered_sectors_cost() -> None:
-    assert cost(replace(COPY, sectors=8 * COPY.sectors)) > 4 * cost(COPY)
-
-
-def test_idle_multiprocessors_cost() -> None:
-    few = replace(COPY, blocks=16)
-    assert cost(few) > 2 * cost(COPY)
 
 
 def test_counters_survive_json_beside_other_entries() -> None:

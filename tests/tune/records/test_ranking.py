@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import pytest
 
 from tests.tune.helpers import make_model, make_record
 from tvm_layout_ext.tune.records.log import Record
@@ -11,13 +11,8 @@ from tvm_layout_ext.tune.records.ranking import NOISE, best_first
 
 def _measured(trial: int, seconds: float, cost: float | None) -> Record:
     model = None if cost is None else make_model(cost)
-    return replace(
-        make_record(trial=trial),
-        runner="cuda",
-        status="ok",
-        times=(seconds,),
-        median=seconds,
-        conflict_model=model,
+    return make_record(
+        trial=trial, runner="cuda", times=(seconds,), median=seconds, conflict_model=model
     )
 
 
@@ -25,37 +20,27 @@ def _order(*records: Record) -> list[int]:
     return [record.trial for record in best_first(records)]
 
 
-def test_a_faster_trial_comes_first() -> None:
-    assert _order(_measured(0, 2e-3, 1.0), _measured(1, 1e-3, 9.0)) == [1, 0]
+CLOSE, FAR = 1e-3 * (1 + NOISE / 2), 1e-3 * (1 + 2 * NOISE)
 
 
-def test_within_the_noise_the_lower_cost_comes_first() -> None:
-    close = 1e-3 * (1 + NOISE / 2)
-    assert _order(_measured(0, 1e-3, 9.0), _measured(1, close, 1.0)) == [1, 0]
+@pytest.mark.parametrize(
+    ("first", "second", "order"),
+    [
+        ((2e-3, 1.0), (1e-3, 9.0), [1, 0]),
+        ((1e-3, 9.0), (CLOSE, 1.0), [1, 0]),
+        ((1e-3, 9.0), (FAR, 1.0), [0, 1]),
+        ((1e-3, None), (1e-3, 5.0), [1, 0]),
+    ],
+    ids=["faster", "cheaper within the noise", "beyond the noise", "none has a cost"],
+)
+def test_time_decides_and_within_the_noise_the_modelled_cost(
+    first: tuple[float, float | None], second: tuple[float, float | None], order: list[int]
+) -> None:
+    assert _order(_measured(0, *first), _measured(1, *second)) == order
 
 
-def test_beyond_the_noise_the_cost_does_not_count() -> None:
-    far = 1e-3 * (1 + 2 * NOISE)
-    assert _order(_measured(0, 1e-3, 9.0), _measured(1, far, 1.0)) == [0, 1]
-
-
-def test_a_trial_without_a_cost_loses_a_tie() -> None:
-    assert _order(_measured(0, 1e-3, None), _measured(1, 1e-3, 5.0)) == [1, 0]
-
-
-def test_modelled_trials_have_no_noise() -> None:
-    modelled = [
-        replace(
-            make_record(trial=trial),
-            runner="simulate",
-            status="ok",
-            conflict_model=make_model(cost),
-        )
-        for trial, cost in ((0, 100.0), (1, 99.9))
-    ]
+def test_modelled_trials_have_no_noise_and_failures_come_last() -> None:
+    costs = ((0, 100.0), (1, 99.9))
+    modelled = [make_record(trial=n, conflict_model=make_model(cost)) for n, cost in costs]
     assert _order(*modelled) == [1, 0]
-
-
-def test_failures_come_last() -> None:
-    failed = replace(make_record(trial=0), status="error")
-    assert _order(failed, _measured(1, 1.0, 1.0)) == [1, 0]
+    assert _order(make_record(trial=0, status="error"), _measured(1, 1.0, 1.0)) == [1, 0]

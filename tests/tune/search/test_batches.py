@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tvm
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-from tests.tune.helpers import make_model
+from tests.tune.helpers import FakeRunner
 from tvm_layout_ext._compat import without_tensor_intrinsics
 from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import tune
 from tvm_layout_ext.tune.measure import backend_pool
-from tvm_layout_ext.tune.measure.backend import InProcess
+from tvm_layout_ext.tune.measure.backend import Begun, InProcess
 from tvm_layout_ext.tune.measure.measurement import Measurement
 from tvm_layout_ext.tune.records.log import Log
 from tvm_layout_ext.tune.search import run
@@ -63,23 +65,22 @@ class Counting(ms.search_strategy.PySearchStrategy):
 
 
 class Bench:
-    """A builder, runner and model of which each step is an event; every third is not built."""
+    """Begins trials of which each step is an event; every third is one that is tried already."""
 
-    def __init__(self, events: list[Any], broken: bool) -> None:
-        self.events, self.broken, self.begun = events, broken, 0
+    def __init__(self, events: list[Any], twice: bool) -> None:
+        self.events, self.twice = events, twice
         self.learnt: list[int] = []
 
-    def build(self, inputs: Sequence[Any]) -> list[Any]:
-        self.events.append(("build", len(inputs)))
-        return [self._built(index) for index in range(len(inputs))]
+    def begin(self, modules: Sequence[tvm.IRModule]) -> list[Any]:
+        self.events.append(("begin", len(modules)))
+        return [self._begun(index) for index in range(len(modules))]
 
-    def _built(self, index: int) -> Any:
-        if self.broken and index % 3 == 2:
-            return ms.builder.BuilderResult(None, "PtxasError: no")
-        return ms.builder.BuilderResult(str(index), None)
-
-    def run(self, inputs: Sequence[Any]) -> list[Any]:
-        return [_Done(float(one.artifact_path) + 1.0) for one in inputs]
+    def _begun(self, index: int) -> Future[Any] | None:
+        if self.twice and index % 3 == 2:
+            return None
+        future: Future[Any] = Future()
+        future.set_result(ms.runner.RunnerResult([index + 1.0], None))
+        return future
 
     def update(self, _context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
         assert all(one.run_secs for one in results)
@@ -99,22 +100,12 @@ class Learning(ms.cost_model.PyCostModel):
         self.bench.update(context, candidates, results)
 
 
-class _Done:
-    """The result of a trial that ended long ago."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    def result(self) -> Any:
-        return ms.runner.RunnerResult([self.seconds], None)
-
-
 @pytest.fixture(scope="module")
 def task() -> Task:
     return make_task("transpose", (64, 64), "float32")
 
 
-def events_of(task: Task, ahead: int, trials: int, broken: bool = False) -> tuple[list[Any], Bench]:
+def events_of(task: Task, ahead: int, trials: int, twice: bool = False) -> tuple[list[Any], Bench]:
     """Run 10 candidates in batches of 4."""
     events: list[Any] = []
     sch = Candidates(task).schedule(task.space.default())
@@ -130,22 +121,22 @@ def events_of(task: Task, ahead: int, trials: int, broken: bool = False) -> tupl
             search_strategy=strategy,
             num_threads=1,
         )
-    bench = Bench(events, broken)
-    Batches(context, bench, bench, Learning(bench), ahead).run(trials, 4)
+    bench = Bench(events, twice)
+    Batches(context, bench.begin, Learning(bench), ahead).run(trials, 4)
     return events, bench
 
 
 def test_batch_is_proposed_while_one_is_under_way_and_knows_those_before(task: Task) -> None:
     events, bench = events_of(task, ahead=1, trials=99)
     assert events == [
-        ("propose", 0), ("build", 4), ("propose", 1), ("build", 4), ("see", 0, [True] * 4),
-        ("propose", 2), ("build", 2), ("see", 1, [True] * 4), ("see", 2, [True] * 2), "end",
+        ("propose", 0), ("begin", 4), ("propose", 1), ("begin", 4), ("see", 0, [True] * 4),
+        ("propose", 2), ("begin", 2), ("see", 1, [True] * 4), ("see", 2, [True] * 2), "end",
     ]  # fmt: skip
     assert bench.learnt == [4, 4, 2]
 
 
 def test_without_a_batch_ahead_each_is_seen_before_the_next(task: Task) -> None:
-    kinds = [event[:2] for event in events_of(task, ahead=0, trials=99)[0] if event[0] != "build"]
+    kinds = [event[:2] for event in events_of(task, ahead=0, trials=99)[0] if event[0] != "begin"]
     assert kinds[:-1] == [
         pair for index in range(3) for pair in (("propose", index), ("see", index))
     ]  # fmt: skip
@@ -154,60 +145,84 @@ def test_without_a_batch_ahead_each_is_seen_before_the_next(task: Task) -> None:
 @pytest.mark.parametrize(("trials", "sizes"), [(1, [1]), (4, [4]), (6, [4, 2]), (8, [4, 4])])
 def test_no_more_trials_are_begun_than_asked_for(task: Task, trials: int, sizes: list[int]) -> None:
     events, bench = events_of(task, ahead=1, trials=trials)
-    assert [event[1] for event in events if event[0] == "build"] == sizes
+    assert [event[1] for event in events if event[0] == "begin"] == sizes
     assert bench.learnt == sizes
 
 
-def test_what_was_not_built_is_told_to_the_search_and_not_to_the_model(task: Task) -> None:
-    events, bench = events_of(task, ahead=1, trials=4, broken=True)
+def test_what_is_tried_already_is_told_to_the_search_and_not_to_the_model(task: Task) -> None:
+    events, bench = events_of(task, ahead=1, trials=4, twice=True)
     assert ("see", 0, [True, True, False, True]) in events
     assert bench.learnt == [3]
 
 
-class Costs:
-    """Costs a function of the configuration, and keeps what it was asked."""
-
-    name, device = "simulate", "simulated GPU"
-
-    def __init__(self) -> None:
-        self.ran: list[Config] = []
-
-    def run(self, task: Task, config: Config) -> Measurement:
-        self.ran.append(config)
-        return Measurement(4224, make_model(100.0 - config["align_offset"]))
-
-    def verify(self, task: Task, _config: Config) -> str:
-        return str(task.workload)
-
-
 def tried() -> list[Config]:
-    runner = Costs()
+    runner = FakeRunner()
     tune("transpose", shape=(64, 64), trials=18, runner=runner)
     return runner.ran
+
+
+@derived_object
+class Keeping(ms.builder.PyBuilder):
+    """Keeps what TVM's scheduler wants built."""
+
+    def __init__(self, modules: list[tvm.IRModule]) -> None:
+        super().__init__()
+        self.modules = modules
+
+    def build(self, build_inputs: list[Any]) -> list[Any]:
+        first = len(self.modules)
+        self.modules.extend(one.mod for one in build_inputs)
+        return [ms.builder.BuilderResult(str(n), None) for n in range(first, len(self.modules))]
+
+
+@derived_object
+class Waiting(ms.runner.PyRunnerFuture):
+    """A trial as TVM's scheduler waits for it."""
+
+    def __init__(self, trial: Any) -> None:
+        super().__init__()
+        self.trial = trial
+
+    def done(self) -> bool:
+        return bool(self.trial.done())
+
+    def result(self) -> Any:
+        return self.trial.result()
+
+
+@derived_object
+class Beginning(ms.runner.PyRunner):
+    """Begins the trials of what was kept."""
+
+    def __init__(self, modules: list[tvm.IRModule], begin: Callable[[list[Any]], Any]) -> None:
+        super().__init__()
+        self.modules, self.begin = modules, begin
+
+    def run(self, runner_inputs: list[Any]) -> list[Any]:
+        modules = [self.modules[int(one.artifact_path)] for one in runner_inputs]
+        return [Waiting(trial) for trial in self.begin(modules)]
 
 
 def test_without_a_batch_ahead_trials_are_those_of_tvms_scheduler(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}.items():
-        monkeypatch.setattr(run, name, value)
 
     class Scheduler(Batches):
         def run(self, trials: int, size: int) -> None:
+            modules: list[tvm.IRModule] = []
             ms.tune.tune_tasks(
                 tasks=[self._context], task_weights=[1.0], work_dir="", max_trials_global=trials,
-                num_trials_per_iter=size, builder=self._builder, runner=self._runner,
-                database=ms.database.MemoryDatabase(), cost_model=self._model,
+                num_trials_per_iter=size, builder=Keeping(modules),
+                runner=Beginning(modules, self._start), database=ms.database.MemoryDatabase(),
+                cost_model=self._model,
                 measure_callbacks=[
                     ms.measure_callback.AddToDatabase(), ms.measure_callback.UpdateCostModel(),
                 ],
             )  # fmt: skip
 
     class OneByOne(Batches):
-        def __init__(
-            self, context: Any, builder: Any, runner: Any, model: Any, *, interrupt: Interrupt
-        ) -> None:
-            super().__init__(context, builder, runner, model, 0, interrupt)
+        def __init__(self, context: Any, begin: Any, model: Any, *, interrupt: Interrupt) -> None:
+            super().__init__(context, begin, model, 0, interrupt)
 
     ahead = tried()
     monkeypatch.setattr(run, "Batches", OneByOne)
@@ -219,11 +234,11 @@ def test_without_a_batch_ahead_trials_are_those_of_tvms_scheduler(
     assert ahead[9:] != ours[9:]
 
 
-class Failing(Costs):
+class Failing(FakeRunner):
     """Fails where rows are padded by two, and ends by Ctrl-C in its ``last`` run."""
 
     def __init__(self, last: int) -> None:
-        super().__init__()
+        super().__init__(lambda config: 100.0 - config["align_offset"])
         self.last = last
 
     def run(self, task: Task, config: Config) -> Measurement:
@@ -238,8 +253,6 @@ class Failing(Costs):
 def test_resumed_search_goes_on_as_if_it_had_not_ended_and_learns_from_failures(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name, value in {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}.items():
-        monkeypatch.setattr(run, name, value)
     learnt: list[Config] = []
 
     class Watched(Batches):
@@ -265,39 +278,36 @@ def test_resumed_search_goes_on_as_if_it_had_not_ended_and_learns_from_failures(
     assert failed.count("Planned.") == sum(config["align_offset"] == 2 for config in whole) > 2
 
 
-class _PressedOnce:
-    """A future that has ended; asking for it is when Ctrl-C comes, once."""
-
-    def __init__(self, future: Any) -> None:
-        self.future, self.pressed = future, False
-
-    def done(self) -> bool:
-        return True
-
-    def result(self) -> Any:
-        if not self.pressed:
-            self.pressed = True
-            raise KeyboardInterrupt
-        return self.future.result()
-
-
 class Ended(InProcess):
-    """All of a batch end before anybody asks; trial 5 is when Ctrl-C comes."""
+    """All of a batch end before anybody asks; to ask for trial 5 is when Ctrl-C comes, once."""
 
-    def run(self, artifacts: Sequence[str]) -> list[Any]:
-        futures = super().run(artifacts)
-        for future in futures:
-            future.result()
-        pairs = zip(artifacts, futures, strict=True)
-        return [_PressedOnce(future) if name == "5" else future for name, future in pairs]
+    pressed = False
+    count = 0
+
+    def begin(self, candidates: Sequence[tuple[Config, tvm.IRModule]]) -> list[Begun]:
+        begun = super().begin(candidates)
+        for one in begun:
+            one.result()
+        numbers = range(self.count, self.count + len(begun))
+        self.count += len(begun)
+        return [
+            self._watched(one) if n == 5 else one for n, one in zip(numbers, begun, strict=True)
+        ]
+
+    def _watched(self, begun: Begun) -> Begun:
+        def press() -> Measurement:
+            if not self.pressed:
+                self.pressed = True
+                raise KeyboardInterrupt
+            return begun.result()
+
+        return Begun(press, lambda: True)
 
 
 def test_ctrl_c_keeps_what_has_ended_in_both_batches(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name, value in {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}.items():
-        monkeypatch.setattr(run, name, value)
-    runner = Costs()
+    runner = FakeRunner()
     monkeypatch.setattr(backend_pool, "make_backend", lambda _name, task: Ended(task, runner))
     result = tune("transpose", shape=(64, 64), trials=26, runner=runner, log=tmp_path)
     assert result.interrupted

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.tune.search.test_batches import Costs
+from tests.tune.helpers import FakeRunner
 from tvm_layout_ext.errors import RecordError
 from tvm_layout_ext.tune import tune
 from tvm_layout_ext.tune.records import records
@@ -21,8 +21,6 @@ from tvm_layout_ext.tune.search.interrupt import Interrupt
 def test_ctrl_c_in_a_callback_of_the_search_ends_it_and_not_the_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name, value in {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}.items():
-        monkeypatch.setattr(run, name, value)
     neighbour = Candidates.neighbour
 
     def pressed(*given: Any) -> Any:
@@ -30,7 +28,7 @@ def test_ctrl_c_in_a_callback_of_the_search_ends_it_and_not_the_process(
         return neighbour(*given)
 
     monkeypatch.setattr(Candidates, "neighbour", pressed)
-    runner = Costs()
+    runner = FakeRunner()
     result = tune("transpose", shape=(64, 64), trials=26, runner=runner, log=tmp_path)
     assert result.interrupted
     written = [record.config for record in Log(tmp_path).read().records]
@@ -47,7 +45,7 @@ def test_ctrl_c_while_a_trial_is_written_down_loses_nothing(
         return archive(*given, **more)
 
     monkeypatch.setattr(records, "archive", pressed)
-    result = tune("transpose", shape=(64, 64), trials=4, runner=Costs(), log=tmp_path)
+    result = tune("transpose", shape=(64, 64), trials=4, runner=FakeRunner(), log=tmp_path)
     assert result.interrupted
     assert [one.id for one in Log(tmp_path).read().records] == [one.id for one in result.trials]
     assert len(result.trials) == 1
@@ -62,7 +60,7 @@ def test_ctrl_c_does_not_hide_that_a_trial_was_not_written(
 
     monkeypatch.setattr(records, "archive", full)
     with pytest.raises(RecordError, match="No space left"):
-        tune("transpose", shape=(64, 64), trials=4, runner=Costs(), log=tmp_path)
+        tune("transpose", shape=(64, 64), trials=4, runner=FakeRunner(), log=tmp_path)
 
 
 def test_another_error_after_ctrl_c_is_ctrl_c(
@@ -75,7 +73,7 @@ def test_another_error_after_ctrl_c_is_ctrl_c(
             raise RuntimeError("parallel_for_dynamic error with") from None
 
     monkeypatch.setattr(run.Run, "_ranked", translated)
-    result = tune("transpose", shape=(64, 64), trials=4, runner=Costs(), log=tmp_path)
+    result = tune("transpose", shape=(64, 64), trials=4, runner=FakeRunner(), log=tmp_path)
     assert result.interrupted
 
 

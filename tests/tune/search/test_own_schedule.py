@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tvm
 import tvm_ffi
 from tvm import tirx
 
+from tests.tune.helpers import by_threads, doubled
 from tvm_layout_ext import te
 from tvm_layout_ext.cli import app
 from tvm_layout_ext.errors import LayoutError, ScheduleError, TargetError
@@ -20,34 +20,15 @@ from tvm_layout_ext.tune.records.pruned import PRUNED, read_pruned
 from tvm_layout_ext.tune.space.knobs import Config, knob
 
 
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        (3, "Cannot tune a int; give a PrimFunc"),
-        (tvm.IRModule({}), "A module of one function is wanted, not of 0"),
-    ],
-)
-def test_what_cannot_be_tuned_is_refused_by_its_type(what: Any, message: str) -> None:
-    with pytest.raises(ScheduleError, match=message):
-        tune(what, runner="simulate")
-
-
-def test_what_is_no_module_is_refused_by_its_type(tmp_path: Path) -> None:
-    tune("transpose", shape=(8, 8), trials=1, runner="simulate", log=tmp_path)
-    with pytest.raises(ScheduleError, match="A PrimFunc or an IRModule is wanted, not a int"):
-        apply_best(3, tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(ScheduleError, match="A PrimFunc or an IRModule is wanted, not a str"):
-        tune_module("mod", log=tmp_path)  # type: ignore[arg-type]
-
-
-def test_runner_that_cannot_run_is_refused() -> None:
+def test_what_cannot_be_tuned_or_run_is_refused_by_its_type(tmp_path: Path) -> None:
+    with pytest.raises(ScheduleError, match="Cannot tune a int; give a PrimFunc"):
+        tune(3, runner="simulate")  # type: ignore[arg-type]
+    with pytest.raises(ScheduleError, match="A module of one function is wanted, not of 0"):
+        tune(tvm.IRModule({}), runner="simulate")
     with pytest.raises(TargetError, match="A runner is a name or an object that runs, not None"):
         tune("transpose", shape=(8, 8), runner=None)  # type: ignore[arg-type]
-
-
-def doubled() -> tvm.tirx.PrimFunc:
-    source = te.placeholder((64,), "float32", name="A")
-    return te.create_prim_func([source, te.compute((64,), lambda i: source[i] * 2.0, name="B")])
+    with pytest.raises(ScheduleError, match="A PrimFunc or an IRModule is wanted, not a str"):
+        tune_module("mod", log=tmp_path)  # type: ignore[arg-type]
 
 
 def by_hand(sch: tvm.s_tir.Schedule, config: Config) -> None:
@@ -55,9 +36,7 @@ def by_hand(sch: tvm.s_tir.Schedule, config: Config) -> None:
         sch.get_sblock("no such block")
     if config["threads"] == 16:
         raise ZeroDivisionError
-    outer, inner = sch.split(sch.get_loops(sch.get_sblock("B"))[0], [None, config["threads"]])
-    sch.bind(outer, "blockIdx.x")
-    sch.bind(inner, "threadIdx.x")
+    by_threads(sch, config)
 
 
 @pytest.mark.parametrize("default", [8, 32])
@@ -65,7 +44,7 @@ def test_own_schedule_that_raises_is_a_failed_trial_and_not_the_end_of_the_run(
     default: int,
 ) -> None:
     knobs = [knob("threads", (8, 16, 32, 64), default)]
-    module = tvm.IRModule({"main": doubled()})
+    module = tvm.IRModule({"main": doubled(64)})
     result = tune(module, schedule=by_hand, knobs=knobs, runner="simulate")
     told = {record.config["threads"]: record.error_class for record in result.trials}
     assert told == {8: "ScheduleError", 16: "ZeroDivisionError", 32: None, 64: None}
@@ -86,10 +65,8 @@ def in_shared(sch: tvm.s_tir.Schedule, config: Config) -> None:
 
 def staged(scope: str, tiles: tuple[int, ...], **options: Any) -> Result:
     """Tune a copy through tiles of so many floats."""
-    source = te.placeholder((65536,), "float32", name="A")
-    func = te.create_prim_func([source, te.compute((65536,), lambda i: source[i] * 2.0, name="B")])
     knobs = [knob("scope", (scope,)), knob("tile", tiles)]
-    return tune(func, schedule=in_shared, knobs=knobs, runner="simulate", **options)
+    return tune(doubled(65536), schedule=in_shared, knobs=knobs, runner="simulate", **options)
 
 
 @pytest.mark.parametrize(
@@ -151,18 +128,12 @@ def wide(sch: tvm.s_tir.Schedule, config: Config) -> None:
 
 @pytest.mark.parametrize("strategy", ["evolutionary", "replay"])
 def test_threads_and_what_the_schedule_refuses_are_pruned_and_counted(strategy: str) -> None:
-    source = te.placeholder((4096,), "float32", name="A")
-    func = te.create_prim_func([source, te.compute((4096,), lambda i: source[i] * 2.0, name="B")])
     knobs = [knob("threads", (16, 64, 1024, 2048, 4096), 2048), knob("grid", (0, 1), 1)]
     told: list[tuple[int, int]] = []
     result = tune(
-        func,
-        schedule=wide,
-        knobs=knobs,
-        runner="simulate",
-        strategy=strategy,
+        doubled(), schedule=wide, knobs=knobs, runner="simulate", strategy=strategy,
         progress=lambda _, done, total: told.append((done, total)),
-    )
+    )  # fmt: skip
     assert result.task.space.refused == {"threads and blocks": 4, "refused by the schedule": 2}
     # The default is not legal: its neighbour by one step is trial 0.
     assert result.default.config == {"threads": 1024, "grid": 1}
@@ -182,26 +153,6 @@ def test_threads_and_what_the_schedule_refuses_are_pruned_and_counted(strategy: 
 def test_own_schedule_and_knobs_are_checked(schedule: Any, knobs: Any, message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         tune(doubled(), schedule=schedule, knobs=knobs, runner="simulate")
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "message"),
-    [
-        (3, (1, 2), "A knob's name is a word, not 3"),
-        ("k", "abc", "Knob k needs a range or a list of values, not 'abc'"),
-        ("k", 8, "Knob k needs a range or a list of values, not 8"),
-        ("k", (0.5, 1), "Knob k cannot be 0.5; a value is a whole number or a str"),
-    ],
-)
-def test_knob_of_another_type_is_refused(name: Any, values: Any, message: str) -> None:
-    with pytest.raises(ScheduleError, match=message):
-        knob(name, values)
-
-
-def test_integers_of_numpy_become_ints_that_json_and_tvm_take() -> None:
-    values = knob("tile", np.array([16, 32])).values
-    assert values == (16, 32)
-    assert {type(value) for value in values} == {int}
 
 
 def test_what_was_pruned_is_in_the_log_for_its_report(tmp_path: Path) -> None:
@@ -242,8 +193,6 @@ def test_a_space_of_which_nothing_was_pruned_leaves_no_file(tmp_path: Path) -> N
 
 def test_a_schedule_that_was_changed_is_not_taken_from_the_log(tmp_path: Path) -> None:
     """Scores of the old one were given as the new one's, and what was mended stayed broken."""
-    source = te.placeholder((4096,), "float32", name="A")
-    func = te.create_prim_func([source, te.compute((4096,), lambda i: source[i] * 2.0, name="B")])
 
     def by_vectors(width: int) -> Result:
         def copy(sch: tvm.s_tir.Schedule, config: Config) -> None:
@@ -256,7 +205,7 @@ def test_a_schedule_that_was_changed_is_not_taken_from_the_log(tmp_path: Path) -
             sch.vectorize(lanes)
 
         knobs = [knob("threads", (32, 64))]
-        return tune(func, schedule=copy, knobs=knobs, runner="simulate", log=tmp_path)
+        return tune(doubled(), schedule=copy, knobs=knobs, runner="simulate", log=tmp_path)
 
     first, again, other = by_vectors(1), by_vectors(1), by_vectors(4)
     assert [record.status for record in first.trials] == ["ok", "error"]
@@ -275,17 +224,10 @@ def test_knobs_of_ones_own_are_not_given_to_the_schedule_that_fits(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Those of the same names were, and others were warned of before the right one was taken."""
-    source = te.placeholder((4096,), "float32", name="A")
-    func = te.create_prim_func([source, te.compute((4096,), lambda i: source[i] * 2.0, name="B")])
-
-    def copy(sch: tvm.s_tir.Schedule, config: Config) -> None:
-        outer, inner = sch.split(sch.get_loops(sch.get_sblock("B"))[0], [None, config["threads"]])
-        sch.bind(outer, "blockIdx.x")
-        sch.bind(inner, "threadIdx.x")
 
     knobs = [knob("threads", (64,)), knob("vector_bytes", (16,)), knob("stage", ("auto",))]
-    tune(func, schedule=copy, knobs=knobs, runner="simulate", log=tmp_path)
-    applied = apply_best(func, tmp_path)
+    tune(doubled(), schedule=by_threads, knobs=knobs, runner="simulate", log=tmp_path)
+    applied = apply_best(doubled(), tmp_path)
     ((_, found),) = applied.functions_items()
     extents: list[int] = []
     tvm_ffi.structural_walk(found.body, [(tirx.For, lambda loop: extents.append(int(loop.extent)))])

@@ -5,59 +5,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import signal
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tvm
 
-from tests.tune.helpers import make_model
+from tests.tune.helpers import FakeRunner, offset_cost
 from tvm_layout_ext.errors import RecordError, ScheduleError, TargetError
 from tvm_layout_ext.tune import tune
 from tvm_layout_ext.tune.measure import backend_pool
 from tvm_layout_ext.tune.measure.backend import InProcess
 from tvm_layout_ext.tune.measure.measurement import Measurement
-from tvm_layout_ext.tune.measure.verify import WrongResultError
 from tvm_layout_ext.tune.records.log import Log, Record
-from tvm_layout_ext.tune.search.run import Run
 from tvm_layout_ext.tune.search.tune import Result
 from tvm_layout_ext.tune.space.knobs import Config
 from tvm_layout_ext.tune.space.task import Task, make_task
-
-
-def offset_cost(config: Config) -> float:
-    """A cost that the default does not win: the larger the offset, the better."""
-    return 100.0 - config["align_offset"] - config["threads"] / 1000
-
-
-class FakeRunner:
-    """Costs a function of the configuration; what it is told fails."""
-
-    name = "simulate"
-    device = "simulated GPU"
-
-    def __init__(self, cost: Callable[[Config], float] = offset_cost) -> None:
-        self.cost = cost
-        self.ran: list[Config] = []
-        self.wrong: list[Config] = []
-
-    def run(self, task: Task, config: Config) -> Measurement:
-        self.ran.append(config)
-        return Measurement(4224, make_model(self.cost(config)))
-
-    def verify(self, task: Task, config: Config) -> str:
-        if config in self.wrong:
-            raise WrongResultError("3 of 9 elements differ.")
-        return str(task.workload)
-
-
-@pytest.fixture(autouse=True)
-def brief(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Search in few steps, unless the test is about where they lead."""
-    if "guided_search_learns" not in request.node.name:
-        for name, value in {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}.items():
-            monkeypatch.setattr(sys.modules[Run.__module__], name, value)
 
 
 @pytest.fixture
@@ -65,22 +29,8 @@ def runner() -> FakeRunner:
     return FakeRunner()
 
 
-def run(
-    runner: FakeRunner,
-    trials: int = 8,
-    log: Path | None = None,
-    seed: int = 0,
-    strategy: str = "evolutionary",
-) -> Result:
-    return tune(
-        "transpose",
-        shape=(64, 64),
-        trials=trials,
-        runner=runner,
-        log=log,
-        seed=seed,
-        strategy=strategy,
-    )
+def run(runner: FakeRunner, trials: int = 8, log: Path | None = None, **options: Any) -> Result:
+    return tune("transpose", shape=(64, 64), trials=trials, runner=runner, log=log, **options)
 
 
 def test_trial_0_is_the_default_and_the_best_wins(runner: FakeRunner) -> None:
@@ -220,13 +170,9 @@ def test_progress_is_told_of_each_trial(runner: FakeRunner) -> None:
         assert record.trial == done - 1
         seen.append((done, total))
 
-    tune("transpose", shape=(64, 64), trials=3, runner=runner, progress=progress)
+    run(runner, 3, progress=progress)
     assert seen == [(1, 3), (2, 3), (3, 3)]
-
-
-def test_progress_false_is_quiet(runner: FakeRunner) -> None:
-    result = tune("transpose", shape=(64, 64), trials=2, runner=runner, progress=False)
-    assert [record.status for record in result.trials] == ["ok", "ok"]
+    assert len(run(runner, 2, progress=False).trials) == 2
 
 
 def test_best_at_the_end_of_a_range_is_said(runner: FakeRunner) -> None:
@@ -294,20 +240,17 @@ def test_unwritable_log_is_refused_before_the_first_trial(
 
 
 @pytest.mark.parametrize("strategy", ["evolutionary", "replay"])
-def test_trials_are_distinct_and_legal(runner: FakeRunner, strategy: str) -> None:
-    result = run(runner, trials=24, strategy=strategy)
-    tried = {tuple(sorted(config.items())) for config in runner.ran}
-    legal = {tuple(sorted(config.items())) for config in result.task.space.legal}
-    assert len(runner.ran) == len(tried) == len(result.trials) == 24
+def test_trials_are_distinct_legal_and_those_of_the_seed(strategy: str) -> None:
+    runners = [FakeRunner() for _ in range(3)]
+    results = [
+        run(one, 24, seed=s, strategy=strategy) for one, s in zip(runners, (0, 0, 1), strict=True)
+    ]
+    first, again, other = (one.ran for one in runners)
+    assert first == again != other
+    tried = {tuple(sorted(config.items())) for config in first}
+    legal = {tuple(sorted(config.items())) for config in results[0].task.space.legal}
+    assert len(first) == len(tried) == len(results[0].trials) == 24
     assert tried <= legal
-
-
-@pytest.mark.parametrize("strategy", ["evolutionary", "replay"])
-def test_same_seed_same_trials(runner: FakeRunner, strategy: str) -> None:
-    first, again = (run(runner, 20, strategy=strategy).trials for _ in range(2))
-    assert [record.config for record in first] == [record.config for record in again]
-    other = run(runner, 20, seed=1, strategy=strategy).trials
-    assert [record.config for record in first] != [record.config for record in other]
 
 
 def test_guided_search_learns_from_what_it_measured(runner: FakeRunner) -> None:
@@ -327,8 +270,8 @@ class TakingTurns(InProcess):
         self.name, self.device, self.again = "cuda", "NVIDIA H200", again
         self.verified: list[Config] = []
 
-    def read(self, artifact: str, config: Config) -> Measurement:
-        return Measurement(4224, None, times=(super().read(artifact, config).score,))
+    def measure(self, config: Config) -> Measurement:
+        return Measurement(4224, None, times=(super().measure(config).score,))
 
     def remeasure(self, configs: Sequence[Config]) -> list[Measurement | None]:
         return [

@@ -7,6 +7,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tvm_layout_ext import schedules
@@ -42,16 +43,26 @@ def test_only_the_upper_end_of_a_range_is_an_edge() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "default", "message"),
+    ("name", "values", "default", "message"),
     [
-        ((), None, "Knob k has no value"),
-        ((1, 2, 1), None, "Knob k lists a value twice: 1, 2, 1"),
-        ((1, 2), 3, "Default 3 of knob k is not one of its values 1, 2"),
+        ("k", (), None, "Knob k has no value"),
+        ("k", (1, 2, 1), None, "Knob k lists a value twice: 1, 2, 1"),
+        ("k", (1, 2), 3, "Default 3 of knob k is not one of its values 1, 2"),
+        (3, (1, 2), None, "A knob's name is a word, not 3"),
+        ("k", "abc", None, "Knob k needs a range or a list of values, not 'abc'"),
+        ("k", 8, None, "Knob k needs a range or a list of values, not 8"),
+        ("k", (0.5, 1), None, "Knob k cannot be 0.5; a value is a whole number or a str"),
     ],
 )
-def test_knob_refuses(values: tuple[int, ...], default: int | None, message: str) -> None:
+def test_knob_refuses(name: Any, values: Any, default: int | None, message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
-        knob("k", values, default)
+        knob(name, values, default)
+
+
+def test_integers_of_numpy_become_ints_that_json_and_tvm_take() -> None:
+    values = knob("tile", np.array([16, 32])).values
+    assert values == (16, 32)
+    assert {type(value) for value in values} == {int}
 
 
 def test_operator_takes_lists() -> None:
@@ -122,8 +133,6 @@ def test_no_legal_configuration_says_why() -> None:
 
 
 def _impossible() -> Operator:
-    import dataclasses
-
     transpose = find_operator("transpose")
     knobs = tuple(
         dataclasses.replace(k, values=(16,), default=16) if k.name == "read_vector" else k

@@ -25,47 +25,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import Literal
 
-from .values import (
-    BIG,
-    WORD_BITS,
-    AxisInfo,
-    broadcast,
-    expand_dims,
-    join,
-    load,
-    power_of_two_in,
-    reshape,
-    select,
-    splat,
-    times,
-    transpose,
-)
-
-__all__ = [
-    "BIG",
-    "COMPARISONS",
-    "RULES",
-    "WORD_BITS",
-    "Axis",
-    "AxisInfo",
-    "Rule",
-    "RulePair",
-    "RuleSet",
-    "add_pointer",
-    "apply_binary",
-    "broadcast",
-    "by_axis",
-    "compare",
-    "expand_dims",
-    "join",
-    "load",
-    "opaque",
-    "power_of_two_in",
-    "reshape",
-    "select",
-    "splat",
-    "transpose",
-]
+from .values import WORD_BITS, AxisInfo, join, power_of_two_in, times
 
 #: From both operands and the shape to the result; constants are folded before.
 Rule = Callable[[AxisInfo, AxisInfo, Sequence[int]], AxisInfo]
@@ -74,30 +34,15 @@ RuleSet = Literal["triton", "tir"]
 
 @dataclass(frozen=True)
 class RulePair:
-    """One operation in both rule sets.
+    """One operation in both rule sets."""
 
-    Attributes
-    ----------
-    fold : callable
-        The operation on two known numbers.
-    triton : Rule
-        Triton's rule.
-    own_tir : Rule, optional
-        The rule of ``tir``, where it is another.
-    tir_fold : callable, optional
-        The operation of ``tir`` on two known numbers, where it is another.
-    may_wrap : bool
-        The result may leave its type's range.
-    divides : bool
-        The operation has a divisor.
-    """
-
-    fold: Callable[[int, int], int]
-    triton: Rule
-    own_tir: Rule | None = None
+    fold: Callable[[int, int], int]  #: The operation on two known numbers
+    triton: Rule  #: Triton's rule
+    own_tir: Rule | None = None  #: The rule of ``tir``, where it is another
+    #: The operation of ``tir`` on two known numbers, where it is another.
     tir_fold: Callable[[int, int], int] | None = None
-    may_wrap: bool = False
-    divides: bool = False
+    may_wrap: bool = False  #: The result may leave its type's range
+    divides: bool = False  #: The operation has a divisor
 
     def rule(self, rules: RuleSet) -> Rule:
         """Rule of a rule set."""
@@ -124,6 +69,12 @@ def apply_binary(
     >>> index = AxisInfo.of_range(0, 256)
     >>> apply_binary("mul", index, AxisInfo.of_constant(4, (256,)), (256,))
     AxisInfo(contiguity=(1,), divisibility=(4,), constancy=(1,), constant=None)
+
+    A mask ``i < n`` with n a multiple of 16 is uniform over groups of 16:
+
+    >>> bound = AxisInfo((1,), (16,), (256,))
+    >>> apply_binary("lt", index, bound, (256,)).constancy
+    (16,)
 
     Only ``tir`` knows what an XOR keeps:
 
@@ -228,7 +179,7 @@ def add_pointer(
     --------
     An aligned base, but the offset begins at 1: only 2 bytes can be relied on.
 
-    >>> base = splat(AxisInfo.argument(16), (64,))
+    >>> base = AxisInfo((1,), (16,), (64,))
     >>> add_pointer(base, AxisInfo.of_range(1, 65), (64,), 16).divisibility
     (2,)
     """
@@ -380,17 +331,3 @@ RULES: Mapping[str, RulePair] = {
     "max": RulePair(max, _extremum),
     **{name: RulePair(fold, _comparison(name)) for name, fold in COMPARISONS.items()},
 }
-
-
-def compare(name: str, left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
-    """Compare; both rule sets agree.
-
-    Examples
-    --------
-    A mask ``i < n`` with n a multiple of 16 is uniform over groups of 16:
-
-    >>> bound = splat(AxisInfo.argument(16), (256,))
-    >>> compare("lt", AxisInfo.of_range(0, 256), bound, (256,)).constancy
-    (16,)
-    """
-    return apply_binary(name, left, right, shape)

@@ -14,31 +14,19 @@ from math import prod
 
 from ...gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE
 from ...layout import BlockedLayout
-from .arithmetic import AxisInfo
+from .values import AxisInfo
 
 
 @dataclass(frozen=True)
 class MemoryAccess:
-    """A load, store or atomic of a whole tensor.
+    """A load, store or atomic of a whole tensor."""
 
-    Attributes
-    ----------
-    pointer : AxisInfo
-        Of the addresses; divisibility in bytes.
-    shape : tuple of int
-        Shape of the tensor.
-    element_bits : int
-        Bits of an element.
-    is_load : bool
-        A plain load. Its width may exceed one instruction's if its neighbours want that.
-    most_elements : int, optional
-        Elements that one instruction can take, where it is not 16 bytes' worth.
-    """
-
-    pointer: AxisInfo
-    shape: tuple[int, ...]
-    element_bits: int
+    pointer: AxisInfo  #: Of the addresses; divisibility in bytes
+    shape: tuple[int, ...]  #: Shape of the tensor
+    element_bits: int  #: Bits of an element
+    #: A plain load. Its width may exceed one instruction's if its neighbours want that.
     is_load: bool
+    #: Elements that one instruction can take, where it is not 16 bytes' worth.
     most_elements: int | None = None
 
     @property

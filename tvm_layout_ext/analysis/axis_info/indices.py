@@ -23,16 +23,13 @@ from tvm import tirx
 
 from ...ir.index_types import children, is_bool, is_integer, padded, range_of
 from ..assumptions import NO_ASSUMPTIONS, Assumptions, Prover
-from .arithmetic import (
+from .arithmetic import RULES, apply_binary, opaque
+from .values import (
     BIG,
-    RULES,
     WORD_BITS,
     AxisInfo,
-    apply_binary,
     broadcast,
-    compare,
     load,
-    opaque,
     power_of_two_in,
     select,
     splat,
@@ -140,7 +137,8 @@ class IndexAnalyzer:
         if kind in _BINARY:
             return self._binary(_BINARY[kind], node)
         if kind in _COMPARISONS:
-            return compare(_COMPARISONS[kind], self.info(node.a), self.info(node.b), self.shape)
+            sides = (self.info(node.a), self.info(node.b))
+            return apply_binary(_COMPARISONS[kind], *sides, self.shape)
         handler = _HANDLERS.get(kind)
         return handler(self, node) if handler else AxisInfo.unknown(len(self.shape))
 

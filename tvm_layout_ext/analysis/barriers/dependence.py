@@ -25,26 +25,14 @@ _ITERATIONS = 3
 
 @dataclass(frozen=True)
 class _Pending:
-    """An access since the last barrier.
-
-    Attributes
-    ----------
-    access : SharedEffect
-    node : Node
-        The leaf that made it.
-    at : Distances
-        Of the loops that go on, or have ended since.
-    age : int or None
-        Of an asynchronous copy under way: groups committed since it was issued.
-    joined : bool
-        Whether a barrier of the warp came since.
-    """
+    """An access since the last barrier."""
 
     access: SharedEffect
-    node: Node
-    at: Distances
+    node: Node  #: The leaf that made it
+    at: Distances  #: Of the loops that go on, or have ended since
+    #: Of an asynchronous copy under way: groups committed since it was issued.
     age: int | None = None
-    joined: bool = False
+    joined: bool = False  #: Whether a barrier of the warp came since
 
 
 @dataclass(frozen=True)
@@ -225,7 +213,7 @@ def _limits(root: Node, most: int) -> dict[EnclosingLoop, int]:
 
 def _has_versions(access: SharedEffect, loop: EnclosingLoop) -> bool:
     assert access.offset is not None
-    return access.offset.period(loop.symbol, {}) is not None
+    return access.offset.period(loop.symbol) is not None
 
 
 def _most_groups(root: Node) -> int:
@@ -239,14 +227,8 @@ def first_hazard(
 ) -> UnorderedPair | None:
     """Find the first hazard of a kernel, in program order.
 
-    Parameters
-    ----------
-    prints : Footprints
-        Of the kernel; keeps what it found for the next call.
-    barriers : iterable of Node
-        Statements before which barriers are to stand, beside the kernel's own.
-    dropped : iterable of Node
-        Barriers of the kernel's own that are to go.
+    ``barriers`` are statements before which barriers are to stand, beside the kernel's own, and
+    ``dropped`` those of its own that are to go.
     """
     try:
         _DependenceWalk(prints, barriers, dropped).visit(prints.program.root, {})

@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from ...ir.index_terms import UNKNOWN, Symbol, Term, Uncertain
+from ...ir.walk import THREADS
 from .program import EnclosingLoop, Program, SharedEffect
+from .terms import UNKNOWN, Symbol, Term, Uncertain
 
 #: Touched granules of an access, and cases, up to which they are enumerated.
 _MOST_TOUCHES, _MOST_CASES = 1 << 22, 1 << 10
 #: Values of a symbol that are all tried even where its period is shorter, and most values at all.
 _FEW_VALUES, _MOST_VALUES = 16, 1 << 12
 _NOBODY, _MANY = -1, -2
-_TAGS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 #: Loops around the later of two accesses, and the iteration that it is in, counted from that of the
 #: earlier one, or from the first if this one is not in the loop; None for any. Also loops that have
@@ -50,20 +50,10 @@ class Footprints:
     def meet(
         self, earlier: SharedEffect, later: SharedEffect, at: Distances, lanes: int
     ) -> bool | None:
-        """Whether two accesses, at least one a write, touch a byte by different threads.
+        """Whether two accesses touch a byte by different threads; None if it cannot be told.
 
-        Parameters
-        ----------
-        earlier, later : SharedEffect
-        at : Distances
-        lanes : int
-            Threads among which order is given: 1, those of a warp, or 0 if not even one thread's
-            own accesses are in order.
-
-        Returns
-        -------
-        bool or None
-            None if it cannot be told.
+        Order is given among so many ``lanes``: 1, those of a warp, or 0 if not even one thread's
+        own accesses are in order.
         """
         if not earlier.may_disturb(later) or (lanes and self.threads == 1):
             return False
@@ -112,7 +102,7 @@ class Footprints:
             if _is_decided(condition, steps):
                 active = active & np.asarray(condition.value(values), bool)
         width = access.size // granule
-        threads = np.arange(self.threads)
+        threads = np.arange(self.threads)[:, None]
         shape = np.broadcast_shapes(np.shape(offset), np.shape(active), threads.shape)
         if prod(shape) * width > _MOST_TOUCHES:
             raise Uncertain("too many addresses")
@@ -136,13 +126,13 @@ class Footprints:
         """
         others = [loop for loop in access.index_loops if loop.symbol not in known]
         others.sort(key=lambda loop: loop.symbol.name)
-        # Lanes of a vector lie along the first axis, threads along the last.
+        # Threads lie along the last axis but one, lanes of a vector along the last.
         depth = len(others) + 2
         values: dict[Symbol, Any] = {s: np.int64(v) for s, (v, _) in known.items()}
         steps = {s: step for s, (_, step) in known.items()}
-        numbers = np.arange(self.threads).reshape([1] * (depth - 1) + [-1])
+        numbers = np.arange(self.threads).reshape([1] * len(others) + [-1, 1])
         stride = 1
-        for tag in _TAGS:
+        for tag in THREADS:
             extent = self.program.threads.get(tag, 1)
             if tag in self.program.symbols:
                 symbol = self.program.symbols[tag]
@@ -150,7 +140,7 @@ class Footprints:
             stride *= extent
         for axis, loop in enumerate(others, start=1):
             every, steps[loop.symbol] = _values_of(loop.symbol, loop.values, (access,))
-            values[loop.symbol] = np.asarray(every).reshape([-1] + [1] * (depth - 1 - axis))
+            values[loop.symbol] = np.asarray(every).reshape([-1] + [1] * (depth - axis))
         return values, steps
 
     def _meet_in(self, first: tuple[Any, Any], second: tuple[Any, Any], lanes: int) -> bool:
@@ -190,7 +180,7 @@ def _is_decided(condition: Term, steps: Mapping[Symbol, int]) -> bool:
     """Whether the enumerated values decide a condition, also for the values they stand for."""
     for symbol in condition.symbols:
         step = steps.get(symbol)
-        period = condition.period(symbol, {})
+        period = condition.period(symbol)
         if step is None or (step and (period is None or step % period)):
             return False
     return True
@@ -235,7 +225,7 @@ def _values_of(
     if whole is not None and len(whole) <= _FEW_VALUES:
         return whole, 0
     offsets = [one.offset for one in accesses if one.offset is not None and symbol in one.symbols]
-    periods = [offset.period(symbol, {}) for offset in offsets]
+    periods = [offset.period(symbol) for offset in offsets]
     period = lcm(*(p for p in periods if p is not None))
     if None not in periods and period <= _MOST_VALUES and (whole is None or period < len(whole)):
         return range(period), period

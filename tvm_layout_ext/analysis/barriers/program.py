@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ...ir.index_terms import Symbol, Term
+from .terms import Symbol, Term
 
 READ, WRITE, ATOMIC = "read", "write", "atomic"
 
@@ -46,36 +46,16 @@ class EnclosingLoop:
 
 @dataclass(frozen=True, eq=False)
 class SharedEffect:
-    """What one statement does to shared memory at one place.
+    """What one statement does to shared memory at one place."""
 
-    Attributes
-    ----------
-    buffer : str
-        Name of the view.
-    arena : int
-        The allocation, by ``__chandle__()``.
-    kind : str
-        ``read``, ``write`` or ``atomic``; two atomic updates need no order.
-    offset : Term or None
-        First byte in the arena; None if it may be any.
-    size : int
-        Bytes from there on.
-    is_async : bool
-        A ``cp.async``: it takes effect at the wait for its group.
-    loops : tuple of EnclosingLoop
-        Outermost first.
-    conditions : tuple of Term
-        All of which hold.
-    """
-
-    buffer: str
-    arena: int
-    kind: str
-    offset: Term | None
-    size: int
-    is_async: bool
-    loops: tuple[EnclosingLoop, ...]
-    conditions: tuple[Term, ...]
+    buffer: str  #: Name of the view
+    arena: int  #: The allocation, by ``__chandle__()``
+    kind: str  #: ``read``, ``write`` or ``atomic``; two atomic updates need no order
+    offset: Term | None  #: First byte in the arena; None if it may be any
+    size: int  #: Bytes from there on
+    is_async: bool  #: A ``cp.async``: it takes effect at the wait for its group
+    loops: tuple[EnclosingLoop, ...]  #: Outermost first
+    conditions: tuple[Term, ...]  #: All of which hold
 
     def may_disturb(self, other: SharedEffect) -> bool:
         """Whether order can matter at all: one arena, and not both reads or both atomic."""
@@ -94,21 +74,13 @@ class SharedEffect:
 
 @dataclass(frozen=True)
 class Sync:
-    """What a statement does to the order of accesses.
+    """What a statement does to the order of accesses."""
 
-    Attributes
-    ----------
-    kind : str
-        ``block`` or ``warp``: a barrier; ``commit``: ends a group of copies; ``wait``: for groups.
-    groups : int
-        Of a wait: how many groups may stay under way; -1 waits for copies of no group, too.
-    is_storage : bool
-        A ``tvm_storage_sync``, which is there for the sake of memory alone.
-    """
-
+    #: ``block`` or ``warp``: a barrier; ``commit``: ends a group of copies; ``wait``: for groups.
     kind: str
+    #: Of a wait: how many groups may stay under way; -1 waits for copies of no group, too.
     groups: int = 0
-    is_storage: bool = False
+    is_storage: bool = False  #: A ``tvm_storage_sync``, which is there for the sake of memory alone
 
 
 @dataclass(eq=False)
@@ -181,30 +153,15 @@ class Node:
 
 @dataclass
 class Program:
-    """A kernel.
-
-    Attributes
-    ----------
-    root : Node
-    threads : dict of str to int
-        Extents of threadIdx axes; 0 where one is no constant.
-    symbols : dict of str to Symbol
-        Of the thread axes.
-    arenas : dict of int to int
-        Bytes of each shared allocation.
-    granule : int
-        Bytes of which every access is a multiple and at a multiple.
-    scope : str
-        ``shared.dyn`` if any allocation is, else ``shared``.
-    foreign, jump : str
-        An operator whose synchronisation is not understood; a break, continue or return.
-    """
+    """A kernel."""
 
     root: Node
+    #: Extents of threadIdx axes; 0 where one is no constant.
     threads: dict[str, int] = field(default_factory=dict)
-    symbols: dict[str, Symbol] = field(default_factory=dict)
-    arenas: dict[int, int] = field(default_factory=dict)
-    granule: int = 16
-    scope: str = "shared"
+    symbols: dict[str, Symbol] = field(default_factory=dict)  #: Of the thread axes
+    arenas: dict[int, int] = field(default_factory=dict)  #: Bytes of each shared allocation
+    granule: int = 16  #: Bytes of which every access is a multiple and at a multiple
+    scope: str = "shared"  #: ``shared.dyn`` if any allocation is, else ``shared``
+    #: An operator whose synchronisation is not understood; a break, continue or return.
     foreign: str = ""
     jump: str = ""

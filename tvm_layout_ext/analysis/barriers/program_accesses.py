@@ -14,11 +14,12 @@ from tvm import tirx
 from ...errors import ScheduleError
 from ...ir import ops
 from ...ir.atomics import atomic_of
-from ...ir.index_terms import Scope, Term, term_of
+from ...ir.conditions import conjuncts
 from ...ir.ops import CHOICE
 from ...ir.pointers import OPAQUE, POINTER_OPS, constant, pointer_of
 from ..nest import element_bytes
 from .program import ATOMIC, READ, WRITE, EnclosingLoop, Program, SharedEffect
+from .terms import Scope, Term
 
 #: Begins of the names of operators that synchronise in ways that no barrier plan understands.
 _OTHER_SYNC = (
@@ -47,9 +48,14 @@ class Around:
     loops: tuple[EnclosingLoop, ...] = ()
     conditions: tuple[Term, ...] = ()
 
-    def under(self, *conditions: Term) -> Around:
-        """Add conditions."""
-        return replace(self, conditions=(*self.conditions, *conditions))
+    def under(self, condition: Term) -> Around:
+        """Add a condition."""
+        parts = map(condition.part, conjuncts(condition.expr))
+        return replace(self, conditions=(*self.conditions, *parts))
+
+    def unless(self, condition: Term) -> Around:
+        """Add the opposite of a condition."""
+        return self.under(condition.part(tirx.Not(condition.expr)))
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,11 @@ class _View:
     begin: Term
     element: int
     name: str
+
+    def at(self, index: Any, size: int, around: Around) -> Term:
+        """Byte in the arena of an element, by its index among those of so many bytes."""
+        index = around.scope.term(index)
+        return index.part(self.begin.expr + index.expr * size)
 
 
 class AccessReader:
@@ -84,7 +95,7 @@ class AccessReader:
         size = reduce(lambda n, e: n * int(e), buffer.shape, element_bytes(buffer))
         arena = buffer.__chandle__()
         self.program.arenas[arena] = size
-        self.views[arena] = _View(arena, Term("const", leaf=0), element_bytes(buffer), buffer.name)
+        self.views[arena] = _View(arena, Scope().term(0), element_bytes(buffer), buffer.name)
         if str(buffer.scope()) == "shared.dyn":
             self.program.scope = "shared.dyn"
 
@@ -94,8 +105,7 @@ class AccessReader:
         if base is None:
             return
         size = element_bytes(stmt.buffer)
-        begin = _bytes(term_of(stmt.buffer.ty.elem_offset, around.scope), size)
-        begin = Term("Add", (base.begin, begin))
+        begin = base.at(stmt.buffer.ty.elem_offset, size, around)
         name = str(stmt.buffer.name)
         self.views[stmt.buffer.__chandle__()] = _View(base.arena, begin, size, name)
 
@@ -126,7 +136,7 @@ class AccessReader:
 
         def let(let: Any) -> Any:
             found.extend(self.accesses(let.value, around))
-            value = term_of(let.value, around.scope)
+            value = around.scope.term(let.value)
             inside = replace(around, scope=around.scope.having(let.var, value))
             found.extend(self.accesses(let.body, inside))
             return tvm_ffi.WalkResult.SKIP
@@ -136,11 +146,11 @@ class AccessReader:
         return found
 
     def _choice(self, args: Sequence[Any], around: Around) -> list[SharedEffect]:
-        condition = term_of(args[0], around.scope)
+        condition = around.scope.term(args[0])
         return [
             *self.accesses(args[0], around),
-            *self.accesses(args[1], around.under(*conjuncts(condition))),
-            *self.accesses(args[2], around.under(Term("Not", (condition,)))),
+            *self.accesses(args[1], around.under(condition)),
+            *self.accesses(args[2], around.unless(condition)),
         ]
 
     def _call(self, name: str, call: Any, around: Around) -> list[SharedEffect] | None:
@@ -187,8 +197,8 @@ class AccessReader:
         if view is None:
             return []
         element = tvm.DataType(str(kind.ty.dtype)).itemsize
-        begin = Term("Add", (view.begin, _bytes(term_of(offset, around.scope), element)))
-        size = term_of(extent, around.scope).constant()
+        begin = view.at(offset, element, around)
+        size = around.scope.term(extent).constant()
         kinds = [
             k for k, bit in ((READ, _MASK_READ), (WRITE, _MASK_WRITE)) if int(mask.value) & bit
         ]
@@ -221,7 +231,7 @@ class AccessReader:
             return []
         if len(indices) != 1:
             return [self._effect(view, kind, None, 0, around)]
-        begin = Term("Add", (view.begin, _bytes(term_of(indices[0], around.scope), view.element)))
+        begin = view.at(indices[0], view.element, around)
         return [self._effect(view, kind, begin, size or view.element, around, is_async)]
 
     def _effect(
@@ -240,14 +250,3 @@ class AccessReader:
             self.program.granule //= 2
         where = (around.loops, around.conditions)
         return SharedEffect(view.name, view.arena, kind, begin, size, is_async, *where)
-
-
-def _bytes(term: Term, size: int) -> Term:
-    return Term("Mul", (term, Term("const", leaf=size)))
-
-
-def conjuncts(term: Term) -> list[Term]:
-    """Parts of a condition that must all hold."""
-    if term.op != "And":
-        return [term]
-    return [part for arg in term.args for part in conjuncts(arg)]

@@ -11,16 +11,20 @@ from tvm import tirx
 
 from ...ir import ops
 from ...ir.pointers import OPAQUE
+from ...ir.queries import is_call_of
+
+#: Copies only read global memory.
+_COPIES = (ops.PTX_CP_ASYNC_C_PREFIX, ops.S_TIR_CP_ASYNC_RAW)
 
 
 @dataclass(frozen=True)
 class Outside:
-    """Global buffers of a kernel that are loaded and never written, by ``__chandle__()``.
+    """Global buffers of a kernel that are loaded and never written.
 
     With an exchange, some buffer is both, and a barrier may be there for its sake.
     """
 
-    read_only: frozenset[int]
+    read_only: frozenset[Any]
     has_exchange: bool
 
 
@@ -30,32 +34,27 @@ def read_outside(func: tirx.PrimFunc, kernel: Any) -> Outside:
     Views of one buffer count as one. An address that is handed to an instruction counts as a write
     unless the instruction is ``cp.async``, which only reads global memory.
     """
-    roots: dict[int, int] = {}
-    written: set[int] = set()
-    loaded: set[int] = set()
+    roots: dict[Any, Any] = {}
+    written: set[Any] = set()
+    loaded: set[Any] = set()
 
-    def root(buffer: Any) -> int:
-        own = int(buffer.__chandle__())
-        return roots.get(own, own)
+    def root(buffer: Any) -> Any:
+        return roots.get(buffer, buffer)
 
     def view(node: Any) -> None:
-        data = node.data
-        if isinstance(data, tvm.ir.Call) and data.op.name == ops.BUFFER_DATA:
-            roots[int(node.buffer.__chandle__())] = root(data.args[0])
+        if is_call_of(node.data, ops.BUFFER_DATA):
+            roots[node.buffer] = root(node.data.args[0])
 
     def address(node: Any) -> Any:
-        if _is_copy(node):
+        if str(getattr(node.op, "name", "")).startswith(_COPIES):
             return tvm_ffi.WalkResult.SKIP
-        if getattr(node.op, "name", "") in OPAQUE and node.args:
-            target = node.args[0]
-            buffer = getattr(target, "source", target)
-            if isinstance(buffer, tirx.Var):
-                written.add(root(buffer))
+        if is_call_of(node, *OPAQUE) and node.args:
+            written.add(root(getattr(node.args[0], "source", node.args[0])))
         return None
 
     def load(node: Any) -> None:
         if node.source.scope() in ("", "global"):
-            loaded.add(int(node.source.__chandle__()))
+            loaded.add(node.source)
 
     # Views come first: a store into one must count for all of them.
     tvm_ffi.structural_walk(func.body, [(tirx.DeclBuffer, view)], order="pre")
@@ -66,10 +65,5 @@ def read_outside(func: tirx.PrimFunc, kernel: Any) -> Outside:
         (tvm.ir.TensorLoad, load),
     ]
     tvm_ffi.structural_walk(kernel, rules, order="pre")
-    read_only = frozenset(one for one in loaded if roots.get(one, one) not in written)
+    read_only = frozenset(one for one in loaded if root(one) not in written)
     return Outside(read_only, read_only != loaded)
-
-
-def _is_copy(call: Any) -> bool:
-    name = str(getattr(call.op, "name", ""))
-    return name.startswith(ops.PTX_CP_ASYNC_C_PREFIX) or name == ops.S_TIR_CP_ASYNC_RAW

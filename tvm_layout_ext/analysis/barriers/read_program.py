@@ -10,11 +10,11 @@ import tvm
 from tvm import tirx
 
 from ...ir import ops
-from ...ir.index_terms import Scope, Symbol, Term, term_of
+from ...ir.walk import THREADS
 from .program import WRITE, EnclosingLoop, Node, Program, Sync
-from .program_accesses import AccessReader, Around, conjuncts
+from .program_accesses import AccessReader, Around
+from .terms import Scope, Symbol
 
-_THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 _BLOCK_BARRIERS = (ops.CUDA_CTA_SYNC, ops.CUDA_SYNCTHREADS_AND, ops.CUDA_SYNCTHREADS_OR)
 _WARP_BARRIERS = (ops.CUDA_WARP_SYNC, ops.PTX_BAR_WARP_SYNC)
 
@@ -29,7 +29,7 @@ class _ProgramReader:
     def statement(self, stmt: Any, around: Around) -> tuple[Node, Around]:
         """Read a statement; gives what lies around the next one."""
         if isinstance(stmt, tirx.Bind):
-            term = term_of(stmt.value, around.scope)
+            term = around.scope.term(stmt.value)
             after = replace(around, scope=around.scope.having(stmt.var, term))
             return self.leaf(stmt, around), after
         if isinstance(stmt, tirx.AllocBuffer):
@@ -56,26 +56,25 @@ class _ProgramReader:
         return self.node(stmt, "seq", children)
 
     def branch(self, stmt: Any, around: Around) -> Node:
-        condition = term_of(stmt.condition, around.scope)
+        condition = around.scope.term(stmt.condition)
         test = self.memory.accesses(stmt.condition, around)
-        children = [self.statement(stmt.then_case, around.under(*conjuncts(condition)))[0]]
+        children = [self.statement(stmt.then_case, around.under(condition))[0]]
         if stmt.else_case is not None:
-            otherwise = around.under(Term("Not", (condition,)))
-            children.append(self.statement(stmt.else_case, otherwise)[0])
+            children.append(self.statement(stmt.else_case, around.unless(condition))[0])
         return self.node(stmt, "if", children, condition=condition, accesses=test)
 
     def loop(self, stmt: Any, around: Around) -> Node:
-        start, extent = (term_of(e, around.scope) for e in (stmt.min, stmt.extent))
-        symbol = Symbol(str(stmt.loop_var.name), varies=start.varies)
-        loop = EnclosingLoop(symbol, start, extent)
-        scope = around.scope.having(stmt.loop_var, Term("symbol", leaf=symbol))
+        start, extent = map(around.scope.term, (stmt.min, stmt.extent))
+        own = tirx.Var(str(stmt.loop_var.name), stmt.loop_var.ty)
+        loop = EnclosingLoop(Symbol(own, varies=start.varies), start, extent)
+        scope = around.scope.having(stmt.loop_var, loop.symbol)
         inside = replace(around, scope=scope, loops=(*around.loops, loop))
         return self.node(stmt, "loop", [self.statement(stmt.body, inside)[0]], loop=loop)
 
     def repeat(self, stmt: Any, around: Around) -> Node:
-        loop = EnclosingLoop(Symbol("while"), None, None)
+        loop = EnclosingLoop(Symbol(tirx.Var("while", "int32")), None, None)
         inside = replace(around, loops=(*around.loops, loop))
-        condition = term_of(stmt.condition, around.scope)
+        condition = around.scope.term(stmt.condition)
         body = self.statement(stmt.body, inside)[0]
         test = self.memory.accesses(stmt.condition, inside)
         return self.node(stmt, "loop", [body], loop=loop, condition=condition, accesses=test)
@@ -94,12 +93,13 @@ class _ProgramReader:
 
     def bind_thread(self, stmt: Any, scope: Scope) -> Scope:
         tag = str(stmt.node.thread_tag)
-        extent = term_of(stmt.value, scope).constant() or 0
-        fresh = Symbol(tag, tag, tag in _THREADS and extent != 1, extent)
+        extent = scope.term(stmt.value).constant() or 0
+        own = tirx.Var(tag, stmt.node.var.ty)
+        fresh = Symbol(own, tag, tag in THREADS and extent != 1, extent)
         symbol = self.program.symbols.setdefault(tag, fresh)
-        if tag in _THREADS:
+        if tag in THREADS:
             self.program.threads[tag] = extent
-        return scope.having(stmt.node.var, Term("symbol", leaf=symbol))
+        return scope.having(stmt.node.var, symbol)
 
     def leaf(self, stmt: Any, around: Around) -> Node:
         call = getattr(stmt, "value", None) if isinstance(stmt, tirx.Evaluate) else None
@@ -144,8 +144,8 @@ def _sync_of(call: Any) -> Sync | None:
     return None
 
 
-def read_program(launch: Any, scope: Scope) -> Program:
-    """Read a kernel from its outermost ``thread_extent``."""
+def read_program(launch: Any, read_only: frozenset[Any] = frozenset()) -> Program:
+    """Read a kernel from its outermost ``thread_extent``; :class:`Scope` says what is read only."""
     reader = _ProgramReader()
-    reader.program.root, _ = reader.statement(launch, Around(scope))
+    reader.program.root, _ = reader.statement(launch, Around(Scope(read_only)))
     return reader.program

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...ir.index_terms import UNKNOWN, Term
 from .program import Program
+from .terms import UNKNOWN, Term
 
 
 def divergent_barrier(program: Program) -> str:
-    """Find a barrier that only some threads of a block come to.
+    """The innermost condition or loop around a barrier on which threads do not agree, or nothing.
 
     What is loaded from shared memory or registers is taken to be the same for all threads.
-
-    Returns
-    -------
-    str
-        The innermost condition or loop around it that threads do not agree on, as TIR prints it;
-        empty if there is no such barrier.
     """
     for node in program.root.walk():
         if node.is_barrier:
@@ -35,8 +29,9 @@ def _differs(term: Term, program: Program) -> bool:
     axes = [symbol for symbol in threads if symbol in term.symbols]
     if term.symbols != set(axes) or not all(symbol.extent for symbol in axes):
         return True
-    # The lanes of a vector lie along an axis before those of the threads.
     grid = np.meshgrid(*(np.arange(symbol.extent) for symbol in axes), indexing="ij")
-    known = {symbol: index[None] for symbol, index in zip(axes, grid, strict=True)}
-    lanes = np.asarray(term.value(known)).reshape(term.lanes, -1)
-    return bool((lanes != lanes[:, :1]).any())
+    # The lanes of a vector lie along the last axis.
+    known = {symbol: index[..., None] for symbol, index in zip(axes, grid, strict=True)}
+    value = term.value(known)
+    lanes = value.reshape(-1, value.shape[-1])
+    return bool((lanes != lanes[:1]).any())

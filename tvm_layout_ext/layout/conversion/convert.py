@@ -61,11 +61,6 @@ def movement(src: LinearLayout, dst: LinearLayout) -> Movement:
 def scratch_bytes(src: LinearLayout, dst: LinearLayout, element_bits: int) -> int:
     """Compute the bytes of shared memory that a conversion needs, moved by plain loads and stores.
 
-    Raises
-    ------
-    LayoutError
-        If elements move between blocks of a cluster, or are too wide to be moved at once.
-
     Examples
     --------
     >>> from tvm_layout_ext.layout import BlockedLayout

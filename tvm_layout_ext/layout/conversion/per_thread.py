@@ -69,12 +69,6 @@ def _sources(layout: LinearLayout, out_dim: str) -> list[list[tuple[str, int]]]:
 def per_thread(layout: LinearLayout) -> LinearLayout:
     """Join lanes and warps to one dim ``thread``, and drop registers that are only copies.
 
-    Raises
-    ------
-    LayoutError
-        If it spreads the tensor over several blocks of a cluster, or a thread holds an element
-        twice.
-
     Examples
     --------
     >>> from tvm_layout_ext.layout import BlockedLayout
@@ -91,11 +85,14 @@ def per_thread(layout: LinearLayout) -> LinearLayout:
     kept = layout.without_zero_bases("register")
     if Columns(kept.flat_basis("register")).free:
         raise LayoutError("The layout keeps some elements in several registers of one thread.")
-    bases = {
-        "register": kept.basis("register"),
-        "thread": kept.basis("lane") + kept.basis("warp"),
-    }
-    return LinearLayout.from_bases(bases, kept.out_sizes)
+    return join_threads(kept)
+
+
+def join_threads(layout: LinearLayout) -> LinearLayout:
+    """Join lanes and warps to one dim, whatever the outputs are; other inputs go."""
+    thread = layout.basis("lane") + layout.basis("warp")
+    bases = ("register", layout.basis("register")), ("thread", thread)
+    return LinearLayout(bases, layout.out_dims)
 
 
 def split_input(layout: LinearLayout, dim: str, parts: Mapping[str, Sequence[int]]) -> LinearLayout:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..banks import MAX_ACCESS_BITS
 from ..linear import LinearLayout
 from ..swizzle import optimal_swizzle
-from .per_thread import contiguous_bits
+from .per_thread import contiguous_bits, join_threads
 
 
 @dataclass(frozen=True)
@@ -66,17 +66,9 @@ def plan_round_trip(src: LinearLayout, dst: LinearLayout, element_bits: int) -> 
     def transfer(side: LinearLayout) -> Transfer:
         moves = side.invert_and_compose(swizzle)
         kept = moves.sublayout(moves.in_dims, ["vector", "bank", "segment", "reps"])
-        offsets = _by_thread(kept.reshape_outs(joined))
+        offsets = join_threads(kept.reshape_outs(joined))
         return Transfer(
             offsets, contiguous_bits(offsets, "offset", MAX_ACCESS_BITS // element_bits)
         )
 
     return RoundTrip(transfer(src), transfer(dst))
-
-
-def _by_thread(moves: LinearLayout) -> LinearLayout:
-    bases = {
-        "register": moves.basis("register"),
-        "thread": moves.basis("lane") + moves.basis("warp"),
-    }
-    return LinearLayout.from_bases(bases, moves.out_sizes, surjective=False)

@@ -56,15 +56,11 @@ def plan_shuffles(src: LinearLayout, dst: LinearLayout) -> ShufflePlan | None:
     (((0,), (0,), (0,), (0,), (1,)), ((1,), (0,), (0,), (0,), (0,)))
     """
     moves = dst.invert_and_compose(src)
-    if not _keeps_warps(moves):
+    left = moves.without_identity(("block", "warp"))
+    if {"block", "warp"} & {*left.in_dims, *left.out_names}:
         return None
     maps = _Maps(moves, src)
     return next((plan for x in maps.candidates() if (plan := maps.plan(x)) is not None), None)
-
-
-def _keeps_warps(moves: LinearLayout) -> bool:
-    left = moves.without_identity(("block", "warp"))
-    return not {"block", "warp"} & {*left.in_dims, *left.out_names}
 
 
 class _Maps:

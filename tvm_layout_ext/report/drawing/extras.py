@@ -19,13 +19,7 @@ class MissingExtraError(LayoutExtError, ImportError):
 
 
 def template(package: str, name: str) -> Any:
-    """Read a template of jinja2 that lies in a package.
-
-    Raises
-    ------
-    MissingExtraError
-        If jinja2 is not installed.
-    """
+    """Read a template of jinja2 that lies in a package."""
     try:
         import jinja2
     except ImportError:

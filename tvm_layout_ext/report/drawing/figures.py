@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
-from ..text import number
+from ...text import number
 from .extras import MissingExtraError
 
 _SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
@@ -76,14 +76,14 @@ class Chart:
             if name in only:
                 axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
 
-    def png(self, heading: str, dots: int = 150) -> bytes:
+    def png(self, heading: str) -> bytes:
         """Draw it with a heading."""
         from matplotlib import rc_context
 
         drawn = BytesIO()
         with rc_context(_STYLE):
             self.figure.suptitle(heading, fontsize=10)
-            self.figure.savefig(drawn, dpi=dots, format="png")
+            self.figure.savefig(drawn, dpi=150, format="png")
         return drawn.getvalue()
 
     def svg(self) -> str:

@@ -22,19 +22,10 @@ _APART = 0.381966
 class Cell:
     """One element.
 
-    Attributes
-    ----------
-    label, detail : str
-        What is written into it, and the whole story, shown where the reader points.
-    hue, shade : int
-        Cells of one hue get one colour: a warp, a bank, 16 bytes' worth of columns, a version of a
-        buffer; below 0 for grey. The shade, a lane, tells neighbours of one hue apart.
-    owner : int
-        Cells of one owner are marked together: a thread, or a bank.
-    position : int
-        The number that ends the label.
-    dashed : bool
-        Whether the box has a dashed border.
+    ``label`` is written into it, and ``detail`` shown where the reader points. Cells of one ``hue``
+    get one colour: a warp, a bank, 16 bytes' worth of columns, a version of a buffer; below 0 for
+    grey. The ``shade``, a lane, tells neighbours of one hue apart. Cells of one ``owner``, a thread
+    or a bank, are marked together. ``position`` is the number that ends the label.
     """
 
     label: str

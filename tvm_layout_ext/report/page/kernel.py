@@ -26,17 +26,10 @@ _XOR = re.compile(r"xor\((\d+), (\d+), (\d+)\)")
 
 @dataclass(frozen=True)
 class KernelView:
-    """What the page tells of a kernel.
+    """What the page tells of a kernel, or the problem why it cannot.
 
-    Attributes
-    ----------
-    problem : str
-        Why there is nothing to tell; empty if there is.
-    found : Explanation or None
-    layouts : dict of str to str
-        SVG of each shared buffer, by title.
-    banks, pipeline : str
-        SVG; empty if there is no shared memory, or no pipeline.
+    ``layouts`` are SVG of each shared buffer, by title; ``banks`` and ``pipeline`` SVG, empty if
+    there is no shared memory, or no pipeline.
     """
 
     problem: str = ""
@@ -49,13 +42,7 @@ class KernelView:
 def kernel_of(record: Record, programs: Programs | None = None, *, pictures: bool) -> KernelView:
     """Build a record's kernel again and tell of it; what cannot be told has its reason.
 
-    Parameters
-    ----------
-    record : Record
-    programs : Programs, optional
-        Of its log; by default records of ready schedules alone have a kernel.
-    pictures : bool
-        Whether to draw layouts, banks and pipeline, too.
+    Without ``programs``, those of its log, records of ready schedules alone have a kernel.
     """
     try:
         operator = programs.operator(record) if programs is not None else None

@@ -35,15 +35,7 @@ def render_page(name: str, shown: Sequence[WorkloadView], skipped: str = "") -> 
 
 
 def write_plots(folder: Path, shown: Sequence[WorkloadView]) -> list[Path]:
-    """Draw each workload's convergence, and its roofline where there is one; list the files.
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
-    RecordError
-        If a file cannot be written.
-    """
+    """Draw each workload's convergence, and its roofline where there is one; list the files."""
     written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)

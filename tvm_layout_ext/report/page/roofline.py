@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from ...gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES, TENSOR_TFLOPS, mma_sync_rate
 from ...gpu.measured import H200
+from ...text import number
 from ...tune.records.log import Record
 from ..drawing.figures import Chart
-from ..text import number
 
 #: What ``mma.sync`` multiplies, in words; others have the roof of half precision.
 _NAMES = {"float32": "tf32", "int8": "int8", "uint8": "uint8"} | dict.fromkeys(

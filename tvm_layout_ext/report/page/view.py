@@ -10,6 +10,7 @@ from functools import partial
 
 from ...errors import LayoutError, LayoutExtError, ScheduleError, TargetError
 from ...target import cuda_target
+from ...text import number
 from ...tune.apply.programs import Programs
 from ...tune.measure.builder.cubin import CompileError, PtxasError
 from ...tune.model.cost import FORMULA
@@ -20,7 +21,6 @@ from ...tune.space.knobs import describe
 from ...tune.space.operator import Operator, find_operator
 from ...tune.space.task import make_task
 from ..comparison import counter_rows
-from ..text import number
 from ..tuning import score_text
 from .kernel import KernelView, kernel_of
 from .roofline import Roofline, roofline, work_unit
@@ -89,17 +89,10 @@ def workloads(
 ) -> list[WorkloadView]:
     """Gather what the page shows, in the order in which workloads appear in the log.
 
-    Parameters
-    ----------
-    records : sequence of Record
-    kernels : bool
-        Whether to build the default's and the winner's kernels again and explain them.
-    told : callable, optional
-        Called with each workload's title before it is worked on: kernels take seconds.
-    pruned : sequence of Pruned
-        What the log has of the spaces of users' schedules, the latest last.
-    programs : Programs, optional
-        Of the log; by default only kernels of ready schedules are explained.
+    With ``kernels``, the default's and the winner's kernels are built again and explained, by the
+    log's ``programs`` or as ready schedules. ``told`` is called with each title before, since that
+    takes seconds. ``pruned`` is what the log has of the spaces of users' schedules, the latest
+    last.
     """
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:

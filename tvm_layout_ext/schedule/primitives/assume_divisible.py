@@ -28,10 +28,9 @@ def assume_divisible(buffer_or_var: Any, divisor: int) -> Any:
 
     Inside a TVMScript function a call is a statement, ``T.assume``, and belongs at the head of the
     function. Outside it is for TE: the promise is remembered with the variable or tensor, and
-    ``create_schedule`` and ``create_prim_func`` of :mod:`tvm_layout_ext.te` write the statement
-    into every function that they make of it. The statement stays through schedules, their traces,
-    printing and saving. Lowering makes it a check on the host, which refuses arguments that break
-    the promise; of base addresses only a symbolic ``elem_offset`` can be checked there.
+    written into every function that ``create_schedule`` or :func:`create_prim_func` makes of it.
+    Lowering makes it a check on the host, which refuses arguments that break the promise; of base
+    addresses only a symbolic ``elem_offset`` can be checked there.
 
     Parameters
     ----------
@@ -40,20 +39,9 @@ def assume_divisible(buffer_or_var: Any, divisor: int) -> Any:
     divisor : int
         At least 1. For a buffer it counts bytes and is a power of two.
 
-    Returns
-    -------
-    Expr
-        The call of ``tirx.assume``.
-
-    Raises
-    ------
-    LayoutError
-        If the first is no integer variable, buffer or tensor, or the second no such number.
-
     Examples
     --------
-    >>> n = te.var("n")
-    >>> assume_divisible(n, 16)
+    >>> assume_divisible(te.var("n"), 16)
     T.assume(n % 16 == 0)
     """
     _check_divisor(buffer_or_var, divisor)
@@ -121,14 +109,7 @@ def create_prim_func(ops: Sequence[Any], *args: Any, **kwargs: Any) -> tirx.Prim
 
 
 def with_promises(func: tirx.PrimFunc, args: Sequence[Any]) -> tirx.PrimFunc:
-    """Write the promises about a function's variables and tensors at its head.
-
-    Parameters
-    ----------
-    func : PrimFunc
-    args : sequence of te.Tensor or Var
-        What its parameters were made of.
-    """
+    """Write the promises about a function's variables and tensors at its head."""
     known = read_assumptions(func).conditions
     statements = []
     for value, divisor in _promised:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import s_tir
-
 from ..._compat import quick_type_checks
-from ...errors import ScheduleError
 from ...gpu.hardware import MAX_ACCESS_BYTES
 from ...transform.auto_coalesce import Outcome, Request, coalesce
+from ..handles import find_block
 
 
 def auto_coalesce(
@@ -69,17 +67,6 @@ def auto_coalesce(
         If an argument is not legal or the block cannot be mapped; the program is unchanged.
     """
     request = Request(num_threads, vector_bytes, stage)
-    found = _find(sch, block)
+    found = find_block(sch, block, "auto_coalesce")
     with quick_type_checks():
         return coalesce(sch, found, request)
-
-
-def _find(sch: Any, block: Any) -> Any:
-    if isinstance(block, str):
-        try:
-            return sch.get_sblock(block)
-        except RuntimeError as error:
-            raise ScheduleError(f"auto_coalesce finds no single block named {block!r}.") from error
-    if not isinstance(block, s_tir.schedule.SBlockRV):
-        raise ScheduleError(f"auto_coalesce needs a block or its name, not {block!r}.")
-    return block

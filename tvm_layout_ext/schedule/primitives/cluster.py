@@ -28,21 +28,12 @@ def cluster(sch: Any, loop: Any, size: int) -> None:
 
     Parameters
     ----------
-    sch : tvm.s_tir.Schedule
-        The schedule; this function is also its method ``cluster``.
     loop : LoopRV
         A loop that is bound to ``blockIdx.x``, ``blockIdx.y`` or ``blockIdx.z``. Clusters of
         several dims take a call for each.
     size : int
-        Neighbours of a cluster along it; it divides the loop's extent, and is 8 at most, which all
-        GPUs with clusters have. 1 leaves the launch as it is.
-
-    Raises
-    ------
-    ScheduleError
-        If the loop is bound to no grid axis, or the size is not legal. That the GPU has clusters
-        and that no more than 8 blocks are in one over all dims is checked when the schedule is
-        lowered.
+        Neighbours of a cluster along it; it divides the loop's extent, and is 8 at most, over all
+        dims, which all GPUs with clusters have. 1 leaves the launch as it is.
     """
     count = whole_number("size of cluster", size, 1, ScheduleError)
     if count > CLUSTER_BLOCKS:

@@ -18,7 +18,8 @@ def distribute_epilogue(sch: Any, block: Any) -> tuple[Any, Any]:
     """Spread what a warp does with its sums over its lanes, each its own part.
 
     The loops over rows and columns are split into tiles of 16 x 16, and those as the instruction
-    leaves its sums: lane ``4 * (row % 8) + column % 8 // 2`` holds two neighbours of a row.
+    leaves its sums: lane ``4 * (row % 8) + column % 8 // 2`` holds two neighbours of a row. The
+    loops over tiles down and right are returned.
 
     ::
 
@@ -31,23 +32,9 @@ def distribute_epilogue(sch: Any, block: Any) -> tuple[Any, Any]:
 
     Parameters
     ----------
-    sch : tvm.s_tir.Schedule
-        The schedule; this function is also its method ``distribute_epilogue``, and
-        until the next release ``spread_sums``.
     block : SBlockRV or str
-        A block that reads the sums element by element: ``result`` of
-        :func:`.use_tensor_core.use_tensor_core`, moved to where a warp is
-        done with its sums.
-
-    Returns
-    -------
-    tuple of LoopRV
-        The loops over tiles down and right.
-
-    Raises
-    ------
-    ScheduleError
-        If the block does not read sums so, or a loop over them is not free.
+        A block that reads the sums element by element, by loops that are free: ``result`` of
+        :func:`.use_tensor_core.use_tensor_core`, moved to where a warp is done with its sums.
     """
     block = find_block(sch, block, "distribute_epilogue")
     down, right = _loops(sch, block)

@@ -7,7 +7,7 @@ from typing import Any
 from ...checks import whole
 from ...errors import ScheduleError
 from ...ir.annotations import ASYNC_COPY, NUM_STAGES
-from ..handles import find_block
+from ..handles import annotate, find_block
 
 #: Loop variables are of type int32.
 _MOST = 2**31 - 1
@@ -20,32 +20,18 @@ def versions_for_triton_stages(
 ) -> int:
     """Number of versions N of :func:`double_buffer` for Triton's ``num_stages``.
 
-    With these versions every copy runs exactly as far ahead as Triton's. A ``wgmma`` reads shared
-    memory while the next body already runs, which takes one more. Where loads feed the addresses of
-    others, the levels share the stages.
+    Every copy then runs exactly as far ahead as Triton's.
 
     Parameters
     ----------
     stages : int
         Triton's ``num_stages``, S.
     kind : str
-        ``"mma.sync"`` for kernels that copy with ``cp.async`` and multiply with ``mma.sync``, or do
-        not multiply at all; ``"wgmma"`` for those that multiply with ``wgmma``.
+        What multiplies, ``"mma.sync"`` (or nothing does), or ``"wgmma"``: that reads shared memory
+        while the next body already runs, which takes one version more.
     level, levels : int
-        0 for what a product reads, 1 for indices that a copy of level 0 reads, and so on; levels of
-        the loop, 1 without indirect loads.
-
-    Returns
-    -------
-    int
-        At least 1. One version of operands of S >= 2 is copied asynchronously by Triton, and here
-        with ``async_copy=True``; for a level above 0 one version means that Triton does not stage
-        these indices.
-
-    Raises
-    ------
-    ScheduleError
-        If an argument is none of these.
+        Where loads feed the addresses of others, the levels share the stages: 0 for what a product
+        reads, 1 for indices that a copy of level 0 reads, and so on.
 
     Examples
     --------
@@ -54,7 +40,7 @@ def versions_for_triton_stages(
     >>> versions_for_triton_stages(3, "wgmma")
     3
 
-    Operands gathered by indices, and the indices:
+    Operands gathered by indices, and the indices, of which Triton stages none where it says 1:
 
     >>> [versions_for_triton_stages(s, levels=2) for s in (2, 3, 4, 5, 6)]
     [1, 1, 1, 2, 2]
@@ -78,13 +64,7 @@ def versions_for_triton_stages(
 
 
 def check_num_stages(value: Any) -> int:
-    """Return a number of versions as an int.
-
-    Raises
-    ------
-    ScheduleError
-        If it is no integer, below 1, or more than a loop can count.
-    """
+    """Return a number of versions as an int; refuse what a loop cannot count."""
     number = whole(value)
     if number is None or number < 1:
         raise ScheduleError(f"double_buffer needs an int num_stages >= 1, not {value!r}.")
@@ -94,13 +74,7 @@ def check_num_stages(value: Any) -> int:
 
 
 def check_async_copy(value: Any) -> int | None:
-    """Return a request for asynchronous copies as an annotation has it; None leaves it open.
-
-    Raises
-    ------
-    ScheduleError
-        If it is neither True, False nor ``"auto"``.
-    """
+    """Return a request for asynchronous copies as an annotation has it; None leaves it open."""
     if isinstance(value, str) and value == "auto":
         return None
     if isinstance(value, bool):
@@ -113,8 +87,7 @@ def double_buffer(
 ) -> None:
     """Keep ``num_stages`` versions of the buffer that a cache block fills.
 
-    Called ``double_buffer`` in TVM's classic schedules. The annotations are traced; passes rewrite
-    the loop around the copy when it lowers (docs/pipelines.md)::
+    Passes rewrite the loop around the copy when the program is lowered (docs/pipelines.md)::
 
         # before                                   # after, in outline
         for k in range(8):                         A_shared[0] = A[tile 0]
@@ -126,8 +99,6 @@ def double_buffer(
 
     Parameters
     ----------
-    sch : tvm.s_tir.Schedule
-        The schedule; this function is also its method ``double_buffer``.
     block : SBlockRV or str
         The block that fills the buffer, usually one that ``cache_read`` made.
     num_stages : int
@@ -136,11 +107,6 @@ def double_buffer(
     async_copy : bool or "auto"
         ``"auto"`` copies with ``cp.async`` where target, width, type and alignment allow it, and
         through registers where not; True refuses the latter when lowering; False never does.
-
-    Raises
-    ------
-    ScheduleError
-        If an argument is not legal, there is no such block, or it writes more than one buffer.
     """
     versions = check_num_stages(num_stages)
     asynchronous = check_async_copy(async_copy)
@@ -151,10 +117,5 @@ def double_buffer(
             f"double_buffer needs a block that writes one buffer; "
             f"{sch.get(block).name_hint} writes {len(written)} ({', '.join(written)})."
         )
-    # TVM's annotate keeps the value that is there already; here the last call counts.
-    for key in (NUM_STAGES, ASYNC_COPY):
-        if key in sch.get(block).annotations:
-            sch.unannotate(block, key)
-    sch.annotate(block, NUM_STAGES, versions)
-    if asynchronous is not None:
-        sch.annotate(block, ASYNC_COPY, asynchronous)
+    annotate(sch, block, NUM_STAGES, versions)
+    annotate(sch, block, ASYNC_COPY, asynchronous)

@@ -18,29 +18,9 @@ def pipeline(
     """Keep ``num_stages`` versions of all that a loop copies from global to shared memory.
 
     The same as :func:`double_buffer` for each block below the loop whose only statement copies an
-    element of a global buffer into a shared one. Triton's ``tl.range(..., num_stages=S)``; see
-    :func:`double_buffer` for what S is here.
-
-    Parameters
-    ----------
-    sch : tvm.s_tir.Schedule
-        The schedule; this function is also its method ``pipeline``.
-    loop : LoopRV
-        The loop.
-    num_stages : int
-        Number of versions; 1 leaves the program as it is, unless ``async_copy`` is True.
-    async_copy : bool or "auto"
-        As in :func:`double_buffer`.
-
-    Returns
-    -------
-    list of SBlockRV
-        The copies.
-
-    Raises
-    ------
-    ScheduleError
-        If an argument is not legal, ``loop`` is no loop, or it holds no such copy.
+    element of a global buffer into a shared one; these copies are returned. Triton's
+    ``tl.range(..., num_stages=S)``; see :func:`.versions_for_triton_stages` for what S is here.
+    ``num_stages`` and ``async_copy`` are as of :func:`double_buffer`.
     """
     check_num_stages(num_stages)
     check_async_copy(async_copy)

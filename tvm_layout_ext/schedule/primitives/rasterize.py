@@ -29,22 +29,12 @@ def rasterize(sch: Any, rows: Any, columns: Any, group: int = 8) -> None:
          4  5  6  7                           1  3  5  7
          8  9 10 11                           8  9 10 11
 
-    A last group with fewer rows is handled.
-
     Parameters
     ----------
-    sch : tvm.s_tir.Schedule
-        The schedule; this function is also its method ``rasterize``.
     rows, columns : LoopRV
-        Two serial loops, which become ``blockIdx.y`` and ``blockIdx.x``.
+        Two serial loops, one around the other, which become ``blockIdx.y`` and ``blockIdx.x``.
     group : int
-        Rows of a group; 1 leaves the order as it is.
-
-    Raises
-    ------
-    ScheduleError
-        If ``group`` is below 1, above 65,535 or no int, or if ``rows`` and ``columns`` are not two
-        loops, one around the other, that may be bound and that nothing binds yet.
+        Rows of a group, the last of which may have fewer; 1 leaves the order as it is.
     """
     height = whole(group)
     if height is None or height < 1:

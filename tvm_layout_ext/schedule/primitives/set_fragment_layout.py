@@ -8,15 +8,15 @@ from ...errors import LayoutError, ScheduleError
 from ...ir.annotations import FRAGMENT
 from ...layout import Layout
 from ...transform.fragments.fragment import distributed_layout
-from ..handles import find_block
+from ..handles import annotate, find_block, written_buffer
 
 
 def set_fragment_layout(sch: Any, block: Any, buffer_index: int, layout: Layout | str) -> None:
     """Make a ``local`` buffer a register tile of the whole block, one part a thread.
 
     Triton gives every tensor such a layout; TVM's own tensor intrinsics fix it for tensor cores.
-    The annotation is traced; pass ``LowerFragment`` spreads the tile when it lowers. A block that
-    copies one fragment to another of a different layout becomes the conversion between them.
+    ``LowerFragment`` spreads the tile when the program is lowered. A block that copies one fragment
+    to another of a different layout becomes the conversion between them.
 
     ::
 
@@ -27,8 +27,6 @@ def set_fragment_layout(sch: Any, block: Any, buffer_index: int, layout: Layout 
 
     Parameters
     ----------
-    sch : tvm.s_tir.Schedule
-        The schedule; this function is also its method ``set_fragment_layout``.
     block : SBlockRV or str
         A block that writes the buffer.
     buffer_index : int
@@ -36,30 +34,19 @@ def set_fragment_layout(sch: Any, block: Any, buffer_index: int, layout: Layout 
     layout : Layout or str
         A distributed layout or its text. The tile is what a thread block needs of the buffer, so
         its shape is known, and checked, only when the program is lowered.
-
-    Raises
-    ------
-    ScheduleError
-        If the block writes no such buffer, or the buffer is not ``local``.
-    LayoutError
-        If the layout is none of registers, or has another number of dims.
     """
     block = find_block(sch, block, "set_fragment_layout")
-    writes = sch.get(block).writes
-    name = str(sch.get(block).name_hint)
-    if not isinstance(buffer_index, int) or isinstance(buffer_index, bool):
-        raise ScheduleError(f"buffer_index is {buffer_index!r}; it must be an int.")
-    if not 0 <= buffer_index < len(writes):
-        raise ScheduleError(
-            f"Block {name} writes {len(writes)} buffers, so buffer_index {buffer_index} names none."
-        )
-    buffer = writes[buffer_index].source
+    site = sch.get(block)
+    buffer = written_buffer(site, buffer_index)
     if buffer.scope() != "local":
         raise ScheduleError(
-            f"Buffer {buffer.name} of block {name} is in {buffer.scope()} memory; only a local "
-            "buffer lies in registers."
+            f"Buffer {buffer.name} of block {site.name_hint} is in {buffer.scope()} memory; only a "
+            "local buffer lies in registers."
         )
-    _annotate(sch, block, str(buffer.name), _text(layout, buffer))
+    texts = list(map(str, site.annotations.get(FRAGMENT, None) or ()))
+    layouts = dict(zip(texts[::2], texts[1::2], strict=True))
+    layouts[str(buffer.name)] = _text(layout, buffer)
+    annotate(sch, block, FRAGMENT, [text for pair in layouts.items() for text in pair])
 
 
 def _text(layout: Any, buffer: Any) -> str:
@@ -72,13 +59,3 @@ def _text(layout: Any, buffer: Any) -> str:
             f"{len(buffer.shape)}."
         )
     return repr(parsed)
-
-
-def _annotate(sch: Any, block: Any, name: str, text: str) -> None:
-    """Add to what other buffers of the block already have."""
-    before = sch.get(block).annotations.get(FRAGMENT, None)
-    texts = [] if before is None else list(map(str, before))
-    layouts = dict(zip(texts[::2], texts[1::2], strict=True)) | {name: text}
-    if before is not None:
-        sch.unannotate(block, FRAGMENT)
-    sch.annotate(block, FRAGMENT, [text for pair in layouts.items() for text in pair])

@@ -40,11 +40,10 @@ class SplitK:
 def split_k(sch: Any, block: Any, slices: int, *, multiple: int = 1) -> SplitK:
     """Cut the sum of a product into slices, whose partial sums a second block adds up.
 
-    A product of few tiles leaves multiprocessors idle, however long its sums are; slices of them
-    are blocks more. Called "split-K" in CUTLASS, and ``SPLIT_K`` in Triton's matmul. Others add the
-    slices with atomic operations, in the order in which blocks end; here the partial sums lie in a
-    workspace of ``slices`` times the size of the product, in the type of its sums, and are added
-    from the first slice to the last. So results do not vary from run to run.
+    A product of few tiles leaves multiprocessors idle; slices are blocks more. The partial sums lie
+    in a workspace of ``slices`` times the size of the product and are added in their order, so that
+    results do not vary from run to run. Where K is no multiple of ``slices * multiple``, the last
+    slices are filled up with zeros.
 
     ::
 
@@ -54,28 +53,14 @@ def split_k(sch: Any, block: Any, slices: int, *, multiple: int = 1) -> SplitK:
                                                for i, j, s in T.grid(M, N, 2):
                                                    C[i, j] += C_rf[s, i, j]
 
-    Where K is no multiple of ``slices * multiple``, the last slices are filled up with zeros.
-
     Parameters
     ----------
-    sch : tvm.s_tir.Schedule
-        The schedule; this function is also its method ``split_k``.
     block : SBlockRV or str
         A product as ``use_tensor_core`` takes it, its loops not touched yet.
     slices : int
         How many; no more than K has parts of ``multiple``.
     multiple : int
         Terms of a slice are a multiple of this: the tile of K.
-
-    Returns
-    -------
-    SplitK
-
-    Raises
-    ------
-    ScheduleError
-        If the block is no product, its loops were touched, or a number is not legal; the schedule
-        is unchanged.
     """
     count = whole_number("slices of split_k", slices, 1, ScheduleError)
     step = whole_number("multiple of split_k", multiple, 1, ScheduleError)

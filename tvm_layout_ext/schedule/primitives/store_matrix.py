@@ -14,11 +14,13 @@ from ...intrin.instructions import TILE
 from ...intrin.registry import STMATRIX
 from ...ir.annotations import TENSOR_CORE
 from ...ir.block_bindings import guard
-from ..handles import find_block, own_arch
+from ..handles import blockize_tiles, find_block, own_arch
 
 
 def store_matrix(sch: Any, block: Any, *, arch: str | None = None) -> Any:
     """Let a warp store the results that it holds as 8 x 8 matrices, 16 bytes a row.
+
+    The store of a tile is returned; ``stmatrix`` needs sm_90 and elements of 16 bits.
 
     ::
 
@@ -32,23 +34,10 @@ def store_matrix(sch: Any, block: Any, *, arch: str | None = None) -> Any:
 
     Parameters
     ----------
-    sch : tvm.s_tir.Schedule
-        The schedule; this function is also its method ``store_matrix``.
     block : SBlockRV or str
         A copy from ``warp`` to shared memory, its last two loops over whole tiles of 16 x 16.
     arch : str, optional
-        Architecture that must have the instruction; by default that of the function's target, of
-        the one around, or the default target's.
-
-    Returns
-    -------
-    SBlockRV
-        The store of a tile.
-
-    Raises
-    ------
-    ScheduleError
-        If the block is no such copy, its type has not 16 bits, or the GPU is older than sm_90.
+        Architecture that must have the instruction; by default that of the target.
     """
     block = find_block(sch, block, "store_matrix")
     name = str(sch.get(block).name_hint)
@@ -71,9 +60,7 @@ def store_matrix(sch: Any, block: Any, *, arch: str | None = None) -> Any:
             f"Block {name} runs only where {guard(sch, block)}; stmatrix stores whole tiles, so "
             "results that do not fill theirs need plain stores."
         )
-    down, right = (sch.split(loop, [None, TILE]) for loop in loops[-2:])
-    sch.reorder(down[0], right[0], down[1], right[1])
-    tile = sch.blockize(down[1])
+    _, tile = blockize_tiles(sch, loops[-2:], (TILE, TILE))
     intrinsic = store_name(str(target.dtype), str(target.scope()), row_major=row_major)
     sch.annotate(tile, TENSOR_CORE, [intrinsic])
     return tile

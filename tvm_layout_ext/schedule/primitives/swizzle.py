@@ -10,7 +10,7 @@ from ...layout.base import Layout
 from ...layout.linear import LinearLayout
 from ...transform.shared_memory.swizzle_modes import mode_text
 from ...transform.shared_memory.swizzle_shared import swizzles_of
-from ..handles import find_block
+from ..handles import annotate, find_block, written_buffer
 
 SwizzleMode = str | int | tuple[int, ...] | Layout | LinearLayout
 
@@ -27,15 +27,13 @@ def swizzle(
 ) -> None:
     """Lay out a shared buffer that a block writes by a swizzle, or by padding.
 
-    Called ``swizzled_shared`` and ``nvmma_shared`` in Triton, ``Swizzle<B, M, S>`` in CUTLASS. The
-    annotation is traced; pass ``SwizzleSharedMemory`` rewrites every access of the buffer when the
-    program is lowered, or refuses with the access. Call it after ``sch.tensorize`` of the block or
+    Called ``swizzled_shared`` and ``nvmma_shared`` in Triton, ``Swizzle<B, M, S>`` in CUTLASS.
+    Every access of the buffer is rewritten when the program is lowered; whether the mode suits the
+    tile's shape is known, and checked, only then. Call it after ``sch.tensorize`` of the block or
     around it, which drops the annotation without a word. docs/swizzle.md has pictures.
 
     Parameters
     ----------
-    sch : tvm.s_tir.Schedule
-        The schedule; this function is also its method ``swizzle``.
     block : SBlockRV or str
         A block that writes the buffer, usually one that ``cache_read`` made.
     buffer_index : int
@@ -48,36 +46,20 @@ def swizzle(
         or a linear layout from offsets to the whole buffer.
     vec, per_phase, max_phase : int, optional
         For ``"xor"``, all three or none.
-
-    Raises
-    ------
-    ScheduleError
-        If the block writes no such buffer, or ``storage_align`` pads it.
-    LayoutError
-        If the mode is not legal, or the buffer is not shared. Whether it suits the tile's shape is
-        known, and checked, only when the program is lowered.
     """
     block = find_block(sch, block, "swizzle")
     site = sch.get(block)
-    buffer = _written(site, buffer_index)
+    buffer = written_buffer(site, buffer_index)
     if not buffer.scope().startswith("shared"):
         raise ScheduleError(
             f"Buffer {buffer.name} of block {site.name_hint} is in {buffer.scope()} memory; only "
             "shared memory has banks."
         )
     _check_alone(site, buffer_index, str(buffer.name))
-    _annotate(sch, block, str(buffer.name), mode_text(_mode(mode, vec, per_phase, max_phase)))
-
-
-def _written(site: Any, buffer_index: Any) -> Any:
-    if not isinstance(buffer_index, int) or isinstance(buffer_index, bool):
-        raise ScheduleError(f"buffer_index is {buffer_index!r}; it must be an int.")
-    if not 0 <= buffer_index < len(site.writes):
-        raise ScheduleError(
-            f"Block {site.name_hint} writes {len(site.writes)} buffers, so buffer_index "
-            f"{buffer_index} names none."
-        )
-    return site.writes[buffer_index].source
+    text = mode_text(_mode(mode, vec, per_phase, max_phase))
+    modes = {**swizzles_of(site), str(buffer.name): text}
+    pairs = [part for pair in modes.items() for part in pair]
+    annotate(sch, block, SWIZZLE, text if len(site.writes) == 1 else pairs)
 
 
 def _check_alone(site: Any, buffer_index: int, name: str) -> None:
@@ -101,15 +83,3 @@ def _mode(
             f"and {len(given)} are given."
         )
     return tuple(given)
-
-
-def _annotate(sch: Any, block: Any, name: str, text: str) -> None:
-    """Add to what other buffers of the block already have."""
-    site = sch.get(block)
-    modes = {**swizzles_of(site), name: text}
-    if SWIZZLE in site.annotations:
-        sch.unannotate(block, SWIZZLE)
-    if len(site.writes) == 1:
-        sch.annotate(block, SWIZZLE, text)
-    else:
-        sch.annotate(block, SWIZZLE, [part for pair in modes.items() for part in pair])

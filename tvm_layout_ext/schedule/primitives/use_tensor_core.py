@@ -15,7 +15,7 @@ from ...gpu.hardware import architecture
 from ...intrin import Instruction, choose, clear_name, load_name, multiply_name
 from ...intrin.instructions import TILE
 from ...ir.annotations import TENSOR_CORE
-from ..handles import find_block, own_arch
+from ..handles import blockize_tiles, find_block, own_arch
 from ..merge_iterators import check_loops, merge_iterators, merge_result, read_groups
 
 
@@ -72,47 +72,24 @@ def use_tensor_core(
     """Let tensor cores do a sum of products.
 
     The block becomes a loop nest over tiles of 16 x 16 x k, with copies of its operands in shared
-    memory and in registers around it. Tiling, thread blocks and warps stay the user's: bind warps
-    to ``threadIdx.y`` and ``threadIdx.z``, the lanes are ``threadIdx.x``. Only traced primitives
-    are used; pass ``LowerTensorCore`` puts the instructions in when the program is lowered.
-
-    ::
-
-        # before                                 # after
-        for i, j, k in T.grid(M, N, K):          A_shared = A; B_shared = B    # tc.a, tc.b
-            C[i, j] += A[i, k] * B[k, j]         A_warp = A_shared ...         # tc.a_fragment
-        for i, j in T.grid(M, N):                for m, n, k in T.grid(M / 16, N / 16, K / 16):
-            D[i, j] = relu(C[i, j])                  C_warp[m, n] += A_warp[m, k] * B_warp[n, k]
-                                                 D = relu(C_warp)              # tc.result
+    memory and in registers. Tiling, thread blocks and warps stay the user's: bind warps to
+    ``threadIdx.y`` and ``threadIdx.z``, the lanes are ``threadIdx.x``. docs/tensor_cores.md shows
+    the program before and after, and :class:`TensorCore` says what is returned.
 
     Parameters
     ----------
-    sch : tvm.s_tir.Schedule
-        The schedule; this function is also its method ``use_tensor_core``.
     block : SBlockRV or str
         The sum, its loops not touched yet: ``C[b..., m, n] += A[b..., m, k] * B[b..., n, k]`` with
         the indices of each buffer in any order; m, n and k may be several iterators each.
     instruction : str
         Name of an instruction of ``tvm_layout_ext.intrin.INSTRUCTIONS``, or ``auto``.
     multiples : sequence of int, optional
-        Fill m, n and k up to multiples of these by zeros; tiles of thread blocks, so that their
-        loops divide. Each must be a multiple of the instruction's tile, which is the default. A
-        dimension of a single tile is filled up to two.
+        Fill m, n and k up to multiples of these by zeros; each is a multiple of the instruction's
+        tile, which is the default. A dimension of a single tile is filled up to two.
     scope : str
         Where the operands are staged: ``shared.dyn`` or ``shared``.
     arch : str, optional
-        Architecture that must have the instruction; by default that of the function's target, of
-        the one around, or the default target's.
-
-    Returns
-    -------
-    TensorCore
-
-    Raises
-    ------
-    ScheduleError
-        If the block is no such sum, no instruction suits its types or the GPU, or an argument is
-        not legal; the schedule is unchanged.
+        Architecture that must have the instruction; by default that of the target.
     """
     block = find_block(sch, block, "use_tensor_core")
     what = read_contraction(sch.get(block))
@@ -229,25 +206,19 @@ class _Builder:
 
     def _tile(self) -> list[Any]:
         """Split off the tiles of the instruction; the loops left, and the block of a tile."""
-        sch = self.sch
-        *batch, m, n, k = sch.get_loops(self.block)
-        outer, inner = [], []
-        for loop, size in zip((m, n, k), self.one.shape, strict=True):
-            first, second = sch.split(loop, [None, size])
-            outer.append(first)
-            inner.append(second)
-        sch.reorder(*outer, *inner)
-        return [*batch, *outer, sch.blockize(inner[0])]
+        *batch, m, n, k = self.sch.get_loops(self.block)
+        outer, tile = blockize_tiles(self.sch, (m, n, k), self.one.shape)
+        return [*batch, *outer, tile]
 
     def _fragment(self, product: Any, copy: Any, matrix: str, side: Operand) -> Any:
         """Load tiles of one operand into the registers of a warp."""
         sch, one = self.sch, self.one
-        name = sch.get(copy).writes[0].source
-        index = _read_index(sch.get(product), name)
+        buffer = sch.get(copy).writes[0].source
+        reads = sch.get(product).reads
+        index = next(i for i, region in enumerate(reads) if region.source.same_as(buffer))
         load = sch.cache_read(product, index, "warp")
-
         tile = (TILE, one.k) if side.k_major else (one.k, TILE)
-        blocked = _blocked(sch, load, tile)
+        _, blocked = blockize_tiles(sch, sch.get_loops(load)[-2:], tile)
         intrinsic = load_name(matrix, one, self.scope, k_major=side.k_major)
         sch.annotate(blocked, TENSOR_CORE, [intrinsic])
         return blocked
@@ -265,15 +236,3 @@ class _Builder:
         sums = (one.source for one in sch.get(block).reads if one.source.scope() == "warp")
         merge_result(sch, block, next(sums))
         return block
-
-
-def _read_index(block: Any, buffer: Any) -> int:
-    return next(i for i, one in enumerate(block.reads) if one.source.same_as(buffer))
-
-
-def _blocked(sch: Any, block: Any, tile: tuple[int, int]) -> Any:
-    *_, i, j = sch.get_loops(block)
-    i_outer, i_inner = sch.split(i, [None, tile[0]])
-    j_outer, j_inner = sch.split(j, [None, tile[1]])
-    sch.reorder(i_outer, j_outer, i_inner, j_inner)
-    return sch.blockize(i_inner)

@@ -1,13 +1,9 @@
-"""Collections of axes that compare with ``same_as``.
-
-An IterVar of TVM 0.27 is unhashable and its ``==`` builds an expression, so neither ``in`` nor a
-dict works on it.
-"""
+"""Collections of axes, told apart by identity: the ``==`` of TVM's IterVar builds an expression."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterator, MutableMapping
+from typing import Any, TypeVar
 
 from tvm.tirx import IterVar
 
@@ -24,70 +20,37 @@ def is_reduction(axis: IterVar) -> bool:
     return bool(axis.iter_type == IterVar.CommReduce)
 
 
-class Axes:
+class Axes(list[IterVar]):
     """An ordered list of axes, outermost first."""
 
-    def __init__(self, axes: Iterable[IterVar] = ()) -> None:
-        self._axes = list(axes)
-
-    def __iter__(self) -> Iterator[IterVar]:
-        return iter(self._axes)
-
-    def __len__(self) -> int:
-        return len(self._axes)
-
-    def __getitem__(self, position: int) -> IterVar:
-        return self._axes[position]
-
     def __contains__(self, axis: Any) -> bool:
-        return any(axis.same_as(mine) for mine in self._axes)
+        return any(axis.same_as(mine) for mine in self)
 
     def __str__(self) -> str:
-        return ", ".join(axis.var.name for axis in self._axes) or "none"
+        return ", ".join(axis.var.name for axis in self) or "none"
 
-    def index(self, axis: IterVar) -> int:
+    def position(self, axis: IterVar) -> int:
         """Position of an axis that is in the list."""
-        return next(i for i, mine in enumerate(self._axes) if axis.same_as(mine))
-
-    def replace(self, first: int, count: int, new: Iterable[IterVar]) -> None:
-        """Put ``new`` where ``count`` axes from position ``first`` on were."""
-        self._axes[first : first + count] = new
-
-    def copy(self) -> Axes:
-        """A list of its own with the same axes."""
-        return Axes(self._axes)
+        return next(i for i, mine in enumerate(self) if axis.same_as(mine))
 
 
-class AxisMap(Generic[T]):
-    """A dictionary keyed by axes, in the order of insertion."""
+class AxisMap(MutableMapping[IterVar, T]):
+    """A dictionary keyed by axes, which cannot be hashed; their variables can."""
 
     def __init__(self) -> None:
-        self._items: list[tuple[IterVar, T]] = []
-
-    def __contains__(self, axis: IterVar) -> bool:
-        return self.get(axis) is not None
+        self._items: dict[Any, tuple[IterVar, T]] = {}
 
     def __getitem__(self, axis: IterVar) -> T:
-        found = self.get(axis)
-        if found is None:
-            raise KeyError(axis.var.name)
-        return found
+        return self._items[axis.var][1]
 
     def __setitem__(self, axis: IterVar, value: T) -> None:
-        self._items = [item for item in self._items if not axis.same_as(item[0])]
-        self._items.append((axis, value))
+        self._items[axis.var] = axis, value
 
-    def get(self, axis: IterVar) -> T | None:
-        """Value of an axis, or None."""
-        return next((value for mine, value in self._items if axis.same_as(mine)), None)
-
-    def items(self) -> Iterator[tuple[IterVar, T]]:
-        """Pairs of axis and value."""
-        return iter(list(self._items))
+    def __delitem__(self, axis: IterVar) -> None:
+        del self._items[axis.var]
 
     def __iter__(self) -> Iterator[IterVar]:
-        return (axis for axis, _ in list(self._items))
+        return iter([axis for axis, _ in self._items.values()])
 
-    def values(self) -> Iterator[T]:
-        """Values alone."""
-        return (value for _, value in list(self._items))
+    def __len__(self) -> int:
+        return len(self._items)

@@ -30,7 +30,7 @@ def leaf_position(stage: StageRecord, axis: Any, call: str) -> int:
             f"its axes are {stage.leaf}."
         )
     if axis in stage.leaf:
-        return stage.leaf.index(axis)
+        return stage.leaf.position(axis)
     why = "is used up by a split or fuse" if axis in stage.used else "is no axis of it"
     raise ScheduleError(
         f"{call} on stage {stage.name}: axis {axis.var.name} {why}; its axes are {stage.leaf}."

@@ -12,9 +12,8 @@ from tvm.tirx import IterVar
 from ...errors import ScheduleError
 from . import checks, tensors
 from .factoring import check_rfactor, factor
-from .graph import in_order
 from .lowerable import check_lowerable
-from .materialise import materialise
+from .materialise import in_order, materialise
 from .records import CacheRead, CacheWrite, Rewrite, RFactor, StageRecord
 from .stage import Stage
 
@@ -26,10 +25,6 @@ def create_schedule(ops: Any) -> Schedule:
     ----------
     ops : te.Operation, te.Tensor or list of these
         What the program computes in the end.
-
-    Returns
-    -------
-    Schedule
 
     Examples
     --------

@@ -56,7 +56,7 @@ def factor(stage: StageRecord, axis: IterVar, position: int) -> Factored:
             kind = IterVar.DataPar if leaf.same_as(axis) else IterVar.CommReduce
             loops[leaf] = IterVar(tvm.ir.Range(0, extents[leaf]), leaf.var, kind)
     rest = [loops[leaf] for leaf in loops if not leaf.same_as(axis)]
-    index = [(root.var, values[root]) for root in stage.op.reduce_axis]
+    index = {root.var: values[root] for root in stage.op.reduce_axis}
     partial, combine = tensors.partial_of(stage.op, loops[axis], position, rest, index)
     data = [mine for mine in partial.axis if not mine.same_as(loops[axis])]
     for old, new in zip(stage.op.axis, data, strict=True):
@@ -107,18 +107,13 @@ def _root_values(
     values: AxisMap[Any] = AxisMap()
     for move in reversed([move for move in moves if not isinstance(move, Reorder)]):
         if isinstance(move, Split):
-            outer, inner = (_value(values, axis) for axis in (move.outer, move.inner))
+            outer, inner = (values.get(axis, axis.var) for axis in (move.outer, move.inner))
             values[move.parent] = outer * extents[move.inner] + inner
         elif isinstance(move, Fuse):
-            rest = _value(values, move.fused)
+            rest = values.get(move.fused, move.fused.var)
             for axis in reversed(move.axes):
                 values[axis] = tirx.floormod(rest, extents[axis])
                 rest = tirx.floordiv(rest, extents[axis])
     for axis in root:
-        values[axis] = _value(values, axis)
+        values.setdefault(axis, axis.var)
     return values
-
-
-def _value(values: AxisMap[Any], axis: IterVar) -> Any:
-    found = values.get(axis)
-    return axis.var if found is None else found

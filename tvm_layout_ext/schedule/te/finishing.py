@@ -62,7 +62,7 @@ class Finisher:
 
     def _take_over(self, stage: StageRecord, axis: IterVar, intrin: TensorIntrin | str) -> None:
         nest = self.nests.of[stage]
-        inside = list(stage.leaf)[stage.leaf.index(axis) :]
+        inside = stage.leaf[stage.leaf.position(axis) :]
         whole = all(other in Axes(inside) for other in stage.leaf if is_reduction(other))
         nest.block = self._replace(stage, nest.loops[axis], intrin, "body" if whole else "update")
         init = self.inits.get(stage)
@@ -117,7 +117,7 @@ class Finisher:
 
 def _tensorized_around(stage: StageRecord, axis: IterVar) -> IterVar:
     """The loop from which on a tensor intrinsic takes ``axis`` over, or ``axis`` itself."""
-    for other in list(stage.leaf)[: stage.leaf.index(axis) + 1]:
+    for other in stage.leaf[: stage.leaf.position(axis) + 1]:
         mark = stage.marks.get(other)
         if mark is not None and mark.kind == "tensorize":
             return other

@@ -158,7 +158,7 @@ def check_parallel(stage: StageRecord) -> None:
         return
     inside, thread = bound[-1]
     own = [(stage, axis, stage.marks.get(axis)) for axis in stage.leaf]
-    own = own[: stage.leaf.index(inside)]
+    own = own[: stage.leaf.position(inside)]
     for parent, axis, mark in [*own, *stage.loops_around()]:
         if mark is not None and mark.kind == "parallel":
             raise ScheduleError(

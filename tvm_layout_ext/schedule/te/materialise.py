@@ -15,7 +15,7 @@ The order here is the one in which TE's own bound inference looked at a schedule
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tvm import s_tir, te
@@ -24,7 +24,6 @@ from tvm.tirx import IterVar
 from ..handles import legal
 from ..primitives.assume_divisible import create_prim_func
 from .finishing import Finisher
-from .graph import in_order
 from .kernels import check_extents, check_uniform
 from .nests import Nests, StageNest
 from .placing import Placer
@@ -154,3 +153,21 @@ class _Materialiser:
 
 def _is_plain_compute(op: te.Operation) -> bool:
     return isinstance(op, te.ComputeOp) and not len(op.reduce_axis)
+
+
+def in_order(outputs: Iterable[te.Operation]) -> list[te.Operation]:
+    """List outputs and everything they need, producers first, in TVM's own depth-first order."""
+    order: dict[te.Operation, None] = {}
+    # Iterative: chains of a thousand operations would exceed Python's recursion limit.
+    for output in outputs:
+        stack = [(output, False)]
+        while stack:
+            op, ready = stack.pop()
+            if op in order:
+                continue
+            if ready:
+                order[op] = None
+                continue
+            stack.append((op, True))
+            stack.extend((tensor.op, False) for tensor in reversed(list(op.input_tensors)))
+    return list(order)

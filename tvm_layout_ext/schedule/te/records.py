@@ -177,7 +177,7 @@ class StageRecord:
         attach = self.attach
         while attach is not None:
             parent, leaf = attach.stage, attach.stage.leaf
-            around = list(leaf)[: leaf.index(attach.axis) + 1] if attach.axis in leaf else []
+            around = leaf[: leaf.position(attach.axis) + 1] if attach.axis in leaf else []
             yield from ((parent, axis, parent.marks.get(axis)) for axis in reversed(around))
             attach = parent.attach
 

@@ -85,7 +85,7 @@ class Stage(StageRecord):
         return fused
 
     def _move(self, move: Move, position: int, old: Any, new: list[IterVar]) -> None:
-        self.leaf.replace(position, len(old), new)
+        self.leaf[position : position + len(old)] = new
         self.used = Axes([*self.used, *old])
         self.moves.append(move)
 
@@ -96,7 +96,7 @@ class Stage(StageRecord):
             names = ", ".join(axis.var.name for axis in axes)
             raise ScheduleError(f"reorder on stage {self.name} names an axis twice: {names}.")
         for position, axis in zip(sorted(positions), axes, strict=True):
-            self.leaf.replace(position, 1, [axis])
+            self.leaf[position] = axis
         self.moves.append(Reorder(axes))
 
     def tile(

@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import s_tir, te, tirx
 
 from ...errors import ScheduleError
+from ...ir.queries import substitute
 from ...ir.rebuild import whole_region
 
 #: The parts of an intrinsic, by what of a reduction they do.
@@ -106,18 +107,11 @@ def decl_tensor_intrin(
 
     Examples
     --------
-    .. code-block:: python
-
-        X = te.placeholder((64,), name="X")
-        Y = te.compute((64,), lambda i: X[i], name="Y")
-
-        def copy(ins, outs):
-            ib = te.ir_builder.create()
-            for i in range(0, 64, 4):
-                ib.emit(outs[0].vstore([i], ins[0].vload([i], "float32x4")))
-            return ib.get()
-
-        row_copy = te.decl_tensor_intrin(Y.op, copy, name="row_copy")
+    >>> X = te.placeholder((64,), name="X")
+    >>> Y = te.compute((64,), lambda i: X[i], name="Y")
+    >>> copy = lambda ins, outs: outs[0].vstore([0], ins[0].vload([0], "float32x64"))
+    >>> decl_tensor_intrin(Y.op, copy, name="row_copy").name
+    'row_copy'
     """
     _check_compute(op)
     tensors = [*op.input_tensors, op.output(0)]
@@ -171,7 +165,7 @@ def _from_builder(op: te.ComputeOp, fcompute: Any) -> Any:
         parts = dict(zip(PARTS, built if isinstance(built, tuple) else (built,), strict=False))
         if parts.get(part) is None:
             return None
-        used = _used(part, buffers)
+        used = buffers[-1:] if part == "reset" else buffers
         stmt = parts[part]
         stmt = stmt if isinstance(stmt, tirx.Stmt) else tirx.Evaluate(stmt)
         return _function(used, _read_by(part, used), stmt)
@@ -190,10 +184,6 @@ def _declare(tensor: te.Tensor, scope: str) -> tirx.Buffer:
         scope=scope,
         offset_factor=1,
     )
-
-
-def _used(part: str, buffers: list[tirx.Buffer]) -> list[tirx.Buffer]:
-    return buffers[-1:] if part == "reset" else buffers
 
 
 def _read_by(part: str, buffers: list[tirx.Buffer]) -> list[tirx.Buffer]:
@@ -219,12 +209,7 @@ def describe(op: te.ComputeOp, part: str, buffers: list[tirx.Buffer]) -> tirx.Pr
         zero = op.body[0].combiner.identity_element[0]
         tensors = [te.compute(op.output(0).shape, lambda *_: zero, name=op.name)]
     func = te.create_prim_func(tensors)
-    pairs = list(zip(func.params, buffers, strict=True))
-
-    def replace(var: tirx.Var) -> Any:
-        return next((new for old, new in pairs if var.same_as(old)), var)
-
-    body = tvm_ffi.structural_map(func.body.block.body, [(tirx.Var, replace)], order="post")
+    body = substitute(func.body.block.body, dict(zip(func.params, buffers, strict=True)))
     steps = len(op.reduce_axis) > 0 and part != "reset"
     if steps:
         body = tvm_ffi.structural_map(body, [(s_tir.SBlock, _without_init)], order="post")

@@ -14,20 +14,12 @@ from tvm import te, tirx
 from tvm.te import _ffi_api
 from tvm.tirx import IterVar
 
+from ...ir.queries import substitute
 from .axes import new_axis
 
 
 def _compute_op(like: te.Operation, name: str, axes: Sequence[IterVar], body: Any) -> te.Operation:
     return _ffi_api.ComputeOp(name, like.tag, like.attrs, list(axes), body)
-
-
-def _substituted(bodies: Any, pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
-    """Bodies with variables replaced."""
-
-    def replace(var: tirx.Var) -> Any:
-        return next((new for old, new in pairs if var.same_as(old)), var)
-
-    return [tvm_ffi.structural_map(body, [(tirx.Var, replace)], order="post") for body in bodies]
 
 
 def copy_of(tensor: te.Tensor, scope: str) -> te.Tensor:
@@ -44,28 +36,30 @@ def shadow_of(op: te.Operation, scope: str) -> tuple[te.Tensor, te.Operation]:
     The copy keeps ``op.axis``; the new tensor keeps ``op.reduce_axis``.
     """
     axes = [new_axis(f"{axis.var.name}.c", False, axis.dom) for axis in op.axis]
-    body = _substituted(
-        op.body, [(old.var, new.var) for old, new in zip(op.axis, axes, strict=True)]
-    )
+    fresh = {old.var: new.var for old, new in zip(op.axis, axes, strict=True)}
+    body = [substitute(value, fresh) for value in op.body]
     cache = _compute_op(op, f"{op.name}.{scope}", axes, body).output(0)
     indices = [axis.var for axis in op.axis]
     return cache, _compute_op(op, op.name, op.axis, [cache(*indices)])
 
 
 def partial_of(
-    op: te.Operation, factor: IterVar, factor_axis: int, rest: Sequence[IterVar], index: Any
+    op: te.Operation,
+    factor: IterVar,
+    factor_axis: int,
+    rest: Sequence[IterVar],
+    index: dict[Any, Any],
 ) -> tuple[te.Operation, te.Operation]:
     """The operation of partial results, and the reduction over them that ``op`` becomes.
 
     ``factor`` was a reduction axis and is a data axis of the partial results, at ``factor_axis``;
-    they still sum over ``rest``. ``index`` pairs old reduction variables with their values there.
+    they still sum over ``rest``. ``index`` has the values there of old reduction variables.
     """
     reduce = op.body[0]
     axes = [new_axis(axis.var.name, False, axis.dom) for axis in op.axis]
-    pairs = [(old.var, new.var) for old, new in zip(op.axis, axes, strict=True)] + list(index)
-    source = _substituted(reduce.source, pairs)
-    condition = _substituted([reduce.condition], pairs)[0]
-    body = _reduced(reduce, source, condition, rest)
+    values = {old.var: new.var for old, new in zip(op.axis, axes, strict=True)} | index
+    source = [substitute(value, values) for value in reduce.source]
+    body = _reduced(reduce, source, substitute(reduce.condition, values), rest)
     axes.insert(factor_axis, factor)
     partial = _compute_op(op, f"{op.name}.rf", axes, body)
     again = new_axis(f"{factor.var.name}.v", True, factor.dom)

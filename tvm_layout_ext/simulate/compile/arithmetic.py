@@ -14,14 +14,9 @@ def _remainder(a: Any, b: Any) -> Any:
     return np.fmod(a, b)
 
 
-def _divide_integers(a: Any, b: Any) -> Any:
-    """Quotient rounded toward zero."""
-    return (a - np.fmod(a, b)) // b
-
-
 def _divide(a: Any, b: Any) -> Any:
-    dtype = np.result_type(a)
-    return np.true_divide(a, b) if is_float(dtype) else _divide_integers(a, b)
+    """Quotient; of integers rounded toward zero."""
+    return np.true_divide(a, b) if is_float(np.result_type(a)) else (a - np.fmod(a, b)) // b
 
 
 def _bits(a: Any) -> int:

@@ -13,14 +13,6 @@ from ..model.code import VARYING, Code
 Update = Callable[[Any, Any], Any]
 
 
-def _increment(old: Any, limit: Any) -> Any:
-    return np.where(old >= limit, 0, old + 1).astype(old.dtype)
-
-
-def _decrement(old: Any, limit: Any) -> Any:
-    return np.where((old == 0) | (old > limit), limit, old - 1).astype(old.dtype)
-
-
 #: CUDA function -> new value from the old one and the operand.
 NAMES: dict[str, Update] = {
     "atomicAdd": np.add,
@@ -31,8 +23,8 @@ NAMES: dict[str, Update] = {
     "atomicOr": np.bitwise_or,
     "atomicXor": np.bitwise_xor,
     "atomicExch": lambda old, new: np.broadcast_to(new, old.shape),
-    "atomicInc": _increment,
-    "atomicDec": _decrement,
+    "atomicInc": lambda old, limit: np.where(old >= limit, 0, old + 1).astype(old.dtype),
+    "atomicDec": lambda old, limit: np.where((old == 0) | (old > limit), limit, old - 1),
 }
 
 
@@ -46,13 +38,12 @@ def atomic(access: AccessInstruction, update: Update, operands: list[Code]) -> C
         if address is None:
             return access.place.dtype.type(0), None
         access.tally(batch, address)
-        mask = address.mask if address.mask is not None else batch.full
-        chosen = batch.lane if mask is None else np.flatnonzero(mask)
+        chosen = batch.threads(address.mask)
         values = []
         for pair in pairs:
             value, poison = pair(s, m)
             if poison is not None:
-                access._report_stored_poison(batch, poison, mask)
+                access._report_stored_poison(batch, poison, address.mask)
             values.append(np.broadcast_to(value, (batch.size,))[chosen])
         old, codes = _perform(access, batch, address.flat[chosen], chosen, values, update)
         whole = np.zeros(batch.size, access.place.dtype)

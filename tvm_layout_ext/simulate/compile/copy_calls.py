@@ -21,7 +21,7 @@ from tvm.ir.prim.expr import Cast, IntImm, Select
 from ...errors import NotModelled
 from ...gpu import hardware
 from ...ir import ops
-from ...ir.queries import loads_in
+from ...ir.queries import is_number, loads_in
 from ..memory import async_copy
 from ..memory.access import AccessInstruction
 from ..memory.async_copy import CopyMode
@@ -37,7 +37,7 @@ def _legacy(c: DeviceCompiler, call: Any) -> Run:
     name = c.places.pointed(source).name
     store = _legacy_side(c, target, target_at, width, "cp.async", name)
     load = _legacy_side(c, source, source_at, width, "load")
-    chosen = c.expr(predicate[0]) if predicate and not _is_minus_one(predicate[0]) else None
+    chosen = c.expr(predicate[0]) if predicate and not is_number(predicate[0], -1) else None
     # The helper that TVM emits goes past L1 where cp.async.cg is legal.
     way = CopyMode(width, width < hardware.MAX_ACCESS_BYTES)
     return async_copy.copy(load, store, chosen, way)
@@ -61,10 +61,6 @@ def _side(
     if kind == "cp.async":
         c.enter_block(name, source)
     return c.access(place, at, max(width // place.dtype.itemsize, 1), True, kind, name)
-
-
-def _is_minus_one(expr: Any) -> bool:
-    return isinstance(expr, IntImm) and expr.value == -1
 
 
 def _table(c: DeviceCompiler, call: Any) -> Run:
@@ -173,7 +169,7 @@ def _compared(code: Code, test: Callable[[Any, Any], Any]) -> Code:
 
     def run(s: Any, m: Any) -> Any:
         value, poison = pair(s, m)
-        active = s.batch.active(m if m is not None else s.batch.full)
+        active = s.batch.active(m)
         return test(np.broadcast_to(value, (s.batch.size,)), active), poison
 
     return Code(run, VARYING, True)
@@ -188,11 +184,6 @@ def _wait(c: DeviceCompiler, call: Any) -> Run:
     return async_copy.wait(constant(np.int64(groups[0].value)))
 
 
-def _wait_all(c: DeviceCompiler, call: Any) -> Run:
-    # Copies that are in no group yet count, too: one more group than there are.
-    return async_copy.wait(constant(np.int64(-1)))
-
-
 #: Op name -> its compiler.
 COPY_CALLS: dict[str, Callable[[Any, Any], Run]] = {
     ops.S_TIR_CP_ASYNC_RAW: _legacy,
@@ -203,5 +194,6 @@ COPY_CALLS: dict[str, Callable[[Any, Any], Run]] = {
     },
     ops.PTX_CP_ASYNC_COMMIT_GROUP: _commit,
     ops.PTX_CP_ASYNC_WAIT_GROUP: _wait,
-    ops.PTX_CP_ASYNC_WAIT_ALL: _wait_all,
+    # Copies that are in no group yet count, too: one more group than there are.
+    ops.PTX_CP_ASYNC_WAIT_ALL: lambda c, call: async_copy.wait(constant(np.int64(-1))),
 }

@@ -16,7 +16,6 @@ from ..machine.warp import SHUFFLES, active_mask, ballot, shuffle, vote_any
 from ..memory.access import AccessInstruction
 from ..memory.local import LocalAccess
 from ..memory.located_access import AddressCode
-from ..memory.registers import LocalBits
 from ..model.code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run, lift
 from ..model.names import BufferNames
 from ..model.places import Place, Places, handle
@@ -90,9 +89,7 @@ class DeviceCompiler(ExpressionCompiler):
         return made
 
     def _address(self, start: Any, place: Place) -> AddressCode:
-        code = self.operand(start)
-        if not isinstance(place.offset, int) and not is_zero(place.offset):
-            code = lift(np.add, code, self.operand(place.offset))
+        code = self._index(start, place)
         whole = code.rank == VARYING or (code.rank == UNIFORM and numpy_type(start)[1] > 1)
         if code.taint or (code.terms is None and whole):
             return AddressCode(None, None, code, 0)
@@ -128,34 +125,27 @@ class DeviceCompiler(ExpressionCompiler):
         place = self.places.at(expr.source)
         start, lanes, contiguous = self._start(expr.indices, place)
         if place.storage.scope == "local":
-            if place.dtype != place.storage.dtype:
-                return self._local_view(place, start, lanes, contiguous).load(lanes)
             return self._local(place, start, lanes, contiguous).load()
         if contiguous and lanes > 1 and place.lanes == 1 and not _divisible(start, lanes):
             start, contiguous = expr.indices[0], False
         made = self.access(place, start, lanes, contiguous, "load")
         return Code(made.load, VARYING, True)
 
-    def _local(self, place: Place, start: Any, lanes: int, contiguous: bool) -> LocalAccess:
-        index = self.local_index(start, place)
-        return LocalAccess(place, self.site(place.name), index, lanes, contiguous)
-
-    def local_index(self, start: Any, place: Place) -> Code:
-        """Compile the index of a local array's element, in those of its view."""
+    def _index(self, start: Any, place: Place) -> Code:
+        """Compile the index of an element in the storage, in elements of the view."""
         code = self.operand(start)
         if isinstance(place.offset, int) or is_zero(place.offset):
             return code
         return lift(np.add, code, self.operand(place.offset))
 
-    def _local_view(self, place: Place, start: Any, lanes: int, contiguous: bool) -> LocalBits:
-        """An access of a local array as elements of another type than its own."""
-        if not contiguous:
-            raise NotModelled(
-                f"Local array {place.name} is a {place.dtype} view of {place.storage.dtype} data "
-                "whose elements are accessed apart, which the simulated GPU does not model."
-            )
-        size = lanes * place.dtype.itemsize
-        return LocalBits(place, self.site(place.name), self.local_index(start, place), size)
+    def _local(self, place: Place, start: Any, lanes: int, contiguous: bool) -> LocalAccess:
+        index, size = self._index(start, place), lanes * place.dtype.itemsize
+        return LocalAccess(place, self.site(place.name), index, size, together=contiguous)
+
+    def register(self, place: Place, start: Any, size: int) -> LocalAccess:
+        """Make an access of registers that are ``size`` bytes of a local array."""
+        index = self._index(start, place)
+        return LocalAccess(place, self.site(place.name), index, size, register=True)
 
     def store(self, statement: Any) -> Any:
         """Compile a buffer store to a function of (path, mask)."""
@@ -163,8 +153,6 @@ class DeviceCompiler(ExpressionCompiler):
         start, lanes, contiguous = self._start(statement.indices, place)
         value = self.narrowed(statement.value)
         if place.storage.scope == "local":
-            if place.dtype != place.storage.dtype:
-                return self._local_view(place, start, lanes, contiguous).store(value, lanes)
             return self._local(place, start, lanes, contiguous).store(value)
         made = self.access(place, start, lanes, contiguous, "store")
         pair = value.pair
@@ -259,9 +247,6 @@ class DeviceCompiler(ExpressionCompiler):
         place, index = self.pointee(expr.args[0])
         return Code(self.access(place, index, 1, True, "load").load, VARYING, True)
 
-    def _isnan(self, expr: Any) -> Code:
-        return lift(np.isnan, self.expr(expr.args[0]))
-
     def _popcount(self, expr: Any) -> Code:
         dtype, _ = numpy_type(expr)
         return lift(lambda x: popcount(x).astype(dtype), self.narrowed(expr.args[0]))
@@ -295,7 +280,7 @@ _CALLS = {
     ops.LIKELY: lambda c, e: c.expr(e.args[0]),
     ops.REINTERPRET: DeviceCompiler._reinterpret,
     ops.CUDA_LDG: DeviceCompiler._ldg,
-    ops.ISNAN: DeviceCompiler._isnan,
+    ops.ISNAN: lambda c, e: lift(np.isnan, c.expr(e.args[0])),
     ops.POPCOUNT: DeviceCompiler._popcount,
     ops.CUDA___ACTIVEMASK: lambda c, e: active_mask(),
     ops.TVM_WARP_ACTIVEMASK: lambda c, e: active_mask(),

@@ -32,11 +32,11 @@ class ExpressionCompiler:
             "FloatImm": self._constant,
             "Var": self._var,
             "Cast": self._cast,
-            "And": self._and,
-            "Or": self._or,
-            "Not": self._not,
+            "And": lambda e: short_circuit(self.expr(e.a), self.expr(e.b), stop=False),
+            "Or": lambda e: short_circuit(self.expr(e.a), self.expr(e.b), stop=True),
+            "Not": lambda e: lift(np.logical_not, self.expr(e.a)),
             "BitwiseNot": lambda e: lift(np.invert, self.expr(e.a)),
-            "Select": self._select,
+            "Select": lambda e: self.choice(e.condition, e.true_value, e.false_value),
             "Let": self._let,
             "Ramp": self._ramp,
             "Broadcast": self._broadcast,
@@ -124,18 +124,18 @@ class ExpressionCompiler:
 
     def operand(self, expr: Any) -> Code:
         """Compile an operand as C promotes it: a narrow integer computes as int."""
-        code = self.expr(expr)
-        dtype, lanes = numpy_type(expr)
-        if lanes == 1 and is_narrow(dtype):
-            return lift(lambda x: np.asarray(x).astype(np.int32), code)
-        return code
+        return self._as(expr, np.dtype(np.int32))
 
     def narrowed(self, expr: Any) -> Code:
         """Compile a value that is kept in a variable or memory of its declared type."""
+        return self._as(expr, numpy_type(expr)[0])
+
+    def _as(self, expr: Any, narrow: Any) -> Code:
+        """Compile an expression, as ``narrow`` if it is a narrow integer."""
         code = self.expr(expr)
         dtype, lanes = numpy_type(expr)
         if lanes == 1 and is_narrow(dtype):
-            return lift(lambda x: np.asarray(x).astype(dtype), code)
+            return lift(lambda x: np.asarray(x).astype(narrow), code)
         return code
 
     def _arithmetic(self, expr: Any) -> Code:
@@ -195,19 +195,6 @@ class ExpressionCompiler:
         return lift(lambda x: cast(x, dtype), inner)
 
     # Logic.
-
-    def _and(self, expr: Any) -> Code:
-        return short_circuit(self.expr(expr.a), self.expr(expr.b), stop=False)
-
-    def _or(self, expr: Any) -> Code:
-        return short_circuit(self.expr(expr.a), self.expr(expr.b), stop=True)
-
-    def _not(self, expr: Any) -> Code:
-        return lift(np.logical_not, self.expr(expr.a))
-
-    def _select(self, expr: Any) -> Code:
-        parts = expr.condition, expr.true_value, expr.false_value
-        return self.choice(*parts)
 
     def choice(self, condition: Any, true: Any, false: Any) -> Code:
         """Compile C's ``? :``, which evaluates only the branch that a thread takes."""

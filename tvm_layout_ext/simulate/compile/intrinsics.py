@@ -36,14 +36,6 @@ def _gamma(x: float) -> float:
         return math.nan if math.isnan(x) or x < 0 else math.inf
 
 
-def _exp10(x: Any) -> Any:
-    return np.power(x.dtype.type(10), x)
-
-
-def _reciprocal_root(x: Any) -> Any:
-    return x.dtype.type(1) / np.sqrt(x)
-
-
 def _round_away(x: Any) -> Any:
     """Round halves away from zero, as C's ``round``."""
     return np.copysign(np.floor(np.abs(x) + x.dtype.type(0.5)), x)
@@ -52,7 +44,7 @@ def _round_away(x: Any) -> Any:
 _MATH: dict[str, Function] = {
     "exp": np.exp,
     "exp2": np.exp2,
-    "exp10": _exp10,
+    "exp10": lambda x: np.power(x.dtype.type(10), x),
     "expm1": np.expm1,
     "log": np.log,
     "log2": np.log2,
@@ -71,7 +63,7 @@ _MATH: dict[str, Function] = {
     "acosh": np.arccosh,
     "atanh": np.arctanh,
     "sqrt": np.sqrt,
-    "rsqrt": _reciprocal_root,
+    "rsqrt": lambda x: x.dtype.type(1) / np.sqrt(x),
     "cbrt": np.cbrt,
     "erf": _elementwise(math.erf),
     "erfc": _elementwise(math.erfc),

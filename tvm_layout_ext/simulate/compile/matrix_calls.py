@@ -21,7 +21,8 @@ from ..matrix.product import multiply, multiply_poison
 from ..matrix.shapes import Product
 from ..matrix.warps import torn_lanes, with_torn
 from ..memory.access import AccessInstruction
-from ..memory.registers import LocalBits, RegisterExpression, Registers, read_all, write_all
+from ..memory.local import LocalAccess
+from ..memory.registers import RegisterExpression, Registers, read_all, write_all
 from ..model.code import Run
 from ..model.places import handle
 from ..model.values import numpy_type
@@ -35,7 +36,7 @@ _LEGACY_MMA_ARGUMENTS = 13
 # Operands.
 
 
-def _local_pointer(c: DeviceCompiler, pointer: Any, offset: Any, size: int) -> LocalBits:
+def _local_pointer(c: DeviceCompiler, pointer: Any, offset: Any, size: int) -> LocalAccess:
     """``size`` bytes at an element offset from a pointer into a local array."""
     place, index = c.pointee(pointer, local=True)
     if place.storage.scope != "local":
@@ -43,7 +44,7 @@ def _local_pointer(c: DeviceCompiler, pointer: Any, offset: Any, size: int) -> L
             f"A matrix instruction with registers in {place.storage.scope} memory, as those of "
             f"{place.name}, has no model here."
         )
-    return LocalBits(place, c.site(place.name), c.local_index(index + offset, place), size)
+    return c.register(place, index + offset, size)
 
 
 def _shared_rows(c: DeviceCompiler, pointer: Any, offset: Any, kind: str) -> AccessInstruction:
@@ -81,12 +82,10 @@ def _registers(c: DeviceCompiler, operands: list[Any]) -> list[Registers]:
         place, index = found
         here = (handle(expr.source), int(index.value)) if isinstance(index, IntImm) else None
         if here is not None and last is not None and here == (last[0], last[1] + 1):
-            before = parts.pop()
-            assert isinstance(before, LocalBits)
-            parts.append(LocalBits(place, before.site, before.start, before.size + _REGISTER))
+            size = parts.pop().size + _REGISTER
+            parts.append(c.register(place, index - (size // _REGISTER - 1), size))
         else:
-            start = c.local_index(index, place)
-            parts.append(LocalBits(place, c.site(place.name), start, _REGISTER))
+            parts.append(c.register(place, index, _REGISTER))
         last = here
     return parts
 

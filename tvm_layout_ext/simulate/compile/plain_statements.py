@@ -71,21 +71,18 @@ class PlainCompiler(DeviceCompiler):
 
     def _bind_thread(self, statement: Any) -> None:
         tag = str(statement.node.thread_tag)
-        if tag.startswith(CLUSTER_AXIS):
-            self._bind_rank(statement, f"blockIdx.{tag.removeprefix(CLUSTER_AXIS)}")
-            return
-        if not tag.startswith(("threadIdx.", "blockIdx.")):
+        if not tag.startswith(("threadIdx.", "blockIdx.", CLUSTER_AXIS)):
             raise NotModelled(f"The simulated GPU does not model the thread axis {tag}.")
         dtype, _ = numpy_type(statement.node.var)
-        code = Code(lambda s, m: s.batch.index[tag].astype(dtype), FIXED)
-        self.scope[handle(statement.node.var)] = self.cached(code)
+        axis = tag.replace(CLUSTER_AXIS, "blockIdx.")
+        # Clusters are neighbours that begin at a multiple of their size.
+        size = int(statement.value) if axis != tag else None
 
-    def _bind_rank(self, statement: Any, axis: str) -> None:
-        """Place of a block in its cluster: clusters are neighbours that begin at a multiple."""
-        dtype, _ = numpy_type(statement.node.var)
-        size = int(statement.value)
-        code = Code(lambda s, m: (s.batch.index[axis] % size).astype(dtype), FIXED)
-        self.scope[handle(statement.node.var)] = self.cached(code)
+        def index(s: Any, m: Any) -> Any:
+            found = s.batch.index[axis]
+            return (found if size is None else found % size).astype(dtype)
+
+        self.scope[handle(statement.node.var)] = self.cached(Code(index, FIXED))
 
     def _plain_bind(self, statement: Any) -> Run | None:
         code = self.narrowed(statement.value)
@@ -192,7 +189,7 @@ def _nothing(s: Any, m: Any) -> None:
 
 
 def _join_warps(s: Any, m: Any) -> None:
-    mask = s.batch.active(m if m is not None else s.batch.full)
+    mask = s.batch.active(m)
     s.batch.clocks.join_warps(mask.reshape(-1, hardware.WARP_SIZE).any(axis=1))
 
 
@@ -267,7 +264,7 @@ def _ragged_loop(
         batch = s.batch
         start, p = low(s, m)
         length, q = size(s, m)
-        mask = batch.active(m if m is not None else batch.full)
+        mask = batch.active(m)
         for codes in (p, q):
             if codes is not None:
                 mask = mask & batch.defined(site, mask, np.True_, codes)

@@ -19,6 +19,7 @@ from ..report import Site
 from .plain_statements import STORAGE_SYNC, PlainCompiler, op_name, step_of
 
 _BLOCK_BARRIERS = (ops.CUDA_CTA_SYNC,)
+_NEXT_TURN = ("Continue", ops.CONTINUE_LOOP)
 _LEAVES = (ops.BREAK_LOOP, ops.CONTINUE_LOOP, ops.THREAD_RETURN)
 
 
@@ -156,21 +157,18 @@ class StatementCompiler(PlainCompiler):
         name = op_name(statement.value)
         if name in _BLOCK_BARRIERS or name == STORAGE_SYNC:
             self._add(Barrier(self.site("barrier")))
-        elif name == ops.BREAK_LOOP:
-            self._emit_break(statement)
-        elif name == ops.CONTINUE_LOOP:
-            self._emit_continue(statement)
         else:
-            self._emit_return(statement)
+            self._emit_leave(statement)
 
-    def _emit_break(self, statement: Any) -> None:
-        self._breaks[-1].append(self._add(Jump()))
-
-    def _emit_continue(self, statement: Any) -> None:
-        self._continues[-1].append(self._add(Jump()))
-
-    def _emit_return(self, statement: Any) -> None:
-        self._returns.append(self._add(Jump()))
+    def _emit_leave(self, statement: Any) -> None:
+        """Jump out of a loop, to its next turn, or out of the kernel."""
+        is_call = isinstance(statement, tirx.Evaluate)
+        what = op_name(statement.value) if is_call else type(statement).__name__
+        if what in ("Break", ops.BREAK_LOOP):
+            jumps = self._breaks[-1]
+        else:
+            jumps = self._continues[-1] if what in _NEXT_TURN else self._returns
+        jumps.append(self._add(Jump()))
 
 
 _EMITTERS: dict[str, Callable[[StatementCompiler, Any], None]] = {
@@ -178,7 +176,5 @@ _EMITTERS: dict[str, Callable[[StatementCompiler, Any], None]] = {
     "For": StatementCompiler._emit_for,
     "While": StatementCompiler._emit_while,
     "Evaluate": StatementCompiler._emit_evaluate,
-    "Break": StatementCompiler._emit_break,
-    "Continue": StatementCompiler._emit_continue,
-    "Return": StatementCompiler._emit_return,
+    **dict.fromkeys(("Break", "Continue", "Return"), StatementCompiler._emit_leave),
 }

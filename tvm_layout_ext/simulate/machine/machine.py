@@ -8,7 +8,7 @@ warps do. The path that is furthest behind runs first, and paths that meet are j
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,10 +26,11 @@ _MAX_TURNS = 1 << 19
 _PATIENCE = 64
 
 
+@dataclass
 class MachineStep:
     """One step of a program; ``live`` names the loop variables that are in use there."""
 
-    live: tuple[int, ...] = ()
+    live: tuple[int, ...] = field(default=(), init=False)
 
     def step(self, machine: Machine, s: DivergentPath) -> None:
         """Run it for a path and move its program counter."""
@@ -41,7 +42,6 @@ class RunInstruction(MachineStep):
     """Run a statement that does not synchronise."""
 
     run: Run
-    live: tuple[int, ...] = ()
 
     def step(self, machine: Machine, s: DivergentPath) -> None:
         """Run it."""
@@ -55,7 +55,6 @@ class SetSlot(MachineStep):
 
     slot: int
     value: Code
-    live: tuple[int, ...] = ()
 
     def step(self, machine: Machine, s: DivergentPath) -> None:
         """Set it."""
@@ -68,7 +67,6 @@ class Jump(MachineStep):
     """Go elsewhere; ``endless`` is the site of a while loop whose turns are limited."""
 
     target: int = -1
-    live: tuple[int, ...] = ()
     endless: Site | None = None
 
     def step(self, machine: Machine, s: DivergentPath) -> None:
@@ -90,7 +88,6 @@ class Branch(MachineStep):
     condition: Code
     site: Site
     target: int = -1
-    live: tuple[int, ...] = ()
 
     def step(self, machine: Machine, s: DivergentPath) -> None:
         """Test it; a mixed outcome splits the path."""
@@ -119,7 +116,6 @@ class Barrier(MachineStep):
     """Wait for all threads of the block."""
 
     site: Site
-    live: tuple[int, ...] = ()
 
     def step(self, machine: Machine, s: DivergentPath) -> None:
         """Begin to wait."""
@@ -127,11 +123,8 @@ class Barrier(MachineStep):
         s.pc += 1
 
 
-@dataclass
 class End(MachineStep):
     """The threads leave the kernel."""
-
-    live: tuple[int, ...] = ()
 
     def step(self, machine: Machine, s: DivergentPath) -> None:
         """Retire the path."""

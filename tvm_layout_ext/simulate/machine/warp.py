@@ -67,7 +67,7 @@ def shuffle(name: str, value: Code, operand: Code, width: Code) -> Code:
         source = np.where(inside, batch.lane - lane + source, batch.lane)
         taken = np.broadcast_to(x, (batch.size,))[source]
         codes = None if p is None else np.broadcast_to(p, (batch.size,))[source]
-        mask = m if m is not None else batch.full
+        mask = batch.mask(m)
         if mask is not None and not mask[source].all():
             codes = either(codes, np.where(mask[source], 0, SHUFFLED))
         return taken, either(codes, q)
@@ -81,7 +81,7 @@ def active_mask() -> Code:
 
 
 def _ballot(batch: Any, mask: Any, predicate: Any) -> Any:
-    mask = mask if mask is not None else batch.full
+    mask = batch.mask(mask)
     votes = np.broadcast_to(predicate, (batch.size,)) & batch.active(mask)
     weights = np.left_shift(np.uint64(1), np.arange(_WARP, dtype=np.uint64))
     ballots = (votes.reshape(-1, _WARP) * weights).sum(axis=1).astype(np.uint32)

@@ -54,7 +54,7 @@ def _to_rows(elements: Any, matrices: int, transpose: bool) -> Any:
 
 def _addressing(batch: Any, m: Any, matrices: int) -> Any:
     """Threads of a mask that give an address."""
-    mask = m if m is not None else batch.full
+    mask = batch.mask(m)
     if matrices * _ROWS == _WARP:
         return mask
     key = (-matrices, id(mask))

@@ -15,7 +15,7 @@ _WARP = hardware.WARP_SIZE
 
 def torn_lanes(batch: Any, m: Any, site: Site, what: str) -> Any:
     """Threads of a mask whose warp is not all there, after a report; None if there are none."""
-    mask = m if m is not None else batch.full
+    mask = batch.mask(m)
     if mask is None:
         return None
     warps = mask.reshape(-1, _WARP)

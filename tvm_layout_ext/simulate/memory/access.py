@@ -45,9 +45,11 @@ class AccessInstruction(LocatedAccess):
         shadow = memory.shadow
         if shadow is not None:
             tags = shadow.writes.take(cells)
-            if tags.max() >= shadow.threshold(batch.clocks):
-                self._report_read(batch, memory, cells, mask)
             own, lanes = self._chosen(batch, cells, mask)
+            if tags.max() >= shadow.threshold(batch.clocks):
+                flat = own.ravel(), np.broadcast_to(lanes, own.shape).ravel()
+                conflict = shadow.check_read(*flat, batch.clocks)
+                batch.launch.findings.races(self, batch, memory, conflict, "reads")
             shadow.log_read(own, lanes, self.number, batch.clocks)
             if memory.scope != "global" and tags.min() == 0:
                 codes = np.where(tags == 0, FRESH, 0)
@@ -61,25 +63,15 @@ class AccessInstruction(LocatedAccess):
 
     def _chosen(self, batch: Any, cells: Any, mask: Any) -> tuple[Any, Any]:
         """Cells of active threads, and the threads."""
-        mask = mask if mask is not None else batch.full
-        if mask is None:
+        if batch.mask(mask) is None:
             return cells, batch.lane
-        chosen = np.flatnonzero(mask)
+        chosen = batch.threads(mask)
         return cells[..., chosen], chosen
-
-    def _flat(self, batch: Any, cells: Any, mask: Any) -> tuple[Any, Any]:
-        own, lanes = self._chosen(batch, cells, mask)
-        return own.ravel(), np.broadcast_to(lanes, own.shape).ravel()
-
-    def _report_read(self, batch: Any, memory: Memory, cells: Any, mask: Any) -> None:
-        assert memory.shadow is not None
-        conflict = memory.shadow.check_read(*self._flat(batch, cells, mask), batch.clocks)
-        batch.launch.findings.races(self, batch, memory, conflict, "reads")
 
     def _check_pending(self, batch: Any, memory: Memory, cells: Any, mask: Any, codes: Any) -> Any:
         """Report a touch of memory that a copy is under way into; what is read is poison."""
         pending = memory.pending.take(cells)
-        active = batch.active(mask if mask is not None else batch.full)
+        active = batch.active(mask)
         touched = (pending != 0) & active
         if not touched.any():
             return codes
@@ -108,17 +100,15 @@ class AccessInstruction(LocatedAccess):
     def put(self, batch: Any, flat: Any, mask: Any, value: Any, poison: Any) -> None:
         """Write values at addresses, with all checks but no counting."""
         memory = batch.memories[self.place.storage.number]
-        mask = mask if mask is not None else batch.full
         elements = self.elements(flat)
         whole = to_lanes(value, self.lanes, batch.size)
         if poison is not None:
             poison = to_lanes(poison, self.lanes, batch.size)
             self._report_stored_poison(batch, poison, mask)
-        if mask is not None:
-            chosen = np.flatnonzero(mask)
-            elements, whole = elements[..., chosen], whole[..., chosen]
-            poison = None if poison is None else poison[..., chosen]
-        lanes = batch.lane if mask is None else chosen
+        lanes = batch.threads(mask)
+        if len(lanes) < batch.size:
+            elements, whole = elements[..., lanes], whole[..., lanes]
+            poison = None if poison is None else poison[..., lanes]
         self.write(batch, memory, elements, lanes, whole, poison)
 
     def _report_stored_poison(self, batch: Any, poison: Any, mask: Any) -> None:
@@ -126,7 +116,8 @@ class AccessInstruction(LocatedAccess):
             return
         bad = any_element(poison != 0) & batch.active(mask)
         if bad.any():
-            batch.launch.findings.poison(self, batch, poison, bad, "is stored to global memory")
+            what = "is stored to global memory"
+            batch.launch.findings.poison_at(self.site, batch, poison, bad, what)
 
     def write(
         self, batch: Any, memory: Memory, elements: Any, lanes: Any, value: Any, poison: Any

@@ -57,7 +57,7 @@ def copy(
         if chosen is None or chosen.any():
             _issue(s, chosen, store, way, *_read(s, chosen, load, store, None))
         zeros = store.place.dtype.type(0)
-        store.store(s, mask_and(m if m is not None else s.batch.full, ~wanted), zeros, None)
+        store.store(s, mask_and(s.batch.mask(m), ~wanted), zeros, None)
 
     return run
 
@@ -88,7 +88,7 @@ def copy_by_size(
         if m is not None and not m.any():
             return
         found = _known(s, m, next(iter(loads.values())), size)
-        active = s.batch.active(m if m is not None else s.batch.full)
+        active = s.batch.active(m)
         value = np.zeros((store.lanes, s.batch.size), store.place.dtype)
         poison = np.zeros(value.shape, np.int64)
         reads: list[_Read] = []
@@ -130,8 +130,7 @@ def _issue(
     where = [address, *(read for _, read in reads)]
     store.tally_by(batch, where, lambda: _count(batch, store, address, reads, way))
     memory = batch.memories[store.place.storage.number]
-    mask = address.mask if address.mask is not None else batch.full
-    lanes = batch.lane if mask is None else np.flatnonzero(mask)
+    lanes = batch.threads(address.mask)
     elements = store.elements(address.flat)[..., lanes]
     moved = np.reshape(value, (store.lanes, batch.size))[..., lanes].reshape(elements.shape)
     cells = store.cells(memory, elements)
@@ -167,7 +166,7 @@ def _read(
 ) -> tuple[Any, Any, list[_Read]]:
     """What the destination will hold, ``[n, threads]`` in its own type, its poison, and reads."""
     size = s.batch.size
-    mask = m if wanted is None else mask_and(m if m is not None else s.batch.full, wanted)
+    mask = m if wanted is None else mask_and(s.batch.mask(m), wanted)
     address = load.locate(s, mask) if mask is None or mask.any() else None
     if address is None:
         return np.zeros((store.lanes, size), store.place.dtype), None, []
@@ -191,8 +190,7 @@ def _sources(batch: Any, load: AccessInstruction, address: Address) -> list[Pend
     memory = batch.memories[load.place.storage.number]
     if memory.shadow is None:
         return []
-    mask = address.mask if address.mask is not None else batch.full
-    lanes = batch.lane if mask is None else np.flatnonzero(mask)
+    lanes = batch.threads(address.mask)
     return [PendingSource(load, memory, lanes, load.elements(address.flat)[..., lanes])]
 
 

@@ -1,4 +1,9 @@
-"""Loads and stores of local arrays: a row of the array where all threads use one index."""
+"""Accesses of local arrays: by loads and stores, and as registers of matrix instructions.
+
+A row of the array holds an element of all threads. CUDA code hands a matrix instruction the address
+of a local array of any type, seen as 32-bit words, and a buffer may be a view of an array of
+another type; then the bytes count.
+"""
 
 from __future__ import annotations
 
@@ -6,129 +11,180 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import SimulationError
+from ...errors import NotModelled, SimulationError
 from ..model.code import LAUNCH, UNIFORM, VARYING, Code, Run, mask_and
 from ..model.places import Place
-from ..model.values import to_lanes
+from ..model.values import retyped, retyped_poison, to_lanes
 from ..report import Site
 from .memory import FRESH, Locals
 
+#: Bytes of a register.
+_REGISTER = 4
+
 
 class LocalAccess:
-    """An access of a local array; ``index`` is the first element, or each where they lie apart."""
+    """``size`` bytes of a local array of each thread, from element ``index`` of a view on.
 
-    def __init__(self, place: Place, site: Site, index: Code, lanes: int, contiguous: bool) -> None:
-        self.place = place
-        self.site = site
-        self.index = index
-        self.lanes = lanes
-        self.contiguous = contiguous
-        self.by_row = index.rank in (LAUNCH, UNIFORM) and not index.taint and contiguous
+    Where they do not lie ``together``, ``index`` has each element. A ``register`` is the operand of
+    a matrix instruction, which must lie on its own boundary.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        site: Site,
+        index: Code,
+        size: int,
+        *,
+        together: bool = True,
+        register: bool = False,
+    ) -> None:
+        self.place, self.site, self.index = place, site, index
+        self.size = size
+        self.lanes = size // place.dtype.itemsize
+        self._together = together
+        self._whole = index.rank in (LAUNCH, UNIFORM) and not index.taint and together
+        self._is_view = place.dtype != place.storage.dtype
+        unit = place.storage.dtype.itemsize
+        self._count = size // unit if together else 1
+        self._boundary = max(unit, min(size, _REGISTER)) if register or self._is_view else 1
+        if self._is_view and not together:
+            raise NotModelled(
+                f"Local array {place.name} is a {place.dtype} view of {place.storage.dtype} data "
+                "whose elements are accessed apart, which the simulated GPU does not model."
+            )
+        if size % unit:
+            raise NotModelled(
+                f"{place.name} is a view of {size} bytes at a time of local data of {unit} bytes "
+                "an element, which the simulated GPU does not model."
+            )
 
     def load(self) -> Code:
         """Compile it as a load."""
-        return Code(self._load_rows if self.by_row else self._gather, VARYING, True)
+
+        def run(s: Any, m: Any) -> Any:
+            values, codes = self.read(s, m, self.place.dtype)
+            if self.lanes > 1:
+                return values, codes
+            return values[0], None if codes is None else codes[0]
+
+        return Code(run, VARYING, True)
 
     def store(self, value: Code) -> Run:
         """Compile it as a store of a value."""
-        pair = value.pair
+        pair, dtype, lanes = value.pair, self.place.dtype, self.lanes
 
         def run(s: Any, m: Any) -> None:
             x, p = pair(s, m)
-            self._put(s, m, x, p)
+            if not self._is_view:
+                self._put(s, m, x if lanes > 1 else (x,), p if lanes > 1 or p is None else (p,))
+                return
+            whole = np.atleast_2d(to_lanes(np.asarray(x).astype(dtype), lanes, s.batch.size))
+            codes = None if p is None else np.atleast_2d(to_lanes(p, lanes, s.batch.size))
+            self.write(s, m, np.ascontiguousarray(whole), codes)
 
         return run
 
-    def _put(self, s: Any, m: Any, x: Any, p: Any) -> None:
-        if self.by_row:
-            self._store_rows(s, m, x, p)
+    def read(self, s: Any, m: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+        """Elements ``[n, threads]`` of a type, and their poison or None."""
+        local = s.batch.memories[self.place.storage.number]
+        if self._whole:
+            start = self._start(s, m, local)
+            where = np.arange(start, start + self._count)[:, None]
+            values = local.data[start : start + self._count]
+            codes = local.rows_poison(start, self._count, s.batch.size)
         else:
-            self._scatter(s, m, x, p)
+            where, _ = self._rows(s, m, local)
+            values, codes = (
+                local.data[where, s.batch.lane],
+                local.gather_poison(where, s.batch.lane),
+            )
+        elements = retyped(values, dtype)
+        if codes is None:
+            return elements, None
+        origin = s.batch.launch.findings.origin(self.place, where)
+        return elements, retyped_poison(np.where(codes == FRESH, origin, codes), len(elements))
+
+    def write(self, s: Any, m: Any, values: Any, codes: Any) -> None:
+        """Set elements ``[n, threads]`` of any type, with their poison."""
+        words = retyped(values, self.place.storage.dtype)
+        self._put(s, m, words, retyped_poison(codes, len(words)))
+
+    def _put(self, s: Any, m: Any, words: Any, codes: Any) -> None:
+        """Set elements of the array's own type; one row of them may stand for all."""
+        local = s.batch.memories[self.place.storage.number]
+        if not self._whole:
+            self._scatter(s, m, words, codes, local)
+            return
+        start = self._start(s, m, local)
+        mask = None if m is s.batch.full else m
+        for i in range(self._count):
+            if mask is None:
+                local.data[start + i] = _row(words, i)
+            else:
+                np.copyto(local.data[start + i], _row(words, i), where=mask, casting="unsafe")
+            own = None if codes is None else _row(codes, i)
+            local.set_row_poison(start + i, None if own is None or not own.any() else own, mask)
+
+    def _scatter(self, s: Any, m: Any, words: Any, codes: Any, local: Locals) -> None:
+        rows, mask = self._rows(s, m, local)
+        shape = rows.shape
+        words = np.broadcast_to(words[0] if isinstance(words, tuple) else words, shape)
+        lanes = np.broadcast_to(s.batch.lane, shape)
+        if codes is not None:
+            codes = np.broadcast_to(codes[0] if isinstance(codes, tuple) else codes, shape)
+        if mask is not None:
+            rows, lanes, words = rows[:, mask], lanes[:, mask], words[:, mask]
+            codes = None if codes is None else codes[:, mask]
+        local.data[rows, lanes] = words
+        local.scatter_poison(rows.ravel(), lanes.ravel(), None if codes is None else codes.ravel())
+
+    # Rows.
 
     def _start(self, s: Any, m: Any, local: Locals) -> int:
-        start = int(self.index.run(s, m))
-        if start < 0 or start + self.lanes > local.length:
+        """First row, where all threads use the same."""
+        start = int(self._row_of(np.int64(self.index.run(s, m))))
+        if start < 0 or start + self._count > local.length:
             raise self._outside(s.batch, int(np.argmax(s.batch.active(m))), start, local)
         return start
 
-    def _outside(self, batch: Any, lane: int, index: int, local: Locals) -> SimulationError:
-        return SimulationError(
-            f"Out of bounds: {batch.thread_name(lane)} uses index {index} of local array "
-            f"{self.place.name}, which has shape ({local.length},), at {self.site}."
-        )
-
-    def _load_rows(self, s: Any, m: Any) -> tuple[Any, Any]:
-        local = s.batch.memories[self.place.storage.number]
-        start = self._start(s, m, local)
-        if self.lanes == 1:
-            return local.data[start], self._named(s, local.row_poison(start), start)
-        value = local.data[start : start + self.lanes]
-        rows = [self._named(s, local.row_poison(start + i), start + i) for i in range(self.lanes)]
-        if all(row is None for row in rows):
-            return value, None
-        size = s.batch.size
-        codes = [np.broadcast_to(0 if r is None else r, (size,)) for r in rows]
-        return value, np.stack(codes)
-
-    def _named(self, s: Any, codes: Any, index: Any) -> Any:
-        if codes is None:
-            return None
-        origin = s.batch.launch.findings.origin(self.place, np.int64(index))
-        return np.where(np.asarray(codes) == FRESH, origin, codes)
-
-    def _store_rows(self, s: Any, m: Any, x: Any, p: Any) -> None:
-        batch = s.batch
-        local = batch.memories[self.place.storage.number]
-        start = self._start(s, m, local)
-        mask = None if m is batch.full else m
-        for i in range(self.lanes):
-            value = x if self.lanes == 1 else x[i if np.shape(x)[0] > 1 else 0]
-            if mask is None:
-                local.data[start + i] = value
-            else:
-                np.copyto(local.data[start + i], value, where=mask, casting="unsafe")
-            codes = p if p is None or np.ndim(p) < 2 else p[i if p.shape[0] > 1 else 0]
-            if codes is not None and not codes.any():
-                codes = None
-            local.set_row_poison(start + i, codes, mask)
-
-    def _rows(self, s: Any, m: Any, local: Locals) -> tuple[Any, Any, Any]:
-        """Row of each element and thread, the legal threads, and the rows' thread numbers."""
+    def _rows(self, s: Any, m: Any, local: Locals) -> tuple[Any, Any]:
+        """Rows ``[n, threads]``, and the threads with a legal address."""
         batch = s.batch
         index, poison = self.index.pair(s, m)
-        mask = m if m is not None else batch.full
+        mask = batch.mask(m)
         if poison is not None:
             bad = np.broadcast_to(poison != 0, (batch.size,)) & batch.active(mask)
             if bad.any():
                 what = "is used as an address"
                 batch.launch.findings.poison_at(self.site, batch, poison, bad, what)
                 mask = mask_and(mask, ~bad)
-        rows = np.asarray(index).astype(np.int64)
-        if self.contiguous and self.lanes > 1:
-            rows = rows + np.arange(self.lanes)[:, None]
-        rows = np.broadcast_to(rows, (*rows.shape[:-1], batch.size))
-        outside = (rows < 0) | (rows >= local.length)
-        if outside.any():
-            bad = np.argwhere(outside & batch.active(mask))
-            if len(bad):
-                where = tuple(bad[0])
-                raise self._outside(batch, int(where[-1]), int(rows[where]), local)
-            rows = np.where(outside, 0, rows)
-        return rows, mask, np.broadcast_to(batch.lane, rows.shape)
+        first = np.where(batch.active(mask), np.asarray(index).astype(np.int64), 0)
+        rows = np.atleast_2d(self._row_of(first)) + np.arange(self._count)[:, None]
+        bad = np.argwhere((rows < 0) | (rows >= local.length))
+        if len(bad):
+            raise self._outside(batch, int(bad[0][1]), int(rows[tuple(bad[0])]), local)
+        return rows, mask
 
-    def _gather(self, s: Any, m: Any) -> tuple[Any, Any]:
-        local = s.batch.memories[self.place.storage.number]
-        rows, _, lanes = self._rows(s, m, local)
-        return local.data[rows, lanes], self._named(s, local.gather_poison(rows, lanes), rows)
+    def _row_of(self, element: Any) -> Any:
+        """Row of an element of the view."""
+        if self._boundary == 1:
+            return element
+        byte = element * self.place.dtype.itemsize
+        if np.any(byte % self._boundary):
+            raise SimulationError(
+                f"Misaligned address: a register of {self._boundary} bytes starts at byte "
+                f"{int(np.max(byte % self._boundary))} of one in local array {self.place.name}, at "
+                f"{self.site}."
+            )
+        return byte // self.place.storage.dtype.itemsize
 
-    def _scatter(self, s: Any, m: Any, x: Any, p: Any) -> None:
-        batch = s.batch
-        local = batch.memories[self.place.storage.number]
-        rows, mask, lanes = self._rows(s, m, local)
-        value = to_lanes(x, self.lanes, batch.size)
-        codes = None if p is None else to_lanes(p, self.lanes, batch.size)
-        if mask is not None:
-            rows, lanes, value = rows[..., mask], lanes[..., mask], value[..., mask]
-            codes = None if codes is None else codes[..., mask]
-        local.data[rows, lanes] = value
-        local.scatter_poison(rows.ravel(), lanes.ravel(), None if codes is None else codes.ravel())
+    def _outside(self, batch: Any, lane: int, row: int, local: Locals) -> SimulationError:
+        return SimulationError(
+            f"Out of bounds: {batch.thread_name(lane)} uses index {row} of local array "
+            f"{self.place.name}, which has shape ({local.length},), at {self.site}."
+        )
+
+
+def _row(values: Any, number: int) -> Any:
+    return values[number if len(values) > 1 else 0]

@@ -133,7 +133,8 @@ class LocatedAccess:
         if poison is not None:
             bad = any_element(poison != 0) & batch.active(mask)
             if bad.any():
-                batch.launch.findings.poison(self, batch, poison, bad, "is used as an address")
+                what = "is used as an address"
+                batch.launch.findings.poison_at(self.site, batch, poison, bad, what)
                 mask = mask_and(mask, ~bad)
                 if not mask.any():
                     return None
@@ -151,7 +152,7 @@ class LocatedAccess:
         outside = (index < 0) | (index + width > self._extent(batch))
         if not outside.any():
             return flat, mask
-        active = batch.active(mask if mask is not None else batch.full)
+        active = batch.active(mask)
         bad = np.argwhere(outside & active)
         if len(bad):
             self._raise_outside(batch, index, tuple(bad[0]), len(bad))
@@ -174,7 +175,7 @@ class LocatedAccess:
         crooked = (flat + base // size) % unit != 0
         if not crooked.any():
             return
-        bad = np.flatnonzero(crooked & batch.active(mask if mask is not None else batch.full))
+        bad = np.flatnonzero(crooked & batch.active(mask))
         if len(bad):
             index = int((flat - self._block_base(batch))[bad[0]])
             raise SimulationError(
@@ -212,13 +213,11 @@ class LocatedAccess:
 
     def byte_addresses(self, batch: Any, address: Address) -> tuple[Any, Any]:
         """Addresses of a contiguous access and active threads, ``[warps, 32]`` each."""
-        mask = address.mask if address.mask is not None else batch.full
         at = address.flat * self.place.dtype.itemsize + self._low_address(batch)
-        return np.reshape(at, (-1, _WARP)), batch.active(mask).reshape(-1, _WARP)
+        return np.reshape(at, (-1, _WARP)), batch.active(address.mask).reshape(-1, _WARP)
 
     def _count(self, batch: Any, address: Address) -> Count:
-        mask = address.mask if address.mask is not None else batch.full
-        active = batch.active(mask).reshape(-1, _WARP)
+        active = batch.active(address.mask).reshape(-1, _WARP)
         size = self.place.dtype.itemsize
         counter: Callable[..., Count] = count_global
         if self.place.storage.scope != "global":

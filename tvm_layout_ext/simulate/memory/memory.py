@@ -107,7 +107,14 @@ class Locals:
         self._poison: list[Any] = [FRESH] * length
         self._table: Any = None
 
-    def row_poison(self, index: int) -> Any:
+    def rows_poison(self, start: int, count: int, threads: int) -> Any:
+        """Poison of adjoining rows, ``[count, threads]``, or None."""
+        found = [self._row_poison(row) for row in range(start, start + count)]
+        if all(codes is None for codes in found):
+            return None
+        return np.stack([np.broadcast_to(0 if c is None else c, (threads,)) for c in found])
+
+    def _row_poison(self, index: int) -> Any:
         """Poison of a row: None, or codes (a scalar stands for all threads)."""
         if self._table is None:
             return self._poison[index]

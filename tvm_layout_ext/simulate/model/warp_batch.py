@@ -100,7 +100,17 @@ class WarpBatch:
 
     def active(self, mask: Any) -> Any:
         """Mask as an array of bool."""
+        mask = self.mask(mask)
         return np.ones(self.size, bool) if mask is None else mask
+
+    def mask(self, mask: Any) -> Any:
+        """Mask without the idle lanes of a block's last warp; None if it has none."""
+        return self.full if mask is None else mask
+
+    def threads(self, mask: Any) -> Any:
+        """Numbers of the lanes of a mask."""
+        mask = self.mask(mask)
+        return self.lane if mask is None else np.flatnonzero(mask)
 
     def defined(self, site: Any, mask: Any, condition: Any, poison: Any) -> Any:
         """Report poison in a condition, which then is false for its threads."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from tvm import tirx
 
@@ -36,14 +35,10 @@ _PHASES: tuple[tuple[Callable[[Graph, Conversion], str], ...], ...] = (
 def _combine(graph: Graph) -> bool:
     """Apply the rules until none applies; whether one did."""
     changed = False
-    while _apply_one(graph):
+    while any(_on_conversions(graph, phase) for phase in _PHASES):
         graph.sweep()
         changed = True
     return changed
-
-
-def _apply_one(graph: Graph) -> bool:
-    return any(_on_conversions(graph, phase) for phase in _PHASES)
 
 
 def _on_conversions(graph: Graph, rules: tuple[Callable[[Graph, Conversion], str], ...]) -> bool:
@@ -72,22 +67,8 @@ def _without_block(graph: Graph) -> Value | None:
     return None
 
 
-@function_pass("CombineLayoutConversions")
-def _combine_layout_conversions(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    fragments = collect_fragments(func)
-    if not list(fragments):
-        return func
-    before, graph = (read_graph(func.body, fragments) for _ in range(2))
-    odd = _without_block(graph)
-    if odd is not None:
-        decisions.note(_NAME, odd.name, "no block writes it first, so no conversion is changed")
-        return func
-    changed = _combine(graph)
-    _tell_kept(graph)
-    return write_graph(func, graph, before) if changed else func
-
-
-def CombineLayoutConversions() -> Any:
+@function_pass()
+def CombineLayoutConversions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that removes, hoists and recomputes layout conversions.
 
     A conversion is a block that copies one register tile to another of a different layout. The
@@ -111,4 +92,14 @@ def CombineLayoutConversions() -> Any:
     blocks with other annotations, with loops that walk over no tile, or with calls that have
     effects; dims of one element.
     """
-    return _combine_layout_conversions
+    fragments = collect_fragments(func)
+    if not list(fragments):
+        return func
+    graph = read_graph(func.body, fragments)
+    odd = _without_block(graph)
+    if odd is not None:
+        decisions.note(_NAME, odd.name, "no block writes it first, so no conversion is changed")
+        return func
+    changed = _combine(graph)
+    _tell_kept(graph)
+    return write_graph(func, graph) if changed else func

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -11,6 +10,7 @@ import tvm_ffi
 from tvm import DataType, tirx
 from tvm_ffi import WalkResult
 
+from ...ir.queries import is_among, variables
 from ...layout import LinearLayout, Movement, movement
 from .graph import Op, memory_loads
 
@@ -94,22 +94,12 @@ def _weight(node: Any) -> int:
 def _spread(op: Op, node: Any) -> int:
     """How many different elements an expression has over the tile: 1 if it is one number."""
     used = _dims_used(op, node)
-    return prod(size for d, size in enumerate(_shape(op)) if d in used)
+    return prod(size for d, size in enumerate(op.result.shape) if d in used)
 
 
 def _dims_used(op: Op, node: Any) -> set[int]:
-    coordinates = op.walk.coordinates
-    found: set[int] = set()
-
-    def look(var: Any) -> None:
-        found.update(d for d, own in enumerate(coordinates) if own.same_as(var))
-
-    tvm_ffi.structural_walk(node, [(tirx.Var, look)])
-    return found
-
-
-def _shape(op: Op) -> Sequence[int]:
-    return op.result.shape
+    used = variables(node)
+    return {d for d, own in enumerate(op.walk.coordinates) if is_among(own, used)}
 
 
 def is_expensive_load(op: Op) -> bool:

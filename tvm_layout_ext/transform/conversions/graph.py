@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from math import prod
 from typing import Any, NamedTuple
 
@@ -12,32 +11,17 @@ import tvm_ffi
 from tvm import DataType, tirx
 
 from ...ir.annotations import FRAGMENT
-from ...ir.queries import loads_in
+from ...ir.queries import is_among, is_load_of, loads_in, nodes_in
 from ...layout import DistributedLinearLayout, LinearLayout
+from ..fragments.fragment import Fragment
 from ..fragments.nest import FragmentNest, FragmentTile, read_nest
 
-Path = tuple[Fraction, ...]
 
+@dataclass(frozen=True, eq=False)
+class Value(Fragment):
+    """A register tile of the program, or one that a rule made."""
 
-@dataclass(eq=False)
-class Value:
-    """A register tile."""
-
-    #: The logical buffer.
-    buffer: Any
-    #: Its layout as annotated.
-    text: str
-    #: From register, lane, warp and block to the tile, without registers that are only copies.
-    layout: LinearLayout
-    #: A buffer of the program as it was, allocated where this one belongs.
-    home: Any
-    #: Whether something other than a load or store by index touches it.
-    escapes: bool = False
-
-    @property
-    def name(self) -> str:
-        """Name of the buffer."""
-        return str(self.buffer.name)
+    home: Any  #: A buffer of the program as it was, allocated where this one belongs
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -64,8 +48,10 @@ class Value:
 class Op:
     """A nest of loops around one store."""
 
-    #: Where it stands: its place in each sequence of statements around it.
-    path: Path
+    #: The statement of the program in the place of which, or behind which, it stands.
+    origin: Any
+    #: Around that: the place in each statement that holds the next.
+    scope: tuple[int, ...]
     #: The nest.
     stmt: Any
     #: The same, taken apart.
@@ -74,8 +60,6 @@ class Op:
     tile: FragmentTile | None
     #: The fragment that is written; None if it is memory.
     target: Value | None
-    #: The statement of the program that it was; None for one that a rule made.
-    origin: Any = None
     #: Fragments that it loads, and for each of their dims the dim of the tile that runs along
     #: it, None for one that stands still; None instead of all where that is not understood.
     reads: list[tuple[Value, tuple[int | None, ...] | None]] = field(default_factory=list)
@@ -102,18 +86,18 @@ class Op:
         """What is stored, in the coordinates of the tile."""
         return self.walk.store.value
 
-    def dominates(self, other: Op) -> bool:
-        """Whether each run of the other finds the result of this one, made since."""
-        last = len(self.path) - 1
-        return self.path[:last] == other.path[:last] and self.path < other.path[: last + 1]
-
 
 class Graph:
     """All values and nests of a function, the nests in program order."""
 
-    def __init__(self, values: list[Value], ops: list[Op]) -> None:
+    def __init__(self, values: list[Value], ops: list[Op], escaping: list[Any]) -> None:
         self.values = values
         self.ops = ops
+        #: Buffers that are touched otherwise than by nests that load and store by index.
+        self.escaping = escaping
+        #: The fragments and statements of the program.
+        self.buffers = [value.buffer for value in values]
+        self.origins = [op.origin for op in ops]
         self._names = {value.name for value in values}
 
     def of(self, buffer: Any) -> Value | None:
@@ -134,10 +118,19 @@ class Graph:
         Then the value is the same wherever it is read until its definition runs again.
         """
         writers = self.writers(value)
-        if value.escapes or len(writers) != 1 or not is_definition(writers[0]):
+        if len(writers) != 1 or not is_definition(writers[0]) or self.escapes(value):
             return None
         one = writers[0]
-        return one if all(one.dominates(op) for op in self.users(value)) else None
+        return one if all(self.dominates(one, op) for op in self.users(value)) else None
+
+    def dominates(self, first: Op, other: Op) -> bool:
+        """Whether each run of the other nest finds the result of the first, made since."""
+        is_around = first.scope == other.scope[: len(first.scope)]
+        return is_around and self.ops.index(first) < self.ops.index(other)
+
+    def escapes(self, value: Value) -> bool:
+        """Whether something other than a load or store by index touches it."""
+        return is_among(value.buffer, self.escaping)
 
     def copies(self) -> list[Op]:
         """List the nests that copy one fragment to another, in program order."""
@@ -151,7 +144,7 @@ class Graph:
         text = next(texts, None) or repr(DistributedLinearLayout.from_linear(layout))
         name = self.new_name(like.name)
         buffer = tirx.decl_buffer(list(layout.out_sizes.values()), dtype, name, scope="local")
-        value = Value(buffer, text, layout, like.home)
+        value = Value(buffer, text, layout, None, like.home)
         self.values.append(value)
         return value
 
@@ -164,16 +157,8 @@ class Graph:
         return f"{base}_{number}"
 
     def insert(self, op: Op, after: Op) -> None:
-        """Put a nest right behind another; its path is set."""
-        head, last = after.path[:-1], after.path[-1]
-        behind = [o.path[-1] for o in self.ops if o.path[:-1] == head and o.path[-1] > last]
-        end = min([*behind, Fraction(int(last) + 1)])
-        op.path = (*head, (last + end) / 2)
+        """Put a nest right behind another."""
         self.ops.insert(self.ops.index(after) + 1, op)
-
-    def remove(self, op: Op) -> None:
-        """Take a nest out."""
-        self.ops.remove(op)
 
     def swap(self, op: Op, old: Value, new: Value) -> None:
         """Let a nest read another fragment in the place of one."""
@@ -194,7 +179,7 @@ class Graph:
     def sweep(self) -> list[Value]:
         """Take out values that nobody reads, with the nests that made them; list them."""
         gone: list[Value] = []
-        while dead := [v for v in self.values if not v.escapes and self._is_dead(v)]:
+        while dead := [v for v in self.values if not self.escapes(v) and self._is_dead(v)]:
             for value in dead:
                 self.ops = [op for op in self.ops if op.target is not value]
                 self.values.remove(value)
@@ -213,7 +198,7 @@ def is_definition(op: Op) -> bool:
     if tile is None or op.target is None or tile.loops or None in (d for _, d in op.reads):
         return False
     asked = () if op.nest.block is None else op.nest.block.annotations
-    inside = [load for load in loads_in(op.value) if load.source.same_as(op.target.buffer)]
+    inside = [load for load in loads_in(op.value) if is_load_of(load, op.target.buffer)]
     return not inside and all(key == FRAGMENT for key in asked) and _is_pure(op.value)
 
 
@@ -249,27 +234,21 @@ def copied(op: Op) -> TileCopy | None:
 def memory_loads(op: Op) -> list[Any]:
     """List what a nest loads for its value from elsewhere than fragments."""
     own = [value.buffer for value, _ in op.reads]
-    loads = loads_in(op.value)
-    return [load for load in loads if not any(load.source.same_as(buffer) for buffer in own)]
+    return [load for load in loads_in(op.value) if not is_among(load.source, own)]
 
 
 def _is_pure(expr: Any) -> bool:
-    pure = True
-
-    def look(call: Any) -> None:
-        nonlocal pure
-        kind = call.op.get_attr("TCallEffectKind") if isinstance(call.op, tvm.ir.Op) else None
-        pure = pure and kind is not None and int(kind) <= int(tirx.CallEffectKind.Pure.value)
-
-    tvm_ffi.structural_walk(expr, [(tvm.ir.Call, look)])
-    return pure
+    called = [call.op for call in nodes_in(expr, tvm.ir.Call)]
+    kinds = [op.get_attr("TCallEffectKind") if isinstance(op, tvm.ir.Op) else None for op in called]
+    most = int(tirx.CallEffectKind.Pure.value)
+    return all(kind is not None and int(kind) <= most for kind in kinds)
 
 
 def buffer_swapped(node: Any, old: Any, new: Any) -> Any:
     """Load one buffer in the place of another, in blocks' regions, too."""
 
     def load(one: Any) -> Any:
-        return tirx.BufferLoad(new, one.indices) if one.source.same_as(old) else one
+        return tirx.BufferLoad(new, one.indices) if is_load_of(one, old) else one
 
     def region(one: Any) -> Any:
         return tirx.BufferRegion(new, one.region) if one.source.same_as(old) else one

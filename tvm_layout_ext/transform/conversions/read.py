@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
 from ...errors import ScheduleError
+from ...ir.queries import loads_in, nodes_in
 from ..fragments.fragment import Fragment, Fragments
 from ..fragments.nest import FragmentNest, FragmentTile, read_nest, tile_of
-from .graph import Graph, Op, Path, Value
+from .graph import Graph, Op, Value
 
 
 class _GraphReader:
     def __init__(self, fragments: Fragments) -> None:
         self.fragments = fragments
-        self.values = [Value(f.buffer, f.text, f.layout, f.buffer) for f in fragments]
+        self.values = [Value(f.buffer, f.text, f.layout, None, f.buffer) for f in fragments]
         self.ops: list[Op] = []
 
     def value(self, fragment: Fragment) -> Value:
         return next(v for v in self.values if v.buffer.same_as(fragment.buffer))
 
-    def read(self, stmt: Any, path: Path = ()) -> None:
+    def read(self, stmt: Any, path: tuple[int, ...] = ()) -> None:
         nest = read_nest(stmt)
         if nest is not None:
             self.ops.append(self._op(stmt, nest, path))
@@ -34,10 +34,10 @@ class _GraphReader:
         for place, child in _children(stmt):
             self.read(child, path + place)
 
-    def _op(self, stmt: Any, nest: FragmentNest, path: Path) -> Op:
+    def _op(self, stmt: Any, nest: FragmentNest, path: tuple[int, ...]) -> Op:
         written = self.fragments.of(nest.store.buffer)
         target = None if written is None else self.value(written)
-        op = Op(path, stmt, nest, self._tile(nest), target, stmt)
+        op = Op(stmt, path[:-1], stmt, nest, self._tile(nest), target)
         op.reads = self._reads(op)
         return op
 
@@ -72,44 +72,31 @@ def _distinct(pairs: list[Any]) -> list[Any]:
     return found
 
 
-def _children(stmt: Any) -> Iterator[tuple[Path, Any]]:
+def _children(stmt: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
     if isinstance(stmt, tirx.SeqStmt):
-        yield from (((Fraction(i),), child) for i, child in enumerate(stmt))
+        yield from (((i,), child) for i, child in enumerate(stmt))
     elif isinstance(stmt, tirx.IfThenElse):
         branches = [stmt.then_case] + ([stmt.else_case] if stmt.else_case else [])
-        yield from (((Fraction(i), Fraction(0)), b) for i, b in enumerate(branches))
+        yield from (((i, 0), branch) for i, branch in enumerate(branches))
     elif isinstance(stmt, SBlockRealize):
-        yield (Fraction(0),), stmt.block.body
+        yield (0,), stmt.block.body
     elif isinstance(stmt, (tirx.For, tirx.AttrStmt, tirx.While)):
-        yield (Fraction(0),), stmt.body
+        yield (0,), stmt.body
 
 
 def _escaping(body: Any, ops: list[Op]) -> list[Any]:
     """Buffers that are touched outside of the nests, or through pointers."""
-    counts: dict[int, int] = {}
-    buffers: dict[int, Any] = {}
-    found: list[Any] = []
-
-    def count(buffer: Any, step: int) -> None:
-        handle = buffer.__chandle__()
-        buffers[handle] = buffer
-        counts[handle] = counts.get(handle, 0) + step
-
-    def accesses(stmt: Any, step: int) -> None:
-        rules = [
-            (tvm.ir.TensorLoad, lambda load: count(load.source, step)),
-            (tirx.BufferStore, lambda store: count(store.buffer, step)),
-        ]
-        tvm_ffi.structural_walk(stmt, rules)
-
-    def call(node: Any) -> None:
-        found.extend(argument for argument in node.args if isinstance(argument, tirx.Var))
-
-    accesses(body, 1)
+    taken = [arg for call in nodes_in(body, tvm.ir.Call) for arg in call.args]
+    left = Counter(_touched(body))
     for op in ops:
-        accesses(op.stmt, -1)
-    tvm_ffi.structural_walk(body, [(tvm.ir.Call, call)])
-    return found + [buffers[handle] for handle, number in counts.items() if number]
+        left.subtract(_touched(op.stmt))
+    return [arg for arg in taken if isinstance(arg, tirx.Var)] + [k for k, n in left.items() if n]
+
+
+def _touched(stmt: Any) -> Iterator[Any]:
+    """Buffers of the loads and stores of a statement."""
+    yield from (load.source for load in loads_in(stmt))
+    yield from (store.buffer for store in nodes_in(stmt, tirx.BufferStore))
 
 
 def read_graph(body: Any, fragments: Fragments) -> Graph:
@@ -119,8 +106,4 @@ def read_graph(body: Any, fragments: Fragments) -> Graph:
     """
     reader = _GraphReader(fragments)
     reader.read(body)
-    graph = Graph(reader.values, reader.ops)
-    escaping = _escaping(body, reader.ops)
-    for value in graph.values:
-        value.escapes = any(value.buffer.same_as(buffer) for buffer in escaping)
-    return graph
+    return Graph(reader.values, reader.ops, _escaping(body, reader.ops))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...layout import LinearLayout
 from .cost import convert_cost, moves_data
 from .graph import Graph, Op, Value, copied
@@ -67,7 +65,7 @@ def drop_repeated(graph: Graph, one: Conversion) -> str:
     for other in map(Conversion, graph.copies()):
         same = other.source is one.source and other.dims == one.dims
         same = same and other.target.layout == one.target.layout
-        known = graph.definition(other.target) is other.op and other.op.dominates(one.op)
+        known = graph.definition(other.target) is other.op and graph.dominates(other.op, one.op)
         if same and known and other.op is not one.op:
             graph.replace_uses(one.target, other.target)
             return f"readers take {other.target.name}, the same conversion of {one.source.name}"
@@ -79,7 +77,8 @@ def fold_into_store(graph: Graph, one: Conversion) -> str:
     made = graph.definition(one.source)
     if not one.is_plain or made is None or graph.definition(one.target) is None:
         return ""
-    stores = [op for op in graph.users(one.target) if _is_shared_store(op) and made.dominates(op)]
+    stores = [op for op in graph.users(one.target) if _is_shared_store(op)]
+    stores = [op for op in stores if graph.dominates(made, op)]
     for op in stores:
         graph.swap(op, one.target, one.source)
     names = ", ".join(sorted({str(op.nest.store.buffer.name) for op in stores}))
@@ -89,11 +88,7 @@ def fold_into_store(graph: Graph, one: Conversion) -> str:
 def _is_shared_store(op: Op) -> bool:
     """Whether a nest stores elements of one fragment to shared memory."""
     is_read = op.tile is not None and len(op.reads) == 1 and op.reads[0][1] is not None
-    return is_read and _is_shared(op.nest.store.buffer)
-
-
-def _is_shared(buffer: Any) -> bool:
-    return str(buffer.scope()).startswith("shared")
+    return is_read and str(op.nest.store.buffer.scope()).startswith("shared")
 
 
 # Rematerialisation

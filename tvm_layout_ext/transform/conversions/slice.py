@@ -10,11 +10,12 @@ from typing import Any
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-from ...ir.queries import loads_in, substitute
+from ...ir.queries import distinct, loads_in, substitute
 from ...ir.rebuild import whole_region
 from ...layout import LinearLayout
-from ...layout.conversion.per_thread import per_thread, same_thread
+from ...layout.conversion.per_thread import per_thread
 from ...layout.f2 import Columns
+from ..fragments.elementwise import picked, registers_held
 from ..fragments.nest import FragmentNest, FragmentTile, read_nest
 from .cost import is_expensive_load, recompute_cost
 from .graph import Graph, Op, Value, buffer_swapped, copied
@@ -33,10 +34,7 @@ def source_layout(layout: LinearLayout, dims: Dims, source: Value) -> LinearLayo
     wanted = tuple(1 if d is None else sizes[d] for d in dims)
     if wanted != source.shape or len(set(named)) != len(named):
         return None
-    bases = {
-        name: [tuple(0 if d is None else v[d] for d in dims) for v in vectors]
-        for name, vectors in layout.bases
-    }
+    bases = picked(layout, dims)
     projected = LinearLayout.from_bases(bases, source.layout.out_sizes)
     copies = Columns(projected.flat_basis("register")).free
     bases["register"] = [v for i, v in enumerate(bases["register"]) if not copies >> i & 1]
@@ -45,17 +43,7 @@ def source_layout(layout: LinearLayout, dims: Dims, source: Value) -> LinearLayo
 
 def holds(source: Value, dims: Dims, layout: LinearLayout) -> bool:
     """Whether each thread already holds what its elements of a result are made of."""
-    sizes = list(layout.out_sizes.values())
-    if any(d is not None and sizes[d] > n for d, n in zip(dims, source.shape, strict=True)):
-        return False
-    own = per_thread(layout)
-    bases = {
-        name: [tuple(0 if d is None else v[d] for d in dims) for v in vectors]
-        for name, vectors in own.bases
-    }
-    held = per_thread(source.layout)
-    wanted = LinearLayout.from_bases(bases, held.out_sizes, surjective=False)
-    return same_thread(wanted, held) is not None
+    return registers_held(per_thread(layout), dims, per_thread(source.layout)) is not None
 
 
 @dataclass
@@ -76,7 +64,7 @@ class Slice:
     def ordered(self, graph: Graph) -> list[tuple[Value, Op]]:
         """List what is to be computed, operands first."""
         found = [(v, op) for v in self.layouts if (op := graph.definition(v)) is not None]
-        return sorted(found, key=lambda pair: pair[1].path)
+        return sorted(found, key=lambda pair: graph.ops.index(pair[1]))
 
     def add(self, other: Slice) -> bool:
         """Take over another slice; False if they want a value in two layouts."""
@@ -145,7 +133,7 @@ def _there(graph: Graph, value: Value, layout: LinearLayout, convert: Op) -> Val
         copy, made = copied(op), op.result
         if op is convert or copy is None or copy.source is not value or not copy.is_plain:
             continue
-        straight = op.path[:-1] == definition.path[:-1] and not _between(graph, definition, op)
+        straight = op.scope == definition.scope and not _between(graph, definition, op)
         if straight and made.layout == layout and graph.definition(made) is op:
             return made
     return None
@@ -153,7 +141,8 @@ def _there(graph: Graph, value: Value, layout: LinearLayout, convert: Op) -> Val
 
 def _between(graph: Graph, first: Op, last: Op) -> bool:
     """Whether anything that reads a fragment stands between two nests."""
-    return any(first.path < op.path < last.path and copied(op) is None for op in graph.ops)
+    inside = graph.ops[graph.ops.index(first) + 1 : graph.ops.index(last)]
+    return any(copied(op) is None for op in inside)
 
 
 def _operands(found: Slice, op: Op, layout: LinearLayout) -> list[tuple[Value, LinearLayout]]:
@@ -233,7 +222,7 @@ def _written(
     stmt, nest = _nest(target.buffer, coordinates, value, predicates)
     store = tirx.BufferStore(target.buffer, value, coordinates)
     tile = FragmentTile(near.walk.fragment, coordinates, [], store, list(predicates))
-    return Op(near.path, stmt, nest, tile, target, None, reads)
+    return Op(near.origin, near.scope, stmt, nest, tile, target, reads)
 
 
 def _nest(
@@ -243,10 +232,7 @@ def _nest(
     loops = [tirx.Var(f"i{d}", var.ty) for d, var in enumerate(coordinates)]
     at = dict(zip(coordinates, loops, strict=True))
     store = tirx.BufferStore(target, substitute(value, at), loops)
-    loaded: list[Any] = []
-    for load in loads_in(value):
-        if not any(load.source.same_as(other) for other in loaded):
-            loaded.append(load.source)
+    loaded = distinct(load.source for load in loads_in(value))
     reads, writes = [whole_region(buffer) for buffer in loaded], [whole_region(target)]
     block = SBlock([], reads, writes, str(target.name), store, None, [], [], {})
     conditions = [substitute(predicate, at) for predicate in predicates]

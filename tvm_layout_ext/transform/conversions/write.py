@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-from math import floor
 from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 from ...ir.annotations import FRAGMENT
-from ...ir.rebuild import block_with, whole_region, without_annotations
-from .graph import Graph, Op, Value
+from ...ir.queries import is_among
+from ...ir.rebuild import accessed, block_with, sequence, whole_region, without_annotations
+from .graph import Graph, Op
 
 
 class _NestWriter:
-    def __init__(self, graph: Graph, before: Graph) -> None:
+    def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.values = {v.buffer.__chandle__(): v for v in graph.values}
-        self.gone = [v.buffer for v in before.values if v.buffer.__chandle__() not in self.values]
-        self.places = _places(graph, before)
+        left = [value.buffer for value in graph.values]
+        self.gone = [buffer for buffer in graph.buffers if not is_among(buffer, left)]
+        #: By the statements as they were, the nests that now stand there.
+        self.places: dict[int, list[Op]] = {one.__chandle__(): [] for one in graph.origins}
+        for op in graph.ops:
+            self.places[op.origin.__chandle__()].append(op)
 
     def body(self, body: Any) -> Any:
         rules = [
@@ -35,24 +36,20 @@ class _NestWriter:
         ops = self.places.get(stmt.__chandle__())
         if ops is None:
             return mutator.default_mutate(stmt)
-        listed = [self._annotated(op) for op in ops]
-        if not listed:
-            return tirx.Evaluate(0)
-        return listed[0] if len(listed) == 1 else tirx.SeqStmt(listed)
+        return sequence([self._annotated(op) for op in ops] or [tirx.Evaluate(0)])
 
     def _sequence(self, stmt: Any, mutator: Any) -> Any:
         listed: list[Any] = []
         for child in mutator.default_mutate(stmt):
             inner = list(child) if isinstance(child, tirx.SeqStmt) else [child]
             listed += [one for one in inner if not _is_nothing(one)]
-        if not listed:
-            return tirx.Evaluate(0)
-        return listed[0] if len(listed) == 1 else tirx.SeqStmt(listed)
+        return sequence(listed or [tirx.Evaluate(0)])
 
     def _annotated(self, op: Op) -> Any:
         """Give the first nest that writes a fragment its layout."""
         value = op.target
-        text = [] if value is None or self.graph.writers(value)[0] is not op else _pair(value)
+        is_first = value is not None and self.graph.writers(value)[0] is op
+        text = [value.name, value.text] if value is not None and is_first else []
 
         def note(block: Any) -> Any:
             block = without_annotations(block, FRAGMENT)
@@ -68,15 +65,15 @@ class _NestWriter:
         """Allocate what is new and not what is gone, and bring the regions up to date."""
         before = block
         block = without_annotations(mutator.default_mutate(block), FRAGMENT)
-        kept = [b for b in before.alloc_buffers if not _among(b, self.gone)]
+        kept = [b for b in before.alloc_buffers if not is_among(b, self.gone)]
         placed = [(v.buffer, v.home) for v in self.graph.values]
         new = [
-            b for b, home in placed if not b.same_as(home) and _among(home, before.alloc_buffers)
+            b for b, home in placed if not b.same_as(home) and is_among(home, before.alloc_buffers)
         ]
         if tvm_ffi.structural_equal(block.body, before.body):
             return block
         own = [*kept, *new]
-        reads, writes = _accessed(block.body)
+        reads, writes = accessed(block.body)
         return block_with(
             block,
             alloc_buffers=own,
@@ -87,53 +84,16 @@ class _NestWriter:
     def _regions(self, listed: Any, accessed: list[Any], own: list[Any]) -> list[Any]:
         """What a block touches: as it was where it still is, whole where it was not."""
         known = [region.source for region in listed]
-        new = [b for b in accessed if b.scope() != "global" and not _among(b, [*known, *own])]
-        kept = [region for region in listed if not _among(region.source, self.gone)]
+        new = [b for b in accessed if b.scope() != "global" and not is_among(b, [*known, *own])]
+        kept = [region for region in listed if not is_among(region.source, self.gone)]
         return kept + [whole_region(buffer) for buffer in new]
-
-
-def _pair(value: Value) -> list[str]:
-    return [value.name, value.text]
-
-
-def _places(graph: Graph, before: Graph) -> dict[int, list[Op]]:
-    """By the statements as they were, the nests that now stand there."""
-    anchors = {op.path: op.origin for op in before.ops}
-    places: dict[int, list[Op]] = {op.origin.__chandle__(): [] for op in before.ops}
-    for op in sorted(graph.ops, key=lambda one: one.path):
-        first = (*op.path[:-1], Fraction(floor(op.path[-1])))
-        places[anchors[first].__chandle__()].append(op)
-    return places
 
 
 def _is_nothing(stmt: Any) -> bool:
     return isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, tirx.IntImm)
 
 
-def _among(buffer: Any, others: Any) -> bool:
-    return any(buffer.same_as(other) for other in others)
-
-
-def _accessed(body: Any) -> tuple[list[Any], list[Any]]:
-    """Buffers that are loaded and stored in a statement, each once, and not allocated there."""
-    reads: list[Any] = []
-    writes: list[Any] = []
-    made: list[Any] = []
-
-    def add(buffers: list[Any], buffer: Any) -> None:
-        if not _among(buffer, buffers):
-            buffers.append(buffer)
-
-    rules = [
-        (SBlock, lambda block: made.extend(block.alloc_buffers)),
-        (tvm.ir.TensorLoad, lambda load: add(reads, load.source)),
-        (tirx.BufferStore, lambda store: add(writes, store.buffer)),
-    ]
-    tvm_ffi.structural_walk(body, rules)
-    return [b for b in reads if not _among(b, made)], [b for b in writes if not _among(b, made)]
-
-
-def write_graph(func: tirx.PrimFunc, graph: Graph, before: Graph) -> tirx.PrimFunc:
-    """Put the nests of a graph in the place of those that were read ``before``."""
-    body = _NestWriter(graph, before).body(func.body)
+def write_graph(func: tirx.PrimFunc, graph: Graph) -> tirx.PrimFunc:
+    """Put the nests of a graph in the place of those that were read."""
+    body = _NestWriter(graph).body(func.body)
     return func.with_body(body).without_attr(FRAGMENT)

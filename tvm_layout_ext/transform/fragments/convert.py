@@ -57,17 +57,14 @@ def lower_conversion(source: Fragment, src: LinearLayout, target: Fragment, thre
     """
     dst = target.layout
     way = movement(src, dst)
-    shuffles = plan_shuffles(src, dst) if _can_shuffle(target) else None
+    can_shuffle = str(target.buffer.dtype).startswith(_SHUFFLED)
+    shuffles = plan_shuffles(src, dst) if can_shuffle else None
     if way in (Movement.NONE, Movement.REGISTERS):
         return _moves(source, src, target)
     if way is Movement.SHUFFLES and shuffles is not None:
         return _shuffles(source, target, shuffles, thread)
     trip = plan_round_trip(src, dst, _bits(target.buffer))
     return _round_trip(source, target, trip, thread)
-
-
-def _can_shuffle(target: Fragment) -> bool:
-    return str(target.buffer.dtype).startswith(_SHUFFLED)
 
 
 def _moves(source: Fragment, src: LinearLayout, target: Fragment) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,19 +40,30 @@ class _Loops:
 def registers_of(tile: FragmentTile, fragment: Fragment, load: Any) -> LinearLayout | None:
     """From a tile's registers to those in which each thread itself holds what it loads, or None."""
     dims = tile.dims(load.indices)
-    if dims is None:
-        return None
-    own = tile.fragment.own
-    bases = {
-        name: [tuple(0 if d is None else v[d] for d in dims) for v in vectors]
-        for name, vectors in own.bases
-    }
-    held = fragment.own
+    return None if dims is None else registers_held(tile.fragment.own, dims, fragment.own)
+
+
+def registers_held(
+    own: LinearLayout, dims: Sequence[int | None], held: LinearLayout
+) -> LinearLayout | None:
+    """From registers of one layout to those of another in which the same thread has what it wants.
+
+    ``dims`` names the dim of the first that each dim of the second is, None for index 0.
+    """
     sizes = list(own.out_sizes.values())
-    for dim, size in zip(dims, held.out_sizes.values(), strict=True):
-        if dim is not None and sizes[dim] > size:
-            return None
-    return same_thread(LinearLayout.from_bases(bases, held.out_sizes, surjective=False), held)
+    pairs = zip(dims, held.out_sizes.values(), strict=True)
+    if any(dim is not None and sizes[dim] > size for dim, size in pairs):
+        return None
+    wanted = LinearLayout.from_bases(picked(own, dims), held.out_sizes, surjective=False)
+    return same_thread(wanted, held)
+
+
+def picked(layout: LinearLayout, dims: Sequence[int | None]) -> dict[str, list[tuple[int, ...]]]:
+    """Basis vectors of a layout with some of their dims, 0 where there is none."""
+    return {
+        name: [tuple(0 if d is None else v[d] for d in dims) for v in vectors]
+        for name, vectors in layout.bases
+    }
 
 
 def lower_elementwise(tile: FragmentTile, fragments: Fragments, block: str, thread: Any) -> Any:

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
-import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlock
 
 from ...errors import LayoutError, ScheduleError
 from ...gpu.hardware import WARP_SIZE
 from ...ir.annotations import FRAGMENT
+from ...ir.queries import blocks_in, is_among, loads_in, nodes_in
 from ...layout import (
     BlockedLayout,
     DistributedLinearLayout,
@@ -79,25 +77,13 @@ class Fragments:
 
     def loaded(self, node: Any) -> list[tuple[Fragment, Any]]:
         """List the tiles that an expression or statement loads, with the loads."""
-        found: list[tuple[Fragment, Any]] = []
-
-        def look(load: Any) -> None:
-            if (fragment := self.of(load.source)) is not None:
-                found.append((fragment, load))
-
-        tvm_ffi.structural_walk(node, [(tvm.ir.TensorLoad, look)])
-        return found
+        pairs = ((self.of(load.source), load) for load in loads_in(node))
+        return [(fragment, load) for fragment, load in pairs if fragment is not None]
 
     def touched(self, stmt: Any) -> list[Fragment]:
         """List the tiles that a statement loads or stores by index."""
-        found = [fragment for fragment, _ in self.loaded(stmt)]
-
-        def look(store: Any) -> None:
-            if (fragment := self.of(store.buffer)) is not None:
-                found.append(fragment)
-
-        tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, look)])
-        return found
+        stored = (self.of(store.buffer) for store in nodes_in(stmt, tirx.BufferStore))
+        return [*(one for one, _ in self.loaded(stmt)), *(one for one in stored if one is not None)]
 
 
 def collect_fragments(func: tirx.PrimFunc) -> Fragments:
@@ -110,11 +96,11 @@ def collect_fragments(func: tirx.PrimFunc) -> Fragments:
     ScheduleError
         If a name fits no buffer or several, or a buffer is not in registers.
     """
-    allocated = _allocated(func)
+    allocated = [buffer for block in blocks_in(func.body) for buffer in block.alloc_buffers]
     texts: dict[int, str] = {}
     fragments: list[Fragment] = []
     for near, name, text in _requests(func):
-        buffer = _find(name, near, allocated)
+        buffer = _named(name, near, allocated)
         key = buffer.__chandle__()
         if texts.setdefault(key, text) != text:
             raise ScheduleError(f"Buffer {name} is given two layouts, {texts[key]} and {text}.")
@@ -126,17 +112,13 @@ def collect_fragments(func: tirx.PrimFunc) -> Fragments:
 def _requests(func: tirx.PrimFunc) -> Iterator[tuple[list[list[Any]], str, str]]:
     """Yield the buffers that the annotated block writes and reads, a buffer name and a layout."""
     found: list[tuple[list[list[Any]], Any]] = [([], func.attrs.get(FRAGMENT, None))]
-
-    def look(block: Any) -> None:
+    for block in blocks_in(func.body):
         near = [[region.source for region in side] for side in (block.writes, block.reads)]
         found.append((near, block.annotations.get(FRAGMENT, None)))
-
-    tvm_ffi.structural_walk(func.body, [(SBlock, look)])
     for near, value in found:
-        if value is not None:
-            texts = _flat(value)
-            for name, text in zip(texts[::2], texts[1::2], strict=True):
-                yield near, name, text
+        texts = [] if value is None else _flat(value)
+        for name, text in zip(texts[::2], texts[1::2], strict=True):
+            yield near, name, text
 
 
 def _flat(value: Any) -> list[str]:
@@ -148,16 +130,10 @@ def _flat(value: Any) -> list[str]:
     return texts
 
 
-def _allocated(func: tirx.PrimFunc) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(func.body, [(SBlock, lambda block: found.extend(block.alloc_buffers))])
-    return found
-
-
-def _find(name: str, near: list[list[Any]], allocated: list[Any]) -> Any:
+def _named(name: str, near: list[list[Any]], allocated: list[Any]) -> Any:
     """Look among the annotated block's own buffers first; names may repeat elsewhere."""
     for buffers in (*near, allocated):
-        named = [b for b in allocated if b.name == name and any(b.same_as(o) for o in buffers)]
+        named = [b for b in allocated if b.name == name and is_among(b, buffers)]
         if len(named) == 1:
             return named[0]
         if named:

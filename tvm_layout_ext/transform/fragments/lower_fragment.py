@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from itertools import product
 from typing import Any
 
 import tvm
@@ -11,21 +12,18 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 from ...errors import ScheduleError
-from ...ir import ops
 from ...ir.annotations import FRAGMENT
-from ...ir.queries import uses
-from ...ir.rebuild import block_with, loop_with, whole_region
+from ...ir.pointers import OPAQUE
+from ...ir.queries import is_call_of, nodes_in, thread_tag, uses
+from ...ir.rebuild import accessed, block_with, loop_with, whole_region, without_annotations
 from ...ir.thread_conditions import ThreadConditions
+from ...ir.walk import THREADS
 from ...layout import Movement, movement
 from ..base import function_pass
 from .convert import conversion_source, lower_conversion
 from .elementwise import lower_elementwise
 from .fragment import Fragment, Fragments, collect_fragments
 from .nest import FragmentNest, read_nest, tile_of
-
-_THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
-#: Calls that take a buffer as a whole, past its indices.
-_OPAQUE = (ops.ADDRESS_OF, ops.TVM_ACCESS_PTR, ops.BUFFER_DATA, ops.PTR_BYTE_OFFSET)
 
 
 class _Kernel(ThreadConditions):
@@ -43,7 +41,7 @@ class _Kernel(ThreadConditions):
         touched = self._fragments.touched(loop)
         if not touched:
             return loop
-        if not _binds_threads(loop):
+        if not any(thread_tag(one) in THREADS for one in nodes_in(loop, tirx.For)):
             self._is_ours = True
             loop = _bind_threads(loop, _common_threads(touched))
         return tvm_ffi.structural_mutate(loop, self.rules)
@@ -95,7 +93,7 @@ class _Kernel(ThreadConditions):
         number: Any = 0
         threads = 1
         bound = self.threads
-        for loop in (bound[tag] for tag in _THREADS if tag in bound):
+        for loop in (bound[tag] for tag in THREADS if tag in bound):
             number = loop.loop_var * threads + number
             threads *= int(loop.extent)
         for fragment in touched:
@@ -123,44 +121,13 @@ def _around(body: Any, loop: Any) -> Any:
 
 def _as_block(body: Any, nest: FragmentNest) -> Any:
     """Wrap what a nest became, with the regions that TVM's software pipeline looks at."""
-    reads: list[Any] = []
-    writes: list[Any] = []
-    made: list[Any] = []
-
-    def add(buffers: list[Any], buffer: Any) -> None:
-        if not any(b.same_as(buffer) for b in [*buffers, *made]):
-            buffers.append(buffer)
-
-    tvm_ffi.structural_walk(
-        body,
-        [
-            (SBlock, lambda block: made.extend(block.alloc_buffers)),
-            (tvm.ir.TensorLoad, lambda load: add(reads, load.source)),
-            (tirx.BufferStore, lambda store: add(writes, store.buffer)),
-        ],
-    )
+    reads, writes = (list(map(whole_region, side)) for side in accessed(body))
     annotations = {} if nest.block is None else dict(nest.block.annotations.items())
-    block = SBlock([], _whole(reads), _whole(writes), nest.name, body, None, [], [], annotations)
+    block = SBlock([], reads, writes, nest.name, body, None, [], [], annotations)
     return SBlockRealize([], True, block)
 
 
-def _whole(buffers: list[Any]) -> list[Any]:
-    return [whole_region(buffer) for buffer in buffers]
-
-
 # Threads
-
-
-def _binds_threads(stmt: Any) -> bool:
-    found = False
-
-    def look(loop: Any) -> None:
-        nonlocal found
-        binding = loop.thread_binding
-        found = found or (binding is not None and str(binding.thread_tag) in _THREADS)
-
-    tvm_ffi.structural_walk(stmt, [(tirx.For, look)])
-    return found
 
 
 def _common_threads(fragments: list[Fragment]) -> int:
@@ -179,7 +146,7 @@ def _bind_threads(stmt: Any, threads: int) -> Any:
     if isinstance(stmt, tirx.For) and stmt.thread_binding is not None:
         return loop_with(stmt, body=_bind_threads(stmt.body, threads))
     var = tirx.Var("threadIdx_x", "int32")
-    binding = tirx.IterVar(None, tirx.Var("", "int32"), tirx.IterVar.ThreadIndex, _THREADS[0])
+    binding = tirx.IterVar(None, tirx.Var("", "int32"), tirx.IterVar.ThreadIndex, THREADS[0])
     return tirx.For(var, 0, threads, tirx.ForKind.THREAD_BINDING, stmt, binding)
 
 
@@ -202,17 +169,13 @@ def _lower_kernels(func: tirx.PrimFunc, fragments: Fragments) -> Any:
 
 def _refuse_opaque(func: tirx.PrimFunc, fragments: Fragments) -> None:
     """Refuse accesses that do not go through indices."""
-
-    def look(call: Any) -> None:
-        if getattr(call.op, "name", "") in _OPAQUE:
-            for fragment in fragments:
-                if uses(call, fragment.buffer):
-                    raise ScheduleError(
-                        f"Fragment {fragment.name} is accessed through {call.op.name}; only loads "
-                        "and stores by index can be spread over threads."
-                    )
-
-    tvm_ffi.structural_walk(func.body, [(tvm.ir.Call, look)])
+    calls = [one for one in nodes_in(func.body, tvm.ir.Call) if is_call_of(one, *OPAQUE)]
+    for call, fragment in product(calls, fragments):
+        if uses(call, fragment.buffer):
+            raise ScheduleError(
+                f"Fragment {fragment.name} is accessed through {call.op.name}; only loads and "
+                "stores by index can be spread over threads."
+            )
 
 
 def _refuse_left(body: Any, fragments: Fragments) -> None:
@@ -232,31 +195,17 @@ def _with_registers(block: SBlock, fragments: Fragments) -> SBlock:
         return [r if f is None else whole_region(f.registers) for r, f in tiles]
 
     buffers = [b if (f := fragments.of(b)) is None else f.registers for b in block.alloc_buffers]
-    return block_with(
+    changed = block_with(
         block,
         reads=regions(block.reads),
         writes=regions(block.writes),
         alloc_buffers=buffers,
-        annotations={key: value for key, value in block.annotations.items() if key != FRAGMENT},
     )
+    return without_annotations(changed, FRAGMENT)
 
 
-@function_pass("LowerFragment")
-def _lower_fragment(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    fragments = collect_fragments(func)
-    if not list(fragments):
-        return func
-    _refuse_opaque(func, fragments)
-    body = _lower_kernels(func, fragments)
-    _refuse_left(body, fragments)
-    rule = (SBlock, lambda block: _with_registers(block, fragments))
-    body = tvm_ffi.structural_map(body, [rule], order="post")
-    lowered = func.with_body(body).without_attr(FRAGMENT)
-    simplified = tirx.transform.StmtSimplify()(tvm.IRModule.from_expr(lowered))
-    return next(iter(simplified.functions.values()))
-
-
-def LowerFragment() -> Any:
+@function_pass()
+def LowerFragment(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that spreads register tiles over the threads of a block.
 
     A register tile is a ``local`` buffer of a block's shape. Annotation ``layout_ext.fragment``, on
@@ -285,4 +234,14 @@ def LowerFragment() -> Any:
     LayoutError, ScheduleError
         In these cases; nothing is rewritten then.
     """
-    return _lower_fragment
+    fragments = collect_fragments(func)
+    if not list(fragments):
+        return func
+    _refuse_opaque(func, fragments)
+    body = _lower_kernels(func, fragments)
+    _refuse_left(body, fragments)
+    rule = (SBlock, lambda block: _with_registers(block, fragments))
+    body = tvm_ffi.structural_map(body, [rule], order="post")
+    lowered = func.with_body(body).without_attr(FRAGMENT)
+    simplified = tirx.transform.StmtSimplify()(tvm.IRModule.from_expr(lowered))
+    return next(iter(simplified.functions.values()))

@@ -8,13 +8,13 @@ from math import prod
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 from tvm.sym.iter_affine_map import IterMapLevel
 
 from ...errors import ScheduleError
-from ...ir.queries import are_equal, is_number, substitute, uses
+from ...ir.queries import are_equal, is_load_of, is_number, loads_in, substitute, uses
+from ...ir.rebuild import with_accesses
 from .fragment import Fragment, Fragments
 
 _SERIAL = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
@@ -128,15 +128,12 @@ def tile_of(nest: FragmentNest, fragments: Fragments) -> FragmentTile:
 def _check_independent(tile: FragmentTile, block: str) -> None:
     """Refuse statements whose elements cannot be handled in any order, by any threads."""
     store = tile.store
-
-    def look(load: Any) -> None:
-        if load.source.same_as(store.buffer) and not are_equal(load.indices, store.indices):
+    for load in loads_in(store.value):
+        if is_load_of(load, store.buffer) and not are_equal(load.indices, store.indices):
             raise ScheduleError(
                 f"Block {block} reads {store.buffer.name} at {list(load.indices)} and writes it at "
                 f"{list(store.indices)}; the elements of a tile are handled in no order."
             )
-
-    tvm_ffi.structural_walk(store.value, [(tvm.ir.TensorLoad, look)])
     ranges = {var: own for var, own in tile.ranges().items() if int(own.extent) > 1}
     places = tvm.sym.detect_iter_map(store.indices, ranges, True, IterMapLevel.Bijective)
     if len(places.indices) != len(store.indices):
@@ -193,10 +190,6 @@ def _simplified(tile: FragmentTile) -> Any:
     analyzer = tvm.sym.Analyzer()
     for var, own in tile.ranges().items():
         analyzer.bind(var, own)
-
-    def load(node: Any) -> Any:
-        return tirx.BufferLoad(node.source, [analyzer.simplify(i) for i in node.indices])
-
-    store = tvm_ffi.structural_map(tile.store, [(tvm.ir.TensorLoad, load)], order="post")
-    indices = [analyzer.simplify(i) for i in store.indices]
-    return tirx.BufferStore(store.buffer, store.value, indices)
+    return with_accesses(
+        tile.store, lambda buffer, indices: (buffer, list(map(analyzer.simplify, indices)))
+    )

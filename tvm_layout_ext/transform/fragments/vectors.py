@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
-from tvm import DataType, tirx
+from tvm import tirx
 
 from ...gpu.hardware import MAX_ACCESS_BYTES
-from ...ir.queries import substitute
+from ...ir.pointers import offset_of
+from ...ir.queries import loads_in, substitute
 from ...layout import LinearLayout
 from ...layout.conversion.per_thread import contiguous_bits
 from .fragment import Fragments
 from .nest import FragmentTile
-
-
-@dataclass(frozen=True)
-class _Access:
-    """One load or store of memory by a tile's statement."""
-
-    buffer: Any
-    indices: Sequence[Any]
-
-    @property
-    def most(self) -> int:
-        """Elements of the widest access."""
-        return 8 * MAX_ACCESS_BYTES // DataType(str(self.buffer.dtype)).bits
 
 
 def vector_bits(
@@ -43,7 +29,7 @@ def vector_bits(
     accesses = _accesses(tile, fragments)
     if not accesses:
         return ()
-    most = min(access.most for access in accesses)
+    most = min(8 * MAX_ACCESS_BYTES // int(buffer.dtype.bits) for buffer, _ in accesses)
     best: tuple[int, ...] = ()
     for dim, name in enumerate(tile.fragment.layout.out_names):
         bits = contiguous_bits(tile.fragment.own, name, most)
@@ -64,27 +50,22 @@ def strided(bits: Sequence[int], maps: Sequence[LinearLayout]) -> bool:
     )
 
 
-def _accesses(tile: FragmentTile, fragments: Fragments) -> list[_Access]:
-    found: list[_Access] = []
-
-    def add(buffer: Any, indices: Sequence[Any]) -> None:
-        if fragments.of(buffer) is None:
-            found.append(_Access(buffer, indices))
-
-    add(tile.store.buffer, tile.store.indices)
-    tvm_ffi.structural_walk(
-        tile.store.value, [(tvm.ir.TensorLoad, lambda load: add(load.source, load.indices))]
-    )
-    return found
+def _accesses(tile: FragmentTile, fragments: Fragments) -> list[tuple[Any, Any]]:
+    """Buffer and indices of each load and store of memory."""
+    found = [(load.source, load.indices) for load in loads_in(tile.store.value)]
+    found.append((tile.store.buffer, tile.store.indices))
+    return [(buffer, indices) for buffer, indices in found if fragments.of(buffer) is None]
 
 
-def _moves_vectors(tile: FragmentTile, dim: int, width: int, accesses: Sequence[_Access]) -> bool:
+def _moves_vectors(
+    tile: FragmentTile, dim: int, width: int, accesses: Sequence[tuple[Any, Any]]
+) -> bool:
     """Whether all accesses allow vectors along a dim of the tile, and at least one makes them."""
-    steps = [_step(tile, dim, width, access) for access in accesses]
+    steps = [_step(tile, dim, width, offset_of(*access)) for access in accesses]
     return all(step is not None for step in steps) and any(steps)
 
 
-def _step(tile: FragmentTile, dim: int, width: int, access: _Access) -> int | None:
+def _step(tile: FragmentTile, dim: int, width: int, offset: Any) -> int | None:
     """Distance of a vector's elements in memory, 0 or 1; None if they are not accessed at once."""
     analyzer = tvm.sym.Analyzer()
     var = tile.coordinates[dim]
@@ -94,7 +75,6 @@ def _step(tile: FragmentTile, dim: int, width: int, access: _Access) -> int | No
     size = list(tile.fragment.layout.out_sizes.values())[dim]
     analyzer.bind(group, tvm.ir.Range(0, size // width))
     analyzer.bind(lane, tvm.ir.Range(0, width))
-    offset = _offset(access)
     first = substitute(offset, {var: group * width})
     moved = analyzer.simplify(substitute(offset, {var: group * width + lane}) - first)
     if isinstance(moved, tirx.IntImm) and int(moved) == 0:
@@ -102,21 +82,3 @@ def _step(tile: FragmentTile, dim: int, width: int, access: _Access) -> int | No
     start = analyzer.modular_set(analyzer.simplify(first))
     aligned = start.coeff % width == 0 and start.base % width == 0
     return 1 if aligned and moved.same_as(lane) else None
-
-
-def _offset(access: _Access) -> Any:
-    buffer = access.buffer
-    strides = list(buffer.ty.strides) or _row_major(buffer.shape)
-    offset = buffer.ty.elem_offset
-    for index, stride in zip(access.indices, strides, strict=True):
-        offset = offset + index * stride
-    return offset
-
-
-def _row_major(shape: Sequence[Any]) -> list[Any]:
-    strides: list[Any] = []
-    stride: Any = 1
-    for size in reversed(shape):
-        strides.insert(0, stride)
-        stride = stride * size
-    return strides

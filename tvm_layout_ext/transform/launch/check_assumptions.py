@@ -49,16 +49,8 @@ def _with_checks(body: Any, head: list[Any], function: str) -> Any:
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
 
 
-@function_pass("CheckAssumptions")
-def _check_assumptions(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    head = [s for s in head_statements(func.body) if isinstance(s, tirx.Evaluate)]
-    if not head:
-        return func
-    name = str(func.attrs.get("global_symbol", None) or "the function")
-    return func.with_body(_with_checks(func.body, head, name))
-
-
-def CheckAssumptions() -> Any:
+@function_pass()
+def CheckAssumptions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that turns ``T.assume`` at the head of a function into ``assert``.
 
     ::
@@ -70,4 +62,8 @@ def CheckAssumptions() -> Any:
     Does not check: promises about base addresses, which TVM 0.27 cannot lower (they are removed);
     conditions on memory, and ``T.assume`` elsewhere (both stay as they are).
     """
-    return _check_assumptions
+    head = [s for s in head_statements(func.body) if isinstance(s, tirx.Evaluate)]
+    if not head:
+        return func
+    name = str(func.attrs.get("global_symbol", None) or "the function")
+    return func.with_body(_with_checks(func.body, head, name))

@@ -6,66 +6,41 @@ from collections.abc import Iterable
 from typing import Any
 
 import tvm
-import tvm_ffi
-from tvm import ir, s_tir, tirx
-from tvm_ffi import WalkResult
+from tvm import ir, tirx
 
 from ...errors import TargetError
 from ...ir import ops
+from ...ir.queries import is_among, is_call_of, loads_in, nodes_in
+from ...ir.walk import own_parts, walk
 from ..base import is_marked
 from ..mark_annotated import is_annotated
 
 _GLOBAL = "global"
 _NO_ACCESS = (ops.ADDRESS_OF, ops.ASSUME)
+_KERNELS = ("blockIdx.", "threadIdx.", "cluster")
 
 
-def _is_kernel(node: Any) -> bool:
-    if isinstance(node, tirx.AttrStmt):
-        return str(node.attr_key) == "thread_extent"
-    if node.kind != tirx.ForKind.THREAD_BINDING:
-        return False
-    return str(node.thread_binding.thread_tag).startswith(("blockIdx.", "threadIdx.", "cluster"))
+def _on_host(func: tirx.PrimFunc) -> tuple[bool, list[tuple[str, str]]]:
+    """Whether a function has a kernel; innermost block and tensor of all accesses beside it."""
+    has_kernel = False
+    touched: list[tuple[str, str]] = []
+    for stmt, context in walk(func.body):
+        if any(loop.kind.startswith(_KERNELS) for loop in context.loops):
+            has_kernel = True
+            continue
+        for part in own_parts(stmt):
+            buffers = [store.buffer for store in nodes_in(part, tirx.BufferStore)]
+            buffers += [load.source for load in _loads(part)]
+            names = [str(buffer.name) for buffer in buffers if str(buffer.scope()) == _GLOBAL]
+            touched += [(context.block, name) for name in names]
+    return has_kernel, touched
 
 
-class _Host:
-    """What a function does outside of its kernels."""
-
-    def __init__(self, func: tirx.PrimFunc) -> None:
-        self.has_kernel = False
-        #: Innermost block and tensor of each access.
-        self.touched: list[tuple[str, str]] = []
-        self._look(func.body, "")
-
-    def _look(self, body: Any, block: str) -> None:
-        def kernel(node: Any) -> Any:
-            found = _is_kernel(node)
-            self.has_kernel = self.has_kernel or found
-            return WalkResult.SKIP if found else WalkResult.ADVANCE
-
-        def inner(node: Any) -> Any:
-            for part in (node.init, node.body):
-                if part is not None:
-                    self._look(part, str(node.name_hint))
-            return WalkResult.SKIP
-
-        def call(node: Any) -> Any:
-            is_access = getattr(node.op, "name", "") not in _NO_ACCESS
-            return WalkResult.ADVANCE if is_access else WalkResult.SKIP
-
-        def touch(buffer: Any) -> Any:
-            if str(buffer.scope()) == _GLOBAL:
-                self.touched.append((block, str(buffer.name)))
-            return WalkResult.ADVANCE
-
-        looks = [
-            (tirx.For, kernel),
-            (tirx.AttrStmt, kernel),
-            (s_tir.SBlock, inner),
-            (ir.Call, call),
-            (ir.TensorLoad, lambda node: touch(node.source)),
-            (tirx.BufferStore, lambda node: touch(node.buffer)),
-        ]
-        tvm_ffi.structural_walk(body, looks, order="pre")
+def _loads(part: Any) -> list[Any]:
+    """Loads of what a host computes; an address of an element is none."""
+    calls = [call for call in nodes_in(part, ir.Call) if is_call_of(call, *_NO_ACCESS)]
+    named = [load for call in calls for load in loads_in(call)]
+    return [load for load in loads_in(part) if not is_among(load, named)]
 
 
 def _is_for_cuda(func: tirx.PrimFunc) -> bool:
@@ -79,11 +54,11 @@ def is_marked_for_cuda(func: Any) -> bool:
 
 
 def _refuse(name: str, func: tirx.PrimFunc) -> None:
-    host = _Host(func)
-    if not host.has_kernel or not host.touched:
+    has_kernel, touched = _on_host(func)
+    if not has_kernel or not touched:
         return
-    block = host.touched[0][0]
-    tensors = dict.fromkeys(tensor for stage, tensor in host.touched if stage == block)
+    block = touched[0][0]
+    tensors = dict.fromkeys(tensor for stage, tensor in touched if stage == block)
     what, call = "A statement", "bind a loop around it to blockIdx.x or threadIdx.x"
     if block not in ("", "root"):
         what = f"Block {block}"
@@ -103,7 +78,7 @@ def refuse_host_stages(mod: tvm.IRModule) -> None:
 
 def refuse_unbound(name: str, func: Any) -> None:
     """Raise TargetError if a function launches nothing at all."""
-    if isinstance(func, tirx.PrimFunc) and not _Host(func).has_kernel:
+    if isinstance(func, tirx.PrimFunc) and not _on_host(func)[0]:
         raise TargetError(
             f"Function {name} binds no GPU thread, so there is nothing to run on the device; bind "
             "at least one loop to threadIdx.x or blockIdx.x."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -16,7 +15,7 @@ from ...gpu.hardware import architecture
 from ...intrin.policy_stores import POLICIES, POLICY_STORES_SINCE, can_have_policy, policy_store
 from ...ir.annotations import AUTO, EVICTION_POLICY
 from ...ir.rebuild import block_with, without_annotations
-from ..base import function_pass
+from ..base import function_pass, mapped
 
 #: Stands for the policy that measured best for full stores, on targets that have policies.
 _BEST = "evict_last"
@@ -56,8 +55,23 @@ def _policy_of(block: Any, func: tirx.PrimFunc) -> str:
     return asked
 
 
-@function_pass("AttachEvictionPolicy", asks=EVICTION_POLICY)
-def _keep(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@function_pass(asks=EVICTION_POLICY)
+def AttachEvictionPolicy(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Create the pass that writes the eviction policy of a block at its stores.
+
+    Blocks end at TVM's LowerOpaqueBlock, the stores do not. ``auto`` becomes ``evict_last`` where
+    the target has policies, and nothing where it has not::
+
+        with T.sblock("B"):               T.attr(0, "layout_ext.eviction_policy", "evict_last")
+            B[i, j] = ...                 B[i, j] = ...
+
+    Raises
+    ------
+    TargetError
+        If a policy is asked for by name and the target is older than ``sm_80``, or no GPU.
+    ScheduleError
+        If there is no such policy, or a block that asks for one stores to no global buffer.
+    """
 
     def kept(block: Any) -> Any:
         if EVICTION_POLICY not in block.annotations:
@@ -66,7 +80,7 @@ def _keep(func: tirx.PrimFunc) -> tirx.PrimFunc:
         plain = without_annotations(block, EVICTION_POLICY)
         return block_with(plain, body=_marked(block, policy)) if policy else plain
 
-    return func.with_body(tvm_ffi.structural_map(func.body, [(SBlock, kept)], order="post"))
+    return mapped(func, (SBlock, kept))
 
 
 def _marked(block: Any, policy: str) -> Any:
@@ -91,44 +105,8 @@ def _marked(block: Any, policy: str) -> Any:
     return body
 
 
-def AttachEvictionPolicy() -> Any:
-    """Create the pass that writes the eviction policy of a block at its stores.
-
-    Blocks end at TVM's LowerOpaqueBlock, the stores do not. ``auto`` becomes ``evict_last`` where
-    the target has policies, and nothing where it has not::
-
-        with T.sblock("B"):               T.attr(0, "layout_ext.eviction_policy", "evict_last")
-            B[i, j] = ...                 B[i, j] = ...
-
-    Raises
-    ------
-    TargetError
-        If a policy is asked for by name and the target is older than ``sm_80``, or no GPU.
-    ScheduleError
-        If there is no such policy, or a block that asks for one stores to no global buffer.
-    """
-    return _keep
-
-
-@function_pass("LowerEvictionPolicy", asks=EVICTION_POLICY)
-def _lower(func: tirx.PrimFunc) -> tirx.PrimFunc:
-
-    def lowered(attribute: Any) -> Any:
-        if str(attribute.attr_key) != EVICTION_POLICY:
-            return attribute
-        return tvm_ffi.structural_map(
-            attribute.body, [(tirx.BufferStore, _with(str(attribute.value.value)))], order="post"
-        )
-
-    rules = [(tirx.AttrStmt, lowered)]
-    return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
-
-
-def _with(policy: str) -> Callable[[Any], Any]:
-    return lambda store: policy_store(store, policy) if can_have_policy(store) else store
-
-
-def LowerEvictionPolicy() -> Any:
+@function_pass(asks=EVICTION_POLICY)
+def LowerEvictionPolicy(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that makes stores to global memory with an eviction policy of their own.
 
     Runs last before host and device part, so that all other passes see plain stores::
@@ -141,4 +119,15 @@ def LowerEvictionPolicy() -> Any:
     Leaves as they are: stores of 1 and 2 bytes, which ``st`` has no policies for under ``.b32``,
     of elements that do not lie together, and of elements of less than a byte.
     """
-    return _lower
+
+    def lowered(attribute: Any) -> Any:
+        if str(attribute.attr_key) != EVICTION_POLICY:
+            return attribute
+        policy = str(attribute.value.value)
+
+        def store(one: Any) -> Any:
+            return policy_store(one, policy) if can_have_policy(one) else one
+
+        return tvm_ffi.structural_map(attribute.body, [(tirx.BufferStore, store)], order="post")
+
+    return mapped(func, (tirx.AttrStmt, lowered))

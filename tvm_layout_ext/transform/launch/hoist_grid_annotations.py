@@ -35,16 +35,8 @@ def _gathered(outermost: Any) -> Any:
     return loop_with(outermost, body=body, annotations={**notes, **kept})
 
 
-@function_pass("HoistGridAnnotations")
-def _hoist_grid_annotations(func: tirx.PrimFunc) -> tirx.PrimFunc:
-
-    def visit(loop: Any, mutator: Any) -> Any:
-        return _gathered(loop) if _is_grid(loop) else mutator.default_mutate(loop)
-
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))
-
-
-def HoistGridAnnotations() -> Any:
+@function_pass()
+def HoistGridAnnotations(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that moves our annotations of grid loops to the outermost one of a kernel.
 
     TVM's UnifyThreadBinding makes one chain of the bound loops of a kernel. It keeps the
@@ -57,4 +49,8 @@ def HoistGridAnnotations() -> Any:
 
     Does not handle: annotations of other packages, and of loops bound to ``threadIdx``.
     """
-    return _hoist_grid_annotations
+
+    def visit(loop: Any, mutator: Any) -> Any:
+        return _gathered(loop) if _is_grid(loop) else mutator.default_mutate(loop)
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))

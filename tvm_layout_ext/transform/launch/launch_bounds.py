@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 
 from ... import decisions
 from ...ir import ops
 from ...ir.annotations import MIN_BLOCKS
 from ...ir.rebuild import loop_with, without_annotations
-from ..base import function_pass
+from ..base import function_pass, mapped
 
 _NAME = "SetLaunchBounds"
 #: What TVM's code generation for CUDA makes the second number of ``__launch_bounds__``.
@@ -32,12 +31,8 @@ def _bounded(loop: Any) -> Any:
     return loop_with(without_annotations(loop, MIN_BLOCKS), body=body)
 
 
-@function_pass("SetLaunchBounds", asks=MIN_BLOCKS)
-def _set_launch_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.For, _bounded)], order="post"))
-
-
-def SetLaunchBounds() -> Any:
+@function_pass(asks=MIN_BLOCKS)
+def SetLaunchBounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that bounds the registers of kernels whose schedule says how many blocks.
 
     ::
@@ -48,4 +43,4 @@ def SetLaunchBounds() -> Any:
 
     Does not handle: targets other than CUDA, whose code generation passes the attribute over.
     """
-    return _set_launch_bounds
+    return mapped(func, (tirx.For, _bounded))

@@ -6,26 +6,19 @@ from math import prod
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 
 from ... import decisions
 from ...errors import ScheduleError, TargetError
 from ...gpu.hardware import CLUSTER_BLOCKS, CLUSTERS_SINCE, architecture
 from ...ir.annotations import CLUSTER
+from ...ir.queries import nodes_in
 from ...ir.rebuild import loop_with, without_annotations
-from ..base import function_pass
+from ..base import function_pass, mapped
 
 _NAME = "LaunchClusters"
 #: TVM's thread axis of a block within its cluster; its extent is the cluster's.
 _AXIS = "clusterCtaIdx."
-
-
-def _asked(body: Any) -> dict[str, int]:
-    """Blocks of a cluster by grid axis, as the loops say."""
-    found: dict[str, int] = {}
-    tvm_ffi.structural_walk(body, [(tirx.For, lambda loop: found.update(_sizes(loop)))])
-    return found
 
 
 def _sizes(loop: Any) -> dict[str, int]:
@@ -61,14 +54,8 @@ def _clustered(loop: Any) -> Any:
     return loop_with(without_annotations(loop, *keys), body=body) if keys else loop
 
 
-@function_pass("LaunchClusters", asks=CLUSTER)
-def _launch_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    asked = _asked(func.body)
-    _check(func, asked)
-    return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.For, _clustered)], order="post"))
-
-
-def LaunchClusters() -> Any:
+@function_pass(asks=CLUSTER)
+def LaunchClusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that launches the blocks of kernels in clusters where the schedule says so.
 
     A loop bound to a grid axis carries annotation ``layout_ext.cluster.x`` (``y``, ``z``)::
@@ -89,4 +76,6 @@ def LaunchClusters() -> Any:
     ScheduleError
         Where a cluster has more than 8 blocks.
     """
-    return _launch_clusters
+    asked = [_sizes(loop) for loop in nodes_in(func.body, tirx.For)]
+    _check(func, {axis: size for own in asked for axis, size in own.items()})
+    return mapped(func, (tirx.For, _clustered))

@@ -18,7 +18,6 @@ from itertools import pairwise
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.script import tirx as T
 
@@ -26,11 +25,10 @@ from ... import decisions
 from ...errors import TargetError
 from ...gpu.hardware import architecture
 from ...ir import ops
+from ...ir.queries import is_call_of, nodes_in
 from ..base import is_marked
 
 _NAME = "OverlapLaunches"
-_LAUNCH = ops.CALL_FFI_KERNEL
-_CONTROL = ops.PTX_GRIDDEPCONTROL
 _WAIT, _START = "wait", "launch_dependents"
 _TAGS = ops.KERNEL_LAUNCH_PARAMS
 #: TVM's own spelling.
@@ -43,22 +41,18 @@ _FIRST = (9, 0)
 
 def _pairs(body: Any) -> list[tuple[str, str]]:
     """Kernels and those that are launched right after them, by name."""
-    found: list[tuple[str, str]] = []
-
-    def look(sequence: Any) -> None:
-        names = [_launched(statement) for statement in sequence.seq]
-        found.extend((a, b) for a, b in pairwise(names) if a and b)
-
-    tvm_ffi.structural_walk(body, [(tirx.SeqStmt, look)])
-    return found
+    named = [map(_launched, sequence.seq) for sequence in nodes_in(body, tirx.SeqStmt)]
+    return [(a, b) for names in named for a, b in pairwise(names) if a and b]
 
 
-def _launched(statement: Any) -> str | None:
-    if not isinstance(statement, tirx.Evaluate):
-        return None
-    call: Any = statement.value
-    is_launch = getattr(getattr(call, "op", None), "name", "") == _LAUNCH
-    return str(call.args[0].value) if is_launch else None
+def _launched(statement: Any) -> str:
+    return _told(statement, ops.CALL_FFI_KERNEL)
+
+
+def _told(statement: Any, name: str) -> str:
+    """First argument, a text, of the call of this name that a statement is, or nothing."""
+    call: Any = statement.value if isinstance(statement, tirx.Evaluate) else None
+    return str(call.args[0].value) if is_call_of(call, name) else ""
 
 
 def _waiting(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -85,9 +79,7 @@ def _control(action: str) -> Any:
 def waits_first(kernel: tirx.PrimFunc) -> bool:
     """Whether a kernel does nothing before ``griddepcontrol.wait``, in any of its threads."""
     head = kernel.body.seq[0] if isinstance(kernel.body, tirx.SeqStmt) else kernel.body
-    call: Any = head.value if isinstance(head, tirx.Evaluate) else None
-    is_control = getattr(getattr(call, "op", None), "name", "") == _CONTROL
-    return is_control and str(call.args[0].value) == _WAIT
+    return _told(head, ops.PTX_GRIDDEPCONTROL) == _WAIT
 
 
 def _can_wait(kernel: tirx.PrimFunc) -> bool:

@@ -9,9 +9,9 @@ from tvm import tirx
 
 from ... import decisions
 from ...ir.annotations import RASTERIZE
-from ...ir.queries import substitute, thread_tag
+from ...ir.queries import nodes_in, substitute, thread_tag
 from ...ir.rebuild import loop_with, without_annotations
-from ..base import function_pass
+from ..base import function_pass, mapped
 
 _NAME = "RasterizeBlocks"
 
@@ -34,14 +34,7 @@ def grouped(row: Any, column: Any, rows: Any, columns: Any, group: int) -> tuple
 
 def _grid_axis(body: Any, tag: str) -> Any | None:
     """The loop bound to a grid axis."""
-    found: list[Any] = []
-
-    def look(loop: Any) -> None:
-        if thread_tag(loop) == tag:
-            found.append(loop)
-
-    tvm_ffi.structural_walk(body, [(tirx.For, look)])
-    return found[0] if found else None
+    return next((loop for loop in nodes_in(body, tirx.For) if thread_tag(loop) == tag), None)
 
 
 def _rasterized(outer: Any, inner: Any, group: int) -> Any:
@@ -73,12 +66,8 @@ def _rasterize(loop: Any) -> Any:
     return without_annotations(whole, RASTERIZE)
 
 
-@function_pass("RasterizeBlocks", asks=RASTERIZE)
-def _rasterize_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.For, _rasterize)], order="post"))
-
-
-def RasterizeBlocks() -> Any:
+@function_pass(asks=RASTERIZE)
+def RasterizeBlocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that renumbers the blocks of kernels whose schedule asked for it.
 
     The outermost loop of a kernel carries annotation ``layout_ext.rasterize`` = rows of a group;
@@ -89,4 +78,4 @@ def RasterizeBlocks() -> Any:
     Does not handle: grids of one dim (there is nothing to group), and ``blockIdx.z``, whose slices
     follow each other as before.
     """
-    return _rasterize_blocks
+    return mapped(func, (tirx.For, _rasterize))

@@ -8,9 +8,8 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from ...ir.conditions import conjuncts, is_zero
-from ...ir.ops import CHOICE
-from ...ir.queries import substitute
+from ...ir.conditions import choice_parts, conjuncts, is_zero
+from ...ir.queries import depends_on, substitute
 
 
 class UnfitError(Exception):
@@ -44,11 +43,8 @@ class ThreadCopy:
 
     def first(self, expr: Any) -> Any:
         """An expression of lane 0."""
-        return expr if self.lane is None else substitute(expr, {self.lane: _zero(self.lane)})
-
-
-def _zero(var: Any) -> Any:
-    return tirx.IntImm(str(var.ty), 0)
+        lane = self.lane
+        return expr if lane is None else substitute(expr, {lane: tirx.IntImm(str(lane.ty), 0)})
 
 
 def read_copy(stmt: Any) -> ThreadCopy:
@@ -66,14 +62,14 @@ def read_copy(stmt: Any) -> ThreadCopy:
     while isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
         guards += conjuncts(stmt.condition)
         stmt = stmt.then_case
-    if any(differs(guard, lane) for guard in guards):
+    if lane is not None and any(depends_on(guard, lane) for guard in guards):
         # Zeros in the lanes beyond would go where another thread stores.
         raise UnfitError("a guard cuts its vectors")
     if not isinstance(stmt, tirx.BufferStore):
         raise UnfitError("it does more than copy")
     value = stmt.value
-    while _is_choice(value):
-        condition, value, other = _choice(value)
+    while (choice := choice_parts(value)) is not None:
+        condition, value, other = choice
         if not is_zero(other):
             raise UnfitError(f"out of range it stores {other}, and cp.async only 0")
         conditions += conjuncts(condition)
@@ -82,12 +78,6 @@ def read_copy(stmt: Any) -> ThreadCopy:
     if lane is None and isinstance(stmt.indices[-1], tirx.Ramp):
         return _of_ramps(stmt, value, guards, conditions)
     return ThreadCopy(stmt, value, guards, conditions, lane, lanes)
-
-
-def differs(condition: Any, lane: Any) -> bool:
-    """Whether a condition depends on the lane of a vector."""
-    used = tirx.analysis.undefined_vars(condition)
-    return lane is not None and any(var.same_as(lane) for var in used)
 
 
 def _of_ramps(store: Any, load: Any, guards: list[Any], conditions: list[Any]) -> ThreadCopy:
@@ -102,15 +92,3 @@ def _of_ramps(store: Any, load: Any, guards: list[Any], conditions: list[Any]) -
         [to.base + lane * to.stride],
     )
     return ThreadCopy(one_store, one_store.value, guards, conditions, lane, int(to.lanes))
-
-
-def _is_choice(value: Any) -> bool:
-    return isinstance(value, tirx.Select) or (
-        isinstance(value, tvm.ir.Call) and value.op.name == CHOICE
-    )
-
-
-def _choice(value: Any) -> tuple[Any, Any, Any]:
-    if isinstance(value, tirx.Select):
-        return value.condition, value.true_value, value.false_value
-    return tuple(value.args)

@@ -45,15 +45,8 @@ def expand(
 ) -> tuple[Any, PipelineRecord]:
     """Rewrite a loop by its plan: a block that holds the versioned buffers, and its record.
 
-    Parameters
-    ----------
-    loop : For
-        Its body is the sequence of the plan's parts, maybe in a block.
-    plan : PipelinePlan
-    fits_async : callable
-        Whether the target can do a part asynchronously.
-    single : sequence of int
-        Copies that do not run ahead and shall be asynchronous all the same.
+    ``fits_async`` tells whether the target can do a part asynchronously; ``single`` are copies that
+    do not run ahead and shall be asynchronous all the same.
     """
     held, keep = _allocations(loop, plan)
     flying = {i for i in plan.early if fits_async(plan.parts[i])}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -16,9 +15,10 @@ from ...analysis.assumptions import Prover, read_assumptions
 from ...errors import ScheduleError
 from ...ir import ops
 from ...ir.annotations import ASYNC_SCOPE
-from ...ir.queries import loads_in, substitute
-from ..base import function_pass
-from .copy_parts import ThreadCopy, UnfitError, differs, read_copy
+from ...ir.conditions import step_of
+from ...ir.queries import depends_on, is_call_of, loads_in, nodes_in, substitute
+from ..base import function_pass, mapped
+from .copy_parts import ThreadCopy, UnfitError, read_copy
 
 _NAME = "LowerAsyncCopy"
 #: Bytes that one cp.async moves; only 16 may bypass L1 (PTX ISA, "cp.async": .cg needs 16).
@@ -82,13 +82,12 @@ def _source_bytes(copy: ThreadCopy) -> Any | None:
 
 def _count(condition: Any, copy: ThreadCopy) -> Any | None:
     """How many of the first lanes a condition holds for; None where it is the same for all."""
-    if not differs(condition, copy.lane):
+    if copy.lane is None or not depends_on(condition, copy.lane):
         return None
     if not isinstance(condition, tirx.LT | tirx.LE):
         raise UnfitError(f"its condition {condition} does not say how many elements are in range")
     left = condition.b - condition.a + (1 if isinstance(condition, tirx.LE) else 0)
-    step = tvm.sym.Analyzer().simplify(substitute(left, {copy.lane: copy.lane + 1}) - left)
-    if not isinstance(step, tirx.IntImm) or int(step) != -1:
+    if step_of(left, copy.lane) != -1:
         raise UnfitError(f"its condition {condition} does not end at one element")
     left = copy.first(left)
     kind = str(left.ty)
@@ -118,17 +117,11 @@ def _source(copy: ThreadCopy) -> Any:
 
     The instruction reads nothing out of range, but its address is computed all the same.
     """
-    first = _at_first(copy, copy.load.source, copy.load.indices)
-    (index,) = first.indices
-    if not copy.conditions or not loads_in(index):
-        return first
-    in_range = reduce(tirx.And, [copy.first(condition) for condition in copy.conditions])
-    guarded = tirx.if_then_else(in_range, index, tirx.const(0, str(index.ty)))
-    return tirx.BufferLoad(copy.load.source, [guarded])
-
-
-def _at_first(copy: ThreadCopy, buffer: Any, indices: Sequence[Any]) -> Any:
-    return tirx.BufferLoad(buffer, [copy.first(index) for index in indices])
+    (index,) = (copy.first(one) for one in copy.load.indices)
+    if copy.conditions and loads_in(index):
+        in_range = reduce(tirx.And, [copy.first(condition) for condition in copy.conditions])
+        index = tirx.if_then_else(in_range, index, tirx.const(0, str(index.ty)))
+    return tirx.BufferLoad(copy.load.source, [index])
 
 
 class _Lowering:
@@ -182,9 +175,8 @@ class _Lowering:
         return lowered
 
     def _refuse(self, stmt: Any, why: str) -> None:
-        found: list[str] = []
-        tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, lambda s: found.append(s.buffer.name))])
-        name = found[0] if found else "a statement"
+        stores = nodes_in(stmt, tirx.BufferStore)
+        name = str(stores[0].buffer.name) if stores else "a statement"
         if self.demanded:
             raise ScheduleError(f"The copy into {name} cannot be asynchronous: {why}.")
         decisions.note(_NAME, name, f"copied through registers: {why}", refused=True)
@@ -200,32 +192,17 @@ def _guards_store(branch: Any) -> bool:
 _GROUP_OPS = (ops.PTX_CP_ASYNC_COMMIT_GROUP, ops.PTX_CP_ASYNC_WAIT_GROUP)
 
 
-def _without_groups(body: Any) -> Any:
+def _without_groups(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Drop commits and waits where no copy became asynchronous."""
 
     def drop(node: Any) -> Any:
-        call = node.value
-        if isinstance(call, tvm.ir.Call) and call.op.name in _GROUP_OPS:
-            return tirx.Evaluate(0)
-        return node
+        return tirx.Evaluate(0) if is_call_of(node.value, *_GROUP_OPS) else node
 
-    return tvm_ffi.structural_map(body, [(tirx.Evaluate, drop)], order="post")
+    return mapped(func, (tirx.Evaluate, drop))
 
 
-@function_pass("LowerAsyncCopy", asks=ASYNC_SCOPE)
-def _lower_async_copy(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    lowering = _Lowering(Prover(read_assumptions(func).conditions))
-    rules = [
-        (tirx.AttrStmt, lowering.scope),
-        (tirx.For, lowering.loop),
-        (tirx.IfThenElse, lowering.branch),
-        (tirx.BufferStore, lowering.store),
-    ]
-    body = tvm_ffi.structural_mutate(func.body, rules)
-    return func.with_body(body if lowering.any else _without_groups(body))
-
-
-def LowerAsyncCopy() -> Any:
+@function_pass(asks=ASYNC_SCOPE)
+def LowerAsyncCopy(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that makes copies asynchronous which a pipeline wants so.
 
     Inside a scope that ``InjectMultiStageBuffer`` left, a vector (or one element) that is copied
@@ -247,4 +224,13 @@ def LowerAsyncCopy() -> Any:
     ScheduleError
         If such a copy was asked to be asynchronous (``async_copy=True``).
     """
-    return _lower_async_copy
+    lowering = _Lowering(Prover(read_assumptions(func).conditions))
+    rules = [
+        (tirx.AttrStmt, lowering.scope),
+        (tirx.For, lowering.loop),
+        (tirx.IfThenElse, lowering.branch),
+        (tirx.BufferStore, lowering.store),
+    ]
+    body = tvm_ffi.structural_mutate(func.body, rules)
+    lowered = func.with_body(body)
+    return lowered if lowering.any else _without_groups(lowered)

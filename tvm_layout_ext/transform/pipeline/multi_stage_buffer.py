@@ -7,15 +7,16 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Range
-from tvm.s_tir import SBlock
 
 from ... import decisions
 from ...errors import ScheduleError
+from ...ir.queries import is_among
+from ...ir.rebuild import stripped
 from ...ir.thread_conditions import ThreadConditions
 from ..base import function_pass
 from .expand import expand
 from .memory import check_fits
-from .parts import Part, blocks_in, parts_of, requested, without_request
+from .parts import REQUEST, Part, blocks_in, parts_of, requested
 from .plan import PipelinePlan, plan_pipeline
 from .record import PipelineRecord
 from .single import in_one_version, single_copies
@@ -94,11 +95,9 @@ class _Pipelines(ThreadConditions):
 
     def _thread_in(self, expr: Any) -> Any | None:
         """A thread of a block that an expression depends on."""
-        axes = [loop.loop_var for loop in self.bound]
-        for var in tirx.analysis.undefined_vars(expr):
-            if any(var.same_as(axis) and "thread" in axis.name for axis in axes):
-                return var
-        return None
+        threads = [one.loop_var for one in self.bound if "thread" in one.loop_var.name]
+        used = tirx.analysis.undefined_vars(expr)
+        return next((var for var in used if is_among(var, threads)), None)
 
 
 def has_async_copies(target: Any) -> bool:
@@ -151,17 +150,8 @@ def _check_housed(body: Any, housed: list[Any]) -> None:
             )
 
 
-@function_pass("InjectMultiStageBuffer")
-def _inject_multi_stage_buffer(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    if not any(requested(block) is not None for block in blocks_in(func.body)):
-        return func
-    pipelines = _Pipelines(func.attrs.get("target", None))
-    body = tvm_ffi.structural_mutate(func.body, pipelines.rules)
-    _check_housed(func.body, pipelines.housed)
-    return func.with_body(tvm_ffi.structural_map(body, [(SBlock, without_request)], order="post"))
-
-
-def InjectMultiStageBuffer() -> Any:
+@function_pass()
+def InjectMultiStageBuffer(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that gives a copied buffer the versions its schedule asked for.
 
     A block annotated ``layout_ext.num_stages`` = N writes a buffer of N versions: while one is
@@ -183,4 +173,9 @@ def InjectMultiStageBuffer() -> Any:
     ScheduleError
         In these cases.
     """
-    return _inject_multi_stage_buffer
+    if not any(requested(block) is not None for block in blocks_in(func.body)):
+        return func
+    pipelines = _Pipelines(func.attrs.get("target", None))
+    body = tvm_ffi.structural_mutate(func.body, pipelines.rules)
+    _check_housed(func.body, pipelines.housed)
+    return func.with_body(stripped(body, *REQUEST))

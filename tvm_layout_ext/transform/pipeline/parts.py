@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 from ...errors import ScheduleError
 from ...ir import ops
 from ...ir.annotations import ASYNC_COPY, NUM_STAGES
-from ...ir.queries import blocks_in, loads_in
-from ...ir.rebuild import without_annotations
+from ...ir.queries import blocks_in, distinct, is_among, is_call_of, loads_in, nodes_in
 from ...ir.walk import statements_of
+
+#: Annotations of a block that asks for versions.
+REQUEST = (NUM_STAGES, ASYNC_COPY)
 
 
 @dataclass(frozen=True)
@@ -33,29 +34,16 @@ class Region:
 
 @dataclass(frozen=True)
 class Part:
-    """One statement of a loop body.
-
-    Attributes
-    ----------
-    stmt : Stmt
-    name : str
-        Of its first block; empty where it has none.
-    reads, writes : tuple of Region
-    num_stages : int, optional
-        Versions asked for the buffer that it fills; None if it is no versioned copy.
-    async_copy : int, optional
-        Value of annotation ``layout_ext.async_copy``.
-    threads : tuple of Var
-        Thread axes around the loop.
-    """
+    """One statement of a loop body."""
 
     stmt: Any
-    name: str
+    name: str  #: Of its first block; empty where it has none
     reads: tuple[Region, ...]
     writes: tuple[Region, ...]
+    #: Versions asked for the buffer that it fills; None if it is no versioned copy.
     num_stages: int | None
-    async_copy: int | None
-    threads: tuple[Any, ...] = ()
+    async_copy: int | None  #: Value of annotation ``layout_ext.async_copy``
+    threads: tuple[Any, ...] = ()  #: Thread axes around the loop
 
     @property
     def place(self) -> str:
@@ -73,11 +61,6 @@ class Part:
     def writes_of(self, buffer: Any) -> list[Region]:
         """Regions of a buffer that the statement writes."""
         return [region for region in self.writes if region.buffer.same_as(buffer)]
-
-
-def without_request(block: SBlock) -> SBlock:
-    """A block that asks for no versions any more."""
-    return without_annotations(block, NUM_STAGES, ASYNC_COPY)
 
 
 def requested(block: SBlock) -> int | None:
@@ -109,7 +92,7 @@ def check_own(copy: Part, parts: Sequence[Part], loop: Any) -> None:
                 f"Buffer {buffer.name} is written by block {copy.name} and again in loop {name}; "
                 "only a buffer with one writer can have several versions."
             )
-        if not any(buffer.same_as(own) for own in allocated(loop)):
+        if not is_among(buffer, allocated(loop)):
             raise ScheduleError(
                 f"Buffer {buffer.name}, which block {copy.name} fills, is used outside loop "
                 f"{name}, so it cannot have several versions."
@@ -120,11 +103,8 @@ def _part(stmt: Any, threads: dict[Any, Any]) -> Part:
     blocks = blocks_in(stmt)
     asking = next((b for b in blocks if requested(b) is not None), None)
     inner = dict(threads)
-
-    def look(loop: Any) -> None:
+    for loop in nodes_in(stmt, tirx.For):
         inner[loop.loop_var] = tvm.ir.Range.from_min_extent(loop.min, loop.extent)
-
-    tvm_ffi.structural_walk(stmt, [(tirx.For, look)])
     named = asking if asking is not None else next((b for b in blocks if b.name_hint), None)
     reads = tuple(_region(r, inner) for b in blocks for r in b.reads)
     writes = tuple(_region(w, inner) for b in blocks for w in b.writes)
@@ -146,27 +126,22 @@ def _undeclared(
 
     Statements outside of blocks declare nothing, and blocks of TVMScript what their author says.
     """
-    known = {region.buffer.__chandle__() for region in declared}
-    bound: list[Any] = []
+    known = [region.buffer for region in declared]
+    bound = [bind.var for bind in nodes_in(stmt, tirx.Bind)]
     found: list[Region] = []
-
-    def look(node: Any) -> None:
+    for node in nodes_in(stmt, kind):
         buffer = node.source if isinstance(node, tvm.ir.TensorLoad) else node.buffer
-        if buffer.__chandle__() in known:
-            return
-        bounds = [_ends(index, ranges, bound) for index in node.indices]
-        whole = tuple(ends for ends in bounds if ends is not None)
-        found.append(Region(buffer, whole if len(whole) == len(bounds) else None))
-
-    tvm_ffi.structural_walk(stmt, [(tirx.Bind, lambda bind: bound.append(bind.var))])
-    tvm_ffi.structural_walk(stmt, [(kind, look)])
+        if not is_among(buffer, known):
+            bounds = [_ends(index, ranges, bound) for index in node.indices]
+            whole = tuple(ends for ends in bounds if ends is not None)
+            found.append(Region(buffer, whole if len(whole) == len(bounds) else None))
     return tuple(found)
 
 
 def _ends(index: Any, ranges: dict[Any, Any], bound: list[Any]) -> tuple[Any, Any] | None:
     """First and last value of an index; None where it is loaded, or of a variable bound inside."""
     variables = tirx.analysis.undefined_vars(index)
-    if loads_in(index) or any(var.same_as(inside) for var in variables for inside in bound):
+    if loads_in(index) or any(is_among(var, bound) for var in variables):
         return None
     analyzer = tvm.sym.Analyzer()
     low = _bound(analyzer, index, ranges, upper=False)
@@ -179,20 +154,11 @@ def _by_address(stmt: Any) -> tuple[Region, ...]:
 
     TVM takes ``T.address_of(A[i])`` for a read of ``A``, also in ``atomicAdd``.
     """
-    found: dict[Any, Any] = {}
-
-    def add(buffer: Any) -> None:
-        if buffer.scope() in ("", "global"):
-            found[buffer.__chandle__()] = buffer
-
-    def look(call: Any) -> None:
-        name = getattr(call.op, "name", "")
-        if name in (ops.ADDRESS_OF, ops.BUFFER_DATA):
-            argument = call.args[0]
-            add(argument if name == ops.BUFFER_DATA else argument.source)
-
-    tvm_ffi.structural_walk(stmt, [(tvm.ir.Call, look)])
-    return tuple(Region(buffer, None) for buffer in found.values())
+    calls = nodes_in(stmt, tvm.ir.Call)
+    elements = (one.args[0].source for one in calls if is_call_of(one, ops.ADDRESS_OF))
+    pointers = (one.args[0] for one in calls if is_call_of(one, ops.BUFFER_DATA))
+    buffers = distinct(one for one in (*elements, *pointers) if one.scope() in ("", "global"))
+    return tuple(Region(buffer, None) for buffer in buffers)
 
 
 def _region(region: Any, ranges: dict[Any, Any]) -> Region:

@@ -22,7 +22,7 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
 from ...errors import ScheduleError
-from ...ir.queries import depends_on, loads_in, substitute
+from ...ir.queries import depends_on, is_load_of, loads_in, nodes_in, substitute
 from .parts import Part, Region, check_own
 
 
@@ -139,10 +139,8 @@ def _conditions(stmt: Any, elements: tuple[Any, ...]) -> Iterator[Any]:
         condition, body = stmt.predicate, stmt.block.body
     elif isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
         condition, body = stmt.condition, stmt.then_case
-    if condition is not None:
-        used = tirx.analysis.undefined_vars(condition)
-        if not any(var.same_as(element) for var in used for element in elements):
-            yield condition
+    if condition is not None and not any(depends_on(condition, one) for one in elements):
+        yield condition
     if body is not None:
         yield from _conditions(body, elements)
 
@@ -177,12 +175,9 @@ def _same_places(part: Part, reader: Part, loop: Any) -> bool:
 
     A region may hold more than is written: TVM says the whole buffer of ``S[I[k], t]``.
     """
-    inner = list(part.threads)
-    stores: list[Any] = []
-    look = [(tirx.For, lambda one: inner.append(one.loop_var)), (tirx.BufferStore, stores.append)]
-    tvm_ffi.structural_walk(part.stmt, look)
-    for store in stores:
-        loads = [load for load in loads_in(reader.stmt) if load.source.same_as(store.buffer)]
+    inner = [*part.threads, *(one.loop_var for one in nodes_in(part.stmt, tirx.For))]
+    for store in nodes_in(part.stmt, tirx.BufferStore):
+        loads = [load for load in loads_in(reader.stmt) if is_load_of(load, store.buffer)]
         for dim, index in enumerate(store.indices):
             if not loads_in(index) and not depends_on(index, loop.loop_var):
                 continue
@@ -207,9 +202,8 @@ def _within(read: Region, written: Region, loop: Any) -> bool:
 def _check_defined(plan: PipelinePlan, i: int, loop: Any) -> None:
     """Refuse a copy that uses a value which the body binds: it would come before it."""
     part = plan.parts[i]
-    used = tirx.analysis.undefined_vars(part.stmt)
     for other in plan.parts:
-        if isinstance(other.stmt, tirx.Bind) and any(other.stmt.var.same_as(v) for v in used):
+        if isinstance(other.stmt, tirx.Bind) and depends_on(part.stmt, other.stmt.var):
             raise ScheduleError(
                 f"Block {part.name} uses {other.stmt.var.name}, which loop {loop.loop_var.name} "
                 f"binds, so it cannot run {plan.ahead[i]} iterations ahead; write its value in "

@@ -22,30 +22,15 @@ class VersionedBuffer:
 
 @dataclass(frozen=True)
 class PipelineStep:
-    """One statement of a pipelined loop.
+    """One statement of a pipelined loop."""
 
-    Attributes
-    ----------
-    name : str
-        Of its block; without one it goes by its place, ``statement 2``.
-    place : int
-        Which statement of the loop it was, from 0.
-    ahead : int
-        How many bodies before its own iteration's it runs; 0 for what computes.
-    asynchronous : bool
-        Whether it is written as an asynchronous copy. Pass ``LowerAsyncCopy`` may still refuse.
-    fills : str or None
-        Versioned buffer that it fills.
-    reads : tuple of str
-        Versioned buffers that it reads.
-    """
-
-    name: str
-    place: int
-    ahead: int
+    name: str  #: Of its block; without one it goes by its place, ``statement 2``
+    place: int  #: Which statement of the loop it was, from 0
+    ahead: int  #: How many bodies before its own iteration's it runs; 0 for what computes
+    #: Whether it is written as an asynchronous copy. Pass ``LowerAsyncCopy`` may still refuse.
     asynchronous: bool
-    fills: str | None
-    reads: tuple[str, ...]
+    fills: str | None  #: Versioned buffer that it fills
+    reads: tuple[str, ...]  #: Versioned buffers that it reads
 
 
 @dataclass(frozen=True)
@@ -54,33 +39,19 @@ class PipelineRecord:
 
     Body b of the loop, counted from 0, runs a step that is ``ahead`` for iteration ``b + ahead``,
     if there is such an iteration; before body 0 come ``depth`` bodies that only copy.
-
-    Attributes
-    ----------
-    loop, extent : str
-        Name of the loop's variable; iterations, a number or an expression.
-    depth : int
-        Bodies of the prologue.
-    steps : tuple of PipelineStep
-        In the order in which a body runs them.
-    buffers : tuple of VersionedBuffer
-    wait : int or None
-        Groups of asynchronous copies, one a body, that may still be under way after the wait at
-        the top of a body; None without asynchronous copies.
-    prologue_wait : int or None
-        The same for a wait in the bodies of the prologue, which only indirect loads need.
-    barrier : bool
-        Whether a barrier follows the wait.
     """
 
-    loop: str
+    loop: str  #: Name of the loop's variable; iterations, a number or an expression
     extent: str
-    depth: int
-    steps: tuple[PipelineStep, ...]
+    depth: int  #: Bodies of the prologue
+    steps: tuple[PipelineStep, ...]  #: In the order in which a body runs them
     buffers: tuple[VersionedBuffer, ...]
+    #: Groups of asynchronous copies, one a body, that may still be under way after the wait at the
+    #: top of a body; None without asynchronous copies.
     wait: int | None
+    #: The same for a wait in the bodies of the prologue, which only indirect loads need.
     prologue_wait: int | None
-    barrier: bool
+    barrier: bool  #: Whether a barrier follows the wait
 
     @property
     def shared_bytes(self) -> int:

@@ -18,15 +18,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlock, SBlockRealize
+from tvm.s_tir import SBlockRealize
 from tvm.script import tirx as T
 
 from ...errors import ScheduleError
 from ...ir.annotations import ASYNC_SCOPE
-from ...ir.rebuild import block_with, loop_with, realize_with
-from .parts import Part, without_request
+from ...ir.rebuild import block_with, loop_with, realize_with, stripped
+from .parts import REQUEST, Part
 
 
 def single_copies(parts: Sequence[Part], loop: Any) -> list[int]:
@@ -65,8 +64,7 @@ def with_waits(parts: Sequence[Part], stmts: Sequence[Any], single: Collection[P
             flying = []
         if any(part is copy for copy in single):
             flying.append(part)
-            plain = tvm_ffi.structural_map(stmt, [(SBlock, without_request)], order="post")
-            stmt = tirx.AttrStmt(0, ASYNC_SCOPE, 1, plain)
+            stmt = tirx.AttrStmt(0, ASYNC_SCOPE, 1, stripped(stmt, *REQUEST))
         found.append(stmt)
     return [*found, *_landed()] if flying else found
 

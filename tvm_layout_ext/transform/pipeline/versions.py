@@ -13,7 +13,9 @@ from tvm.s_tir import SBlock
 
 from ...errors import ScheduleError
 from ...ir import ops
-from .parts import without_request
+from ...ir.queries import is_call_of
+from ...ir.rebuild import access_rules, without_annotations
+from .parts import REQUEST
 from .record import VersionedBuffer
 
 #: Versions begin at multiples of this, so that vectors of any width stay aligned.
@@ -75,15 +77,8 @@ def with_versions(buffer: Any, versions: int) -> Versioned:
 def use_version(stmt: Any, one: Versioned, number: Any) -> Any:
     """Let a statement access one version of a buffer."""
 
-    def load(node: Any) -> Any:
-        if not node.source.same_as(one.old):
-            return node
-        return tirx.BufferLoad(one.new, [number, *node.indices])
-
-    def store(node: Any) -> Any:
-        if not node.buffer.same_as(one.old):
-            return node
-        return tirx.BufferStore(one.new, node.value, [number, *node.indices])
+    def access(buffer: Any, indices: Any) -> Any:
+        return (one.new, [number, *indices]) if buffer.same_as(one.old) else None
 
     def region(node: Any) -> Any:
         if not node.source.same_as(one.old):
@@ -105,9 +100,11 @@ def use_version(stmt: Any, one: Versioned, number: Any) -> Any:
             )
         return node
 
-    rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store), (tvm.ir.TensorRegion, region)]
-    every = [*rules, (tvm.ir.Call, call), (SBlock, without_request)]
-    return tvm_ffi.structural_map(stmt, every, order="pre")
+    def plain(block: Any) -> Any:
+        return without_annotations(block, *REQUEST)
+
+    others = [(tvm.ir.TensorRegion, region), (tvm.ir.Call, call), (SBlock, plain)]
+    return tvm_ffi.structural_map(stmt, [*access_rules(access), *others], order="pre")
 
 
 def _moved_offsets(call: Any, one: Versioned, number: Any) -> Any:
@@ -120,8 +117,4 @@ def _moved_offsets(call: Any, one: Versioned, number: Any) -> Any:
 
 
 def _is_data(expr: Any, buffer: Any) -> bool:
-    return (
-        isinstance(expr, tvm.ir.Call)
-        and expr.op.name == ops.BUFFER_DATA
-        and expr.args[0].same_as(buffer)
-    )
+    return is_call_of(expr, ops.BUFFER_DATA) and bool(expr.args[0].same_as(buffer))

@@ -33,8 +33,8 @@ from ... import decisions
 from ...errors import ScheduleError
 from ...ir import ops
 from ...ir.annotations import PREFETCH
-from ...ir.queries import depends_on, substitute
-from ...ir.rebuild import block_with, loop_with, realize_with, sequence, without_annotations
+from ...ir.queries import depends_on, is_call_of, substitute
+from ...ir.rebuild import block_with, loop_with, realize_with, sequence, stripped
 from ..base import function_pass
 from ..pipeline.parts import Part, Region, blocks_in, parts_of
 from .spread_copies import shares
@@ -45,11 +45,7 @@ _NAME = "PrefetchSharedToRegister"
 
 def _is_barrier(part: Part) -> bool:
     stmt = part.stmt
-    return isinstance(stmt, tirx.Evaluate) and _calls(stmt.value, ops.TVM_STORAGE_SYNC)
-
-
-def _calls(value: Any, name: str) -> bool:
-    return isinstance(value, tvm.ir.Call) and value.op.name == name
+    return isinstance(stmt, tirx.Evaluate) and is_call_of(stmt.value, ops.TVM_STORAGE_SYNC)
 
 
 @dataclass(frozen=True)
@@ -208,27 +204,8 @@ class _Prefetches:
             decisions.note(_NAME, part.name, text)
 
 
-def _strip(block: SBlock) -> SBlock:
-    return without_annotations(block, PREFETCH)
-
-
-@function_pass("PrefetchSharedToRegister")
-def _prefetch(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    asking = [str(b.name_hint) for b in blocks_in(func.body) if PREFETCH in b.annotations]
-    if not asking:
-        return func
-    prefetches = _Prefetches()
-    body = tvm_ffi.structural_mutate(func.body, [(tirx.For, prefetches.loop)])
-    for name in asking:
-        if name not in prefetches.done:
-            raise ScheduleError(
-                f"Block {name} is to be prefetched, but no unrolled loop holds both it and a block "
-                "that reads its buffer; compute it at an unrolled loop of its consumer."
-            )
-    return func.with_body(tvm_ffi.structural_map(body, [(SBlock, _strip)], order="post"))
-
-
-def PrefetchSharedToRegister() -> Any:
+@function_pass()
+def PrefetchSharedToRegister(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that loads annotated fragments one step before they are used.
 
     Block annotation ``layout_ext.prefetch`` marks the loads. Their unrolled loop is written out,
@@ -247,4 +224,15 @@ def PrefetchSharedToRegister() -> Any:
     ScheduleError
         In these cases.
     """
-    return _prefetch
+    asking = [str(b.name_hint) for b in blocks_in(func.body) if PREFETCH in b.annotations]
+    if not asking:
+        return func
+    prefetches = _Prefetches()
+    body = tvm_ffi.structural_mutate(func.body, [(tirx.For, prefetches.loop)])
+    for name in asking:
+        if name not in prefetches.done:
+            raise ScheduleError(
+                f"Block {name} is to be prefetched, but no unrolled loop holds both it and a block "
+                "that reads its buffer; compute it at an unrolled loop of its consumer."
+            )
+    return func.with_body(stripped(body, PREFETCH))

@@ -6,28 +6,23 @@ from functools import reduce
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from ...ir.conditions import conjuncts
-from ...ir.queries import depends_on, substitute
+from ...ir.conditions import conjuncts, step_of
+from ...ir.queries import depends_on, loads_in, nodes_in, substitute
 from ...ir.rebuild import loop_with
-from ..base import function_pass
+from ..base import function_pass, mapped
 
 
 def _ranges(func: tirx.PrimFunc) -> Any:
     """Analyzer that knows the range of every loop and thread."""
     analyzer = tvm.sym.Analyzer()
-
-    def loop(node: Any) -> None:
-        analyzer.bind(node.loop_var, tvm.ir.Range.from_min_extent(node.min, node.extent))
-
-    def thread(node: Any) -> None:
-        if node.attr_key in ("thread_extent", "virtual_thread"):
+    for node in nodes_in(func.body, tirx.For, tirx.AttrStmt):
+        if isinstance(node, tirx.For):
+            analyzer.bind(node.loop_var, tvm.ir.Range.from_min_extent(node.min, node.extent))
+        elif node.attr_key in ("thread_extent", "virtual_thread"):
             analyzer.bind(node.node.var, tvm.ir.Range.from_min_extent(0, node.value))
-
-    tvm_ffi.structural_walk(func.body, [(tirx.For, loop), (tirx.AttrStmt, thread)])
     return analyzer
 
 
@@ -44,16 +39,12 @@ def _room(buffer: Any) -> int:
 
 def _stays_inside(value: Any, analyzer: Any) -> bool:
     """Whether every load of a value is of registers, and in bounds for all loops and threads."""
-    inside = True
-
-    def look(load: Any) -> None:
-        nonlocal inside
-        inside &= load.source.scope() in ("local", "warp")
-        for index, extent in zip(load.indices, load.source.shape, strict=True):
-            inside &= bool(analyzer.can_prove(tirx.And(index >= 0, index < extent)))
-
-    tvm_ffi.structural_walk(value, [(tvm.ir.TensorLoad, look)])
-    return inside
+    return all(
+        load.source.scope() in ("local", "warp")
+        and analyzer.can_prove(tirx.And(index >= 0, index < extent))
+        for load in loads_in(value)
+        for index, extent in zip(load.indices, load.source.shape, strict=True)
+    )
 
 
 def _filled(loop: Any, analyzer: Any) -> Any:
@@ -86,19 +77,12 @@ def _is_end(condition: Any, column: Any, columns: int, var: Any, analyzer: Any) 
     """Whether a condition says that the column is inside the row, and columns follow lanes."""
     if not isinstance(condition, tirx.LT):
         return False
-    step = analyzer.simplify(substitute(column, {var: var + 1}) - column)
     same = analyzer.can_prove_equal(condition.a - condition.b, column - columns)
-    return bool(same and isinstance(step, tirx.IntImm) and int(step) == 1)
+    return bool(same) and step_of(column, var, analyzer) == 1
 
 
-@function_pass("FillPaddedRows")
-def _fill_padded_rows(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    analyzer = _ranges(func)
-    rule = (tirx.For, lambda loop: _filled(loop, analyzer))
-    return func.with_body(tvm_ffi.structural_map(func.body, [rule], order="post"))
-
-
-def FillPaddedRows() -> Any:
+@function_pass()
+def FillPaddedRows(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that stores the last vector of a ragged row whole, into the row's padding.
 
     Rows of a shared buffer that ``storage_align`` spreads end in elements that nobody reads. A
@@ -115,4 +99,5 @@ def FillPaddedRows() -> Any:
     leave these, further conditions on the vector's variable, functions without an annotation of
     this package.
     """
-    return _fill_padded_rows
+    analyzer = _ranges(func)
+    return mapped(func, (tirx.For, lambda loop: _filled(loop, analyzer)))

@@ -16,7 +16,7 @@ from ...analysis.axis_info.indices import IndexAnalyzer
 from ...analysis.nest import element_bytes
 from ...errors import LayoutError
 from ...ir import ops
-from ...ir.pointers import OPAQUE, POINTER_OPS, PointerOp, pointer_of
+from ...ir.pointers import OPAQUE, POINTER_OPS, PointerOp, constant, pointer_of
 from ...ir.queries import uses
 from ...ir.rebuild import block_with
 from ...layout.placement import Placement, Strided
@@ -162,7 +162,7 @@ class Rewriter:
         if not isinstance(last, tirx.Ramp):
             return [self._writer.offset(one.placement, indices)]
         lanes = int(last.lanes)
-        if not _is_one(last.stride):
+        if constant(last.stride) != 1:
             self._refuse(one, indices, "its vector has gaps")
         base = [*indices[:-1], last.base]
         self._check_whole(one, base, lanes)
@@ -217,7 +217,7 @@ class Rewriter:
             return
         op, (one, _), indices = found
         size = element_bytes(one.buffer)
-        if node.op.name == ops.PTX_LEGACY_LDMATRIX and size == 1 and _is_true(node.args[0]):
+        if node.op.name == ops.PTX_LEGACY_LDMATRIX and size == 1 and constant(node.args[0]):
             self._refuse(one, indices, "TVM transposes elements of 1 byte without ldmatrix")
         self._check_whole(one, indices, max(1, (op.bytes(node.args) or 0) // size))
 
@@ -285,11 +285,3 @@ def _with_pointer(argument: Any, buffer: Any, offset: Any, size: int) -> Any:
 def _call_with(call: Any, arguments: Sequence[Any]) -> Any:
     """Copy a call with other arguments."""
     return tvm.ir.Call(call.op, list(arguments), call.attrs, call.ty_args, call.span, call.ty)
-
-
-def _is_one(value: Any) -> bool:
-    return isinstance(value, int | tirx.IntImm) and int(value) == 1
-
-
-def _is_true(value: Any) -> bool:
-    return isinstance(value, int | tirx.IntImm) and bool(int(value))

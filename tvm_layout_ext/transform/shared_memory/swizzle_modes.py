@@ -114,22 +114,10 @@ def place(
     element_bits: int,
     accesses: Callable[[], Sequence[Requests]],
 ) -> Choice:
-    """Find where the elements of a buffer go by a mode.
+    """Find where the elements of a buffer of some shape go by a mode, ``text``.
 
-    Parameters
-    ----------
-    text : str
-        The mode.
-    shape : sequence of int
-        Of the buffer.
-    element_bits : int
-    accesses : callable
-        Gives all accesses of the buffer; asked only where the choice needs counts.
-
-    Returns
-    -------
-    Choice
-        Named as a mode that would give the same placement.
+    ``accesses`` gives all accesses of the buffer, and is asked only where the choice needs counts.
+    The choice is named as a mode that would give the same placement.
 
     Raises
     ------

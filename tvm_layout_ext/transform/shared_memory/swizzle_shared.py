@@ -7,9 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlock
 from tvm.tirx import IterVar
 
 from ... import decisions
@@ -21,7 +19,8 @@ from ...analysis.nest import element_bytes
 from ...errors import LayoutError
 from ...ir.annotations import ASYNC_COPY, NUM_STAGES, SWIZZLE
 from ...ir.pointers import constant, shape_of
-from ...ir.rebuild import without_annotations
+from ...ir.queries import blocks_in, nodes_in, thread_tag
+from ...ir.rebuild import stripped
 from ...layout.placement import Strided, dense
 from ..base import function_pass
 from ..pipeline.multi_stage_buffer import has_async_copies
@@ -61,8 +60,7 @@ def swizzles_of(block: Any) -> dict[str, str]:
 def _requests(func: tirx.PrimFunc) -> list[tuple[Any, str, str, bool]]:
     """List buffer, mode, block, and whether storage_align pads it, for every annotation."""
     found: list[tuple[Any, str, str, bool]] = []
-
-    def look(block: Any) -> None:
+    for block in blocks_in(func.body):
         for name, text in swizzles_of(block).items():
             regions = [r for r in block.writes if str(r.source.name) == name]
             if not regions:
@@ -78,14 +76,8 @@ def _requests(func: tirx.PrimFunc) -> list[tuple[Any, str, str, bool]]:
                     f"{text} (block {block.name_hint}); all its writers must agree."
                 )
             if known is None:
-                found.append((buffer, text, str(block.name_hint), _is_padded(buffer)))
-
-    tvm_ffi.structural_walk(func.body, [(SBlock, look)])
+                found.append((buffer, text, str(block.name_hint), bool(list(buffer.ty.strides))))
     return found
-
-
-def _is_padded(buffer: Any) -> bool:
-    return bool(list(buffer.ty.strides))
 
 
 def _swizzled(
@@ -176,45 +168,13 @@ def _note(buffer: Any, text: str, choice: Choice) -> None:
 
 
 def _thread_vars(func: tirx.PrimFunc) -> list[Any]:
-    found: list[Any] = []
-
-    def loop(node: Any) -> None:
-        if node.thread_binding is not None:
-            found.append(node.loop_var)
-
-    def attribute(node: Any) -> None:
-        if isinstance(node.node, IterVar):
-            found.append(node.node.var)
-
-    tvm_ffi.structural_walk(func.body, [(tirx.For, loop), (tirx.AttrStmt, attribute)])
-    return found
+    loops = [loop.loop_var for loop in nodes_in(func.body, tirx.For) if thread_tag(loop)]
+    launches = nodes_in(func.body, tirx.AttrStmt)
+    return [*loops, *(one.node.var for one in launches if isinstance(one.node, IterVar))]
 
 
-def _strip(node: Any) -> Any:
-    return without_annotations(node, SWIZZLE)
-
-
-@function_pass("SwizzleSharedMemory")
-def _swizzle_shared_memory(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    wanted = _requests(func)
-    if not wanted:
-        return func
-    accesses = read_shared_accesses(func)
-    for buffer, text, block, _ in wanted:
-        refuse_unknown(func.body, buffer, text, block)
-    has_async = has_async_copies(func.attrs.get("target", None))
-    placed = [_swizzled(request, accesses, has_async) for request in wanted]
-    swizzled = [one for one in placed if one is not None]
-    body = tvm_ffi.structural_map(func.body, [(SBlock, _strip)], order="post")
-    if not swizzled:
-        return func.with_body(body)
-    body = Rewriter(swizzled, accesses, _thread_vars(func)).rewrite(body)
-    changed = tvm.IRModule.from_expr(func.with_body(body))
-    simplified = tirx.transform.StmtSimplify()(changed)
-    return next(iter(simplified.functions.values()))
-
-
-def SwizzleSharedMemory() -> Any:
+@function_pass()
+def SwizzleSharedMemory(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that lays out annotated shared buffers anew.
 
     Block annotation ``layout_ext.swizzle`` says how the buffer lies that the block writes:
@@ -233,4 +193,19 @@ def SwizzleSharedMemory() -> Any:
     LayoutError
         In these cases.
     """
-    return _swizzle_shared_memory
+    wanted = _requests(func)
+    if not wanted:
+        return func
+    accesses = read_shared_accesses(func)
+    for buffer, text, block, _ in wanted:
+        refuse_unknown(func.body, buffer, text, block)
+    has_async = has_async_copies(func.attrs.get("target", None))
+    placed = [_swizzled(request, accesses, has_async) for request in wanted]
+    swizzled = [one for one in placed if one is not None]
+    body = stripped(func.body, SWIZZLE)
+    if not swizzled:
+        return func.with_body(body)
+    body = Rewriter(swizzled, accesses, _thread_vars(func)).rewrite(body)
+    changed = tvm.IRModule.from_expr(func.with_body(body))
+    simplified = tirx.transform.StmtSimplify()(changed)
+    return next(iter(simplified.functions.values()))

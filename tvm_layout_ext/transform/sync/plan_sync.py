@@ -19,7 +19,6 @@ from ...analysis.barriers.read_outside import Outside, read_outside
 from ...analysis.barriers.read_program import read_program
 from ...analysis.barriers.uniform import divergent_barrier
 from ...errors import ScheduleError
-from ...ir.index_terms import Scope
 from ...ir.rebuild import loop_with
 from ..base import function_pass, is_marked
 
@@ -138,7 +137,7 @@ def _with_bodies(node: Node, bodies: Sequence[Any]) -> Any:
 
 def _synchronised(launch: Any, outside: Outside) -> Any:
     """A kernel with the barriers that it needs."""
-    program = read_program(launch, Scope(read_only=outside.read_only))
+    program = read_program(launch, outside.read_only)
     if not program.foreign and (condition := divergent_barrier(program)):
         raise ScheduleError(
             f"A barrier stands inside '{condition}', which is not known to be the same for all "
@@ -166,45 +165,8 @@ def _synchronised(launch: Any, outside: Outside) -> Any:
     return _rebuilt(program.root, plan, program.scope)
 
 
-@function_pass("PlanSync")
-def _plan_sync(func: tirx.PrimFunc) -> tirx.PrimFunc:
-
-    def launch(node: Any, mutator: Any) -> Any:
-        if str(node.attr_key) != "thread_extent":
-            return mutator.default_mutate(node)
-        return _synchronised(node, read_outside(func, node))
-
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.AttrStmt, launch)]))
-
-
-def only_unmarked(stock: Any) -> Any:
-    """Wrap a pass of TVM so that it leaves the functions with our annotations alone.
-
-    Parameters
-    ----------
-    stock : Pass
-        TVM's ThreadSync.
-
-    Returns
-    -------
-    Pass
-        For a module without such functions it is the same as ``stock``.
-    """
-
-    @tvm.transform.module_pass(opt_level=0, name=str(stock.info.name))
-    def rest(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
-        ours = {gv: func for gv, func in mod.functions.items() if is_marked(func)}
-        if not ours:
-            return stock(mod)
-        others = {gv: func for gv, func in mod.functions.items() if gv not in ours}
-        done = stock(tvm.IRModule(others, attrs=mod.attrs)) if others else mod
-        done.update(tvm.IRModule(ours))
-        return done
-
-    return rest
-
-
-def PlanSync() -> Any:
+@function_pass()
+def PlanSync(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that plans the barriers of annotated functions, in place of ThreadSync.
 
     Runs when shared buffers have their final places, so that buffers that share bytes are kept
@@ -231,4 +193,26 @@ def PlanSync() -> Any:
         that is there stands in one, if a buffer is used before the wait for the asynchronous copy
         into it, or if barriers are missing in a kernel with ``break``, ``continue`` or ``return``.
     """
-    return _plan_sync
+
+    def launch(node: Any, mutator: Any) -> Any:
+        if str(node.attr_key) != "thread_extent":
+            return mutator.default_mutate(node)
+        return _synchronised(node, read_outside(func, node))
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.AttrStmt, launch)]))
+
+
+def only_unmarked(stock: Any) -> Any:
+    """Wrap TVM's ThreadSync so that it leaves the functions with our annotations alone."""
+
+    @tvm.transform.module_pass(opt_level=0, name=str(stock.info.name))
+    def rest(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        ours = {gv: func for gv, func in mod.functions.items() if is_marked(func)}
+        if not ours:
+            return stock(mod)
+        others = {gv: func for gv, func in mod.functions.items() if gv not in ours}
+        done = stock(tvm.IRModule(others, attrs=mod.attrs)) if others else mod
+        done.update(tvm.IRModule(ours))
+        return done
+
+    return rest

@@ -216,8 +216,22 @@ def _kind(buffer: Any) -> str:
     return f"{buffer.dtype} in {buffer.scope()}"
 
 
-@function_pass("LowerTensorCore", asks=TENSOR_CORE)
-def _lower_tensor_core(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@function_pass(asks=TENSOR_CORE)
+def LowerTensorCore(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Create the pass that makes instructions of the tiles that ``use_tensor_core`` marked.
+
+    Block annotation ``layout_ext.tensor_core`` names the intrinsic that does the block, and for a
+    sum a second one that clears it; ``sch.use_tensor_core`` writes it. The sum is cleared before
+    its outermost summed loop. Intrinsics are built and registered here, when they are needed.
+
+    Does not handle, and refuses by name: tiles that were changed after ``use_tensor_core`` made
+    them, and tiles under a loop that is bound to ``threadIdx.x``, whose values are the lanes.
+
+    Raises
+    ------
+    ScheduleError
+        In these cases.
+    """
     # Held until the end: a schedule changes a function that nobody else holds in place, and with it
     # the blocks that narrowing left shared with the caller's.
     body = tvm_ffi.structural_map(func.body, [(SBlock, _in_order)], order="post")
@@ -241,21 +255,3 @@ def _narrowed(mod: tvm.IRModule) -> tvm.IRModule:
     if wide or max(sizes) > _MOST_ELEMENTS:
         return mod
     return tirx.transform.ForceNarrowIndexToInt32()(mod)
-
-
-def LowerTensorCore() -> Any:
-    """Create the pass that makes instructions of the tiles that ``use_tensor_core`` marked.
-
-    Block annotation ``layout_ext.tensor_core`` names the intrinsic that does the block, and for a
-    sum a second one that clears it; ``sch.use_tensor_core`` writes it. The sum is cleared before
-    its outermost summed loop. Intrinsics are built and registered here, when they are needed.
-
-    Does not handle, and refuses by name: tiles that were changed after ``use_tensor_core`` made
-    them, and tiles under a loop that is bound to ``threadIdx.x``, whose values are the lanes.
-
-    Raises
-    ------
-    ScheduleError
-        In these cases.
-    """
-    return _lower_tensor_core

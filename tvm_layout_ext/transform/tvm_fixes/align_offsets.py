@@ -9,48 +9,27 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
-import tvm_ffi
 from tvm import tirx
 
+from ...ir.queries import substitute
+from ...ir.rebuild import with_accesses
 from ..base import function_pass
 
 
-def _offsets(func: Any) -> list[tuple[Any, Any]]:
+def _offsets(func: Any) -> dict[Any, Any]:
     """Offsets of parameters that are multiples of more than one, each with its written form."""
-    found = []
+    found = {}
     for param in func.params:
         if not hasattr(param.ty, "offset_factor"):
             continue
         offset, factor = param.ty.elem_offset, int(param.ty.offset_factor)
         if factor > 1 and isinstance(offset, tirx.Var):
-            found.append((offset, tirx.floordiv(offset, factor) * factor))
+            found[offset] = tirx.floordiv(offset, factor) * factor
     return found
 
 
-@function_pass("AlignOffsets")
-def _align_offsets(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    offsets = _offsets(func)
-    if not offsets:
-        return func
-
-    def swap(var: Any) -> Any:
-        return next((written for offset, written in offsets if offset.same_as(var)), var)
-
-    def written(indices: Any) -> list[Any]:
-        return [tvm_ffi.structural_map(i, [(tirx.Var, swap)], order="post") for i in indices]
-
-    def load(node: Any) -> Any:
-        return tirx.BufferLoad(node.source, written(node.indices))
-
-    def store(node: Any) -> Any:
-        return tirx.BufferStore(node.buffer, node.value, written(node.indices))
-
-    rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)]
-    return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
-
-
-def AlignOffsets() -> Any:
+@function_pass()
+def AlignOffsets(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that writes element offsets as the multiples that they are.
 
     ::
@@ -61,4 +40,12 @@ def AlignOffsets() -> Any:
 
     Leaves alone: offsets that are numbers or expressions.
     """
-    return _align_offsets
+    offsets = _offsets(func)
+    if not offsets:
+        return func
+
+    def written(indices: Any) -> list[Any]:
+        return [substitute(index, offsets) for index in indices]
+
+    body = with_accesses(func.body, lambda buffer, indices: (buffer, written(indices)))
+    return func.with_body(body)

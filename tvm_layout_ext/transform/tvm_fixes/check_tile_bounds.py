@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import tirx
 
 from ...errors import ScheduleError
 from ...ir.pointers import is_unbounded
+from ...ir.queries import blocks_in
 from ..base import function_pass
 
 
@@ -26,28 +26,8 @@ def _unbounded_dims(buffer: Any) -> list[int]:
     ]
 
 
-@function_pass("CheckTileBounds", everywhere=True)
-def _check_tile_bounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    target = func.attrs.get("target", None)
-    if target is None or str(target.kind.name) != "cuda":
-        return func
-
-    def look(block: Any) -> None:
-        for buffer in block.alloc_buffers:
-            dims = _unbounded_dims(buffer) if str(buffer.scope()) != "global" else []
-            if dims:
-                raise ScheduleError(
-                    f"TVM finds no bound of dim {' and '.join(map(str, dims))} of buffer "
-                    f"{buffer.name} in {buffer.scope()} memory, of which one block touches a part "
-                    "that depends on a symbolic size; a tile must have a constant size at most, "
-                    "or stay in global memory."
-                )
-
-    tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, look)])
-    return func
-
-
-def CheckTileBounds() -> Any:
+@function_pass(everywhere=True)
+def CheckTileBounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that refuses tiles on the chip of which TVM finds no bound.
 
     Changes nothing, so it looks at functions without an annotation of this package, too.
@@ -59,4 +39,16 @@ def CheckTileBounds() -> Any:
     ScheduleError
         If a buffer on the chip has such an extent.
     """
-    return _check_tile_bounds
+    target = func.attrs.get("target", None)
+    if target is None or str(target.kind.name) != "cuda":
+        return func
+    for buffer in (one for block in blocks_in(func.body) for one in block.alloc_buffers):
+        dims = _unbounded_dims(buffer) if str(buffer.scope()) != "global" else []
+        if dims:
+            raise ScheduleError(
+                f"TVM finds no bound of dim {' and '.join(map(str, dims))} of buffer "
+                f"{buffer.name} in {buffer.scope()} memory, of which one block touches a part "
+                "that depends on a symbolic size; a tile must have a constant size at most, "
+                "or stay in global memory."
+            )
+    return func

@@ -7,20 +7,17 @@ vectors of FP8 it writes as if CUDA had operators for them, which does not compi
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
-import tvm_ffi
 from tvm import tirx
 
 from ...errors import ScheduleError
 from ...ir.pointers import POINTER_OPS, pointer_of
-from ...ir.vector_types import lacking_arithmetic, miswritten
+from ...ir.queries import nodes_in
+from ...ir.vector_types import ARITHMETIC, lacking_arithmetic, miswritten
 from ..base import function_pass, is_marked
 
 #: First compute capability with instructions for FP8.
 _FP8_SINCE = (8, 9)
-_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
 
 
 def _float8_in_software(func: tirx.PrimFunc) -> str | None:
@@ -29,28 +26,34 @@ def _float8_in_software(func: tirx.PrimFunc) -> str | None:
     TVM makes 2**-7 of a zero of ``float8_e4m3fn``, and keeps FP8 on the chip in 32 bits an element,
     which a copy of its bytes does not fill.
     """
-    found: list[str] = []
-
-    def is_float8(expr: Any) -> bool:
-        return str(expr.ty).startswith("float8")
-
-    def call(node: Any) -> None:
-        op = POINTER_OPS.get(getattr(node.op, "name", ""))
-        element = None if op is None else pointer_of(node, op)
-        if element is not None and str(element[0].dtype).startswith("float8"):
-            found.append(f"copies {element[0].dtype} into {element[0].name} asynchronously")
-
-    def arithmetic(node: Any) -> None:
-        operands = [node.value] if isinstance(node, tirx.Cast) else [node.a]
-        found.extend(f"computes with {one.ty}" for one in [*operands, node] if is_float8(one))
-
-    rules = [(kind, arithmetic) for kind in (tirx.Cast, *_ARITHMETIC)]
-    tvm_ffi.structural_walk(func.body, [(tvm.ir.Call, call), *rules])
-    return found[0] if found else None
+    for node in nodes_in(func.body, tvm.ir.Call, tirx.Cast, *ARITHMETIC):
+        if isinstance(node, tvm.ir.Call):
+            op = POINTER_OPS.get(getattr(node.op, "name", ""))
+            element = None if op is None else pointer_of(node, op)
+            if element is not None and str(element[0].dtype).startswith("float8"):
+                return f"copies {element[0].dtype} into {element[0].name} asynchronously"
+            continue
+        for one in (node.value if isinstance(node, tirx.Cast) else node.a, node):
+            if str(one.ty).startswith("float8"):
+                return f"computes with {one.ty}"
+    return None
 
 
-@function_pass("CheckVectors", everywhere=True)
-def _check_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@function_pass(everywhere=True)
+def CheckVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Create the pass that refuses vectors of ``bool`` and FP8 that TVM writes as other bytes.
+
+    Changes nothing, so it looks at functions without an annotation of this package, too. Before
+    compute capability 8.9, where TVM moves FP8 as ``uint8``, it refuses annotated functions that
+    compute with FP8.
+
+    Does not handle: other targets than CUDA.
+
+    Raises
+    ------
+    ScheduleError
+        In these cases; the sentence says what is legal.
+    """
     target = func.attrs.get("target", None)
     if target is None or str(target.kind.name) != "cuda" or "arch" not in target.attrs:
         return func
@@ -65,20 +68,3 @@ def _check_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
             f"on {target.attrs['arch']} FP8 may only be moved, by plain copies."
         )
     return func
-
-
-def CheckVectors() -> Any:
-    """Create the pass that refuses vectors of ``bool`` and FP8 that TVM writes as other bytes.
-
-    Changes nothing, so it looks at functions without an annotation of this package, too. Before
-    compute capability 8.9, where TVM moves FP8 as ``uint8``, it refuses annotated functions that
-    compute with FP8.
-
-    Does not handle: other targets than CUDA.
-
-    Raises
-    ------
-    ScheduleError
-        In these cases; the sentence says what is legal.
-    """
-    return _check_vectors

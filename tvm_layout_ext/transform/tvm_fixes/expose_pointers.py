@@ -16,7 +16,8 @@ from tvm import tirx
 from ...gpu.hardware import MATRIX_ROW_BYTES
 from ...ir import ops
 from ...ir.pointers import POINTER_OPS
-from ..base import function_pass
+from ...ir.queries import is_call_of
+from ..base import function_pass, mapped
 
 #: Operators that are given an address of shared memory, and whether TVM should take it for a read
 #: (1) or a write (2) of what is behind it.
@@ -27,7 +28,7 @@ def _exposed(argument: Any, mask: int) -> Any:
     """Turn the address of an element into a pointer that TVM's passes follow."""
 
     def call(node: Any) -> Any:
-        if getattr(node.op, "name", "") != ops.ADDRESS_OF:
+        if not is_call_of(node, ops.ADDRESS_OF):
             return node
         load = node.args[0]
         buffer = load.source
@@ -39,8 +40,15 @@ def _exposed(argument: Any, mask: int) -> Any:
     return tvm_ffi.structural_map(argument, [(tvm.ir.Call, call)], order="post")
 
 
-@function_pass("ExposePointers")
-def _expose_pointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@function_pass()
+def ExposePointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Create the pass that shows TVM what addresses of shared memory are used for.
+
+    They become ``tvm_access_ptr``, which TVM's planning reads. Until here they are ``address_of``
+    an element, so that passes over indices rewrite them.
+
+    Does not handle: addresses given to other operators.
+    """
 
     def call(node: Any) -> Any:
         mask = _MASKS.get(getattr(node.op, "name", ""))
@@ -49,15 +57,4 @@ def _expose_pointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
         arguments = [_exposed(argument, mask) for argument in node.args]
         return tvm.ir.Call(node.op, arguments, node.attrs, ret_ty=node.ty)
 
-    return func.with_body(tvm_ffi.structural_map(func.body, [(tvm.ir.Call, call)], order="post"))
-
-
-def ExposePointers() -> Any:
-    """Create the pass that shows TVM what addresses of shared memory are used for.
-
-    They become ``tvm_access_ptr``, which TVM's planning reads. Until here they are ``address_of``
-    an element, so that passes over indices rewrite them.
-
-    Does not handle: addresses given to other operators.
-    """
-    return _expose_pointers
+    return mapped(func, (tvm.ir.Call, call))

@@ -9,52 +9,27 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from ..base import function_pass
-
-
-def _variables(expr: Any) -> list[Any]:
-    return list(tirx.analysis.undefined_vars(expr))
-
-
-def _common(some: list[Any], others: list[Any]) -> bool:
-    return any(a.same_as(b) for a in some for b in others)
-
-
-def _thread_loops(func: tirx.PrimFunc) -> list[Any]:
-    loops: list[Any] = []
-    tvm_ffi.structural_walk(func.body, [(tirx.For, loops.append)])
-    return [loop for loop in loops if loop.kind == tirx.ForKind.THREAD_BINDING]
+from ...ir.queries import nodes_in, thread_tag, uses
+from ..base import function_pass, mapped
 
 
 def _guarded(realize: SBlockRealize, threads: list[Any]) -> SBlockRealize:
     """The realisation with the bound of its reducing thread in the guard, true as it is."""
     pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
-    summed = [
-        variable
-        for axis, value in pairs
-        if axis.iter_type == tirx.IterVar.CommReduce
-        for variable in _variables(value)
-    ]
-    used = _variables(realize.predicate)
-    reducing = [loop for loop in threads if _common([loop.loop_var], summed)]
-    if not reducing or not used or _common(used, summed):
+    values = [value for axis, value in pairs if axis.iter_type == tirx.IterVar.CommReduce]
+    used = tirx.analysis.undefined_vars(realize.predicate)
+    reducing = [one for one in threads if any(uses(value, one.loop_var) for value in values)]
+    if not reducing or not used or any(uses(value, var) for value in values for var in used):
         return realize
     bound = reducing[0].loop_var < reducing[0].extent
     return SBlockRealize(realize.iter_values, tirx.And(realize.predicate, bound), realize.block)
 
 
-@function_pass("GuardReductions")
-def _guard_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    threads = _thread_loops(func)
-    rules = [(SBlockRealize, lambda realize: _guarded(realize, threads))]
-    return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
-
-
-def GuardReductions() -> Any:
+@function_pass()
+def GuardReductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that keeps the guard of a result which threads reduce together.
 
     The bound of the reducing thread, which always holds, makes the guard name one; StmtSimplify
@@ -63,4 +38,5 @@ def GuardReductions() -> Any:
         # before                              # after
         T.where(i_0 * 8 + i_1 < 33)           T.where(i_0 * 8 + i_1 < 33 and k_1 < 32)
     """
-    return _guard_reductions
+    threads = [one for one in nodes_in(func.body, tirx.For) if thread_tag(one)]
+    return mapped(func, (SBlockRealize, lambda realize: _guarded(realize, threads)))

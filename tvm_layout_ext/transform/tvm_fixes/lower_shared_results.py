@@ -10,22 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 
 from ...coalesce.isolate import borrowed, returned, writers
+from ...ir.queries import blocks_in
 from ..base import function_pass
-
-
-def _reductions(func: tirx.PrimFunc) -> list[Any]:
-    found: list[Any] = []
-
-    def look(block: Any) -> None:
-        if block.init is not None:
-            found.append(block)
-
-    tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, look)])
-    return found
 
 
 def _shared(func: tirx.PrimFunc, block: Any) -> list[Any]:
@@ -34,23 +23,8 @@ def _shared(func: tirx.PrimFunc, block: Any) -> list[Any]:
     return [buffer for buffer in buffers if len(writers(func, buffer)) > 1]
 
 
-@function_pass("LowerSharedResults")
-def _lower_shared_results(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    if not isinstance(func.body, s_tir.SBlockRealize):
-        return func
-    owners: list[tuple[Any, Any]] = []
-    for block in _reductions(func):
-        shared = _shared(func, block)
-        if shared:
-            func, more = borrowed(func, block, [], shared)
-            owners += more
-    if not owners:
-        return func
-    lowered = s_tir.transform.LowerCrossThreadReduction()(tvm.IRModule({"main": func}))["main"]
-    return returned(lowered, owners)
-
-
-def LowerSharedResults() -> Any:
+@function_pass()
+def LowerSharedResults(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that lowers reductions over threads beside other writers of their results.
 
     Each has a buffer of its own while TVM's pass runs::
@@ -61,4 +35,15 @@ def LowerSharedResults() -> Any:
         for i in range(64):                        for i in range(64):
             B[i] = B[i] * 2                            B[i] = B[i] * 2
     """
-    return _lower_shared_results
+    if not isinstance(func.body, s_tir.SBlockRealize):
+        return func
+    owners: list[tuple[Any, Any]] = []
+    for block in [one for one in blocks_in(func.body) if one.init is not None]:
+        shared = _shared(func, block)
+        if shared:
+            func, more = borrowed(func, block, [], shared)
+            owners += more
+    if not owners:
+        return func
+    lowered = s_tir.transform.LowerCrossThreadReduction()(tvm.IRModule({"main": func}))["main"]
+    return returned(lowered, owners)

@@ -7,29 +7,25 @@ are flat statements). It fails on vectors of more than one fragment, too.
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
-import tvm_ffi
 from tvm import tirx
 
+from ...ir.queries import nodes_in
 from ..base import function_pass
 from .own_lane import own_lane
 
 
 def _warp_buffers(func: tirx.PrimFunc) -> int:
-    count = 0
-
-    def look(node: Any) -> None:
-        nonlocal count
-        count += node.buffer.scope() == "warp"
-
-    tvm_ffi.structural_walk(func.body, [(tirx.AllocBuffer, look)])
-    return count
+    return sum(one.buffer.scope() == "warp" for one in nodes_in(func.body, tirx.AllocBuffer))
 
 
-@function_pass("LowerWarpMemoryFully")
-def _lower_warp_memory_fully(func: tirx.PrimFunc) -> tirx.PrimFunc:
+@function_pass()
+def LowerWarpMemoryFully(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Create the pass that lowers every ``warp`` buffer of an annotated function.
+
+    It gives each lane the part of a buffer that no other lane touches, and repeats TVM's pass for
+    what is left. It runs before CommonSubexprElim, which hides the lane in the indices.
+    """
     func = own_lane(func)
     left = _warp_buffers(func)
     while left:
@@ -39,12 +35,3 @@ def _lower_warp_memory_fully(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if left >= before:
             break
     return func
-
-
-def LowerWarpMemoryFully() -> Any:
-    """Create the pass that lowers every ``warp`` buffer of an annotated function.
-
-    It gives each lane the part of a buffer that no other lane touches, and repeats TVM's pass for
-    what is left. It runs before CommonSubexprElim, which hides the lane in the indices.
-    """
-    return _lower_warp_memory_fully

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 
 from ...gpu.hardware import WARP_SIZE
 from ...ir import ops
+from ...ir.queries import is_call_of, is_load_of, is_number, loads_in, nodes_in
+from ...ir.rebuild import access_rules
+from ..base import mapped
 
 #: Calls whose arguments are pointers to registers, each followed by its offset in elements.
 _POINTER_CALLS = (ops.PTX_LEGACY_MMA, ops.PTX_LEGACY_LDMATRIX)
@@ -35,55 +37,28 @@ def own_lane(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _lanes(func: tirx.PrimFunc) -> list[Any]:
     """Variables that count the lanes of one warp."""
-    found: list[Any] = []
-
-    def look(node: Any) -> None:
-        if node.attr_key == "thread_extent" and node.node.thread_tag == "threadIdx.x":
-            found.append((node.node.var, node.value))
-
-    tvm_ffi.structural_walk(func.body, [(tirx.AttrStmt, look)])
-    return [v for v, extent in found if isinstance(extent, tirx.IntImm) and extent == WARP_SIZE]
+    launches = [a for a in nodes_in(func.body, tirx.AttrStmt) if a.attr_key == "thread_extent"]
+    lanes = [one for one in launches if one.node.thread_tag == "threadIdx.x"]
+    return [one.node.var for one in lanes if is_number(one.value, WARP_SIZE)]
 
 
 def _warp_buffers(func: tirx.PrimFunc) -> list[Any]:
-    found: list[Any] = []
-
-    def look(node: Any) -> None:
-        if node.buffer.scope() == "warp" and len(node.buffer.shape) == 1:
-            found.append(node.buffer)
-
-    tvm_ffi.structural_walk(func.body, [(tirx.AllocBuffer, look)])
-    return found
+    found = [one.buffer for one in nodes_in(func.body, tirx.AllocBuffer)]
+    return [one for one in found if one.scope() == "warp" and len(one.shape) == 1]
 
 
 def _part(func: tirx.PrimFunc, buffer: Any, lanes: Sequence[Any]) -> int:
     """Elements of a lane, or 0 if an access is not of the lane's own part."""
-    parts: set[int] = set()
-    pointers = 0
-
-    def index(value: Any) -> None:
-        split = _split(value, lanes)
-        parts.add(split[0] if split else 0)
-
-    def load(node: Any) -> None:
-        if node.source.same_as(buffer):
-            index(node.indices[0])
-
-    def store(node: Any) -> None:
-        if node.buffer.same_as(buffer):
-            index(node.indices[0])
-
-    def call(node: Any) -> None:
-        nonlocal pointers
-        pointers += _is_pointer(node, buffer)
-        for at in _offsets(node, buffer):
-            pointers -= 1
-            index(node.args[at])
-
-    rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store), (tvm.ir.Call, call)]
-    tvm_ffi.structural_walk(func.body, rules)
+    calls = nodes_in(func.body, tvm.ir.Call)
+    stores = [one for one in nodes_in(func.body, tirx.BufferStore) if one.buffer.same_as(buffer)]
+    loads = [one for one in loads_in(func.body) if is_load_of(one, buffer)]
+    offsets = [call.args[at] for call in calls for at in _offsets(call, buffer)]
+    indices = [*offsets, *(one.indices[0] for one in (*stores, *loads))]
+    splits = (_split(index, lanes) for index in indices)
+    parts = {split[0] if split else 0 for split in splits}
     size = int(buffer.shape[0])
-    part = parts.pop() if len(parts) == 1 and pointers == 0 else 0
+    all_known = sum(_is_pointer(call, buffer) for call in calls) == len(offsets)
+    part = parts.pop() if len(parts) == 1 and all_known else 0
     return part if part > 0 and size % (part * WARP_SIZE) == 0 else 0
 
 
@@ -98,15 +73,13 @@ def _split(index: Any, lanes: Sequence[Any]) -> tuple[int, Any] | None:
 
 
 def _is_pointer(node: Any, buffer: Any) -> bool:
-    return getattr(node.op, "name", "") == ops.BUFFER_DATA and node.args[0].same_as(buffer)
+    return is_call_of(node, ops.BUFFER_DATA) and bool(node.args[0].same_as(buffer))
 
 
 def _offsets(node: Any, buffer: Any) -> Iterator[int]:
     """Positions of the offsets to a buffer among the arguments of a call."""
-    if getattr(node.op, "name", "") in _POINTER_CALLS:
-        for at, argument in enumerate(node.args):
-            if isinstance(argument, tvm.ir.Call) and _is_pointer(argument, buffer):
-                yield at + 1
+    if is_call_of(node, *_POINTER_CALLS):
+        yield from (at + 1 for at, one in enumerate(node.args) if _is_pointer(one, buffer))
 
 
 def _localize(func: tirx.PrimFunc, buffer: Any, part: int, lanes: Sequence[Any]) -> tirx.PrimFunc:
@@ -123,15 +96,8 @@ def _localize(func: tirx.PrimFunc, buffer: Any, part: int, lanes: Sequence[Any])
         base = tvm.sym.Analyzer().simplify(base)
         return tirx.Ramp(base, index.stride, index.lanes) if isinstance(index, tirx.Ramp) else base
 
-    def load(node: Any) -> Any:
-        if not node.source.same_as(buffer):
-            return node
-        return tirx.BufferLoad(local, [own(node.indices[0])])
-
-    def store(node: Any) -> Any:
-        if not node.buffer.same_as(buffer):
-            return node
-        return tirx.BufferStore(local, node.value, [own(node.indices[0])])
+    def access(one: Any, indices: Any) -> Any:
+        return (local, [own(indices[0])]) if one.same_as(buffer) else None
 
     def call(node: Any) -> Any:
         offsets = list(_offsets(node, buffer))
@@ -145,10 +111,4 @@ def _localize(func: tirx.PrimFunc, buffer: Any, part: int, lanes: Sequence[Any])
     def alloc(node: Any) -> Any:
         return tirx.AllocBuffer(local) if node.buffer.same_as(buffer) else node
 
-    rules = [
-        (tvm.ir.TensorLoad, load),
-        (tirx.BufferStore, store),
-        (tvm.ir.Call, call),
-        (tirx.AllocBuffer, alloc),
-    ]
-    return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
+    return mapped(func, *access_rules(access), (tvm.ir.Call, call), (tirx.AllocBuffer, alloc))

@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 
-from ..base import function_pass
+from ..base import function_pass, mapped
 
 #: Times an element of so many bytes, a word full of it; words of 4 bytes, or of 8 for those of 4.
 _REPEATED = {1: 0x01010101, 2: 0x00010001, 4: 0x0000000100000001}
@@ -52,14 +51,8 @@ def _word(value: Any, size: int, word: str) -> Any:
     return tirx.Cast(word, element) * tirx.const(_REPEATED[size], word)
 
 
-@function_pass("PackBytes")
-def _pack_bytes(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    return func.with_body(
-        tvm_ffi.structural_map(func.body, [(tirx.Broadcast, _packed)], order="post")
-    )
-
-
-def PackBytes() -> Any:
+@function_pass()
+def PackBytes(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that spreads an element of 1, 2 or 4 bytes over a long vector by words.
 
     An element that is not constant is multiplied by ``0x01010101``::
@@ -72,4 +65,4 @@ def PackBytes() -> Any:
     Leaves alone: types and short vectors that TVM writes well, and vectors that fill no whole
     words.
     """
-    return _pack_bytes
+    return mapped(func, (tirx.Broadcast, _packed))

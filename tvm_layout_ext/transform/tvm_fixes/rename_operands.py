@@ -7,14 +7,14 @@ it writes ``A_warp_ptr + 0_warp_ptr + 0``, which nvcc refuses.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 
 from ...ir import ops
-from ...ir.queries import substitute, variables
+from ...ir.queries import is_call_of, nodes_in, substitute, variables
 from ..base import function_pass
 
 _MMA = ops.PTX_LEGACY_MMA
@@ -22,22 +22,13 @@ _MMA = ops.PTX_LEGACY_MMA
 _OPERANDS = (((6, 7), "BCD"), ((8, 9), "CD"), ((10, 11), "D"))
 
 
-@function_pass("RenameOperands")
-def _rename_operands(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    renamed: dict[Any, Any] = {}
-
-    def look(call: Any) -> None:
-        if call.op.name != _MMA:
-            return
-        for places, letters in _OPERANDS:
-            for var in (v for place in places for v in variables(call.args[place])):
-                if not {*letters}.isdisjoint(var.name) and var not in renamed:
-                    renamed[var] = tirx.Var(var.name.lower(), var.ty)
-
-    tvm_ffi.structural_walk(func.body, [(tvm.ir.Call, look)])
-    return func.with_body(substitute(func.body, renamed)) if renamed else func
-
-
-def RenameOperands() -> Any:
+@function_pass()
+def RenameOperands(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that writes names of ``mma``'s operands in small letters where it must."""
-    return _rename_operands
+    renamed: dict[Any, Any] = {}
+    calls = [one for one in nodes_in(func.body, tvm.ir.Call) if is_call_of(one, _MMA)]
+    for call, (places, letters) in product(calls, _OPERANDS):
+        for var in (v for place in places for v in variables(call.args[place])):
+            if not {*letters}.isdisjoint(var.name) and var not in renamed:
+                renamed[var] = tirx.Var(var.name.lower(), var.ty)
+    return func.with_body(substitute(func.body, renamed)) if renamed else func

@@ -14,7 +14,9 @@ import tvm_ffi
 from tvm import tirx
 
 from ...ir import ops
-from ..base import function_pass
+from ...ir.queries import is_call_of
+from ...ir.rebuild import with_accesses
+from ..base import function_pass, mapped
 
 #: A cast to the type that a value has. TVM's iterator maps do not look into calls.
 _COVER = ops.REINTERPRET
@@ -34,11 +36,7 @@ def _runs_backwards(expr: Any, sign: int = 1) -> bool:
 
 
 def _is_cover(expr: Any) -> bool:
-    return (
-        isinstance(expr, tvm.ir.Call)
-        and getattr(expr.op, "name", "") == _COVER
-        and expr.args[0].ty == expr.ty
-    )
+    return is_call_of(expr, _COVER) and bool(expr.args[0].ty == expr.ty)
 
 
 def _cover(node: Any) -> Any:
@@ -53,38 +51,22 @@ def _covered(indices: Any) -> list[Any]:
     return [tvm_ffi.structural_map(index, rules, order="post") for index in indices]
 
 
-def _load(node: Any) -> Any:
-    return tirx.BufferLoad(node.source, _covered(node.indices))
-
-
-def _store(node: Any) -> Any:
-    return tirx.BufferStore(node.buffer, node.value, _covered(node.indices))
-
-
 def _show(call: Any) -> Any:
     return call.args[0] if _is_cover(call) else call
 
 
-@function_pass("ProtectReversedIndices")
-def _protect_reversed_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    rules = [(tvm.ir.TensorLoad, _load), (tirx.BufferStore, _store)]
-    return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
-
-
-@function_pass("RestoreReversedIndices")
-def _restore_reversed_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    return func.with_body(tvm_ffi.structural_map(func.body, [(tvm.ir.Call, _show)], order="post"))
-
-
-def ProtectReversedIndices() -> Any:
+@function_pass()
+def ProtectReversedIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that keeps TVM's FlattenBuffer from rewriting indices that run backwards.
 
     It puts the numerator of such a quotient or remainder in a cast to its own type, which no map of
     iterators can hold; :func:`RestoreReversedIndices` takes the cast away.
     """
-    return _protect_reversed_indices
+    body = with_accesses(func.body, lambda buffer, indices: (buffer, _covered(indices)))
+    return func.with_body(body)
 
 
-def RestoreReversedIndices() -> Any:
+@function_pass()
+def RestoreReversedIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that undoes :func:`ProtectReversedIndices` once buffers are flat."""
-    return _restore_reversed_indices
+    return mapped(func, (tvm.ir.Call, _show))

@@ -13,7 +13,9 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from ..base import function_pass
+from ...ir.queries import nodes_in, substitute
+from ...ir.rebuild import realize_with, with_accesses
+from ..base import function_pass, mapped
 
 _QUOTIENTS = (tirx.FloorDiv, tirx.FloorMod)
 #: What no bound of an index of 32 bits reaches.
@@ -52,19 +54,15 @@ def _offset(
     offset = analyzer.simplify(offset)
     if _quotients(offset) > most:
         return None
-    back = (tirx.Var, lambda v: walked if v.same_as(var) else v)
-    return tvm_ffi.structural_map(offset, [back], order="post")
+    return substitute(offset, {var: walked})
 
 
 def _quotients(*values: Any) -> int:
-    found: list[Any] = []
-    for value in values:
-        tvm_ffi.structural_walk(value, [(kind, found.append) for kind in _QUOTIENTS])
-    return len(found)
+    return sum(len(nodes_in(value, *_QUOTIENTS)) for value in values)
 
 
-def _straight(buffer: Any, indices: Any, bounds: Any) -> list[Any] | None:
-    """Indices that give the same offset with fewer quotients, or None."""
+def _straight(buffer: Any, indices: Any, bounds: Any) -> tuple[Any, list[Any]] | None:
+    """The buffer with indices that give the same offset with fewer quotients, or None."""
     if len(indices) < 2 or buffer.scope() != "global" or list(buffer.ty.strides):
         return None
     made = list(indices)
@@ -73,7 +71,7 @@ def _straight(buffer: Any, indices: Any, bounds: Any) -> list[Any] | None:
         while first < len(made) - 1:
             first = _straighten_run(buffer.shape, made, first, bounds, is_whole) or first + 1
     same = all(one.same_as(other) for one, other in zip(made, indices, strict=True))
-    return None if same else made
+    return None if same else (buffer, made)
 
 
 def _straighten_run(
@@ -93,34 +91,13 @@ def _straighten_run(
 
 def _in_block(realize: Any, bounds: Any) -> Any:
     """Straighten the indices of a block; its predicate bounds them, too."""
-
-    def load(node: Any) -> Any:
-        indices = _straight(node.source, node.indices, bounds)
-        return node if indices is None else tirx.BufferLoad(node.source, indices)
-
-    def store(node: Any) -> Any:
-        indices = _straight(node.buffer, node.indices, bounds)
-        return node if indices is None else tirx.BufferStore(node.buffer, node.value, indices)
-
-    rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)]
     with bounds.constraint_scope(realize.predicate):
-        block = tvm_ffi.structural_map(realize.block, rules, order="post")
-    return s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
+        block = with_accesses(realize.block, lambda buffer, at: _straight(buffer, at, bounds))
+    return realize_with(realize, block)
 
 
-@function_pass("StraightenIndices")
-def _straighten_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    bounds = tvm.sym.Analyzer()
-
-    def bind(loop: Any) -> None:
-        bounds.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
-
-    tvm_ffi.structural_walk(func.body, [(tirx.For, bind)])
-    rules = [(s_tir.SBlockRealize, lambda one: _in_block(one, bounds))]
-    return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
-
-
-def StraightenIndices() -> Any:
+@function_pass()
+def StraightenIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that puts an offset without quotients in the place of several indices.
 
     Also of some of the dims, where each side of a permutation has its own loops fused::
@@ -136,4 +113,7 @@ def StraightenIndices() -> Any:
     Leaves alone: buffers with strides of their own or outside global memory, indices of different
     expressions.
     """
-    return _straighten_indices
+    bounds = tvm.sym.Analyzer()
+    for loop in nodes_in(func.body, tirx.For):
+        bounds.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
+    return mapped(func, (s_tir.SBlockRealize, lambda one: _in_block(one, bounds)))

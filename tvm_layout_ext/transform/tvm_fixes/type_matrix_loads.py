@@ -10,19 +10,18 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 
 from ...ir import ops
-from ..base import function_pass
+from ...ir.queries import is_call_of
+from ..base import function_pass, mapped
 
-_LDMATRIX = ops.PTX_LEGACY_LDMATRIX
 #: Where its arguments name the registers.
 _REGISTERS = 3
 
 
 def _typed(call: Any) -> Any:
-    if getattr(call.op, "name", "") != _LDMATRIX:
+    if not is_call_of(call, ops.PTX_LEGACY_LDMATRIX):
         return call
     element = tvm.ir.PrimType(str(call.args[_REGISTERS].args[0].dtype))
     if str(call.ty) == str(element):
@@ -30,11 +29,7 @@ def _typed(call: Any) -> Any:
     return tvm.ir.Call(call.op, call.args, call.attrs, ret_ty=element)
 
 
-@function_pass("TypeMatrixLoads")
-def _type_matrix_loads(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    return func.with_body(tvm_ffi.structural_map(func.body, [(tvm.ir.Call, _typed)], order="post"))
-
-
-def TypeMatrixLoads() -> Any:
+@function_pass()
+def TypeMatrixLoads(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that gives each ``ldmatrix`` the type of the elements that it loads."""
-    return _type_matrix_loads
+    return mapped(func, (tvm.ir.Call, _typed))

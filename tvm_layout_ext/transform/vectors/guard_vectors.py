@@ -10,11 +10,11 @@ import tvm_ffi
 from tvm import tirx
 
 from ...analysis.assumptions import Assumptions, Prover, read_assumptions
-from ...ir.conditions import conjuncts, selects_as_choices
+from ...ir.conditions import conjuncts, selects_as_choices, step_of
 from ...ir.ops import CHOICE
-from ...ir.queries import depends_on, loads_in, substitute
+from ...ir.queries import depends_on, is_call_of, loads_in, nodes_in, substitute
 from ...ir.rebuild import loop_with
-from ..base import function_pass
+from ..base import function_pass, mapped
 
 #: Comparisons, and whether the left side being large makes them fail.
 _FAILS_WHEN_LARGE = {tirx.LT: True, tirx.LE: True, tirx.GT: False, tirx.GE: False}
@@ -31,14 +31,12 @@ def worst_lane_condition(condition: Any, loop: Any, *, worst: bool = True) -> An
     large = _FAILS_WHEN_LARGE.get(type(condition))
     if large is None:
         return None
-    analyzer = tvm.sym.Analyzer()
-    difference = condition.a - condition.b
-    step = analyzer.simplify(substitute(difference, {var: var + 1}) - difference)
-    if not isinstance(step, tirx.IntImm):
+    step = step_of(condition.a - condition.b, var)
+    if step is None:
         return None
-    last = (int(step) > 0) == (large == worst)
+    last = (step > 0) == (large == worst)
     lane = loop.extent - 1 if last else loop.extent * 0
-    return analyzer.simplify(substitute(condition, {var: lane}))
+    return tvm.sym.Analyzer().simplify(substitute(condition, {var: lane}))
 
 
 def _is_aligned(loop: Any) -> bool:
@@ -47,18 +45,11 @@ def _is_aligned(loop: Any) -> bool:
     TVM writes a vector as one access whatever its address; a misaligned one faults on the GPU.
     """
     lanes = int(loop.extent) if isinstance(loop.extent, tirx.IntImm) else 0
-    analyzer = tvm.sym.Analyzer()
-    aligned = lanes > 0
-
-    def look(access: Any) -> None:
-        nonlocal aligned
-        for index in access.indices:
-            if depends_on(index, loop.loop_var):
-                start = analyzer.modular_set(substitute(index, {loop.loop_var: loop.extent * 0}))
-                aligned &= start.coeff % max(lanes, 1) == 0 and start.base % max(lanes, 1) == 0
-
-    tvm_ffi.structural_walk(loop.body, [(tvm.ir.TensorLoad, look), (tirx.BufferStore, look)])
-    return aligned
+    prover, first = Prover(), {loop.loop_var: loop.extent * 0}
+    accesses = nodes_in(loop.body, tvm.ir.TensorLoad, tirx.BufferStore)
+    indices = (index for access in accesses for index in access.indices)
+    moved = (index for index in indices if depends_on(index, loop.loop_var))
+    return lanes > 0 and all(prover.is_multiple(substitute(one, first), lanes) for one in moved)
 
 
 #: Comparisons that stay the same from a multiple of the lanes to the next, and for which step of
@@ -78,10 +69,8 @@ def hoist_uniform_conditions(loop: Any, assumptions: Assumptions) -> Any:
 
     def steady(node: Any) -> Any:
         first = substitute(node.a - node.b, {var: loop.extent * 0})
-        step = analyzer.simplify(substitute(node.a - node.b, {var: var + 1}) - (node.a - node.b))
-        if not isinstance(step, tirx.IntImm) or int(step) != _STEADY[type(node)]:
-            return node
-        if not prover.is_multiple(first, lanes):
+        is_steady = step_of(node.a - node.b, var) == _STEADY[type(node)]
+        if not is_steady or not prover.is_multiple(first, lanes):
             return node
         return analyzer.simplify(substitute(node, {var: loop.extent * 0}))
 
@@ -108,13 +97,8 @@ def _guard(loop: Any) -> Any:
 
 def _choice_of(loop: Any) -> Any | None:
     """The one condition that differs among the lanes and by which they choose what they store."""
-    found: list[Any] = []
-
-    def look(call: Any) -> None:
-        if getattr(call.op, "name", "") == CHOICE:
-            found.extend([call.args[0]] * depends_on(call.args[0], loop.loop_var))
-
-    tvm_ffi.structural_walk(loop.body.value, [(tvm.ir.Call, look)])
+    calls = [one for one in nodes_in(loop.body.value, tvm.ir.Call) if is_call_of(one, CHOICE)]
+    found = [one.args[0] for one in calls if depends_on(one.args[0], loop.loop_var)]
     same = (tvm_ffi.structural_equal(found[0], one) for one in found)
     return found[0] if found and all(same) else None
 
@@ -133,8 +117,8 @@ def _choose(loop: Any) -> Any:
 
     def taken(branch: int) -> Any:
         def chosen(call: Any) -> Any:
-            ours = getattr(call.op, "name", "") == CHOICE
-            ours = ours and tvm_ffi.structural_equal(call.args[0], condition)
+            is_choice = is_call_of(call, CHOICE)
+            ours = is_choice and tvm_ffi.structural_equal(call.args[0], condition)
             return call.args[branch] if ours else call
 
         return tvm_ffi.structural_map(loop.body, [(tvm.ir.Call, chosen)], order="post")
@@ -173,17 +157,8 @@ def _lazy(loop: Any) -> Any:
     return loop_with(loop, body=selects_as_choices(loop.body))
 
 
-@function_pass("GuardVectors")
-def _guard_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    body = func.body
-    assumptions = read_assumptions(func)
-    hoist = partial(hoist_uniform_conditions, assumptions=assumptions)
-    for rule in (_lazy, hoist, _guard, _apart, _choose):
-        body = tvm_ffi.structural_map(body, [(tirx.For, rule)], order="post")
-    return func.with_body(body)
-
-
-def GuardVectors() -> Any:
+@function_pass()
+def GuardVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that gives a guarded vector loop a whole and a ragged form.
 
     TVM does a vectorized loop element by element wherever a condition differs between its lanes.
@@ -204,4 +179,7 @@ def GuardVectors() -> Any:
     Leaves alone: vectors that do not start at multiples of their length, conditions that are not
     linear in the vector's variable or have an ``else``, choices by several different conditions.
     """
-    return _guard_vectors
+    hoist = partial(hoist_uniform_conditions, assumptions=read_assumptions(func))
+    for rule in (_lazy, hoist, _guard, _apart, _choose):
+        func = mapped(func, (tirx.For, rule))
+    return func

@@ -6,13 +6,13 @@ from math import gcd
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 
 from ... import decisions
-from ...ir.queries import depends_on, substitute
+from ...ir.conditions import step_of
+from ...ir.queries import depends_on, nodes_in, substitute
 from ...ir.rebuild import loop_with
-from ..base import function_pass
+from ..base import function_pass, mapped
 
 _NAME = "NarrowVectors"
 
@@ -24,10 +24,7 @@ def _width(buffer: Any, indices: Any, var: Any, lanes: int) -> int:
         return lanes
     analyzer = tvm.sym.Analyzer()
     *rows, column = indices
-    step = analyzer.simplify(substitute(column, {var: var + 1}) - column)
-    if not isinstance(step, tirx.IntImm) or int(step) != 1:
-        return lanes
-    if any(depends_on(row, var) for row in rows):
+    if step_of(column, var) != 1 or any(depends_on(row, var) for row in rows):
         return lanes
     moving = [s for row, s in zip(rows, strides, strict=False) if not analyzer.can_prove(row == 0)]
     return gcd(lanes, *(int(stride) for stride in moving if isinstance(stride, tirx.IntImm)))
@@ -39,12 +36,10 @@ def _narrowed(loop: Any) -> Any:
     lanes, var = int(loop.extent), loop.loop_var
     widths: dict[str, int] = {}
 
-    def look(node: Any) -> None:
+    for node in nodes_in(loop.body, tvm.ir.TensorLoad, tirx.BufferStore):
         buffer = node.buffer if isinstance(node, tirx.BufferStore) else node.source
         width = _width(buffer, node.indices, var, lanes)
         widths[str(buffer.name)] = min(width, widths.get(str(buffer.name), lanes))
-
-    tvm_ffi.structural_walk(loop.body, [(tvm.ir.TensorLoad, look), (tirx.BufferStore, look)])
     width = gcd(lanes, *widths.values())
     if width == lanes:
         return loop
@@ -62,12 +57,8 @@ def _narrowed(loop: Any) -> Any:
     return tirx.For(part, 0, lanes // width, tirx.ForKind.UNROLLED, body)
 
 
-@function_pass("NarrowVectors")
-def _narrow_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.For, _narrowed)], order="post"))
-
-
-def NarrowVectors() -> Any:
+@function_pass()
+def NarrowVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that narrows vectors to what the stride of a shared buffer keeps aligned.
 
     TVM writes a vector as one access whatever its address; a misaligned one faults on the GPU::
@@ -79,4 +70,4 @@ def NarrowVectors() -> Any:
     Leaves alone: buffers without strides of their own, vectors that do not run along the last dim,
     functions without an annotation of this package.
     """
-    return _narrow_vectors
+    return mapped(func, (tirx.For, _narrowed))

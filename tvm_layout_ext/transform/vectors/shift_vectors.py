@@ -14,8 +14,8 @@ from ...coalesce.shifted.move import Move, read_move, why_not
 from ...errors import ScheduleError
 from ...gpu.hardware import WARP_SIZE
 from ...ir.annotations import SHIFTED
-from ...ir.conditions import conjuncts
-from ...ir.queries import is_number, substitute, uses
+from ...ir.conditions import conjuncts, step_of
+from ...ir.queries import is_number, nodes_in, substitute, uses
 from ...ir.thread_conditions import ThreadConditions
 from ..base import function_pass
 from .shifted_nest import ShiftedNest
@@ -96,7 +96,7 @@ def _element(loop: Any, realize: Any, move: Move, thread: Any) -> Any:
     run = analyzer.modular_set(element)
     if run.coeff % vector or run.base % vector:
         raise _refused(realize.block, f"its vectors begin at {element}, no multiple of {vector}")
-    if not is_number(_step(element, thread), vector):
+    if step_of(element, thread) != vector:
         raise _refused(realize.block, f"lanes that begin at {element} do not follow each other")
     for part in conjuncts(realize.predicate):
         if not _is_end(substitute(part, first), element, move.total, thread):
@@ -110,10 +110,7 @@ def _number(expr: Any) -> Any:
     The number is opaque while they are put together. TVM takes the factors that it has in common
     with the divisors out of some of the digits, and then finds no sum of them any more.
     """
-    numbers: list[Any] = []
-    look = [(kind, lambda node: numbers.append(node.a)) for kind in (tirx.FloorDiv, tirx.FloorMod)]
-    tvm_ffi.structural_walk(expr, look)
-    for number in numbers:
+    for number in (node.a for node in nodes_in(expr, tirx.FloorDiv, tirx.FloorMod)):
         whole = tirx.Var("number", number.ty)
 
         def hide(node: Any, number: Any = number, whole: Any = whole) -> Any:
@@ -125,11 +122,6 @@ def _number(expr: Any) -> Any:
     return expr
 
 
-def _step(expr: Any, thread: Any) -> Any:
-    """By how much an expression goes up from a thread to the next."""
-    return tvm.sym.Analyzer().simplify(substitute(expr, {thread: thread + 1}) - expr)
-
-
 def _is_end(condition: Any, element: Any, total: int, thread: Any) -> bool:
     """Whether a condition says that an element is one of the result, perhaps in larger units."""
     if is_number(condition, 1):
@@ -137,10 +129,10 @@ def _is_end(condition: Any, element: Any, total: int, thread: Any) -> bool:
     if not isinstance(condition, tirx.LT):
         return False
     left = condition.b - condition.a
-    down, step = _step(left, thread), _step(element, thread)
-    if not isinstance(down, tirx.IntImm) or int(down) >= 0 or int(step) % int(down):
+    down, step = step_of(left, thread), step_of(element, thread)
+    if down is None or step is None or down >= 0 or step % down:
         return False
-    unit = int(step) // -int(down)
+    unit = step // -down
     end = tvm.sym.Analyzer().simplify(left * unit + element)
     return isinstance(end, tirx.IntImm) and total <= int(end) < total + unit
 
@@ -152,13 +144,8 @@ def _refused(block: Any, reason: str) -> ScheduleError:
     )
 
 
-@function_pass("ShiftVectors", asks=SHIFTED)
-def _shift_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    rules = _Rewriter(list(func.params)).rules
-    return func.with_body(tvm_ffi.structural_mutate(func.body, rules))
-
-
-def ShiftVectors() -> Any:
+@function_pass(asks=SHIFTED)
+def ShiftVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that moves rows which lie askew by aligned vectors on both sides.
 
     A block annotated ``layout_ext.shifted`` = elements of a vector copies, casts, pads or slices,
@@ -181,4 +168,5 @@ def ShiftVectors() -> Any:
     ScheduleError
         In these cases.
     """
-    return _shift_vectors
+    rules = _Rewriter(list(func.params)).rules
+    return func.with_body(tvm_ffi.structural_mutate(func.body, rules))

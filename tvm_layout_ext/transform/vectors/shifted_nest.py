@@ -29,21 +29,7 @@ from .shifted_window import (
 
 
 class ShiftedNest:
-    """One vector loop around a move.
-
-    Parameters
-    ----------
-    loop : For
-        The vector.
-    realize : SBlockRealize
-        The block in it.
-    move : Move
-        What it does.
-    thread : Var
-        ``threadIdx.x``.
-    element : PrimExpr
-        Element of the result at which the vector begins.
-    """
+    """One vector loop around a move; ``element`` is that of the result at which it begins."""
 
     def __init__(self, loop: Any, realize: Any, move: Move, thread: Any, element: Any) -> None:
         self.loop, self.realize, self.move = loop, realize, move

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import tvm
-from tvm import relax, s_tir, tirx
+from tvm import relax, tirx
 from tvm.target import Target
 
 from ... import decisions
@@ -24,6 +25,10 @@ _log = logging.getLogger("tvm_layout_ext")
 _MAKER = "ApplyBest"
 #: So that Relax fuses nothing with a function that is scheduled (``OpPatternKind::kOpaque``).
 _PATTERN, _OPAQUE = "op_pattern", 8
+
+
+#: How a schedule was found, what it is, and what makes it.
+Way = tuple[str, str, Callable[[], tirx.PrimFunc]]
 
 
 @dataclass(frozen=True)
@@ -69,9 +74,9 @@ class Best:
         return tvm.IRModule(changed, attrs=mod.attrs, global_infos=mod.global_infos)
 
     def _schedule(self, name: str, func: tirx.PrimFunc, arch: str) -> tirx.PrimFunc | None:
-        for how, text, source in self._ways(func, arch):
+        for how, text, schedule in self._ways(func, arch):
             try:
-                scheduled = _scheduled(source)
+                scheduled = schedule()
             except (LayoutExtError, *replay_errors) as error:
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 _log.warning("%s: cannot use %s: %s", name, text, reason)
@@ -81,28 +86,31 @@ class Best:
         self._tell(Applied(name, "none", f"No record fits it on {arch}; it is as it was."))
         return None
 
-    def _ways(self, func: tirx.PrimFunc, arch: str) -> Iterator[tuple[str, str, Found | TvmRecord]]:
-        """Schedules for a function, best first: how it was found, what it is, and where."""
+    def _ways(self, func: tirx.PrimFunc, arch: str) -> Iterator[Way]:
+        """Schedules for a function, best first."""
         schedules, nearest = self._on(arch)
-        exact = nearest.exact(func)
-        if exact is not None:
-            yield "recorded", f"record {_told(exact)}", exact
+        found = nearest.of_function(func)
+        first = next(found, None)
+        if first is not None and not first.distance:
+            yield "recorded", f"record {_told(first)}", first.scheduled
+            first = None
         wanted = bare(func)
         stored = next((one for one in schedules if one.computes(wanted)), None)
         if stored is not None:
-            yield "recorded", f"the database's line {stored.line + 1}", stored
-        for found in nearest.relatives(func) if self._with_nearest else ():
+            yield "recorded", f"the database's line {stored.line + 1}", stored.scheduled
+        others = chain([] if first is None else [first], found)
+        for one in others if self._with_nearest else ():
             text = (
-                f"no record of {found.task.workload}; the configuration of the nearest, "
-                f"{found.record.workload}, record {_told(found)}"
+                f"no record of {one.task.workload}; the configuration of the nearest, "
+                f"{one.record.workload}, record {_told(one)}"
             )
-            yield "nearest", text, found
+            yield "nearest", text, one.scheduled
 
     def _on(self, arch: str) -> tuple[list[TvmRecord], Nearest]:
         """What holds on an architecture; what is left out is counted, once."""
         if arch not in self._of_arch:
-            schedules, foreign = usable(self._opened.schedules, arch)
-            nearest = Nearest.of(self._opened.trials, arch)
+            schedules, foreign = usable(self._opened.schedules.records, arch)
+            nearest = Nearest.of(self._opened.trials.records, arch)
             self._warn(arch, foreign + nearest.foreign)
             self._of_arch[arch] = schedules, nearest
         return self._of_arch[arch]
@@ -131,15 +139,6 @@ class Best:
 def _told(found: Found) -> str:
     how = "measured" if found.record.measured else "modelled"
     return f"{found.record.id}, {how} on {found.record.device}"
-
-
-def _scheduled(source: Found | TvmRecord) -> tirx.PrimFunc:
-    if isinstance(source, Found):
-        return source.module["main"]
-    sch = s_tir.Schedule(source.workload, debug_mask="none")
-    source.replayed().trace.apply_to_schedule(sch, remove_postproc=False)
-    ((_, function),) = sch.mod.functions_items()
-    return function
 
 
 def _dressed(scheduled: tirx.PrimFunc, func: tirx.PrimFunc, in_relax: bool) -> tirx.PrimFunc:

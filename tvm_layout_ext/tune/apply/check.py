@@ -64,7 +64,7 @@ def check(record: Record, runner: str = "auto", operator: Operator | None = None
     backend = make_backend(chosen, task)
     try:
         found.check_config(record.config)
-        _, winner = try_one(backend, task, record.config)
+        winner = try_one(backend, task, record.config)
         backend.verify(record.config)
     except Exception as error:
         return Checked(record, backend.name, None, None, failure_text(error))
@@ -79,7 +79,7 @@ def _against_default(record: Record, backend: Backend, task: Task, winner: Measu
     if all(knob.of(config) == knob.of(record.config) for knob in task.operator.knobs):
         return Checked(record, backend.name, winner, winner)
     try:
-        _, default = try_one(backend, task, config)
+        default = try_one(backend, task, config)
     except (ReportedError, RecordError) as error:
         return Checked(record, backend.name, winner, None, default_failure=failure_text(error))
     again = backend.remeasure([record.config, config])

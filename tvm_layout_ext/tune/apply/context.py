@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from types import TracebackType
 from typing import Any
 
 import tvm
@@ -61,12 +60,7 @@ class ApplyBest:
         self._tokens.append(_active.set((*_active.get(), self._best)))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _active.reset(self._tokens.pop())
         _Hooks.leave()
 

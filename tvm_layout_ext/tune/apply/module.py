@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,9 +20,8 @@ from ..measure.backend_pool import BackendPool
 from ..records.ranking import best_first
 from ..records.records import Records, archive
 from ..search.tune import Result, tune
-from ..space.generic import operator_of
 from ..space.off_tensor_cores import off_tensor_cores
-from ..space.operator import Operator, Shape, known_operators
+from ..space.operator import Operator, Shape, known_operators, operator_of
 from ..space.recognise import recognise
 from .apply import as_module, fused
 
@@ -139,22 +138,18 @@ def tune_module(
         What tunes one function, by default :func:`tvm_layout_ext.tune.tune`.
     **options
         For ``search``: runner, seed, progress and so on.
-
-    Raises
-    ------
-    ScheduleError, TargetError, RecordError
-        If an argument cannot be, nothing can be tuned, or the log cannot be written.
     """
     tasks, skipped = module_tasks(mod, target)
-    for name, reason in skipped.items():
-        decisions.note("tune_module", name, reason, refused=True)
-        _log.warning("%s is not tuned: %s", name, reason)
+    off = {task.name: " ".join(task.off_tensor_cores.values()) for task in tasks}
+    off = {name: reason for name, reason in off.items() if reason}
+    _warn("is not tuned", skipped)
+    _warn("is not put on tensor cores", off)
     if not tasks:
         reasons = " ".join(skipped.values()) or "It holds none."
         raise ScheduleError(f"No function of the module can be tuned. {reasons}")
     records = Records(log)
     records.prepare()
-    result = ModuleResult(str(log), skipped=skipped, off_tensor_cores=_told(tasks))
+    result = ModuleResult(str(log), skipped=skipped, off_tensor_cores=off)
     if target is not None:
         options["target"] = resolve(target)
     # Processes take seconds to import TVM: those of one task serve the next.
@@ -174,11 +169,7 @@ def tune_module(
     return result
 
 
-def _told(tasks: Sequence[ModuleTask]) -> dict[str, str]:
-    """Say which functions have a product that is not put on tensor cores, and why."""
-    found = {task.name: " ".join(task.off_tensor_cores.values()) for task in tasks}
-    found = {name: reason for name, reason in found.items() if reason}
-    for name, reason in found.items():
-        decisions.note("tune_module", name, f"Not put on tensor cores. {reason}", refused=True)
-        _log.warning("%s is not put on tensor cores: %s", name, reason)
-    return found
+def _warn(what: str, reasons: Mapping[str, str]) -> None:
+    for name, reason in reasons.items():
+        decisions.note("tune_module", name, f"It {what}. {reason}", refused=True)
+        _log.warning("%s %s: %s", name, what, reason)

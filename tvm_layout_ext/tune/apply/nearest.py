@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from itertools import islice
 
-import tvm
 from tvm import tirx
 
 from ...build import check_fits, lower
@@ -17,8 +16,8 @@ from ...target import cuda_target
 from ..measure.environment import code_versions
 from ..records.ranking import best_first
 from ..records.record import Record
-from ..space.generic import digest_of, operator_of
-from ..space.operator import Operator, Shape
+from ..space.functions import digest_of
+from ..space.operator import Shape, operator_of
 from ..space.recognise import recognise
 from ..space.task import Task
 
@@ -37,14 +36,10 @@ class Found:
     task: Task
     distance: float
 
-    @cached_property
-    def module(self) -> tvm.IRModule:
+    def scheduled(self) -> tirx.PrimFunc:
         """The function scheduled by the record's configuration.
 
-        Raises
-        ------
-        LayoutExtError, RuntimeError
-            If that cannot be, or the GPU cannot hold the kernel.
+        LayoutExtError or RuntimeError if that cannot be, or the GPU cannot hold the kernel.
         """
         self.task.operator.check_config(self.record.config)
         module = self.task.module(self.record.config)
@@ -52,7 +47,7 @@ class Found:
         if self.distance:
             # Nobody has ever built it.
             check_fits(lower(module, target=target), target)
-        return module
+        return module["main"]
 
 
 def distance(one: Shape, other: Shape) -> float:
@@ -91,34 +86,28 @@ class Nearest:
         best.sort(key=lambda one: not one.measured)
         return cls(arch, best, len(records) - len(own))
 
-    def exact(self, func: tirx.PrimFunc) -> Found | None:
-        """The record of a function's own workload."""
-        return next((found for found in self._relatives(func) if not found.distance), None)
+    def of_function(self, func: tirx.PrimFunc) -> Iterator[Found]:
+        """The record of a function's own workload, then those of other shapes, nearest first.
 
-    def relatives(self, func: tirx.PrimFunc) -> list[Found]:
-        """Records of other shapes whose configuration is legal at the function's, nearest first."""
-        others = [found for found in self._relatives(func) if found.distance]
-        others.sort(key=lambda found: found.distance)
-        legal = (found for found in others if _is_legal(found))
-        return [found for found, _ in zip(legal, range(_ATTEMPTS), strict=False)]
-
-    def _relatives(self, func: tirx.PrimFunc) -> Iterator[Found]:
-        names = dict.fromkeys(one.workload.operator for one in self.records)
-        for name in names:
-            task = self._task(func, name)
-            if task is None:
-                continue
-            for one in self.records:
-                work = one.workload
-                if (work.operator, work.dtype) == (task.operator.name, task.dtype):
-                    yield Found(one, task, distance(work.shape, task.shape))
+        Of others only those whose configuration is legal at the function's shape.
+        """
+        found: list[Found] = []
+        for name in dict.fromkeys(one.workload.operator for one in self.records):
+            if task := self._task(func, name):
+                work = (task.operator.name, task.dtype)
+                own = [r for r in self.records if (r.workload.operator, r.workload.dtype) == work]
+                found += [Found(r, task, distance(r.workload.shape, task.shape)) for r in own]
+        found.sort(key=lambda one: one.distance)
+        yield from (one for one in found[:1] if not one.distance)
+        legal = (one for one in found if one.distance and _is_legal(one))
+        yield from islice(legal, _ATTEMPTS)
 
     def _task(self, func: tirx.PrimFunc, name: str) -> Task | None:
         architecture = hardware.architecture(self.arch)
         if known := recognise(func, name):
             return Task(*known, architecture, 0)
         if name.endswith(f"-{digest_of(func)}"):
-            operator: Operator = replace(operator_of(func), name=name)
+            operator = replace(operator_of(func), name=name)
             return Task(operator, (), operator.dtypes[0], architecture, 0)
         return None
 

@@ -21,14 +21,14 @@ from tvm import s_tir, tirx
 from ...errors import RecordError, ScheduleError
 from ...gpu.hardware import Architecture
 from ..measure.backend import config_key
-from ..records.database import RECORDS, WORKLOADS, Database, DatabaseReading
-from ..records.log import Log
+from ..records.database import RECORDS, WORKLOADS, Database
+from ..records.log import Log, Reading
 from ..records.record import Record
 from ..records.tvm_record import TvmRecord, replay_errors
 from ..space.candidate import program_of, without_knobs
-from ..space.generic import digest_of, operator_of
+from ..space.functions import digest_of
 from ..space.knobs import Config, Knob, Refusal
-from ..space.operator import Operator, find_operator, known_operators
+from ..space.operator import Operator, find_operator, known_operators, operator_of
 
 #: Value of each knob of a default configuration that nobody wrote down.
 _UNKNOWN = "not in the log"
@@ -55,13 +55,9 @@ class Programs:
 
         For a ready schedule it is the operator of that name; for a function tuned without a
         schedule that made of the function in the database. For a user's schedule it knows two
-        configurations, the record's and that of trial 0, and replays their traces.
-
-        Raises
-        ------
-        RecordError
-            If it is of no ready schedule and its trial failed, a file of the database is missing,
-            or the database has another function or another program.
+        configurations, the record's and that of trial 0, and replays their traces. RecordError if
+        it is of no ready schedule and its trial failed, a file of the database is missing, or the
+        database has another function or another program.
         """
         name = record.workload.operator
         if name in known_operators():
@@ -79,7 +75,7 @@ class Programs:
         return Log(self.log).read().records
 
     @cached_property
-    def _reading(self) -> DatabaseReading:
+    def _reading(self) -> Reading[TvmRecord]:
         return Database(self.folder).read()
 
     @cached_property

@@ -52,26 +52,20 @@ def best_records(records: Sequence[Record]) -> list[Record]:
         if record.score is not None:
             key = (record.workload.hash, record.runner, record.device, record.arch)
             groups.setdefault(key, []).append(record)
-    latest = [_of_latest_versions(group) for group in groups.values()]
-    return [best_first(_finalists(group) or group)[0] for group in latest]
+    return [_best_of_latest(group) for group in groups.values()]
 
 
-def _of_latest_versions(group: Sequence[Record]) -> list[Record]:
+def _best_of_latest(group: Sequence[Record]) -> Record:
     wanted = max(group, key=lambda record: record.time).code_versions
-    return [record for record in group if record.code_versions == wanted]
-
-
-def _finalists(group: Sequence[Record]) -> list[Record]:
-    return [record for record in group if record.kind == "finalist"]
+    latest = [record for record in group if record.code_versions == wanted]
+    finalists = [record for record in latest if record.kind == "finalist"]
+    return best_first(finalists or latest)[0]
 
 
 def find_record(records: Sequence[Record], prefix: str) -> Record:
     """The record whose id starts with ``prefix``.
 
-    Raises
-    ------
-    RecordError
-        If there is none, or more than one.
+    RecordError if there is none, or more than one.
     """
     found = [record for record in records if record.id.startswith(prefix)]
     if len(found) != 1:
@@ -85,11 +79,8 @@ def replay(record: Record, runner: str = "auto", operator: Operator | None = Non
 
     ``runner="auto"`` is the record's own, or the simulator if that needs a GPU and there is none.
     ``operator`` is by default the ready one of that name; :meth:`.Programs.operator` has others.
-
-    Raises
-    ------
-    RecordError, WrongResultError
-        If the operator has other knobs now, or the output is not NumPy's.
+    RecordError or WrongResultError if the operator has other knobs now, or the output is not
+    NumPy's.
     """
     found = operator or find_operator(record.workload.operator)
     chosen = _runner_for(record) if runner == "auto" else runner
@@ -100,12 +91,14 @@ def replay(record: Record, runner: str = "auto", operator: Operator | None = Non
         raise RecordError(f"Record {record.id} cannot be replayed: {error}") from None
     backend = make_backend(chosen, task)
     try:
-        _, measurement = try_one(backend, task, record.config)
+        measurement = try_one(backend, task, record.config)
         if measurement.conflict_model is None and record.conflict_model is not None:
             measurement = replace(measurement, conflict_model=count(task, record.config)[1])
         return Replay(record, backend.name, measurement, backend.verify(record.config))
     except ReportedError as error:
-        raise _as_raised(error) from None
+        kind, _, sentence = str(error).partition(": ")
+        # A wrong result is one, wherever it was found.
+        raise WrongResultError(sentence) if kind == WrongResultError.__name__ else error from None
     finally:
         backend.close()
 
@@ -116,12 +109,6 @@ def task_again(record: Record, operator: Operator, runner: str) -> Task:
     target = cuda_target(record.arch) if simulated else None
     workload = record.workload
     return make_task(operator, workload.shape, workload.dtype, record.seed, target)
-
-
-def _as_raised(error: ReportedError) -> Exception:
-    """A wrong result is one, wherever it was found."""
-    kind, _, sentence = str(error).partition(": ")
-    return WrongResultError(sentence) if kind == WrongResultError.__name__ else error
 
 
 def _runner_for(record: Record) -> str:

@@ -19,6 +19,7 @@ from ..._version import __version__
 from ...build import build, to_module
 from ...errors import RecordError, ScheduleError, TargetError
 from ...target import cuda_target, resolve
+from ..measure.builder.cubin import NVCC_OPTIONS
 from ..records.record import Record
 from ..space.operator import Operator, find_operator
 from ..space.task import make_task
@@ -26,20 +27,7 @@ from .launches import HostPlan, host_plan
 from .text import cuda_text, header_text, loader_text
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: As TVM compiles its kernels, so that the exported one is the tuned one.
-_OPTIONS = (
-    "-O3",
-    "-U__CUDA_NO_HALF_OPERATORS__",
-    "-U__CUDA_NO_HALF_CONVERSIONS__",
-    "-U__CUDA_NO_BFLOAT16_OPERATORS__",
-    "-U__CUDA_NO_BFLOAT16_CONVERSIONS__",
-    "-U__CUDA_NO_BFLOAT162_OPERATORS__",
-    "-U__CUDA_NO_BFLOAT162_CONVERSIONS__",
-    "--expt-relaxed-constexpr",
-    "-shared",
-    "-cudart=static",
-    "-Xcompiler=-fPIC,-fvisibility=hidden",
-)
+_LIBRARY = ("-shared", "-cudart=static", "-Xcompiler=-fPIC,-fvisibility=hidden")
 
 
 @dataclass(frozen=True)
@@ -131,7 +119,9 @@ def _written(prefix: Path, texts: dict[str, str], nvcc: str, arch: str, plan: Ho
             made = Path(folder) / prefix.name
             for suffix, text in texts.items():
                 made.with_suffix(suffix).write_text(text)
-            command = [nvcc, f"-arch={arch}", *_OPTIONS, "-o", f"{made}.so", f"{made}.cu"]
+            # As TVM compiles its kernels, so that the exported one is the tuned one.
+            options = [f"-arch={arch}", *NVCC_OPTIONS, *_LIBRARY]
+            command = [nvcc, *options, "-o", f"{made}.so", f"{made}.cu"]
             ran = subprocess.run(command, capture_output=True, text=True, check=False)
             if ran.returncode:
                 lines: list[Any] = [line for line in ran.stderr.splitlines() if "error" in line]

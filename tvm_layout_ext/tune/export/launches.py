@@ -64,12 +64,8 @@ class HostPlan:
 def host_plan(module: tvm.IRModule, target: Any) -> HostPlan:
     """Read the host side of a scheduled function.
 
-    Raises
-    ------
-    ScheduleError
-        If a shape is symbolic, or the host does more than to allocate and to launch.
-    TargetError
-        If the function launches nothing.
+    ScheduleError if a shape is symbolic, or the host does more than to allocate and to launch.
+    TargetError if the function launches nothing.
     """
     ((_, function),) = device_program(module, target=target).host.functions_items()
     names: dict[Any, str] = {}

@@ -1,24 +1,21 @@
-"""Where candidates are tried: a builder and a runner as TVM's tuner knows them."""
+"""Where candidates are tried: what search, replay and check ask of a builder and a runner."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import tvm
-from tvm.ir.utils import derived_object
-from tvm.s_tir import meta_schedule as ms
 
 from ...errors import LayoutExtError
-from ...target import cuda_target
-from ..space.candidate import config_of, traced
 from ..space.knobs import Config
 from ..space.task import Task
 from .measurement import Measurement, Runner
 
 
 class ReportedError(LayoutExtError):
-    """A failure in another process; its text is that of :func:`failure_text` there."""
+    """Why a candidate failed, here or in another process; its text is :func:`failure_text`."""
 
 
 def config_key(config: Config) -> tuple[Any, ...]:
@@ -27,37 +24,40 @@ def config_key(config: Config) -> tuple[Any, ...]:
 
 
 def failure_text(error: BaseException) -> str:
-    """Write an error as builders and runners hand it on: its class, a colon, and its text."""
+    """Write an error as it is handed on: its class, a colon, and its text."""
     if isinstance(error, ReportedError):
         return str(error)
     return f"{type(error).__name__}: {str(error).strip() or 'no text'}"
 
 
-class Backend(Protocol):
-    """Tries the candidates of one task.
+class Begun:
+    """A candidate under way, finished when it is asked for unless it has ``ended`` before."""
 
-    Attributes
-    ----------
-    name : str
-        The ``runner`` of its records.
-    device : str
-        Name of the GPU.
-    """
+    def __init__(
+        self, finish: Callable[[], Measurement], ended: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._finish, self._ended = finish, ended
+        self._found: Measurement | None = None
+
+    def done(self) -> bool:
+        """Whether its result is there."""
+        return self._found is not None or self._ended()
+
+    def result(self) -> Measurement:
+        """Wait for what was learnt; ReportedError if the candidate failed."""
+        if self._found is None:
+            self._found = self._finish()
+        return self._found
+
+
+class Backend(Protocol):
+    """Tries the candidates of one task; ``name`` is the ``runner`` of its records."""
 
     name: str
     device: str
 
-    def build(self, inputs: Sequence[Any]) -> list[str]:
-        """Begin to build ``BuilderInput`` s, and give the paths that stand for the artifacts."""
-
-    def run(self, artifacts: Sequence[str]) -> list[Any]:
-        """Begin to run what was built, or is about to be; give futures as TVM's runners do.
-
-        A failure's text, to build or to run, is ``"<error class>: <sentence>"``.
-        """
-
-    def read(self, artifact: str, config: Config) -> Measurement:
-        """What was learnt about a candidate that ran, by the path that the builder gave it."""
+    def begin(self, candidates: Sequence[tuple[Config, tvm.IRModule]]) -> list[Begun]:
+        """Begin to build scheduled modules, and to run each once it is built."""
 
     def verify(self, config: Config) -> str:
         """Compare a candidate's output with the reference on fresh inputs; say on what shape."""
@@ -69,61 +69,32 @@ class Backend(Protocol):
         """Stop processes and remove files."""
 
 
-def try_one(backend: Backend, task: Task, config: Config) -> tuple[str, Measurement]:
-    """Build and run one candidate outside of a search; its artifact and what was learnt.
-
-    Raises
-    ------
-    ReportedError
-        If it failed.
-    """
-    target = cuda_target(task.architecture.name)
-    given = ms.builder.BuilderInput(traced(task, config).mod, target)
-    (artifact,) = backend.build([given])
-    (future,) = backend.run([artifact])
-    result = future.result()
-    if result.error_msg is not None:
-        raise ReportedError(str(result.error_msg))
-    return artifact, backend.read(artifact, config)
+def try_one(backend: Backend, task: Task, config: Config) -> Measurement:
+    """Build and run one candidate outside of a search; ReportedError if it failed."""
+    (begun,) = backend.begin([(config, task.module(config))])
+    return begun.result()
 
 
 class InProcess:
     """A backend of a runner that tries one configuration at a time in this process.
 
-    Parameters
-    ----------
-    task : Task
-    runner : Runner
+    Each is run when it is asked for: what is done before Ctrl-C is then kept.
     """
 
     def __init__(self, task: Task, runner: Runner) -> None:
         self.name, self.device = runner.name, runner.device
         self._task, self._runner = task, runner
-        self._configs: list[dict[str, Any]] = []
-        self._measured: dict[str, Measurement] = {}
 
-    def build(self, inputs: Sequence[Any]) -> list[str]:
-        """Build nothing: who runs a candidate does that."""
-        return [self._keep(given.mod) for given in inputs]
+    def begin(self, candidates: Sequence[tuple[Config, tvm.IRModule]]) -> list[Begun]:
+        """Put candidates aside; the runner schedules them anew."""
+        return [Begun(partial(self.measure, config)) for config, _ in candidates]
 
-    def run(self, artifacts: Sequence[str]) -> list[Any]:
-        """Hand candidates to the runner one by one, each when it is asked for."""
-        return [_Later(self, artifact) for artifact in artifacts]
-
-    def _keep(self, module: tvm.IRModule) -> str:
-        """Put a candidate aside until it is run; return the path that stands for it."""
-        self._configs.append(config_of(module, self._task.operator.knobs))
-        return str(len(self._configs) - 1)
-
-    def measure(self, artifact: str) -> float:
-        """Run a candidate that was put aside; return its score."""
-        measured = self._runner.run(self._task, self._configs[int(artifact)])
-        self._measured[artifact] = measured
-        return measured.score
-
-    def read(self, artifact: str, _config: Config) -> Measurement:
-        """What was learnt about a candidate that ran."""
-        return self._measured[artifact]
+    def measure(self, config: Config) -> Measurement:
+        """Run a candidate."""
+        try:
+            return self._runner.run(self._task, config)
+        except Exception as error:
+            raise ReportedError(failure_text(error)) from error
 
     def verify(self, config: Config) -> str:
         """Compare its output with the reference on fresh inputs."""
@@ -135,27 +106,3 @@ class InProcess:
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-@derived_object
-class _Later(ms.runner.PyRunnerFuture):
-    """Runs a candidate when it is asked for: what is done before Ctrl-C is then kept."""
-
-    def __init__(self, owner: InProcess, artifact: str) -> None:
-        super().__init__()
-        self.owner, self.artifact = owner, artifact
-        self._result: Any = None
-
-    def done(self) -> bool:
-        return self._result is not None
-
-    def result(self) -> Any:
-        if self._result is None:
-            self._result = self._run()
-        return self._result
-
-    def _run(self) -> Any:
-        try:
-            return ms.runner.RunnerResult([self.owner.measure(self.artifact)], None)
-        except Exception as error:
-            return ms.runner.RunnerResult(None, failure_text(error))

@@ -20,10 +20,7 @@ RPC = "rpc"
 def runner_name(name: str) -> str:
     """Settle ``"auto"``: ``"cuda"`` where there is a GPU, else ``"simulate"``.
 
-    Raises
-    ------
-    TargetError
-        If the name is unknown, or is ``"cuda"`` where there is no GPU.
+    TargetError if the name is unknown, or is ``"cuda"`` where there is no GPU.
     """
     if name not in RUNNERS:
         raise TargetError(
@@ -55,13 +52,7 @@ def make_backend(runner: str | Runner, task: Task) -> Backend:
 
 
 class BackendPool:
-    """What builds and measures one task after another in the same processes.
-
-    Parameters
-    ----------
-    runner : str or Runner
-        As of :func:`tune`.
-    """
+    """What builds and measures one task after another in the same processes; see :func:`tune`."""
 
     def __init__(self, runner: str | Runner = "auto") -> None:
         self.runner = runner

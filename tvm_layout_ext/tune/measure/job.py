@@ -1,19 +1,15 @@
-"""What the runners share: a trial as a worker gets it, futures, and inputs in files."""
+"""A trial as a worker gets it, and its inputs in files."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 import weakref
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from tvm.ir.utils import derived_object
-from tvm.s_tir.meta_schedule.runner import PyRunnerFuture, RunnerResult
-
 from ..space.task import Task
-from .protocol import Measured, Timing
+from .protocol import Timing
 from .reference.problem import Problem
 
 #: Streams of a task's random inputs: of the trials, and of a winner's verification.
@@ -40,33 +36,8 @@ class Job:
     best: float | None = None
 
 
-@derived_object
-class MeasuredFuture(PyRunnerFuture):
-    """What TVM's tuner waits for, around a measurement to come."""
-
-    def __init__(self, future: Future[Measured]) -> None:
-        super().__init__()
-        self.future = future
-
-    def done(self) -> bool:
-        """Whether the trial has ended."""
-        return self.future.done()
-
-    def result(self) -> RunnerResult:
-        """Wait for the trial; its seconds, or ``<ErrorClass>: <sentence>``."""
-        measured = self.future.result()
-        if measured.error:
-            return RunnerResult(None, measured.error)
-        return RunnerResult(measured.times, None)
-
-
 class Inputs:
-    """A task's inputs and reference in files, drawn when first asked for.
-
-    Parameters
-    ----------
-    task : Task
-    """
+    """A task's inputs and reference in files, drawn when first asked for."""
 
     def __init__(self, task: Task) -> None:
         self.task, self._number = task, 0
@@ -82,13 +53,9 @@ class Inputs:
     def _place(self, stream: int) -> Path:
         return self.folder / f"inputs{self._number}_{stream}"
 
-    def path(self, stream: int = TRIALS) -> str:
-        """Folder of the inputs of a stream."""
+    def job(self, artifact: str, kind: str, timing: Timing, stream: int = TRIALS) -> Job:
+        """A trial of an artifact; ``kind`` is a target's or a device's."""
         folder = self._place(stream)
         if not folder.exists():
             Problem.draw(self.task, stream).save(folder)
-        return str(folder)
-
-    def job(self, artifact: str, kind: str, timing: Timing, stream: int = TRIALS) -> Job:
-        """A trial of an artifact; ``kind`` is a target's or a device's."""
-        return Job(artifact, self.path(stream), device_kind(kind), timing)
+        return Job(artifact, str(folder), device_kind(kind), timing)

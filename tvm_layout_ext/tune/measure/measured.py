@@ -6,18 +6,20 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from tvm.s_tir.meta_schedule.runner import RunnerInput
+import tvm
 
 from ...errors import NotModelled
 from ..space.knobs import Config
 from ..space.task import Task
-from .backend import ReportedError, config_key, try_one
+from .backend import Begun, ReportedError, config_key, try_one
 from .builder.builder import INFO, CubinBuilder
 from .measurement import Measurement
-from .protocol import Measured, Timing, interleaved
+from .protocol import Measured, Timing
 from .simulated import count
 
 #: How often each finalist is timed again, taking turns.
@@ -45,7 +47,6 @@ class MeasuringBackend:
         self.builder = CubinBuilder(task.architecture.name, workers)
         self._task = task
         self._artifacts: dict[tuple[Any, ...], str] = {}
-        self._building: dict[str, Future[str | None]] = {}
 
     def serves(self, task: Task) -> bool:
         """Whether another task is for the architecture that the processes build for."""
@@ -58,22 +59,21 @@ class MeasuringBackend:
         self.builder.clear()
         self.runner.take(task)
 
-    def build(self, inputs: Sequence[Any]) -> list[str]:
-        """Begin to build, in as many processes as there are cores."""
-        begun = self.builder.begin(inputs)
-        self._building.update(begun)
-        return [folder for folder, _ in begun]
+    def begin(self, candidates: Sequence[tuple[Config, tvm.IRModule]]) -> list[Begun]:
+        """Build in as many processes as there are cores, and measure what is built meanwhile."""
+        folders, built = zip(*self.builder.begin([mod for _, mod in candidates]), strict=True)
+        futures = self.runner.begin(folders, "cuda", built)
+        return [
+            Begun(partial(self._read, config, folder, future), future.done)
+            for (config, _), folder, future in zip(candidates, folders, futures, strict=True)
+        ]
 
-    def run(self, artifacts: Sequence[str]) -> list[Any]:
-        """Measure each candidate as soon as it is built, while others are."""
-        inputs = [RunnerInput(artifact, "cuda", []) for artifact in artifacts]
-        futures: list[Any] = self.runner.begin(inputs, [self._building.pop(a) for a in artifacts])
-        return futures
-
-    def read(self, artifact: str, config: Config) -> Measurement:
+    def _read(self, config: Config, artifact: str, future: Future[Measured]) -> Measurement:
         """What compiler and device said of a candidate; the best so far goes to the runner."""
+        measured = future.result()
+        if measured.error:
+            raise ReportedError(measured.error)
         self._artifacts[config_key(config)] = artifact
-        measured = Measured.read(artifact)
         result = self._measurement(artifact, measured, tuple(measured.times))
         best = self.runner.best_so_far
         self.runner.best_so_far = result.score if best is None else min(best, result.score)
@@ -87,18 +87,25 @@ class MeasuringBackend:
         return str(self._task.workload)
 
     def remeasure(self, configs: Sequence[Config]) -> list[Measurement | None]:
-        """Time finalists in turns on one device; build processes simulate them meanwhile."""
+        """Time finalists in turns on one device; build processes simulate them meanwhile.
+
+        Round by round, so that a drift of the clock meets all alike; rounds that failed are left
+        out.
+        """
         artifacts = [self._artifact(config) for config in configs]
         models = [self.builder.apart(modelled, self._task, config) for config in configs]
-        times = interleaved(self.runner, artifacts, ROUNDS)
-        return [
-            self._finalist(artifact, self._model(begun, config), tuple(seconds))
-            if seconds
-            else None
-            for artifact, config, begun, seconds in zip(
-                artifacts, configs, models, times, strict=True
-            )
-        ]
+        measured = self.runner.in_turn(artifacts * ROUNDS)
+        found: list[Measurement | None] = []
+        for index, artifact in enumerate(artifacts):
+            turns = [one for one in measured[index :: len(artifacts)] if one.times]
+            if not turns:
+                found.append(None)
+                continue
+            times = tuple(median(one.times) for one in turns)
+            model = self._model(models[index], configs[index])
+            timed = self._measurement(artifact, turns[-1], times)
+            found.append(replace(timed, conflict_model=model))
+        return found
 
     def close(self) -> None:
         """End all processes and remove their files."""
@@ -111,12 +118,6 @@ class MeasuringBackend:
         except Exception:
             # A user's schedule may be nothing that can be sent to a process, or take it too long.
             return modelled(self._task, config)
-
-    def _finalist(
-        self, artifact: str, model: dict[str, Any] | None, times: tuple[float, ...]
-    ) -> Measurement:
-        measurement = self._measurement(artifact, Measured.read(artifact), times)
-        return replace(measurement, conflict_model=model)
 
     def _measurement(
         self, artifact: str, measured: Measured, times: tuple[float, ...]
@@ -140,5 +141,6 @@ class MeasuringBackend:
 
     def _artifact(self, config: Config) -> str:
         """The folder of a candidate's library; a candidate from a log is built and run now."""
-        known = self._artifacts.get(config_key(config))
-        return try_one(self, self._task, config)[0] if known is None else known
+        if config_key(config) not in self._artifacts:
+            try_one(self, self._task, config)
+        return self._artifacts[config_key(config)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from statistics import median, quantiles
@@ -9,6 +10,14 @@ from typing import Any, Protocol
 
 from ..space.knobs import Config
 from ..space.task import Task
+
+
+def quartile_distance(times: Sequence[float]) -> float | None:
+    """Distance between the quartiles; None for a single time."""
+    if len(times) < 2:
+        return None
+    low, _, high = quantiles(times, n=4, method="inclusive")
+    return high - low
 
 
 @dataclass(frozen=True)
@@ -45,10 +54,7 @@ class Measurement:
     @property
     def spread(self) -> float | None:
         """Distance between the quartiles of the times."""
-        if len(self.times) < 2:
-            return None
-        low, _, high = quantiles(self.times, n=4, method="inclusive")
-        return high - low
+        return quartile_distance(self.times)
 
 
 class Runner(Protocol):
@@ -56,7 +62,7 @@ class Runner(Protocol):
 
     @property
     def name(self) -> str:
-        """``"cuda"`` or ``"simulate"``."""
+        """The ``runner`` of its records."""
 
     @property
     def device(self) -> str:

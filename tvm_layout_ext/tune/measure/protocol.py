@@ -9,23 +9,20 @@ quartiles are close.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from statistics import median, quantiles
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
 
 import numpy as np
 import psutil
 import tvm
 
 from .builder.host_objects import ROTATED
+from .measurement import quartile_distance
 from .reference.problem import Problem
 
-#: The measurement's file in an artifact's folder.
-MEASUREMENT = "measurement.json"
 #: More copies of the arguments are not made; tiny workloads stay in the cache, and say so.
 MOST_COPIES = 128
 #: With these words TVM's RPC hands on what was raised at the server.
@@ -36,22 +33,11 @@ _FROM_SERVER = "RPCError: Error caught from RPC call:"
 class Timing:
     """How long and how often a candidate is timed.
 
-    Attributes
-    ----------
-    repeat_ms : float
-        A repeat makes as many launches as last this long.
-    repeats : int
-        Repeats at least, and between two looks at the spread.
-    most_repeats : int
-        Repeats at most.
-    spread : float
-        Enough repeats were made when their quartiles lie this close, relative to the median.
-    stop_factor : float
-        A candidate whose first repeat takes this many times the best so far is not repeated.
-    compared : int or None
-        Elements of the output that are compared with the reference, drawn at random; None: all.
-    l2_bytes : int or None
-        Size of the cache that inputs shall not be found in; None asks the device.
+    A repeat lasts ``repeat_ms``; there are ``repeats`` at least, and so many between two looks at
+    the quartiles, which ends at ``most_repeats`` or when they lie within ``spread`` of the median.
+    A candidate whose first repeat takes ``stop_factor`` times the best so far is not repeated. Of
+    the output ``compared`` elements are compared, drawn at random; None: all. ``l2_bytes`` is the
+    size of the cache that inputs shall not be found in; None asks the device.
     """
 
     repeat_ms: float = 5.0
@@ -65,22 +51,13 @@ class Timing:
 
 @dataclass(frozen=True)
 class Measured:
-    """What ``measurement.json`` holds; ``times`` are seconds a launch, one number a repeat.
+    """What a trial gave; ``times`` are seconds a launch, one number a repeat.
 
-    Attributes
-    ----------
-    l2 : str or None
-        ``"rotated"``: each launch had other copies of the arguments than those in the cache;
-        ``"warm"``: the same.
-    verified : bool or None
-        Whether the output is the reference's; None if not all of it was compared.
-    early_stop : bool
-        Whether it was found hopeless after one repeat.
-    device, server, clock_mhz, temperature, driver
-        Where it ran; None where nobody could ask.
-    phases : dict of str to float
-        Seconds of ``wait`` for a slot, ``session`` until the server was ready, ``upload`` of the
-        library, and ``run``.
+    ``l2`` is ``"rotated"`` if each launch had other copies of the arguments than those in the
+    cache, else ``"warm"``. ``verified`` says whether the output is the reference's, None if not all
+    of it was compared; ``early_stop`` whether it was found hopeless after one repeat. ``phases``
+    are seconds of ``wait`` for a slot, ``session`` until the server was ready, ``upload`` of the
+    library, and ``run``.
     """
 
     times: list[float] = field(default_factory=list)
@@ -100,15 +77,6 @@ class Measured:
     def error(self) -> str | None:
         """``<ErrorClass>: <sentence>``, or None if it worked."""
         return f"{self.error_class}: {self.error_text}" if self.error_class else None
-
-    def write(self, artifact: str) -> None:
-        """Write ``measurement.json`` into an artifact's folder."""
-        (Path(artifact) / MEASUREMENT).write_text(json.dumps(asdict(self)))
-
-    @classmethod
-    def read(cls, artifact: str) -> Measured:
-        """Read what :meth:`write` wrote."""
-        return cls(**json.loads((Path(artifact) / MEASUREMENT).read_text()))
 
 
 def failed(error: BaseException) -> Measured:
@@ -252,34 +220,6 @@ def timed(
     times = []
     while len(times) < timing.most_repeats:
         times += repeat(launches, min(timing.repeats, timing.most_repeats - len(times)))
-        if relative_spread(times) <= timing.spread:
+        if (quartile_distance(times) or 0.0) <= timing.spread * median(times):
             break
     return times, False
-
-
-def relative_spread(times: Sequence[float]) -> float:
-    """Distance between the quartiles, relative to the median; 0 for a single time."""
-    if len(times) < 2:
-        return 0.0
-    low, middle, high = quantiles(times, n=4, method="inclusive")
-    return (high - low) / middle if middle else 0.0
-
-
-class InTurn(Protocol):
-    """A runner that can keep to one device."""
-
-    def in_turn(self, artifacts: Sequence[str]) -> list[Measured]:
-        """Measure one after the other on one device, without the early stop."""
-
-
-def interleaved(runner: InTurn, artifacts: Sequence[str], rounds: int) -> list[list[float]]:
-    """Time finalists round by round on one device, so that a drift of its clock meets all alike.
-
-    For each artifact, the median seconds of its rounds; rounds that failed are left out.
-    """
-    order = [artifact for _ in range(rounds) for artifact in artifacts]
-    measured = runner.in_turn(order)
-    count = len(artifacts)
-    return [
-        [median(one.times) for one in measured[index::count] if one.times] for index in range(count)
-    ]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import tvm
-from tvm.ir.utils import derived_object
 
 from ..space.task import Task
 from . import environment
@@ -44,7 +43,6 @@ class _Device(WorkerSlot):
         return measured, memory
 
 
-@derived_object
 class LocalRunner(PooledRunner):
     """Measures on devices of this machine, given by number, as :class:`.PooledRunner` says."""
 

@@ -37,32 +37,27 @@ class SimulatedRunner:
         return Measurement(shared, model)
 
     def verify(self, task: Task, config: Config) -> str:
-        """Run every block on fresh inputs and compare the output with NumPy's."""
-        return verify(task, config)
+        """Run every block on fresh inputs and compare the output with NumPy's.
+
+        Races, reads of unwritten memory and elements that nobody wrote are failures too.
+        """
+        shape = verified_shape(task)
+        inputs = task.draw(_FRESH, shape)
+        want = expected(task, inputs, shape)
+        target = cuda_target(task.architecture.name)
+        report = simulate(task.module(config, shape), *inputs, target=target)
+        if report.hazards:
+            raise WrongResultError(f"The simulated GPU saw a hazard: {report.hazards[0]}.")
+        (output,) = report.outputs.values()
+        tolerance = task.operator.tolerance(shape, task.dtype)
+        require_close(want.known(output), want.known(want.values), tolerance)
+        return str(Workload(task.operator.name, shape, task.dtype))
 
 
 def count(task: Task, config: Config) -> tuple[int, dict[str, Any]]:
     """Shared bytes of a block; the whole grid's counters and the modelled cost made of them."""
     found = costs(task, config)
     return found.report.shared_bytes, found.model
-
-
-def verify(task: Task, config: Config) -> str:
-    """Compare a simulated output with NumPy's; return the workload on which it was done.
-
-    Races, reads of unwritten memory and elements that nobody wrote are failures too.
-    """
-    shape = verified_shape(task)
-    inputs = task.draw(_FRESH, shape)
-    want = expected(task, inputs, shape)
-    target = cuda_target(task.architecture.name)
-    report = simulate(task.module(config, shape), *inputs, target=target)
-    if report.hazards:
-        raise WrongResultError(f"The simulated GPU saw a hazard: {report.hazards[0]}.")
-    (output,) = report.outputs.values()
-    tolerance = task.operator.tolerance(shape, task.dtype)
-    require_close(want.known(output), want.known(want.values), tolerance)
-    return str(Workload(task.operator.name, shape, task.dtype))
 
 
 def verified_shape(task: Task) -> Shape:

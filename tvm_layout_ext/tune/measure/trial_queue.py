@@ -23,33 +23,16 @@ class TryAgainError(Exception):
 class Trial:
     """One candidate on its way through the queue.
 
-    Attributes
-    ----------
-    batch, number : int
-        Trials that can be taken go by these: older batches first, then as they were built.
-    job : Job
-    future : Future
-        Of its measurement.
-    entered : float
-        When it could be taken.
-    lost : int
-        Earlier attempts that were stopped by no fault of its own.
+    Older batches are taken first, then what was built first. ``entered`` is when it could be taken,
+    ``lost`` counts the attempts that were stopped by no fault of its own.
     """
 
     batch: int
     number: int = 0
     job: Job = field(compare=False, kw_only=True)
     future: Future[Measured] = field(default_factory=Future, compare=False)
-    entered: float = field(default_factory=time.monotonic, compare=False)
+    entered: float = field(default=0.0, compare=False)
     lost: int = field(default=0, compare=False)
-
-    def end(self, measured: Measured) -> None:
-        """Write the measurement into the artifact's folder, and hand it on."""
-        try:
-            measured.write(self.job.artifact)
-        except OSError as error:
-            measured = failed(error)
-        self.future.set_result(measured)
 
 
 class TrialQueue:
@@ -64,10 +47,9 @@ class TrialQueue:
     ----------
     slots : sequence
         Devices or servers.
-    attempt : callable
-        ``attempt(slot, trial)`` measures.
-    ready : callable, optional
-        ``ready(slot, job)`` prepares a slot for the job of a trial that waits.
+    attempt, ready : callable
+        ``attempt(slot, trial)`` measures; ``ready(slot, job)`` prepares a slot for the job of a
+        trial that waits.
     """
 
     def __init__(
@@ -76,11 +58,11 @@ class TrialQueue:
         attempt: Callable[[Any, Trial], Measured],
         ready: Callable[[Any, Job], None] = lambda slot, job: None,
     ) -> None:
-        self._slots, self._attempt, self._ready = slots, attempt, ready
+        self._attempt, self._ready = attempt, ready
+        self._idle = list(slots)
         self._waiting: list[Trial] = []
         #: Slots whose threads run; trials that have not ended, and those that entered.
-        self._working: set[int] = set()
-        self._open = self._entered = self._batches = 0
+        self._working = self._open = self._entered = self._batches = 0
         #: Why the last slot left.
         self._gone: Exception | None = None
         self._changed = threading.Condition()
@@ -90,38 +72,32 @@ class TrialQueue:
     ) -> list[Future[Measured]]:
         """Add a batch; futures are in the order of the jobs.
 
-        Parameters
-        ----------
-        jobs : sequence of Job
-        after : sequence of Future, optional
-            For each job, what it has to wait for: None, or why there is nothing to try.
+        ``after`` has for each job what it waits for: None, or why there is nothing to try.
         """
         trials = [Trial(self._batches, job=job) for job in jobs]
         with self._changed:
             self._batches += 1
             self._open += len(trials)
             self._gone = None
-            idle = [i for i in range(len(self._slots)) if i not in self._working]
-            started = idle[: max(0, self._open - len(self._working))]
-            self._working.update(started)
+            count = min(len(self._idle), max(0, self._open - self._working))
+            started, self._idle = self._idle[:count], self._idle[count:]
+            self._working += count
         for index, trial in enumerate(trials):
             if after:
                 after[index].add_done_callback(partial(self._built, trial))
             else:
                 self._enter(trial)
-        for index in started:
-            threading.Thread(target=self._work, args=(index,), daemon=True).start()
+        for slot in started:
+            threading.Thread(target=self._work, args=(slot,), daemon=True).start()
         return [trial.future for trial in trials]
 
     def _built(self, trial: Trial, done: Future[str | None]) -> None:
         error = done.result()
         if error is None:
             self._enter(trial)
-            return
-        kind, _, text = error.partition(": ")
-        # There is no folder to write it to.
-        trial.future.set_result(Measured(error_class=kind, error_text=text))
-        self._close()
+        else:
+            kind, _, text = error.partition(": ")
+            self._end(trial, Measured(error_class=kind, error_text=text))
 
     def _enter(self, trial: Trial) -> None:
         with self._changed:
@@ -129,38 +105,42 @@ class TrialQueue:
             self._entered += 1
             trial.entered, trial.number = time.monotonic(), self._entered
             if gone is None:
-                heapq.heappush(self._waiting, trial)
-                self._changed.notify_all()
+                self._push(trial)
         if gone is not None:
             self._end(trial, failed(gone))
 
-    def _end(self, trial: Trial, measured: Measured) -> None:
-        trial.end(measured)
-        self._close()
+    def _push(self, trial: Trial) -> None:
+        with self._changed:
+            heapq.heappush(self._waiting, trial)
+            self._changed.notify_all()
 
-    def _close(self) -> None:
+    def _end(self, trial: Trial, measured: Measured) -> None:
+        trial.future.set_result(measured)
         with self._changed:
             self._open -= 1
             self._changed.notify_all()
 
-    def _work(self, index: int) -> None:
-        slot = self._slots[index]
+    def _work(self, slot: Any) -> None:
         try:
-            while (job := self._next_job(index)) is not None:
+            while (job := self._next_job(slot)) is not None:
                 self._ready(slot, job)
                 if (trial := self._take()) is not None:
                     self._run(slot, trial)
         except Exception as error:
-            self._leave(index, error)
+            self._leave(slot, error)
 
-    def _next_job(self, index: int) -> Job | None:
+    def _next_job(self, slot: Any) -> Job | None:
         """Wait until a trial waits; None, and the slot is idle, when all have ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or not self._open)
             if self._waiting:
                 return self._waiting[0].job
-            self._working.discard(index)
+            self._rest(slot)
             return None
+
+    def _rest(self, slot: Any) -> None:
+        self._working -= 1
+        self._idle.append(slot)
 
     def _take(self) -> Trial | None:
         """The first that waits, if any still does."""
@@ -173,9 +153,7 @@ class TrialQueue:
             measured = self._attempt(slot, trial)
         except TryAgainError:
             trial.lost += 1
-            with self._changed:
-                heapq.heappush(self._waiting, trial)
-                self._changed.notify_all()
+            self._push(trial)
             return
         except Exception as error:
             measured = failed(error)
@@ -183,10 +161,10 @@ class TrialQueue:
         phases = {"wait": round(waited, 6)} | measured.phases
         self._end(trial, replace(measured, phases=phases))
 
-    def _leave(self, index: int, error: Exception) -> None:
+    def _leave(self, slot: Any, error: Exception) -> None:
         left: list[Trial] = []
         with self._changed:
-            self._working.discard(index)
+            self._rest(slot)
             if not self._working:
                 self._gone = error
                 left, self._waiting = self._waiting, []

@@ -31,11 +31,7 @@ class Worker:
     """Runs functions in a process, which is started when first needed, and anew after it ended.
 
     A process takes seconds to import TVM. Once one had to be replaced, the next is kept ready.
-
-    Parameters
-    ----------
-    log : Path
-        Where the processes' standard errors go: files of this name with a number.
+    Standard errors go to files of the name ``log`` with a number.
     """
 
     def __init__(self, log: Path) -> None:
@@ -54,14 +50,8 @@ class Worker:
     def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
         """Run a function there and return its result.
 
-        Raises
-        ------
-        TrialTimeoutError
-            If it took longer than ``timeout`` seconds.
-        TrialCrashError
-            If the process ended, or none could be started.
-        Exception
-            What the function raised.
+        TrialTimeoutError if it took longer than ``timeout`` seconds, TrialCrashError if the process
+        ended or none could be started; else what the function raised.
         """
         worker = self.start()
         late = threading.Event()
@@ -84,13 +74,7 @@ class Worker:
         return result
 
     def start(self) -> PopenWorker:
-        """Wait until there is a process, and give TVM's handle of it.
-
-        Raises
-        ------
-        TrialCrashError
-            If none could be started.
-        """
+        """Wait until there is a process; TVM's handle of it, or TrialCrashError."""
         starts = 0
         while self._worker is None:
             if self._closed:

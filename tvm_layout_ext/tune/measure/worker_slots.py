@@ -8,10 +8,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
-from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerInput
-
 from ..space.task import Task
-from .job import FRESH, Inputs, Job, MeasuredFuture
+from .job import FRESH, Inputs, Job
 from .protocol import Measured, Timing, failed
 from .trial_queue import Trial, TrialQueue, TryAgainError
 from .worker import Worker
@@ -64,7 +62,7 @@ class WorkerSlot:
         self.trials = 0
 
 
-class PooledRunner(PyRunner):
+class PooledRunner:
     """Measures candidates on slots, one at a time each.
 
     A crash, hang, wrong result or lack of memory is that trial's failure; the process is replaced
@@ -72,20 +70,13 @@ class PooledRunner(PyRunner):
     written anywhere. For the same reason a candidate that gave a wrong result in a process that
     others had used is tried again in a fresh one.
 
-    Parameters
-    ----------
-    task : Task
-    timeout : float
-        Seconds that one trial may take.
-    timing : Timing, optional
-    growth : int
-        A process is replaced when its memory and its device's have grown by this many bytes.
+    ``timeout`` are the seconds that one trial may take. A process is replaced when its memory and
+    its device's have grown by ``growth`` bytes.
     """
 
     def __init__(
         self, task: Task, timeout: float, timing: Timing | None, growth: int = GROWTH
     ) -> None:
-        super().__init__()
         self.timeout, self.growth, self.timing = timeout, growth, timing or Timing()
         self.best_so_far: float | None = None
         self._inputs = Inputs(task)
@@ -93,62 +84,40 @@ class PooledRunner(PyRunner):
     def _use(self, slots: Sequence[WorkerSlot]) -> None:
         """Say on which slots trials run."""
         self._slots = slots
-        self._queue = TrialQueue(slots, self._measured, self._made_ready)
+        self._queue = TrialQueue(slots, self._measured, self._ready)
 
     def take(self, task: Task) -> None:
         """Go on with another task, on the same slots."""
         self.best_so_far = None
         self._inputs.take(task)
 
-    def run(self, runner_inputs: Sequence[RunnerInput]) -> list[MeasuredFuture]:
-        """Start all trials; the futures are in the inputs' order."""
-        return self.begin(runner_inputs)
-
     def begin(
-        self, runner_inputs: Sequence[RunnerInput], after: Sequence[Future[str | None]] = ()
-    ) -> list[MeasuredFuture]:
-        """Start all trials, each once it is built; the futures are in the inputs' order.
+        self,
+        artifacts: Sequence[str],
+        kind: str = "cuda",
+        after: Sequence[Future[str | None]] = (),
+    ) -> list[Future[Measured]]:
+        """Start a trial of each artifact, a folder, once its build ends, of which ``after`` tells.
 
-        Parameters
-        ----------
-        runner_inputs : sequence of RunnerInput
-        after : sequence of Future, optional
-            The end of each input's build, as :class:`.builder.Building` has it.
+        ``kind`` is that of the target that they were built for.
         """
-        jobs = [
-            self._inputs.job(str(one.artifact_path), str(one.device_type), self.timing)
-            for one in runner_inputs
-        ]
-        return [MeasuredFuture(one) for one in self._queue.submit(jobs, after)]
+        jobs = [self._inputs.job(one, kind, self.timing) for one in artifacts]
+        return self._queue.submit(jobs, after)
 
-    def _made_ready(self, slot: WorkerSlot, job: Job) -> None:
+    def _ready(self, slot: WorkerSlot, job: Job) -> None:
         with slot.lock:
             slot.ready(job)
 
     def _measured(self, slot: WorkerSlot, trial: Trial) -> Measured:
-        with slot.lock:
-            job = replace(trial.job, best=self.best_so_far)
-            return self._attempt(slot, job, trial.lost)
+        trial.job = replace(trial.job, best=self.best_so_far)
+        return self._attempt(slot, trial)
 
     def in_turn(self, artifacts: Sequence[str], kind: str = "cuda") -> list[Measured]:
-        """Measure on one slot, one after the other, without the early stop.
-
-        What is measured takes the place of the artifact's earlier measurement.
-        """
-        measured = self._alone([self._inputs.job(one, kind, self.timing) for one in artifacts])
-        for artifact, one in zip(artifacts, measured, strict=True):
-            if one.times:
-                one.write(artifact)
-        return measured
+        """Measure on one slot, one after the other, without the early stop."""
+        return self._alone([self._inputs.job(one, kind, self.timing) for one in artifacts])
 
     def verify(self, artifact: str, kind: str = "cuda") -> Measured:
-        """Compare a candidate's output, as far as it is known, on inputs that no trial has seen.
-
-        Returns
-        -------
-        Measured
-            With ``verified`` true, or with the error.
-        """
+        """Compare a candidate's output, as far as it is known, on inputs that no trial has seen."""
         timing = replace(self.timing, compared=None, repeats=1, most_repeats=1)
         return self._alone([self._inputs.job(artifact, kind, timing, FRESH)])[0]
 
@@ -161,32 +130,23 @@ class PooledRunner(PyRunner):
     def _alone(self, jobs: Sequence[Job]) -> list[Measured]:
         """Run trials on the slot that ran most; all of them again if its server is lost."""
         slot = max(self._slots, key=lambda one: one.trials)
-        with slot.lock:
-            for _ in range(ATTEMPTS):
-                measured = [self._with(slot, job) for job in jobs]
-                if len({one.server for one in measured if one.server}) <= 1:
-                    break
+        for _ in range(ATTEMPTS):
+            queue = TrialQueue([slot], self._attempt, self._ready)
+            measured = [future.result() for future in queue.submit(jobs)]
+            if len({one.server for one in measured if one.server}) <= 1:
+                break
         return measured
 
-    def _with(self, slot: WorkerSlot, job: Job) -> Measured:
-        for lost in range(ATTEMPTS):
-            try:
-                slot.ready(job)
-                return self._attempt(slot, job, lost)
-            except TryAgainError:
-                continue
-            except Exception as error:
-                return failed(error)
-        raise AssertionError("the last attempt counts")
-
-    def _attempt(self, slot: WorkerSlot, job: Job, lost: int) -> Measured:
+    def _attempt(self, slot: WorkerSlot, trial: Trial) -> Measured:
         """Run a trial; TryAgainError if it may not be to blame, and has not been tried before."""
-        if lost and slot.trials:
-            slot.renew()
-            slot.ready(job)
-        used = slot.trials > 0
-        measured = slot.once(job, self.timeout, self.growth)
+        with slot.lock:
+            if trial.lost and slot.trials:
+                slot.renew()
+                slot.ready(trial.job)
+            used = slot.trials > 0
+            measured = slot.once(trial.job, self.timeout, self.growth)
         spoilt = used and measured.verified is False
-        if (spoilt or measured.error_class == ServerLostError.__name__) and lost + 1 < ATTEMPTS:
+        lost = measured.error_class == ServerLostError.__name__
+        if (spoilt or lost) and trial.lost + 1 < ATTEMPTS:
             raise TryAgainError
         return measured

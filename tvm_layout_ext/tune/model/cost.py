@@ -9,6 +9,7 @@ from typing import Any
 
 from ...gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES
 from ...gpu.measured import H200
+from ...gpu.sectors import sectors_per_request
 
 #: Where a record does not tell how many blocks are resident.
 USUAL_RESIDENT = 3
@@ -74,7 +75,7 @@ class Counters:
     @property
     def sectors_per_request(self) -> float:
         """Sectors of an average global access."""
-        return self.sectors / self.requests if self.requests else 0.0
+        return sectors_per_request(self.sectors, self.requests)
 
     def to_json(self) -> dict[str, Any]:
         """The counters by name, with sectors a request."""

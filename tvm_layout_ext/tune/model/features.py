@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil, log2
 from typing import Any
 
@@ -18,37 +18,6 @@ from ..space.task import Task
 
 #: Knobs whose raw values are features; no schedule has more.
 KNOBS = 12
-
-#: What :func:`features` gives, in order. Counts are of the hungriest kernel of a module.
-FEATURES: tuple[str, ...] = (
-    "grid",  # log2 of blocks
-    "threads",  # log2 of threads a block
-    "waves",  # blocks over what all multiprocessors hold at a time
-    "wave_use",  # share of the last, partial wave that is filled, over all waves
-    "occupancy",  # resident warps over the most possible
-    "blocks_per_sm",
-    "registers",  # estimate, a thread
-    "spilled",  # of them, those for which there is no room
-    "shared_bytes",  # log2 of 1 + bytes, a block
-    "stages",
-    "stage_bytes",  # log2 of 1 + bytes of one version of all tiles that are copied ahead
-    "steps",  # log2 of iterations of the loop that streams from memory
-    "in_flight",  # log2 of 1 + bytes that a multiprocessor has on their way
-    "sectors_load",  # sectors a request
-    "sectors_store",
-    "sector_excess",  # sectors over the least for the same bytes
-    "conflict_load",  # wavefronts over the least: 1 is free of bank conflicts
-    "conflict_store",
-    "wavefronts",  # log2 of 1 + shared wavefronts of a block
-    "requests",  # log2 of 1 + requests of a block, global and shared
-    "vector_bytes",  # bytes a thread and global request
-    "intensity",  # log2 of arithmetic operations a byte that leaves the L2 cache
-    "work",  # log2 of 1 + arithmetic operations of a thread
-    "products",  # log2 of 1 + tensor-core instructions of a warp
-    "traffic",  # log2 of 1 + bytes between the L2 cache and all multiprocessors
-    *(f"knob_{index}" for index in range(KNOBS)),
-)
-
 
 #: The last module that was asked about, with its kernels: features and latency ask in turn.
 _last: list[tuple[tvm.IRModule, list[KernelFacts]]] = []
@@ -77,8 +46,8 @@ def features(task: Task, config: Config, module: tvm.IRModule) -> dict[str, floa
     values = dict.fromkeys(FEATURES, 0.0)
     kernels = kernels_of(module)
     if kernels:
-        heaviest = max(kernels, key=lambda kernel: kernel.grid * traffic(kernel))
-        values |= _of_kernel(heaviest, task)
+        seen = _Seen(max(kernels, key=lambda kernel: kernel.grid * traffic(kernel)), task)
+        values |= {name: feature(seen) for name, feature in _OF_KERNEL.items()}
     for index, knob in enumerate(task.operator.knobs[:KNOBS]):
         values[f"knob_{index}"] = _raw(knob, knob.of(config))
     return values
@@ -96,40 +65,25 @@ def traffic(kernel: KernelFacts) -> float:
     return sum(use.total for use in kernel.uses if use.site.scope == "global") * SECTOR_BYTES
 
 
-def _of_kernel(kernel: KernelFacts, task: Task) -> dict[str, float]:
-    resident = kernel.blocks_per_sm(task.architecture)
-    waves = kernel.grid / (MULTIPROCESSORS * resident)
-    world = [use for use in kernel.uses if use.site.scope == "global"]
-    shared = [use for use in kernel.uses if use.site.scope != "global"]
-    flops = task.operator.flops(task.shape) / max(kernel.grid, 1)
-    moved = traffic(kernel)
-    return {
-        "grid": log2(max(kernel.grid, 1)),
-        "threads": log2(kernel.threads),
-        "waves": waves,
-        "wave_use": waves / ceil(waves),
-        "occupancy": resident * kernel.warps * WARP_SIZE / task.architecture.threads_per_sm,
-        "blocks_per_sm": resident,
-        "registers": kernel.registers,
-        "spilled": kernel.spilled(task.architecture),
-        "shared_bytes": log2(1 + kernel.shared_bytes),
-        "stages": kernel.stages,
-        "stage_bytes": log2(1 + kernel.stage_bytes),
-        "steps": log2(max(kernel.steps, 1)),
-        "in_flight": log2(1 + kernel.in_flight * kernel.threads * resident),
-        "sectors_load": _mean(world, "load"),
-        "sectors_store": _mean(world, "store"),
-        "sector_excess": _excess(world),
-        "conflict_load": _excess([use for use in shared if use.site.kind == "load"]),
-        "conflict_store": _excess([use for use in shared if use.site.kind == "store"]),
-        "wavefronts": log2(1 + sum(use.total for use in shared)),
-        "requests": log2(1 + sum(use.requests for use in kernel.uses)),
-        "vector_bytes": _mean(world, "load", lambda use: use.site.vector * use.site.size),
-        "intensity": log2(max(flops / moved, 2.0**-10)) if moved else 0.0,
-        "work": log2(1 + flops / kernel.threads),
-        "products": log2(1 + kernel.products / kernel.warps),
-        "traffic": log2(1 + moved * kernel.grid),
-    }
+class _Seen:
+    """A kernel on a GPU, and what several features ask of it."""
+
+    def __init__(self, kernel: KernelFacts, task: Task) -> None:
+        self.kernel, self.gpu = kernel, task.architecture
+        self.resident = kernel.blocks_per_sm(self.gpu)
+        self.waves = kernel.grid / (MULTIPROCESSORS * self.resident)
+        self.world = [use for use in kernel.uses if use.site.scope == "global"]
+        self.shared = [use for use in kernel.uses if use.site.scope != "global"]
+        self.flops = task.operator.flops(task.shape) / max(kernel.grid, 1)
+        self.moved = traffic(kernel)
+
+    def of_shared(self, kind: str) -> list[Use]:
+        return [use for use in self.shared if use.site.kind == kind]
+
+    @property
+    def intensity(self) -> float:
+        """Arithmetic operations a byte that leaves the L2 cache."""
+        return max(self.flops / self.moved, 2.0**-10) if self.moved else 1.0
 
 
 def _mean(uses: Sequence[Use], kind: str, what: Any = lambda use: use.cost) -> float:
@@ -143,3 +97,41 @@ def _excess(uses: Sequence[Use]) -> float:
     """Cost over the least possible; 1 without any use."""
     least = sum(use.requests * use.least for use in uses)
     return sum(use.total for use in uses) / least if least else 1.0
+
+
+#: What is told of the kernel of a module that moves the most.
+_OF_KERNEL: dict[str, Callable[[_Seen], float]] = {
+    "grid": lambda s: log2(max(s.kernel.grid, 1)),
+    "threads": lambda s: log2(s.kernel.threads),
+    # Blocks over what all multiprocessors hold at a time, and how full the last wave is.
+    "waves": lambda s: s.waves,
+    "wave_use": lambda s: s.waves / ceil(s.waves),
+    "occupancy": lambda s: s.resident * s.kernel.warps * WARP_SIZE / s.gpu.threads_per_sm,
+    "blocks_per_sm": lambda s: s.resident,
+    "registers": lambda s: s.kernel.registers,
+    "spilled": lambda s: s.kernel.spilled(s.gpu),
+    "shared_bytes": lambda s: log2(1 + s.kernel.shared_bytes),
+    "stages": lambda s: s.kernel.stages,
+    "stage_bytes": lambda s: log2(1 + s.kernel.stage_bytes),
+    "steps": lambda s: log2(max(s.kernel.steps, 1)),
+    # Bytes that a multiprocessor has on their way.
+    "in_flight": lambda s: log2(1 + s.kernel.in_flight * s.kernel.threads * s.resident),
+    # Sectors a request, and over the least for the same bytes.
+    "sectors_load": lambda s: _mean(s.world, "load"),
+    "sectors_store": lambda s: _mean(s.world, "store"),
+    "sector_excess": lambda s: _excess(s.world),
+    # Wavefronts over the least: 1 is free of bank conflicts.
+    "conflict_load": lambda s: _excess(s.of_shared("load")),
+    "conflict_store": lambda s: _excess(s.of_shared("store")),
+    "wavefronts": lambda s: log2(1 + sum(use.total for use in s.shared)),
+    "requests": lambda s: log2(1 + sum(use.requests for use in s.kernel.uses)),
+    # Bytes a thread and global request.
+    "vector_bytes": lambda s: _mean(s.world, "load", lambda use: use.site.vector * use.site.size),
+    "intensity": lambda s: log2(s.intensity),
+    "work": lambda s: log2(1 + s.flops / s.kernel.threads),
+    # Tensor-core instructions of a warp.
+    "products": lambda s: log2(1 + s.kernel.products / s.kernel.warps),
+    "traffic": lambda s: log2(1 + s.moved * s.kernel.grid),
+}
+#: What :func:`features` gives, in order.
+FEATURES = (*_OF_KERNEL, *(f"knob_{index}" for index in range(KNOBS)))

@@ -13,8 +13,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,8 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from ...errors import RecordError
-from .files import append_whole, locked
+from .files import append_line, locked, refusing
+from .log import Reading
 from .tvm_record import (
     Provenance,
     TvmRecord,
@@ -39,25 +39,10 @@ from .tvm_record import (
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
 _LOCK = "database.lock"
-_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-
-
-@dataclass(frozen=True)
-class DatabaseReading:
-    """The records of a database in the order of its file, and how many lines are broken."""
-
-    records: list[TvmRecord]
-    corrupt: int = 0
 
 
 class Database:
-    """A folder with the two files.
-
-    Parameters
-    ----------
-    folder : str or os.PathLike
-        A log's folder; made by :meth:`prepare` or the first :meth:`append`.
-    """
+    """A log's folder with the two files, made by :meth:`prepare` or the first :meth:`append`."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
@@ -69,10 +54,10 @@ class Database:
 
     def prepare(self) -> None:
         """Make the folder and both files; RecordError if they cannot be made or written."""
-        with self._guarded("Cannot write a database in"):
+        with refusing(f"Cannot write a database in {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
             for name in (WORKLOADS, RECORDS):
-                os.close(os.open(self.folder / name, _FLAGS, 0o644))
+                (self.folder / name).open("ab").close()
             with locked(self.folder / _LOCK):
                 self._catch_up()
 
@@ -87,13 +72,8 @@ class Database:
         """Add a trial; False if the same trace for the same target and provenance is there already.
 
         ``workload`` is the computation before any schedule, one function named ``main``;
-        ``run_secs`` has the seconds of each repeat, or one modelled figure.
-
-        Raises
-        ------
-        RecordError
-            If it could not be written, e.g. because the disk is full; both files are then as they
-            were.
+        ``run_secs`` has the seconds of each repeat, or one modelled figure. RecordError if it could
+        not be written, e.g. because the disk is full; both files are then as they were.
         """
         record = entry_of(
             ms.database.TuningRecord(
@@ -106,7 +86,8 @@ class Database:
         )
         if not all(math.isfinite(one) for one in run_secs):
             raise RecordError(f"Seconds {list(run_secs)} are not all finite; nothing was written.")
-        with self._guarded("A record was not written to", "; it is as it was before"):
+        what = f"A record was not written to {self.folder}"
+        with refusing(what, "; it is as it was before"):
             self.folder.mkdir(parents=True, exist_ok=True)
             with locked(self.folder / _LOCK):
                 return self._append(workload, record)
@@ -142,12 +123,12 @@ class Database:
         alike = self._lines.get(_hash(workload), ())
         return next((n for n, one in alike if tvm_ffi.structural_equal(one, workload)), None)
 
-    def read(self) -> DatabaseReading:
+    def read(self) -> Reading[TvmRecord]:
         """Read all records; broken lines are skipped and counted. RecordError if there is none."""
-        with self._guarded("Cannot read a database in"):
+        with refusing(f"Cannot read a database in {self.folder}"):
             if not self._workloads.path.exists():
                 raise FileNotFoundError(errno.ENOENT, "no database")
-            return DatabaseReading(*parse(self._workloads.lines(), self._records.lines()))
+            return Reading(*parse(self._workloads.lines(), self._records.lines()))
 
     def tvm(self) -> ms.database.Database:
         """All that can be replayed (10 ms a record), as a database of TVM's own in memory.
@@ -161,15 +142,6 @@ class Database:
                 database.commit_workload(one.workload)
                 database.commit_tuning_record(replayed)
         return database
-
-    @contextmanager
-    def _guarded(self, what: str, after: str = "") -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise RecordError(
-                f"{what} {self.folder}: {os.strerror(error.errno or 0)}{after}."
-            ) from None
 
 
 class _Table:
@@ -201,12 +173,7 @@ class _Table:
 
     def append(self, entry: Any) -> int:
         """Add a line after :meth:`fresh` was read; return its number."""
-        line = json.dumps(entry, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-        handle = os.open(self.path, _FLAGS, 0o644)
-        try:
-            append_whole(handle, line)
-        finally:
-            os.close(handle)
+        append_line(self.path, json.dumps(entry, allow_nan=False, separators=(",", ":")))
         return self._count
 
     def truncate(self, size: int) -> None:

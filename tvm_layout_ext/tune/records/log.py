@@ -7,28 +7,31 @@ verification is added to an append-only file.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from ...errors import RecordError
-from .files import append_whole
+from .files import append_line, refusing
 from .record import SCHEMA_VERSION, Record
 
 _FILE = "trials.jsonl"
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
-class Reading:
-    """What a log held: the last record of each id, and how many lines were skipped.
+class Reading(Generic[T]):
+    """What files held: their records, and how many lines were skipped.
 
     ``corrupt`` lines are no record, ``foreign`` ones of another schema version.
     """
 
-    records: list[Record]
+    records: list[T]
     corrupt: int = 0
     foreign: int = 0
 
@@ -58,86 +61,39 @@ class Log:
 
     def prepare(self) -> None:
         """Make the folder, and raise RecordError if records cannot be written there."""
-        try:
+        with refusing(f"Cannot write a log in {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
-            os.close(self._open())
-        except OSError as error:
-            raise RecordError(
-                f"Cannot write a log in {self.folder}: {os.strerror(error.errno or 0)}."
-            ) from None
-
-    def _open(self) -> int:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
-        return os.open(self.folder / _FILE, flags, 0o644)
+            (self.folder / _FILE).open("ab").close()
 
     def append(self, record: Record) -> None:
         """Add one record: wholly or not at all, whoever else is writing.
 
-        Raises
-        ------
-        RecordError
-            If the line could not be written, e.g. because the disk is full.
+        RecordError if the line could not be written, e.g. because the disk is full.
         """
-        line = json.dumps(record.to_json(), allow_nan=False).encode() + b"\n"
-        try:
-            handle = self._open()
-        except OSError as error:
-            raise RecordError(
-                f"Cannot write to the log {self.folder}: {os.strerror(error.errno or 0)}."
-            ) from None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            append_whole(handle, line)
-        except OSError as error:
-            raise RecordError(
-                f"Record {record.id} was not written to {self.folder}: "
-                f"{os.strerror(error.errno or 0)}; the log is as it was before."
-            ) from None
-        finally:
-            os.close(handle)
+        what = f"Record {record.id} was not written to {self.folder}"
+        with refusing(what, "; the log is as it was before"):
+            append_line(self.folder / _FILE, json.dumps(record.to_json(), allow_nan=False))
 
-    def read(self) -> Reading:
-        """Read all records; lines that are none are skipped and counted.
-
-        Raises
-        ------
-        RecordError
-            If there is no log.
-        """
+    def read(self) -> Reading[Record]:
+        """Read all records; lines that are none are skipped and counted. RecordError if no log."""
         records: dict[str, Record] = {}
         corrupt = foreign = 0
         for line in self._lines():
-            parsed = _parse(line)
-            if isinstance(parsed, Record):
-                records[parsed.id] = parsed
-            elif parsed is _FOREIGN:
-                foreign += 1
-            else:
+            try:
+                data = json.loads(line)
+                if data["schema_version"] != SCHEMA_VERSION:
+                    foreign += 1
+                    continue
+                record = Record.from_json(data)
+                records[record.id] = record
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 corrupt += 1
         return Reading(list(records.values()), corrupt, foreign)
 
     def _lines(self) -> Iterator[bytes]:
         files = sorted(self.folder.glob("*.jsonl")) if self.folder.is_dir() else [self.folder]
-        try:
+        with refusing(f"Cannot read a log at {self.folder}"):
             texts = [file.read_bytes() for file in files]
-        except OSError as error:
-            raise RecordError(
-                f"Cannot read a log at {self.folder}: {os.strerror(error.errno or 0)}."
-            ) from None
         if not texts:
             raise RecordError(f"Folder {self.folder} holds no *.jsonl file of records.")
         return (line for text in texts for line in text.splitlines() if line.strip())
-
-
-_FOREIGN = object()
-
-
-def _parse(line: bytes) -> Record | object | None:
-    """A record, ``_FOREIGN`` if it is one of another schema version, None if it is none."""
-    try:
-        data = json.loads(line)
-        if data["schema_version"] != SCHEMA_VERSION:
-            return _FOREIGN
-        return Record.from_json(data)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None

@@ -8,18 +8,15 @@ for is written down in ``pruned.json``, from where the report has it.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import RecordError
-from .files import append_whole, locked
+from .files import append_line, refusing
 from .record import Record
 
 PRUNED = "pruned.json"
-_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -53,41 +50,18 @@ class Pruned:
 
 
 def note(folder: Path, pruned: Pruned) -> None:
-    """Add a line, unless the last of its workload says the same.
-
-    Raises
-    ------
-    RecordError
-        If it could not be written.
-    """
+    """Add a line, unless the last of its workload says the same; RecordError if it cannot be."""
     known = [one for one in read_pruned(folder) if one.workload == pruned.workload]
-    if known and known[-1] == pruned:
-        return
-    try:
-        with locked(folder / PRUNED):
-            handle = os.open(folder / PRUNED, _FLAGS, 0o644)
-            try:
-                append_whole(handle, json.dumps(asdict(pruned)).encode() + b"\n")
-            finally:
-                os.close(handle)
-    except OSError as error:
-        raise RecordError(
-            f"What was pruned was not written to {folder}: {os.strerror(error.errno or 0)}."
-        ) from None
+    if not known or known[-1] != pruned:
+        with refusing(f"What was pruned was not written to {folder}"):
+            append_line(folder / PRUNED, json.dumps(asdict(pruned)))
 
 
 def read_pruned(folder: Path) -> list[Pruned]:
     """What a log's runs left out, the latest last; lines that are something else are skipped."""
-    return list(_lines(folder))
-
-
-def _lines(folder: Path) -> Iterator[Pruned]:
-    try:
-        text = (folder / PRUNED).read_text(errors="replace")
-    except OSError:
-        return
-    for line in text.splitlines():
-        try:
-            yield Pruned.from_json(json.loads(line))
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue
+    found: list[Pruned] = []
+    with suppress(OSError):
+        for line in (folder / PRUNED).read_text(errors="replace").splitlines():
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
+                found.append(Pruned.from_json(json.loads(line)))
+    return found

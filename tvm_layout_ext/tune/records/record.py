@@ -127,13 +127,9 @@ def _check_model(model: Any) -> None:
         raise ValueError(f"conflict_model is {model!r}")
 
 
-#: Not yet in the first logs.
-_LATER = frozenset(
-    (
-        *("kind", "l2", "protocol", "clock_mhz", "spill_bytes", "modelled_seconds", "server"),
-        *("phases", "program"),
-    )
-)
+_NAMES = [f.name for f in fields(Record)]
+#: Not yet in the first logs: fields from ``kind`` on.
+_LATER = frozenset(_NAMES[_NAMES.index("kind") : _NAMES.index("id")])
 _CHOICES: dict[str, tuple[str | None, ...]] = {
     "status": ("ok", "error"),
     "runner": RUNNERS,

@@ -26,30 +26,19 @@ Source: TypeAlias = "str | os.PathLike[str] | Log | Database | ms.database.Datab
 
 
 class Records:
-    """Where a run keeps its trials: both are written here, and nowhere else.
-
-    Parameters
-    ----------
-    folder : str or os.PathLike
-    """
+    """Where a run keeps its trials: both are written here, and nowhere else."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.log, self.database = Log(folder), Database(folder)
 
-    def prepare(self) -> Reading:
+    def prepare(self) -> Reading[Record]:
         """Make the files and read the trials; RecordError if they cannot be made or written."""
         self.log.prepare()
         self.database.prepare()
         return self.log.read()
 
     def add(self, task: Task, record: Record, sch: s_tir.Schedule | None) -> None:
-        """Write a trial down: its schedule, if it could be made, and its line.
-
-        Raises
-        ------
-        RecordError
-            If it could not be written.
-        """
+        """Write a trial down: its schedule, if it could be made, and its line, or RecordError."""
         if sch is not None:
             # First: a trial that has its line is not run again, so that the database would never
             # get what a process killed in between did not write.
@@ -70,12 +59,8 @@ def archive(
     Where seconds stand, a modelled trial has its modelled cost in cycles, so that TVM too ranks it
     after all that were measured. ``sch`` is the candidate's schedule, made again by default.
     ``workload`` is the same computation as somebody else wrote it, e.g. Relax, whose pass is to
-    find it; it is left out if the schedule cannot be replayed there.
-
-    Raises
-    ------
-    RecordError
-        If it could not be written.
+    find it; it is left out if the schedule cannot be replayed there. RecordError if it could not be
+    written.
     """
     score = record.score
     if score is None:
@@ -106,9 +91,13 @@ class Opened:
     """What a source holds: its name, trials as configurations and as traces, and broken lines."""
 
     name: str
-    trials: list[Record] = field(default_factory=list)
-    schedules: list[TvmRecord] = field(default_factory=list)
-    corrupt: int = 0
+    trials: Reading[Record] = field(default_factory=lambda: Reading([]))
+    schedules: Reading[TvmRecord] = field(default_factory=lambda: Reading([]))
+
+    @property
+    def corrupt(self) -> int:
+        """Lines that are no record."""
+        return self.trials.corrupt + self.schedules.corrupt
 
 
 def open_source(source: Source) -> Opened:
@@ -118,13 +107,11 @@ def open_source(source: Source) -> Opened:
     installed, for it was made or loaded here. RecordError if there is nothing, or something else.
     """
     if isinstance(source, ms.database.Database):
-        return Opened("the database", schedules=_of_tvm(source))
+        return Opened("the database", schedules=Reading(_of_tvm(source)))
     if isinstance(source, Database):
-        stored = source.read()
-        return Opened(str(source.folder), [], stored.records, stored.corrupt)
+        return Opened(str(source.folder), schedules=source.read())
     if isinstance(source, Log):
-        lines = source.read()
-        return Opened(str(source.folder), lines.records, [], lines.corrupt)
+        return Opened(str(source.folder), source.read())
     if not isinstance(source, str | os.PathLike):  # callers may pass anything
         raise RecordError(
             f"Cannot read records from a {type(source).__name__}; a log's folder, a Log, a "
@@ -133,9 +120,8 @@ def open_source(source: Source) -> Opened:
     folder = Path(source)
     if not (folder / RECORDS).exists():
         return open_source(Log(folder))
-    stored = Database(folder).read()
     lines = Log(folder).read() if any(folder.glob("*.jsonl")) else Reading([])
-    return Opened(str(folder), lines.records, stored.records, stored.corrupt + lines.corrupt)
+    return Opened(str(folder), lines, Database(folder).read())
 
 
 def _of_tvm(database: ms.database.Database) -> list[TvmRecord]:

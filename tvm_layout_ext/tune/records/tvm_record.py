@@ -10,14 +10,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
@@ -136,6 +136,13 @@ class TvmRecord:
         own = self.function
         return own is not None and same_function(bare(own), func)
 
+    def scheduled(self) -> tirx.PrimFunc:
+        """Its computation as its trace schedules it; one of :data:`replay_errors` if it cannot."""
+        sch = s_tir.Schedule(self.workload, debug_mask="none")
+        self.replayed().trace.apply_to_schedule(sch, remove_postproc=False)
+        ((_, function),) = sch.mod.functions_items()
+        return function
+
     def replayed(self) -> ms.database.TuningRecord:
         """As TVM's object, whose trace was replayed; one of :data:`replay_errors` if it cannot."""
         return ms.database.TuningRecord.from_json(self.entry, ms.database.Workload(self.workload))
@@ -214,22 +221,14 @@ def parse(workloads: Sequence[bytes], records: Sequence[bytes]) -> tuple[list[Tv
     """Read the lines of both files; the records, and how many lines of both are broken."""
     plain = [_workload(text) for text in workloads]
     modules = [None if one is None else _module(one) for one in plain]
-    found = list(_records(records, plain, modules))
-    return found, len(records) - len(found) + modules.count(None)
-
-
-def _records(
-    texts: Sequence[bytes],
-    workloads: Sequence[_Workload | None],
-    modules: Sequence[tvm.IRModule | None],
-) -> Iterator[TvmRecord]:
-    for line, text in enumerate(texts):
-        parsed = _record(text, workloads)
-        if parsed is not None:
+    found = []
+    for line, text in enumerate(records):
+        if parsed := _record(text, plain):
             number, entry = parsed
             module = modules[number]
             if module is not None and module.functions:
-                yield TvmRecord(line, module, entry)
+                found.append(TvmRecord(line, module, entry))
+    return found, len(records) - len(found) + modules.count(None)
 
 
 def _workload(text: bytes) -> _Workload | None:

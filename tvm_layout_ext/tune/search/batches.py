@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import tvm
 from tvm.s_tir import meta_schedule as ms
 
 from ..._compat import initialise_search
@@ -19,45 +20,42 @@ from .interrupt import Interrupt
 AHEAD = 1
 #: Seconds that TVM's database has for a candidate that failed.
 FAILED = 1e10
+_TWICE = ms.runner.RunnerResult(None, "This candidate is being tried already.")
 
 
 @dataclass
 class _Batch:
-    """Candidates under way; those that could not be built have no future."""
+    """Candidates under way; those that are tried already have no future."""
 
     candidates: list[Any]
-    built: list[Any]
     futures: list[Any]
 
     def results(self) -> list[Any]:
         """Wait for all, in their order."""
-        return [
-            ms.runner.RunnerResult(None, build.error_msg) if future is None else future.result()
-            for build, future in zip(self.built, self.futures, strict=True)
-        ]
+        return [_TWICE if future is None else future.result() for future in self.futures]
 
 
 class Batches:
-    """Drives the search strategy, builder, runner and cost model of one task.
+    """Drives the search strategy and the cost model of one task.
 
     TVM's task scheduler waits for a batch before it asks for the next, so that most cores and the
     GPU idle. Here ``ahead`` batches are under way meanwhile. Batch ``k`` is proposed with the
     results of the batches up to ``k - 1 - ahead``, whatever else has come in: a search depends on
-    its seed and on results, never on when they came. Builder and runner begin, and do not wait.
+    its seed and on results, never on when they came. ``begin`` gives the futures of modules, None
+    for one that is tried already.
     """
 
     def __init__(
         self,
         context: ms.TuneContext,
-        builder: Any,
-        runner: Any,
+        begin: Callable[[Sequence[tvm.IRModule]], list[Any]],
         model: Any,
         ahead: int = AHEAD,
         interrupt: Interrupt | None = None,
     ) -> None:
         self._context, self._model, self._ahead = context, model, ahead
         self._interrupt = interrupt or Interrupt()
-        self._builder, self._runner = builder, runner
+        self._start = begin
         self._database = ms.database.MemoryDatabase()
         self._workload = self._database.commit_workload(context.mod)
         self._flight: deque[_Batch] = deque()
@@ -85,18 +83,7 @@ class Batches:
             return self._context.generate_measure_candidates()
 
     def _begin(self, candidates: list[Any]) -> _Batch:
-        target = self._context.target
-        built = self._builder.build(
-            [ms.builder.BuilderInput(one.sch.mod, target) for one in candidates]
-        )
-        inputs = [
-            ms.runner.RunnerInput(build.artifact_path, target.kind.name, one.args_info)
-            for one, build in zip(candidates, built, strict=True)
-            if build.error_msg is None
-        ]
-        begun = iter(self._runner.run(inputs))
-        futures = [next(begun) if build.error_msg is None else None for build in built]
-        return _Batch(candidates, list(built), futures)
+        return _Batch(candidates, self._start([one.sch.mod for one in candidates]))
 
     def _land(self) -> None:
         """Wait for the oldest batch, and show it to the strategy and to the cost model."""
@@ -116,7 +103,7 @@ class Batches:
         )
 
     def _learn(self, batch: _Batch, results: Sequence[Any]) -> None:
-        """Hand on what was run; there is nothing to learn from what was not built."""
+        """Hand on what was run."""
         ran = [
             (candidate, result)
             for candidate, future, result in zip(

@@ -11,9 +11,9 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
 from ...errors import LayoutExtError
+from ..model.limits import SCHEDULE, over_limits
 from ..space.candidate import config_of, program_of, traced
 from ..space.knobs import Config, Refusal
-from ..space.limits import SCHEDULE, over_limits
 from ..space.task import Task
 
 #: Share of the starting candidates that the closed-form model ranks first; the others are those of
@@ -25,12 +25,7 @@ ATTEMPTS = 40
 
 
 class Candidates:
-    """Scheduled candidates of one task, each scheduled once.
-
-    Parameters
-    ----------
-    task : Task
-    """
+    """Scheduled candidates of one task, each scheduled once."""
 
     def __init__(self, task: Task) -> None:
         self.task = task

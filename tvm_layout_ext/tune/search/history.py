@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from tvm.ir.utils import derived_object
+import tvm
 from tvm.s_tir import meta_schedule as ms
 
 from ..measure import environment
-from ..measure.backend import Backend, config_key
+from ..measure.backend import Backend, Begun, ReportedError, config_key
 from ..measure.measurement import Measurement
 from ..records.log import Reading
 from ..records.record import Record
+from ..records.records import Records
 from ..space.candidate import config_of
 from ..space.knobs import Config
 from ..space.task import Task
+from .design import Candidates
 from .interrupt import Interrupt
 
-_KNOWN = "known:"
 _LONGEST_TEXT = 2000
 
 
@@ -29,26 +30,68 @@ _LONGEST_TEXT = 2000
 class History:
     """What is known of one task's candidates, from a log and from this run.
 
-    ``keep`` writes a record down for good, ``told`` is called with each trial of this run,
-    ``program`` gives the :attr:`Record.program` of a configuration by now. Of ``trials``, 0 is the
-    default schedule and ``resumed`` were in the log; ``changed`` are those that another schedule
-    made, which run again.
+    Trials are written to ``records`` and told to ``progress``; ``limit`` are asked for. Of
+    ``trials``, 0 is the default schedule and ``resumed`` were in the log; ``changed`` are those
+    that another schedule made, which run again.
     """
 
-    task: Task
+    candidates: Candidates
     backend: Backend
-    keep: Callable[[Record], None]
-    reading: Reading
-    told: Callable[[Record], None]
+    records: Records | None
+    reading: Reading[Record]
+    limit: int
+    progress: Callable[[Record, int, int], None] | None
     interrupt: Interrupt
-    program: Callable[[Config], str | None]
     trials: list[Record] = field(default_factory=list)
     resumed: int = 0
     changed: set[str] = field(default_factory=set)
 
+    @property
+    def task(self) -> Task:
+        """What is tuned."""
+        return self.candidates.task
+
+    @property
+    def total(self) -> int:
+        """How many candidates will have been tried, by what is known of the space by now."""
+        return min(self.limit, len(self.task.space.legal))
+
     def __post_init__(self) -> None:
         self._logged = {record.id: record for record in self.reading.records}
         self._position: dict[str, int] = {}
+        self._tried: set[tuple[Any, ...]] = set()
+        self._begun: list[TrialFuture] = []
+
+    def begin(self, modules: Sequence[tvm.IRModule]) -> list[Any]:
+        """Begin to build and run the candidates of which nothing is known yet; futures for all.
+
+        None for one that is being tried already: TVM's replay may draw a candidate twice, in one
+        batch or while an earlier one is tried.
+        """
+        self.interrupt.check()
+        configs = [config_of(module, self.task.operator.knobs) for module in modules]
+        futures: list[Any] = [None] * len(configs)
+        fresh: dict[int, tuple[Config, tvm.IRModule]] = {}
+        for index, config in enumerate(configs):
+            if record := self.known(config):
+                # One that failed fails: the cost model learns from it as at first.
+                futures[index] = Future()
+                futures[index].set_result(_result(record))
+            elif config_key(config) not in self._tried:
+                self._tried.add(config_key(config))
+                fresh[index] = config, modules[index]
+        begun = self.backend.begin(list(fresh.values())) if fresh else []
+        for (index, (asked, _)), one in zip(fresh.items(), begun, strict=True):
+            futures[index] = TrialFuture(self, asked, one)
+            self._begun.append(futures[index])
+        return futures
+
+    def note_finished(self) -> None:
+        """Write down trials that have ended since, after Ctrl-C."""
+        for one in self._begun:
+            if not one.noted and one.done():
+                with suppress(KeyboardInterrupt):
+                    one.result()
 
     def tried(self, config: Config) -> bool:
         """Whether a candidate is a trial of this run already."""
@@ -62,7 +105,7 @@ class History:
         logged = self._logged.get(blank.id)
         if logged is None:
             return None
-        if logged.program != self.program(config):
+        if logged.program != self.candidates.program(config):
             self.changed.add(blank.id)
             return None
         self.resumed += 1
@@ -88,15 +131,17 @@ class History:
     def _enter(self, record: Record) -> Record:
         self._position[record.id] = len(self.trials)
         self.trials.append(record)
-        self.told(record)
+        if self.progress is not None:
+            self.progress(record, len(self.trials), self.total)
         return record
 
     def _keep(self, record: Record) -> Record:
-        self.keep(record)
+        if self.records is not None:
+            self.records.add(self.task, record, self.candidates.schedule(record.config))
         return record
 
     def _planned(self, config: Config) -> Record:
-        return replace(self._blank(config), program=self.program(config))
+        return replace(self._blank(config), program=self.candidates.program(config))
 
     def _blank(self, config: Config) -> Record:
         return Record(
@@ -137,153 +182,40 @@ def worked(planned: Record, task: Task, measured: Measurement) -> Record:
         planned,
         time=environment.now(),
         status="ok",
-        times=measured.times,
         median=seconds,
         spread=measured.spread,
         tflops=flops / seconds / 1e12 if seconds else None,
         gbps=traffic / seconds / 1e9 if seconds else None,
-        smem_bytes=measured.smem_bytes,
-        registers=measured.registers,
-        spill_bytes=measured.spill_bytes,
-        conflict_model=measured.conflict_model,
-        verified_on=measured.verified_on,
-        l2=measured.l2,
-        protocol=measured.protocol,
-        clock_mhz=measured.clock_mhz,
-        server=measured.server,
-        phases=measured.phases,
+        **{one.name: getattr(measured, one.name) for one in fields(measured)},
     )
 
 
-_TWICE = ms.builder.BuilderResult(None, "This candidate is being tried already.")
+class TrialFuture:
+    """A candidate under way, as TVM's tuner waits for it; written down when its result is there."""
 
-
-@derived_object
-class CachingBuilder(ms.builder.PyBuilder):
-    """Begins to build the candidates of which nothing is known yet.
-
-    One that cannot be built is told of when it is run, so that others run meanwhile.
-    """
-
-    def __init__(self, history: History, configs: dict[str, dict[str, Any]]) -> None:
-        super().__init__()
-        self.history, self.configs = history, configs
-        self._begun: set[tuple[Any, ...]] = set()
-
-    def build(self, build_inputs: Sequence[Any]) -> list[Any]:
-        """Begin with the unknown ones; results are in the order of the inputs."""
-        self.history.interrupt.check()
-        knobs = self.history.task.operator.knobs
-        configs = [config_of(given.mod, knobs) for given in build_inputs]
-        known = [self.history.known(config) for config in configs]
-        # TVM's replay may draw a candidate twice, in one batch or while an earlier one is tried.
-        again = [not record and self._is_begun(c) for c, record in zip(configs, known, strict=True)]
-        fresh = [
-            given
-            for given, record, twice in zip(build_inputs, known, again, strict=True)
-            if record is None and not twice
-        ]
-        built = iter(self.history.backend.build(fresh) if fresh else ())
-        return [
-            self._old(record) if record else _TWICE if twice else self._fresh(next(built), config)
-            for config, record, twice in zip(configs, known, again, strict=True)
-        ]
-
-    def _is_begun(self, config: Config) -> bool:
-        """Whether a candidate was begun before; now it is."""
-        key = config_key(config)
-        begun = key in self._begun
-        self._begun.add(key)
-        return begun
-
-    def _fresh(self, artifact: str, config: dict[str, Any]) -> Any:
-        self.configs[artifact] = config
-        return ms.builder.BuilderResult(artifact, None)
-
-    def _old(self, record: Record) -> Any:
-        # One that failed is run, too, and fails: the cost model learns from it as at first.
-        said = (
-            f"{record.error_class}: {record.error_text}" if record.score is None else record.score
-        )
-        return ms.builder.BuilderResult(f"{_KNOWN}{json.dumps(said)}", None)
-
-
-@derived_object
-class CachingRunner(ms.runner.PyRunner):
-    """Runs what was built, and answers for the rest."""
-
-    def __init__(self, history: History, configs: dict[str, dict[str, Any]]) -> None:
-        super().__init__()
-        self.history, self.configs = history, configs
-        self._begun: list[Any] = []
-
-    def run(self, runner_inputs: Sequence[Any]) -> list[Any]:
-        """Start the unknown ones; futures are in the order of the inputs."""
-        said = [_said(given) for given in runner_inputs]
-        pairs = list(zip(runner_inputs, said, strict=True))
-        fresh = [str(given.artifact_path) for given, known in pairs if known is None]
-        futures = iter(self.history.backend.run(fresh) if fresh else ())
-        return [
-            self._noted(next(futures), given) if known is None else _Answer(known)
-            for given, known in pairs
-        ]
-
-    def note_finished(self) -> None:
-        """Write down trials that have ended since, after Ctrl-C."""
-        for one in self._begun:
-            if not one.noted and one.done():
-                with suppress(KeyboardInterrupt):
-                    one.result()
-
-    def _noted(self, future: Any, given: Any) -> Any:
-        artifact = str(given.artifact_path)
-        self._begun.append(_Noted(self.history, self.configs[artifact], artifact, future))
-        return self._begun[-1]
-
-
-def _said(given: Any) -> Any:
-    """What became of a candidate that was run before, a score or an error; None of a fresh one."""
-    path = str(given.artifact_path)
-    return json.loads(path.removeprefix(_KNOWN)) if path.startswith(_KNOWN) else None
-
-
-@derived_object
-class _Answer(ms.runner.PyRunnerFuture):
-    """The score, or the error, of a candidate that was run before."""
-
-    def __init__(self, said: float | str) -> None:
-        super().__init__()
-        self.said = said
-
-    def done(self) -> bool:
-        return True
-
-    def result(self) -> Any:
-        if isinstance(self.said, str):
-            return ms.runner.RunnerResult(None, self.said)
-        return ms.runner.RunnerResult([self.said], None)
-
-
-@derived_object
-class _Noted(ms.runner.PyRunnerFuture):
-    """Writes a trial down when its result is there."""
-
-    def __init__(self, history: History, config: Config, artifact: str, future: Any) -> None:
-        super().__init__()
-        self.history, self.config = history, config
-        self.artifact, self.future = artifact, future
+    def __init__(self, history: History, config: Config, begun: Begun) -> None:
+        self._history, self._config, self._begun = history, config, begun
         self.noted = False
 
     def done(self) -> bool:
-        return bool(self.future.done())
+        """Whether its result is there."""
+        return self._begun.done()
 
     def result(self) -> Any:
-        result = self.future.result()
-        with self.history.interrupt.held():
+        """Wait for it; its score, or ``<ErrorClass>: <sentence>``."""
+        try:
+            measured: Measurement | ReportedError = self._begun.result()
+        except ReportedError as error:
+            measured = error
+        with self._history.interrupt.held():
             self.noted = True
-            if result.error_msg is not None:
-                self.history.failed(self.config, str(result.error_msg))
-                return result
-            measured = self.history.backend.read(self.artifact, self.config)
-            record = self.history.succeeded(self.config, measured)
+            if isinstance(measured, ReportedError):
+                return _result(self._history.failed(self._config, str(measured)))
+            return _result(self._history.succeeded(self._config, measured))
+
+
+def _result(record: Record) -> Any:
+    """What TVM's tuner learns of a trial; of one that failed, the reason."""
+    if record.status == "ok":
         return ms.runner.RunnerResult([float(record.score or 0.0)], None)
+    return ms.runner.RunnerResult(None, f"{record.error_class}: {record.error_text}")

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 
@@ -29,12 +29,7 @@ class Interrupt:
             self._previous = signal.signal(signal.SIGINT, self._handle)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
 
@@ -47,10 +42,8 @@ class Interrupt:
     def held(self) -> Iterator[None]:
         """Let Ctrl-C wait for the end of a block that must be done wholly or not begun.
 
-        Raises
-        ------
-        KeyboardInterrupt
-            At the end, if Ctrl-C was pressed by then; of nested blocks, at that of the outermost.
+        KeyboardInterrupt at the end, if Ctrl-C was pressed by then; of nested blocks, at that of
+        the outermost.
         """
         self._holders += 1
         try:

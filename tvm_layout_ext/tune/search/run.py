@@ -24,7 +24,7 @@ from ..space.task import Task
 from .batches import Batches
 from .cost_model import Facts, GuidedModel
 from .design import Candidates, openers, space_generator
-from .history import CachingBuilder, CachingRunner, History, failed, worked
+from .history import History, failed, worked
 from .interrupt import Interrupt
 
 STRATEGIES = ("evolutionary", "replay")
@@ -54,38 +54,19 @@ class Run:
         task: Task,
         backend: Backend,
         records: Records | None,
-        reading: Reading,
+        reading: Reading[Record],
         trials: int,
         progress: Callable[[Record, int, int], None] | None,
     ) -> None:
-        self.task, self.backend, self._trials = task, backend, trials
-        self._progress = progress
+        self.task, self.backend, self._records = task, backend, records
         self.interrupt = Interrupt()
-        self._records = records
         self.candidates = Candidates(task)
-        program = self.candidates.program
         self.history = History(
-            task, backend, self._keep, reading, self._told, self.interrupt, program
+            self.candidates, backend, records, reading, trials, progress, self.interrupt
         )
         self._facts = Facts(self.candidates)
-        configs: dict[str, dict[str, Any]] = {}
-        self._builder = CachingBuilder(self.history, configs)
-        self._runner = CachingRunner(self.history, configs)
         #: Trials under way, the first begun first.
         self._begun: list[Any] = []
-
-    @property
-    def total(self) -> int:
-        """How many candidates will have been tried, by what is known of the space by now."""
-        return min(self._trials, len(self.task.space.legal))
-
-    def _told(self, record: Record) -> None:
-        if self._progress is not None:
-            self._progress(record, len(self.history.trials), self.total)
-
-    def _keep(self, record: Record) -> None:
-        if self._records is not None:
-            self._records.add(self.task, record, self.candidates.schedule(record.config))
 
     def search(self, strategy: str) -> tuple[Record | None, bool]:
         """Try the candidates and name a winner; whether Ctrl-C ended it early.
@@ -120,7 +101,7 @@ class Run:
             pressed = self.interrupt.asked or isinstance(error, KeyboardInterrupt)
             if isinstance(error, RecordError) or not pressed:
                 raise
-            self._runner.note_finished()
+            self.history.note_finished()
             ranked = best_first(self.history.trials)
             return next((r for r in ranked if r.score is not None), None), True
 
@@ -133,7 +114,7 @@ class Run:
                 return config
 
     def _left(self) -> int:
-        return self.total - len(self.history.trials) - len(self._begun)
+        return self.history.total - len(self.history.trials) - len(self._begun)
 
     def _begin(self, configs: Iterable[Config]) -> None:
         """Begin to build and run some candidates as TVM's tuner would."""
@@ -144,11 +125,8 @@ class Run:
             if self.history.known(config) is None:
                 error = self.candidates.failed[self.candidates.key(config)]
                 self.history.failed(config, failure_text(error))
-        target = cuda_target(self.task.architecture.name)
-        given = [ms.builder.BuilderInput(sch.mod, target) for _, sch in scheduled if sch]
-        built = [result for result in self._builder.build(given) if result.error_msg is None]
-        inputs = [ms.runner.RunnerInput(r.artifact_path, "cuda", []) for r in built]
-        self._begun.extend(self._runner.run(inputs))
+        begun = self.history.begin([sch.mod for _, sch in scheduled if sch])
+        self._begun.extend(one for one in begun if one is not None)
         # What the log answers is a trial by now and must not be counted as begun, too.
         self._settle(wait=False)
 
@@ -164,12 +142,12 @@ class Run:
 
     def _guided(self) -> None:
         """Let TVM's evolutionary search choose, by modelled latency and then by boosted trees."""
-        population = min(POPULATION, self.total)
+        population = min(POPULATION, self.history.total)
         start = openers(
             self.candidates,
             self._ranked,
             self.task.seed,
-            min(RANKED, 4 * self.total),
+            min(RANKED, 4 * self.history.total),
             population,
         )
         self._settle()
@@ -186,7 +164,7 @@ class Run:
     def _drawn(self) -> None:
         """Let TVM's replay draw candidates at random."""
         self._settle()
-        sample = list(self.task.space.sample(self.task.seed))[: self.total]
+        sample = list(self.task.space.sample(self.task.seed))[: self.history.total]
         start = [sch for config in sample if (sch := self.candidates.schedule(config))]
         self._tune(start, ms.search_strategy.ReplayTrace(), ms.cost_model.RandomModel())
 
@@ -204,8 +182,8 @@ class Run:
                 num_threads=1,
                 logger=_logger,
             )
-        batches = Batches(context, self._builder, self._runner, model, interrupt=self.interrupt)
-        batches.run(self._left(), BATCH)
+        begin = self.history.begin
+        Batches(context, begin, model, interrupt=self.interrupt).run(self._left(), BATCH)
 
     def _fill(self) -> None:
         """Try what is left of a small space, or of a search that came back to known candidates."""

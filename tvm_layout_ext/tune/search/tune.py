@@ -19,9 +19,8 @@ from ..measure.measurement import Runner
 from ..records.log import Reading, Record
 from ..records.ranking import best_first
 from ..records.records import Records
-from ..space.generic import operator_of
 from ..space.knobs import Config, Knob
-from ..space.operator import Operator
+from ..space.operator import Operator, operator_of
 from ..space.task import Task, make_task
 from .history import History
 from .run import STRATEGIES, Run
@@ -89,7 +88,8 @@ def tune(
     others: a closed-form latency model ranks the first ones, boosted trees the rest. The best few
     are timed again in turns and compared with the reference on fresh inputs before a winner is
     named. A candidate that fails, or is wrong, is one failed trial with its reason. After Ctrl-C
-    the result is what was found until then.
+    the result is what was found until then. What cannot be is refused by a ScheduleError, a
+    TargetError or a RecordError.
 
     Parameters
     ----------
@@ -115,11 +115,6 @@ def tune(
         ``"evolutionary"``: guided by the cost model. ``"replay"``: drawn at random.
     progress : callable, optional
         Called after each trial with its record, how many are done, and how many there will be.
-
-    Raises
-    ------
-    ScheduleError, TargetError, RecordError
-        If an argument cannot be, no configuration is legal, or the log cannot be written.
     """
     trials = whole_number("The number of trials", trials, 1, ScheduleError)
     seed = whole_number("The seed", seed, 0, ScheduleError)
@@ -138,11 +133,13 @@ def tune(
     finally:
         if pool is not runner:
             pool.close()
-    history = run.history
-    told = reading.warning, _of_other_versions(reading, history), _of_other_schedules(history)
-    warnings = [one for one in told if one]
-    warning = " ".join(warnings) or None
+    history, warning = run.history, _warning(reading, run.history)
     return Result(task, best, history.trials, history.resumed, interrupted, warning)
+
+
+def _warning(reading: Reading[Record], history: History) -> str | None:
+    told = reading.warning, _of_other_versions(reading, history), _of_other_schedules(history)
+    return " ".join(filter(None, told)) or None
 
 
 def _teller(progress: Any) -> Progress | None:
@@ -156,7 +153,7 @@ def _teller(progress: Any) -> Progress | None:
     return told
 
 
-def _of_other_versions(reading: Reading, history: History) -> str | None:
+def _of_other_versions(reading: Reading[Record], history: History) -> str | None:
     """A sentence that counts the workload's records that were not gone on from for their age."""
     here, now = history.trials[0] if history.trials else None, code_versions()
     if here is None:

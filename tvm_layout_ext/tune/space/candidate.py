@@ -47,10 +47,7 @@ def config_of(
 ) -> dict[str, Any]:
     """Read back which configuration made a candidate, from its trace or its module.
 
-    Raises
-    ------
-    KeyError
-        If it does not come from :func:`traced` with these knobs.
+    KeyError if it does not come from :func:`traced` with these knobs.
     """
     if isinstance(source, s_tir.Schedule):
         source = source.mod

@@ -1,7 +1,8 @@
-"""Functions before any schedule: whether two compute the same, and their blocks."""
+"""Functions before any schedule: their digests, their blocks, and whether two compute the same."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import tvm
@@ -39,6 +40,11 @@ def _buffers(func: tirx.PrimFunc) -> list[Any]:
 def same_function(one: tirx.PrimFunc, other: tirx.PrimFunc) -> bool:
     """Whether two bare functions compute the same; names do not count."""
     return bool(tvm_ffi.structural_equal(one, other))
+
+
+def digest_of(func: tirx.PrimFunc) -> str:
+    """Eight hex digits that tell functions apart, in every process; attributes do not count."""
+    return hashlib.sha256(bare(func).script().encode()).hexdigest()[:8]
 
 
 def blocks_of(func: tirx.PrimFunc) -> list[tuple[Any, Any]]:

@@ -16,22 +16,12 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Knob:
-    """One choice that a schedule leaves open.
+    """One choice that a schedule leaves open, which it reads as ``config[name]``.
 
-    Attributes
-    ----------
-    name : str
-        As the schedule reads it: ``config[name]``.
-    values : tuple of int or str
-        Legal values, in order.
-    default : int or str
-        The value of trial 0.
-    contiguous : bool
-        True if the values came from a ``range``, so that a best value at its upper end asks for
-        a longer one.
-    before : int or str, optional
-        What a schedule did before it had the knob: the value in configurations that lack it. Such
-        knobs are listed last, and where this value is not legal, no other is.
+    ``default`` is the value of trial 0. ``contiguous`` values came from a ``range``, so that a best
+    one at the upper end asks for a longer range. ``before`` is what a schedule did before it had
+    the knob: the value in configurations that lack it. Such knobs are listed last, and where this
+    value is not legal, no other is.
     """
 
     name: str
@@ -43,10 +33,7 @@ class Knob:
     def of(self, config: Config) -> Any:
         """Its value in a configuration, which may be older than the knob.
 
-        Raises
-        ------
-        KeyError
-            If the configuration lacks it, and there never was a schedule without it.
+        KeyError if the configuration lacks it, and there never was a schedule without it.
 
         Examples
         --------
@@ -82,16 +69,11 @@ def knob(
     name : str
         Its name in the configuration.
     values : iterable of int or str
-        A ``range`` for a contiguous knob, or the values themselves.
+        A ``range`` for a contiguous knob, or the values, each once.
     default : int or str, optional
         By default the first value.
     before : int or str, optional
         For a knob that a schedule has got later: what older configurations, which lack it, mean.
-
-    Raises
-    ------
-    ScheduleError
-        If the name is no word, or the values are not ints and strs, each once.
 
     Examples
     --------
@@ -108,11 +90,10 @@ def knob(
     if len(set(listed)) < len(listed):
         raise ScheduleError(f"Knob {name} lists a value twice: {', '.join(map(str, listed))}.")
     chosen = listed[0] if default is None else default
+    legal = ", ".join(map(str, listed))
     if chosen not in listed:
-        legal = ", ".join(map(str, listed))
         raise ScheduleError(f"Default {chosen} of knob {name} is not one of its values {legal}.")
     if before is not None and before not in listed:
-        legal = ", ".join(map(str, listed))
         raise ScheduleError(f"Knob {name} was {before} before, which is not one of {legal}.")
     return Knob(name, listed, chosen, isinstance(values, range), before)
 

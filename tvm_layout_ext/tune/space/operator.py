@@ -162,6 +162,8 @@ class Operator:
                 )
 
 
+#: What makes an operator of a function; ``schedules/`` names it.
+_MAKERS: list[Callable[..., Operator]] = []
 #: What gives each operator, by name; files of schedules are imported when first asked for.
 _LOADERS: dict[str, Callable[[], Operator]] = {}
 
@@ -169,16 +171,7 @@ _LOADERS: dict[str, Callable[[], Operator]] = {}
 def register_operator(name: str, load: Callable[[], Operator]) -> None:
     """Let :func:`find_operator` and the command line know an operator.
 
-    Parameters
-    ----------
-    name : str
-    load : callable
-        Gives the operator, when it is asked for.
-
-    Raises
-    ------
-    ScheduleError
-        If there is another operator of that name.
+    ``load`` gives it, when it is asked for. ScheduleError if there is another of that name.
     """
     if name in _LOADERS:
         raise ScheduleError(f"There is an operator {name!r} already; choose another name.")
@@ -191,13 +184,22 @@ def known_operators() -> list[str]:
 
 
 def find_operator(name: str) -> Operator:
-    """Load an operator by name.
-
-    Raises
-    ------
-    ScheduleError
-        If none is registered by that name; the sentence lists those there are.
-    """
+    """Load an operator by name; ScheduleError, with a list of names, if there is none."""
     if name not in _LOADERS:
         raise ScheduleError(f"Unknown operator {name!r}; known are {', '.join(known_operators())}.")
     return _LOADERS[name]()
+
+
+def register_maker(make: Callable[..., Operator]) -> None:
+    """Say what makes an operator of a function from now on."""
+    _MAKERS[:] = [make]
+
+
+def operator_of(
+    func: Any,
+    schedule: Callable[..., Any] | None = None,
+    knobs: Sequence[Knob] = (),
+    **options: Any,
+) -> Operator:
+    """Make an operator of a function: :func:`._generic.operator_of`."""
+    return _MAKERS[0](func, schedule, knobs, **options)

@@ -62,14 +62,6 @@ class Space:
 
     Those that another is surely no worse than (:attr:`Operator.prune`) are left out, too. Of knobs
     with a value :attr:`Knob.before`, others are asked about only where that one is legal.
-
-    Attributes
-    ----------
-    operator : Operator
-    shape : tuple of int
-    dtype : str
-    architecture : Architecture
-        Whose limits candidates must keep.
     """
 
     operator: Operator
@@ -109,13 +101,9 @@ class Space:
         """The configuration of trial 0: the operator's default, else its nearest legal neighbour.
 
         Nearest means the fewest knobs that differ from the default, then the fewest steps between
-        their values. Then :attr:`Operator.fit` has its say, if what it says is legal.
-
-        Raises
-        ------
-        ScheduleError
-            If no combination is legal; the sentence says which rules refused how many, and what
-            the first one broke.
+        their values. Then :attr:`Operator.fit` has its say, if what it says is legal. ScheduleError
+        if no combination is legal; the sentence says which rules refused how many, and what the
+        first one broke.
         """
         wanted = self.operator.default_config()
         if not self.legal:

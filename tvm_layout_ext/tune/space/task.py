@@ -101,10 +101,8 @@ def make_task(
 ) -> Task:
     """Check an operator, shape and element type, and put them together.
 
-    Raises
-    ------
-    ScheduleError, TargetError
-        If the operator or target is unknown, the shape wrong or too large, or it lacks the type.
+    ScheduleError or TargetError if the operator or target is unknown, the shape wrong or too large,
+    or it lacks the type.
     """
     found = operator if isinstance(operator, Operator) else find_operator(operator)
     architecture = hardware.architecture(_arch_of(target))

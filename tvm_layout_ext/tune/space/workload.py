@@ -12,14 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Workload:
-    """An operator with its shape and element type.
-
-    Attributes
-    ----------
-    operator : str
-    shape : tuple of int
-    dtype : str
-    """
+    """An operator with its shape and element type."""
 
     operator: str
     shape: tuple[int, ...]

@@ -11,14 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import tvm
 from tvm.rpc.tracker import Tracker as TrackerProcess
-from tvm.s_tir.meta_schedule.builder import BuilderInput
-from tvm.s_tir.meta_schedule.runner import RunnerInput
 
 from tests.tune.artifacts import Shelf, doubling_task
 from tvm_layout_ext import te
@@ -95,22 +92,20 @@ def runner(farm: Farm) -> Iterator[RpcRunner]:
     made.close()
 
 
-def results(runner: RpcRunner, inputs: list[RunnerInput]) -> list[Measured]:
-    told = [future.result().error_msg for future in runner.run(inputs)]
-    measured = [Measured.read(str(one.artifact_path)) for one in inputs]
-    assert told == [one.error for one in measured]
-    return measured
+def results(runner: RpcRunner, artifacts: list[str]) -> list[Measured]:
+    return [future.result() for future in runner.begin(artifacts, "cpu")]
 
 
-def llvm_inputs(folder: Path, count: int) -> list[RunnerInput]:
+@pytest.fixture
+def built() -> Iterator[list[str]]:
     """Candidates that TVM builds for the CPU."""
-    builder = CubinBuilder("sm_90a", workers=1, folder=folder)
+    builder = CubinBuilder("sm_90a", workers=1)
     function = te.create_prim_func(doubling_task().operator.compute((1024,), "float32"))
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
-    built = builder.build([BuilderInput(module, tvm.target.Target("llvm"))] * count)
+    found = builder.begin([module] * 4, tvm.target.Target("llvm"))
+    assert [one.error.result() for one in found] == [None] * 4
+    yield [one.folder for one in found]
     builder.close()
-    assert [result.error_msg for result in built] == [None] * count
-    return [RunnerInput(result.artifact_path, "llvm", []) for result in built]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +165,7 @@ def test_server_with_another_gpu_gets_no_trial_and_is_warned_of_once(
     )
     try:
         for _ in range(2):
-            measured = results(runner, shelf.inputs(*["sleepy"] * 4))
+            measured = results(runner, shelf.artifacts(*["sleepy"] * 4))
             assert {one.server for one in measured if one.verified} == {left}
             assert all(one.verified for one in measured)
     finally:
@@ -185,7 +180,7 @@ def test_trials_fail_in_a_sentence_where_no_server_fits(
     both = farm.tracker.servers()
     pretend(monkeypatch, both)
     runner = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=10, timing=QUICK)
-    measured = results(runner, shelf.inputs("right", "right", "right"))
+    measured = results(runner, shelf.artifacts("right", "right", "right"))
     runner.close()
     for one in measured:
         assert re.match(
@@ -196,23 +191,22 @@ def test_trials_fail_in_a_sentence_where_no_server_fits(
 
 
 def test_two_servers_share_a_run_and_one_may_die(
-    farm: Farm, runner: RpcRunner, shelf: Shelf, tmp_path: Path
+    farm: Farm, runner: RpcRunner, shelf: Shelf, built: list[str]
 ) -> None:
     both = set(farm.tracker.servers())
     # The servers shall be at work when one is killed, and clients take seconds to start.
     first: list[Measured] = []
     while {one.server for one in first} != both:
-        first = results(runner, shelf.inputs("sleepy", "sleepy"))
+        first = results(runner, shelf.artifacts("sleepy", "sleepy"))
     assert all(one.verified and one.l2 == "rotated" for one in first)
-    inputs = [*shelf.inputs("sleepy", "sleepy"), *llvm_inputs(tmp_path, 4), *shelf.inputs("wrong")]
-    futures = runner.run(inputs)
+    artifacts = [*shelf.artifacts("sleepy", "sleepy"), *built, *shelf.artifacts("wrong")]
+    futures = runner.begin(artifacts, "llvm")
     time.sleep(0.8)
     farm.kill_one()
-    told = [future.result().error_msg for future in futures]
-    measured = [Measured.read(str(one.artifact_path)) for one in inputs]
-    assert told[:-1] == [None] * 6
+    measured = [future.result() for future in futures]
+    assert [one.error for one in measured[:-1]] == [None] * 6
     assert all(one.verified and one.times and one.device == "cpu" for one in measured[:-1])
-    assert str(told[-1]).startswith("WrongResultError: 1,024 of 1,024 elements differ")
+    assert str(measured[-1].error).startswith("WrongResultError: 1,024 of 1,024 elements differ")
     (left,) = farm.tracker.servers()
     assert {one.server for one in measured[2:]} == {left}
 
@@ -221,7 +215,7 @@ def test_candidate_that_crashes_the_session_is_tried_twice_and_the_server_lives(
     farm: Farm, runner: RpcRunner, shelf: Shelf
 ) -> None:
     (server,) = farm.tracker.servers()
-    abort, right = results(runner, shelf.inputs("abort", "right"))
+    abort, right = results(runner, shelf.artifacts("abort", "right"))
     assert abort.error == (
         f"ServerLostError: The connection to {server} was lost while this candidate ran; if that "
         "happens again, it crashes the server's process."
@@ -233,7 +227,7 @@ def test_candidate_that_crashes_the_session_is_tried_twice_and_the_server_lives(
 def test_waiting_for_a_server_is_not_counted_and_hanging_is(
     farm: Farm, runner: RpcRunner, shelf: Shelf
 ) -> None:
-    hang, right, sticky = results(runner, shelf.inputs("hang", "right", "error"))
+    hang, right, sticky = results(runner, shelf.artifacts("hang", "right", "error"))
     assert hang.error == "TrialTimeoutError: It was ended after 8 seconds."
     # The server was busy with the session of the first for longer than a trial may take.
     assert right.verified
@@ -248,7 +242,7 @@ def test_session_serves_many_trials_and_ends_with_one_that_fails(
         farm._wait(1)
     # The third writes into the input and is itself right: the fourth is tried in a fresh session.
     names = ["right", "right", "stray", "right", "one wrong", "right", "right"]
-    measured = results(runner, shelf.inputs(*names))
+    measured = results(runner, shelf.artifacts(*names))
     assert [one.verified for one in measured] == [name != "one wrong" for name in names]
     opened = [one.phases.get("session", 0.0) > 0 for one in measured if one.verified]
     # One session for the first trials, one for the fourth; which slot goes on then is open.
@@ -275,7 +269,7 @@ def test_problem_is_sent_once_a_server(
     client.ready(runner.fleet.tracker, job)
     assert client.run(job, 10)[0]["verified"]
     client._There.close()
-    assert sent == ["device_name", "capability", "holds", "prepare", "library", "measure"]
+    assert sent == ["gpu", "holds", "prepare", "library", "measure"]
 
 
 def test_winner_is_verified_and_finalists_take_turns_on_one_server(
@@ -339,7 +333,7 @@ def test_servers_that_are_all_gone_fail_the_trials_in_a_sentence(
     farm.kill_one()
     farm._wait(0)
     runner.fleet.tracker = dataclasses.replace(runner.fleet.tracker, patience=0.5)
-    left, other = results(runner, shelf.inputs("right", "right"))
+    left, other = results(runner, shelf.artifacts("right", "right"))
     assert left.error == other.error
     assert (left.error or "").startswith(
         f"NoServerError: The RPC tracker at {HOST}:{farm.port} has no server with the key {KEY}; "

@@ -15,12 +15,11 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import tvm
-from tvm.ir.utils import derived_object
-from tvm.s_tir.meta_schedule.builder import BuilderInput, BuilderResult, PyBuilder
 from tvm.support.popen_pool import PopenPoolExecutor
 from tvm.target import Target
 
@@ -28,6 +27,7 @@ from ...._compat import load_cuda_runtime
 from ....build import check_fits, compile_lowered, lower
 from ....errors import LayoutExtError, TargetError
 from ....target import cuda_target
+from ..backend import failure_text
 from ..environment import cores
 from ..worker import ignore_ctrl_c
 from .cubin import MachineCode, machine_code
@@ -46,73 +46,51 @@ class Building(NamedTuple):
     error: Future[str | None]
 
 
-@derived_object
-class CubinBuilder(PyBuilder):
+class CubinBuilder:
     """Builds candidates in parallel, each to machine code in a library of its own.
 
-    A result's ``artifact_path`` is a folder with ``kernel.so`` and ``info.json``. A candidate that
-    does not build, crashes its worker or takes too long is a result whose ``error_msg`` starts with
-    one line ``<ErrorClass>: <sentence>``; ptxas's refusals are a ``PtxasError``.
-
-    Parameters
-    ----------
-    architecture : str
-        For inputs whose target is CUDA; inputs for a CPU are built for their own target.
-    workers : int, optional
-        Processes; by default as many as there are cores that this process may use.
-    timeout : float
-        Seconds that one candidate may take.
-    folder : path, optional
-        Where the artifacts go; by default a temporary folder that is removed at the end.
+    A candidate that does not build, crashes its worker or takes more than ``timeout`` seconds ends
+    with a text as of :func:`.failure_text`; ptxas's refusals are a ``PtxasError``. There are as
+    many ``workers`` as cores that this process may use, by default.
     """
 
     def __init__(
-        self,
-        architecture: str,
-        workers: int | None = None,
-        timeout: float = 60.0,
-        folder: str | os.PathLike[str] | None = None,
+        self, architecture: str, workers: int | None = None, timeout: float = 60.0
     ) -> None:
-        super().__init__()
         self.target = cuda_target(architecture)
         self.workers = workers or cores()
         self.timeout = timeout
         self._scratch = Path(tempfile.mkdtemp(prefix="tvm_layout_ext_build_"))
         self._remove = weakref.finalize(self, shutil.rmtree, str(self._scratch), True)
-        self.folder = Path(folder) if folder is not None else self._scratch / "artifacts"
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder = self._scratch / "artifacts"
+        self.folder.mkdir()
         self._objects = compile_objects(self._scratch)
         self._pool: PopenPoolExecutor | None = None
         self._waiting: list[Future[Any]] = []
 
-    def build(self, build_inputs: Sequence[BuilderInput]) -> list[BuilderResult]:
-        """Build all inputs; the results are in their order."""
-        errors = [(folder, error.result()) for folder, error in self.begin(build_inputs)]
-        return [BuilderResult(None if text else folder, text) for folder, text in errors]
-
-    def begin(self, build_inputs: Sequence[BuilderInput]) -> list[Building]:
-        """Start to build all inputs, in their order, and do not wait."""
-        pool, started = self._workers(), []
-        for one in build_inputs:
+    def begin(
+        self, modules: Sequence[tvm.IRModule], target: Target | None = None
+    ) -> list[Building]:
+        """Start to build scheduled modules for the architecture or another target; do not wait."""
+        started = []
+        for mod in modules:
             building = Building(tempfile.mkdtemp(dir=self.folder), Future())
-            job = (one.mod, self._target_of(one), building.folder, self._objects)
-            running = pool.submit(build_one, job)
-            running.add_done_callback(lambda done, end=building.error: self._end(done, end))
-            started.append((building, running))
-        self._waiting = [one for one in self._waiting if not one.done()]
-        self._waiting += [running for _, running in started]
-        return [building for building, _ in started]
+            job = (mod, target or self.target, building.folder, self._objects)
+            ended = partial(self._end, building.error)
+            self.apart(build_one, job).add_done_callback(ended)
+            started.append(building)
+        return started
 
     def apart(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Run a function in one of the processes, in at most :attr:`timeout` seconds."""
         running: Future[Any] = self._workers().submit(function, *args)
-        self._waiting.append(running)
+        self._waiting = [*(one for one in self._waiting if not one.done()), running]
         return running
 
     def clear(self) -> None:
         """Remove the artifacts, of which nobody wants any more."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(exist_ok=True)
 
     def close(self) -> None:
         """End the workers and remove the temporary folder, and with it the artifacts there."""
@@ -123,9 +101,6 @@ class CubinBuilder(PyBuilder):
             self._pool.shutdown()
             self._pool = None
         self._remove()
-
-    def _target_of(self, one: BuilderInput) -> Target:
-        return self.target if one.target.kind.name == "cuda" else one.target
 
     def _workers(self) -> PopenPoolExecutor:
         if self._pool is None:
@@ -143,7 +118,7 @@ class CubinBuilder(PyBuilder):
                 self._pool.submit(_nothing)
         return self._pool
 
-    def _end(self, done: Future[Any], error: Future[str | None]) -> None:
+    def _end(self, error: Future[str | None], done: Future[Any]) -> None:
         try:
             error.set_result(done.result())
         except CancelledError:
@@ -154,19 +129,11 @@ class CubinBuilder(PyBuilder):
         except ChildProcessError:
             error.set_result("BuildCrashError: The process that built this candidate crashed.")
         except Exception as raised:
-            error.set_result(describe_error(raised))
+            error.set_result(failure_text(raised))
 
 
 def _nothing() -> None:
     """Ask nothing of a worker but to be there."""
-
-
-def describe_error(error: BaseException) -> str:
-    """``<ErrorClass>: <first line>``, and all of the text below if there is more."""
-    text = str(error).strip() or "no text"
-    first = text.splitlines()[0]
-    head = f"{type(error).__name__}: {first}"
-    return head if text == first else f"{head}\n{text}"
 
 
 class _Compiler:
@@ -196,10 +163,7 @@ class _Compiler:
 def start_worker(driver: str) -> None:
     """Prepare a worker process: no GPU, and CUDA source is compiled by :func:`machine_code`.
 
-    Parameters
-    ----------
-    driver : str
-        Path of the stand-in for the driver's library, :attr:`HostObjects.driver`.
+    ``driver`` is the path of the stand-in for the driver's library, :attr:`HostObjects.driver`.
     """
     ignore_ctrl_c()
     # Others build while a candidate is measured, and whoever measures must never wait for a core.
@@ -221,7 +185,7 @@ def build_one(job: tuple[tvm.IRModule, Target, str, HostObjects]) -> str | None:
         info = _write(mod, target, folder, objects)
     except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)
-        return describe_error(_Compiler.error or error)
+        return failure_text(_Compiler.error or error)
     (folder / INFO).write_text(json.dumps(info))
     return None
 

@@ -24,8 +24,8 @@ MODES = ("nvrtc", "nvcc")
 #: Since this version nvrtc keeps machine code in the driver's cache, where there is a driver, and
 #: its log then lacks ptxas's report: registers and spills were unknown of what was compiled before.
 _CACHE_SINCE = (12, 9)
-_NVCC_OPTIONS = (
-    "--cubin",
+#: As TVM gives them.
+NVCC_OPTIONS = (
     "-O3",
     "-U__CUDA_NO_HALF_OPERATORS__",
     "-U__CUDA_NO_HALF_CONVERSIONS__",
@@ -69,10 +69,7 @@ class MachineCode:
 def cuda_compiler() -> str:
     """``TVM_CUDA_COMPILE_MODE`` if set, else ``"nvrtc"`` as in TVM, else ``"nvcc"``.
 
-    Raises
-    ------
-    TargetError
-        If the variable has another value, or neither compiler is there.
+    TargetError if the variable has another value, or neither compiler is there.
     """
     mode = os.environ.get(MODE_VARIABLE, "").lower()
     if mode and mode not in MODES:
@@ -92,12 +89,8 @@ def cuda_compiler() -> str:
 def machine_code(source: str, arch: str) -> MachineCode:
     """Compile CUDA source to a cubin for an architecture, e.g. ``sm_90a``.
 
-    Raises
-    ------
-    CompileError, PtxasError
-        If it does not compile: one sentence with the compiler's first complaint, then all of them.
-    TargetError
-        If there is no compiler.
+    CompileError or PtxasError if it does not compile: one sentence with the compiler's first
+    complaint, then all of them. TargetError if there is no compiler.
     """
     return (_by_nvcc if cuda_compiler() == "nvcc" else _by_nvrtc)(source, arch)
 
@@ -112,7 +105,7 @@ def _by_nvcc(source: str, arch: str) -> MachineCode:
         path = Path(folder) / "tvm_kernels.cu"
         path.write_text(source)
         out = path.with_suffix(".cubin")
-        command = [nvcc, *_NVCC_OPTIONS, "-arch", arch, *fast_math, ptxas]
+        command = [nvcc, "--cubin", *NVCC_OPTIONS, "-arch", arch, *fast_math, ptxas]
         done = subprocess.run(
             [*command, "-o", str(out), str(path)],
             stdout=subprocess.PIPE,

@@ -46,10 +46,7 @@ class HostObjects:
 def compile_objects(folder: Path) -> HostObjects:
     """Compile both into a folder.
 
-    Raises
-    ------
-    TargetError
-        If there is no C compiler, which TVM needs too in order to link a library.
+    TargetError if there is no C compiler, which TVM needs too in order to link a library.
     """
     import tvm_ffi.libinfo
 

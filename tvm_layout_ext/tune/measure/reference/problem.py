@@ -62,11 +62,7 @@ class Problem:
     def require_close(self, got: np.ndarray, compared: int | None = None) -> None:
         """Raise WrongResultError unless an output is the reference.
 
-        Parameters
-        ----------
-        got : numpy.ndarray
-        compared : int, optional
-            Compare this many elements only, drawn once at random; the rest must not be poison.
+        Of ``compared`` elements, drawn once at random, if given; the rest must not be poison.
         """
         known, want = self.want.known(got), self.want.known(self.want.values)
         if want.size < got.size or (compared is not None and compared < want.size):

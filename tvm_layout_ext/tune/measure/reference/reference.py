@@ -18,7 +18,6 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.s_tir import SBlock
 
 from ....errors import ScheduleError
 from ....ir.queries import loads_in, uses
@@ -31,6 +30,8 @@ _WIDE = "float64"
 _ALIGNMENT = 64
 #: Of a negative number, or of none, these are no numbers, and nothing could be compared.
 _POSITIVE = frozenset(f"{p}.{n}" for p in ("tirx", "prim") for n in ("sqrt", "rsqrt", "log", "pow"))
+#: They compute nothing.
+_CHOICES = ("if_then_else", "likely")
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
 _BINARY = (*_ARITHMETIC, *_COMPARISONS, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
@@ -39,10 +40,8 @@ _BINARY = (*_ARITHMETIC, *_COMPARISONS, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 def buffers_of(func: tirx.PrimFunc) -> list[Any]:
     """Parameters, the output last.
 
-    Raises
-    ------
-    ScheduleError
-        If a parameter is no buffer of constant shape, or another one than the last is written.
+    ScheduleError if a parameter is no buffer of constant shape, or another one than the last is
+    written.
     """
     buffers = list(func.params)
     for buffer in buffers:
@@ -70,7 +69,7 @@ def draw(func: tirx.PrimFunc, rng: np.random.Generator) -> list[np.ndarray]:
     logarithm of something.
     """
     limits = _index_limits(func)
-    positive = _has_call(func, _POSITIVE)
+    positive = bool(_POSITIVE & _calls(func.body))
     return [_draw_one(buffer, limits, positive, rng) for buffer in buffers_of(func)[:-1]]
 
 
@@ -107,12 +106,13 @@ def _index_limits(func: tirx.PrimFunc) -> dict[str, int]:
     return limits
 
 
-def _has_call(func: tirx.PrimFunc, names: frozenset[str]) -> bool:
-    found: list[str] = []
+def _calls(node: Any) -> set[str]:
+    """Names of the operators that are called."""
+    found: set[str] = set()
     tvm_ffi.structural_walk(
-        func.body, [(tvm.ir.Call, lambda call: found.append(getattr(call.op, "name", "")))]
+        node, [(tvm.ir.Call, lambda call: found.add(getattr(call.op, "name", "")))]
     )
-    return bool(names & set(found))
+    return found
 
 
 @dataclass(frozen=True)
@@ -131,11 +131,7 @@ class Expected:
 class Reference:
     """What a function gives, computed on the CPU in float64.
 
-    Parameters
-    ----------
-    func : tirx.PrimFunc
-    most : int
-        Iterations beyond which :meth:`expect` computes some rows only.
+    Beyond ``most`` iterations :meth:`expect` computes some rows only.
     """
 
     def __init__(self, func: tirx.PrimFunc, most: int = MOST) -> None:
@@ -328,22 +324,9 @@ def _reduced(block: Any) -> int:
 
 def _computes(func: tirx.PrimFunc) -> bool:
     """Whether any stored value is more than a copy, a constant, or a choice between such."""
-    return count_flops(func) > 0 or _has_arithmetic_call(func)
-
-
-def _has_arithmetic_call(func: tirx.PrimFunc) -> bool:
-    calls: list[str] = []
-
-    def look(block: SBlock) -> None:
-        for store in stores_in(block):
-            tvm_ffi.structural_walk(
-                store.value,
-                [(tvm.ir.Call, lambda call: calls.append(getattr(call.op, "name", "")))],
-            )
-
-    for _, block in blocks_of(func):
-        look(block)
-    return any(not name.endswith("if_then_else") and not name.endswith("likely") for name in calls)
+    stores = [store for _, block in blocks_of(func) for store in stores_in(block)]
+    calls = {name for store in stores for name in _calls(store.value)}
+    return count_flops(func) > 0 or not all(name.endswith(_CHOICES) for name in calls)
 
 
 def count_flops(func: tirx.PrimFunc) -> int:

@@ -93,8 +93,7 @@ class _There:
                 "it by: python -m tvm_layout_ext.tune.measure.rpc.server"
             ) from None
         cls.session, cls.functions = session, found
-        named, capability = str(cls.call("device_name")), str(cls.call("capability"))
-        cls.gpu = Gpu(f"{host}:{port}", named, capability)
+        cls.gpu = Gpu(f"{host}:{port}", *json.loads(str(cls.call("gpu"))))
         return cls.gpu
 
 
@@ -113,14 +112,8 @@ def digest(folder: str) -> str:
 def ready(tracker: Tracker, job: Job | None) -> Gpu:
     """Have a session that holds a trial's problem; wait for a free server if there is none.
 
-    Raises
-    ------
-    NoServerError
-        If there is no server.
-    ServerLostError
-        If no session could be opened in several attempts.
-    TargetError
-        If the server is another than this package's.
+    NoServerError if there is no server. ServerLostError if no session could be opened in several
+    attempts. TargetError if the server is another than this package's.
     """
     reason: Exception | None = None
     for _ in range(_OPENINGS):
@@ -159,12 +152,8 @@ def _prepare(job: Job) -> None:
 def run(job: Job, seconds: float) -> tuple[dict[str, Any], int]:
     """Send a trial's library and try it; what it gave, and the bytes in use at the server.
 
-    Raises
-    ------
-    TrialTimeoutError
-        If the server ended it after so many seconds.
-    ServerLostError
-        If the connection was lost before.
+    TrialTimeoutError if the server ended it after so many seconds. ServerLostError if the
+    connection was lost before.
     """
     server = _There.gpu.server if _There.gpu is not None else ""
     start = sent = time.monotonic()

@@ -11,8 +11,6 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tvm.ir.utils import derived_object
-
 from ....errors import TargetError
 from ....gpu.hardware import Architecture
 from ...space.task import Task
@@ -101,18 +99,13 @@ class _Client(WorkerSlot):
         return Measured(**facts), memory
 
 
-@derived_object
 class RpcRunner(PooledRunner):
     """Measures candidates on all servers of one key, each with a client process of its own.
 
     Waiting for a free one, opening a session and sending are not counted as a trial's time. A trial
     whose connection is lost is tried once more, on another server if there is one; one for which no
-    server fits fails by an :class:`UnfitServerError`. All else is as of :class:`.PooledRunner`.
-
-    Raises
-    ------
-    NoServerError
-        If the tracker at ``host`` and ``port`` is not there, or has no server with the key.
+    server fits fails by an :class:`UnfitServerError`. NoServerError if the tracker at ``host`` and
+    ``port`` is not there, or has no server with the key.
     """
 
     def __init__(

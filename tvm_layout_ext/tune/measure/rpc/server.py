@@ -30,13 +30,7 @@ START_SECONDS = 120.0
 
 
 class _Standby:
-    """A process that waits for a session to serve.
-
-    Parameters
-    ----------
-    folder : str
-        Where sessions keep the problems that clients have sent.
-    """
+    """A process that waits for a session to serve; ``folder`` keeps what clients have sent."""
 
     def __init__(self, folder: str) -> None:
         self.control, theirs = socket.socketpair()

@@ -8,8 +8,7 @@ whose trial takes too long, or whose client is silent, whatever else its threads
 The functions that a client calls, ``tvm_layout_ext.rpc.<name>``:
 
 ================  =================================================================================
-``device_name``   name of the GPU, or ``cpu`` without one
-``capability``    its compute capability, as ``9.0``, or nothing
+``gpu``           its name and compute capability, as ``9.0``, in JSON; without one ``cpu``
 ``holds``         whether a problem, by its digest, is there
 ``put``           append bytes to a file of a problem
 ``keep``          a problem is complete
@@ -48,7 +47,7 @@ from ..run_local import Here, measure_here
 
 _log = logging.getLogger("tvm_layout_ext")
 PREFIX = "tvm_layout_ext.rpc."
-NAMES = ("device_name", "capability", "holds", "put", "keep", "library", "prepare", "measure")
+NAMES = ("gpu", "holds", "put", "keep", "library", "prepare", "measure")
 #: Seconds after which a session without a call ends, so that others get its server.
 IDLE = 60.0
 #: Seconds for inputs and reference to get to the device.
@@ -59,30 +58,20 @@ _PR_SET_PDEATHSIG = 1
 
 
 class _Session:
-    """What the client's calls share.
-
-    Parameters
-    ----------
-    folder : Path
-        The server's, for problems.
-    """
+    """What the client's calls share; ``folder`` is the server's, for problems."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.own = Path(tempfile.mkdtemp(dir=folder, prefix="session_"))
         self._artifact = Path(tempfile.mkdtemp(dir=self.own))
 
-    def device_name(self) -> str:
+    def gpu(self) -> str:
         gpu = tvm.cuda(0)
         if not gpu.exist:
-            return device_name(tvm.cpu(0))
+            return json.dumps([device_name(tvm.cpu(0)), ""])
         # A process that has not used its GPU yet cannot tell its name.
         tvm.runtime.empty((1,), "int8", gpu)
-        return device_name(gpu)
-
-    def capability(self) -> str:
-        gpu = tvm.cuda(0)
-        return str(gpu.compute_version) if gpu.exist else ""
+        return json.dumps([device_name(gpu), str(gpu.compute_version)])
 
     def holds(self, digest: str) -> bool:
         return self._place(digest).is_dir()
@@ -145,10 +134,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Wait for a connection on the server's socket, and serve it to its end.
 
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        The socket's number and the server's folder, by default those of the command line.
+    ``arguments`` are the socket's number and the server's folder.
     """
     number, folder = sys.argv[1:] if arguments is None else arguments
     signal.signal(signal.SIGINT, signal.SIG_DFL)

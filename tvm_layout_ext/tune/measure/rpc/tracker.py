@@ -48,10 +48,7 @@ class Tracker:
     def servers(self) -> list[str]:
         """Addresses ``host:port`` of the key's servers, those at work among them.
 
-        Raises
-        ------
-        NoServerError
-            If the tracker is not there.
+        NoServerError if the tracker is not there.
         """
         entries = self._connected().summary()["server_info"]
         mine = [entry for entry in entries if entry["key"] == f"server:{self.key}"]
@@ -71,10 +68,7 @@ class Tracker:
     def next_free(self) -> Free:
         """Wait for a free server, however long others use it, and reserve it for a few seconds.
 
-        Raises
-        ------
-        NoServerError
-            If for :attr:`patience` seconds there is no server at all.
+        NoServerError if for :attr:`patience` seconds there is no server at all.
         """
         connection = self._connected()
         try:

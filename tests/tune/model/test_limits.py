@@ -13,8 +13,8 @@ from tvm import s_tir, tirx
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.tune import Result, tune
+from tvm_layout_ext.tune.model.limits import over_limits
 from tvm_layout_ext.tune.space.knobs import Config, knob
-from tvm_layout_ext.tune.space.limits import over_limits
 from tvm_layout_ext.tune.space.task import make_task
 
 SM90 = architecture("sm_90a")

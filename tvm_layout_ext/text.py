@@ -9,13 +9,6 @@ from collections.abc import Sequence
 def columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Set rows in columns under their heads; a column of numbers is set to the right.
 
-    Parameters
-    ----------
-    heads : sequence of str
-        One a column.
-    rows : sequence of sequence of str
-        Cells.
-
     Examples
     --------
     >>> print(columns(("name", "size"), [("A", "9"), ("BB", "10")]))
@@ -37,7 +30,7 @@ def columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _numeric(cells: Sequence[str]) -> bool:
-    return bool(cells) and all(cell[:1].isdigit() or cell == "-" for cell in cells)
+    return bool(cells) and all(cell[:1].isdigit() or cell in ("", "-") for cell in cells)
 
 
 def number(value: float) -> str:

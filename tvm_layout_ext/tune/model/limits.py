@@ -18,8 +18,8 @@ from ...errors import LayoutExtError, TargetError
 from ...gpu.hardware import STATIC_SHARED_BYTES, Architecture, launch_problem
 from ...ir.vector_types import lacking, lanes_of_type
 from ...target import cuda_target
-from ..model.features import kernels_of
-from .knobs import Refusal
+from ..space.knobs import Refusal
+from .features import kernels_of
 
 #: Rules, as reports count them.
 LAUNCH, SHARED, VECTORS = "threads and blocks", "shared memory", "vector types"
@@ -90,32 +90,16 @@ def _lacking(lowered: tvm.IRModule, architecture: Architecture) -> Refusal | Non
 
 def _suspicion(module: tvm.IRModule, architecture: Architecture) -> str | None:
     """The rule that a module may break."""
-    for _, function in module.functions_items():
-        extents = _extents(function)
-        if launch_problem(extents, architecture.threads_per_block):
-            return LAUNCH
     for kernel in kernels_of(module):
+        if launch_problem(kernel.extents, architecture.threads_per_block):
+            return LAUNCH
         shared = [
-            (site.scope, kernel.tiles[key].bytes)
-            for key, site in {s.buffer.__chandle__(): s for s in kernel.sites}.items()
-            if site.scope.startswith("shared")
+            (sites[0].scope, kernel.tiles[key].bytes)
+            for key, sites in kernel.by_buffer.items()
+            if sites[0].scope.startswith("shared")
         ]
         static = sum(size for scope, size in shared if scope == "shared")
         every = sum(size for _, size in shared)
         if static > STATIC_SHARED_BYTES or every > architecture.shared_per_block:
             return SHARED
     return VECTORS if _has_odd_vectors(module, architecture) else None
-
-
-def _extents(function: Any) -> dict[str, int]:
-    """The largest constant extent bound to each thread tag, in all kernels of a function."""
-    extents: dict[str, int] = {}
-
-    def look(loop: tirx.For) -> None:
-        if loop.thread_binding is not None and isinstance(loop.extent, tirx.IntImm):
-            tag = str(loop.thread_binding.thread_tag)
-            extents[tag] = max(extents.get(tag, 1), int(loop.extent))
-
-    if isinstance(function, tirx.PrimFunc):
-        tvm_ffi.structural_walk(function.body, [(tirx.For, look)])
-    return extents
