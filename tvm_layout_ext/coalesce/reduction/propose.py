@@ -161,7 +161,9 @@ def _tile(plan: ReductionPlan, request: Request, *, wide: bool) -> ColumnsTile:
     columns, rows = plan.data[-1].size or 1, total(plan.reduced)
     vectors = -(-columns // plan.vector)
     threads = request.num_threads or (_THREADS if wide else DEFAULT_THREADS)
-    lanes = min(vectors, threads // 2 if wide else _LANES)
+    most = min(vectors, threads // 2 if wide else _LANES)
+    # Lanes without a column would have every load under a condition, which loads wait for.
+    lanes = next((n for n in range(most, most // 2, -1) if vectors % n == 0), most)
     deals = 2
     while 2 * deals * lanes <= threads and 2 * deals <= rows:
         deals *= 2
