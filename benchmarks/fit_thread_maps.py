@@ -28,7 +28,7 @@ __all__ = ["Measured", "forecast", "read_pairs", "within"]
 FITTED = {
     "store_cost": (0.5, 5.0),
     "line_cycles": (0.25, 2.0),
-    "issue": (0.5, 4.0),
+    "issue": (0.5, 8.0),
     "combine_cycles": (0.5, 16.0),
     "load_latency": (200.0, 1500.0),
     "block_latency": (300.0, 6000.0),
@@ -51,7 +51,7 @@ def read_pairs(path: Path) -> list[Measured]:
     """Pairs of a file that were measured and right."""
     found = []
     for row in json.loads(path.read_text())["pairs"]:
-        if row["measured"] is not None and row["error"] is None:
+        if row["measured"] is not None and row.get("error") is None:
             kernels = tuple(KernelWork.from_json(kernel) for kernel in row["kernels"])
             text = f"{row['path']} {row['request']}"
             found.append(Measured(row["program"], text, kernels, row["measured"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from statistics import mean, median
+from statistics import geometric_mean, mean, median
 
 import pytest
 
@@ -23,8 +23,8 @@ def measured() -> list[Measured]:
 
 
 def test_pairs_are_many_and_of_many_programs() -> None:
-    assert len(measured()) >= 500
-    assert len({pair.program for pair in measured()}) >= 35
+    assert len(measured()) >= 1000
+    assert len({pair.program for pair in measured()}) >= 60
 
 
 def test_modelled_times_order_all_pairs_as_the_gpu_did() -> None:
@@ -38,10 +38,18 @@ def test_modelled_times_order_the_maps_of_a_program_as_the_gpu_did() -> None:
     assert mean(found) >= 0.8
 
 
-def test_the_map_with_the_least_modelled_time_is_nearly_the_fastest() -> None:
-    slower = lost(measured(), forecast(measured()))
-    assert mean(slower.values()) <= 1.08
-    assert max(slower.values()) <= 1.3
+def test_the_default_with_the_least_modelled_time_is_nearly_the_fastest_of_all() -> None:
+    """Beside all variants of threads and vectors, 19 of a program."""
+    default = [pair for pair in measured() if pair.text.endswith("[0, 16, 'auto']")]
+    fastest: dict[str, float] = {}
+    for pair in measured():
+        fastest[pair.program] = min(pair.seconds, fastest.get(pair.program, float("inf")))
+    chosen = {
+        name: took * min(pair.seconds for pair in default if pair.program == name) / fastest[name]
+        for name, took in lost(default, forecast(default)).items()
+    }
+    assert geometric_mean(chosen.values()) <= 1.06
+    assert max(chosen.values()) <= 1.4
 
 
 def test_facts_survive_their_file() -> None:

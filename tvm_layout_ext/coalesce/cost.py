@@ -41,7 +41,7 @@ _CACHE = 192 << 10
 #: Loads that nvcc has on their way together where each is used at once, and in all.
 _STARTED, _MOST_STARTED = 8, 16
 #: The same where each is under a condition.
-_GUARDED = 2
+_GUARDED, _MOST_GUARDED = 2, 3
 #: Iterations of a serial loop that it unrolls.
 _UNROLLED = 4
 #: Accesses among which one is looked for that a block has again.
@@ -360,8 +360,10 @@ class _KernelCounter:
         if site.reduces and shared == 1:
             # nvcc unrolls a loop of sums.
             serial, shared = ceil(serial / _UNROLLED), min(serial, _UNROLLED)
-        started = _GUARDED if site.context.conditions else _STARTED
-        return float(serial * ceil(shared / started) * ceil(own / _MOST_STARTED))
+        is_guarded = bool(site.context.conditions)
+        started = _GUARDED if is_guarded else _STARTED
+        most = _MOST_GUARDED if is_guarded else _MOST_STARTED
+        return float(serial * ceil(shared / started) * ceil(own / most))
 
     def _instructions(self, stmt: Any, context: Context) -> float:
         """Instructions of warps for one store: what it computes, and its addresses."""

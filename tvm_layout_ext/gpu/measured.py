@@ -55,7 +55,8 @@ class GpuSpeeds:
     line_cycles : float
         Cycles of the load-store unit for each line of a request.
     issue : float
-        Instructions of warps that a multiprocessor starts in a cycle.
+        Operations of warps, as they are written, that a multiprocessor does in a cycle: it starts
+        4 instructions, and nvcc makes one of two operations.
     combine_cycles : float
         Instructions that a shuffle of a warp counts as.
     load_latency : float
@@ -84,13 +85,13 @@ class GpuSpeeds:
     block_cycles: float = 1.13
     torn: float = 0.3
     tail: float = 0.5
-    store_cost: float = 2.6
-    line_cycles: float = 0.83
-    issue: float = 4.0
+    store_cost: float = 1.64
+    line_cycles: float = 0.81
+    issue: float = 8.0
     combine_cycles: float = 0.5
-    load_latency: float = 465.0
-    block_latency: float = 1020.0
-    overlap: float = 6.4
+    load_latency: float = 580.0
+    block_latency: float = 960.0
+    overlap: float = 3.9
 
     @property
     def l2_sectors(self) -> float:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
+from tvm import tirx
 from tvm.tirx import IterVar
 
-from ...analysis.nest import Nest
+from ...analysis.nest import Access, Nest
 from ...errors import ScheduleError
 from ...gpu.hardware import SECTOR_BYTES, WARP_SIZE
 from ...ir.block_bindings import iter_values
@@ -96,7 +97,8 @@ def reduce_across_rows(
     rows = total(plan.reduced) // tile.depth
     is_exact = not nest.is_guarded and rows % (tile.together * tile.deals) == 0
     # A box of TVM's that loads all rows of a thread has neighbours, which short rows do not suit.
-    is_box = not is_exact and len(inner) == 1 and tile.bytes(plan) >= SECTOR_BYTES
+    is_box = not is_exact and len(inner) == 1 and not _has_digits(plan.load)
+    is_box = is_box and tile.bytes(plan) >= SECTOR_BYTES
     parts = [tile.deals, tile.together] if is_box else [tile.together, tile.deals]
     split = sch.split(fuse(sch, inner), [None, *parts])
     deal = split[1 if is_box else 2]
@@ -157,10 +159,21 @@ def _sum_rows(
         batched_load(sch, partial, steps, step, plan)
     else:
         sch.unroll(step)
-        operand_loads(sch, partial, steps if is_box else step, plan, moving=True)
+        # Of a guarded index in several loops TVM bounds no region, even of one element.
+        if is_box or is_exact or plan.vector > 1 or not _has_digits(plan.load):
+            operand_loads(sch, partial, steps if is_box else step, plan, moving=True)
     sch.unroll(part)
     sch.decompose_reduction(partial, steps)
     return outs
+
+
+def _has_digits(load: Access) -> bool:
+    """Whether indices are quotients or remainders, as those of several loops in one are."""
+    found: list[Any] = []
+    look = [(kind, found.append) for kind in (tirx.FloorDiv, tirx.FloorMod)]
+    for index in load.indices:
+        tvm_ffi.structural_walk(index, look)
+    return bool(found)
 
 
 def _lay_out(sch: Any, out: Any, rank: int, tile: ColumnsTile) -> None:

@@ -11,11 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tvm import tirx
-
 from ...analysis.nest import Nest, read_nest
 from ...gpu.hardware import WARP_SIZE
-from ...ir.queries import is_number
 from ..emit import DEFAULT_THREADS
 from ..request import Request
 from ..strategy import Strategy
@@ -164,7 +161,9 @@ def _tile(plan: ReductionPlan, request: Request, *, wide: bool) -> ColumnsTile:
     columns, rows = plan.data[-1].size or 1, total(plan.reduced)
     vectors = -(-columns // plan.vector)
     threads = request.num_threads or (_THREADS if wide else DEFAULT_THREADS)
-    lanes = min(vectors, threads // 2 if wide else _LANES)
+    most = min(vectors, threads // 2 if wide else _LANES)
+    # Lanes without a column would have every load under a condition, which loads wait for.
+    lanes = next((n for n in range(most, most // 2, -1) if vectors % n == 0), most)
     deals = 2
     while 2 * deals * lanes <= threads and 2 * deals <= rows:
         deals *= 2
@@ -176,11 +175,8 @@ def _tile(plan: ReductionPlan, request: Request, *, wide: bool) -> ColumnsTile:
 def may_factor(nest: Nest, plan: ReductionPlan) -> bool:
     """Whether partial sums may become an array, which has a dim for each loop of the results.
 
-    An axis of extent 1 is none of the reduction's iterators, and a size that is not known leaves
-    TVM 0.27 without bounds for a tile in shared memory.
+    A size that is not known leaves TVM 0.27 without bounds for a tile in shared memory.
     """
     dims = len(nest.block.writes[0].source.shape)
-    sums = [axis for axis in nest.block.iter_vars if axis.iter_type == tirx.IterVar.CommReduce]
-    is_one = len(sums) == 1 or not any(is_number(axis.dom.extent, 1) for axis in sums)
     known = all(loop.size is not None for loop in nest.loops)
-    return known and not nest.is_guarded and len(plan.data) == dims and is_one
+    return known and not nest.is_guarded and len(plan.data) == dims
