@@ -28,26 +28,13 @@ _NOISE = 1e-6
 
 @dataclass(frozen=True)
 class Traffic:
-    """Requests of warps to a buffer of global memory, on average.
-
-    Attributes
-    ----------
-    buffer : str
-    kind : str
-        ``load``, ``store`` or ``atomic``.
-    vector_bytes : int
-        Bytes that a lane moves in one request.
-    sectors : float
-        Sectors of a request.
-    least : float
-        Sectors that the same bytes would fill.
-    """
+    """Requests of warps to a buffer of global memory, on average."""
 
     buffer: str
-    kind: str
-    vector_bytes: int
-    sectors: float
-    least: float
+    kind: str  #: ``load``, ``store`` or ``atomic``
+    vector_bytes: int  #: Bytes that a lane moves in one request
+    sectors: float  #: Sectors of a request
+    least: float  #: Sectors that the same bytes would fill
 
     @property
     def waste(self) -> float:
@@ -63,30 +50,18 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was done with a block.
+    """What was done with a block."""
 
-    Attributes
-    ----------
-    path : str
-        ``direct``, ``shifted``, ``staged``, ``copy`` or ``reduction``.
-    text : str
-        Two sentences.
-    before, after : tuple of Traffic
-        Of each global access; ``before`` with
-        one element a lane in the order of the loops.
-    seconds_before, seconds : float
-        Modelled times of the kernels; infinite where nothing could be counted.
-    lost : tuple of str
-        The proposals that were slower, and those that are not possible.
-    """
-
-    path: str
-    text: str
+    path: str  #: ``direct``, ``shifted``, ``staged``, ``copy`` or ``reduction``
+    text: str  #: Two sentences
+    #: Of each global access; ``before`` with one element a lane in the order of the loops.
     before: tuple[Traffic, ...]
+    #: Of each global access; ``before`` with one element a lane in the order of the loops.
     after: tuple[Traffic, ...]
+    #: Modelled times of the kernels; infinite where nothing could be counted.
     seconds_before: float
-    seconds: float
-    lost: tuple[str, ...] = ()
+    seconds: float  #: Modelled times of the kernels; infinite where nothing could be counted
+    lost: tuple[str, ...] = ()  #: The proposals that were slower, and those that are not possible
 
     @property
     def report(self) -> str:
@@ -135,12 +110,25 @@ def choose(subject: Subject) -> tuple[Outcome, Strategy]:
         raise ScheduleError(
             f"{NAME} finds no legal mapping of block {subject.nest.block.name_hint}: {why}."
         )
-    fastest = min(trial.seconds for trial in trials)
-    fast = [trial for trial in trials if trial.seconds <= max(_SAME * fastest, fastest + _NOISE)]
-    fewest = min(trial.sectors for trial in fast)
-    best = next(trial for trial in fast if trial.sectors <= _SAME * fewest)
+    best = _best(trials, is_symbolic=any(loop.size is None for loop in subject.nest.loops))
     lost = [str(trial) for trial in trials if trial is not best]
     return _outcome(subject, best, [*lost, *refusals]), best.way
+
+
+def _best(trials: Sequence[_Trial], *, is_symbolic: bool) -> _Trial:
+    """Of the fastest the one with the fewest sectors.
+
+    A symbolic loop counts as 1021 iterations, which tells nothing of how full a GPU will be: there
+    sectors go before time.
+    """
+    fast = list(trials)
+    if not is_symbolic:
+        fastest = min(trial.seconds for trial in trials)
+        most = max(_SAME * fastest, fastest + _NOISE)
+        fast = [trial for trial in trials if trial.seconds <= most]
+    fewest = min(trial.sectors for trial in fast)
+    fast = [trial for trial in fast if trial.sectors <= _SAME * fewest]
+    return min(fast, key=lambda trial: trial.seconds) if is_symbolic else fast[0]
 
 
 def _try(subject: Subject, way: Strategy) -> _Trial:
@@ -151,7 +139,7 @@ def _try(subject: Subject, way: Strategy) -> _Trial:
     name, func = held
     own = trial.get(trial.get_loops(program.block)[0])
     known = [] if subject.kernel is not None else [n for n in _kernels(func) if not n.same_as(own)]
-    text, _ = way.apply(trial, program.block)
+    text = way.apply(trial, program.block)
     work = count_kernels(trial.mod[name], known)
     return _Trial(way, text, work, modelled_seconds(work))
 

@@ -17,18 +17,10 @@ DEFAULT_THREADS = 256
 
 @dataclass(frozen=True)
 class Iterator:
-    """Loops that a thread map takes as one.
+    """Loops that a thread map takes as one."""
 
-    Attributes
-    ----------
-    loops : tuple of Loop
-        Outermost first.
-    run : int
-        How many of the innermost walk on contiguously; a vector goes along these alone.
-    """
-
-    loops: tuple[Loop, ...]
-    run: int
+    loops: tuple[Loop, ...]  #: Outermost first
+    run: int  #: How many of the innermost walk on contiguously; a vector goes along these alone
 
     @property
     def name(self) -> str:

@@ -35,27 +35,16 @@ _Loan = tuple[Any, Sequence[Any] | None, Any]
 
 @dataclass(frozen=True)
 class Isolated:
-    """A program in which a block has buffers of its own.
+    """A program in which a block has buffers of its own."""
 
-    Attributes
-    ----------
-    sch : tvm.s_tir.Schedule
-        A schedule of it; it has no part in the trace of the program's own.
-    block : SBlockRV
-        The block in this schedule.
-    func : str
-        The function that the block is in.
-    owners : tuple of (Buffer, Buffer)
-        Each buffer that was lent, and the one that it stands for.
-    before, after : tuple of Stmt
-        The nests around the block's own, which the program does not have.
-    """
-
-    sch: Any
-    block: Any
-    func: str
+    sch: Any  #: A schedule of it; it has no part in the trace of the program's own
+    block: Any  #: The block in this schedule
+    func: str  #: The function that the block is in
+    #: Each buffer that was lent, and the one that it stands for.
     owners: tuple[tuple[Any, Any], ...] = ()
+    #: The nests around the block's own, which the program does not have.
     before: tuple[Any, ...] = ()
+    #: The nests around the block's own, which the program does not have.
     after: tuple[Any, ...] = ()
 
     @property

@@ -35,23 +35,12 @@ _MOST_GUARDS = 1 << 20
 
 @dataclass(frozen=True)
 class Mapping:
-    """How the iterations of a block follow each other.
+    """How the iterations of a block follow each other."""
 
-    Attributes
-    ----------
-    order : tuple of Loop
-        The loops, the innermost last.
-    run : int
-        How many of the innermost loops walk on contiguously in every access, as one.
-    vector : int
-        Neighbouring iterations of that run that a thread does at once.
-    disagreeing : tuple of Access
-        Loads that waste sectors in this order, but would not in their own.
-    """
-
-    order: tuple[Loop, ...]
-    run: int
-    vector: int
+    order: tuple[Loop, ...]  #: The loops, the innermost last
+    run: int  #: How many of the innermost loops walk on contiguously in every access, as one
+    vector: int  #: Neighbouring iterations of that run that a thread does at once
+    #: Loads that waste sectors in this order, but would not in their own.
     disagreeing: tuple[Access, ...]
 
     @property

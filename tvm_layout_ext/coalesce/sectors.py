@@ -26,17 +26,10 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class Estimate:
-    """Sectors of a warp's request, one element a lane, on average.
-
-    Attributes
-    ----------
-    sectors : float
-    least : float
-        Sectors that the same bytes would fill.
-    """
+    """Sectors of a warp's request, one element a lane, on average."""
 
     sectors: float
-    least: float
+    least: float  #: Sectors that the same bytes would fill
 
     @property
     def waste(self) -> float:

@@ -7,7 +7,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from ..analysis.nest import Access, Loop, Nest, read_nest
+from ..analysis.nest import Loop, Nest, read_nest
 from .checks import check_registers, enclosing_threads, free_loops, threads_of
 from .emit import Iterator
 from .isolate import Isolated, isolate
@@ -17,30 +17,15 @@ from .request import Request
 
 @dataclass(frozen=True)
 class Subject:
-    """A block that is to be mapped.
-
-    Attributes
-    ----------
-    sch : tvm.s_tir.Schedule
-    block : SBlockRV
-    nest : Nest
-        The block as it is.
-    free : tuple of Loop
-        Its loops that may be mapped.
-    kernel : dict of str to int, optional
-        Thread axes of the kernel around it.
-    request : Request
-    isolated : Isolated, optional
-        The program that it is in, if that is not the user's own.
-    """
+    """A block that is to be mapped."""
 
     sch: Any
     block: Any
-    nest: Nest
-    free: tuple[Loop, ...]
-    kernel: dict[str, int] | None
+    nest: Nest  #: The block as it is
+    free: tuple[Loop, ...]  #: Its loops that may be mapped
+    kernel: dict[str, int] | None  #: Thread axes of the kernel around it
     request: Request
-    isolated: Isolated | None = None
+    isolated: Isolated | None = None  #: The program that it is in, if that is not the user's own
 
     @classmethod
     def of(
@@ -93,7 +78,3 @@ class Subject:
         """
         found = isolate(self.sch, self.block, self.nest)
         return Subject.of(found.sch, found.block, self.request, found)
-
-    def of_kind(self, kind: str) -> list[Access]:
-        """Accesses of global memory that are loads, stores or atomics."""
-        return [access for access in self.nest.of_scope("global") if access.kind == kind]

@@ -27,33 +27,17 @@ LEVELS = ("vector", "register", "lane", "warp", "block", "step")
 
 @dataclass(frozen=True)
 class Digit:
-    """A digit of an iterator: which one, how many values it has, and what they go to.
+    """A digit of an iterator: which one, how many values it has, and what they go to."""
 
-    Attributes
-    ----------
-    iterator : int
-        Position of the iterator.
-    count : int, optional
-        None for all that is left of the iterator; then no other part of it follows.
-    level : str
-        One of :data:`LEVELS`.
-    """
-
-    iterator: int
+    iterator: int  #: Position of the iterator
+    #: None for all that is left of the iterator; then no other part of it follows.
     count: int | None
-    level: str
+    level: str  #: One of :data:`LEVELS`
 
 
 @dataclass(frozen=True)
 class ThreadMap:
     """Which iterations each thread does.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Of the iterators; ``i*j`` is one that walks ``i`` and ``j`` as if they were one loop.
-    parts : tuple of Digit
-        Fastest first.
 
     Examples
     --------
@@ -69,8 +53,9 @@ class ThreadMap:
     [[0, 0], [0, 4], [0, 8], [0, 12], [0, 16], [0, 20], [0, 24], [0, 28], [1, 0], [1, 4]]
     """
 
+    #: Of the iterators; ``i*j`` is one that walks ``i`` and ``j`` as if they were one loop.
     names: tuple[str, ...]
-    parts: tuple[Digit, ...]
+    parts: tuple[Digit, ...]  #: Fastest first
 
     @classmethod
     def of(
@@ -103,10 +88,6 @@ class ThreadMap:
         lanes = self.count("lane")
         if lanes > WARP_SIZE:
             raise LayoutError(f"The map has {lanes} lanes; a warp has {WARP_SIZE}.")
-
-    def of_level(self, level: str) -> tuple[Digit, ...]:
-        """Parts of a level, fastest first."""
-        return tuple(part for part in self.parts if part.level == level)
 
     def of_iterator(self, iterator: int) -> tuple[Digit, ...]:
         """Digits of an iterator, the lowest first."""

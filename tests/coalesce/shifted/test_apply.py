@@ -60,7 +60,7 @@ def by_windows(move: Move, *index: str, **options: Any) -> s_tir.Schedule:
     sch = s_tir.Schedule(te.create_prim_func(move.tensors(*index)))
     block = sch.get_sblock("B")
     (way,) = shifted_map(Subject.of(sch, block, Request(**options)))
-    assert TEXT in way.apply(sch, block)[0]
+    assert TEXT in way.apply(sch, block)
     return sch
 
 

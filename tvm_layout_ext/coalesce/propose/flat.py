@@ -69,11 +69,11 @@ def flat_map(subject: Subject, mapping: Mapping) -> Strategy:
 
 def map_direct(
     subject: Subject, iterators: list[Iterator], threads: ThreadMap, sch: Any, block: Any
-) -> tuple[str, list[Any]]:
+) -> str:
     """Bind a nest, and let the L2 cache keep its stores where that is known to pay."""
     schedule_map(sch, block, subject.nest, iterators, threads, subject.kernel)
     kept = "" if subject.kernel else keep_gaining_stores(sch, block, subject.nest, threads.vector)
-    return f"{threads}{kept}", [block]
+    return f"{threads}{kept}"
 
 
 def groups_of(mapping: Mapping) -> int:

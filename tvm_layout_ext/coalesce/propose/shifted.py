@@ -58,10 +58,10 @@ def shifted(subject: Subject) -> list[Strategy]:
     _check_parameters(subject.sch, subject.block, move)
     plain = flat_map(subject, Mapping(tuple(order), len(order), vector, ()))
 
-    def apply(sch: Any, block: Any) -> tuple[str, list[Any]]:
-        text, _ = plain.apply(sch, block)
+    def apply(sch: Any, block: Any) -> str:
+        text = plain.apply(sch, block)
         sch.annotate(block, SHIFTED, vector)
-        return f"{text}, shifted into place", [block]
+        return f"{text}, shifted into place"
 
     return [Strategy("shifted", apply)]
 

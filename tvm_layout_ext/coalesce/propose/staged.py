@@ -53,9 +53,7 @@ def staged(subject: Subject) -> list[Strategy]:
     return [Strategy("staged", apply, subject.isolated)]
 
 
-def _apply(
-    raw: Nest, nest: Nest, mapping: Mapping, request: Request, sch: Any, block: Any
-) -> tuple[str, list[Any]]:
+def _apply(raw: Nest, nest: Nest, mapping: Mapping, request: Request, sch: Any, block: Any) -> str:
     """Stage with the most threads, up to those asked for, with which TVM bounds the tile."""
     _canonicalize(sch, block, raw)
     most, width = request.num_threads, request.vector_bytes

@@ -67,8 +67,8 @@ def _ways(nest: Nest, request: Request) -> Iterator[ReductionWay]:
 
 
 def _strategy(nest: Nest, request: Request, way: ReductionWay) -> Strategy:
-    def apply(sch: Any, block: Any) -> tuple[str, list[Any]]:
-        return schedule_reduction(sch, block, nest, request, way), [block]
+    def apply(sch: Any, block: Any) -> str:
+        return schedule_reduction(sch, block, nest, request, way)
 
     return Strategy("reduction", apply)
 
