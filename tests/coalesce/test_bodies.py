@@ -477,10 +477,9 @@ def diagonal(A: T.Buffer((35, 24), "float32"), B: T.Buffer((24, 35), "float32"))
             B[vi, vj] = A[vj, vi]
 
 
-@pytest.mark.parametrize("stage", ["auto", "shared"])
-def test_a_loop_whose_iterators_are_no_digits_stays_and_says_why(stage: str) -> None:
+def test_a_loop_whose_iterators_are_no_digits_stays_and_says_why() -> None:
     a = numbers(35, 24)
-    outcome, report = run(diagonal, a, None, stage=stage)
+    outcome, report = run(diagonal, a, None)
     np.testing.assert_array_equal(report.outputs["B"], a.T)
     assert outcome.path == "direct"
     said = "loop f stands behind several iterators"

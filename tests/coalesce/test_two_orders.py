@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
@@ -16,7 +16,7 @@ from tvm import s_tir, te
 from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
-from tests.programs.coalesced import sectors, sectors_of_walk
+from tests.programs.coalesced import sectors
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.ir.annotations import COALESCE
 from tvm_layout_ext.simulate import simulate
@@ -123,38 +123,6 @@ def test_each_read_of_whole_rows_moves_every_sector_once(case: Sum) -> None:
     assert report.sectors == least(case)
     # What was counted beforehand is what is moved.
     assert all(traffic.waste == 1 for traffic in outcome.after)
-
-
-RAGGED = [
-    *[Sum((n, n), t, SYMMETRISED) for n in (7, 33, 65, 100)
-      for t in ("int8", "float16", "float32")],
-    *[Sum((n, n), "float64", SYMMETRISED) for n in (7, 33, 65)],
-    *[Sum((33, 5, 33), t, [(0, (0, 1, 2)), (0, (2, 1, 0))])
-      for t in ("int8", "float16", "float32")],
-    *[Sum((n, n), t, [(0, (0, 1)), (1, (1, 0)), (0, (1, 0))]) for n in (33, 65)
-      for t in ("int8", "float16", "float32")],
-    *[Sum((11,) * 3, t, [(0, (0, 1, 2)), (0, (2, 1, 0)), (0, (1, 2, 0))])
-      for t in ("float16", "float32")],
-    *[Sum((3, 5, 19, 19), t, [(0, (0, 1, 2, 3)), (0, (0, 1, 3, 2))]) for t in ("int8", "float16")],
-]  # fmt: skip
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("case", RAGGED, ids=name_of)
-def test_ragged_reads_move_what_their_walks_touch(case: Sum, plans: list[tuple[Any, Any]]) -> None:
-    sch = case.schedule()
-    outcome = sch.auto_coalesce("B")
-    assert outcome.path == "staged"
-    report = run(sch, case)
-    nest, plan = plans[-1]
-    stored = sectors_of_walk(plan.out, plan.tile, nest, "store")
-    # The read that agrees is walked as the store is.
-    loaded = stored * (len(case.reads) - len(plan.tiles))
-    for one in plan.tiles:
-        staged = replace(nest, accesses=(one.access,))
-        loaded += sectors_of_walk(one.walk, plan.tile, staged, "load")
-    assert sectors(report, "B") == stored
-    assert sectors(report, "A0") + sectors(report, "A1") == loaded
 
 
 @pytest.mark.matrix

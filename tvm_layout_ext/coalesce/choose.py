@@ -131,7 +131,7 @@ def choose(subject: Subject) -> tuple[Outcome, Strategy]:
         except (RuntimeError, IndexError, ValueError) as error:
             refusals.append(f"{way.path} is not possible: {_first_line(error)}")
     if not trials:
-        why = why_none(subject.sch, subject.block, subject.nest) or refusals[0]
+        why = why_none(subject.sch, subject.block, subject.nest) or refusals[-1]
         raise ScheduleError(
             f"{NAME} finds no legal mapping of block {subject.nest.block.name_hint}: {why}."
         )

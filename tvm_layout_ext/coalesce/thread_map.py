@@ -188,5 +188,6 @@ class ThreadMap:
 
         levels = groupby(self.parts, key=lambda part: part.level)
         return (
-            ", ".join(f"{level} {' '.join(map(text, own))}" for level, own in levels) or "1 thread"
+            ", ".join(f"{level} {' '.join(map(text, own))}" for level, own in levels)
+            or "one thread"
         )

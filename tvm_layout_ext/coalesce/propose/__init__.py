@@ -39,6 +39,8 @@ def propose(subject: Subject) -> tuple[list[Strategy], list[str]]:
         except ScheduleError as error:
             refusals.append(f"{strategy.__name__} is not possible: {str(error).rstrip('.')}")
     if subject.request.stage == "shared":
-        # Where no load can be staged, everything else is left.
-        found = [one for one in found if one.path == "staged"] or found
+        # Where there is no load that a tile could hold, everything else is left.
+        tiles = [one for one in found if one.path == "staged"]
+        is_refused = any(one.startswith(staged.__name__) for one in refusals)
+        found = tiles if tiles or is_refused else found
     return found, refusals
