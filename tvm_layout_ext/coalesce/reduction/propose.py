@@ -23,6 +23,8 @@ from .split import choose_slabs, split_reduction
 
 #: Loads of a thread on their way together, and threads of a block of whole rows.
 _TOGETHER, _THREADS = 8, 512
+#: Slabs from which on one kernel, with so much less of the GPU, is not worth a trial.
+_MANY_SLABS = 16
 #: Lanes of a narrow tile; with 4 rows of them a warp stores 8 results, a sector, at once.
 _LANES = 2 * WARP_SIZE
 
@@ -58,9 +60,13 @@ def _ways(nest: Nest, request: Request) -> Iterator[ReductionWay]:
         ways = [ReductionWay("rows")]
     elif may_factor(nest, plan) and total(plan.reduced) > 1:
         ways = [ReductionWay("columns"), ReductionWay("columns", wide=True)]
+        if len({_tile(plan, request, wide=way.wide).lanes for way in ways}) == 1:
+            ways.pop()
     for way in ways:
-        yield way
-        if not nest.is_guarded and _slabs(plan, request, way) > 1:
+        slabs = 1 if nest.is_guarded else _slabs(plan, request, way)
+        if slabs < _MANY_SLABS:
+            yield way
+        if slabs > 1:
             yield replace(way, split=True)
     if plan.data:
         yield ReductionWay("alone")
