@@ -27,10 +27,8 @@ _LONG = (
     "benchmarks/test_stock_tvm.py",
     "schedules/test_gemm.py",
     "transform/shared_memory/test_swizzle_access.py",
-    "tune/search/test_entry.py",
-    "tune/measure/test_builder.py",
+    "tune/measure/builder/test_builder.py",
     "benchmarks/test_sweep.py",
-    "tune/search/test_candidate.py",
     "cli/test_cli.py",
 )
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -1,21 +1,19 @@
-"""What the benchmark of memory-bound kernels computes beside the times."""
+"""What the benchmarks of memory-bound kernels compute beside the times."""
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
+import numpy as np
 import pytest
-import typer
 
-from benchmarks import cubin, limits, memory_bound, memory_counters
+from benchmarks import limits, memory_bound, memory_counters, pipelined, sanitize
 from benchmarks.counters import METRICS
 from benchmarks.memory_rows import ROWS, Row
 from tvm_layout_ext.schedules.column_sum import compute as column_sum
 from tvm_layout_ext.schedules.permute import permuted
+from tvm_layout_ext.simulate import simulate
 
-_PEERS = ("torch eager", "torch.compile", "triton")
 HALVES = 16384 * 16384 * 2
+_ALL = ROWS | {stream.name: stream.row() for stream in pipelined.STREAMS}
 
 
 @pytest.mark.parametrize(
@@ -28,19 +26,12 @@ HALVES = 16384 * 16384 * 2
         ("elementwise float16", 2 * HALVES + 16384 * 2),
         ("slice float16", 2 * HALVES),
         ("gather rows int32", 65536 * (2 * 4096 + 4)),
+        ("stream_reduce 32768x4096 float16", 32768 * 4096 * 2 + 4096 * 2 + 32768 * 4),
+        ("stencil 16384x16384 float32", 4 * HALVES),
     ],
 )
 def test_bytes_are_those_that_have_to_move(name: str, moved: int) -> None:
-    assert ROWS[name].bytes() == moved
-
-
-def test_rows_are_chosen_by_a_part_of_their_name() -> None:
-    assert [row.name for row in memory_bound.named("sum")] == [
-        "row sum float16",
-        "column sum float16",
-    ]
-    with pytest.raises(typer.BadParameter, match="no row is named like 'softmax'"):
-        memory_bound.named("softmax")
+    assert _ALL[name].bytes() == moved
 
 
 def test_a_limit_covers_every_vector() -> None:
@@ -53,49 +44,38 @@ def test_a_limit_covers_every_vector() -> None:
             assert (blocks - 1) * chunk < count <= blocks * chunk
 
 
-def test_small_arrays_do_not_fill_the_grid() -> None:
-    assert limits.Limit("read", 8, 256, stays=True).blocks(3 * 8 * 256, 132) == 3
-
-
-def test_names_of_limits_differ() -> None:
-    names = [limit.name for limit in (*limits.READS, *limits.COPIES)]
-    assert len(set(names)) == len(names)
-    assert all(name.startswith("limit") for name in names)
-
-
-@pytest.mark.nvcc
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
-def test_every_limit_has_a_kernel() -> None:
-    image = cubin.compiled(limits.SOURCE, "sm_90")
-    for limit in (*limits.READS, *limits.COPIES):
-        assert f"{limit.kernel}_{limit.loads}".encode() + b"\0" in image
-
-
-@pytest.mark.nvcc
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
-def test_what_nvcc_says_is_passed_on(tmp_path: Path) -> None:
-    source = tmp_path / "wrong.cu"
-    source.write_text("__global__ void f() { g(); }\n")
-    with pytest.raises(RuntimeError, match=r"(?s)does not compile wrong\.cu.*\"g\" is undefined"):
-        cubin.compiled(source, "sm_90")
-
-
 def test_ratios_are_to_the_best_limit_and_the_best_peer() -> None:
     row = ROWS["row sum float16"]
-    times = {
-        "ours": [2.0, 3.0, 2.0],
-        **{peer: [4.0, 4.0] for peer in _PEERS},
-        "triton": [3.0],
-        "limit: a": [1.5],
-        "limit: b": [1.0, 9.0, 1.0],
-    }
+    times = {"torch eager": [4.0], "torch.compile": [4.0, 4.0], "triton": [3.0]}
+    times |= {"ours": [2.0, 3.0, 2.0], "limit: a": [1.5], "limit: b": [1.0, 9.0, 1.0]}
     result = memory_bound.summary(row, times, {"limit: a": 1.5, "limit: c": 7.0})
-    assert result["of_limit"] == 0.5
-    assert result["of_best_peer"] == 1.5
+    assert (result["of_limit"], result["of_best_peer"]) == (0.5, 1.5)
     assert result["tb_per_s"]["ours"] == row.bytes() / 2 / 1e12
-    (heading, line) = memory_bound.table([result]).splitlines()
-    assert line.split()[-2:] == ["0.500", "1.500"]
-    assert heading.split()[-4:] == ["of", "limit", "of", "best"]
+    assert memory_bound.table([result]).splitlines()[1].split()[-2:] == ["0.500", "1.500"]
+
+
+def test_the_best_depth_is_held_against_limit_and_peers() -> None:
+    stream = pipelined.STREAMS[0]
+    times = {name: [4.0, 5.0, 4.0] for name, _ in stream.configs()}
+    times |= {"cp.async 3": [2.0], "torch eager": [6.0], "torch.compile": [5.0]}
+    times |= {"limit: a": [1.5], "limit: b": [1.0, 9.0, 1.0]}
+    result = pipelined.summary(stream, times, {"limit: c": 7.0})
+    assert (result["best"], result["of_limit"], result["of_best_peer"]) == ("cp.async 3", 0.5, 2.5)
+    assert result["tb_per_s"]["cp.async 3"] == stream.row().bytes() / 2 / 1e12
+    assert pipelined.table([result]).splitlines()[-1].split() == ["of_best_peer", "2.500"]
+
+
+def test_the_kernels_that_the_sanitizer_watches_are_right() -> None:
+    """Those of the streams; the others have tests of their own."""
+    seen = 0
+    for name, mod, inputs, expected in sanitize.kernels():
+        if name.startswith(("stream_reduce in 4", "stencil in 4")):
+            report = simulate(mod, *inputs, None)
+            (output,) = report.outputs.values()
+            np.testing.assert_allclose(output, expected, rtol=1e-2, atol=1e-2)
+            assert not report.hazards
+            seen += 1
+    assert seen == 2
 
 
 def _small(name: str, tensors: object) -> Row:
@@ -103,12 +83,9 @@ def _small(name: str, tensors: object) -> Row:
 
 
 def test_simulated_counts_are_those_of_the_whole_grid() -> None:
-    size = 1024
-    row = _small("turn", permuted((size, size), "float32", (1, 0)))
+    row = _small("turn", permuted((1024, 1024), "float32", (1, 0)))
     counts = memory_counters.simulated(row, whole_bytes=0)
-    least = size * size * 4 // 32
-    assert counts["simulated"]["global load sectors"] == least
-    assert counts["simulated"]["global store sectors"] == least
+    assert counts["simulated"]["global load sectors"] == 1024 * 1024 * 4 // 32
     assert counts["simulated"] == counts["least"]
     assert counts == memory_counters.simulated(row)
 
@@ -123,16 +100,3 @@ def test_kernels_of_one_row_are_added_up() -> None:
     }
     with pytest.raises(RuntimeError, match="ncu saw 2 launches where 3 were expected"):
         memory_counters.grouped([two, one], launches[:2])
-
-
-def test_counters_of_another_machine_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_counters._compat, "has_gpu", lambda: False)
-    row = _small("small", column_sum((512, 256), "float16"))
-    known = {"ncu": {"small": dict.fromkeys(METRICS, 7)}, "revision": "abc"}
-    record = memory_counters.collect([row], known, simulate=True)
-    assert record["ncu"] == known["ncu"]
-    assert record["revision"] == "abc"
-    loads = 512 * 256 * 2 // 32
-    assert record["simulated"]["small"]["global load sectors"] == loads
-    line = memory_counters.table(record).splitlines()[1]
-    assert line.split() == ["small", "global", "load", "sectors", "7", f"{loads:,}", f"{loads:,}"]

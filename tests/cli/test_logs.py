@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.test_cli import invoke
 from tests.tune.helpers import make_model, make_record
+from tvm_layout_ext import cli
 from tvm_layout_ext.cli.shared import runner_text
 from tvm_layout_ext.errors import TargetError
 from tvm_layout_ext.tune.apply.replay import best_records
@@ -93,12 +94,6 @@ def test_check_warns_where_the_default_is_faster_now(tmp_path: Path) -> None:
     assert f"record {record.id} no longer wins: its modelled cost is " in ran.err
 
 
-def test_check_counts_a_winner_that_fails(tmp_path: Path) -> None:
-    ran = invoke("check", write(tmp_path, make_record()))
-    assert ran.code == 1
-    assert "fails now: ScheduleError: transpose has the knobs " in ran.err
-
-
 @pytest.mark.parametrize(("command", "code"), [("check", 1), ("bench", 0), ("replay", 0)])
 def test_winners_of_own_schedules_are_named_and_the_others_still_run(
     command: str, code: int, tmp_path: Path
@@ -115,16 +110,6 @@ def test_winners_of_own_schedules_are_named_and_the_others_still_run(
     alone = invoke(command, write(tmp_path / "alone", own))
     assert alone.code == 2
     assert f"Error: Record {own.id} is of function B-d25a5806" in alone.err
-
-
-def test_best_explains_what_it_can(tmp_path: Path) -> None:
-    own = make_record(workload=Workload("B-d25a5806", (), "float32"))
-    ran = invoke("best", write(tmp_path, own, transpose()), "--explain")
-    assert ran.code == 0, ran.err
-    assert "sectors" in ran.out
-    # The log has no program of the other: a command that would be refused was printed.
-    assert own.id in ran.out
-    assert f"--id {own.id}" not in ran.out
 
 
 def test_winner_is_one_of_the_latest_versions(tmp_path: Path) -> None:
@@ -235,32 +220,6 @@ def test_simulate_ends_with_code_1_at_a_hazard(tmp_path: Path) -> None:
     assert "race" in ran.out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["compare", "/no/a", "/no/b"], "Cannot read a log at /no/a: No such file"),
-        (["check", "/no/log"], "Cannot read a log at /no/log: No such file"),
-        (["bench", "/no/log"], "Cannot read a log at /no/log: No such file"),
-        (["export", "/no/log", "-o", "k"], "Cannot read a log at /no/log: No such file"),
-        (["simulate", "/no/file.py"], "Cannot read /no/file.py"),
-        (["compare", "EMPTY", "EMPTY"], "holds no record."),
-        (["check", "EMPTY"], "so there is no winner to check."),
-        (["bench", "EMPTY"], "so there is no winner to run."),
-        (["replay", "EMPTY"], "so there is no winner to replay."),
-        (["check", "EMPTY", "--tracker", "h:1"], "--tracker and --key go with --runner rpc"),
-        (["check", "EMPTY", "--runner", "rpc"], "--runner rpc needs --tracker HOST:PORT"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_code_2(
-    words: list[str], message: str, tmp_path: Path
-) -> None:
-    (tmp_path / "trials.jsonl").write_text("")
-    ran = invoke(*[str(tmp_path) if word == "EMPTY" else word for word in words])
-    assert ran.code == 2
-    assert message in ran.err
-    assert ran.err.count("\n") == 1
-
-
 def test_tracker_and_key_become_the_runner_that_tune_gets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,23 +245,31 @@ def test_a_tracker_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     assert ran.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("tracker", "key", "needed"),
+    [
+        *((tracker, "h200", "--tracker HOST:PORT") for tracker in ("", "host", "host:x", ":1")),
+        *(("host:1", key, "--key, a name without colons") for key in ("", "a:b")),
+    ],
+)
+def test_a_tracker_is_host_and_port_and_a_key_a_name(tracker: str, key: str, needed: str) -> None:
+    with pytest.raises(TargetError, match=f"needs {needed}"):
+        runner_text("rpc", tracker, key)
+
+
+def test_check_counts_a_winner_that_fails(tmp_path: Path) -> None:
+    ran = invoke("check", write(tmp_path, make_record()))
+    assert ran.code == 1
+    assert "fails now: ScheduleError: transpose has the knobs " in ran.err
+
+
 def test_ctrl_c_ends_any_command_with_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def pressed(*_given: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(import_module("tvm_layout_ext.tune.apply.check"), "check", pressed)
     assert invoke("check", write(tmp_path, transpose())).code == 130
-
-
-@pytest.mark.parametrize(
-    ("tracker", "key"), [("", "h200"), ("host", "h200"), ("host:x", "h200"), (":1", "h200")]
-)
-def test_a_tracker_is_host_and_port(tracker: str, key: str) -> None:
-    with pytest.raises(TargetError, match="needs --tracker HOST:PORT"):
-        runner_text("rpc", tracker, key)
-
-
-@pytest.mark.parametrize("key", ["", "a:b"])
-def test_a_key_is_a_name(key: str) -> None:
-    with pytest.raises(TargetError, match="needs --key, a name without colons"):
-        runner_text("rpc", "host:1", key)
+    monkeypatch.setattr(cli, "app", pressed)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 130

@@ -15,7 +15,6 @@ from tests.cli.test_cli import invoke
 from tests.cli.test_logs import write
 from tests.report.page.logs import transposes
 from tests.tune.helpers import make_record
-from tvm_layout_ext.tune.records.log import Log
 
 
 def test_report_writes_the_page_and_the_plots(tmp_path: Path) -> None:
@@ -107,30 +106,6 @@ def test_report_says_what_was_skipped(tmp_path: Path) -> None:
     said = "Skipped 1 corrupt line and 1 record of a schema version other than 1."
     assert ran.err.startswith(f"Warning: {said}\n")
     assert said in (tmp_path / "r.html").read_text()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["/no/log"], "Cannot read a log at /no/log: No such file"),
-        (["EMPTY"], "EMPTY holds no record."),
-        (["LOG", "-o", "report.pdf"], "A report is written to a .html file, not to report.pdf."),
-        (["LOG", "-o", "/no/r.html"], "Cannot write /no/r.html: there is no folder /no."),
-        (["LOG", "-o", "FOLDER.html"], "FOLDER.html: Is a directory."),
-        (["LOG", "-o", "r.html", "--png", "/dev/null/x"], "Cannot write plots in /dev/null/x"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_code_2(
-    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(Path("LOG"), make_record())
-    Log(Path("EMPTY")).prepare()
-    Path("FOLDER.html").mkdir()
-    ran = invoke("report", *words, *(["--no-kernels"]))
-    assert ran.code == 2
-    (error,) = [line for line in ran.err.splitlines() if line.startswith("Error: ")]
-    assert message in error
 
 
 def test_without_jinja2_the_extra_is_named(tmp_path: Path) -> None:

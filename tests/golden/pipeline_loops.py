@@ -180,11 +180,7 @@ class Loop:
         return {name: tlx.versions_for_triton_stages(stages, k) for name, k in kinds.items()}
 
     def schedule(
-        self,
-        versions: dict[str, int],
-        only: Sequence[str] = (),
-        *,
-        async_copy: bool | str = "auto",
+        self, versions: dict[str, int], only: Sequence[str] = (), *, async_copy: bool | str = "auto"
     ) -> Any:
         """The loop with so many versions of its tiles, or of some of them."""
         sch = s_tir.Schedule(tvm.script.from_source(self.source()))

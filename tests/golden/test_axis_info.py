@@ -116,16 +116,3 @@ def test_coalesce(case: Case) -> None:
         for layout in layouts
     ]
     assert found == [op["layout"] for op in case["expected"]["after_coalesce_pass"]]
-
-
-def test_the_stand_in_has_the_methods_that_tensors_have() -> None:
-    x = tracing.arange(0, 8)
-    for method, function in [
-        (x.expand_dims(0), tracing.expand_dims(x, 0)),
-        (x.expand_dims(0).broadcast_to(4, 8), tracing.broadcast_to(x[None], (4, 8))),
-        (x.expand_dims(0).broadcast_to([4, 8]), tracing.broadcast_to(x[None], (4, 8))),
-    ]:
-        assert (method.shape, method.info) == (function.shape, function.info)
-    assert x.expand_dims(0).ravel().shape == tracing.TL.ravel(x[None]).shape == (8,)
-    assert x.expand_dims(0).ravel().info == x.info
-    assert x.expand_dims(1).broadcast_to(8, 4).ravel().info.constancy == (4,)

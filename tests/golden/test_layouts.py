@@ -102,10 +102,3 @@ def test_shared_layout_of_operand(case: Case) -> None:
     found = {name: getattr(layout, names.get(name, name)) for name in expected}
 
     assert {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()} == expected
-
-
-@pytest.mark.parametrize(
-    ("dtype", "bits"), [("i8", 8), ("u8", 8), ("i16", 16), ("fp8e5", 8), ("bf16", 16), ("fp64", 64)]
-)
-def test_types_of_cases_have_their_bits(dtype: str, bits: int) -> None:
-    assert bits_of(dtype) == bits

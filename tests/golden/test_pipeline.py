@@ -65,16 +65,9 @@ def kind_of(case: Case) -> str:
 class Emitted:
     """What the lowered program of a loop does.
 
-    Attributes
-    ----------
-    versions : dict of str to int
-        Of each tile, by the bytes that are allocated.
-    prologue, body : list of str
-        Tiles copied asynchronously before the loop, and in one body.
-    waits : list of int
-        Groups that may be under way after each wait of a body.
-    copies_first : bool
-        Whether a body copies before it waits.
+    ``versions`` of each tile, by the bytes that are allocated; tiles copied asynchronously before
+    the loop and in one body; groups that may be under way after each wait of a body; and whether a
+    body copies before it waits.
     """
 
     versions: dict[str, int]

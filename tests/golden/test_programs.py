@@ -19,10 +19,3 @@ def test_every_program_is_committed_under_its_name_and_hash() -> None:
     records = store.read()
     assert sorted(records) == sorted(programs())
     assert store.HASHES.read_text() == store.hashes(records)
-
-
-def test_what_changed_is_named_with_its_lines() -> None:
-    before = {"a": {"cuda": "x\ny\n"}, "b": {"cuda": "x\n"}, "c": {"cuda": "x\n"}}
-    after = {"a": {"cuda": "x\nz\n"}, "b": {"cuda": "x\n"}, "d": {"cuda": "x\n"}}
-    assert store.changed(before, after) == ["a (cuda)", "c (gone)", "d (new)"]
-    assert store.difference(before["a"], after["a"]).splitlines()[3:] == [" x", "-y", "+z"]

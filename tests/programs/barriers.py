@@ -141,13 +141,7 @@ def needless(program: DeviceProgram, *arrays: Any) -> list[int]:
 
 
 def check_minimal(source: Any, *arrays: Any) -> Report:
-    """Fail unless the planned kernel is free of hazards, and not if any barrier is taken out.
-
-    Returns
-    -------
-    Report
-        Of the kernel as planned.
-    """
+    """Report of the planned kernel, which has no hazard, and one if any barrier is taken out."""
     program = device_program(marked(source))
     report = simulate(program, *arrays, progress=False)
     assert report.hazards == []

@@ -96,11 +96,7 @@ def stencil(n: int, m: int) -> Problem:
     B = te.compute((n + 2, m + 1), lambda i, j: A[i, j] * 3.0, name="B")
     C = te.compute((n, m), lambda i, j: B[i, j] + B[i + 1, j + 1] - B[i + 2, j], name="C")
     return Problem(
-        "stencil",
-        [A],
-        [C],
-        lambda a: [3 * a[:-2, :-1] + 3 * a[1:-1, 1:] - 3 * a[2:, :-1]],
-        [B],
+        "stencil", [A], [C], lambda a: [3 * a[:-2, :-1] + 3 * a[1:-1, 1:] - 3 * a[2:, :-1]], [B]
     )
 
 

@@ -27,19 +27,13 @@ def program(
     buffers: Mapping[str, tuple[Sequence[int], str, Any]],
     statements: Sequence[str],
 ) -> tvm.IRModule:
-    """Make a function.
+    """A function of ``tensors``, its parameters, each a shape and a type.
 
-    Parameters
-    ----------
-    tensors : mapping
-        Shape and type of each parameter.
-    buffers : mapping
-        Shape, type and layout of each fragment; ``"shared"`` in the place of a layout.
-    statements : sequence of str
-        Each a store over all of its buffer, in ``vi`` and ``vj``; lines that begin with ``for``
-        or ``if`` open a block for the ones after them that are indented. ``S: for r in range(8) at
-        ROW, COLUMN = VALUE`` stores S at other indices, and ``S[vi, vj] over 8 = ...`` goes over
-        ``vk`` as well.
+    ``buffers`` are its fragments, each a shape, a type and a layout, or ``"shared"`` in its place.
+    Each statement is a store over all of its buffer, in ``vi`` and ``vj``; lines that begin with
+    ``for`` or ``if`` open a block for the ones after them that are indented. ``S: for r in range(8)
+    at ROW, COLUMN = VALUE`` stores S at other indices, and ``S[vi, vj] over 8 = ...`` goes over
+    ``vk`` as well.
     """
     shapes = {name: tuple(one[0]) for name, one in {**tensors, **buffers}.items()}
     parameters = ", ".join(
@@ -126,16 +120,7 @@ def versioned_tiles(
 ) -> s_tir.Schedule:
     """Tiles of 64x64 come through shared memory of several versions, then change their layout.
 
-    Parameters
-    ----------
-    layouts : sequence of Layout
-        Of the register tiles, the last one first.
-    stages : int
-        Versions of the shared tile.
-    swizzle : str
-        Its mode; empty for none asked for.
-    rows : int
-        Of the matrix, whose rows have 256 elements.
+    ``layouts`` are of the register tiles, the last one first; the matrix has rows of 256.
     """
     a = te.placeholder((rows, 256), "float16", "A")
     b = te.compute(a.shape, lambda i, j: a[i, j], "B")

@@ -17,19 +17,8 @@ WARP, SECTOR = 32, 32
 class Move:
     """A move of one array.
 
-    Attributes
-    ----------
-    name : str
-    dtype, to : str
-        Types of source and result.
-    source, shape : tuple of int
-        Shapes of source and result.
-    body : callable
-        Element of the result, from the placeholder and the indices.
-    numpy : callable
-        The same by NumPy.
-    flat : array
-        Element of the source for each element of the result, -1 where there is none.
+    ``body`` gives an element of the result of the placeholder and the indices, ``numpy`` the whole,
+    ``flat`` the place in the source of each element of the result, -1 where there is none.
     """
 
     name: str

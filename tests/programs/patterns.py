@@ -16,30 +16,10 @@ SECTOR = 32
 class Pattern:
     """A block that moves elements.
 
-    Attributes
-    ----------
-    name : str
-        Test id.
-    dtype : str
-        Of the elements.
-    inputs : tuple of shape
-        Shapes of the inputs; row numbers where ``index`` names its position.
-    shape : tuple of int
-        Of the output.
-    body : callable
-        ``body(tensors, indices)`` gives the element.
-    numpy : callable
-        From the input arrays to the output array.
-    source : callable
-        ``source(indices)`` gives, for arrays of output indices, the flat index in input 0, or -1.
-    to : str, optional
-        Type of the output, where it differs.
-    index : int, optional
-        Which input holds row numbers.
-    index_type : str
-        Its type.
-    more : tuple of callable
-        As ``source``, of the inputs after the first.
+    ``body(tensors, indices)`` gives an element, ``numpy`` the output of the inputs,
+    ``source(indices)`` for arrays of output indices the flat index in input 0, or -1; ``more`` are
+    such functions of the other inputs. ``to`` is the output's type where it differs, ``index`` says
+    which input holds row numbers, of ``index_type``.
     """
 
     name: str
@@ -90,11 +70,14 @@ def _flat(shape: Sequence[int], indices: Sequence[np.ndarray]) -> np.ndarray:
     return np.ravel_multi_index(tuple(indices), tuple(shape))
 
 
+def _sizes(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
+
+
 def copy(shape: tuple[int, ...], dtype: str, to: str | None = None) -> Pattern:
     """Copy, or cast."""
     return Pattern(
-        f"{'cast' if to else 'copy'}-{'x'.join(map(str, shape))}-{dtype}"
-        + (f"-{to}" if to else ""),
+        f"{'cast' if to else 'copy'}-{_sizes(shape)}-{dtype}" + (f"-{to}" if to else ""),
         dtype,
         (shape,),
         shape,
@@ -109,7 +92,7 @@ def permuted(shape: tuple[int, ...], order: tuple[int, ...], dtype: str) -> Patt
     """Permute the dims."""
     where = [order.index(d) for d in range(len(order))]
     return Pattern(
-        f"permute-{'x'.join(map(str, shape))}-{''.join(map(str, order))}-{dtype}",
+        f"permute-{_sizes(shape)}-{''.join(map(str, order))}-{dtype}",
         dtype,
         (shape,),
         tuple(shape[d] for d in order),
@@ -130,7 +113,7 @@ def broadcast(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> Patt
         return b + np.expand_dims(a, axes)
 
     return Pattern(
-        f"broadcast-{'x'.join(map(str, shape))}-{''.join(map(str, axes))}-{dtype}",
+        f"broadcast-{_sizes(shape)}-{''.join(map(str, axes))}-{dtype}",
         dtype,
         (small, shape),
         shape,
@@ -146,7 +129,7 @@ def sliced(
 ) -> Pattern:
     """Cut out a box."""
     return Pattern(
-        f"slice-{'x'.join(map(str, sizes))}-of-{'x'.join(map(str, shape))}-{dtype}",
+        f"slice-{_sizes(sizes)}-of-{_sizes(shape)}-{dtype}",
         dtype,
         (shape,),
         sizes,
@@ -176,7 +159,7 @@ def padded(
         return np.where(inside, _flat(shape, clipped), -1)
 
     return Pattern(
-        f"pad-{'x'.join(map(str, shape))}-{'x'.join(map(str, before))}-{dtype}",
+        f"pad-{_sizes(shape)}-{_sizes(before)}-{dtype}",
         dtype,
         (shape,),
         size,
@@ -283,82 +266,64 @@ def concatenated(rows: int, left: int, right: int, dtype: str) -> Pattern:
     )
 
 
+_DTYPES = ("int8", "float16", "float32", "float64")
+_COPIED = (
+    (1,), (7,), (33,), (1000,), (4097,), (33, 7), (1000, 33), (3, 5, 7), (2, 3, 4, 33),
+    (2, 3, 2, 5, 16),
+)  # fmt: skip
+_TURNED = [
+    *((64, 128, dtype) for dtype in _DTYPES), (128, 64, "float16"), (256, 128, "int8"),
+    (33, 7, "float32"), (1000, 33, "float32"), (7, 33, "float64"), (1, 33, "float32"),
+    (4097, 7, "float16"), (100, 72, "float32"), (33, 1000, "int8"), (7, 1000, "float32"),
+    (4096, 34, "float32"), (300, 7, "int8"),
+]  # fmt: skip
+
+
 def all_patterns() -> list[Pattern]:
     """Every pattern of the matrix."""
-    dtypes = ("int8", "float16", "float32", "float64")
-    shapes = (
-        (1,),
-        (7,),
-        (33,),
-        (1000,),
-        (4097,),
-        (33, 7),
-        (1000, 33),
-        (3, 5, 7),
-        (2, 3, 4, 33),
-        (2, 3, 2, 5, 16),
-    )
-    found = [copy(s, d) for i, s in enumerate(shapes) for d in (dtypes[i % 4], dtypes[(i + 2) % 4])]
-    found += [
+    copies = [
+        copy(shape, dtype)
+        for i, shape in enumerate(_COPIED)
+        for dtype in (_DTYPES[i % 4], _DTYPES[(i + 2) % 4])
+    ]
+    return [
+        *copies,
         copy((1000,), "float16", "float32"),
         copy((33, 64), "float32", "float16"),
         copy((4097,), "int8", "float64"),
-    ]
-    found += [permuted((64, 128), (1, 0), d) for d in dtypes]
-    found += [permuted((128, 64), (1, 0), "float16"), permuted((256, 128), (1, 0), "int8")]
-    found += [
-        permuted((n, m), (1, 0), d)
-        for n, m, d in (
-            (33, 7, "float32"),
-            (1000, 33, "float32"),
-            (7, 33, "float64"),
-            (1, 33, "float32"),
-            (4097, 7, "float16"),
-            (100, 72, "float32"),
-            (33, 1000, "int8"),
-        )
-    ]
-    found += [
-        permuted(shape, (1, 0), d)
-        for shape, d in (((7, 1000), "float32"), ((4096, 34), "float32"), ((300, 7), "int8"))
-    ]
-    found += [permuted((2, 64, 8, 8), (0, 2, 3, 1), d) for d in dtypes]
-    found += [
+        *(permuted((n, m), (1, 0), dtype) for n, m, dtype in _TURNED),
+        *(permuted((2, 64, 8, 8), (0, 2, 3, 1), dtype) for dtype in _DTYPES),
         permuted((2, 6, 6, 64), (0, 3, 1, 2), "float32"),
         permuted((2, 16, 4, 64), (0, 2, 1, 3), "float16"),
-    ]
-    found += [
         permuted((8, 9, 10), (2, 1, 0), "float32"),
         permuted((4, 5, 6, 7), (3, 1, 0, 2), "float32"),
         permuted((2, 3, 4, 5, 6), (4, 2, 0, 3, 1), "float32"),
         permuted((16, 16, 2), (1, 0, 2), "float32"),
         permuted((2, 3, 4, 2, 2, 8), (0, 5, 1, 3, 2, 4), "float16"),
         permuted((2, 16, 2, 3, 2, 32), (5, 0, 4, 2, 3, 1), "float32"),
-    ]
-    found += [
         broadcast((64, 96), (0,), "float32"),
         broadcast((64, 96), (1,), "float32"),
         broadcast((33, 7), (0,), "float64"),
         broadcast((5, 33, 8), (1,), "float16"),
         broadcast((4, 6, 64), (0, 1), "float32"),
-    ]
-    found += [
         sliced((64, 64), (0, 16), (64, 32), "float32"),
         sliced((33, 40), (1, 8), (20, 16), "float16"),
         sliced((50, 50), (3, 1), (33, 7), "float32"),
         sliced((8, 16, 64), (1, 0, 0), (4, 8, 64), "int8"),
-    ]
-    found += [
         padded((62, 60), (1, 4), (1, 0), "float32"),
         padded((33, 7), (1, 1), (1, 1), "float32"),
         padded((30, 32), (0, 16), (2, 16), "float16"),
+        concatenated(33, 16, 32, "float32"),
+        concatenated(20, 7, 9, "float32"),
+        stacked(16, 17, 64, "float32"),
+        stacked(5, 3, 7, "float16"),
+        *(strided(*one) for one in ((1000, 2, "float32"), (33, 3, "float64"), (4097, 4, "int8"))),
+        every_other_row(33, 64, 2, "float16"),
+        every_other_row(20, 7, 3, "float32"),
+        gathered(50, 33, 64, "float32"),
+        gathered(20, 100, 7, "float16"),
+        gathered(50, 33, 64, "int8", "int64"),
+        gathered(20, 100, 7, "float32", "int64"),
+        *(gathered_elements(100, 1000, "float32", kind) for kind in ("int32", "int64")),
+        sliced((64, 64), (0, 4), (64, 20), "float16"),
     ]
-    found += [concatenated(33, 16, 32, "float32"), concatenated(20, 7, 9, "float32")]
-    found += [stacked(16, 17, 64, "float32"), stacked(5, 3, 7, "float16")]
-    found += [strided(1000, 2, "float32"), strided(33, 3, "float64"), strided(4097, 4, "int8")]
-    found += [every_other_row(33, 64, 2, "float16"), every_other_row(20, 7, 3, "float32")]
-    found += [gathered(50, 33, 64, "float32"), gathered(20, 100, 7, "float16")]
-    found += [gathered(50, 33, 64, "int8", "int64"), gathered(20, 100, 7, "float32", "int64")]
-    found += [gathered_elements(100, 1000, "float32", kind) for kind in ("int32", "int64")]
-    found += [sliced((64, 64), (0, 4), (64, 20), "float16")]
-    return found

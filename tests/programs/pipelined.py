@@ -19,18 +19,10 @@ def _alloc(size: int, dtype: str, scope: str) -> str:
 
 @dataclass(frozen=True)
 class Stream:
-    """A kernel of one warp that adds up the tiles of its inputs, each tile turned round.
+    """A kernel of one warp that adds up the tiles of its ``loads`` inputs, each tile turned round.
 
-    Turned round, so that every thread reads what another one copied.
-
-    Attributes
-    ----------
-    loads : int
-        Inputs, each copied into a shared buffer of its own.
-    ragged : bool
-        Whether the last tile may be cut off anywhere; it is then filled with zeros.
-    dtype : str
-        Of the elements.
+    So every thread reads what another one copied. The last tile of a ``ragged`` one may be cut off
+    anywhere; it is then filled with zeros.
     """
 
     loads: int = 1

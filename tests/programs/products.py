@@ -94,9 +94,7 @@ def config(tile: tuple[int, int, int], warps: tuple[int, int] = (2, 2)) -> dict[
 
 
 def scheduled(
-    product: Product,
-    tile: tuple[int, int, int] = (64, 64, 64),
-    warps: tuple[int, int] = (2, 2),
+    product: Product, tile: tuple[int, int, int] = (64, 64, 64), warps: tuple[int, int] = (2, 2)
 ) -> s_tir.Schedule:
     sch = s_tir.Schedule(product.func())
     gemm.multiply(sch, "C", config(tile, warps), product.instruction)

@@ -304,7 +304,7 @@ divergent_barrier = by_threads(
     if v < 32:
         T.cuda.cta_sync()
     B[v] = A[v]
-    """,
+    """
 )
 half_warp_barrier = by_threads(
     """
@@ -313,7 +313,7 @@ half_warp_barrier = by_threads(
     else:
         T.cuda.cta_sync()
     B[v] = A[v]
-    """,
+    """
 )
 two_roles = by_threads(
     """
@@ -327,7 +327,7 @@ two_roles = by_threads(
             T.cuda.cta_sync()
             B[v - 32] = B[v] * 10
             T.cuda.cta_sync()
-    """,
+    """
 )
 separate_ifs = by_threads(
     """
@@ -337,14 +337,14 @@ separate_ifs = by_threads(
     if v >= 32:
         T.cuda.cta_sync()
         B[v] = B[v - 32] + 1
-    """,
+    """
 )
 warp_exchange = by_threads(
     """
     B[v] = A[v]
     T.cuda.warp_sync()
     B[v] = B[T.bitwise_xor(v, 1)] + 0 * A[v]
-    """,
+    """
 )
 warp_sync_too_weak = by_threads(
     """
@@ -436,8 +436,4 @@ float_sum = by_threads(
     "A float32[256], B float32[1]",
     blocks=4,
 )
-lost_updates = by_threads(
-    "B[v % 4] = A[v]",
-    "A int32[256], B int32[4]",
-    blocks=4,
-)
+lost_updates = by_threads("B[v % 4] = A[v]", "A int32[256], B int32[4]", blocks=4)

@@ -17,56 +17,48 @@ _TILE, _DEPTH = 64, 32
 
 @dataclass(frozen=True)
 class Case:
-    """Types and intrinsics: B is ``N x K`` where ``trans_b``, else ``K x N``."""
+    """Types, as TVM's intrinsics shorten them: B is ``N x K`` where ``trans_b``, else ``K x N``."""
 
-    dtype: str
-    total: str
-    trans_b: bool
-    k: int
-    load_a: str
-    load_b: str
-    mma: str
-    fill: str
-    store: str
+    short: str
+    sums: str
+    trans_b: bool = False
     scope: str = "shared"
 
+    @property
+    def dtype(self) -> str:
+        return _NAMES[self.short]
 
-_F32 = ("mma_fill_16x16_f32", "mma_store_16x16_f32_global_")
-_I32 = ("mma_fill_16x16_i32", "mma_store_16x16_i32_global_")
-_F16 = ("mma_fill_16x16_f16", "mma_store_16x16_f16_global_")
+    @property
+    def total(self) -> str:
+        return _NAMES[self.sums]
+
+    @property
+    def k(self) -> int:
+        return 16 if self.short == "f16" else 32
+
+    def load(self, operand: str) -> str:
+        trans = "_trans" if operand == "b" and self.trans_b else ""
+        dynamic = "_dyn" if self.scope == "shared.dyn" else ""
+        return f"mma_ldmatrix_{self.short}_{operand}{trans}{dynamic}"
+
+    @property
+    def mma(self) -> str:
+        return f"mma_{self.short}{self.short}{self.sums}{'_trans_b' if self.trans_b else ''}"
+
+
+_NAMES = {
+    "f16": "float16", "f32": "float32", "i8": "int8", "i32": "int32",
+    "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2",
+}  # fmt: skip
 CASES = {
-    "f16": Case(
-        *("float16", "float32", False, 16, "mma_ldmatrix_f16_a"),
-        *("mma_ldmatrix_f16_b", "mma_f16f16f32", *_F32),
-    ),
-    "f16 dyn": Case(
-        *("float16", "float32", False, 16, "mma_ldmatrix_f16_a_dyn"),
-        *("mma_ldmatrix_f16_b_dyn", "mma_f16f16f32", *_F32, "shared.dyn"),
-    ),
-    "f16 trans": Case(
-        *("float16", "float32", True, 16, "mma_ldmatrix_f16_a"),
-        *("mma_ldmatrix_f16_b_trans", "mma_f16f16f32_trans_b", *_F32),
-    ),
-    "f16 in f16": Case(
-        *("float16", "float16", False, 16, "mma_ldmatrix_f16_a"),
-        *("mma_ldmatrix_f16_b", "mma_f16f16f16", *_F16),
-    ),
-    "i8": Case(
-        *("int8", "int32", False, 32, "mma_ldmatrix_i8_a"),
-        *("mma_ldmatrix_i8_b", "mma_i8i8i32", *_I32),
-    ),
-    "i8 trans": Case(
-        *("int8", "int32", True, 32, "mma_ldmatrix_i8_a"),
-        *("mma_ldmatrix_i8_b_trans", "mma_i8i8i32_trans_b", *_I32),
-    ),
-    "e4m3": Case(
-        *("float8_e4m3fn", "float32", False, 32, "mma_ldmatrix_e4m3_a"),
-        *("mma_ldmatrix_e4m3_b", "mma_e4m3e4m3f32", *_F32),
-    ),
-    "e5m2 trans": Case(
-        *("float8_e5m2", "float32", True, 32, "mma_ldmatrix_e5m2_a"),
-        *("mma_ldmatrix_e5m2_b_trans", "mma_e5m2e5m2f32_trans_b", *_F32),
-    ),
+    "f16": Case("f16", "f32"),
+    "f16 dyn": Case("f16", "f32", scope="shared.dyn"),
+    "f16 trans": Case("f16", "f32", True),
+    "f16 in f16": Case("f16", "f16"),
+    "i8": Case("i8", "i32"),
+    "i8 trans": Case("i8", "i32", True),
+    "e4m3": Case("e4m3", "f32"),
+    "e5m2 trans": Case("e5m2", "f32", True),
 }
 
 
@@ -124,18 +116,10 @@ def _split_loops(sch: Schedule, block: Any, case: Case) -> tuple[Any, Any, Any, 
 
 
 def gemm(name: str, size: int = 128, padding: int = 0, marked: bool = False) -> Schedule:
-    """``C = A @ B`` in 64x64 tiles of four warps, in steps of 32 along K.
+    """``C = A @ B`` in 64x64 tiles of four warps, in steps of 32 along K; all matrices are square.
 
-    Parameters
-    ----------
-    name : str
-        Of :data:`CASES`.
-    size : int
-        Rows and columns of all matrices.
-    padding : int
-        Elements that a row of shared memory is longer than a multiple of 64; 0 for none.
-    marked : bool
-        Whether the package's passes treat the function, which lower its warp buffers in full.
+    Rows of shared memory are ``padding`` elements longer than a multiple of 64, if any. A
+    ``marked`` function is treated by the package's passes, which lower its warp buffers in full.
     """
     # Not at the top of the file: TVM parses all its intrinsics here, which takes many seconds.
     import tvm.s_tir.tensor_intrin.cuda as intrin
@@ -159,15 +143,15 @@ def gemm(name: str, size: int = 128, padding: int = 0, marked: bool = False) -> 
         across = _blocked(32, 16, intrin.shared_32x16_to_ldmatrix_32x16_layout)
         lay_b = lay_a if case.trans_b else across
     tiles = [
-        (_tile(sch, a, 16, case.k), case.load_a),
-        (_tile(sch, b, *((16, case.k) if case.trans_b else (case.k, 16))), case.load_b),
-        (_tile(sch, c, 16, 16), case.store),
+        (_tile(sch, a, 16, case.k), case.load("a")),
+        (_tile(sch, b, *((16, case.k) if case.trans_b else (case.k, 16))), case.load("b")),
+        (_tile(sch, c, 16, 16), f"mma_store_16x16_{case.sums}_global_"),
         (tile, case.mma),
     ]
     sch.transform_layout(a, ("write", 0), lay_a)
     sch.transform_layout(b, ("write", 0), lay_b)
     sch.transform_layout(c, ("read", 0), lay_c)
     start = sch.decompose_reduction(block, outer)
-    for loop, intrinsic in [*tiles, (sch.get_loops(start)[-2], case.fill)]:
+    for loop, intrinsic in [*tiles, (sch.get_loops(start)[-2], f"mma_fill_16x16_{case.sums}")]:
         sch.tensorize(loop, intrinsic)
     return sch

@@ -25,6 +25,7 @@ def test_explain_prints_the_bank_of_each_lane() -> None:
 
 def test_the_picture_has_a_row_for_each_wavefront() -> None:
     conflicts = read_conflicts(to_module(operand("none"), None), resolve("cuda"))
+    assert bank_tables(conflicts).count("store of S") == 1
     load = [one for one in conflicts if one.kind == "load"][:1]
     drawn = bank_picture(load)
     assert drawn.startswith("<svg")
@@ -41,11 +42,6 @@ def test_phases_of_reads_that_join_are_one_row() -> None:
     drawn = bank_picture([load])
     assert [row in drawn for row in (">0-15.0<", ">16-31.0<", ">0-7.0<")] == [True, True, False]
     assert ">24-31.0<" in bank_picture([replace(load, kind="store", wavefronts=4)])
-
-
-def test_sites_that_do_the_same_are_listed_once() -> None:
-    conflicts = read_conflicts(to_module(operand("xor"), None), resolve("cuda"))
-    assert bank_tables(conflicts).count("store of S") == 1
 
 
 def test_the_command_line_writes_the_picture(tmp_path: Path) -> None:

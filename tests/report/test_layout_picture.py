@@ -56,18 +56,6 @@ def test_text_of_a_row(
     assert rows(layout.render(shape, **options))[row][: len(first)] == first
 
 
-def test_heads_of_a_text() -> None:
-    lines = BLOCKED.render([16, 16]).splitlines()
-
-    assert lines[:2] == [f"{BLOCKED!r} on 16x16", "Elements [:, :] (thread:register)"]
-    assert "+ where there are copies" in BLOCKED.render([4, 4])
-    assert len(rows(BLOCKED.render([16, 16], view="hardware"))) == 64
-
-
-def test_element_bits_come_from_the_layout_where_it_knows_them() -> None:
-    assert "16-bit" in L.NVMMASharedLayout(128, 16).render([8, 64], view="bank")
-
-
 @pytest.mark.parametrize("option", ["kind", "view"])
 @pytest.mark.parametrize("value", [[], {}, np.array([1, 2]), None])
 def test_an_option_that_cannot_be_hashed_is_refused(option: str, value: object) -> None:
@@ -85,6 +73,7 @@ def test_a_picture_of_more_gaps_than_elements_is_refused() -> None:
 
 def test_other_ranks_are_folded_or_drawn_plane_by_plane() -> None:
     vector = rows(L.SliceLayout(1, BLOCKED).render([64]))
+    assert len(rows(BLOCKED.render([16, 16], view="hardware"))) == 64
     planes = L.BlockedLayout([1, 1, 1], [2, 4, 4], [1, 1, 1], [2, 1, 0]).render([2, 4, 4])
 
     assert [len(row) for row in vector] == [32, 32]
@@ -99,59 +88,45 @@ def test_cluster_names_the_block() -> None:
     assert layout.render([32, 32], view="hardware").count("block") == 4
 
 
-VIEWS = pytest.mark.parametrize("view", ["tensor", "hardware", "bank"])
-
-
-def drawing(kind: str, view: str) -> str:
-    layout = BLOCKED if view == "tensor" else SWIZZLED
-    return layout.render([16, 16], kind=kind, view=view, element_bits=16)
-
-
-@VIEWS
-def test_svg_is_well_formed(view: str) -> None:
-    boxes = ET.fromstring(drawing("svg", view)).findall(f"{SVG}g")
-
-    assert len(boxes) == 256
-    assert all(box.find(f"{SVG}title").text for box in boxes)  # type: ignore[union-attr]
-
-
 class _Page(HTMLParser):
     """Collects the boxes of a page, and sees that every element is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.titles: list[str] = []
+        self.titles: list[str | None] = []
+        self.feed(text)
+        assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
         if tag not in ("meta", "link"):
             self.open.append(tag)
         if "data-owner" in given:
-            self.titles.append(given["title"] or "")
+            self.titles.append(given["title"])
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
 
-@VIEWS
-def test_page_is_well_formed(view: str) -> None:
-    page = _Page()
-    page.feed(drawing("html", view))
-
-    assert page.open == []
-    assert len(page.titles) == 256
-    assert all(page.titles)
-
-
-def test_page_and_svg_tell_the_same_whole_story() -> None:
-    page = _Page()
-    page.feed(drawing("html", "tensor"))
-    root = ET.fromstring(drawing("svg", "tensor"))
-
-    boxes = [box.find(f"{SVG}title").text for box in root.findall(f"{SVG}g")]  # type: ignore[union-attr]
-    assert page.titles == boxes
-    assert "(2, 9): thread 36 (warp 1, lane 4), register 1" in boxes
+@pytest.mark.parametrize(
+    ("view", "box"),
+    [
+        ("tensor", "(2, 9): thread 36 (warp 1, lane 4), register 1"),
+        ("hardware", None),
+        ("bank", None),
+    ],
+)
+def test_page_and_svg_are_well_formed_and_tell_the_same(view: str, box: str | None) -> None:
+    layout = BLOCKED if view == "tensor" else SWIZZLED
+    svg, html = (
+        layout.render([16, 16], kind=kind, view=view, element_bits=16) for kind in ("svg", "html")
+    )
+    titles = [one.findtext(f"{SVG}title") for one in ET.fromstring(svg).findall(f"{SVG}g")]
+    assert _Page(html).titles == titles
+    assert len(titles) == 256
+    assert all(titles)
+    assert box is None or box in titles
 
 
 def test_one_colour_a_warp() -> None:

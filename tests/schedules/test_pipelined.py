@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import random
 import re
-import shutil
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
 import tvm_layout_ext as tlx
 from tests.sampling import SEED, pairwise
-from tests.schedules.running import cuda_of, kernel_bytes, require_no_spills, run
-from tvm_layout_ext import te
+from tests.schedules.running import kernel_bytes, run
 from tvm_layout_ext.gpu.hardware import Architecture, architecture
 from tvm_layout_ext.schedules import stencil, stream_reduce
-from tvm_layout_ext.tune.measure.simulated import count
-from tvm_layout_ext.tune.space.operator import Operator
 from tvm_layout_ext.tune.space.task import Task
 
 SM90 = architecture("sm_90a")
@@ -71,34 +64,6 @@ def test_every_depth_gives_numpys_result_without_a_hazard(
     report = run(task_of(name, shape, dtype), config | changes)
     assert report.hazards == []
     assert report.bank_conflicts == 0
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("draw", range(6))
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize(
-    ("name", "shape"), [("stream_reduce", (40, 1300)), ("stencil", (80, 200)), ("stencil", (9, 70))]
-)
-def test_any_legal_configuration_is_right(
-    name: str, shape: tuple[int, int], dtype: str, draw: int
-) -> None:
-    task = task_of(name, shape, dtype)
-    config = random.Random(f"{SEED} {name} {shape} {dtype} {draw}").choice(task.space.legal)
-    assert run(task, config).hazards == []
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [("stream_reduce", (256, 4096)), ("stencil", (256, 512)), ("stencil", (250, 496))],
-)
-def test_no_conflict_and_no_sector_too_many(name: str, shape: tuple[int, int], dtype: str) -> None:
-    """Rows of whole sectors, ragged tiles or not."""
-    task = task_of(name, shape, dtype)
-    _, model = count(task, task.operator.default_config())
-    assert model["bank_conflicts"] == 0
-    assert model["sectors"] == model["ideal_sectors"]
 
 
 def test_stencil_reads_its_halo_and_nothing_else() -> None:
@@ -160,52 +125,3 @@ def test_checks_count_the_bytes_of_the_kernel(
 def _with(shared: int) -> Architecture:
     """A GPU with so many bytes for a block."""
     return replace(SM90, shared_per_block=shared)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "changes", "rule"),
-    [
-        ("stream_reduce", (64, 4096), {"warps": 8, "rows": 4}, "threads idle"),
-        ("stream_reduce", (64, 4096), {"columns": 128}, "threads idle"),
-        ("stream_reduce", (64, 100), {}, "tile too large"),
-        ("stream_reduce", (2, 4096), {}, "tile too large"),
-        ("stream_reduce", (64, 4096), {"rows": 32, "columns": 1024, "warps": 2}, "code size"),
-        ("stream_reduce", (64, 4096), {"rows": 32, "columns": 1024, "warps": 8, "stages": 6},
-         "shared memory"),
-        ("stencil", (512, 512), {"tile_x": 256}, "threads idle"),
-        ("stencil", (512, 512), {"tile_x": 32, "threads": 256, "tile_y": 4}, "threads idle"),
-        ("stencil", (40, 512), {}, "tile too large"),
-        ("stencil", (512, 40), {}, "tile too large"),
-    ],
-)  # fmt: skip
-def test_illegal_configuration_names_its_rule(
-    name: str, shape: tuple[int, int], changes: dict[str, int], rule: str
-) -> None:
-    operator: Operator = OPERATORS[name]
-    dtype = "float16" if name == "stream_reduce" else "float32"
-    refusal = operator.check(shape, dtype, operator.default_config() | changes, SM90)
-    assert refusal is not None
-    assert refusal.rule == rule
-    assert refusal.text.endswith(".")
-
-
-@pytest.mark.parametrize("name", OPERATORS)
-def test_replays_from_its_trace(name: str) -> None:
-    operator = OPERATORS[name]
-    shape, config = (70, 300), operator.default_config() | SMALL[name]
-    tensors = operator.compute(shape, "float32")
-    if name == "stencil":
-        tensors = stencil.compute(shape, "float32", (config["steps"] * config["tile_y"], 64))
-    func = te.create_prim_func(list(tensors)).with_attr("global_symbol", "main")
-    verify_trace_roundtrip(operator.schedule(tensors, config), func)
-
-
-@pytest.mark.matrix
-@pytest.mark.nvcc
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("shape", [(4096, 4096), (1000, 1001)])
-@pytest.mark.parametrize("name", OPERATORS)
-def test_stays_in_registers(name: str, shape: tuple[int, int], dtype: str, tmp_path: Path) -> None:
-    task = task_of(name, shape, dtype)
-    require_no_spills(cuda_of(task.module(task.space.default())), tmp_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm_ffi
-from tvm import s_tir, te, tirx
+from tvm import s_tir, tirx
 
 from tvm_layout_ext.build import device_program
 from tvm_layout_ext.schedules.row_sum import OPERATOR
@@ -62,11 +62,3 @@ def test_a_thread_loads_all_of_a_step_before_it_adds(
     loads_of = [access for access in report.accesses if access.buffer == "A"]
     assert {access.vector_bytes for access in loads_of} == {vector_bytes}
     assert sum(access.sectors for access in loads_of) == value.nbytes // 32
-
-
-def test_a_mapping_replays_from_its_trace() -> None:
-    sch = scheduled(128, 32, 4, 16)
-    func = te.create_prim_func(OPERATOR.compute(SHAPE, "float16"))
-    again = s_tir.Schedule(func.with_attr("global_symbol", "main"))
-    s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
-    assert sch.mod.script() == again.mod.script()

@@ -22,18 +22,9 @@ _COMPILE = "tvm_callback_cuda_compile"
 
 @dataclass(frozen=True)
 class Program:
-    """A program of the corpus.
+    """A program of the corpus: its name is its subject, a slash, and what tells it from others.
 
-    Attributes
-    ----------
-    name : str
-        Its subject, a slash, and what tells it from the others there.
-    make : callable
-        Makes the schedule, function or module.
-    outputs : int
-        How many of its last parameters are results; 0 for a program that is not simulated.
-    arch : str
-        Of the target.
+    ``outputs`` of its last parameters are results; with 0 it is not simulated.
     """
 
     name: str

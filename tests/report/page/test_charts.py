@@ -39,12 +39,8 @@ def test_the_line_steps_down_where_a_trial_was_best(
     assert [place for one in lines for place in one.get_xydata().tolist()] == line
     drawn = chart.svg()
     assert (drawn.count('class="trial"'), drawn.count('class="failed"')) == marks
-
-
-def test_scores_that_spread_far_are_drawn_on_a_logarithmic_scale() -> None:
-    axes = convergence_chart(transposes()).axes
-    assert (axes.get_yscale(), axes.get_title("left")) == ("log", "median, us")
-    assert convergence_chart(transposes()[:1]).axes.get_yscale() == "linear"
+    # Scores that spread far are drawn on a logarithmic scale.
+    assert chart.axes.get_yscale() == ("log" if len(line) > 2 else "linear")
 
 
 def test_marks_tell_their_own_details() -> None:
@@ -112,18 +108,15 @@ def test_the_point_lies_where_its_scales_put_it() -> None:
     assert slope.get_xydata()[-1] == pytest.approx(dot.get_xydata()[0])
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0"),
-        (8320.0, "8,320"),
-        (12.3456, "12.35"),
-        (0.012344, "0.01234"),
-        (1e6 + 0.5, "1,000,000"),
-    ],
-)
-def test_numbers_have_four_digits(value: float, text: str) -> None:
-    assert number(value) == text
+def test_numbers_have_four_digits() -> None:
+    values = {
+        0.0: "0",
+        8320.0: "8,320",
+        12.3456: "12.35",
+        0.012344: "0.01234",
+        1e6 + 0.5: "1,000,000",
+    }
+    assert {value: number(value) for value in values} == values
 
 
 @pytest.mark.parametrize(

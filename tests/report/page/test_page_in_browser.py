@@ -106,15 +106,6 @@ def test_a_heading_sorts_by_number_both_ways_and_failures_stay_last(show: Show, 
     assert column(page, "median us") == ["9.00", "120.0", "", "30.50", "8.00", "105.0"]
 
 
-def test_headings_are_reached_by_key(show: Show) -> None:
-    page = show(1280)
-    button = page.locator("table.sortable th button").first
-    button.focus()
-    page.keyboard.press("Enter")
-    head = page.locator("table.sortable th").first
-    assert head.get_attribute("aria-sort") == "ascending"
-
-
 @WIDTHS
 def test_pointing_at_marks_and_cells_tells_details(show: Show, width: int) -> None:
     page = show(width)
@@ -139,30 +130,3 @@ def test_pointing_at_marks_and_cells_tells_details(show: Show, width: int) -> No
     page.locator("h1").hover()
 
     assert tip.is_hidden()
-
-
-def test_pointing_into_the_bank_picture_tells_the_lane(show: Show) -> None:
-    page = show(1280)
-    cell = page.locator('[aria-label="lanes by bank"] g[data-owner]').first
-    told = cell.locator("title").text_content()
-    cell.hover()
-    assert page.locator("#tip").inner_text() == told
-    assert told.startswith("bank 0: lane ")
-
-
-def test_model_and_measurement_are_told_apart(show: Show) -> None:
-    page = show(1280)
-    tags = page.locator(".tag").all_inner_texts()
-    assert tags == [
-        "modelled: scores are a model's, not times",
-        "measured",
-        "modelled: scores are a model's, not times",
-    ]
-
-
-def test_refusals_say_when_and_why(show: Show) -> None:
-    rules = show(1280).get_by_role("region", name="refusals of gemm 128x128x128 float16")
-    heads = rules.locator("th").all_inner_texts()
-    assert heads == ["rule", "combinations", "when", "the first"]
-    last = rules.locator("tbody tr").last.locator("td").all_inner_texts()
-    assert last == ["PtxasError", "1", "refused while building", "Too many registers."]

@@ -29,11 +29,8 @@ def test_the_table_keeps_numbers_as_numbers_and_leaves_empty_columns_out() -> No
     reason = by_name["failed with"].texts[2]
     assert reason == "WrongResultError: It is <b>wrong</b> at (0, 0)."
     assert median.texts[2] == ""
-
-
-def test_a_knob_of_words_and_numbers_sorts_by_word() -> None:
-    records = [modelled(0, 1.0, swizzle="auto"), modelled(1, 2.0, swizzle=64)]
-    kinds = {column.name: column.numeric for column in trial_table(records, None).columns}
+    mixed = [modelled(0, 1.0, swizzle="auto"), modelled(1, 2.0, swizzle=64)]
+    kinds = {column.name: column.numeric for column in trial_table(mixed, None).columns}
     assert (kinds["swizzle"], kinds["stages"]) == (False, True)
 
 
@@ -151,15 +148,6 @@ def test_rows_of_any_padding_are_drawn() -> None:
     assert next(iter(kernel.layouts)).startswith("A_shared: rows 69 elements apart")
 
 
-@pytest.mark.parametrize(
-    ("stride", "bits", "banks"),
-    [(32, 32, [0, 0, 0]), (33, 32, [0, 1, 2]), (37, 32, [0, 5, 10]), (40, 16, [0, 20, 8])],
-)
-def test_banks_of_a_column(stride: int, bits: int, banks: list[int]) -> None:
-    grid = strided_grid((3, 2), stride, bits)
-    assert [row[0].owner for row in grid.rows if row[0]] == banks
-
-
 def test_a_swizzled_buffer_is_drawn_by_its_layout() -> None:
     record = make_record(
         workload=Workload("gemm", (128, 128, 128), "float16"),
@@ -198,3 +186,12 @@ def test_plots_are_written_as_png(tmp_path: Path) -> None:
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
     with pytest.raises(RecordError, match="Cannot write plots in /dev/null/png"):
         write_plots(Path("/dev/null/png"), shown)
+
+
+@pytest.mark.parametrize(
+    ("stride", "bits", "banks"),
+    [(32, 32, [0, 0, 0]), (33, 32, [0, 1, 2]), (37, 32, [0, 5, 10]), (40, 16, [0, 20, 8])],
+)
+def test_banks_of_a_column(stride: int, bits: int, banks: list[int]) -> None:
+    grid = strided_grid((3, 2), stride, bits)
+    assert [row[0].owner for row in grid.rows if row[0]] == banks

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from tests.tune.helpers import make_record
-from tvm_layout_ext.errors import ScheduleError, TargetError
+from tvm_layout_ext.errors import TargetError
 from tvm_layout_ext.tune.apply.check import Checked, check
 from tvm_layout_ext.tune.measure.backend import ReportedError
 from tvm_layout_ext.tune.measure.measurement import Measurement
 from tvm_layout_ext.tune.records.log import Record
 from tvm_layout_ext.tune.space.operator import find_operator
 from tvm_layout_ext.tune.space.task import make_task
-from tvm_layout_ext.tune.space.workload import Workload
 
 #: By name, as the package may have the function under it.
 MODULE = import_module("tvm_layout_ext.tune.apply.check")
@@ -73,25 +72,24 @@ def test_the_two_take_turns_and_those_times_count(backend: FakeBackend) -> None:
     assert found.ratio == 0.5
     assert found.warning is None
     assert backend.closed
-
-
-def test_times_alone_count_where_none_are_taken_in_turns(backend: FakeBackend) -> None:
     backend.turns = [None, None]
     assert check(winner()).ratio == 0.2
 
 
-@pytest.mark.parametrize(("default", "warns"), [(1.0, False), (0.996, False), (0.99, True)])
+@pytest.mark.parametrize(
+    ("default", "warning"),
+    [
+        (1.0, ""),
+        (0.996, ""),
+        (0.99, "no longer wins: its time is 1.010 of the default's; tune it again."),
+    ],
+)
 def test_a_default_within_the_noise_is_not_faster(
-    backend: FakeBackend, default: float, warns: bool
+    backend: FakeBackend, default: float, warning: str
 ) -> None:
     backend.turns = [timed(1.0), timed(default)]
-    found = check(winner())
-    assert (found.warning is not None) == warns
-    if warns:
-        assert found.warning == (
-            f"transpose 64x64 float32, record {found.record.id} no longer wins: its time is 1.010 "
-            "of the default's; tune it again."
-        )
+    assert (check(winner()).warning or "").endswith(warning)
+    assert bool(check(winner()).warning) == bool(warning)
 
 
 def test_a_winner_that_is_the_default_is_not_run_twice(backend: FakeBackend) -> None:
@@ -137,11 +135,6 @@ def test_a_modelled_record_is_modelled_again_whatever_there_is(
         with pytest.raises(TargetError, match="Seen"):
             check(record, runner)
     assert asked == ["simulate", "auto", "cuda"]
-
-
-def test_an_unknown_operator_is_refused() -> None:
-    with pytest.raises(ScheduleError, match="Unknown operator 'mine'"):
-        check(winner(workload=Workload("mine", (8,), "float32")))
 
 
 def test_a_modelled_default_that_is_cheaper_at_all_is_told() -> None:

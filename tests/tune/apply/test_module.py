@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tvm
@@ -24,7 +25,7 @@ from tvm_layout_ext import (
     te,
     tune_module,
 )
-from tvm_layout_ext.tune import Database, Log
+from tvm_layout_ext.tune import Database, Log, Result, tune
 from tvm_layout_ext.tune.apply.apply import fused
 from tvm_layout_ext.tune.apply.module import module_tasks
 
@@ -40,20 +41,12 @@ def scheduled_names(mod: tvm.IRModule) -> dict[str, bool]:
     }
 
 
-def test_tasks_are_ready_operators_where_there_is_one() -> None:
-    tasks, skipped = module_tasks(relax_module(64), TARGET)
-    found = {task.name: task for task in tasks}
-    assert not skipped
-    assert found["transpose"].operator.name == "transpose"
-    assert found["transpose"].shape == (64, 64)
-    assert found["softmax"].operator.name.startswith("softmax-")
-    assert found["softmax"].shape == ()
-
-
 def test_module_is_tuned_and_compiled_by_our_pass_and_by_tvms(tmp_path: Path) -> None:
     mod = relax_module(64)
     result = tune_module(mod, TARGET, trials=2, log=tmp_path, runner="simulate")
-    assert sorted(result.results) == ["softmax", "transpose"]
+    tasks = {name: one.task for name, one in sorted(result.results.items())}
+    assert sorted(tasks) == ["softmax", "transpose"]
+    assert (tasks["softmax"].shape, tasks["transpose"].shape) == ((), (64, 64))
     assert all(one.best is not None for one in result.results.values())
     applied = apply_best(mod, result.log, TARGET)
     assert scheduled_names(applied) == {"softmax": True, "transpose": True}
@@ -74,9 +67,17 @@ def test_module_is_tuned_and_compiled_by_our_pass_and_by_tvms(tmp_path: Path) ->
     assert Log(tmp_path).read().warning is None
 
 
-def test_functions_without_relax_are_tasks_too(tmp_path: Path) -> None:
+def test_functions_without_relax_are_tasks_too_and_tuned_by_one_crew(tmp_path: Path) -> None:
+    pools: list[Any] = []
+
+    def noting(*what: Any, **options: Any) -> Result:
+        pools.append(options["runner"])
+        return tune(*what, **options)
+
     mod = tvm.IRModule({"turn": unscheduled(64)["main"], "pick": gather(7, 64, 40)})
-    result = tune_module(mod, trials=1, log=tmp_path, runner="simulate", progress=False)
+    result = tune_module(mod, trials=1, log=tmp_path, runner="simulate", search=noting)
+    assert [pool.runner for pool in pools] == ["simulate"] * 2
+    assert pools[0] is pools[1]
     assert sorted(result.results) == ["pick", "turn"]
     applied = apply_best(mod, tmp_path)
     assert scheduled_names(applied) == {"turn": True, "pick": True}
@@ -93,6 +94,8 @@ def test_what_cannot_be_tuned_is_skipped_with_its_reason(tmp_path: Path) -> None
     assert "no buffer whose shape is all numbers" in skipped["symbolic"]
     with pytest.raises(ScheduleError, match=r"^No function of the module can be tuned. Parameter"):
         tune_module(symbolic, log=tmp_path)
+    with pytest.raises(ScheduleError, match="A PrimFunc or an IRModule is wanted, not a str"):
+        tune_module("mod", log=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(ScheduleError, match="It holds none"):
         tune_module(tvm.IRModule({}), log=tmp_path)
 
@@ -201,22 +204,15 @@ def product_by_its_own_transpose() -> tvm.IRModule:
     return builder.get()
 
 
-def test_transposes_that_tvm_cannot_fuse_stay() -> None:
-    with decisions.collect() as made:
-        tasks, _ = module_tasks(product_by_its_own_transpose(), TARGET)
-    assert sorted(task.name for task in tasks) == ["matmul", "transpose"]
-    assert any("Transposes stay functions of their own" in one.text for one in made)
-
-
-def test_context_keeps_transposes_that_tvm_cannot_fuse(tmp_path: Path) -> None:
+def test_transposes_that_tvm_cannot_fuse_stay(tmp_path: Path) -> None:
     mod = product_by_its_own_transpose()
-    tune_module(mod, TARGET, trials=1, log=tmp_path, runner="simulate")
+    with decisions.collect() as made:
+        tune_module(mod, TARGET, trials=1, log=tmp_path, runner="simulate")
+    assert any("Transposes stay functions of their own" in one.text for one in made)
     with ApplyBest(tmp_path) as best:
         tvm.compile(mod, target=TARGET)
-    assert {one.name: one.how for one in best.applied} == {
-        "matmul": "recorded",
-        "transpose": "recorded",
-    }
+    found = {one.name: one.how for one in best.applied}
+    assert found == {"matmul": "recorded", "transpose": "recorded"}
 
 
 def nn_linear(dtype: str) -> tvm.IRModule:

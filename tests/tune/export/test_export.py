@@ -69,9 +69,6 @@ def test_plan_lists_workspace_and_launches_in_order() -> None:
         ("A", "most", "out", "total"),
     ]
     assert plan.launches[0].block == (64, 4, 1)
-
-
-def test_plan_knows_dynamic_shared_memory() -> None:
     (one,) = host_plan(default_module(linear(64, 64, 64)), TARGET).launches
     assert isinstance(one, KernelLaunch)
     assert one.shared_bytes == 32768
@@ -164,6 +161,13 @@ def test_header_is_c_and_cpp_and_loader_checks_its_tensors(tmp_path: Path) -> No
 def test_what_cannot_be_exported_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    n = te.var("n")
+    A = te.placeholder((n,), "float32", name="A")
+    B = te.compute((n,), lambda i: A[i] + 1, name="B")
+    s = te.create_schedule(B.op)
+    s[B].auto_coalesce()
+    with pytest.raises(ScheduleError, match="only such functions are exported"):
+        host_plan(s.to_module([A, B], "main"), TARGET)
     with pytest.raises(ScheduleError, match="'2fast' is no C identifier"):
         export(record(), tmp_path / "2fast")
     monkeypatch.setattr(shutil, "which", lambda name: None)
@@ -181,13 +185,3 @@ def test_what_cannot_be_exported_is_refused(
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match=r"Cannot write .*File exists; no file was replaced"):
         export(record(), tmp_path / "file" / "turn")
-
-
-def test_symbolic_shapes_are_refused() -> None:
-    n = te.var("n")
-    A = te.placeholder((n,), "float32", name="A")
-    B = te.compute((n,), lambda i: A[i] + 1, name="B")
-    s = te.create_schedule(B.op)
-    s[B].auto_coalesce()
-    with pytest.raises(ScheduleError, match="only such functions are exported"):
-        host_plan(s.to_module([A, B], "main"), TARGET)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 
 from tests.schedules.test_generic import softmax
 from tests.tune.export.test_export import default_module, load
@@ -106,8 +107,6 @@ def test_c_program_calls_the_exported_function_and_gets_the_right_result(tmp_pat
     (tmp_path / "blend.py").write_text(loader_text("blend", plan))
     (tmp_path / "libblend.so").rename(tmp_path / "blend.so")
     loader = load(tmp_path / "blend.py")
-    import tvm
-
     tensor = tvm.runtime.tensor(np.zeros((ROWS, COLUMNS), np.float32))
     assert loader.describe(tensor)[1:4] == (1, "float32", (ROWS, COLUMNS))
     with pytest.raises(ValueError, match="A must be on a CUDA device"):
@@ -117,8 +116,6 @@ def test_c_program_calls_the_exported_function_and_gets_the_right_result(tmp_pat
 @pytest.mark.gpu
 @pytest.mark.nvcc
 def test_exported_kernels_run_on_tensors_of_tvm(tmp_path: Path) -> None:
-    import tvm
-
     device = tvm.cuda(0)
     rng = np.random.default_rng(0)
     a = rng.random((96, 96), np.float32)

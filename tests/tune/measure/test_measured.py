@@ -9,18 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tvm
 
-from tests.schedules.test_generic import gather
-from tests.tune.apply.test_apply import unscheduled
-from tvm_layout_ext.tune import tune_module
 from tvm_layout_ext.tune.measure import backend_pool, measured
 from tvm_layout_ext.tune.measure.backend import config_key
 from tvm_layout_ext.tune.measure.builder.builder import INFO
 from tvm_layout_ext.tune.measure.measured import MeasuringBackend
 from tvm_layout_ext.tune.measure.protocol import Measured
 from tvm_layout_ext.tune.measure.simulated import count
-from tvm_layout_ext.tune.search.tune import Result, tune
 from tvm_layout_ext.tune.space.task import Task, make_task
 
 
@@ -76,21 +71,12 @@ def test_finalists_are_simulated_in_a_build_process(
     checked(backend)
 
 
-class Refusing:
-    """A builder to whose processes nothing can be sent."""
-
-    def __init__(self, builder: Any) -> None:
-        self.close = builder.close
-
-    def apart(self, *_: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_exception(TypeError("cannot pickle"))
-        return future
-
-
-def test_finalists_that_no_process_can_take_are_simulated_here(backend: MeasuringBackend) -> None:
-    unwilling: Any = Refusing(backend.builder)
-    backend.builder = unwilling
+def test_finalists_that_no_process_can_take_are_simulated_here(
+    backend: MeasuringBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: Future[Any] = Future()
+    refused.set_exception(TypeError("cannot pickle"))
+    monkeypatch.setattr(backend.builder, "apart", lambda *_: refused)
     checked(backend)
 
 
@@ -108,16 +94,3 @@ def test_one_crew_serves_several_tasks_with_the_same_processes(
     assert pool.backend(backend._task) is pool.backend(other) is backend
     assert (made, backend._task, backend.runner.tasks) == (["cuda"], other, [other])
     assert not backend._artifacts
-
-
-def test_a_whole_module_is_tuned_by_one_crew(tmp_path: Path) -> None:
-    pools: list[Any] = []
-
-    def noting(*what: Any, **options: Any) -> Result:
-        pools.append(options["runner"])
-        return tune(*what, **options)
-
-    mod = tvm.IRModule({"turn": unscheduled(64)["main"], "pick": gather(7, 64, 40)})
-    tune_module(mod, trials=1, log=tmp_path, runner="simulate", search=noting)
-    assert [pool.runner for pool in pools] == ["simulate"] * 2
-    assert pools[0] is pools[1]

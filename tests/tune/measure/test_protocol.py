@@ -101,6 +101,7 @@ def test_each_copy_of_the_arguments_gets_its_launch(tmp_path: Path) -> None:
     timing = Timing(repeat_ms=0.01, l2_bytes=20_000)
     arguments = Arguments(problem, tvm.cpu(), timing)
     assert problem.bytes == 8192
+    assert not np.array_equal(problem.inputs[0], Problem.draw(doubling_task(), 1).inputs[0])
     assert len(arguments.copies) == 5
     measured = measure(library, arguments, problem, timing, None)
     assert measured.l2 == "rotated"
@@ -118,10 +119,6 @@ def test_each_copy_of_the_arguments_gets_its_launch(tmp_path: Path) -> None:
 def test_arguments_that_stay_in_the_cache_say_so(l2_bytes: int | None) -> None:
     arguments = Arguments(Problem.draw(doubling_task(), 0), tvm.cpu(), Timing(l2_bytes=l2_bytes))
     assert (len(arguments.copies), arguments.l2) == (1, "warm")
-
-
-def make_problem(want: np.ndarray) -> Problem:
-    return Problem((want,), Expected(want), str(want.dtype), Tolerance())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bfloat16", "float8_e4m3fn"])
@@ -143,16 +140,9 @@ def test_problem_survives_its_files(tmp_path: Path, dtype: str) -> None:
 
 def test_sampled_comparison_sees_poison_anywhere_and_wrong_values_in_bulk() -> None:
     want = np.ones(10_000, np.float32)
-    problem = make_problem(want)
+    problem = Problem((want,), Expected(want), "float32", Tolerance())
     problem.require_close(want, compared=50)
     with pytest.raises(WrongResultError, match="1 of 10,000 elements are not-a-number"):
         problem.require_close(np.where(np.arange(10_000) == 7, np.nan, want), compared=50)
     with pytest.raises(WrongResultError, match="differ from NumPy's"):
         problem.require_close(want * 2, compared=50)
-
-
-def test_two_streams_draw_other_inputs() -> None:
-    task = doubling_task()
-    one, other = Problem.draw(task, 0), Problem.draw(task, 1)
-    assert not np.array_equal(one.inputs[0], other.inputs[0])
-    assert np.array_equal(one.inputs[0], Problem.draw(task, 0).inputs[0])

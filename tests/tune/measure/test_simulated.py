@@ -70,33 +70,24 @@ def test_default_that_wins_is_compared_with_the_last() -> None:
         assert rival(result) == result.default
 
 
-def test_grids_of_both_kernels_of_a_split_sum_were_multiplied() -> None:
+@pytest.mark.parametrize(("slices", "grids", "sampled"), [(4, [32, 128], 16), (1, [8], 8)])
+def test_grids_of_both_kernels_of_a_split_sum_were_multiplied(
+    slices: int, grids: list[int], sampled: int
+) -> None:
     """32 blocks of products and 128 that add up were told as 1,024, and so was what they move."""
     task = make_task("gemm", (128, 256, 512), "float16")
-    small = {"tile_m": 64, "tile_n": 64, "split_k": 4}
+    small = {"tile_m": 64, "tile_n": 64, "split_k": slices}
     config = task.operator.default_config() | small
     module = task.module(config)
-    assert [kernel.grid for kernel in kernels_of(module)] == [32, 128]
+    assert [kernel.grid for kernel in kernels_of(module)] == grids
     whole = simulate(module, *task.draw(0), target=cuda_target("sm_90a"), progress=False)
-    assert whole.blocks == (160, 160)
-    assert [(one.sampled, one.blocks) for one in whole.launches] == [(32, 32), (128, 128)]
+    assert whole.blocks == (sum(grids), sum(grids))
+    assert [(one.sampled, one.blocks) for one in whole.launches] == [(n, n) for n in grids]
     counted = Counters.from_json(count(task, config)[1])
-    assert (counted.blocks, counted.sampled) == (32, 16)
-    assert counted.sectors == whole.sectors
-    assert counted.ideal_sectors == whole.ideal_sectors
-    assert counted.wavefronts == whole.wavefronts
-    assert counted.barriers == whole.barriers
+    assert (counted.blocks, counted.sampled) == (grids[0], sampled)
+    for name in ("sectors", "ideal_sectors", "wavefronts", "barriers"):
+        assert getattr(counted, name) == getattr(whole, name)
     assert counted.requests == sum(a.requests for a in whole.accesses if a.scope == "global")
-
-
-def test_a_single_kernels_counters_are_what_they_were() -> None:
-    task = make_task("gemm", (128, 256, 512), "float16")
-    config = task.operator.default_config() | {"tile_m": 64, "tile_n": 64, "split_k": 1}
-    whole = simulate(task.module(config), *task.draw(0), target=cuda_target("sm_90a"))
-    counted = Counters.from_json(count(task, config)[1])
-    assert (counted.blocks, counted.sampled) == (8, 8)
-    assert (counted.sectors, counted.barriers) == (whole.sectors, whole.barriers)
-    assert {access.kernel for access in whole.accesses} == {"main_kernel"}
 
 
 def test_replay_from_the_json_line_gives_the_same_counters(from_conflicts: Result) -> None:

@@ -54,15 +54,11 @@ def test_memory_is_limited_by_memory_cache_or_multiprocessor(
     assert modelled_terms(replace(COPY, **changes), 0).memory == pytest.approx(memory)
 
 
-def test_products_of_tensor_cores_are_no_multiply_adds() -> None:
-    flops = 256 * 2800 * 100
-    assert modelled_terms(replace(COPY, products=flops), flops).arithmetic == pytest.approx(200)
-    assert modelled_terms(COPY, flops).arithmetic == pytest.approx(200 * 2800 / 256)
-
-
-def test_products_count_by_the_time_that_their_type_takes() -> None:
+def test_products_are_no_multiply_adds_and_count_by_the_time_that_their_type_takes() -> None:
     flops = 256 * 2800 * 100
     known = replace(COPY, products=flops)
+    assert modelled_terms(COPY, flops).arithmetic == pytest.approx(200 * 2800 / 256)
+    assert modelled_terms(known, flops).arithmetic == pytest.approx(200)
     assert modelled_terms(replace(known, halves=flops // 2), flops).arithmetic == pytest.approx(100)
     assert Counters.from_json(known.to_json()) == known
 
@@ -86,6 +82,7 @@ def test_conflicts_cost_even_while_memory_is_the_limit() -> None:
 def test_counters_survive_json_beside_other_entries() -> None:
     assert Counters.from_json(COPY.to_json() | {"cost": 1.0}) == COPY
     assert COPY.to_json()["sectors_per_request"] == 16
+    assert replace(COPY, requests=0, sectors=0).sectors_per_request == 0
 
 
 def test_older_records_do_not_tell_everything() -> None:
@@ -94,7 +91,3 @@ def test_older_records_do_not_tell_everything() -> None:
     assert Counters.from_json(old) == COPY
     with pytest.raises(KeyError, match="barriers"):
         Counters.from_json({name: old[name] for name in old if name != "barriers"})
-
-
-def test_kernel_without_global_access_has_no_sectors_a_request() -> None:
-    assert replace(COPY, requests=0, sectors=0).sectors_per_request == 0

@@ -154,35 +154,33 @@ def test_fragments_conflict_without_a_swizzle() -> None:
     assert (degree("auto"), degree("pad"), degree("none")) == (1.0, 1.0, 8.0)
 
 
+FLAT = ("transpose", (8192, 8192), "float32")
+LARGE = ("gemm", (4096, 4096, 4096), "float16")
+
+
 @pytest.mark.parametrize(
-    ("worse", "better"),
+    ("work", "worse", "better"),
     [
-        ({"swizzle": "none"}, {"swizzle": "auto"}),
-        ({"stages": 1}, {"stages": 3}),
-        ({"tile_m": 64, "tile_n": 64}, {}),
+        (LARGE, {"swizzle": "none"}, {"swizzle": "auto"}),
+        (LARGE, {"stages": 1}, {"stages": 3}),
+        (LARGE, {"tile_m": 64, "tile_n": 64}, {}),
+        (FLAT, {"align_offset": 0}, {"align_offset": 2}),
+        (FLAT, {"align_offset": 0}, {"align_offset": 1}),
     ],
 )
-def test_gemm_that_must_be_slower_is_modelled_slower(
-    worse: dict[str, Any], better: dict[str, Any]
+def test_what_must_be_slower_is_modelled_slower(
+    work: tuple[str, tuple[int, ...], str], worse: dict[str, Any], better: dict[str, Any]
 ) -> None:
-    large = ("gemm", (4096, 4096, 4096), "float16")
-    assert modelled(*large, **worse) > modelled(*large, **better)
+    assert modelled(*work, **worse) > modelled(*work, **better)
 
 
 def test_a_block_without_room_for_its_sums_spills() -> None:
     # ptxas gave 16 warps of 256 x 256 sums 128 registers a thread, and the sweep has 12 to 17 ms.
-    large = ("gemm", (4096, 4096, 4096), "float16")
     wide = {"tile_m": 256, "tile_n": 256, "warps_m": 4, "warps_n": 4, "stages": 3}
-    architecture = make_task(*large).architecture
-    assert kernel_of(*large, **wide).spilled(architecture) == 64
-    assert kernel_of(*large).spilled(architecture) == 0
-    assert modelled(*large, **wide) > 2 * modelled(*large)
-
-
-def test_bank_conflicts_cost_a_transpose_time() -> None:
-    shape = ("transpose", (8192, 8192), "float32")
-    free, twice, many = (modelled(*shape, align_offset=offset) for offset in (1, 2, 0))
-    assert free <= twice < many
+    architecture = make_task(*LARGE).architecture
+    assert kernel_of(*LARGE, **wide).spilled(architecture) == 64
+    assert kernel_of(*LARGE).spilled(architecture) == 0
+    assert modelled(*LARGE, **wide) > 2 * modelled(*LARGE)
 
 
 def test_a_wave_more_costs_time_and_a_fuller_one_does_not() -> None:
@@ -214,16 +212,6 @@ def test_terms_are_the_longest_and_a_share_of_the_others() -> None:
 def test_no_transpose_beats_the_memory() -> None:
     task, config = candidate("transpose", (8192, 8192), "float32")
     assert costs(task, config).seconds >= 2 * 8192**2 * 4 / 4.2e12
-
-
-@pytest.mark.parametrize("name", sorted(KERNELS))
-def test_a_users_own_schedule_has_features(name: str) -> None:
-    made = KERNELS[name]()
-    task = make_task("transpose", (512, 512), "float32")
-    module = made.schedule.to_module(made.args, "main")
-    values = features(task, task.operator.default_config(), module)
-    assert values["grid"] > 0
-    assert values["threads"] >= 5
 
 
 @pytest.mark.parametrize(("name", "degree"), [("transpose_f32", 32), ("transpose_f32_padded", 1)])

@@ -6,19 +6,49 @@ import json
 import multiprocessing
 import random
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 from tvm.s_tir import meta_schedule as ms
 
 from tests import sampling
-from tests.tune import killed
+from tests.tune.helpers import BRIEF, FakeRunner
+from tvm_layout_ext.target import cuda_target
+from tvm_layout_ext.tune import Record, tune
+from tvm_layout_ext.tune.measure.measurement import Measurement
 from tvm_layout_ext.tune.records.log import Log
+from tvm_layout_ext.tune.search import run
+from tvm_layout_ext.tune.space.knobs import Config
+from tvm_layout_ext.tune.space.task import Task
 
 TRIALS = 24
 #: Runs are forked from a process that has imported everything once, which takes 3 s of a core.
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.tune.killed", "xgboost"])
+_FORKS.set_forkserver_preload(["tests.tune.helpers", "xgboost"])
+
+
+class Quick(FakeRunner):
+    """Takes a moment for each."""
+
+    def run(self, task: Task, config: Config) -> Measurement:
+        time.sleep(0.02)
+        return super().run(task, config)
+
+
+def tune_and_tell(folder: str, there: Connection) -> None:
+    """Tune a transpose; send ``started``, each trial's id once written down, and ``finished``."""
+    vars(run).update(BRIEF)
+
+    def tell(record: Record, _done: int, _total: int) -> None:
+        there.send_bytes(record.id.encode())
+
+    there.send_bytes(b"started")
+    # A process forked from one that has looked for a GPU may not ask for its architecture.
+    target = cuda_target("sm_90")
+    options = {"runner": Quick(), "log": folder, "target": target, "progress": tell}
+    tune("transpose", shape=(64, 64), trials=TRIALS, **options)
+    there.send_bytes(b"finished")
 
 
 class Run:
@@ -26,9 +56,7 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self._told, theirs = _FORKS.Pipe(duplex=False)
-        self.process = _FORKS.Process(
-            target=killed.main, args=(str(folder), TRIALS, theirs), daemon=True
-        )
+        self.process = _FORKS.Process(target=tune_and_tell, args=(str(folder), theirs), daemon=True)
         self.process.start()
         theirs.close()
         assert self.next() == "started"

@@ -137,9 +137,7 @@ def test_batch_is_proposed_while_one_is_under_way_and_knows_those_before(task: T
 
 def test_without_a_batch_ahead_each_is_seen_before_the_next(task: Task) -> None:
     kinds = [event[:2] for event in events_of(task, ahead=0, trials=99)[0] if event[0] != "begin"]
-    assert kinds[:-1] == [
-        pair for index in range(3) for pair in (("propose", index), ("see", index))
-    ]  # fmt: skip
+    assert kinds[:-1] == [(kind, index) for index in range(3) for kind in ("propose", "see")]
 
 
 @pytest.mark.parametrize(("trials", "sizes"), [(1, [1]), (4, [4]), (6, [4, 2]), (8, [4, 4])])
@@ -176,21 +174,6 @@ class Keeping(ms.builder.PyBuilder):
 
 
 @derived_object
-class Waiting(ms.runner.PyRunnerFuture):
-    """A trial as TVM's scheduler waits for it."""
-
-    def __init__(self, trial: Any) -> None:
-        super().__init__()
-        self.trial = trial
-
-    def done(self) -> bool:
-        return bool(self.trial.done())
-
-    def result(self) -> Any:
-        return self.trial.result()
-
-
-@derived_object
 class Beginning(ms.runner.PyRunner):
     """Begins the trials of what was kept."""
 
@@ -200,7 +183,7 @@ class Beginning(ms.runner.PyRunner):
 
     def run(self, runner_inputs: list[Any]) -> list[Any]:
         modules = [self.modules[int(one.artifact_path)] for one in runner_inputs]
-        return [Waiting(trial) for trial in self.begin(modules)]
+        return [ms.runner.RunnerFuture(one.done, one.result) for one in self.begin(modules)]
 
 
 def test_without_a_batch_ahead_trials_are_those_of_tvms_scheduler(

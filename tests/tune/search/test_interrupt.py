@@ -35,7 +35,7 @@ def test_ctrl_c_in_a_callback_of_the_search_ends_it_and_not_the_process(
     assert written == [record.config for record in result.trials] == runner.ran
 
 
-def test_ctrl_c_while_a_trial_is_written_down_loses_nothing(
+def test_ctrl_c_while_a_trial_is_written_down_loses_nothing_and_hides_no_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     archive = records.archive
@@ -44,20 +44,15 @@ def test_ctrl_c_while_a_trial_is_written_down_loses_nothing(
         signal.raise_signal(signal.SIGINT)
         return archive(*given, **more)
 
+    def full(*_given: Any, **_more: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        raise RecordError("No space left on device.")
+
     monkeypatch.setattr(records, "archive", pressed)
     result = tune("transpose", shape=(64, 64), trials=4, runner=FakeRunner(), log=tmp_path)
     assert result.interrupted
     assert [one.id for one in Log(tmp_path).read().records] == [one.id for one in result.trials]
     assert len(result.trials) == 1
-
-
-def test_ctrl_c_does_not_hide_that_a_trial_was_not_written(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def full(*_given: Any, **_more: Any) -> Any:
-        signal.raise_signal(signal.SIGINT)
-        raise RecordError("No space left on device.")
-
     monkeypatch.setattr(records, "archive", full)
     with pytest.raises(RecordError, match="No space left"):
         tune("transpose", shape=(64, 64), trials=4, runner=FakeRunner(), log=tmp_path)

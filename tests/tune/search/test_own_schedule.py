@@ -15,20 +15,31 @@ from tvm_layout_ext import te
 from tvm_layout_ext.cli import app
 from tvm_layout_ext.errors import LayoutError, ScheduleError, TargetError
 from tvm_layout_ext.report.page import render_page, workloads
-from tvm_layout_ext.tune import Log, Result, apply_best, tune, tune_module
+from tvm_layout_ext.tune import Log, Result, apply_best, tune
 from tvm_layout_ext.tune.records.pruned import PRUNED, read_pruned
 from tvm_layout_ext.tune.space.knobs import Config, knob
 
 
-def test_what_cannot_be_tuned_or_run_is_refused_by_its_type(tmp_path: Path) -> None:
-    with pytest.raises(ScheduleError, match="Cannot tune a int; give a PrimFunc"):
-        tune(3, runner="simulate")  # type: ignore[arg-type]
-    with pytest.raises(ScheduleError, match="A module of one function is wanted, not of 0"):
-        tune(tvm.IRModule({}), runner="simulate")
-    with pytest.raises(TargetError, match="A runner is a name or an object that runs, not None"):
-        tune("transpose", shape=(8, 8), runner=None)  # type: ignore[arg-type]
-    with pytest.raises(ScheduleError, match="A PrimFunc or an IRModule is wanted, not a str"):
-        tune_module("mod", log=tmp_path)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("what", "options", "message"),
+    [
+        (3, {}, "Cannot tune a int; give a PrimFunc"),
+        (tvm.IRModule({}), {}, "A module of one function is wanted, not of 0"),
+        ("transpose", {"shape": (8, 8), "runner": None},
+         "A runner is a name or an object that runs, not None"),
+        (doubled(), {"schedule": 3, "knobs": [knob("threads", (8,))]},
+         r"A schedule is a function of \(sch, config\), not 3"),
+        (doubled(), {"schedule": by_threads, "knobs": ["threads"]},
+         "'threads' is no knob; make one by knob"),
+        (doubled(), {"schedule": by_threads, "knobs": [knob("t", (8,)), knob("t", (9,))]},
+         "Two knobs are called t; names must differ"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_tuned_or_run_is_refused(
+    what: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((ScheduleError, TargetError), match=message):
+        tune(what, **({"runner": "simulate"} | options))
 
 
 def by_hand(sch: tvm.s_tir.Schedule, config: Config) -> None:
@@ -142,19 +153,6 @@ def test_threads_and_what_the_schedule_refuses_are_pruned_and_counted(strategy: 
     assert told[-1] == (4, 4)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "knobs", "message"),
-    [
-        (3, [knob("threads", (8,))], r"A schedule is a function of \(sch, config\), not 3"),
-        (by_hand, ["threads"], "'threads' is no knob; make one by knob"),
-        (by_hand, [knob("t", (8,)), knob("t", (9,))], "Two knobs are called t; names must differ"),
-    ],
-)
-def test_own_schedule_and_knobs_are_checked(schedule: Any, knobs: Any, message: str) -> None:
-    with pytest.raises(ScheduleError, match=message):
-        tune(doubled(), schedule=schedule, knobs=knobs, runner="simulate")
-
-
 def test_what_was_pruned_is_in_the_log_for_its_report(tmp_path: Path) -> None:
     """The page said that it knew no such operator."""
     tiles = (8192, 16384)
@@ -184,11 +182,8 @@ def test_lines_that_tell_of_no_pruning_are_skipped(tmp_path: Path) -> None:
         file.write(b'null\n{"workload": 1}\n\xff\xfe\n[1\n{"refused": [1], "reasons": 2}\n')
     assert len(read_pruned(tmp_path)) == 1
     assert read_pruned(tmp_path / "trials.jsonl") == read_pruned(tmp_path / "none") == []
-
-
-def test_a_space_of_which_nothing_was_pruned_leaves_no_file(tmp_path: Path) -> None:
-    staged("shared", (8192,), log=tmp_path)
-    assert not (tmp_path / PRUNED).exists()
+    staged("shared", (8192,), log=tmp_path / "new")
+    assert not (tmp_path / "new" / PRUNED).exists()
 
 
 def test_a_schedule_that_was_changed_is_not_taken_from_the_log(tmp_path: Path) -> None:

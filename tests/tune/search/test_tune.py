@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tvm
 
 from tests.tune.helpers import FakeRunner, offset_cost
 from tvm_layout_ext.errors import RecordError, ScheduleError, TargetError
@@ -43,25 +42,23 @@ def test_trial_0_is_the_default_and_the_best_wins(runner: FakeRunner) -> None:
     assert result.ranking[0] == result.best
 
 
-def test_failed_candidate_is_one_failed_trial_with_its_reason(runner: FakeRunner) -> None:
+def test_failed_candidates_are_failed_trials_with_their_reasons_and_never_win(
+    runner: FakeRunner,
+) -> None:
     def cost(config: Config) -> float:
         if config["align_offset"] == 1:
             raise MemoryError("no room for 7 bytes")
         return offset_cost(config)
 
+    def fail(config: Config) -> float:
+        raise RuntimeError
+
     runner.cost = cost
     failed = [record for record in run(runner).trials if record.status == "error"]
-    assert failed
     assert {record.config["align_offset"] for record in failed} == {1}
     assert {(r.error_class, r.error_text) for r in failed} == {
         ("MemoryError", "no room for 7 bytes")
     }
-
-
-def test_all_candidates_failing_gives_no_winner(runner: FakeRunner) -> None:
-    def fail(config: Config) -> float:
-        raise RuntimeError
-
     runner.cost = fail
     result = run(runner, 3)
     assert result.best is None
@@ -101,6 +98,12 @@ def test_interrupted_run_keeps_everything_and_resumes(runner: FakeRunner, tmp_pa
     assert second.best is not None
     assert second.best.verified_on == "transpose 64x64 float32"
     assert len(Log(tmp_path).read().records) == 8
+    runner.ran = []
+    again = run(runner, log=tmp_path)
+    assert (runner.ran, again.resumed, again.best) == ([], 8, second.best)
+    assert again.trials == second.trials
+    assert run(runner, log=tmp_path, seed=1).resumed == 0
+    assert tune("transpose", shape=(64, 128), trials=3, runner=runner, log=tmp_path).resumed == 0
 
 
 def test_interrupt_that_comes_out_as_another_error_still_ends_the_run(
@@ -121,29 +124,6 @@ def test_interrupt_that_comes_out_as_another_error_still_ends_the_run(
     assert [record.status for record in result.trials] == ["ok"] * 3
 
 
-def test_interrupt_inside_a_pass_stays_one() -> None:
-    @tvm.transform.module_pass(opt_level=0)
-    def press(mod: tvm.IRModule, _ctx: object) -> tvm.IRModule:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        press(tvm.IRModule({}))
-
-
-def test_finished_run_runs_nothing_again(runner: FakeRunner, tmp_path: Path) -> None:
-    first = run(runner, log=tmp_path)
-    runner.ran = []
-    again = run(runner, log=tmp_path)
-    assert runner.ran == []
-    assert (again.resumed, again.best, again.trials) == (8, first.best, first.trials)
-
-
-def test_another_seed_or_shape_is_not_resumed(runner: FakeRunner, tmp_path: Path) -> None:
-    run(runner, log=tmp_path)
-    assert run(runner, log=tmp_path, seed=1).resumed == 0
-    assert tune("transpose", shape=(64, 128), trials=3, runner=runner, log=tmp_path).resumed == 0
-
-
 def test_records_of_other_versions_are_skipped_with_a_count(
     runner: FakeRunner, tmp_path: Path
 ) -> None:
@@ -158,9 +138,23 @@ def test_records_of_other_versions_are_skipped_with_a_count(
     assert run(runner, 3, tmp_path).resumed == 3
 
 
-def test_small_space_ends_the_run(runner: FakeRunner) -> None:
+def test_small_space_ends_the_run_and_a_best_at_the_end_of_a_range_is_said(
+    runner: FakeRunner, tmp_path: Path
+) -> None:
     result = tune("transpose", shape=(1, 1), trials=10_000, runner=runner)
     assert len(result.trials) == len(result.task.space.legal) < 10_000
+    assert result.best is not None
+    for offset, said in ((8, []), (9, ["align_offset is 9, the end of its range 0 to 9"])):
+        config = result.best.config | {"align_offset": offset}
+        best = dataclasses.replace(result.best, config=config)
+        edges = dataclasses.replace(result, best=best).edges()
+        assert len(edges) == len(said)
+        assert all(part in text for part, text in zip(said, edges, strict=True))
+    runner.ran = []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match="Cannot write a log"):
+        run(runner, log=tmp_path / "file")
+    assert runner.ran == []
 
 
 def test_progress_is_told_of_each_trial(runner: FakeRunner) -> None:
@@ -173,18 +167,6 @@ def test_progress_is_told_of_each_trial(runner: FakeRunner) -> None:
     run(runner, 3, progress=progress)
     assert seen == [(1, 3), (2, 3), (3, 3)]
     assert len(run(runner, 2, progress=False).trials) == 2
-
-
-def test_best_at_the_end_of_a_range_is_said(runner: FakeRunner) -> None:
-    result = run(runner, 1)
-    assert result.best is not None
-    for offset, sentences in ((8, []), (9, ["align_offset is 9, the end of its range 0 to 9"])):
-        best = dataclasses.replace(
-            result.best, config=result.best.config | {"align_offset": offset}
-        )
-        said = dataclasses.replace(result, best=best).edges()
-        assert len(said) == len(sentences)
-        assert all(part in text for part, text in zip(sentences, said, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -228,15 +210,6 @@ def test_unknown_runner_and_missing_gpu_are_one_sentence_each(
     with pytest.raises(TargetError, match="Runner cuda needs a CUDA GPU and there is none"):
         backend_pool.make_backend("cuda", task)
     assert backend_pool.make_backend("auto", task).name == "simulate"
-
-
-def test_unwritable_log_is_refused_before_the_first_trial(
-    runner: FakeRunner, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RecordError, match="Cannot write a log"):
-        run(runner, log=tmp_path / "file")
-    assert runner.ran == []
 
 
 @pytest.mark.parametrize("strategy", ["evolutionary", "replay"])

@@ -235,28 +235,6 @@ def test_nvrtc_is_kept_from_its_cache_which_has_no_report(
     assert given == options
 
 
-def test_nvrtc_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvrtc")
-    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    with pytest.raises(TargetError, match="the package cuda-bindings is not installed"):
-        machine_code("", ARCH)
-
-
-def test_unknown_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "clang")
-    with pytest.raises(TargetError, match="TVM_CUDA_COMPILE_MODE is 'clang'; it can be nvrtc or"):
-        machine_code("", ARCH)
-
-
-def test_missing_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(TargetError, match="there is no nvcc on the PATH"):
-        machine_code("", ARCH)
-    with pytest.raises(TargetError, match="there is no cc"):
-        CubinBuilder(ARCH)
-
-
 def test_cpu_candidate_is_built_and_runs() -> None:
     builder = CubinBuilder(ARCH, workers=1)
     a = te.placeholder((8,), name="A")
@@ -270,10 +248,19 @@ def test_cpu_candidate_is_built_and_runs() -> None:
     assert [float(array.numpy()[0]) for array in arrays] == [0, 5, 2, 7]
     assert json.loads((Path(built.folder) / INFO).read_text())["registers"] is None
     builder.close()
-
-
-def test_artifacts_go_with_the_builder() -> None:
-    builder = CubinBuilder(ARCH, workers=1)
-    assert builder.folder.exists()
-    builder.close()
     assert not builder.folder.exists()
+
+
+def test_compilers_that_are_unknown_or_missing_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    monkeypatch.setenv("PATH", "")
+    for mode, message in (
+        ("nvrtc", "the package cuda-bindings is not installed"),
+        ("clang", "TVM_CUDA_COMPILE_MODE is 'clang'; it can be nvrtc or"),
+        ("nvcc", "there is no nvcc on the PATH"),
+    ):
+        monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", mode)
+        with pytest.raises(TargetError, match=message):
+            machine_code("", ARCH)
+    with pytest.raises(TargetError, match="there is no cc"):
+        CubinBuilder(ARCH)

@@ -49,7 +49,7 @@ class Farm:
     def _start(self) -> subprocess.Popen[bytes]:
         options = ["--tracker", f"{HOST}:{self.port}", "--key", KEY, "--host", HOST]
         return subprocess.Popen(
-            [sys.executable, "-m", "tvm_layout_ext.tune.measure.rpc.server", *options],
+            [sys.executable, "-m", "tvm_layout_ext.tune.rpc_server", *options],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -296,35 +296,22 @@ def test_server_without_a_gpu_is_refused_at_the_start(farm: Farm, runner: RpcRun
     )
 
 
-def test_tracker_without_servers_says_how_to_start_one(
-    farm: Farm,
-) -> None:
-    with pytest.raises(NoServerError) as error:
-        RpcRunner(doubling_task(), HOST, farm.port, "h200")
-    assert str(error.value) == (
-        f"The RPC tracker at {HOST}:{farm.port} has no server with the key h200; start one by: "
-        f"python -m tvm_layout_ext.tune.measure.rpc.server --tracker {HOST}:{farm.port} --key h200"
-    )
-    with pytest.raises(NoServerError, match="has no server with the key h200"):
-        Tracker(HOST, farm.port, "h200", patience=0.5).next_free()
-
-
-def test_tracker_that_is_not_there_says_how_to_start_it() -> None:
+def test_trackers_that_are_not_there_or_have_no_server_say_how_to_start_one(farm: Farm) -> None:
     with socket.socket() as free:
         free.bind((HOST, 0))
         port = free.getsockname()[1]
-    with pytest.raises(NoServerError) as error:
-        RpcRunner(doubling_task(), HOST, port, "h200")
-    assert str(error.value) == (
-        f"There is no RPC tracker at {HOST}:{port} (connection refused); start one by: "
-        f"python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {port} --port-end {port + 1}"
-    )
-
-
-@pytest.mark.parametrize("port", [0, 65536])
-def test_port_that_cannot_be_is_refused(port: int) -> None:
-    with pytest.raises(TargetError, match=f"Port {port} of the RPC tracker is not one of 1 to 655"):
-        Tracker("127.0.0.1", port, "key")
+    for where, said in (
+        (farm.port, f"The RPC tracker at {HOST}:{farm.port} has no server with the key h200; start "
+         "one by: python -m tvm_layout_ext.tune.measure.rpc.server --tracker "
+         f"{HOST}:{farm.port} --key h200"),
+        (port, f"There is no RPC tracker at {HOST}:{port} (connection refused); start one by: "
+         f"python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {port} --port-end {port + 1}"),
+    ):  # fmt: skip
+        with pytest.raises(NoServerError) as error:
+            RpcRunner(doubling_task(), HOST, where, "h200")
+        assert str(error.value) == said
+    with pytest.raises(NoServerError, match="has no server with the key h200"):
+        Tracker(HOST, farm.port, "h200", patience=0.5).next_free()
 
 
 def test_servers_that_are_all_gone_fail_the_trials_in_a_sentence(
@@ -355,7 +342,10 @@ def test_server_listens_on_this_machine_alone_unless_told(
     assert ("whoever reaches it can run code" in caplog.text) is warns
 
 
-@pytest.mark.parametrize("address", ["nowhere", "host:", ":9190", "host:port"])
-def test_server_wants_the_address_of_a_tracker(address: str) -> None:
-    with pytest.raises(TargetError, match="A tracker's address is HOST:PORT, not "):
-        serve(["--tracker", address, "--key", "h200"])
+def test_addresses_that_cannot_be_are_refused() -> None:
+    for port in (0, 65536):
+        with pytest.raises(TargetError, match=f"Port {port} of the RPC tracker is not one of 1 to"):
+            Tracker(HOST, port, "key")
+    for address in ("nowhere", "host:", ":9190", "host:port"):
+        with pytest.raises(TargetError, match="A tracker's address is HOST:PORT, not "):
+            serve(["--tracker", address, "--key", "h200"])
