@@ -98,7 +98,7 @@ def proposals(one: Program, most: int) -> Iterator[tuple[Pair, Any]]:
             program = way.isolated or subject
             trial = program.sch.copy()
             try:
-                said, _ = way.apply(trial, program.block)
+                said = way.apply(trial, program.block)
                 trial.annotate(program.block, DONE, way.path)
                 works = count_kernels(trial.mod["main"])
             except (RuntimeError, ValueError, IndexError):
