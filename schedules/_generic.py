@@ -30,7 +30,7 @@ from tvm_layout_ext.tune.space.knobs import Config, Knob, Refusal, knob
 from tvm_layout_ext.tune.space.off_tensor_cores import off_tensor_cores
 from tvm_layout_ext.tune.space.operator import Operator, Shape
 
-__all__ = ["COALESCE_KNOBS", "operator_of"]
+__all__ = ["COALESCE_KNOBS", "inline", "operator_of", "unbound"]
 
 COALESCE_KNOBS = (
     knob("threads", (0, 64, 128, 256, 512, 1024), default=0),
@@ -243,7 +243,7 @@ def _products(products: dict[str, Contraction]) -> _Plan:
         inline(fresh)
         for name in products:
             gemm.multiply(fresh, name, config)
-        for name in sorted(_unbound(fresh)):
+        for name in sorted(unbound(fresh)):
             fresh.auto_coalesce(name)
 
     def check(config: Config, architecture: Architecture) -> Refusal | None:
@@ -308,7 +308,7 @@ def _root_blocks(sch: s_tir.Schedule) -> set[str]:
     return {str(sch.get(block).name_hint) for block in blocks}
 
 
-def _unbound(sch: s_tir.Schedule) -> set[str]:
+def unbound(sch: s_tir.Schedule) -> set[str]:
     """Blocks that are in no kernel yet."""
     return {
         name

@@ -23,6 +23,7 @@ from .errors import (  # noqa: E402
     SimulationError,
     TargetError,
 )
+from .models import DefaultSchedule, relax_pipeline  # noqa: E402
 from .report import render as _render  # noqa: E402
 from .report.explain import explain  # noqa: E402
 from .report.pipeline_chart import explain_pipeline  # noqa: E402
@@ -34,6 +35,7 @@ from .tune import ApplyBest, apply_best, export, knob, tune, tune_module  # noqa
 
 __all__ = [
     "ApplyBest",
+    "DefaultSchedule",
     "LayoutError",
     "NotModelled",
     "RecordError",
@@ -60,6 +62,7 @@ __all__ = [
     "layout",
     "lower",
     "pipeline",
+    "relax_pipeline",
     "schedule",
     "shared_buffers",
     "simulate",

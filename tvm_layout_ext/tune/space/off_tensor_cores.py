@@ -21,7 +21,7 @@ def off_tensor_cores(func: tirx.PrimFunc) -> dict[str, str]:
     """
     found = {}
     for _, block in blocks_of(func):
-        if not _is_product(block):
+        if not is_product(block):
             continue
         try:
             what = read_contraction(block)
@@ -31,7 +31,7 @@ def off_tensor_cores(func: tirx.PrimFunc) -> dict[str, str]:
     return found
 
 
-def _is_product(block: Any) -> bool:
+def is_product(block: Any) -> bool:
     """Whether a block sums up products of two buffers."""
     value = getattr(block.body, "value", None)
     if block.init is None or not isinstance(value, tirx.Add):

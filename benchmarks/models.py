@@ -1,0 +1,218 @@
+"""Time whole models: ours beside dlight, torch eager and torch.compile, in one process.
+
+``python -m benchmarks.models --out FILE`` needs a CUDA GPU and torch; ``--dry-run`` builds
+everything without either. Each model is compiled by ``tlx.relax_pipeline`` and by TVM's own
+pipeline for CUDA, and runs as a whole. Kernel times are those of torch's profiler, summed: of each
+name the median over the runs, times how often a run launches it. Outputs are compared with torch in
+float32; torch's own error in the model's type stands beside.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tvm
+import typer
+from tvm import relax
+from tvm.target import Target
+
+import tvm_layout_ext as tlx
+from benchmarks.model_zoo import MODELS, Model
+from tvm_layout_ext.text import columns
+
+#: Runs before, and while, kernels are counted.
+WARM_UP, REPEATS = 3, 15
+#: Functions of a model that are told, the slowest first.
+TOLD = 12
+
+
+def built(model: Model, target: Target) -> tuple[dict[str, Any], dict[str, str], dict[str, float]]:
+    """Executables of both pipelines, what ours chose by function, and seconds of compilation."""
+    schedule = tlx.DefaultSchedule()
+    pipelines = {
+        "ours": tlx.relax_pipeline(target, schedule),
+        "dlight": relax.pipeline.get_default_pipeline(target),
+    }
+    found, seconds = {}, {}
+    for name, pipeline in pipelines.items():
+        begin = time.perf_counter()
+        try:
+            found[name] = tvm.compile(model.module, target=target, relax_pipeline=pipeline)
+        except (AssertionError, RuntimeError, ValueError, tlx.ScheduleError) as error:
+            print(
+                f"{name} does not compile: {type(error).__name__} {str(error)[-300:]}", flush=True
+            )
+        seconds[name] = time.perf_counter() - begin
+    return found, {one.name: f"{one.rule}: {one.text}" for one in schedule.choices}, seconds
+
+
+def inputs_of(model: Model) -> list[np.ndarray]:
+    """Values of a size with which no layer overflows; parameters are scaled by their rows."""
+    rng = np.random.default_rng(0)
+    found = []
+    for at, (shape, dtype) in enumerate(model.inputs):
+        if "int" in dtype:
+            found.append(rng.integers(0, model.inputs[1][0][0], shape).astype(dtype))
+        else:
+            scale = 1 if at == 0 or len(shape) == 1 else float(np.prod(shape[1:])) ** -0.5
+            found.append((rng.standard_normal(shape, np.float32) * scale).astype(dtype))
+    return found
+
+
+def profile(call: Callable[[], Any]) -> dict[str, list[float]]:
+    """Microseconds of each kernel of a run, summed by its name, one number a run."""
+    import torch
+    from torch.profiler import ProfilerActivity
+
+    for _ in range(WARM_UP):
+        call()
+    torch.cuda.synchronize()
+    runs: dict[str, list[float]] = defaultdict(list)
+    for _ in range(REPEATS):
+        with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as prof:
+            call()
+            torch.cuda.synchronize()
+        sums: dict[str, float] = defaultdict(float)
+        for event in prof.events():
+            if event.device_type == torch.autograd.DeviceType.CUDA:
+                sums[event.name] += event.device_time_total
+        for name, value in sums.items():
+            runs[name].append(value)
+    return dict(runs)
+
+
+def wall(call: Callable[[], Any]) -> float:
+    """Median microseconds of a run, launches included."""
+    import torch
+
+    times = []
+    for _ in range(REPEATS):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times) * 1e6
+
+
+def calls_of(model: Model, executables: dict[str, Any]) -> dict[str, Callable[[], Any]]:
+    """What runs a model, by contestant; a torch tensor comes out of each."""
+    import torch
+
+    arrays = inputs_of(model)
+    tensors = [torch.from_numpy(a).cuda() for a in arrays]
+    views = [tvm.runtime.from_dlpack(t) for t in tensors]
+
+    def vm_call(executable: Any) -> Callable[[], Any]:
+        main = relax.VirtualMachine(executable, tvm.cuda(0))["main"]
+        return lambda: main(*views)
+
+    fast = torch.compile(lambda *a: model.torch(torch, *a), dynamic=False)
+    calls: dict[str, Callable[[], Any]] = {n: vm_call(e) for n, e in executables.items()}
+    calls["torch eager"] = lambda: model.torch(torch, *tensors)
+    calls["torch.compile"] = lambda: fast(*tensors)
+    wide = [t.float() if t.is_floating_point() else t for t in tensors]
+    calls["float32"] = lambda: model.torch(torch, *wide)
+    return calls
+
+
+def errors_of(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Largest error of each output, as a share of the largest element of float32's."""
+    import torch
+
+    def array(call: Callable[[], Any]) -> np.ndarray:
+        found = call()
+        torch.cuda.synchronize()
+        numbers = found.float().cpu().numpy() if isinstance(found, torch.Tensor) else found.numpy()
+        return np.asarray(numbers, np.float32)
+
+    want = array(calls["float32"])
+    most = float(np.abs(want).max())
+    return {
+        name: float(np.abs(array(call) - want).max()) / most
+        for name, call in calls.items()
+        if name != "float32"
+    }
+
+
+def measured(name: str, model: Model, executables: dict[str, Any]) -> dict[str, Any]:
+    """Sums, errors, wall times and kernels of each contestant."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    with torch.no_grad():
+        calls = calls_of(model, executables)
+        errors = errors_of(calls)
+        del calls["float32"]
+        kernels = {
+            who: {k: statistics.median(v) for k, v in profile(call).items()}
+            for who, call in calls.items()
+        }
+        walls = {who: wall(call) for who, call in calls.items()}
+    sums = {who: sum(times.values()) for who, times in kernels.items()}
+    return {"model": name, "sums": sums, "wall": walls, "errors": errors, "kernels": kernels}
+
+
+def by_function(kernels: dict[str, float]) -> dict[str, float]:
+    """Microseconds of each function: its kernels are ``NAME_kernel``, ``NAME_kernel_1``..."""
+    found: dict[str, float] = defaultdict(float)
+    for name, value in kernels.items():
+        found[name.rpartition("_kernel")[0] or name] += value
+    return dict(found)
+
+
+def told(row: dict[str, Any]) -> str:
+    """Tables of a model: sums by contestant, then its slowest functions."""
+    sums, errors, walls = row["sums"], row["errors"], row["wall"]
+    lines = [[w, f"{sums[w]:.1f}", f"{walls[w]:.0f}", f"{errors[w]:.1e}"] for w in sums]
+    text = columns(["", "kernels us", "wall us", "error"], lines)
+    every = {who: by_function(row["kernels"].get(who, {})) for who in ("ours", "dlight")}
+    names = sorted(every["ours"], key=lambda one: -every["ours"][one])[:TOLD]
+    slow = [
+        [n, f"{every['ours'][n]:.1f}", row["choices"].get(n, "").partition(".")[0][:90]]
+        for n in names
+    ]
+    theirs = sorted(every["dlight"].items(), key=lambda one: -one[1])[:TOLD]
+    other = columns(["dlight's", "us"], [[n, f"{us:.1f}"] for n, us in theirs])
+    mine = columns(["ours", "us", "how"], slow)
+    return f"{row['model']}\n{text}\n{mine}\n{other}\n"
+
+
+def main(
+    out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
+    only: Annotated[str, typer.Option(help="Part of the names of the models to run.")] = "",
+    dry_run: Annotated[bool, typer.Option(help="Build everything, run nothing.")] = False,
+) -> None:
+    """Build and time every model."""
+    target = tlx.default_target()
+    rows = []
+    for name, make in MODELS.items():
+        if only not in name:
+            continue
+        model = make()
+        executables, choices, seconds = built(model, target)
+        print(name, "compiled in", {k: round(v, 1) for k, v in seconds.items()}, flush=True)
+        if dry_run:
+            print("\n".join(f"  {k}: {v}" for k, v in choices.items()), flush=True)
+            continue
+        try:
+            row = measured(name, model, executables)
+        except (RuntimeError, AssertionError) as error:
+            print(f"{name} fails: {str(error)[-500:]}", flush=True)
+            continue
+        rows.append({**row, "choices": choices, "compile": seconds})
+        print(told(rows[-1]), flush=True)
+        if out is not None:
+            out.write_text(json.dumps({"command": sys.argv, "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,134 @@
+"""What tests of models share: fused functions, scheduled, simulated beside TVM's CPU code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.s_tir import dlight
+from tvm.target import Target
+
+from tvm_layout_ext import DefaultSchedule, cuda_target, simulate
+from tvm_layout_ext.ir.evaluate import evaluate
+from tvm_layout_ext.ir.ops import IS_SCHEDULED
+from tvm_layout_ext.models.default_schedule import FunctionChoice
+from tvm_layout_ext.models.pipeline import lowered_passes
+from tvm_layout_ext.tune.space.functions import blocks_of
+
+TARGET = cuda_target("sm_90a")
+#: What stands for a symbolic size.
+SIZE = 13
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A function before and after, and what the pass said of it."""
+
+    name: str
+    before: tirx.PrimFunc
+    after: tirx.PrimFunc
+    choice: FunctionChoice
+
+
+def fused(mod: tvm.IRModule) -> tvm.IRModule:
+    """A Relax module as the pipeline schedules it."""
+    with TARGET:
+        return tvm.transform.Sequential(lowered_passes(TARGET))(mod)
+
+
+def scheduled(mod: tvm.IRModule, schedule: Any = None) -> list[Scheduled]:
+    """Every function of a module of Relax or of functions, by the pass."""
+    schedule = schedule or DefaultSchedule()
+    if any(isinstance(one, relax.Function) for one in mod.functions.values()):
+        mod = fused(mod)
+    before = {gv.name_hint: one for gv, one in mod.functions.items()}
+    with TARGET:
+        after = schedule(mod)
+    choices = {choice.name: choice for choice in schedule.choices}
+    return [
+        Scheduled(gv.name_hint, before[gv.name_hint], one, choices[gv.name_hint])
+        for gv, one in after.functions.items()
+        if isinstance(one, tirx.PrimFunc)
+        if not before[gv.name_hint].attrs.get(IS_SCHEDULED, 0)  # TVM writes some with a schedule.
+    ]
+
+
+def check(one: Scheduled, seed: int = 0) -> None:
+    """Fail unless a scheduled function launches kernels and gives what CPU code of it gives."""
+    assert one.after.attrs[IS_SCHEDULED]
+    rng = np.random.default_rng(seed)
+    written = {str(r.source.name) for _, block in blocks_of(one.before) for r in block.writes}
+    arrays = [_array(param, rng) for param in one.before.params]
+    want = on_cpu(one.before, arrays)
+    after = one.after.with_attr("global_symbol", "main")
+    report = simulate(after, *arrays, target=TARGET, progress=False)
+    assert not report.hazards
+    for param, expected in zip(one.before.params, want, strict=True):
+        if param.name in written:
+            _require_near(report.outputs[param.name], expected, f"{one.name}, {param.name}")
+
+
+def on_cpu(func: tirx.PrimFunc, arrays: list[Any]) -> list[Any]:
+    """Arguments of an unscheduled function after a run by TVM's code for the CPU."""
+    main = func.with_attr("global_symbol", "main")
+    kernel = tvm.compile(
+        tvm.IRModule({"main": main}), target=Target({"kind": "llvm", "opt-level": 0})
+    )
+    tensors = [tvm.runtime.tensor(a) if isinstance(a, np.ndarray) else a for a in arrays]
+    kernel["main"](*tensors)
+    pairs = zip(tensors, arrays, strict=True)
+    return [t.numpy() if isinstance(a, np.ndarray) else a for t, a in pairs]
+
+
+def _array(param: Any, rng: np.random.Generator) -> Any:
+    if not hasattr(param, "shape"):
+        return SIZE
+    shape = tuple(extent_of(n) for n in param.shape)
+    dtype = str(param.dtype)
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    if "int" in dtype:
+        return rng.integers(0, 3, shape).astype(dtype)
+    wide = rng.uniform(0.25, 1, shape).astype("float32")
+    return wide.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+
+
+def extent_of(extent: Any) -> int:
+    """An extent with :data:`SIZE` in the place of what is symbolic."""
+    if isinstance(extent, tirx.IntImm):
+        return int(extent)
+    return int(evaluate(extent, _Sizes()))
+
+
+class _Sizes(dict[Any, int]):
+    def get(self, key: Any, default: Any = None) -> int:
+        return SIZE
+
+
+def _require_near(got: Any, want: Any, what: str) -> None:
+    eps = {2: 2e-2, 4: 1e-4}.get(got.dtype.itemsize, 1e-6) if got.dtype.kind != "i" else 0
+    got, want = np.asarray(got, "float64"), np.asarray(want, "float64")
+    np.testing.assert_allclose(got, want, rtol=eps, atol=eps, err_msg=what)
+
+
+def bound_by_dlight(mod: tvm.IRModule) -> set[str]:
+    """Names of the functions that dlight's rules bind to threads."""
+    rules = (
+        dlight.gpu.Matmul(),
+        dlight.gpu.GEMV(),
+        dlight.gpu.Reduction(),
+        dlight.gpu.GeneralReduction(),
+        dlight.gpu.Fallback(),
+    )
+    copy = tvm.IRModule(dict(mod.functions.items()))  # The pass writes into what it is given.
+    with TARGET:
+        done = dlight.ApplyDefaultSchedule(*rules)(copy)
+    return {
+        gv.name_hint
+        for gv, one in done.functions.items()
+        if isinstance(one, tirx.PrimFunc) and "threadIdx.x" in str(one)
+    }

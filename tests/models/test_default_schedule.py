@@ -1,0 +1,164 @@
+"""Every function of a model is scheduled, is right on the simulated GPU, and says how."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tvm
+from tvm import relax
+
+import tvm_layout_ext as tlx
+from benchmarks.model_zoo import Model, block, convolution, head, mlp
+from tests.models.running import TARGET, bound_by_dlight, check, fused, scheduled
+from tests.tune.apply.test_apply import unscheduled
+from tvm_layout_ext.analysis.contraction import read_contraction
+from tvm_layout_ext.gpu.hardware import architecture
+from tvm_layout_ext.models import default_schedule, rules
+from tvm_layout_ext.models.on_tensor_cores import configuration
+from tvm_layout_ext.schedules import gemm
+from tvm_layout_ext.tune.space.functions import blocks_of, same_function
+
+MODELS: dict[str, Callable[[], Model]] = {
+    "block": lambda: block(16, 64, 2),
+    "block of one token": lambda: block(1, 64, 2),
+    "block of any tokens": lambda: block("n", 64, 2),
+    "mlp": lambda: mlp(7, 20, 48, 12),
+    "convolution": lambda: convolution(1, 8, 6),
+    "head": lambda: head(8, 96, 64),
+}
+EACH = pytest.mark.parametrize("name", MODELS)
+
+
+@EACH
+def test_functions_of_a_model_are_right(name: str) -> None:
+    for one in scheduled(MODELS[name]().module):
+        check(one)
+
+
+@EACH
+def test_a_model_compiles_by_the_pipeline(name: str) -> None:
+    schedule = tlx.DefaultSchedule()
+    built = tvm.compile(
+        MODELS[name]().module, TARGET, relax_pipeline=tlx.relax_pipeline(TARGET, schedule)
+    )
+    assert isinstance(built, relax.VMExecutable)
+    assert "none" not in {choice.rule for choice in schedule.choices}
+
+
+def test_whatever_dlight_binds_to_threads_is_bound() -> None:
+    mod = fused(MODELS["block"]().module)
+    theirs = bound_by_dlight(mod)
+    assert {one.name for one in scheduled(mod) if "threadIdx.x" in str(one.after)} >= theirs
+    assert theirs
+
+
+def test_each_function_goes_to_the_rule_for_it() -> None:
+    found = {one.name: one.choice for one in scheduled(MODELS["block"]().module)}
+    products = {name for name in found if "matmul" in name}
+    assert len(products) == 6
+    assert {found[name].rule for name in products} <= {"warpgroups", "tensor cores"}
+    assert {found[name].rule for name in set(found) - products} == {"rows", "blocks"}
+    assert all(one.text.endswith(".") and not one.fell_back for one in found.values())
+    # A product of one row is a sum; padded to a tile it would multiply zeros.
+    one_row = {
+        one.name: one.choice.rule for one in scheduled(MODELS["block of one token"]().module)
+    }
+    assert set(one_row.values()) == {"rows", "blocks"}
+
+
+def test_large_products_go_to_warpgroups_also_in_batches() -> None:
+    found = [f for f in scheduled(block(128, 128, 2).module) if "matmul" in f.name]
+    assert {one.choice.rule for one in found} == {"warpgroups"}
+    for one in found[:2]:
+        check(one)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("mlp", "Tensor cores multiply float32 only as tf32"),
+        ("convolution", "every index must be a number"),
+        ("block of any tokens", "use_tensor_core needs numbers"),
+    ],
+)
+def test_a_fallback_has_its_sentence(
+    name: str, sentence: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "tvm_layout_ext"), tlx.decisions.collect() as told:
+        found = scheduled(MODELS[name]().module)
+    fallen = [one for one in found if one.choice.fell_back]
+    assert any(sentence in one.choice.text for one in fallen)
+    assert len(caplog.records) == len(fallen)
+    for one, record in zip(fallen, caplog.records, strict=True):
+        assert record.getMessage() == f"{one.name}: {one.choice.text}"
+        assert one.choice.text.startswith("dlight's ")
+    assert [d.subject for d in told if d.maker == "DefaultSchedule" and d.refused] == [
+        one.name for one in fallen
+    ]
+
+
+def test_sums_of_halves_are_wide() -> None:
+    (product,) = (f for f in scheduled(MODELS["head"]().module) if "matmul" in f.name)
+    (body, *_) = (b for _, b in blocks_of(product.before) if "matmul" in b.name_hint)
+    assert read_contraction(body).sums == "float32"
+    assert str(product.before.params[-1].dtype) == "float16"
+
+
+def test_a_rule_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no luck")
+
+    every = {"tensor cores": broken, "blocks": broken, rules.LAST: rules.RULES[rules.LAST]}
+    monkeypatch.setattr(default_schedule, "RULES", every)
+    (one,) = scheduled(unscheduled(64))
+    check(one)
+    assert (one.choice.rule, one.choice.refused) == (rules.LAST, ("no luck.", "no luck."))
+    assert (
+        one.choice.text == "dlight's Transpose schedules it. no luck."
+        or "no luck" in one.choice.text
+    )
+    monkeypatch.setattr(default_schedule, "RULES", dict.fromkeys(every, broken))
+    with TARGET:
+        left = (schedule := tlx.DefaultSchedule())(unscheduled(64))
+    assert same_function(left["main"], unscheduled(64)["main"])
+    assert [choice.rule for choice in schedule.choices] == ["none"]
+
+
+def test_scheduled_functions_and_other_targets_are_left_alone() -> None:
+    with TARGET:
+        once = tlx.DefaultSchedule()(unscheduled(64))
+        again = (second := tlx.DefaultSchedule())(once)
+    assert again["main"].same_as(once["main"])
+    with tvm.target.Target("llvm"):
+        plain = (third := tlx.DefaultSchedule())(unscheduled(64))
+    assert "threadIdx" not in str(plain)
+    assert second.choices == third.choices == []
+
+
+def test_records_go_first(tmp_path: Path) -> None:
+    tlx.tune_module(unscheduled(64), TARGET, trials=1, log=tmp_path, runner="simulate")
+    (one,) = scheduled(unscheduled(64), tlx.DefaultSchedule(tmp_path))
+    assert one.choice.rule == "record"
+    check(one)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "slices"),
+    [
+        ((4096, 4096, 4096), (128, 128, 32), 1),
+        ((1024, 1024, 1024), (64, 128, 64), 1),
+        ((16, 4096, 4096), (64, 128, 64), 4),
+        ((8, 8, 64), (64, 64, 64), 1),
+    ],
+)
+def test_tiles_suit_the_grid(
+    shape: tuple[int, int, int], tile: tuple[int, int, int], slices: int
+) -> None:
+    func = gemm.OPERATOR.unscheduled(shape, "float16")["main"]
+    block = next(b for _, b in blocks_of(func) if b.name_hint == "product")
+    found = configuration(read_contraction(block), architecture("sm_90a"))
+    assert tuple(found[f"tile_{dim}"] for dim in "mnk") == tile
+    assert found["split_k"] == slices

@@ -1,0 +1,8 @@
+"""Whole models: a schedule for every function of a module, without tuning."""
+
+from __future__ import annotations
+
+from .default_schedule import DefaultSchedule
+from .pipeline import relax_pipeline
+
+__all__ = ["DefaultSchedule", "relax_pipeline"]

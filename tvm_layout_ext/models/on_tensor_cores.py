@@ -1,0 +1,131 @@
+"""The rule for products: tensor cores, by tiles and slices that are modelled to be the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil, prod
+from typing import Any
+
+from tvm import s_tir, tirx
+from tvm.target import Target
+
+from ..analysis.contraction import Contraction
+from ..errors import ScheduleError
+from ..gpu.hardware import LAUNCH_LIMITS, Architecture, architecture
+from ..schedules import _gemm_hopper, gemm
+from ..schedules._gemm_types import check_instruction
+from ..schedules._generic import inline, unbound
+from ..schedules._split_k import SLICES, cycles
+from ..tune.space.knobs import Config
+from ..tune.space.off_tensor_cores import off_tensor_cores
+from .rule import Scheduled
+
+#: Tiles that are tried, of equals the first. Of 24 configurations timed on an H200 the first was
+#: the fastest of full machines and the others of small grids (``h200_split_k.json``): 1024^3 takes
+#: 9.5 us by the second and 12.1 by the first, 1024x4096x4096 102.7 and 80.4.
+TILES = (
+    {"tile_m": 128, "tile_n": 128, "tile_k": 32, "stages": 4},
+    {"tile_m": 64, "tile_n": 128, "tile_k": 64, "stages": 4},
+    {"tile_m": 64, "tile_n": 64, "tile_k": 64, "stages": 4},
+)
+#: Share of the cycles of an earlier choice that a later one may take at most.
+_BETTER = 0.95
+
+
+def by_warpgroups(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
+    """The same as :func:`on_tensor_cores` by ``wgmma``; None where a product is slower by it."""
+    return _multiplied(func, target, warpgroups=True)
+
+
+def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
+    """Schedule the products of a function by ``mma.sync``, and coalesce what else it has.
+
+    None if it has no product, or one of a single row or column, which is a sum. ScheduleError if a
+    product cannot go to tensor cores.
+    """
+    return _multiplied(func, target, warpgroups=False)
+
+
+def _multiplied(func: tirx.PrimFunc, target: Target, warpgroups: bool) -> Scheduled | None:
+    if refused := off_tensor_cores(func):
+        raise ScheduleError(next(iter(refused.values())))
+    sch = s_tir.Schedule(func)
+    products = inline(sch)
+    if not products or any(min(one.sizes[:2]) == 1 for one in products.values()):
+        return None
+    told = []
+    arch = architecture(str(target.attrs["arch"]))
+    for name, product in products.items():
+        config = configuration(product, arch)
+        tile = "x".join(str(config[f"tile_{dim}"]) for dim in "mnk")
+        if warpgroups:
+            config |= _wgmma(product, config, arch)
+            tile = config.get("wgmma", gemm.NONE)
+            if tile == gemm.NONE:
+                return None
+        gemm.multiply(sch, name, config)
+        told.append(f"{name} on tensor cores, tiles of {tile}, {config['split_k']} slices of K")
+    for name in sorted(unbound(sch)):
+        told.append(f"{name} {sch.auto_coalesce(name).path}")
+    return Scheduled(sch, "; ".join(told))
+
+
+def configuration(product: Contraction, arch: Architecture) -> dict[str, Any]:
+    """The legal configuration of the fewest modelled cycles; ScheduleError if none is legal."""
+    batch = prod(product.extents[i] for i in product.batch)
+    if batch > (most := LAUNCH_LIMITS["blockIdx.z"]):
+        raise ScheduleError(
+            f"A batch of {batch:,} products is larger than a grid may be, {most:,}."
+        )
+    best, least, why = None, float("inf"), ""
+    for config in _configurations():
+        refusal = _refusal(product, config, arch)
+        if refusal:
+            why = why or refusal
+            continue
+        m, n, k = product.sizes
+        # Tiles of a batch are not shared by its members.
+        rows = batch * ceil(m / config["tile_m"]) * config["tile_m"]
+        found = cycles((rows, n, k), config, config["split_k"], product.operand)
+        if found < _BETTER * least:
+            best, least = config, found
+    if best is None:
+        raise ScheduleError(f"No tile is legal for its product: {why}")
+    return best
+
+
+def _wgmma(product: Contraction, config: Config, arch: Architecture) -> dict[str, Any]:
+    """The tile of warpgroups, where they are modelled to be faster than a configuration."""
+    groups = (product.rows, product.columns, product.depth)
+    if product.sums != "float32" or any(len(one) > 1 for one in groups):
+        return {}
+    m, n, k = product.sizes
+    shape = prod(product.extents[i] for i in product.batch) * m, n, k
+    a_transposed, b_transposed = not product.a.k_major, product.b.k_major
+    return _gemm_hopper.fit(shape, product.operand, config, arch, b_transposed, a_transposed)
+
+
+def _configurations() -> Iterator[dict[str, Any]]:
+    usual = gemm.OPERATOR.default_config()
+    for tile in TILES:
+        for slices in SLICES:
+            yield {**usual, **tile, "split_k": slices}
+
+
+def _refusal(product: Contraction, config: Config, arch: Architecture) -> str:
+    """Why a configuration is not legal, or nothing."""
+    found = check_instruction(
+        "auto", product.operand, product.sums, int(config["tile_k"]), arch
+    ) or gemm.check(
+        product.sizes,
+        product.operand,
+        config,
+        arch,
+        b_transposed=product.b.k_major,
+        a_transposed=not product.a.k_major,
+    )
+    if found is None and config["split_k"] > 1:
+        steps = ceil(product.sizes[2] / int(config["tile_k"]))
+        if (config["split_k"] - 1) * ceil(steps / config["split_k"]) >= steps:
+            return f"{config['split_k']} slices of {steps} steps leave some empty."
+    return found.text if found else ""

@@ -1,0 +1,76 @@
+"""``relax_pipeline``: TVM's Relax pipeline for CUDA with this package's schedules in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.backend.cuda import pipeline as stock
+from tvm.target import Target
+
+from ..target import resolve
+from ..tune.apply.apply import fuse_transposes
+from .default_schedule import DefaultSchedule
+from .widen_sums import WidenSums
+
+
+def relax_pipeline(
+    target: str | Target | None = None, schedule: DefaultSchedule | None = None
+) -> tvm.transform.Pass:
+    """Make the pipeline of a target, for ``tvm.compile(mod, target, relax_pipeline=...)``.
+
+    Operators are lowered and fused, each transpose with the product that reads it, so that weights
+    stored N x K stay so. :class:`DefaultSchedule` schedules every function, and the rest is TVM's:
+    planned memory, and CUDA graphs where its option ``relax.backend.use_cuda_graph`` asks for them.
+
+    Parameters
+    ----------
+    target : str or tvm.target.Target, optional
+        By default :func:`tvm_layout_ext.default_target`.
+    schedule : DefaultSchedule, optional
+        What schedules functions, where its records or its ``choices`` are wanted.
+
+    Examples
+    --------
+    >>> target = tlx.default_target()  # doctest: +SKIP
+    >>> tvm.compile(mod, target, relax_pipeline=tlx.relax_pipeline(target))  # doctest: +SKIP
+    """
+    resolved = resolve(target)
+    scheduled = schedule or DefaultSchedule()
+
+    @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.RelaxPipeline")
+    def run(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        passes = [
+            *lowered_passes(resolved),
+            scheduled,
+            *stock.dataflow_lower_passes(resolved),
+            *stock.finalize_passes(resolved),
+        ]
+        with resolved:
+            return tvm.transform.Sequential(passes)(mod)
+
+    return run
+
+
+def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
+    """What makes fused functions of operators, before any schedule."""
+    return [
+        *stock.library_dispatch_passes(target),
+        WidenSums(),
+        _FuseTransposes(),
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        # Before schedules, or TVM no longer sees which functions only reshape.
+        relax.transform.RewriteDataflowReshape(),
+        relax.transform.DeadCodeElimination(),
+    ]
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.FuseTransposes")
+class _FuseTransposes:
+    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        return fuse_transposes(mod)

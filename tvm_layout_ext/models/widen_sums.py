@@ -1,0 +1,41 @@
+"""Products of 16-bit floats are added up in float32, as cuBLAS and PyTorch do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+_NARROW = ("float16", "bfloat16")
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.WidenSums")
+class WidenSums:
+    """Make each ``matmul`` of 16-bit floats one with sums of 32 bits, and a cast of its result.
+
+    Tensor cores are as fast with either. Sums of 16 bits lose bits with each step along K, and
+    bfloat16 has none on tensor cores.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        """Rewrite the Relax functions of a module."""
+        widen = _Widen(mod)
+        for gv, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                widen.builder_.update_func(gv, widen.visit_expr(func))
+        return widen.builder_.get()
+
+
+@mutator
+class _Widen(PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if call.op != tvm.ir.Op.get("relax.matmul") or call.attrs.out_dtype:
+            return call
+        types = {str(getattr(one.ty, "dtype", "")) for one in call.args}
+        if len(types) != 1 or not types & set(_NARROW):
+            return call
+        wide = self.builder_.emit(relax.op.matmul(*call.args, out_dtype="float32"))
+        return relax.op.astype(wide, types.pop())
