@@ -3,12 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tvm import s_tir, te, tirx
+from tvm import s_tir, te
 from tvm.script import tirx as T
 
 from tvm_layout_ext.analysis.nest import Nest, read_nest
 from tvm_layout_ext.coalesce.mapping import choose_mapping
-from tvm_layout_ext.coalesce.sectors import count_traffic
 
 
 def nest_of(*tensors: Any) -> Nest:
@@ -88,16 +87,3 @@ def test_rows_of_a_whole_line_agree_in_any_order() -> None:
     nest = nest_of(a, b)
     mapping = choose_mapping(nest, nest.loops, 16)
     assert (mapping.vector, mapping.disagreeing) == (8, ())
-
-
-def test_sectors_of_a_column_walk() -> None:
-    a = te.placeholder((64, 32), "float32", "A")
-    b = te.compute((32, 64), lambda i, j: a[j, i] + tirx.const(1, "float32"), "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
-    block = sch.get_sblock("B")
-    i, j = sch.get_loops(block)
-    sch.bind(i, "blockIdx.x")
-    sch.bind(j, "threadIdx.x")
-    load, store = count_traffic(read_nest(sch, block))
-    assert (load.sectors, load.least) == (32, 4)
-    assert (store.sectors, store.least) == (4, 4)

@@ -23,7 +23,7 @@ def run(func: Any, *arrays: Any) -> tuple[str, Report]:
     outcome = sch.auto_coalesce("B")
     report = simulate(sch, *arrays)
     assert not report.hazards
-    return outcome.text, report
+    return outcome.report, report
 
 
 def widths(report: Report, buffer: str) -> set[int]:

@@ -135,7 +135,7 @@ def test_what_only_a_condition_keeps_inside_its_buffer_is_not_staged() -> None:
     sch = s_tir.Schedule(te.create_prim_func([a, b]))
     outcome = sch.auto_coalesce("B")
     assert outcome.path == "direct"
-    assert "Block B reads A only where a condition holds" in outcome.text
+    assert "Block B reads A only where a condition holds" in outcome.report
     value = numbers((64, 64), "float32")
     report = simulate(sch, value, None)
     np.testing.assert_array_equal(report.outputs["B"], np.pad(value, ((0, 0), (1, 0)))[:, :64].T)

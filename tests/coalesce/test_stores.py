@@ -98,7 +98,7 @@ def test_a_block_of_two_stores_is_not_staged_and_says_why() -> None:
     a = numbers(64, 64)
     outcome, report = run(both_orders, a, None, None)
     np.testing.assert_array_equal(report.outputs["C"], a.T * 2)
-    assert "staged is not possible: Block B has 2 stores" in outcome.text
+    assert "staged is not possible: Block B has 2 stores" in outcome.report
     sch = s_tir.Schedule(both_orders)
     with pytest.raises(ScheduleError, match="Block B has 2 stores"):
         sch.auto_coalesce("B", stage="shared")

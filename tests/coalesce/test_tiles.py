@@ -31,7 +31,7 @@ def test_a_tile_that_tvm_does_not_find_with_few_threads_is_passed_over(
     outcome = sch.auto_coalesce("B", num_threads=threads)
     assert outcome.path == path
     reason = "TVM finds no bound for the 1x64x32 tile of A with 32 threads"
-    assert (reason in outcome.text) == (path == "direct")
+    assert (reason in outcome.report) == (path == "direct")
     a = np.random.default_rng(0).random((48, 7, 32), dtype="float32")
     report = simulate(tlx.lower(sch), a, None)
     np.testing.assert_array_equal(report.outputs["B"], a.transpose(2, 0, 1))
@@ -53,9 +53,9 @@ def into_strides(a: T.handle, b: T.handle) -> None:
 def test_fewer_threads_are_taken_where_tvm_finds_their_tile(asked: int, taken: int) -> None:
     """With 64 threads a warp's three rows of four are a guard that TVM does not see through."""
     sch = s_tir.Schedule(into_strides)
-    outcome = sch.auto_coalesce("B", num_threads=asked)
+    outcome = sch.auto_coalesce("B", num_threads=asked, stage="shared")
     assert outcome.path == "staged"
-    assert f"tile 16x4x64, {taken} threads" in outcome.text
+    assert f"tile 16x4x64, {taken} threads" in outcome.report
     a = np.random.default_rng(0).random((19, 33, 3), dtype="float32")
     out = np.zeros((33, 3, 20), "float32")[..., :19]
     report = simulate(tlx.lower(sch), a, out)

@@ -27,7 +27,7 @@ def select(orders: tuple[tuple[int, ...], tuple[int, ...]], dtype: str) -> Repor
 
     out = te.compute(SHAPE, body, "B")
     sch = s_tir.Schedule(te.create_prim_func([held["A"], held["C"], out]))
-    assert sch.auto_coalesce("B").path == "staged"
+    assert sch.auto_coalesce("B", stage="shared").path == "staged"
     rng = np.random.default_rng(0)
     values = {n: rng.integers(-9, 9, held_shape(names[n])).astype(dtype) for n in "AC"}
     report = simulate(sch, values["A"], values["C"], None)

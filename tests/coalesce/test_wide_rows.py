@@ -60,7 +60,7 @@ def test_a_warp_stores_256_bytes_of_a_row_and_meets_no_bank_twice(
     shape: tuple[int, ...], axes: tuple[int, ...], dtype: str, threads: int
 ) -> None:
     sch = permuting(shape, axes, dtype)
-    assert f"{threads} threads" in sch.auto_coalesce("B").text
+    assert f"{threads} threads" in sch.auto_coalesce("B").report
     report = ran(sch, shape, axes, dtype)
     assert widths(report) == {
         ("A", "load"): {16},
@@ -111,7 +111,7 @@ def test_other_tiles_are_put_down_as_they_come(
 
 def test_narrow_accesses_and_fewer_threads_are_kept_to() -> None:
     sch = permuting((256, 256), (1, 0), "float32")
-    assert "128 threads" in sch.auto_coalesce("B", num_threads=128).text
+    assert "128 threads" in sch.auto_coalesce("B", num_threads=128).report
     assert widths(ran(sch, (256, 256), (1, 0), "float32"))["A_shared", "store"] == {8}
     sch = permuting((256, 256), (1, 0), "float32")
     sch.auto_coalesce("B", vector_bytes=8)

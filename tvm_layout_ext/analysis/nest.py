@@ -63,6 +63,7 @@ class Access:
     #: Of the ``if`` statements around it, each of which must hold, in the variables of the loops.
     conditions: tuple[Any, ...] = ()
     own_conditions: tuple[Any, ...] = ()  #: The same in the block's iterators
+    own_indices: tuple[Any, ...] = ()  #: The indices in these
     axes: tuple[Any, ...] = ()  #: These iterators
 
     @cached_property
@@ -271,8 +272,11 @@ def _access(reference: BodyAccess, values: dict[Any, Any], loops: Sequence[Loop]
     offset = analyzer.simplify(_flat(buffer, at))
     steps = steps_of(offset, [loop.var for loop in loops])
     holds = tuple(substitute(condition, values) for condition in reference.conditions)
-    own = reference.conditions
-    return Access(buffer, kind, offset, steps, indices=at, conditions=holds, own_conditions=own)
+    own: dict[str, Any] = {
+        "own_conditions": reference.conditions,
+        "own_indices": tuple(reference.indices),
+    }
+    return Access(buffer, kind, offset, steps, indices=at, conditions=holds, **own)
 
 
 def _flat(buffer: Any, indices: Sequence[Any]) -> Any:

@@ -3,8 +3,9 @@
 Staging takes a nest apart by its block iterators, and TVM's ``transform_block_layout`` wants these
 to be the loops themselves, in their order. A nest may go through its dims in another order, have a
 dim's loop split, or go through several dims by one iterator (``A[v % 128, v // 128]``, as a reshape
-leaves them). One loop behind several iterators (``vi, vj = i // 96, i % 96``) is left to
-:mod:`.fused_loops`: no primitive of TVM 0.27 simplifies these once the loop is split.
+leaves them): that is mended by traced primitives. One loop behind several iterators
+(``vi, vj = i // 96, i % 96``) is not, as no primitive of TVM 0.27 simplifies these once the loop is
+split; it is rewritten where a block has a program of its own.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import s_tir, tirx
 
+from ..analysis.nest import Nest
 from ..ir.block_bindings import iter_values
+from ..ir.queries import depends_on, is_number, substitute
 
 
 def canonicalize_loops(sch: Any, block: Any) -> bool:
@@ -48,15 +52,10 @@ def canonicalize_loops(sch: Any, block: Any) -> bool:
     return changed and is_straight(sch, block)
 
 
-def iterator_values(sch: Any, block: Any) -> list[Any]:
-    """What each block iterator is bound to."""
-    return iter_values(sch, block)
-
-
 def is_straight(sch: Any, block: Any) -> bool:
     """Whether the loops of a block are its iterators, in their order."""
     loops = [sch.get(loop).loop_var for loop in sch.get_loops(block)]
-    values = iterator_values(sch, block)
+    values = iter_values(sch, block)
     return len(loops) == len(values) and all(
         value.same_as(loop) for value, loop in zip(values, loops, strict=True)
     )
@@ -68,7 +67,7 @@ def one_loop_each(sch: Any, block: Any) -> bool:
         return False
     groups = [
         [loop for loop in sch.get_loops(block) if _uses(value, sch.get(loop).loop_var)]
-        for value in iterator_values(sch, block)
+        for value in iter_values(sch, block)
     ]
     order = [loop for group in groups for loop in group]
     if len(order) > 1:
@@ -133,3 +132,83 @@ def _factors(stmt: Any, axis: Any) -> Sequence[int]:
         sizes.insert(0, cut // inner)
         inner = cut
     return [extent // inner, *sizes]
+
+
+def is_linearized(sch: Any, block: Any, nest: Nest) -> str | None:
+    """Name a loop that several iterators of a block are bound to, if there is one."""
+    values = iter_values(sch, block)
+    for loop in nest.loops:
+        if sum(depends_on(value, loop.var) for value in values) > 1:
+            return str(loop.var.name)
+    return None
+
+
+def loops_of_iterators(stmt: Any, nest: Nest, values: Sequence[Any]) -> Any | None:
+    """Put one loop for each iterator in the place of loops of which these are the digits.
+
+    ::
+
+        for f in range(96 * 128):             for i, j in T.grid(96, 128):
+            vi, vj = f // 128, f % 128            vi, vj = i, j
+
+    Parameters
+    ----------
+    stmt : Stmt
+        The loops around the block, whose buffers may be other ones than those of ``nest``.
+    nest : Nest
+        The block.
+    values : sequence of PrimExpr
+        What its iterators are bound to.
+
+    Returns
+    -------
+    Stmt or None
+        None where the iterators are other functions of the loops, or some extent is symbolic.
+    """
+    while isinstance(stmt, tirx.For):
+        stmt = stmt.body
+    if nest.is_guarded or any(loop.size is None or loop.is_reduction for loop in nest.loops):
+        return None
+    axes = list(stmt.block.iter_vars)
+    fresh = [tirx.Var(f"{axis.var.name}_loop", axis.var.ty) for axis in axes]
+    if not _are_digits(nest, values, fresh):
+        return None
+    body: Any = s_tir.SBlockRealize(fresh, tirx.const(True, "bool"), stmt.block)
+    for var, axis in zip(reversed(fresh), reversed(axes), strict=True):
+        body = tirx.For(var, axis.dom.extent * 0, axis.dom.extent, tirx.ForKind.SERIAL, body)
+    return body
+
+
+def _are_digits(nest: Nest, values: Sequence[Any], fresh: Sequence[Any]) -> bool:
+    """Whether each loop counts through some iterators, and each iterator is of one loop."""
+    sizes = [int(axis.dom.extent) for axis in nest.block.iter_vars]
+    analyzer = tvm.sym.Analyzer()
+    for var, size in zip(fresh, sizes, strict=True):
+        analyzer.bind(var, tvm.ir.Range(0, size))
+    loops: dict[Any, Any] = {}
+    for loop in nest.loops:
+        own = [i for i, value in enumerate(values) if depends_on(value, loop.var)]
+        own.sort(key=lambda i: _divisor(values[i]), reverse=True)
+        if prod(sizes[i] for i in own) != loop.size:
+            return False
+        number: Any = loop.var * 0
+        for i in own:
+            number = number * sizes[i] + fresh[i]
+        loops[loop.var] = number
+    return all(
+        (size == 1 and is_number(value, 0))
+        or analyzer.can_prove_equal(substitute(value, loops), var)
+        for value, var, size in zip(values, fresh, sizes, strict=True)
+    )
+
+
+def _divisor(value: Any) -> int:
+    """Steps of a fused loop after which a digit of it changes."""
+    found = [1]
+
+    def look(quotient: Any) -> None:
+        if isinstance(quotient.b, tirx.IntImm):
+            found.append(int(quotient.b))
+
+    tvm_ffi.structural_walk(value, [(tirx.FloorDiv, look)])
+    return prod(found)

@@ -1,201 +1,214 @@
-"""Which of the possible mappings of a block is the best."""
+"""Which of the proposals for a block is the fastest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ..analysis.nest import Nest, read_nest
-from ..errors import ScheduleError
-from ..ir.evaluate import placeholder_extent
-from .checks import why_none
-from .comparison import SAME, sectors_per_iteration, served_traffic
-from .privatize import PrivateBuffers
-from .reduction.plan import is_starved
-from .request import NAME
-from .sectors import Traffic
-from .split_reads import SplitReads
+from tvm import tirx
 
-#: How many times the sectors of before the usual ways may move where there is a last resort.
-_DEAR = 2
+from ..errors import ScheduleError
+from ..gpu.kernel_time import AccessWork, KernelWork, modelled_seconds
+from ..ir.block_bindings import holder_of
+from .checks import why_none
+from .cost import count_kernels
+from .propose import propose
+from .propose.flat import flat_map, in_loop_order
+from .propose.in_kernel import map_in_kernel
+from .request import NAME
+from .strategy import Strategy
+from .subject import Subject
+
+#: Ratio of times, and of sectors, that counting cannot tell from equality.
+_SAME = 1.02
+#: Seconds by which two short kernels may differ from one measurement to the next.
+_NOISE = 1e-6
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Requests of warps to a buffer of global memory, on average."""
+
+    buffer: str
+    kind: str  #: ``load``, ``store`` or ``atomic``
+    vector_bytes: int  #: Bytes that a lane moves in one request
+    sectors: float  #: Sectors of a request
+    least: float  #: Sectors that the same bytes would fill
+
+    @property
+    def waste(self) -> float:
+        """How many times the least possible sectors are moved."""
+        return self.sectors / self.least
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kind} of {self.buffer}: {self.vector_bytes} bytes a lane, "
+            f"{self.sectors:.3g} sectors a request (least {self.least:.3g})"
+        )
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was done with a block.
+    """What was done with a block."""
 
-    Attributes
-    ----------
-    path : str
-        ``direct``, ``shifted``, ``staged``, ``copy`` or ``reduction``.
-    text : str
-        One sentence.
-    before, after : tuple of Traffic
-        Sectors of each global access, of sampled warps and whole vectors; ``before`` with one
-        element a lane in the order of the loops.
-    """
-
-    path: str
-    text: str
+    path: str  #: ``direct``, ``shifted``, ``staged``, ``copy`` or ``reduction``
+    text: str  #: Two sentences
+    #: Of each global access; ``before`` with one element a lane in the order of the loops.
     before: tuple[Traffic, ...]
+    #: Of each global access; ``before`` with one element a lane in the order of the loops.
     after: tuple[Traffic, ...]
-
-
-@dataclass(frozen=True)
-class Strategy:
-    """One way to map a block: what it is called, and what applies it.
-
-    ``apply`` returns a text for the report and the blocks that then access global memory.
-
-    Attributes
-    ----------
-    path : str
-    apply : callable
-    parted : SplitReads, optional
-        The program that it is for, where that is not the schedule's own, and what ``apply`` leaves
-        to be inlined there.
-    before : sequence of Traffic, optional
-        The block in this program.
-    counted : tuple of Traffic, optional
-        What it moves, where a pass makes other accesses of it than the blocks show.
-    lent : PrivateBuffers, optional
-        The program in which the block has buffers of its own, where it has not in the schedule's.
-    is_last : bool
-        Whether it is only taken where all others move more than twice the sectors of before: of a
-        long sum a thread for each result, which leaves most of a GPU idle where results are few.
-    """
-
-    path: str
-    apply: Callable[[Any, Any], tuple[str, list[Any]]]
-    parted: SplitReads | None = None
-    before: Sequence[Traffic] | None = None
-    counted: tuple[Traffic, ...] | None = None
-    lent: PrivateBuffers | None = None
-    is_last: bool = False
+    #: Modelled times of the kernels; infinite where nothing could be counted.
+    seconds_before: float
+    seconds: float  #: Modelled times of the kernels; infinite where nothing could be counted
+    lost: tuple[str, ...] = ()  #: The proposals that were slower, and those that are not possible
 
     @property
-    def is_late(self) -> bool:
-        """Whether no traced primitives do it, so that it waits for the pass."""
-        return self.parted is not None or self.lent is not None
-
-    def run(self, sch: Any, block: Any) -> tuple[Any, Any]:
-        """Map the block for good; return the schedule and the block in it."""
-        if self.lent is not None:
-            sch, block = self.lent.sch, self.lent.block
-        if self.parted is not None:
-            sch, block = self.parted.sch, self.parted.block
-        self.apply(sch, block)
-        if self.parted is not None:
-            self.parted.inline(sch)
-        if self.lent is not None:
-            sch, block = self.lent.give_back(sch, block)
-        return sch, block
+    def report(self) -> str:
+        """The text, and what was not chosen."""
+        return "\n".join([self.text, *(f"not {one}" for one in self.lost)])
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """A way that was tried on a copy of the schedule.
-
-    ``names`` is what buffers are called in the text.
-    """
+    """A proposal that was tried on a copy of the schedule."""
 
     way: Strategy
     text: str
-    before: Sequence[Traffic]
-    after: Sequence[Traffic]
-    names: dict[str, str]
+    work: Sequence[KernelWork]
+    seconds: float
 
     @property
-    def cost(self) -> float:
-        return sectors_per_iteration(self.after)
+    def sectors(self) -> float:
+        """Sectors of global memory that it asks for."""
+        return sum(work.total("sectors", scope="global") for work in self.work)
 
-    @property
-    def is_dear(self) -> bool:
-        """Whether it moves so much more than before that a last resort is better."""
-        return self.cost > _DEAR * sectors_per_iteration(self.before) > 0
-
-    def outcome(self, text: str) -> Outcome:
-        """Tell what was done, by the names of the user."""
-        before, after = (
-            tuple(replace(t, buffer=self.names.get(t.buffer, t.buffer)) for t in side)
-            for side in (self.before, self.after)
-        )
-        return Outcome(self.way.path, _sentence(text, before, after), before, after)
+    def __str__(self) -> str:
+        return f"{self.way.path}, {self.text}: {_micro(self.seconds)}"
 
 
-def choose(
-    sch: Any, block: Any, nest: Nest, before: Sequence[Traffic], ways: Sequence[Strategy]
-) -> tuple[Outcome, Strategy]:
-    """Try the ways on copies of the schedule; keep the one that moves the fewest sectors.
+def choose(subject: Subject) -> tuple[Outcome, Strategy]:
+    """Try all proposals on copies of the schedule; keep the one that takes the least modelled time.
 
-    Sectors are counted over all accesses, at a few warps, and with whole vectors. Of equally good
-    ways the first wins.
-
-    Parameters
-    ----------
-    sch : tvm.s_tir.Schedule
-    block : SBlockRV
-    nest : Nest
-        The block as it is.
-    before : sequence of Traffic
-        Of its loops fused over the threads, one element a lane.
-    ways : sequence of Strategy
+    Of those that take equally long, as all of a small block do, it is the one with the fewest
+    sectors, and of equals the first.
 
     Raises
     ------
     ScheduleError
-        If no way is possible.
+        If none is possible.
     """
-    trials, refusals = _try(sch, block, nest, before, ways)
-    if not trials:
-        raise ScheduleError(
-            f"{NAME} finds no legal mapping of block {nest.block.name_hint}: "
-            f"{why_none(sch, block, nest) or refusals[0]}."
-        )
-    # Where few threads would have all the work, parallelism goes before sectors.
-    starved = is_starved(nest)
-    usual = [t for t in trials if not t.way.is_last and (starved or not t.is_dear)]
-    best = _fewest(usual or trials)
-    return best.outcome("; ".join([best.text, *refusals])), best.way
-
-
-def _try(
-    sch: Any, block: Any, nest: Nest, before: Sequence[Traffic], ways: Sequence[Strategy]
-) -> tuple[list[_Trial], list[str]]:
-    """Apply each way to a copy of the schedule: what came of it, and why some are not possible."""
+    ways, refusals = propose(subject)
     trials: list[_Trial] = []
-    refusals: list[str] = []
-    iterations = prod(placeholder_extent(loop.extent) for loop in nest.loops)
     for way in ways:
-        parted = way.parted
-        start, own, names = sch, block, {}
-        if way.lent is not None:
-            start, own = way.lent.sch, way.lent.block
-        if parted is not None:
-            start, own, names = parted.sch, parted.block, parted.originals
-        trial = start.copy()
         try:
-            text, touching = way.apply(trial, own)
-            after = way.counted
-            if after is None:
-                parts = (read_nest(trial, part) for part in touching)
-                after = tuple(t for part in parts for t in served_traffic(part, iterations))
+            trials.append(_try(subject, way))
         except (RuntimeError, IndexError, ValueError) as error:
             refusals.append(f"{way.path} is not possible: {_first_line(error)}")
-            continue
-        was = (way.before if parted else None) or before
-        trials.append(_Trial(way, text, was, after, names))
-    return trials, refusals
+    if not trials:
+        why = why_none(subject.sch, subject.block, subject.nest) or refusals[-1]
+        raise ScheduleError(
+            f"{NAME} finds no legal mapping of block {subject.nest.block.name_hint}: {why}."
+        )
+    best = _best(trials, is_symbolic=any(loop.size is None for loop in subject.nest.loops))
+    lost = [str(trial) for trial in trials if trial is not best]
+    return _outcome(subject, best, [*lost, *refusals]), best.way
 
 
-def _fewest(trials: Sequence[_Trial]) -> _Trial:
-    best = trials[0]
-    for trial in trials[1:]:
-        if trial.cost * SAME < best.cost:
-            best = trial
-    return best
+def _best(trials: Sequence[_Trial], *, is_symbolic: bool) -> _Trial:
+    """Of the fastest the one with the fewest sectors.
+
+    A symbolic loop counts as 1021 iterations, which tells nothing of how full a GPU will be: there
+    sectors go before time.
+    """
+    fast = list(trials)
+    if not is_symbolic:
+        fastest = min(trial.seconds for trial in trials)
+        most = max(_SAME * fastest, fastest + _NOISE)
+        fast = [trial for trial in trials if trial.seconds <= most]
+    fewest = min(trial.sectors for trial in fast)
+    fast = [trial for trial in fast if trial.sectors <= _SAME * fewest]
+    return min(fast, key=lambda trial: trial.seconds) if is_symbolic else fast[0]
+
+
+def _try(subject: Subject, way: Strategy) -> _Trial:
+    program = way.isolated or subject
+    trial = program.sch.copy()
+    held = holder_of(trial.mod, trial.get(program.block))
+    assert held is not None
+    name, func = held
+    own = trial.get(trial.get_loops(program.block)[0])
+    known = [] if subject.kernel is not None else [n for n in _kernels(func) if not n.same_as(own)]
+    text = way.apply(trial, program.block)
+    work = count_kernels(trial.mod[name], known)
+    return _Trial(way, text, work, modelled_seconds(work))
+
+
+def _kernels(func: Any) -> list[Any]:
+    """Outermost loops of a function."""
+    body = func.body.block.body
+    nests = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    return [nest for nest in nests if isinstance(nest, tirx.For)]
+
+
+def _outcome(subject: Subject, best: _Trial, lost: Sequence[str]) -> Outcome:
+    """Tell what was done, by the names of the user."""
+    work, seconds = _start(subject)
+    isolated = best.way.isolated or subject.isolated
+    own = isolated.names if isolated else {}
+    buffers = {access.name for access in subject.nest.accesses} if subject.kernel else None
+    before, after = (_traffic(kernels, own, buffers) for kernels in (work, best.work))
+    counts = "; ".join(map(str, after)) or "no access to global memory is counted"
+    text = f"{best.text}; {counts}. Modelled {_micro(best.seconds)}"
+    if work:
+        text += f", before {_micro(seconds)} with {'; '.join(map(str, before))}"
+    path = best.way.path
+    return Outcome(path, f"{path}, {text}.", before, after, seconds, best.seconds, tuple(lost))
+
+
+def _start(subject: Subject) -> tuple[list[KernelWork], float]:
+    """Count an unbound block as its loops would run if they were just fused over the threads.
+
+    Loops of a reduction that stand around those of its results come inside of them. Nothing is
+    counted where that is not possible.
+    """
+    data = [loop for loop in subject.free if not loop.is_reduction]
+    if not data:
+        return [], float("inf")
+    plain_map = flat_map if subject.kernel is None else map_in_kernel
+    try:
+        found = _try(subject, plain_map(subject, in_loop_order(data)))
+    except (RuntimeError, ValueError):
+        # TVM raises the latter where offsets of idle lanes do not fit into 32 bits.
+        return [], float("inf")
+    return list(found.work), found.seconds
+
+
+def _traffic(
+    kernels: Sequence[KernelWork], names: dict[str, str], buffers: set[str] | None
+) -> tuple[Traffic, ...]:
+    """Sum up the requests to each buffer of global memory, or to some."""
+    found: dict[tuple[str, str, int], list[AccessWork]] = {}
+    for work in kernels:
+        for access in work.accesses:
+            is_own = buffers is None or access.name in buffers
+            if access.scope == "global" and access.requests and is_own:
+                name = names.get(access.name, access.name)
+                found.setdefault((name, access.kind, access.bytes), []).append(access)
+    return tuple(
+        Traffic(name, kind, width, *_mean(accesses))
+        for (name, kind, width), accesses in found.items()
+    )
+
+
+def _mean(accesses: Sequence[AccessWork]) -> tuple[float, float]:
+    requests = sum(access.requests for access in accesses)
+    sectors, least = (sum(getattr(a, what) for a in accesses) for what in ("sectors", "least"))
+    return sectors / requests, least / requests
+
+
+def _micro(seconds: float) -> str:
+    return f"{seconds * 1e6:,.3g} us" if seconds < 1 else f"{seconds:,.3g} s"
 
 
 def _first_line(error: Exception) -> str:
@@ -204,9 +217,3 @@ def _first_line(error: Exception) -> str:
         text = text.rpartition("Error message:")[2].strip().removeprefix("ScheduleError: ")
         text = "TensorIR refuses it, " + text
     return (text.strip().splitlines() or [type(error).__name__])[0].strip().rstrip(".:")
-
-
-def _sentence(what: str, before: Sequence[Traffic], after: Sequence[Traffic]) -> str:
-    old = "; ".join(map(str, before)) or "not counted"
-    new = "; ".join(map(str, after)) or "no access to global memory is counted"
-    return f"{what}; {new}; before {old}."

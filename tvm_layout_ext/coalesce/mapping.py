@@ -35,23 +35,12 @@ _MOST_GUARDS = 1 << 20
 
 @dataclass(frozen=True)
 class Mapping:
-    """How the iterations of a block follow each other.
+    """How the iterations of a block follow each other."""
 
-    Attributes
-    ----------
-    order : tuple of Loop
-        The loops, the innermost last.
-    run : int
-        How many of the innermost loops walk on contiguously in every access, as one.
-    vector : int
-        Neighbouring iterations of that run that a thread does at once.
-    disagreeing : tuple of Access
-        Loads that waste sectors in this order, but would not in their own.
-    """
-
-    order: tuple[Loop, ...]
-    run: int
-    vector: int
+    order: tuple[Loop, ...]  #: The loops, the innermost last
+    run: int  #: How many of the innermost loops walk on contiguously in every access, as one
+    vector: int  #: Neighbouring iterations of that run that a thread does at once
+    #: Loads that waste sectors in this order, but would not in their own.
     disagreeing: tuple[Access, ...]
 
     @property
@@ -193,13 +182,13 @@ def _walks(access: Access, nest: Nest, loops: Sequence[Loop]) -> bool:
 
 
 def _cost(accesses: list[Access], order: list[Loop]) -> float:
-    counts = (estimate(access, order, 1) for access in accesses)
-    return round(sum(count.share * count.sectors for count in counts if count is not None), 3)
+    counts = (estimate(access, order) for access in accesses)
+    return round(sum(count.sectors for count in counts if count is not None), 3)
 
 
 def _disagrees(access: Access, nest: Nest, loops: Sequence[Loop], order: Sequence[Loop]) -> bool:
-    here = estimate(access, order, 1)
-    own = estimate(access, own_order(access, nest, loops), 1)
+    here = estimate(access, order)
+    own = estimate(access, own_order(access, nest, loops))
     if here is None or own is None or not _walks(access, nest, loops):
         return False
     wasteful = 1 if _iterations(loops) <= _FEW else _WASTEFUL

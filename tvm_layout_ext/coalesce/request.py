@@ -15,20 +15,11 @@ _MAX_THREADS = LAUNCH_LIMITS["threadIdx.x"]
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks for.
+    """What a user asks for."""
 
-    Attributes
-    ----------
-    num_threads : int, optional
-        Threads of a block.
-    vector_bytes : int
-        Bytes of the widest access of a thread.
-    stage : str
-        ``auto``, ``shared`` (stage every load) or ``none`` (use no shared memory).
-    """
-
-    num_threads: int | None = None
-    vector_bytes: int = MAX_ACCESS_BYTES
+    num_threads: int | None = None  #: Threads of a block
+    vector_bytes: int = MAX_ACCESS_BYTES  #: Bytes of the widest access of a thread
+    #: ``auto``, ``shared`` (stage every load) or ``none`` (use no shared memory).
     stage: str = "auto"
 
     def __post_init__(self) -> None:

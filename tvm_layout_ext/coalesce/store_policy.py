@@ -10,15 +10,13 @@ no_allocate, .cs: 2%), so they have none. Size makes no rule: what fits in L2 is
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ..analysis.nest import Access, Loop, Nest
 from ..gpu.hardware import MAX_ACCESS_BYTES
 from ..ir.annotations import AUTO, EVICTION_POLICY
 from ..ir.evaluate import placeholder_extent
-from .choose import Strategy
-from .mapping import Mapping, own_order
+from .mapping import own_order
 
 _TEXT = ", stores evict_last in L2"
 
@@ -52,17 +50,12 @@ def keep_stores(sch: Any, block: Any, stored: Any, width: int) -> str:
     return _TEXT
 
 
-def evict_last_stores(way: Strategy, nest: Nest, mapping: Mapping) -> Strategy:
-    """Keep the stores of a direct way in L2, where the block permutes or widens what it reads."""
+def keep_gaining_stores(sch: Any, block: Any, nest: Nest, vector: int) -> str:
+    """Keep the stores of a block in L2 where it permutes or widens what it reads; say so."""
     stores = [access for access in nest.of_scope("global") if access.kind == "store"]
     if not stores or not _gains(nest, stores[0]):
-        return way
-
-    def apply(sch: Any, block: Any) -> tuple[str, list[Any]]:
-        text, touching = way.apply(sch, block)
-        return text + keep_stores(sch, block, block, mapping.vector * stores[0].bytes), touching
-
-    return replace(way, apply=apply)
+        return ""
+    return keep_stores(sch, block, block, vector * stores[0].bytes)
 
 
 def _gains(nest: Nest, store: Access) -> bool:

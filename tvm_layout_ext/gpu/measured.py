@@ -50,6 +50,22 @@ class GpuSpeeds:
     tail : float
         Of a wave of blocks, the part in which they all load or all store, and the memory idles in
         one direction.
+    store_cost : float
+        Sectors of loads that one of a store costs the L2 cache.
+    line_cycles : float
+        Cycles of the load-store unit for each line of a request.
+    issue : float
+        Operations of warps, as they are written, that a multiprocessor does in a cycle: it starts
+        4 instructions, and nvcc makes one of two operations.
+    combine_cycles : float
+        Instructions that a shuffle of a warp counts as.
+    load_latency : float
+        Cycles that a block's loads add to its time where others run beside it, less than the
+        latency of one alone.
+    block_latency : float
+        Cycles of a block beside its loads: it starts, stores and ends.
+    overlap : float
+        Exponent of the norm that joins the parts of a kernel; the larger, the better they overlap.
     """
 
     clock: float = 1.7e9
@@ -69,6 +85,13 @@ class GpuSpeeds:
     block_cycles: float = 1.13
     torn: float = 0.3
     tail: float = 0.5
+    store_cost: float = 1.64
+    line_cycles: float = 0.81
+    issue: float = 8.0
+    combine_cycles: float = 0.5
+    load_latency: float = 580.0
+    block_latency: float = 960.0
+    overlap: float = 3.9
 
     @property
     def l2_sectors(self) -> float:

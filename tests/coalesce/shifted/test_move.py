@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from tvm import s_tir, te, tirx
 
-from tests.programs.moves import Move, least, padded, sliced
+from tests.programs.moves import Move, padded, sliced
 from tvm_layout_ext.coalesce.shifted.move import pieces, read_move, vector_of, why_not
-from tvm_layout_ext.coalesce.shifted.traffic import shifted_traffic
 from tvm_layout_ext.errors import ScheduleError
 
 
@@ -137,31 +136,3 @@ def test_pieces_fill_a_rest_at_multiples_of_their_size(rest: int) -> None:
     ]
     assert sum(count for _, count in parts) == rest
     assert all(first % count == 0 for first, count in parts)
-
-
-@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])
-@pytest.mark.parametrize(
-    ("source", "before"), [((5, 333), (1, 1)), ((3, 40), (2, 9)), ((7, 2047), (0, 3))]
-)
-def test_counts_are_those_of_an_enumeration(
-    source: tuple[int, ...], before: tuple[int, ...], dtype: str
-) -> None:
-    shape = tuple(n - b - 1 for n, b in zip(source, before, strict=True))
-    for move in (padded(source, before, (1, 2), dtype), sliced(source, before, shape, dtype)):
-        found = read_move(block_of(move.tensors()))
-        assert found is not None
-        for traffic in shifted_traffic(found, vector_of(found, 16)):
-            requests, sectors = least(move)[traffic.kind]
-            assert traffic.iterations * requests == pytest.approx(found.total)
-            assert traffic.sectors * requests == pytest.approx(sectors)
-            assert traffic.sectors >= traffic.least
-
-
-def test_of_many_warps_some_are_drawn() -> None:
-    move = sliced((4100, 1003), (1, 1), (4097, 1000), "float16")
-    found = read_move(block_of(move.tensors()))
-    assert found is not None
-    load, store = shifted_traffic(found, 8)
-    assert store.sectors == pytest.approx(16, rel=1e-3)
-    # 16.5 for a warp's own 512 bytes at any multiple of 16, and 7 of 8 times one more.
-    assert 16 < load.sectors * 256 / load.iterations < 18

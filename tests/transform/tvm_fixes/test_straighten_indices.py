@@ -50,7 +50,7 @@ def test_vectors_across_some_of_the_dims_stay_vectors(
     turned = [shape[d] for d in order]
     block = te.compute(turned, lambda *i: source[tuple(i[w] for w in where)], "B")
     sch = s_tir.Schedule(te.create_prim_func([source, block]))
-    sch.auto_coalesce("B")
+    sch.auto_coalesce("B", stage="shared")
     report = simulate(sch, a, None)
     np.testing.assert_array_equal(report.outputs["B"], a.transpose(order))
     stores = [x for x in report.accesses if (x.buffer, x.kind) == ("B", "store") and x.requests]

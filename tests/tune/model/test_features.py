@@ -10,12 +10,12 @@ import pytest
 from tvm import s_tir, te
 
 from benchmarks.kernels import KERNELS
+from tvm_layout_ext.analysis.kernel_facts import KernelFacts
 from tvm_layout_ext.gpu.measured import H200, GpuSpeeds
 from tvm_layout_ext.tune.measure.simulated import count
 from tvm_layout_ext.tune.model.cost import CostTerms
 from tvm_layout_ext.tune.model.costs import costs
 from tvm_layout_ext.tune.model.features import FEATURES, features, kernels_of
-from tvm_layout_ext.tune.model.kernel_facts import KernelFacts
 from tvm_layout_ext.tune.model.latency import chain, terms
 from tvm_layout_ext.tune.space.task import Task, make_task
 

@@ -16,6 +16,7 @@ from ...errors import ScheduleError
 from ...gpu.hardware import MAX_ACCESS_BYTES, MULTIPROCESSORS
 from ...ir.evaluate import placeholder_extent
 from ...ir.queries import loads_in
+from ..canonical import is_linearized, is_straight, transform_iterators
 from ..guarded_loads import chosen_by_index, guarded_outside
 from ..mapping import merged_run, own_order
 
@@ -169,13 +170,6 @@ def total(loops: Sequence[Loop]) -> int:
     return prod(placeholder_extent(loop.extent) for loop in loops)
 
 
-def is_starved(nest: Nest) -> bool:
-    """Whether a thread for each result leaves most of the GPU idle for long."""
-    reduced = [loop for loop in nest.loops if loop.is_reduction]
-    data = [loop for loop in nest.loops if not loop.is_reduction]
-    return bool(reduced) and 4 * total(data) < ENOUGH_THREADS and total(reduced) >= _MANY_ELEMENTS
-
-
 def refs_of(sch: Any, block: Any, nest: Nest, loops: Sequence[Loop]) -> list[Any]:
     """Find the random variables of some loops of a nest."""
     refs = sch.get_loops(block)
@@ -206,62 +200,57 @@ def keep_in_flight(sch: Any, step: Any) -> Any:
     return inner
 
 
-def vector_load(sch: Any, partial: Any, step: Any, vector: int) -> Any:
+def vector_load(sch: Any, partial: Any, step: Any, vector: int) -> None:
     """Load into registers first, as a vector."""
     # Other readers of the buffer stay as they are: their loads are none of this kernel's.
     cache = sch.cache_read(partial, _load_index(sch, partial), "local", [partial])
     sch.compute_at(cache, step, preserve_unit_loops=True)
-    if vector > 1:
-        sch.vectorize(sch.get_loops(cache)[-1])
-    return cache
+    _fill(sch, cache, step, vector > 1)
+
+
+def _fill(sch: Any, cache: Any, step: Any, is_vector: bool) -> None:
+    """Unroll the loops of a copy in registers, the last as a vector."""
+    *outer, last = inside(sch, cache, step)
+    for loop in outer:
+        if isinstance(sch.get(loop).extent, IntImm):
+            sch.unroll(loop)
+    if is_vector:
+        sch.vectorize(last)
 
 
 def operand_loads(
     sch: Any, partial: Any, step: Any, plan: ReductionPlan, *, moving: bool = False
-) -> list[Any]:
+) -> None:
     """Load what a thread adds into registers first: the main operand, or all operands.
 
     With ``moving``, what all results share waits for the sum unless it goes in vectors: before it,
     threads without a result would load it, too.
-
-    Returns
-    -------
-    list of SBlockRV
-        The blocks that load, and the sum itself where it still loads from global memory.
     """
     chosen = chosen_by_index(sch.get(partial).body) if plan.vector == 1 else set()
     if plan.is_plain and not (plan.has_factors or plan.places > 1 or chosen):
-        return still_loading(sch, [vector_load(sch, partial, step, plan.vector)], partial)
+        vector_load(sch, partial, step, plan.vector)
+        return
     nest = read_nest(sch, partial)
     operands = _operands(nest)
     names = [access.name for access in operands]
     # What is read at two places, or by what was loaded, has no one vector.
-    regular = [a for a in operands if a.is_affine() and names.count(a.name) == 1]
+    regular = [a for a in operands if not loads_in(a.offset) and names.count(a.name) == 1]
     # A copy would be loaded in each iteration, whatever the choice is.
     regular = [a for a in regular if a.name not in chosen]
     if moving and plan.vector == 1:
         results = [loop for loop in nest.loops if not loop.is_reduction]
         regular = [a for a in regular if any(nest.step(a, loop) != 0 for loop in results)]
     along = _main_loads(nest, nest.loops[-1])
-    caches = []
     for access in regular:
         reads = [str(region.source.name) for region in sch.get(partial).reads]
         cache = sch.cache_read(partial, reads.index(access.name), "local", [partial])
         sch.compute_at(cache, step, preserve_unit_loops=True)
-        if plan.vector > 1 and any(access is one for one in along):
-            sch.vectorize(sch.get_loops(cache)[-1])
-        caches.append(cache)
-    return caches if len(regular) == len(operands) else [*caches, partial]
-
-
-def still_loading(sch: Any, caches: list[Any], partial: Any) -> list[Any]:
-    """Add the sum itself to the blocks that load, where it still loads an operand by itself."""
-    return [*caches, partial] if _operands(read_nest(sch, partial)) else caches
+        _fill(sch, cache, step, plan.vector > 1 and any(access is one for one in along))
 
 
 def batched_load(
     sch: Any, partial: Any, steps: Any, step: Any, plan: ReductionPlan, index: int | None = None
-) -> Any:
+) -> None:
     """Load what all iterations of an unrolled loop add before the first of them adds.
 
     ::
@@ -302,7 +291,6 @@ def batched_load(
         sch.unroll(loop)
     if plan.vector > 1:
         sch.vectorize(last)
-    return cache
 
 
 def _iterators_of(stmt: Any, index: int, reduced_last: bool) -> list[int]:
@@ -326,3 +314,50 @@ def _load_index(sch: Any, partial: Any) -> int:
         for region in stmt.reads
     ]
     return sizes.index(max(sizes))
+
+
+def check_guard(sch: Any, block: Any, nest: Nest) -> None:
+    """Refuse a guard over fused loops, which TVM 0.27 loses where results leave their registers."""
+    fused = is_linearized(sch, block, nest)
+    if nest.is_guarded and fused is not None:
+        raise ScheduleError(
+            f"loop {fused} stands behind several iterators of {nest.block.name_hint}, which runs "
+            f"only where {nest.predicate} holds; split no fused loop by what does not divide it"
+        )
+
+
+def one_reduced(
+    sch: Any,
+    block: Any,
+    nest: Nest,
+    plan: ReductionPlan,
+    vector_bytes: int,
+    *,
+    fuses: bool = True,
+) -> tuple[Nest, ReductionPlan]:
+    """Make one loop, and one iterator, of all that a block sums; drop axes of extent 1.
+
+    TVM takes an axis of extent 1 for no loop. Of several iterators it bounds no region: where the
+    lanes' part of them ends inside a row of memory, it would set registers aside for all rows that
+    a thread may reach. Column sums keep the axes of their result, which their partial sums have.
+    """
+    summed = [nest.position(loop) for loop in plan.reduced if loop.size != 1]
+    units = [loop.size == 1 and (loop.is_reduction or plan.along) for loop in nest.loops]
+    known = all(loop.size is not None for loop in nest.loops)
+    fuses = fuses and known and len(summed) > 1 and plan.is_inside and reads_once(nest)
+    if nest.is_guarded or not (summed and (fuses or any(units)) and is_straight(sch, block)):
+        return nest, plan
+    gone = [place for place, unit in enumerate(units) if unit or (fuses and place in summed)]
+
+    def index_map(*iters: Any) -> list[Any]:
+        fused: Any = 0
+        for place in summed:
+            fused = fused * nest.loops[place].size + iters[place]
+        return [*(it for i, it in enumerate(iters) if i not in gone), *[fused] * fuses]
+
+    try:
+        transform_iterators(sch, block, index_map)
+    except RuntimeError:
+        return nest, plan
+    nest = read_nest(sch, block)
+    return nest, ReductionPlan.of(nest, vector_bytes, plan if fuses else None)

@@ -35,42 +35,22 @@ _AT_LEAST = {tirx.GE: (1, 0), tirx.GT: (1, 1), tirx.LE: (-1, 0), tirx.LT: (-1, 1
 
 @dataclass(frozen=True)
 class Move:
-    """A block that copies, casts, pads or slices: one load, one store, each element once.
+    """A block that copies, casts, pads or slices: one load, one store, each element once."""
 
-    Attributes
-    ----------
-    iterators : tuple of Var
-        Iterators of the block, in the order of the result's dims.
-    shape : tuple of int
-        Of the result.
-    source, target : Buffer
-        What is read and written.
-    offset : PrimExpr
-        Element of the source, counted from its first, in terms of the iterators. Along the last
-        iterator it goes up by one.
-    rows : tuple of PrimExpr
-        Conditions on which a row comes from the source, in terms of the other iterators.
-    first, last : int
-        The columns that come from the source: those from ``first`` to before ``last``.
-    value : PrimExpr
-        What is stored there.
-    load : PrimExpr
-        The load in it.
-    other : PrimExpr or None
-        What is stored elsewhere; None if all elements come from the source.
-    """
-
-    iterators: tuple[Any, ...]
-    shape: tuple[int, ...]
-    source: Any
-    target: Any
+    iterators: tuple[Any, ...]  #: Iterators of the block, in the order of the result's dims
+    shape: tuple[int, ...]  #: Of the result
+    source: Any  #: What is read and written
+    target: Any  #: What is read and written
+    #: Element of the source, counted from its first, in terms of the iterators. Along the last
+    #: iterator it goes up by one.
     offset: Any
+    #: Conditions on which a row comes from the source, in terms of the other iterators.
     rows: tuple[Any, ...]
-    first: int
-    last: int
-    value: Any
-    load: Any
-    other: Any | None
+    first: int  #: The columns that come from the source: those from ``first`` to before ``last``
+    last: int  #: The columns that come from the source: those from ``first`` to before ``last``
+    value: Any  #: What is stored there
+    load: Any  #: The load in it
+    other: Any | None  #: What is stored elsewhere; None if all elements come from the source
 
     @property
     def columns(self) -> int:

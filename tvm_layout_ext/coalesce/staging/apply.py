@@ -24,7 +24,7 @@ from ...analysis.tile_bounds import longer_than
 from ...errors import ScheduleError
 from ...gpu.hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES
 from ...ir.annotations import SWIZZLE
-from ..direct import fuse
+from ..emit import fuse
 from ..mapping import Mapping, merged_run
 from ..store_policy import keep_stores
 from .plan import StagedLoad, TilePlan, dims_of, plan_tile
@@ -42,8 +42,8 @@ def schedule_staged(
     mapping: Mapping,
     num_threads: int | None,
     vector_bytes: int,
-) -> tuple[str, list[Any]]:
-    """Bind a whole nest, its disagreeing loads going through a shared tile.
+) -> str:
+    """Bind a whole nest, its disagreeing loads going through a shared tile; tell how.
 
     ::
 
@@ -63,11 +63,6 @@ def schedule_staged(
         Most threads of a block; a power of two of them shares out the tile.
     vector_bytes : int
         Bytes of the widest access of a thread.
-
-    Returns
-    -------
-    tuple
-        What was chosen, for the report, and the blocks that now access global memory.
 
     Raises
     ------
@@ -89,14 +84,12 @@ def schedule_staged(
     _check_shared(plan)
     caches = [_stage(sch, block, one) for one in plan.tiles]
     held = [_hold(sch, cache, one) for cache, one in zip(caches, plan.tiles, strict=True)]
-    stored, direct = _write_out(sch, block, caches, plan)
+    stored = _write_out(sch, block, caches, plan)
     for cache, one, vector in zip(caches, plan.tiles, held, strict=True):
         _read_in(sch, cache, one, plan, vector)
     _check_bounds(sch, merged, caches, plan)
-    loads = [vector or cache for cache, vector in zip(caches, held, strict=True)]
     width = plan.out.unit[-1] * _store_bytes(merged)
-    text = f"{plan}{keep_stores(sch, block, stored, width)}"
-    return text, [*loads, *direct, block, stored]
+    return f"{plan}{keep_stores(sch, block, stored, width)}"
 
 
 def _store_bytes(nest: Nest) -> int:
@@ -202,16 +195,8 @@ def _cache(sch: Any, block: Any, name: str, dims: Sequence[int], scope: str) -> 
     return sch.reindex_cache_read(block, reads.index(name), scope, index_map_of)
 
 
-def _write_out(
-    sch: Any, block: Any, caches: Sequence[Any], plan: TilePlan
-) -> tuple[Any, Sequence[Any]]:
-    """Bind the block's own loops, and put its result into registers before it is stored.
-
-    Returns
-    -------
-    tuple
-        The block that stores, and those that load what is not staged into registers.
-    """
+def _write_out(sch: Any, block: Any, caches: Sequence[Any], plan: TilePlan) -> Any:
+    """Bind the block's own loops, and put its result into registers; return what stores these."""
     walk = plan.out
     direct = _vector_loads(sch, block) if walk.unit[-1] > 1 else []
     words = [(one, MAX_ACCESS_BYTES) for one in direct] + [
@@ -238,7 +223,7 @@ def _write_out(
         _compute_in(sch, word, thread, along=-1, most=most)
     for cache in caches:
         sch.compute_at(cache, grid, preserve_unit_loops=True)
-    return out, direct
+    return out
 
 
 def _walk_loops(

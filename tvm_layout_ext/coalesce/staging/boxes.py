@@ -18,23 +18,12 @@ _WIDE_ELEMENTS = (2, 4)
 
 @dataclass(frozen=True)
 class StagedLoad:
-    """A staged load.
+    """A staged load."""
 
-    Attributes
-    ----------
-    access : Access
-        The load, in the loops of the merged nest.
-    walk : TileWalk
-        How threads bring the tile.
-    place : SharedTileLayout
-        Where they put it.
-    put : int, optional
-        Elements that they put down at once, where that is less than they bring at once.
-    """
-
-    access: Access
-    walk: TileWalk
-    place: SharedTileLayout
+    access: Access  #: The load, in the loops of the merged nest
+    walk: TileWalk  #: How threads bring the tile
+    place: SharedTileLayout  #: Where they put it
+    #: Elements that they put down at once, where that is less than they bring at once.
     put: int | None = None
 
     @property
@@ -45,24 +34,12 @@ class StagedLoad:
 
 @dataclass(frozen=True)
 class TilePlan:
-    """How a block of threads moves a tile.
+    """How a block of threads moves a tile."""
 
-    Attributes
-    ----------
-    tile : list of int
-        Elements along each dim, in the order of the store.
-    tiles : list of StagedLoad
-        Its ways in.
-    out : TileWalk
-        Its way out.
-    threads : int
-        A power of two.
-    """
-
-    tile: list[int]
-    tiles: list[StagedLoad]
-    out: TileWalk
-    threads: int
+    tile: list[int]  #: Elements along each dim, in the order of the store
+    tiles: list[StagedLoad]  #: Its ways in
+    out: TileWalk  #: Its way out
+    threads: int  #: A power of two
 
     @property
     def shared_bytes(self) -> int:

@@ -28,20 +28,12 @@ _ANY = 1 << 30
 
 @dataclass(frozen=True)
 class SharedTileLayout:
-    """Where the elements of a tile lie in shared memory: by XOR, or in padded rows.
+    """Where the elements of a tile lie in shared memory: by XOR, or in padded rows."""
 
-    Attributes
-    ----------
-    order : tuple of int
-        Dims of the load, the innermost last.
-    images : list of list of int, optional
-        Where each bit of each index goes, the dims in this order; None for rows.
-    strides : tuple of int
-        Elements from row to row, and so on outwards, likewise; for padded rows.
-    """
-
-    order: tuple[int, ...]
+    order: tuple[int, ...]  #: Dims of the load, the innermost last
+    #: Where each bit of each index goes, the dims in this order; None for rows.
     images: list[list[int]] | None
+    #: Elements from row to row, and so on outwards, likewise; for padded rows.
     strides: tuple[int, ...] = ()
 
     @property

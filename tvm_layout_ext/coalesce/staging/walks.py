@@ -91,14 +91,6 @@ def _box(
 class TileWalk:
     """How threads go over a tile.
 
-    Attributes
-    ----------
-    unit : tuple of int
-        Elements along each dim that a thread takes at once.
-    pieces : tuple of (int, int)
-        Dim and count of each step in which lanes, then warps, then rounds go on over the tile, in
-        units.
-
     Examples
     --------
     >>> walk = TileWalk((1, 4), ((1, 8), (0, 4), (1, 2), (0, 16)))
@@ -108,7 +100,9 @@ class TileWalk:
     [[0, 0], [0, 4], [0, 8], [0, 12], [0, 16], [0, 20], [0, 24], [0, 28], [1, 0], [1, 4]]
     """
 
-    unit: tuple[int, ...]
+    unit: tuple[int, ...]  #: Elements along each dim that a thread takes at once
+    #: Dim and count of each step in which lanes, then warps, then rounds go on over the tile, in
+    #: units.
     pieces: tuple[tuple[int, int], ...]
 
     @classmethod

@@ -25,24 +25,13 @@ _MOST_BYTES = 24 << 10
 
 @dataclass(frozen=True)
 class TileSide:
-    """The load or the store of a tile.
+    """The load or the store of a tile."""
 
-    Attributes
-    ----------
-    order : tuple of int
-        Dims that it depends on, the innermost last.
-    steps : tuple
-        Elements by which each dim of the tile moves it; not an int where that is symbolic.
-    size : int
-        Bytes of an element.
-    piece : int
-        Elements of a row that a warp takes at once.
-    """
-
-    order: tuple[int, ...]
+    order: tuple[int, ...]  #: Dims that it depends on, the innermost last
+    #: Elements by which each dim of the tile moves it; not an int where that is symbolic.
     steps: tuple[Any, ...]
-    size: int
-    piece: int
+    size: int  #: Bytes of an element
+    piece: int  #: Elements of a row that a warp takes at once
 
     def is_dense(self, extents: Sequence[int | None]) -> bool:
         """Whether its elements follow each other without gaps."""

@@ -12,7 +12,7 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
-from ...coalesce.privatize import borrowed, returned, writers
+from ...coalesce.isolate import borrowed, returned, writers
 from ...ir.queries import blocks_in
 from ..base import function_pass
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tvm
 
+from ...analysis.kernel_facts import KernelFacts
 from ...gpu.hardware import SECTOR_BYTES
 from ...gpu.measured import H200
 from ...gpu.warpgroups import WARPGROUP_RATE
@@ -23,7 +24,6 @@ from ..space.operator import Shape
 from ..space.task import Task
 from .cost import CostTerms, Counters, modelled_terms
 from .features import features, kernels_of, traffic
-from .kernel_facts import KernelFacts
 from .latency import chain, latency
 
 #: Blocks that are run for a candidate's counters; all but the edge blocks of a grid do the same.

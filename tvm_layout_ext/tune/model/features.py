@@ -9,12 +9,12 @@ from typing import Any
 import tvm
 
 from ... import decisions
+from ...analysis.access_cost import Use
+from ...analysis.kernel_facts import KernelFacts, read_kernels
 from ...gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES, WARP_SIZE
 from ...transform import AutoCoalesce
 from ..space.knobs import Config, Knob
 from ..space.task import Task
-from .access_cost import Use
-from .kernel_facts import KernelFacts, read_kernels
 
 #: Knobs whose raw values are features; no schedule has more.
 KNOBS = 12

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
+from ...analysis.kernel_facts import KernelFacts
 from ...gpu.hardware import BANK_BYTES, MULTIPROCESSORS, SECTOR_BYTES
 from ...gpu.measured import H200, GpuSpeeds
 from ..space.task import Task
 from .cost import CostTerms
 from .features import traffic
-from .kernel_facts import KernelFacts
 
 #: Share of what is not the longest term that does not hide behind it.
 EXPOSED = 0.2

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.accesses import AccessSite
-from ...gpu.hardware import LINE_BYTES, MATRIX_ROW_BYTES, MAX_ACCESS_BYTES
-from ...ir import pointers
-from ...ir.evaluate import placeholder_extent
-from ...layout.banks import wavefronts
+from ..gpu.hardware import LINE_BYTES, MATRIX_ROW_BYTES, MAX_ACCESS_BYTES
+from ..ir import pointers
+from ..ir.evaluate import placeholder_extent
+from ..layout.banks import wavefronts
+from .accesses import AccessSite
 
 
 @dataclass(frozen=True)

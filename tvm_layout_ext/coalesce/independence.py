@@ -17,7 +17,9 @@ from tvm import tirx
 from tvm.sym.iter_affine_map import IterMapLevel
 
 from ..analysis.nest import Access, Loop, Nest, steps_of
+from ..errors import ScheduleError
 from ..ir.evaluate import placeholder_extent
+from .request import NAME
 
 _ADVICE = "give the result a buffer of its own"
 
@@ -43,6 +45,21 @@ def updated_in_place(nest: Nest) -> list[Any]:
     return found
 
 
+def check_updates(nest: Nest) -> None:
+    """Refuse a block that updates buffers in place if its iterations depend on each other.
+
+    Raises
+    ------
+    ScheduleError
+    """
+    for buffer in updated_in_place(nest):
+        reason = _why_dependent(nest, buffer)
+        if reason is not None:
+            raise ScheduleError(
+                f"{NAME} finds no legal mapping of block {nest.block.name_hint}: {reason}."
+            )
+
+
 def _is_one_store(uses: Sequence[Access]) -> bool:
     """Whether branches of ``if`` statements store to one element, and nothing loads of the buffer.
 
@@ -51,7 +68,7 @@ def _is_one_store(uses: Sequence[Access]) -> bool:
     return all(a.kind == "store" and bool(a.conditions) and _same_element(a, uses[0]) for a in uses)
 
 
-def why_dependent(nest: Nest, buffer: Any) -> str | None:
+def _why_dependent(nest: Nest, buffer: Any) -> str | None:
     """Say why the iterations of a block that updates a buffer in place depend on each other.
 
     Parameters

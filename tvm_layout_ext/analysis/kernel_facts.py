@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.accesses import AccessSite, read_accesses
-from ...analysis.nest import element_bytes
-from ...gpu.hardware import (
+from ..gpu.hardware import (
     BANK_BYTES,
     LINE_BYTES,
     MAX_ACCESS_BYTES,
@@ -25,8 +23,8 @@ from ...gpu.hardware import (
     blocks_per_sm,
     mma_sync_rate,
 )
-from ...ir.annotations import NUM_STAGES, PREFETCH, SWIZZLE
-from ...ir.walk import THREADS, LoopVar
+from ..ir.annotations import NUM_STAGES, PREFETCH, SWIZZLE
+from ..ir.walk import THREADS, LoopVar
 from .access_cost import (
     BufferUse,
     Use,
@@ -37,6 +35,8 @@ from .access_cost import (
     padded_strides,
     strides_of,
 )
+from .accesses import AccessSite, read_accesses
+from .nest import element_bytes
 
 #: Random iterations by which the extent of a tile is found, beside the first and the last.
 SAMPLES = 2048

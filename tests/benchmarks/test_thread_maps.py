@@ -1,0 +1,70 @@
+"""Modelled times of mappings beside those that an H200 took, replayed from what was counted."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from statistics import geometric_mean, mean, median
+
+import pytest
+
+from benchmarks.fit_thread_maps import Measured, forecast, lost, read_pairs, within
+from benchmarks.rank_correlation import spearman
+from benchmarks.thread_maps import proposals
+from benchmarks.thread_programs import PROGRAMS, Program
+from tvm_layout_ext.gpu.kernel_time import KernelWork
+
+FILE = Path(__file__).parents[2] / "benchmarks/results/h200_thread_maps.json"
+
+
+@cache
+def measured() -> list[Measured]:
+    return read_pairs(FILE)
+
+
+def test_pairs_are_many_and_of_many_programs() -> None:
+    assert len(measured()) >= 1000
+    assert len({pair.program for pair in measured()}) >= 60
+
+
+def test_modelled_times_order_all_pairs_as_the_gpu_did() -> None:
+    modelled = forecast(measured())
+    assert (spearman(modelled, [pair.seconds for pair in measured()]) or 0) >= 0.95
+
+
+def test_modelled_times_order_the_maps_of_a_program_as_the_gpu_did() -> None:
+    found = within(measured(), forecast(measured())).values()
+    assert median(found) >= 0.85
+    assert mean(found) >= 0.8
+
+
+def test_the_default_with_the_least_modelled_time_is_nearly_the_fastest_of_all() -> None:
+    """Beside all variants of threads and vectors, 19 of a program."""
+    default = [pair for pair in measured() if pair.text.endswith("[0, 16, 'auto']")]
+    fastest: dict[str, float] = {}
+    for pair in measured():
+        fastest[pair.program] = min(pair.seconds, fastest.get(pair.program, float("inf")))
+    chosen = {
+        name: took * min(pair.seconds for pair in default if pair.program == name) / fastest[name]
+        for name, took in lost(default, forecast(default)).items()
+    }
+    assert geometric_mean(chosen.values()) <= 1.06
+    assert max(chosen.values()) <= 1.4
+
+
+def test_facts_survive_their_file() -> None:
+    work = measured()[0].kernels[0]
+    assert KernelWork.from_json(work.to_json()) == work
+
+
+@pytest.mark.parametrize("name", ["sum-16x2097152-float16-1", "permute-256x384x320-float16-201"])
+def test_a_program_has_several_proposals_each_with_a_time(name: str) -> None:
+    found = [pair for pair, _ in proposals(PROGRAMS[name], 4)]
+    assert len({pair.map for pair in found}) >= 2
+    assert all(0 < pair.modelled < float("inf") for pair in found)
+
+
+def test_programs_say_what_they_are() -> None:
+    program = Program("sum", (300, 257), "float16", (1,))
+    assert (program.name, program.bytes()) == ("sum-300x257-float16-1", 300 * 257 * 2)
+    assert program.results() == [((300,), "float32")]

@@ -1,0 +1,66 @@
+"""Cut a reduction over blocks of threads, whose results a second kernel combines.
+
+A column sum of 1000000x33 has results for two warps. Cut into slabs of rows it is work for the
+whole GPU, and a second kernel adds up the sums of the slabs. The order of the additions is fixed,
+so the result is the same in every run, which atomic additions would not give.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...analysis.nest import Nest
+from ...gpu.hardware import MULTIPROCESSORS
+from ..canonical import one_loop_each
+from ..emit import fuse
+from .columns import ColumnsTile
+from .plan import ReductionPlan, refs_of
+
+#: Threads of a multiprocessor, so many of which should have work.
+_THREADS = 2048
+
+
+def choose_slabs(extent: int, blocks: int, tile: ColumnsTile) -> int:
+    """Say into how many slabs to cut a reduction so that every multiprocessor is full; 1 is whole.
+
+    Parameters
+    ----------
+    extent : int
+        Iterations of the reduction, or vectors along it.
+    blocks : int
+        Blocks that there are without slabs.
+    tile : ColumnsTile
+        What each does at once.
+    """
+    wanted = MULTIPROCESSORS * (_THREADS // tile.threads) // max(1, blocks)
+    most = min(wanted, extent // (tile.deals * tile.together))
+    if most < 2:
+        return 1
+    for together in range(tile.together, 0, -1):
+        for number in range(most, most // 2, -1):
+            if extent % (number * together * tile.deals) == 0:
+                return number
+    # The last slab is shorter, and none is empty.
+    return -(-extent // -(-extent // most))
+
+
+def split_reduction(sch: Any, block: Any, nest: Nest, plan: ReductionPlan, slabs: int) -> Any:
+    """Cut a reduction into slabs along its loops; return the block that sums within one.
+
+    ::
+
+        for j, k in T.grid(N, M):            for s, j, k in T.grid(S, N, M // S):
+            B[j] += A[k, j]                      B_rf[s, j] += A[s * (M // S) + k, j]
+                                             for j, s in T.grid(N, S):
+                                                 B[j] += B_rf[s, j]
+
+    Of a load along the reduction the vectors stay whole, as a loop of their own.
+    """
+    outer, inner = (refs_of(sch, block, nest, loops) for loops in (plan.data, plan.reduced))
+    sch.reorder(*outer, *inner)
+    if plan.along and plan.vector > 1:
+        inner[-1], _ = sch.split(inner[-1], [None, plan.vector])
+    slab, _ = sch.split(fuse(sch, inner), [slabs, None])
+    partial = sch.rfactor(slab, len(plan.data) if plan.along else 0)
+    one_loop_each(sch, partial)
+    return partial
