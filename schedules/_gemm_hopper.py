@@ -130,18 +130,18 @@ def _row_bytes(row: int) -> float:
 def fit(
     shape: tuple[int, ...],
     dtype: str,
-    config: Config,
     architecture: Architecture,
     b_transposed: bool,
     a_transposed: bool,
 ) -> dict[str, Any]:
-    """Take the tile of the fewest modelled cycles, where that is fewer than ``mma.sync`` takes."""
+    """Take the tile of the fewest modelled cycles, or nothing where ``wgmma`` is not legal.
+
+    Few rows are no reason for ``mma.sync``: of 24x8192x8192 it did 29 TFLOPS, ``wgmma`` 67, of
+    64x4096x4096 46 and 191 (float16, H200, ``benchmarks/results/h200_hopper_gemm.json``).
+    """
     if check(shape, dtype, architecture, b_transposed, a_transposed) is not None:
         return {}
-    best, slices, least = _best(shape, b_transposed)
-    other = _split_k.cycles(shape, config, int(config.get("split_k", 1)), dtype)
-    if min(shape[:2]) < WARPGROUP_ROWS and least > other:
-        return {}
+    best, slices, _ = _best(shape, b_transposed)
     return {"wgmma": best, "split_k": slices}
 
 

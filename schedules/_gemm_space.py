@@ -217,8 +217,7 @@ def fit(
     found = slices if slices["split_k"] > 1 else taken | slices
     if not is_plain:
         return found
-    chosen = {**config, **found}
-    return found | _gemm_hopper.fit(shape, dtype, chosen, architecture, b_transposed, a_transposed)
+    return found | _gemm_hopper.fit(shape, dtype, architecture, b_transposed, a_transposed)
 
 
 def _large(

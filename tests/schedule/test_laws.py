@@ -23,6 +23,7 @@ ROWS = BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
 BATCHED = Product(batch=2, epilogue=True)
 RAGGED = Product(shape=(50, 72, 40), epilogue=True)
 HALVES = Product(out="float16", shape=(32, 64, 32), epilogue=True, b_transposed=True)
+WIDE = Product(shape=(128, 128, 128), epilogue=True)
 SMALL = config((64, 64, 16))
 
 
@@ -160,6 +161,12 @@ CASES = (
         lambda sch: gemm.multiply(sch, "C", SMALL | {"split_k": 2, "prefetch": 1, "cluster": 2}),
         "none",
     ),
+    Case(
+        "use_tensor_core pipeline persistent specialize_warps",
+        WIDE.func,
+        lambda sch: gemm.multiply(sch, "C", SMALL | {"wgmma": "64x64"}),
+        "none",
+    ),
 )
 #: Arguments behind the block or the loop.
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
@@ -170,6 +177,10 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "set_fragment_layout": (0, ROWS),
     "split_k": (2,),
 }
+
+
+#: Primitives that take a loop.
+OF_LOOPS = {"cluster", "persistent", "pipeline", "rasterize", "specialize_warps"}
 
 
 def test_every_primitive_has_a_case() -> None:
@@ -209,7 +220,7 @@ def test_what_is_no_block_or_loop_is_refused(name: str, wrong: Any) -> None:
     assert len(sch.trace.insts) == steps
 
 
-@pytest.mark.parametrize("name", sorted(PRIMITIVES.keys() - {"cluster", "pipeline", "rasterize"}))
+@pytest.mark.parametrize("name", sorted(PRIMITIVES.keys() - OF_LOOPS))
 def test_a_loop_is_no_block(name: str) -> None:
     sch = s_tir.Schedule(doubled())
     with pytest.raises(ScheduleError, match="needs a block or its name, not "):

@@ -116,19 +116,25 @@ def choose(subject: Subject) -> tuple[Outcome, Strategy]:
 
 
 def _best(trials: Sequence[_Trial], *, is_symbolic: bool) -> _Trial:
-    """Of the fastest the one with the fewest sectors.
+    """Of the fastest the one with the fewest sectors; of equals the first.
 
     A symbolic loop counts as 1021 iterations, which tells nothing of how full a GPU will be: there
     sectors go before time.
     """
-    fast = list(trials)
-    if not is_symbolic:
-        fastest = min(trial.seconds for trial in trials)
-        most = max(_SAME * fastest, fastest + _NOISE)
-        fast = [trial for trial in trials if trial.seconds <= most]
-    fewest = min(trial.sectors for trial in fast)
-    fast = [trial for trial in fast if trial.sectors <= _SAME * fewest]
-    return min(fast, key=lambda trial: trial.seconds) if is_symbolic else fast[0]
+    tests = (_fastest, _fewest)
+    for keep in reversed(tests) if is_symbolic else tests:
+        trials = keep(trials)
+    return trials[0]
+
+
+def _fastest(trials: Sequence[_Trial]) -> list[_Trial]:
+    least = min(trial.seconds for trial in trials)
+    return [trial for trial in trials if trial.seconds <= max(_SAME * least, least + _NOISE)]
+
+
+def _fewest(trials: Sequence[_Trial]) -> list[_Trial]:
+    least = min(trial.sectors for trial in trials)
+    return [trial for trial in trials if trial.sectors <= _SAME * least]
 
 
 def _try(subject: Subject, way: Strategy) -> _Trial:

@@ -33,7 +33,7 @@ _BETTER = 0.95
 
 
 def by_warpgroups(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
-    """The same as :func:`on_tensor_cores` by ``wgmma``; None where a product is slower by it."""
+    """The same as :func:`on_tensor_cores` by ``wgmma``; None where it is not legal."""
     return _multiplied(func, target, warpgroups=True)
 
 
@@ -59,7 +59,7 @@ def _multiplied(func: tirx.PrimFunc, target: Target, warpgroups: bool) -> Schedu
         config = configuration(product, arch)
         tile = "x".join(str(config[f"tile_{dim}"]) for dim in "mnk")
         if warpgroups:
-            config |= _wgmma(product, config, arch)
+            config |= _wgmma(product, arch)
             tile = config.get("wgmma", gemm.NONE)
             if tile == gemm.NONE:
                 return None
@@ -94,15 +94,15 @@ def configuration(product: Contraction, arch: Architecture) -> dict[str, Any]:
     return best
 
 
-def _wgmma(product: Contraction, config: Config, arch: Architecture) -> dict[str, Any]:
-    """The tile of warpgroups, where they are modelled to be faster than a configuration."""
+def _wgmma(product: Contraction, arch: Architecture) -> dict[str, Any]:
+    """The tile of warpgroups of the fewest modelled cycles; empty where they are not legal."""
     groups = (product.rows, product.columns, product.depth)
     if product.sums != "float32" or any(len(one) > 1 for one in groups):
         return {}
     m, n, k = product.sizes
     shape = prod(product.extents[i] for i in product.batch) * m, n, k
     a_transposed, b_transposed = not product.a.k_major, product.b.k_major
-    return _gemm_hopper.fit(shape, product.operand, config, arch, b_transposed, a_transposed)
+    return _gemm_hopper.fit(shape, product.operand, arch, b_transposed, a_transposed)
 
 
 def _configurations() -> Iterator[dict[str, Any]]:

@@ -59,7 +59,7 @@ def test_counters_of_column_sums_are_of_the_whole_shape() -> None:
         warnings.simplefilter("ignore")
         _, counters = count(task, task.space.default())
     # Beside those of the matrix: the sums, and partial sums that are stored and loaded again.
-    assert 0 <= counters["sectors"] / (32768 * 4096 * 2 // 32) - 1 < 0.005
+    assert 0 <= counters["sectors"] / (32768 * 4096 * 2 // 32) - 1 < 0.02
 
 
 def test_the_tuned_fp32_transpose_has_no_bank_conflict() -> None:

@@ -68,7 +68,7 @@ def test_plan_lists_workspace_and_launches_in_order() -> None:
         ("A", "most", "total"),
         ("A", "most", "out", "total"),
     ]
-    assert plan.launches[0].block == (32, 16, 1)
+    assert plan.launches[0].block == (8, 33, 1)
     (one,) = host_plan(default_module(linear(64, 64, 64), wgmma="none"), TARGET).launches
     assert isinstance(one, KernelLaunch)
     assert one.shared_bytes == 32768
@@ -85,7 +85,7 @@ def test_texts_name_shapes_workspace_and_kernels() -> None:
     source = cuda_text("soft", plan, "// kernels")
     assert source.count("cudaMallocAsync") == source.count("cudaFreeAsync") == 2
     assert "#define main_kernel_2 soft_main_kernel_2\n" in source
-    assert "dim3(3, 1, 1), dim3(32, 16, 1)" in source
+    assert "dim3(52, 1, 1), dim3(128, 1, 1)" in source
 
 
 def product_in_clusters() -> Any:
