@@ -202,13 +202,13 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def provenance() -> dict[str, Any]:
+def provenance(module: str = "memory_bound") -> dict[str, Any]:
     """What ran where: the command, the versions, and the revision if the caller names it."""
     import torch
     import triton
 
     return {
-        "command": " ".join(["python -m benchmarks.memory_bound", *sys.argv[1:]]),
+        "command": " ".join([f"python -m benchmarks.{module}", *sys.argv[1:]]),
         "revision": os.environ.get("TVM_LAYOUT_EXT_GIT_ID", "unknown"),
         "environment": counters.environment(),
         "versions": {

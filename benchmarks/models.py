@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from tvm import relax
 from tvm.target import Target
 
 import tvm_layout_ext as tlx
+from benchmarks.memory_bound import provenance
 from benchmarks.model_zoo import MODELS, Model
 from tvm_layout_ext.text import columns
 
@@ -211,7 +211,7 @@ def main(
         rows.append({**row, "choices": choices, "compile": seconds})
         print(told(rows[-1]), flush=True)
         if out is not None:
-            out.write_text(json.dumps({"command": sys.argv, "rows": rows}, indent=1))
+            out.write_text(json.dumps({**provenance("models"), "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

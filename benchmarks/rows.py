@@ -12,7 +12,6 @@ modelled time for each number of lanes. The model is fitted to them.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -225,8 +224,7 @@ def main(
         results.append(time_plans(*args, plans) if plans else run(*args))
         torch.cuda.empty_cache()
         # After each row: a run that is cut off leaves what it has.
-        command = " ".join(["python -m benchmarks.rows", *sys.argv[1:]])
-        made = {**provenance(), "command": command, "rows": results}
+        made = {**provenance("rows"), "rows": results}
         out.write_text(json.dumps(made, indent=1) + "\n")
     print(plans_table(results) if plans else table(results))
 
