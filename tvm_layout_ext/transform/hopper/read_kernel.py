@@ -131,7 +131,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class _Loops:
+class _KernelLoops:
     """The loops around a tile."""
 
     rows: Any
@@ -209,7 +209,7 @@ class _Reader:
         found = [int(loop.annotations[key]) for loop in self.loops if key in loop.annotations]
         return found[0] if found else default
 
-    def _roles(self) -> _Loops:
+    def _roles(self) -> _KernelLoops:
         by_tag = {thread_tag(loop): loop for loop in self.loops if thread_tag(loop)}
         serial = [loop for loop in self.loops if not thread_tag(loop)]
         m, n, k = self.realize.iter_values[-3:]
@@ -229,7 +229,7 @@ class _Reader:
             next((loop for loop in serial if uses(value, loop.loop_var)), None) for value in (k, m)
         )
         rows, columns = grid
-        found = _Loops(rows, columns, group, steps, pieces, by_tag.get("blockIdx.z"))
+        found = _KernelLoops(rows, columns, group, steps, pieces, by_tag.get("blockIdx.z"))
         used = [loop for loop in vars(found).values() if loop is not None]
         for loop in self.loops:
             if int(loop.extent) > 1 and not any(loop.same_as(one) for one in used):
@@ -240,7 +240,7 @@ class _Reader:
         self._check_values((m, n, k), found)
         return found
 
-    def _check_values(self, values: Sequence[Any], loops: _Loops) -> None:
+    def _check_values(self, values: Sequence[Any], loops: _KernelLoops) -> None:
         """Check that tiles follow each other as blocks, warpgroups and pieces do."""
         analyzer = sym.Analyzer()
         for loop in self.loops:
