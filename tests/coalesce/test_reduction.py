@@ -98,8 +98,8 @@ def loads_and_sums(sch: s_tir.Schedule) -> list[str]:
         (row_sum, (32768, 1024), "float16", "16 rows of 32 lanes", 4, 8),
         (row_sum, (4096, 65536), "float16", "1 rows of 512 lanes", 8, 8),
         (row_sum, (32768, 3 * 1024), "float16", "8 rows of 64 lanes", 6, 8),
-        (column_sum, (32768, 4096), "float16", "64 lanes by 4 rows", 8, 8),
-        (column_sum, (32768, 4096), "float32", "64 lanes by 4 rows", 8, 4),
+        (column_sum, (32768, 4096), "float16", "64 lanes by 8 rows", 8, 8),
+        (column_sum, (32768, 4096), "float32", "64 lanes by 8 rows", 8, 4),
     ],
 )
 def test_a_thread_has_all_loads_of_a_step_on_their_way_before_it_adds(
@@ -116,7 +116,7 @@ def test_sums_of_wide_strips_are_numpys_and_meet_no_bank_twice(dtype: str) -> No
     of = "int32" if dtype == "int8" else "float32"
     b = te.compute((1 << 15,), lambda j: te.sum(a[k, j].astype(of), k), "B")
     sch = s_tir.Schedule(te.create_prim_func([a, b]))
-    text = sch.auto_coalesce("B").report
+    text = sch.auto_coalesce("B", num_threads=256).report
     assert re.search(r"across the rows, (16|32|64) lanes", text)
     value = np.random.default_rng(0).integers(-8, 8, (64, 1 << 15)).astype(dtype)
     report = simulate(sch, value, None)
