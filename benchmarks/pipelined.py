@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -197,8 +196,7 @@ def time_command(out: Out, only: Only = "") -> None:
         results.append(summary(stream, times, first))
         torch.cuda.empty_cache()
         # After each row: a run that is cut off leaves what it has.
-        command = " ".join(["python -m benchmarks.pipelined", *sys.argv[1:]])
-        record = provenance() | {"command": command, "rows": results}
+        record = provenance("pipelined") | {"rows": results}
         out.write_text(json.dumps(record, indent=1) + "\n")
     print(table(results))
 

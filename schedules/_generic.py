@@ -248,7 +248,7 @@ def _products(products: dict[str, Contraction]) -> _Plan:
 
     def check(config: Config, architecture: Architecture) -> Refusal | None:
         for product in products.values():
-            refusal = _check_product(product, config, architecture)
+            refusal = check_product(product, config, architecture)
             if refusal is not None:
                 return refusal
         return None
@@ -281,9 +281,10 @@ def _products(products: dict[str, Contraction]) -> _Plan:
     return _Plan(gemm.KNOBS, apply, check, prune, fit)
 
 
-def _check_product(
+def check_product(
     product: Contraction, config: Config, architecture: Architecture
 ) -> Refusal | None:
+    """Why a configuration is not legal for a product, or None."""
     if config.get("wgmma", gemm.NONE) != gemm.NONE and not _is_plain(product):
         return Refusal("wgmma of matrices", "Warpgroups multiply matrices, without a batch, here.")
     types = product.operand, product.sums

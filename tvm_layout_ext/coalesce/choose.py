@@ -11,6 +11,7 @@ from tvm import tirx
 from ..errors import ScheduleError
 from ..gpu.kernel_time import AccessWork, KernelWork, modelled_seconds
 from ..ir.block_bindings import holder_of
+from ..ir.walk import top_statements
 from .checks import why_none
 from .cost import count_kernels
 from .propose import propose
@@ -152,9 +153,7 @@ def _try(subject: Subject, way: Strategy) -> _Trial:
 
 def _kernels(func: Any) -> list[Any]:
     """Outermost loops of a function."""
-    body = func.body.block.body
-    nests = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-    return [nest for nest in nests if isinstance(nest, tirx.For)]
+    return [nest for nest in top_statements(func) if isinstance(nest, tirx.For)]
 
 
 def _outcome(subject: Subject, best: _Trial, lost: Sequence[str]) -> Outcome:

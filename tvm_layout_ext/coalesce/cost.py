@@ -32,6 +32,7 @@ from ..gpu.sectors import request_sectors
 from ..ir.annotations import SHIFTED
 from ..ir.atomics import atomic_of
 from ..ir.evaluate import bind_lets, known_value, placeholder_extent
+from ..ir.queries import depends_on, is_among
 from ..ir.walk import THREADS, Context, LoopVar, walk
 
 #: Blocks, and lanes of each, whose addresses are worked out; at least so many iterations.
@@ -416,9 +417,7 @@ def _reduces(context: Context, loop: LoopVar) -> bool:
 
 
 def _depends(value: Any, var: Any) -> bool:
-    if value is None or isinstance(value, int):
-        return False
-    return any(one.same_as(var) for one in tirx.analysis.undefined_vars(value))
+    return value is not None and not isinstance(value, int) and depends_on(value, var)
 
 
 def _is_swizzled(mode: str) -> bool:
@@ -433,10 +432,7 @@ def _divisions(value: Any, known: Sequence[Any]) -> int:
     tvm_ffi.structural_walk(value, look)
     return sum(
         not _is_power(one.b)
-        and any(
-            not any(var.same_as(other) for other in known)
-            for var in tirx.analysis.undefined_vars(one.a)
-        )
+        and any(not is_among(var, known) for var in tirx.analysis.undefined_vars(one.a))
         for one in found
     )
 

@@ -25,6 +25,7 @@ from ..errors import ScheduleError
 from ..ir.block_bindings import holder_of, iter_values
 from ..ir.queries import are_equal, blocks_in, loads_in
 from ..ir.rebuild import block_with, sequence
+from ..ir.walk import top_statements
 from .canonical import is_linearized, loops_of_iterators
 from .independence import updated_in_place
 from .request import NAME
@@ -63,7 +64,7 @@ class Isolated:
 
     def _whole(self, func: Any) -> Any:
         func = returned(func, self.owners)
-        return _with_nests(func, [*self.before, *_nests(func), *self.after])
+        return _with_nests(func, [*self.before, *top_statements(func), *self.after])
 
 
 def has_other_writers(sch: Any, nest: Nest) -> bool:
@@ -72,7 +73,7 @@ def has_other_writers(sch: Any, nest: Nest) -> bool:
     if held is None:
         return False
     at = _position(held[1], nest.block)
-    later = [] if at is None else _nests(held[1])[at + 1 :]
+    later = [] if at is None else top_statements(held[1])[at + 1 :]
     overwritten = any(_writers_in(stmt, a.buffer) for a in nest.accesses for stmt in later)
     return overwritten or bool(_shared(held[1], nest))
 
@@ -116,7 +117,7 @@ def isolate(sch: Any, block: Any, nest: Nest) -> Isolated:
             "which other blocks have, too; give it a name of its own."
         )
     name, func = place
-    at, nests = _position(func, nest.block), _nests(func)
+    at, nests = _position(func, nest.block), top_statements(func)
     before, after = (nests[:at], nests[at + 1 :]) if at is not None else ([], [])
     taken = {str(var.name) for var in func.params} | {b.name_hint for b in blocks_in(func.body)}
     updated = updated_in_place(nest)
@@ -124,7 +125,7 @@ def isolate(sch: Any, block: Any, nest: Nest) -> Isolated:
     loans = [(a.buffer, a.own_indices, _declared(a.buffer, taken, a)) for a in _places(nest)]
     func, owners = borrowed(func, nest.block, updated, written, loans)
     if at is not None:
-        own = _nests(func)[at]
+        own = top_statements(func)[at]
         func = _with_nests(func, [loops_of_iterators(own, nest, iter_values(sch, block)) or own])
     functions = {gv: func if gv.name_hint == name else f for gv, f in sch.mod.functions.items()}
     lent = _schedule_of(
@@ -234,12 +235,6 @@ def _is_of(load: Any, buffer: Any, indices: Sequence[Any]) -> bool:
     return bool(load.source.same_as(buffer)) and are_equal(load.indices, indices)
 
 
-def _nests(func: Any) -> list[Any]:
-    """List the statements of a function's outermost block."""
-    body = func.body.block.body
-    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-
-
 def _with_nests(func: Any, nests: Sequence[Any]) -> Any:
     root = block_with(func.body.block, body=sequence(nests))
     return func.with_body(s_tir.SBlockRealize([], func.body.predicate, root))
@@ -247,7 +242,7 @@ def _with_nests(func: Any, nests: Sequence[Any]) -> Any:
 
 def _position(func: Any, block: Any) -> int | None:
     """Find which nest of a function is loops around a block alone."""
-    for at, stmt in enumerate(_nests(func)):
+    for at, stmt in enumerate(top_statements(func)):
         while isinstance(stmt, tirx.For):
             stmt = stmt.body
         if isinstance(stmt, s_tir.SBlockRealize) and stmt.block.same_as(block):

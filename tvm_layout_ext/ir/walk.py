@@ -172,6 +172,11 @@ def statements_of(stmt: Any) -> Iterator[Any]:
         yield stmt
 
 
+def top_statements(func: tirx.PrimFunc) -> list[Any]:
+    """List the statements of a function's outermost block."""
+    return list(statements_of(func.body.block.body))
+
+
 def loop_kind(loop: Any) -> str:
     """Kind of a For: ``serial`` and so on, or the thread that it is bound to."""
     if loop.thread_binding is not None:

@@ -14,6 +14,7 @@ from .. import decisions
 from ..build import lower
 from ..errors import LayoutExtError
 from ..ir.ops import IS_SCHEDULED
+from ..schedule.handles import reason
 from ..target import better_than_guess
 from ..tune.apply.apply import Best
 from ..tune.records.records import Source
@@ -123,18 +124,10 @@ def choose(
                 if rule != LAST:
                     lower(found.function.with_attr("global_symbol", "main"), target=target)
         except _REFUSALS as error:
-            refused.append(_first_line(error))
+            refused.append(reason(error))
             continue
         why = " ".join(dict.fromkeys(refused))
         text = f"{found.text} schedules it. {why}" if rule == LAST else f"{found.text}."
         return FunctionChoice(name, rule, text, tuple(refused)), found
     why = " ".join(dict.fromkeys(refused))
     return FunctionChoice(name, "none", f"Nothing schedules it. {why}", tuple(refused)), None
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error)
-    if "Error message:" in text:
-        text = text.rpartition("Error message:")[2]
-    line = (text.strip().splitlines() or [type(error).__name__])[0].strip()
-    return line if line.endswith(".") else f"{line}."

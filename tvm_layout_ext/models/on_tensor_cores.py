@@ -13,8 +13,7 @@ from ..analysis.contraction import Contraction
 from ..errors import ScheduleError
 from ..gpu.hardware import LAUNCH_LIMITS, Architecture, architecture
 from ..schedules import _gemm_hopper, gemm
-from ..schedules._gemm_types import check_instruction
-from ..schedules._generic import inline, unbound
+from ..schedules._generic import check_product, inline, unbound
 from ..schedules._split_k import SLICES, cycles
 from ..tune.space.knobs import Config
 from ..tune.space.off_tensor_cores import off_tensor_cores
@@ -114,16 +113,7 @@ def _configurations() -> Iterator[dict[str, Any]]:
 
 def _refusal(product: Contraction, config: Config, arch: Architecture) -> str:
     """Why a configuration is not legal, or nothing."""
-    found = check_instruction(
-        "auto", product.operand, product.sums, int(config["tile_k"]), arch
-    ) or gemm.check(
-        product.sizes,
-        product.operand,
-        config,
-        arch,
-        b_transposed=product.b.k_major,
-        a_transposed=not product.a.k_major,
-    )
+    found = check_product(product, config, arch)
     if found is None and config["split_k"] > 1:
         steps = ceil(product.sizes[2] / int(config["tile_k"]))
         if (config["split_k"] - 1) * ceil(steps / config["split_k"]) >= steps:

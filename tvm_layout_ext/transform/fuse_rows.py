@@ -7,13 +7,14 @@ from typing import Any
 from tvm import tirx
 
 from .. import decisions
-from ..coalesce.rows.chain import NAME, RowChain, read_chain, top_statements
+from ..coalesce.rows.chain import NAME, RowChain, read_chain
 from ..coalesce.rows.emit import RowKernel
 from ..coalesce.rows.plan import RowPlan
 from ..errors import ScheduleError
 from ..ir.annotations import FUSE_ROWS
 from ..ir.queries import blocks_in, uses
 from ..ir.rebuild import block_with, realize_with, sequence
+from ..ir.walk import top_statements
 from .base import function_pass
 
 _NUMBERS = 7

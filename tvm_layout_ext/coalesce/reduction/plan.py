@@ -27,8 +27,6 @@ ENOUGH_THREADS = MULTIPROCESSORS * MAX_THREADS
 ENOUGH_BLOCKS = 128
 #: Loads of a thread that are on their way together.
 _IN_FLIGHT = 8
-#: Elements that a thread sums in some 0.1 ms, 8 at a time in 0.6 us; threads share out more.
-_MANY_ELEMENTS = 1024
 
 
 @dataclass(frozen=True)

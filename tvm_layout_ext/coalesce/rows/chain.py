@@ -28,7 +28,7 @@ from ...ir.queries import (
     uses,
     variables,
 )
-from ...ir.walk import statements_of
+from ...ir.walk import statements_of, top_statements
 from ..checks import check_reach
 from .reducer import Reducer, read_reducer
 
@@ -103,11 +103,6 @@ class RowChain:
     def is_output(self, store: RowStore) -> bool:
         """Whether what a block computes leaves the kernel."""
         return is_among(store.buffer, self.outputs)
-
-
-def top_statements(func: tirx.PrimFunc) -> list[Any]:
-    """List the statements of a function's outermost block."""
-    return list(statements_of(func.body.block.body))
 
 
 def read_chain(func: tirx.PrimFunc, names: Sequence[str]) -> RowChain:

@@ -18,6 +18,7 @@ from ...ir import ops
 from ...ir.annotations import PERSISTENT, PRODUCERS, WARPGROUP
 from ...ir.queries import variables
 from ...ir.rebuild import block_with, realize_with, sequence
+from ...ir.walk import statements_of
 from ...target import target_arch
 from ..base import asks_for, function_pass
 from ..tensor_core.lower_tensor_core import narrowed
@@ -115,7 +116,7 @@ def LowerWarpgroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
     func = narrowed(tvm.IRModule({"main": func}))["main"]
     root = func.body.block
-    parts = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
+    parts = list(statements_of(root.body))
     for one in parts:
         if not multiplies(one):
             _check_others(one)
