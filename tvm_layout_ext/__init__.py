@@ -26,6 +26,7 @@ from .errors import (  # noqa: E402
 from .models import DefaultSchedule, relax_pipeline  # noqa: E402
 from .report import render as _render  # noqa: E402
 from .report.explain import explain  # noqa: E402
+from .report.lint import assert_kernel  # noqa: E402
 from .report.pipeline_chart import explain_pipeline  # noqa: E402
 from .schedule import create_schedule, versions_for_triton_stages  # noqa: E402
 from .schedule.primitives.assume_divisible import assume_divisible  # noqa: E402
@@ -44,6 +45,7 @@ __all__ = [
     "TargetError",
     "__version__",
     "apply_best",
+    "assert_kernel",
     "assume_divisible",
     "build",
     "create_schedule",

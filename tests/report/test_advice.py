@@ -50,9 +50,9 @@ def columns_summed(line: str = "") -> s_tir.Schedule:
     return sch
 
 
-def doubled() -> s_tir.Schedule:
-    A = te.placeholder((4096, 4096), "float16", name="A")
-    B = te.compute((4096, 4096), lambda i, j: A[i, j] * 2, name="B")
+def doubled(rows: int = 4096) -> s_tir.Schedule:
+    A = te.placeholder((rows, 4096), "float16", name="A")
+    B = te.compute((rows, 4096), lambda i, j: A[i, j] * 2, name="B")
     return s_tir.Schedule(te.create_prim_func([A, B]))
 
 

@@ -8,7 +8,20 @@ from __future__ import annotations
 
 import sys
 
-from . import bench, best, check, compare, explain, export, layout, replay, report, simulate, tune
+from . import (
+    bench,
+    best,
+    check,
+    compare,
+    explain,
+    export,
+    layout,
+    lint,
+    replay,
+    report,
+    simulate,
+    tune,
+)
 from .app import app
 from .codes import INTERRUPTED
 
@@ -21,6 +34,7 @@ __all__ = [
     "explain",
     "export",
     "layout",
+    "lint",
     "main",
     "replay",
     "report",
