@@ -140,7 +140,8 @@ def _broken(
     if rules.max_sectors_ratio is not None and ratio > rules.max_sectors_ratio:
         message = (
             f"{who} touches {access.sectors:,} sectors where its bytes fill "
-            f"{access.ideal_sectors:,}, {ratio:.3g} times as many; at most {rules.max_sectors_ratio:g} times may be"
+            f"{access.ideal_sectors:,}, {ratio:.3g} times as many; at most "
+            f"{rules.max_sectors_ratio:g} times may be"
         )
         yield "max_sectors_ratio", message, ratio, rules.max_sectors_ratio
 
