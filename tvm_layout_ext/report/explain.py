@@ -199,7 +199,7 @@ class Explanation:
         return "\n".join(self._summary())
 
     def _summary(self) -> list[str]:
-        """At most eight lines: what is wrong, what limits, what to do."""
+        """At most four lines: what is wrong, what limits, what to do."""
         run, blocks = self.question.report.blocks
         narrow = list(dict.fromkeys(row.buffer for row in self.rows if row.is_narrow))
         said = [
