@@ -68,8 +68,7 @@ def _plain_errors() -> Iterator[None]:
         ) from error
 
 
-def bind_target(mod: tvm.IRModule, target: str | Target | None) -> tvm.IRModule:
-    """Say of all functions which GPU they are for, and a host beside it."""
+def _bind_target(mod: tvm.IRModule, target: str | Target | None) -> tvm.IRModule:
     resolved = resolve(target)
     if resolved.host is None:
         resolved = resolved.with_host(Target("llvm" if tvm.runtime.enabled("llvm") else "c"))
@@ -95,7 +94,7 @@ def lower(
     TargetError
         If a block beside a kernel is bound to no thread.
     """
-    mod = bind_target(to_module(source, args, name), target)
+    mod = _bind_target(to_module(source, args, name), target)
     refuse_host_stages(mod)
     with _plain_errors():
         mod = pipeline.run_first_half(mod)
@@ -129,7 +128,7 @@ def device_program(
             f"Device functions are those of a CUDA target, not of {resolved.kind.name}."
         )
     mod = to_module(source, args)
-    bound = bind_target(mod, resolved)
+    bound = _bind_target(mod, resolved)
     refuse_host_stages(bound)
     with _plain_errors():
         host, kernels = _split(bound)

@@ -96,9 +96,7 @@ def resolve(target: str | Target | None) -> Target:
 @lru_cache(maxsize=1)
 def _tvm_guess() -> dict[str, Any]:
     """Attributes that TVM gives the bare word ``"cuda"`` on this machine (sm_50 without a GPU)."""
-    # Without a GPU the bare word makes TVM warn, and means this.
-    guess = "cuda" if tvm.cuda(0).exist else {"kind": "cuda", "arch": "sm_50"}
-    return dict(Target(guess).attrs)
+    return dict(Target("cuda").attrs)
 
 
 def better_than_guess(target: Target) -> Target | None:

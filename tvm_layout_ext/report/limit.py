@@ -15,7 +15,6 @@ from tvm import tirx
 
 from .._compat import pass_name
 from ..analysis.kernel_facts import KernelFacts, read_kernels
-from ..build import bind_target
 from ..coalesce.cost import count_kernels
 from ..gpu.hardware import MULTIPROCESSORS
 from ..gpu.kernel_time import KernelWork, kernel_terms, modelled_seconds
@@ -89,7 +88,7 @@ def read_limits(mod: tvm.IRModule, target: Any, report: Report | None = None) ->
     """
     facts = [one for func in _functions(mod) for one in read_kernels(func)]
     try:
-        mapped = _mapped(bind_target(mod, target))
+        mapped = _mapped(tirx.transform.BindTarget(target)(mod))
         works = [work for func in _functions(mapped) for work in count_kernels(func)]
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError):
         return []

@@ -45,6 +45,15 @@ class Result:
     interrupted: bool = False
     warning: str | None = None
 
+    def __repr__(self) -> str:
+        best, trials = self.best, f"{len(self.trials)} trials of {self.task.workload}"
+        if best is None:
+            return f"Result: no winner in {trials}"
+        gain = ""
+        if best.score and self.default.score:
+            gain = f", {self.default.score / best.score:.2f} times as fast as the default"
+        return f"Result: trial {best.trial} wins {trials}{gain}\n  {best!r}"
+
     @property
     def default(self) -> Record:
         """The default schedule's trial."""
@@ -54,15 +63,6 @@ class Result:
     def ranking(self) -> list[Record]:
         """The trials that worked, best first, then those that failed."""
         return best_first(self.trials)
-
-    def __repr__(self) -> str:
-        best, trials = self.best, f"{len(self.trials)} trials of {self.task.workload}"
-        if best is None:
-            return f"Result: no winner in {trials}"
-        gain = ""
-        if best.score and self.default.score:
-            gain = f", {self.default.score / best.score:.2f} times as fast as the default"
-        return f"Result: trial {best.trial} wins {trials}{gain}\n  {best!r}"
 
     def edges(self) -> list[str]:
         """Sentences on knobs whose best value ends its range."""
