@@ -6,6 +6,7 @@ Importing the package registers its passes, its pipeline and its schedule primit
 
 from __future__ import annotations
 
+from . import _interrupt  # noqa: F401 (before all that takes long)
 from ._compat import check_versions as _check_versions
 
 _check_versions()

@@ -112,6 +112,16 @@ def test_the_same_advice_in_the_words_of_tensorir() -> None:
     assert advice.line == 'sch.swizzle(sch.get_sblock("A_shared"), mode="auto")'
 
 
+@pytest.mark.parametrize("is_te", [True, False])
+def test_a_swizzle_takes_the_place_of_padding_that_does_not_help(is_te: bool) -> None:
+    s, args = turned('s["A_shared"].storage_align(s["A_shared"].op.axis[0], 32, 0)')
+    sch = s.to_schedule(args)
+    advice = given(explain(s, args) if is_te else explain(sch), "swizzle")
+    exec(advice.line, {"s": s, "sch": sch})
+    after = explain(s, args) if is_te else explain(sch)
+    assert after.bank_conflicts == 0
+
+
 def test_vectors_save_the_requests_that_advice_says() -> None:
     before = explain(doubled_by_lanes())
     advice = given(before, "vectorize")

@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 no candidate worked, a result was wrong, or a recorded win
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from . import (
@@ -17,6 +18,7 @@ from . import (
     export,
     layout,
     lint,
+    operators,
     replay,
     report,
     simulate,
@@ -36,6 +38,7 @@ __all__ = [
     "layout",
     "lint",
     "main",
+    "operators",
     "replay",
     "report",
     "simulate",
@@ -45,6 +48,7 @@ __all__ = [
 
 def main() -> None:
     """Run the command line; the console script ``tvm-layout``."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         app()
     except KeyboardInterrupt:

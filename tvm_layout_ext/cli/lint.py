@@ -11,7 +11,7 @@ import typer
 
 from .app import Command, app
 from .codes import EPILOG, FAILED
-from .shared import Sizes, Variable, parse_sizes
+from .shared import Arch, Sizes, Variable, parse_sizes, target_of
 
 
 class Format(str, Enum):
@@ -27,6 +27,7 @@ def lint(
     source: Annotated[str, typer.Argument(help="Python file, TVMScript text, or a module's name.")],
     name: Variable = "",
     size: Sizes = None,
+    arch: Arch = "",
     bank_conflicts: Annotated[int, typer.Option(help="The most that there may be.")] = 0,
     hazards: Annotated[int, typer.Option(help="The most that there may be.")] = 0,
     min_vector_bytes: Annotated[
@@ -54,7 +55,9 @@ def lint(
     values = parse_sizes(size)
     path, kernels = load_all(source, name or None)
     found = {
-        key: run(kernel, args, rules, values=values, grid_sample=blocks or None)
+        key: run(
+            kernel, args, rules, values=values, target=target_of(arch), grid_sample=blocks or None
+        )
         for key, (kernel, args) in kernels.items()
     }
     if as_json or format_ is Format.json:

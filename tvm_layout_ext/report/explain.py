@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import gcd
 from typing import Any
@@ -194,6 +194,20 @@ class Explanation:
             listing(self.question.report, is_whole=False),
         ]
         return "\n\n".join(part for part in parts if part)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return {
+            "accesses": [asdict(row) for row in self.rows],
+            "shared": [asdict(buffer) for buffer in self.shared],
+            "shared_bytes": self.shared_bytes,
+            "bank_conflicts": self.bank_conflicts,
+            "hazards": self.hazards,
+            "limit": self.limit and {"name": self.limit.name, **asdict(self.limit)},
+            "advice": [asdict(advice) for advice in self.advice],
+            "decisions": [str(decision) for decision in self.decisions],
+            "listing": self.listing,
+        }
 
     def __repr__(self) -> str:
         return "\n".join(self._summary())

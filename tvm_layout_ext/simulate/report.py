@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..gpu.counts import Count
@@ -228,6 +228,13 @@ class Report:
         """Totals and hazards."""
         more = [f"and {self.unlisted:,} cases of further hazards"] if self.unlisted else []
         return "\n".join([self._totals(), *map(str, [*self.hazards, *self.redundant]), *more])
+
+    def to_json(self) -> dict[str, Any]:
+        """Counters and hazards as plain values, without the outputs."""
+        kept = ("accesses", "hazards", "redundant", "launches")
+        listed = {name: [asdict(one) for one in getattr(self, name)] for name in kept}
+        names = ("bank_conflicts", "sectors", "ideal_sectors", "barriers", "shared_bytes", "script")
+        return {**{name: getattr(self, name) for name in names}, **listed}
 
     def __str__(self) -> str:
         return f"{columns(*self.table())}\n\n{self.summary()}"

@@ -7,6 +7,9 @@ from typing import Any
 
 from .trial import Advice, Attempt, Question
 
+#: The annotation of ``storage_align``, which a swizzle takes the place of.
+_ALIGN = "buffer_dim_align"
+
 
 def advise(question: Question) -> Iterator[Advice]:
     """Swizzle or pad a buffer, if that takes conflicts away."""
@@ -32,6 +35,8 @@ def advise(question: Question) -> Iterator[Advice]:
 
 def _swizzled(question: Question, writer: str) -> Attempt | None:
     def swizzle(sch: Any) -> None:
+        if _ALIGN in question.blocks[writer].annotations:
+            sch.unannotate(sch.get_sblock(writer), _ALIGN)
         sch.swizzle(sch.get_sblock(writer))
 
     return question.attempt(swizzle)
@@ -48,4 +53,6 @@ def _line(question: Question, writer: str) -> str:
     stage = question.stage(writer)
     if question.is_te:
         return f'{stage}.storage_align({stage}.op.axis[-2], swizzle="auto")'
-    return f'sch.swizzle({stage}, mode="auto")'
+    is_padded = _ALIGN in question.blocks[writer].annotations
+    before = f'sch.unannotate({stage}, "{_ALIGN}")\n' if is_padded else ""
+    return f'{before}sch.swizzle({stage}, mode="auto")'
