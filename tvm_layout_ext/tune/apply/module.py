@@ -120,8 +120,7 @@ def tune_module(
     """Tune every function of a module; :func:`apply_best` then compiles with what was found.
 
     A function that is a ready operator is tuned as that. Any other gets a schedule that fits its
-    blocks: products on tensor cores with what follows them, everything else coalesced. Functions
-    that cannot be tuned (symbolic shapes, several outputs, a schedule of their own) are skipped
+    blocks: products on tensor cores, everything else coalesced. What cannot be tuned is skipped
     with the reason. The most often called is tuned first. After Ctrl-C the result is what was found
     until then.
 

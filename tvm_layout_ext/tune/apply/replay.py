@@ -31,10 +31,7 @@ class Replay:
 
     @property
     def same_counters(self) -> bool | None:
-        """Whether the counters are those recorded; None if either has none.
-
-        The cost is none of them: it is made of them, and of what older records do not tell.
-        """
+        """Whether the counters are those recorded, the cost aside; None if either has none."""
         old, new = self.record.conflict_model, self.measurement.conflict_model
         if old is None or new is None:
             return None
@@ -78,9 +75,7 @@ def replay(record: Record, runner: str = "auto", operator: Operator | None = Non
     """Build a record's configuration again, run it and verify its output.
 
     ``runner="auto"`` is the record's own, or the simulator if that needs a GPU and there is none.
-    ``operator`` is by default the ready one of that name; :meth:`.Programs.operator` has others.
-    RecordError or WrongResultError if the operator has other knobs now, or the output is not
-    NumPy's.
+    RecordError or WrongResultError if the operator has other knobs now, or the output is wrong.
     """
     found = operator or find_operator(record.workload.operator)
     chosen = _runner_for(record) if runner == "auto" else runner

@@ -76,10 +76,7 @@ def try_one(backend: Backend, task: Task, config: Config) -> Measurement:
 
 
 class InProcess:
-    """A backend of a runner that tries one configuration at a time in this process.
-
-    Each is run when it is asked for: what is done before Ctrl-C is then kept.
-    """
+    """Tries one configuration at a time in this process, when it is asked for."""
 
     def __init__(self, task: Task, runner: Runner) -> None:
         self.name, self.device = runner.name, runner.device

@@ -37,10 +37,7 @@ class SimulatedRunner:
         return Measurement(shared, model)
 
     def verify(self, task: Task, config: Config) -> str:
-        """Run every block on fresh inputs and compare the output with NumPy's.
-
-        Races, reads of unwritten memory and elements that nobody wrote are failures too.
-        """
+        """Run every block on fresh inputs and compare; races and unwritten elements fail, too."""
         shape = verified_shape(task)
         inputs = task.draw(_FRESH, shape)
         want = expected(task, inputs, shape)

@@ -29,8 +29,7 @@ def poison(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 def require_close(got: np.ndarray, want: np.ndarray, tolerance: Tolerance) -> None:
     """Raise WrongResultError unless ``|got - want| <= atol + rtol * |want|`` everywhere.
 
-    The sentence counts the wrong elements and shows the worst; not-a-number is always wrong where
-    the reference has a number.
+    The sentence counts the wrong elements and shows the worst.
     """
     if got.shape != want.shape:
         raise WrongResultError(f"The output has shape {got.shape}, NumPy's {want.shape}.")

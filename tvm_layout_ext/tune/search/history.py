@@ -30,9 +30,8 @@ _LONGEST_TEXT = 2000
 class History:
     """What is known of one task's candidates, from a log and from this run.
 
-    Trials are written to ``records`` and told to ``progress``; ``limit`` are asked for. Of
-    ``trials``, 0 is the default schedule and ``resumed`` were in the log; ``changed`` are those
-    that another schedule made, which run again.
+    Trial 0 is the default schedule, ``resumed`` were in the log, ``changed`` are those that another
+    schedule made, which run again.
     """
 
     candidates: Candidates
@@ -63,10 +62,10 @@ class History:
         self._begun: list[TrialFuture] = []
 
     def begin(self, modules: Sequence[tvm.IRModule]) -> list[Any]:
-        """Begin to build and run the candidates of which nothing is known yet; futures for all.
+        """Begin to build and run the candidates of which nothing is known yet.
 
-        None for one that is being tried already: TVM's replay may draw a candidate twice, in one
-        batch or while an earlier one is tried.
+        Futures for all; None for one that is being tried already, as TVM's replay may draw it
+        twice.
         """
         self.interrupt.check()
         configs = [config_of(module, self.task.operator.knobs) for module in modules]

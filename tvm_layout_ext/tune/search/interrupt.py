@@ -13,10 +13,8 @@ from typing import Any
 class Interrupt:
     """While entered, remembers that Ctrl-C was pressed, beside raising KeyboardInterrupt.
 
-    The exception alone is not enough: raised inside a callback from C++ or a finaliser it may come
-    out as another exception or not at all, and a trial that failed of it would be taken for a bad
-    candidate. TVM's search, whose callbacks run in threads, ends the process by it: see
-    :meth:`held`.
+    Raised inside a callback from C++ the exception may come out as another one or not at all. TVM's
+    search, whose callbacks run in threads, ends the process by it: see :meth:`held`.
     """
 
     def __init__(self) -> None:
@@ -40,11 +38,7 @@ class Interrupt:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Let Ctrl-C wait for the end of a block that must be done wholly or not begun.
-
-        KeyboardInterrupt at the end, if Ctrl-C was pressed by then; of nested blocks, at that of
-        the outermost.
-        """
+        """Let Ctrl-C wait for the end of a block, of nested ones the outermost."""
         self._holders += 1
         try:
             yield

@@ -69,10 +69,7 @@ class Run:
         self._begun: list[Any] = []
 
     def search(self, strategy: str) -> tuple[Record | None, bool]:
-        """Try the candidates and name a winner; whether Ctrl-C ended it early.
-
-        After Ctrl-C the winner is the best so far, verified or not.
-        """
+        """Try the candidates and name a winner; whether Ctrl-C ended it early."""
         found = self._searched(strategy)
         self._note_pruned()
         return found

@@ -100,10 +100,7 @@ class Operator:
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def unscheduled(self, shape: Shape, dtype: str) -> tvm.IRModule:
-        """The computation before any schedule, as function ``main`` of a module.
-
-        It is what traces start from, and what the database of schedules is asked for.
-        """
+        """The computation before any schedule, as function ``main`` of a module."""
         if self.function is not None:
             function = self.function(shape, dtype)
         else:
@@ -144,10 +141,7 @@ class Operator:
         return dtype
 
     def check_config(self, config: Config) -> None:
-        """Raise ScheduleError unless a configuration gives every knob one of its values.
-
-        Knobs that are newer than the configuration may be missing (:attr:`Knob.before`).
-        """
+        """Raise ScheduleError unless a configuration gives every knob one of its values."""
         names = [knob.name for knob in self.knobs]
         known = [k.name for k in self.knobs if k.name in config or k.before is None]
         if sorted(config) != sorted(known):
@@ -169,10 +163,7 @@ _LOADERS: dict[str, Callable[[], Operator]] = {}
 
 
 def register_operator(name: str, load: Callable[[], Operator]) -> None:
-    """Let :func:`find_operator` and the command line know an operator.
-
-    ``load`` gives it, when it is asked for. ScheduleError if there is another of that name.
-    """
+    """Let :func:`find_operator` and the command line know an operator, which ``load`` gives."""
     if name in _LOADERS:
         raise ScheduleError(f"There is an operator {name!r} already; choose another name.")
     _LOADERS[name] = load

@@ -102,10 +102,8 @@ class _Client(WorkerSlot):
 class RpcRunner(PooledRunner):
     """Measures candidates on all servers of one key, each with a client process of its own.
 
-    Waiting for a free one, opening a session and sending are not counted as a trial's time. A trial
-    whose connection is lost is tried once more, on another server if there is one; one for which no
-    server fits fails by an :class:`UnfitServerError`. NoServerError if the tracker at ``host`` and
-    ``port`` is not there, or has no server with the key.
+    A trial whose connection is lost is tried once more, on another server if there is one; one for
+    which no server fits fails by an :class:`UnfitServerError`.
     """
 
     def __init__(
