@@ -38,10 +38,9 @@ class Finisher:
     def _initialise(self, stage: StageRecord) -> None:
         """Initialise a reduction before its outermost reduction loop, where TE does it.
 
-        A reduction over threads keeps its initialisation, which LowerCrossThreadReduction needs.
-        One that a tensor intrinsic does whole is initialised before the intrinsic. Where TensorIR
-        cannot take a reduction apart, because a fusion around it left loops of varying extent, the
-        initialisation stays inside, under a condition.
+        One over threads keeps its initialisation, which LowerCrossThreadReduction needs. Where
+        TensorIR cannot take a reduction apart, because a fusion left loops of varying extent, it
+        stays inside, under a condition.
         """
         reductions = [axis for axis in stage.leaf if is_reduction(axis)]
         bound = any(is_reduction(axis) for axis, _ in stage.bound)

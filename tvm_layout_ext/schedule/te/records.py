@@ -53,10 +53,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class LoopMark:
-    """What one loop becomes: ``kind`` is bind, vectorize, unroll, parallel or tensorize.
-
-    ``value`` is the thread axis of ``bind`` and the intrinsic of ``tensorize``.
-    """
+    """What a loop becomes; ``value`` is a thread axis, or the intrinsic of ``tensorize``."""
 
     kind: str
     value: Any = None
@@ -94,20 +91,9 @@ class StorageAlign:
 class StageRecord:
     """What was asked of one operation; :class:`.stage.Stage` has the calls that ask for it.
 
-    Attributes
-    ----------
-    op : te.Operation
-        The operation; ``cache_write`` and ``rfactor`` give the stage another one.
-    inputs : list of StageRecord
-        The stages that it reads.
-    stages : list of StageRecord
-        All stages of the schedule, producers first.
-    root : Axes
-        ``op.axis`` and then ``op.reduce_axis``.
-    leaf : Axes
-        The loops as they are now, outermost first.
-    used : Axes
-        The axes that a split or a fusion replaced.
+    ``inputs`` are the stages that it reads, ``stages`` all of the schedule, producers first;
+    ``root`` has ``op.axis`` and ``op.reduce_axis``, ``leaf`` the loops as they are now, ``used``
+    what a split or a fusion replaced.
     """
 
     op: te.Operation
@@ -229,8 +215,7 @@ class CacheWrite:
 class RFactor:
     """``partial`` keeps one result for each iteration of ``axis``; ``target`` combines them.
 
-    ``root`` and ``moves`` are those of the target from before. The loops of both stages follow in
-    the order in which TensorIR's ``rfactor`` leaves them.
+    ``root`` and ``moves`` are those of the target from before.
     """
 
     target: StageRecord

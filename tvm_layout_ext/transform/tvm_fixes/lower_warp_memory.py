@@ -21,11 +21,7 @@ def _warp_buffers(func: tirx.PrimFunc) -> int:
 
 @function_pass()
 def LowerWarpMemoryFully(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Create the pass that lowers every ``warp`` buffer of an annotated function.
-
-    It gives each lane the part of a buffer that no other lane touches, and repeats TVM's pass for
-    what is left. It runs before CommonSubexprElim, which hides the lane in the indices.
-    """
+    """Create the pass that lowers every ``warp`` buffer of an annotated function."""
     func = own_lane(func)
     left = _warp_buffers(func)
     while left:

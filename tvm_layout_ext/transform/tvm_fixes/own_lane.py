@@ -1,7 +1,4 @@
-"""Turn ``warp`` buffers of which each lane touches only its own part into ``local`` ones.
-
-For :mod:`.lower_warp_memory`, which names what TVM 0.27 gets wrong.
-"""
+"""Turn ``warp`` buffers of which each lane touches only its own part into ``local`` ones."""
 
 from __future__ import annotations
 
