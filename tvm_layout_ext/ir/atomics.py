@@ -15,11 +15,7 @@ _ATOMIC_CALLS = (ops.CUDA_ATOMIC_ADD, ops.CUDA_ATOMIC_CAS)
 
 
 def atomic_of(body: Any) -> Any | None:
-    """Element that a statement updates atomically, as a load of it; None for other statements.
-
-    CUDA's functions (``T.call_extern("float32", "atomicAdd", T.address_of(B[i]), x)``) and TVM's
-    ``T.cuda.atomic_add`` and ``T.cuda.atomic_cas`` are known.
-    """
+    """Element that a statement updates by an atomic of CUDA's or TVM's, as a load."""
     if not isinstance(body, tirx.Evaluate) or not isinstance(body.value, tvm.ir.Call):
         return None
     name, args = str(getattr(body.value.op, "name", "")), list(body.value.args)

@@ -64,10 +64,7 @@ POINTER_OPS: dict[str, PointerOp] = {
 
 
 def shape_of(buffer: Any) -> list[int] | None:
-    """Extents of a buffer, or what bounds them; None where one has no bound.
-
-    A tile of a symbolic size has min(n, 64) rows.
-    """
+    """Extents of a buffer, or what bounds them, as of min(n, 64); None where one has no bound."""
     if any(is_unbounded(extent) for extent in buffer.shape):
         return None
     return [_most(extent) for extent in buffer.shape]

@@ -18,10 +18,7 @@ READ, WRITE, ATOMIC = "read", "write", "atomic"
 
 @dataclass(frozen=True, eq=False)
 class EnclosingLoop:
-    """A loop around an access; a ``while`` has neither start nor extent.
-
-    Each has a symbol of its own, also where TIR shares a variable among unrolled copies.
-    """
+    """A loop around an access, of a symbol of its own; a ``while`` has neither start nor extent."""
 
     symbol: Symbol
     start: Term | None
@@ -87,8 +84,7 @@ class Sync:
 class Node:
     """A statement: ``seq``, ``if``, ``loop``, ``scope`` (an attribute) or ``leaf``.
 
-    ``condition`` is that of an ``if`` or a ``while``; ``before`` and ``after`` are what happens
-    before and after its children and accesses.
+    ``before`` and ``after`` are what happens before and after its children and accesses.
     """
 
     stmt: Any

@@ -74,10 +74,7 @@ class _View:
 
 
 class AccessReader:
-    """Knows the shared buffers of a kernel, and finds what expressions and calls do to them.
-
-    It fills the program with the arenas, and with operators that barriers cannot be planned around.
-    """
+    """Finds what expressions and calls do to shared buffers; fills the program with the arenas."""
 
     def __init__(self, program: Program) -> None:
         self.program = program

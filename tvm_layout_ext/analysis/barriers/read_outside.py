@@ -19,20 +19,16 @@ _COPIES = (ops.PTX_CP_ASYNC_C_PREFIX, ops.S_TIR_CP_ASYNC_RAW)
 
 @dataclass(frozen=True)
 class Outside:
-    """Global buffers of a kernel that are loaded and never written.
-
-    With an exchange, some buffer is both, and a barrier may be there for its sake.
-    """
+    """Global buffers loaded and never written; in an exchange one is both."""
 
     read_only: frozenset[Any]
     has_exchange: bool
 
 
 def read_outside(func: tirx.PrimFunc, kernel: Any) -> Outside:
-    """Find which global buffers a kernel loads and writes; its function declares the views.
+    """Global buffers that a kernel loads and writes, views of one counting as one.
 
-    Views of one buffer count as one. An address that is handed to an instruction counts as a write
-    unless the instruction is ``cp.async``, which only reads global memory.
+    An address given to an instruction counts as a write, unless that is ``cp.async``.
     """
     roots: dict[Any, Any] = {}
     written: set[Any] = set()

@@ -9,10 +9,7 @@ from .terms import UNKNOWN, Term
 
 
 def divergent_barrier(program: Program) -> str:
-    """The innermost condition or loop around a barrier on which threads do not agree, or nothing.
-
-    What is loaded from shared memory or registers is taken to be the same for all threads.
-    """
+    """The innermost condition or loop around a barrier on which threads do not agree."""
     for node in program.root.walk():
         if node.is_barrier:
             for around in node.ancestors():
