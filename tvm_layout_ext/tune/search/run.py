@@ -16,7 +16,6 @@ from ...errors import RecordError
 from ...target import cuda_target
 from ..measure.backend import Backend, failure_text
 from ..records.log import Reading, Record
-from ..records.pruned import Pruned, note
 from ..records.ranking import best_first
 from ..records.records import Records
 from ..space.knobs import Config
@@ -58,7 +57,7 @@ class Run:
         trials: int,
         progress: Callable[[Record, int, int], None] | None,
     ) -> None:
-        self.task, self.backend, self._records = task, backend, records
+        self.task, self.backend = task, backend
         self.interrupt = Interrupt()
         self.candidates = Candidates(task)
         self.history = History(
@@ -70,21 +69,6 @@ class Run:
 
     def search(self, strategy: str) -> tuple[Record | None, bool]:
         """Try the candidates and name a winner; whether Ctrl-C ended it early."""
-        found = self._searched(strategy)
-        self._note_pruned()
-        return found
-
-    def _note_pruned(self) -> None:
-        """Write down what only this run can know: which candidates a user's schedule made."""
-        space = self.task.space
-        if self._records is None or not (self.task.operator.judged_late and space.refused):
-            return
-        place = (self.backend.name, self.backend.device, self.task.architecture.name)
-        refused, reasons = dict(space.refused.most_common()), dict(space.reasons)
-        found = Pruned(self.task.workload.hash, *place, len(space.legal), refused, reasons)
-        note(self._records.log.folder, found)
-
-    def _searched(self, strategy: str) -> tuple[Record | None, bool]:
         try:
             with self.interrupt:
                 self._begin([self._default()])
