@@ -10,9 +10,9 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from .atomics import atomic_of
 from .conditions import selects_as_choices
 from .ops import CHOICE
+from .pointers import atomic_of
 from .queries import are_equal, is_call_of, loads_in, nodes_in, substitute
 from .walk import own_parts, statements_of, walk
 

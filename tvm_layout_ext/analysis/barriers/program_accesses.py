@@ -13,10 +13,9 @@ from tvm import tirx
 
 from ...errors import ScheduleError
 from ...ir import ops
-from ...ir.atomics import atomic_of
 from ...ir.conditions import conjuncts
 from ...ir.ops import CHOICE
-from ...ir.pointers import OPAQUE, POINTER_OPS, constant, pointer_of
+from ...ir.pointers import OPAQUE, POINTER_OPS, atomic_of, constant, pointer_of
 from ..nest import element_bytes
 from .program import ATOMIC, READ, WRITE, EnclosingLoop, Program, SharedEffect
 from .terms import Scope, Term

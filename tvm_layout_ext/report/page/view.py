@@ -15,7 +15,7 @@ from ...tune.apply.programs import Programs
 from ...tune.measure.builder.cubin import CompileError, PtxasError
 from ...tune.model.cost import FORMULA
 from ...tune.records.log import Record
-from ...tune.records.ranking import best_first
+from ...tune.records.record import best_first
 from ...tune.space.knobs import describe
 from ...tune.space.operator import Operator, find_operator
 from ...tune.space.task import make_task

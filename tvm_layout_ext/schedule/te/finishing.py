@@ -14,9 +14,8 @@ from ..handles import legal, reason
 from ..primitives.double_buffer import double_buffer
 from ..primitives.eviction_policy import eviction_policy
 from ..primitives.swizzle import swizzle
-from .axes import Axes, is_reduction
 from .nests import Nests
-from .records import StageRecord
+from .records import Axes, StageRecord, is_reduction
 from .tensor_intrin import TensorIntrin, check_fits
 
 

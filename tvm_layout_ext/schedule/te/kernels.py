@@ -9,8 +9,7 @@ from tvm import sym, tirx
 from tvm.tirx import IterVar
 
 from ...errors import ScheduleError
-from .axes import AxisMap, is_reduction
-from .records import StageRecord
+from .records import AxisMap, StageRecord, is_reduction
 
 _VIRTUAL = ("vthread.x", "vthread.y", "vthread.z")
 

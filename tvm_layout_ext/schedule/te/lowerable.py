@@ -14,7 +14,7 @@ from ..._compat import pass_name
 from ...errors import ScheduleError
 from ...ir.conditions import conjuncts
 from ...transform.mark_annotated import is_annotated
-from .axes import is_reduction
+from .records import is_reduction
 
 #: The last of TVM's passes that fails, or goes wrong, on what a schedule does.
 _COMPACTION = "s_tir.CompactBufferAllocation"

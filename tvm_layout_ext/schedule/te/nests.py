@@ -10,8 +10,7 @@ from tvm import s_tir, te, tirx
 from tvm.tirx import IterVar
 
 from ..handles import legal
-from .axes import AxisMap
-from .records import Attach, Fuse, Move, Split, StageRecord
+from .records import Attach, AxisMap, Fuse, Move, Split, StageRecord
 
 
 @dataclass

@@ -11,10 +11,9 @@ from ...errors import ScheduleError
 from ...transform.auto_coalesce import Request, coalesce
 from ..handles import legal
 from ..primitives.eviction_policy import eviction_policy
-from .axes import is_reduction
 from .kernels import check_parallel, check_threads, thread_tags
 from .nests import Nests, StageNest
-from .records import Attach, LoopMark, StageRecord
+from .records import Attach, LoopMark, StageRecord, is_reduction
 
 #: ``index`` of ``compute_at``: producers of one loop then stand in the order of the stages.
 _FIRST_PLACE = -2

@@ -2,16 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tvm import te
 from tvm.tirx import IterVar
 
 from ...errors import ScheduleError
 from ...transform.auto_coalesce import Request
-from .axes import Axes, AxisMap
+
+T = TypeVar("T")
+
+
+def new_axis(name: str, reduction: bool, dom: Any = None) -> IterVar:
+    """Create an axis; one made by a split or a fusion has no domain until bounds are known."""
+    return IterVar(dom, name, IterVar.CommReduce if reduction else IterVar.DataPar)
+
+
+def is_reduction(axis: IterVar) -> bool:
+    """Whether an axis is one that a reduction sums over."""
+    return bool(axis.iter_type == IterVar.CommReduce)
+
+
+class Axes(list[IterVar]):
+    """An ordered list of axes, outermost first."""
+
+    def __contains__(self, axis: Any) -> bool:
+        return any(axis.same_as(mine) for mine in self)
+
+    def __str__(self) -> str:
+        return ", ".join(axis.var.name for axis in self) or "none"
+
+    def position(self, axis: IterVar) -> int:
+        """Position of an axis that is in the list."""
+        return next(i for i, mine in enumerate(self) if axis.same_as(mine))
+
+
+class AxisMap(MutableMapping[IterVar, T]):
+    """A dictionary keyed by axes, which cannot be hashed; their variables can."""
+
+    def __init__(self) -> None:
+        self._items: dict[Any, tuple[IterVar, T]] = {}
+
+    def __getitem__(self, axis: IterVar) -> T:
+        return self._items[axis.var][1]
+
+    def __setitem__(self, axis: IterVar, value: T) -> None:
+        self._items[axis.var] = axis, value
+
+    def __delitem__(self, axis: IterVar) -> None:
+        del self._items[axis.var]
+
+    def __iter__(self) -> Iterator[IterVar]:
+        return iter([axis for axis, _ in self._items.values()])
+
+    def __len__(self) -> int:
+        return len(self._items)
 
 
 @dataclass(frozen=True)

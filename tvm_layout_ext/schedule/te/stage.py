@@ -16,8 +16,18 @@ from ..primitives.double_buffer import check_async_copy, check_num_stages
 from ..primitives.eviction_policy import check_policy
 from ..primitives.swizzle import SwizzleMode
 from . import checks
-from .axes import Axes, is_reduction, new_axis
-from .records import Attach, Fuse, LoopMark, Move, Reorder, Split, StageRecord
+from .records import (
+    Attach,
+    Axes,
+    Fuse,
+    LoopMark,
+    Move,
+    Reorder,
+    Split,
+    StageRecord,
+    is_reduction,
+    new_axis,
+)
 
 
 class Stage(StageRecord):

@@ -11,7 +11,7 @@ from tvm.te import _ffi_api
 from tvm.tirx import IterVar
 
 from ...ir.queries import substitute
-from .axes import new_axis
+from .records import new_axis
 
 
 def _compute_op(like: te.Operation, name: str, axes: Sequence[IterVar], body: Any) -> te.Operation:

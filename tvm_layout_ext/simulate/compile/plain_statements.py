@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from ...errors import NotModelled
 from ...gpu import hardware
 from ...ir import ops
-from ...ir.policy_stores import is_policy_store, plain_store
+from ...ir.pointers import is_policy_store, plain_store
 from ..memory import async_copy
 from ..model.code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run
 from ..model.places import handle

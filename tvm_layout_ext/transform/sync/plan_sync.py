@@ -14,10 +14,8 @@ from tvm.script import tirx as T
 from ... import decisions
 from ...analysis.barriers.dependence import UnorderedPair, first_hazard
 from ...analysis.barriers.footprint import Footprints
-from ...analysis.barriers.program import WRITE, Node
-from ...analysis.barriers.read_outside import Outside, read_outside
-from ...analysis.barriers.read_program import read_program
-from ...analysis.barriers.uniform import divergent_barrier
+from ...analysis.barriers.program import WRITE, Node, divergent_barrier
+from ...analysis.barriers.read_program import Outside, read_outside, read_program
 from ...errors import ScheduleError
 from ...ir.rebuild import loop_with
 from ..base import function_pass, is_marked

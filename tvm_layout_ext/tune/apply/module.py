@@ -17,7 +17,7 @@ from ... import decisions
 from ...errors import LayoutExtError, ScheduleError
 from ...target import resolve
 from ..measure.backend_pool import BackendPool
-from ..records.ranking import best_first
+from ..records.record import best_first
 from ..records.records import Records, archive
 from ..search.tune import Result, tune
 from ..space.off_tensor_cores import off_tensor_cores

@@ -14,8 +14,7 @@ from ...errors import LayoutExtError
 from ...gpu import hardware
 from ...target import cuda_target
 from ..measure.environment import code_versions
-from ..records.ranking import best_first
-from ..records.record import Record
+from ..records.record import Record, best_first
 from ..space.functions import digest_of
 from ..space.operator import Shape, operator_of
 from ..space.recognise import recognise

@@ -8,14 +8,12 @@ from dataclasses import dataclass, replace
 from ..._compat import has_gpu
 from ...errors import RecordError
 from ...target import cuda_target
-from ..measure.backend import ReportedError, try_one
+from ..measure.backend import Measurement, ReportedError, try_one
 from ..measure.backend_pool import make_backend
-from ..measure.measurement import Measurement
+from ..measure.reference.problem import WrongResultError
 from ..measure.simulated import count
-from ..measure.verify import WrongResultError
 from ..records.log import Record
-from ..records.ranking import best_first
-from ..records.record import MODELLED
+from ..records.record import MODELLED, best_first
 from ..space.operator import Operator, find_operator
 from ..space.task import Task, make_task
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from .job import Job
-from .protocol import Measured, failed
+from .protocol import Job, Measured, failed
 
 
 class TryAgainError(Exception):

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..space.task import Task
-from .job import FRESH, Inputs, Job
-from .protocol import Measured, Timing, failed
+from .protocol import FRESH, Inputs, Job, Measured, Timing, failed
 from .trial_queue import Trial, TrialQueue, TryAgainError
 from .worker import Worker
 

@@ -12,7 +12,7 @@ import tvm
 from tvm.s_tir import meta_schedule as ms
 
 from ..._compat import initialise_search
-from .interrupt import Interrupt
+from .history import Interrupt
 
 #: Batches that stay under way while the next one is proposed. Results that come a batch late cost
 #: next to nothing: 64 trials replayed on the sweep of a GEMM of 1024x4096x4096 in float16 come to

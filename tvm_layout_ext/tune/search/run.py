@@ -16,15 +16,14 @@ from ...errors import RecordError
 from ...target import cuda_target
 from ..measure.backend import Backend, failure_text
 from ..records.log import Reading, Record
-from ..records.ranking import best_first
+from ..records.record import best_first
 from ..records.records import Records
 from ..space.knobs import Config
 from ..space.task import Task
 from .batches import Batches
 from .cost_model import Facts, GuidedModel
 from .design import Candidates, openers, space_generator
-from .history import History, failed, worked
-from .interrupt import Interrupt
+from .history import History, Interrupt, failed, worked
 
 STRATEGIES = ("evolutionary", "replay")
 #: Candidates between two updates of the cost model. With a batch under way while the next is

@@ -19,9 +19,8 @@ from ...gpu.hardware import Architecture
 from ...schedule.te.lowerable import check_lowerable
 from ...target import default_arch, resolve
 from .knobs import Config
-from .operator import Operator, Shape, find_operator
+from .operator import Operator, Shape, Workload, find_operator
 from .space import Space
-from .workload import Workload
 
 _MOST_ELEMENTS = 2**31 - 1
 

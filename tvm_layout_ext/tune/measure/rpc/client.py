@@ -20,7 +20,7 @@ from tvm import rpc
 
 from ....errors import TargetError
 from ..builder.builder import LIBRARY
-from ..job import Job
+from ..protocol import Job
 from ..worker import TrialTimeoutError
 from ..worker_slots import ServerLostError
 from .session import NAMES, PREFIX

@@ -14,8 +14,7 @@ from pathlib import Path
 from ....errors import TargetError
 from ....gpu.hardware import Architecture
 from ...space.task import Task
-from ..job import Job, device_kind
-from ..protocol import Measured, Timing
+from ..protocol import Job, Measured, Timing, device_kind
 from ..worker import GRACE
 from ..worker_slots import PooledRunner, WorkerSlot
 from .client import Gpu, ready, run

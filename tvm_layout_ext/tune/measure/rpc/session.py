@@ -28,8 +28,7 @@ import tvm_ffi
 
 from ...._compat import serve_session
 from ..builder.builder import LIBRARY
-from ..job import Job
-from ..protocol import Timing, device_name
+from ..protocol import Job, Timing, device_name
 from ..run_local import Here, measure_here
 
 _log = logging.getLogger("tvm_layout_ext")
