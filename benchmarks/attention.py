@@ -116,8 +116,8 @@ def row(shape: tuple[int, ...], causal: bool, variants: list[dict[str, int]]) ->
     work = find_operator("attention_causal" if causal else "attention").flops(shape)
     times = {name: seconds for name, (seconds, _) in medians(calls, ROUNDS).items()}
     tflops = {name: round(work / seconds / 1e12, 1) for name, seconds in times.items()}
-    return {"shape": shape, "causal": causal, "us": {n: round(t * 1e6, 2) for n, t in times.items()},
-            "tflops": tflops, "error": errors}  # fmt: skip
+    micro = {name: round(seconds * 1e6, 2) for name, seconds in times.items()}
+    return {"shape": shape, "causal": causal, "us": micro, "tflops": tflops, "error": errors}
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Means of the rows of V, weighted by a softmax of what rows of Q and K have in common.
 
-Q is B x H x M x D, K and V are B x G x N x D: H / G heads of Q share one of K and V. Where there is
-``wgmma``, one kernel keeps scores in registers; else two products and a softmax follow each other.
+Q is B x H x M x D, K and V are B x G x N x D: H / G heads of Q share one of K and V. One kernel of
+warpgroups keeps scores in registers, which wants a GPU with ``wgmma``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from tvm import s_tir, tirx
 
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import Architecture
-from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.space.operator import Operator, Tolerance
 
@@ -24,8 +23,7 @@ __all__ = ["operator"]
 
 _HIDDEN = -1e30
 KNOBS = (
-    #: Keys of a tile; 0: products of their own.
-    knob("keys", (0, 64, 80, 96, 112, 128, 144, 160, 176), default=128),
+    knob("keys", (64, 80, 96, 112, 128, 144, 160, 176), default=128),
     knob("stages", (2, 3, 4), default=2),
     #: Warpgroups that multiply; 0 leaves them to the model.
     knob("consumers", (0, 1, 2, 3), default=0),
@@ -38,7 +36,7 @@ def compute(shape: tuple[int, ...], dtype: str, causal: bool = False) -> list[An
     Q = te.placeholder((b, h, m, d), dtype, name="Q")
     K, V = (te.placeholder((b, g, n, d), dtype, name=name) for name in "KV")
     r = te.reduce_axis((0, d), name="r")
-    k, l, j = (te.reduce_axis((0, n), name=name) for name in "klj")
+    k, o, j = (te.reduce_axis((0, n), name=name) for name in "koj")
     of, scale = h // g, tirx.const(d**-0.5, "float32")
 
     def score(b: Any, h: Any, i: Any, j: Any) -> Any:
@@ -56,7 +54,7 @@ def compute(shape: tuple[int, ...], dtype: str, causal: bool = False) -> list[An
     shares = te.compute(
         (b, h, m, n), lambda b, h, i, j: tirx.exp(logits[b, h, i, j] - top[b, h, i]), name="shares"
     )
-    total = te.compute((b, h, m), lambda b, h, i: te.sum(shares[b, h, i, l], axis=l), name="total")
+    total = te.compute((b, h, m), lambda b, h, i: te.sum(shares[b, h, i, o], axis=o), name="total")
     weights = te.compute(
         (b, h, m, n),
         lambda b, h, i, j: (shares[b, h, i, j] / total[b, h, i]).astype(dtype),
@@ -68,30 +66,20 @@ def compute(shape: tuple[int, ...], dtype: str, causal: bool = False) -> list[An
         return te.sum(one.astype("float32") * other.astype("float32"), axis=j)
 
     mean = te.compute((b, h, m, d), weighted, name="mean")
-    O = te.compute((b, h, m, d), lambda *at: mean[at].astype(dtype), name="O")
-    return [Q, K, V, O]
+    return [Q, K, V, te.compute((b, h, m, d), lambda *at: mean[at].astype(dtype), name="O")]
 
 
 def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
-    """How: one kernel, or one for each product and one between them."""
+    """How: one kernel."""
     sch = s_tir.Schedule(te.create_prim_func(list(tensors)).with_attr("global_symbol", "main"))
-    if int(config["keys"]):
-        names = ("keys", "stages", "consumers")
-        sch.fuse_attention("mean", **{name: int(config[name]) for name in names})
-        return sch
-    usual = gemm.OPERATOR.default_config()
-    for name in ("scores", "mean"):
-        gemm.multiply(sch, name, usual)
-    sch.fuse_rows(["logits", "top", "shares", "total", "weights"])
+    sch.fuse_attention("mean", **{knob.name: int(config[knob.name]) for knob in KNOBS})
     return sch
 
 
 def fit(
     shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
 ) -> dict[str, Any]:
-    """Keys of a tile, by the columns of a head; none without ``wgmma``."""
-    if check(shape, dtype, config, architecture):
-        return {"keys": 0}
+    """Keys of a tile, by the columns of a head."""
     d = shape[-1]
     return {"keys": 128 if d <= 128 else 96 if d <= 192 else 64}
 
@@ -102,7 +90,7 @@ def check(
     """Why a configuration is not legal before it is scheduled, or None."""
     if shape[1] % shape[2]:
         return Refusal("heads", f"{shape[1]} heads of Q do not share {shape[2]} of K and V.")
-    if int(config["keys"]) and architecture.name != "sm_90a":
+    if architecture.name != "sm_90a":
         return Refusal("no wgmma", f"{architecture.name} has no wgmma; sm_90a has.")
     return None
 

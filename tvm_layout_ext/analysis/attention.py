@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import log2
 from typing import Any
 
 import tvm
@@ -118,7 +117,7 @@ def _summed(block: Any) -> list[Any]:
     return [one for one in block.iter_vars if one.iter_type == _REDUCED]
 
 
-def _term(block: Any, kind: type) -> Any:
+def _term(block: Any, kind: Any) -> Any:
     """What a block adds to its sum, or compares with its maximum; None if it does not."""
     value, buffer = block.body.value, block.body.buffer
     if block.init is None or not isinstance(value, kind):

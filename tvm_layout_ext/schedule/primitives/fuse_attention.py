@@ -54,8 +54,13 @@ def fuse_attention(
     assert holder is not None
     gpu = architecture(own_arch(sch))
     plan = fit_attention(read_attention(holder[1], name), gpu)
-    wished = {"keys": keys, "stages": stages, "consumers": consumers}
-    plan = checked(replace(plan, **{key: n for key, n in wished.items() if n}), gpu)
+    plan = replace(
+        plan,
+        keys=keys or plan.keys,
+        stages=stages or plan.stages,
+        consumers=consumers or plan.consumers,
+    )
+    checked(plan, gpu)
     if ATTENTION in sch.get(found).annotations:
         sch.unannotate(found, ATTENTION)
     sch.annotate(found, ATTENTION, [plan.keys, plan.stages, plan.consumers])

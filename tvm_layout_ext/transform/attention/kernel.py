@@ -25,7 +25,7 @@ from ..hopper.roles import when
 from ..launch.rasterize_blocks import grouped
 from .plan import PANEL, STEP, AttentionPlan
 from .reach import Reach, Span, reach, read_bounds
-from .softmax import Rows, typed, weigh
+from .softmax import RowRegisters, typed, weigh
 
 #: Bytes of 64 rows of a panel, and of what one instruction reads of a row along K.
 _PIECE, _STEP_BYTES = 64 * PANEL_BYTES, 32
@@ -34,7 +34,7 @@ _STEPS = PANEL // STEP
 
 
 @dataclass(frozen=True)
-class Barriers:
+class TileBarriers:
     """The mbarriers: when something is full, and for tiles when it is empty."""
 
     q: Any
@@ -54,8 +54,8 @@ class AttentionKernel:
         stages = plan.stages
         names = ("k_full", "k_empty", "v_full", "v_empty")
         one, *four = (_barriers(n, c) for n, c in (("q_full", 1), *((n, stages) for n in names)))
-        self.bars = Barriers(one, (four[0], four[1]), (four[2], four[3]))
-        self.rows = Rows.of(plan)
+        self.bars = TileBarriers(one, (four[0], four[1]), (four[2], four[3]))
+        self.rows = RowRegisters.of(plan)
         self.first_row = tirx.Var("first_row", "int32")
         self.batch = {var: tirx.Var(f"{var.name}_at", "int32") for var, _ in plan.attention.batch}
         self.reach: Reach = reach(plan.attention, self.first_row, plan.rows, plan.keys)
@@ -87,7 +87,7 @@ class AttentionKernel:
         """Which rows of which attention a block has; those with the most keys are first."""
         plan = self.plan
         head, turn = grouped(0, self.block, plan.heads, plan.tiles, plan.group)
-        grows = any(b.is_upper and b.slope > 0 for b in read_bounds(plan.attention)[0])
+        grows = any(b.is_upper and b.slope > 0 for b in read_bounds(plan.attention, plan.keys)[0])
         tile = plan.tiles - 1 - turn if grows else turn
         made = [tirx.Bind(self.first_row, tile * plan.rows)]
         number = tirx.Var("head", "int32")
@@ -202,11 +202,14 @@ class AttentionKernel:
             *self._scores(it),
             asynchronous.commit_products(),
             asynchronous.wait_barrier(bars.v[0], before, self._phase(it - 1)),
+            asynchronous.fence_sums(),
             *self._means(it - 1),
             asynchronous.commit_products(),
             asynchronous.wait_products(1),
-            self._release(bars.k[1], stage),
             *self._weigh(j, span.masked),
+            # Asks for the sums, which are never negative: ptxas would put the powers behind the
+            # wait for the means, and nothing would go on beside these.
+            self._release(bars.k[1], stage, tirx.Not(self.rows.sums[0] + self.rows.sums[1] < 0)),
             asynchronous.wait_products(0),
             self._release(bars.v[1], before),
             *self.rows.rescale(),
@@ -215,9 +218,9 @@ class AttentionKernel:
         serial = tirx.ForKind.SERIAL
         return tirx.For(j, span.start, span.stop - span.start, serial, sequence(body), None, {})
 
-    def _release(self, barriers: Any, stage: Any) -> Any:
+    def _release(self, barriers: Any, stage: Any, *known: Any) -> Any:
         leads = (self.thread % WARPGROUP_THREADS).equal(0)
-        return when(leads, asynchronous.arrive(barriers, stage))
+        return when(tirx.all(leads, *known), asynchronous.arrive(barriers, stage))
 
     def _weigh(self, j: Any, masked: bool) -> list[Any]:
         one = self.plan.attention
@@ -237,9 +240,9 @@ class AttentionKernel:
             panel, inside = divmod(step, _STEPS)
             q_at = panel * plan.rows * PANEL_BYTES + group * _PIECE + inside * _STEP_BYTES
             k_at = stage + panel * plan.keys * PANEL_BYTES + inside * _STEP_BYTES
-            described = (self._described(at, 0) for at in (q_at, k_at))
+            q, k = (self._described(at, 0) for at in (q_at, k_at))
             adds = tirx.const(step > 0, "bool")
-            made.append(asynchronous.multiply(name, sums, *described, adds, (False, False)))
+            made.append(asynchronous.multiply(name, sums, q, k, adds, (False, False)))
         return made
 
     def _means(self, it: Any) -> list[Any]:
@@ -268,7 +271,9 @@ class AttentionKernel:
         """Write the means: into the place of this warpgroup's rows of Q, or from registers."""
         plan = self.plan
         if not plan.stores_by_box:
-            return [part for i in range(0, plan.attention.sizes[3] // 2, 2) for part in self._put(i)]
+            return [
+                part for i in range(0, plan.attention.sizes[3] // 2, 2) for part in self._put(i)
+            ]
         size = plan.q_bytes // 2
         dtype = str(plan.attention.store.buffer.dtype)
         view = tirx.decl_buffer(
@@ -315,9 +320,7 @@ class AttentionKernel:
         one = self.plan.attention
         mean = self.rows.means[number + v] * self.rows.factors[number // 2 % 2]
         values = {one.row: self.first_row + row, one.column: column + v}
-        return substitute(
-            one.store.value, typed({**values, **self.batch}) | {one.total: mean}
-        )
+        return substitute(one.store.value, typed({**values, **self.batch}) | {one.total: mean})
 
     def _put(self, number: int) -> list[Any]:
         """Store two neighbours from registers."""
@@ -326,9 +329,7 @@ class AttentionKernel:
         row, column = self._named(number)
         values = typed({one.row: self.first_row + row, one.column: column + v, **self.batch})
         indices = [substitute(at, values) for at in one.store.indices]
-        store = tirx.BufferStore(
-            one.store.buffer, self._pair(number, v, row, column), indices
-        )
+        store = tirx.BufferStore(one.store.buffer, self._pair(number, v, row, column), indices)
         loop = tirx.For(v, 0, 2, tirx.ForKind.VECTORIZED, store, None, {})
         if one.sizes[0] % self.plan.rows == 0:
             return [loop]

@@ -194,7 +194,9 @@ def checked(plan: AttentionPlan, gpu: Architecture) -> AttentionPlan:
             f"A tile has {plan.rows} rows of {depth} and {plan.keys} keys; {BOX_ELEMENTS} are the "
             "most of each."
         )
-    kinds = {str(one.source.dtype) for one in (plan.attention.q, plan.attention.k, plan.attention.v)}
+    kinds = {
+        str(one.source.dtype) for one in (plan.attention.q, plan.attention.k, plan.attention.v)
+    }
     if len(kinds) > 1:
         raise ScheduleError(f"Q, K and V are {', '.join(sorted(kinds))}; all must agree.")
     for one in (plan.q, plan.k, plan.v):

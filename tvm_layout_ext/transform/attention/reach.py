@@ -29,11 +29,17 @@ class Bound:
         return widest[0], widest[1]
 
 
-def read_bounds(attention: Attention) -> tuple[list[Bound], bool]:
-    """Bounds of the keys that a row sees, and whether other conditions hide some, too."""
+def read_bounds(attention: Attention, keys: int) -> tuple[list[Bound], list[Any]]:
+    """Bounds of the keys that a row sees, and other conditions, which hide some, too.
+
+    Where the last of the blocks of so many keys is not full, the number of keys is a bound.
+    """
     parts = [part for one in attention.scores.visible for part in conjuncts(one)]
-    found = [_bound(part, attention.row, attention.key) for part in parts]
-    return [one for one in found if one is not None], None in found
+    found = [(_bound(part, attention.row, attention.key), part) for part in parts]
+    bounds = [bound for bound, _ in found if bound is not None]
+    if attention.sizes[1] % keys:
+        bounds.append(Bound(True, 0, attention.sizes[1] - 1))
+    return bounds, [part for bound, part in found if bound is None]
 
 
 def _bound(condition: Any, row: Any, key: Any) -> Bound | None:
@@ -81,10 +87,10 @@ class Reach:
 
 def reach(attention: Attention, first_row: Any, rows: int, keys: int) -> Reach:
     """Find the blocks of so many keys that a tile of rows visits."""
-    bounds, others = read_bounds(attention)
-    extent = attention.sizes[1]
+    bounds, others = read_bounds(attention, keys)
+    count = -(-attention.sizes[1] // keys)
     begin, whole_from = tirx.const(0, "int32"), tirx.const(0, "int32")
-    end, whole_to = (tirx.const(n, "int32") for n in (-(-extent // keys), extent // keys))
+    end, whole_to = tirx.const(count, "int32"), tirx.const(count, "int32")
     for bound in bounds:
         most, least = bound.extremes(first_row, rows)
         if bound.is_upper:
@@ -94,13 +100,11 @@ def reach(attention: Attention, first_row: Any, rows: int, keys: int) -> Reach:
             begin = tirx.max(begin, most // keys)
             whole_from = tirx.max(whole_from, (least + (keys - 1)) // keys)
     if any(not one.is_upper for one in bounds):
-        begin = tirx.min(begin, -(-extent // keys) - 1)
+        begin = tirx.min(begin, count - 1)
         end = tirx.max(end, begin + 1)
-    if not bounds and not others and extent % keys == 0:
-        return Reach(begin, end, False, (Span(begin + 1, end, False),))
-    if others:
-        return Reach(begin, end, True, (Span(begin + 1, end, True),))
     second = begin + 1
+    if others or not bounds:
+        return Reach(begin, end, bool(others), (Span(second, end, bool(others)),))
     split = tirx.max(tirx.min(whole_from, end), second)
     last = tirx.max(tirx.min(whole_to, end), split)
     rest = [Span(split, last, False), Span(last, end, True)]

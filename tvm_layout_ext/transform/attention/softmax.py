@@ -7,6 +7,7 @@ of each row so far, and its own part of the sum of weights relative to that.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from tvm import tirx
@@ -14,10 +15,10 @@ from tvm import tirx
 from ...gpu.hardware import WARP_SIZE
 from ...intrin import asynchronous
 from ...ir import ops
-from ...ir.conditions import conjuncts
-from ...ir.queries import loads_in, substitute
+from ...ir.queries import substitute
 from ..hopper.epilogue import column_of, row_of
 from .plan import AttentionPlan
+from .reach import read_bounds
 
 #: In place of minus infinity, so that differences are numbers.
 _LOWEST = -1e30
@@ -33,7 +34,7 @@ def typed(values: dict[Any, Any]) -> dict[Any, Any]:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowRegisters:
     """Registers of a thread: scores, weights, weighted sums, and what it knows of its two rows."""
 
     scores: Any
@@ -43,9 +44,11 @@ class Rows:
     sums: Any
     factors: Any
     shifts: Any
+    last: Any
+    first: Any
 
     @classmethod
-    def of(cls, plan: AttentionPlan) -> Rows:
+    def of(cls, plan: AttentionPlan) -> RowRegisters:
         """Name the registers of a kernel."""
         width = plan.attention.sizes[3]
         return cls(
@@ -53,6 +56,7 @@ class Rows:
             _local("weights", plan.keys // 4, "uint32"),
             _local("means", width // 2),
             *(_local(name, 2) for name in ("tops", "sums", "factors", "shifts")),
+            *(_local(name, 2, "int32") for name in ("last", "first")),
         )
 
     def start(self) -> list[Any]:
@@ -105,7 +109,9 @@ def _over_lanes(buffer: Any, index: int, combine: Any) -> list[Any]:
     return made
 
 
-def weigh(plan: AttentionPlan, rows: Rows, place: dict[Any, Any], thread: Any, masked: bool) -> Any:
+def weigh(
+    plan: AttentionPlan, rows: RowRegisters, place: dict[Any, Any], thread: Any, masked: bool
+) -> Any:
     """Turn a tile of scores into weights, and tell how much less the earlier ones are worth.
 
     ``place`` has the values of the batch's variables, of ``row`` of the warpgroup's first row, and
@@ -113,12 +119,10 @@ def weigh(plan: AttentionPlan, rows: Rows, place: dict[Any, Any], thread: Any, m
     """
     scores = plan.attention.scores
     plain = scores.bias is None and scores.scale > 0
-    made = []
+    made = _limits(plan, rows, place, thread) if masked else []
     if masked or not plain:
-        made += [
-            _put(rows.scores, i, _score(plan, rows.scores[i], i, place, thread, masked, plain))
-            for i in range(plan.keys // 2)
-        ]
+        hidden = _Hidden(plan, rows, place, thread, masked, plain)
+        made += [_put(rows.scores, i, hidden.score(i)) for i in range(plan.keys // 2)]
     factor = tirx.const(scores.scale if plain else 1.0, "float32")
     for half in range(2):
         own = [i for i in range(plan.keys // 2) if i // 2 % 2 == half]
@@ -138,45 +142,55 @@ def weigh(plan: AttentionPlan, rows: Rows, place: dict[Any, Any], thread: Any, m
     return made
 
 
-def _score(
-    plan: AttentionPlan,
-    value: Any,
-    number: int,
-    place: dict[Any, Any],
-    thread: Any,
-    masked: bool,
-    plain: bool,
-) -> Any:
-    """A score with its bias, and the lowest of all where its key is hidden."""
-    attention = plan.attention
-    row = place[attention.row] + row_of(thread, number // 2 % 2)
-    key = place[attention.key] + number // 4 * 8 + column_of(thread, number % 2)
-    values = typed({**place, attention.row: row, attention.key: key})
-    lowest = tirx.const(_LOWEST, "float32")
-    if not plain:
-        value = value * tirx.const(attention.scores.scale, "float32")
-    if attention.scores.bias is not None:
-        value = value + substitute(attention.scores.bias, values)
-    parts = [part for one in attention.scores.visible for part in conjuncts(one)]
-    shown = [substitute(part, values) for part in parts] if masked else []
-    plain_ones = [one for one in shown if not _reads_memory(one)]
-    if masked and attention.sizes[1] % plan.keys:
-        plain_ones.append(key < attention.sizes[1])
-    for one in shown:
-        if _reads_memory(one):
-            value = tirx.if_then_else(one, value, lowest)
-    if _reads_memory(value) and _reads_beyond(plan):
-        inside = tirx.all(row < attention.sizes[0], key < attention.sizes[1])
-        value = tirx.if_then_else(inside, value, lowest)
-    return tirx.Select(tirx.all(*plain_ones), value, lowest) if plain_ones else value
+def _limits(
+    plan: AttentionPlan, rows: RowRegisters, place: dict[Any, Any], thread: Any
+) -> list[Any]:
+    """First and last key that each row of a thread sees, counted from its own first column."""
+    attention, made = plan.attention, []
+    bounds, _ = read_bounds(attention, plan.keys)
+    for held, is_upper, closer in ((rows.last, True, tirx.min), (rows.first, False, tirx.max)):
+        own = [one for one in bounds if one.is_upper == is_upper]
+        for half in range(2 if own else 0):
+            row = place[attention.row] + row_of(thread, half)
+            ends = [row * one.slope + one.offset for one in own]
+            here = place[attention.key] + column_of(thread, 0)
+            made.append(_put(held, half, reduce(closer, ends) - here))
+    return made
 
 
-def _reads_memory(value: Any) -> bool:
-    return any(one.source.scope() in ("", "global") for one in loads_in(value))
+@dataclass(frozen=True)
+class _Hidden:
+    """Scores of a tile with their bias, and the lowest of all where a key is hidden."""
 
+    plan: AttentionPlan
+    rows: RowRegisters
+    place: dict[Any, Any]
+    thread: Any
+    masked: bool
+    plain: bool
 
-def _reads_beyond(plan: AttentionPlan) -> bool:
-    queries, keys = plan.attention.sizes[:2]
-    return bool(queries % plan.rows or keys % plan.keys)
+    def score(self, number: int) -> Any:
+        """The score in a register."""
+        attention, value = self.plan.attention, self.rows.scores[number]
+        bounds, others = read_bounds(attention, self.plan.keys)
+        half, column = number // 2 % 2, number // 4 * 8 + number % 2
+        row = self.place[attention.row] + row_of(self.thread, half)
+        key = self.place[attention.key] + column + column_of(self.thread, 0)
+        values = typed({**self.place, attention.row: row, attention.key: key})
+        lowest = tirx.const(_LOWEST, "float32")
+        if not self.plain:
+            value = value * tirx.const(attention.scores.scale, "float32")
+        if attention.scores.bias is not None:
+            value = value + substitute(attention.scores.bias, values)
+        for one in others if self.masked else ():
+            value = tirx.if_then_else(substitute(one, values), value, lowest)
+        if (attention.scores.bias is not None or others) and self._reads_beyond():
+            inside = tirx.all(row < attention.sizes[0], key < attention.sizes[1])
+            value = tirx.if_then_else(inside, value, lowest)
+        seen = [column <= self.rows.last[half]] if any(b.is_upper for b in bounds) else []
+        seen += [column >= self.rows.first[half]] if not all(b.is_upper for b in bounds) else []
+        return tirx.Select(tirx.all(*seen), value, lowest) if seen and self.masked else value
 
-
+    def _reads_beyond(self) -> bool:
+        queries, keys = self.plan.attention.sizes[:2]
+        return bool(queries % self.plan.rows or keys % self.plan.keys)

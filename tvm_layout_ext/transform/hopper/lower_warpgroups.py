@@ -66,9 +66,7 @@ def _tensor_maps(plan: Plan) -> tuple[dict[str, Any], list[Any]]:
 
 def launched(body: Any, block: Any, thread: Any, sizes: tuple[int, int]) -> Any:
     """Launch so many blocks of so many threads, one block at a time on a multiprocessor."""
-    body = tirx.AttrStmt(
-        block, ops.LAUNCH_BOUNDS_MIN_BLOCKS_PER_SM, tirx.IntImm("int32", 1), body
-    )
+    body = tirx.AttrStmt(block, ops.LAUNCH_BOUNDS_MIN_BLOCKS_PER_SM, tirx.IntImm("int32", 1), body)
     for var, tag, extent in (
         (thread, "threadIdx.x", sizes[1]),
         (block, "blockIdx.x", sizes[0]),
