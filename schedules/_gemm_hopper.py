@@ -23,11 +23,12 @@ from tvm_layout_ext.tune.space.knobs import Config, Refusal
 __all__ = ["NONE", "TILES", "check", "cycles", "fit", "multiply", "prune"]
 
 NONE = "none"
-#: Rows and columns of a tile.
+#: Rows and columns of a tile; of fewer than 64 rows the columns go to the instruction's rows.
 _TILES = (
     *((128, columns) for columns in (256, *range(240, 95, -16), 64)),
     *((256, columns) for columns in (128, 96, 64)),
     *((64, columns) for columns in (256, 128, 64)),
+    *((rows, columns) for rows in (8, 16, 24, 32, 48) for columns in (128, 64)),
 )
 TILES = tuple(f"{rows}x{columns}" for rows, columns in _TILES)
 _SIZES = dict(zip(TILES, _TILES, strict=True))
@@ -35,8 +36,8 @@ DTYPES = ("float16", "bfloat16")
 #: Elements along K of a step: 128 bytes.
 _DEPTH = 64
 #: Bytes of shared memory for stages, beside two chunks of results a warpgroup and the barriers;
-#: more than eight stages hide nothing more.
-_SHARED, _CHUNKS, _MOST_STAGES = 231_000, 2 * 8192, 8
+#: more than sixteen stages hide nothing more.
+_SHARED, _CHUNKS, _MOST_STAGES = 231_000, 2 * 8192, 16
 #: Products of a multiprocessor in a cycle, bytes that come to it out of L2 in one, and what a byte
 #: costs even so: tiles of 128x128 did 691 TFLOPS where those of 128x256 did 750 (float16, 4096^3,
 #: H200).
@@ -62,11 +63,15 @@ _LEAST_STEPS = 4
 
 def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
     """Schedule a product, and what is computed from it element by element, for warpgroups."""
-    rows, columns = _SIZES[str(config["wgmma"])]
+    rows, columns = tile = _SIZES[str(config["wgmma"])]
+    swap = rows < WARPGROUP_ROWS
+    if swap:
+        rows, columns = columns, rows
     slices = int(config.get("split_k", 1))
     cut = sch.split_k(block, slices, multiple=_DEPTH) if slices > 1 else None
     multiples = (rows, columns, _DEPTH)
-    tc = sch.use_tensor_core(cut.partial if cut else block, "wgmma", multiples=multiples)
+    product = cut.partial if cut else block
+    tc = sch.use_tensor_core(product, "wgmma", multiples=multiples, swap=swap)
     if cut:
         for copy in cut.copies:
             sch.compute_inline(copy)
@@ -80,7 +85,7 @@ def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
     sch.persistent(m)
     for operand in (tc.a, tc.b):
         sch.compute_at(operand, tc.k)
-    sch.pipeline(tc.k, _stages(rows, columns, tc.b_k_major), async_copy="tma")
+    sch.pipeline(tc.k, _stages(tile, tc.b_k_major), async_copy="tma")
     sch.specialize_warps(warpgroup)
     sch.reverse_compute_at(tc.result, tc.n)
 
@@ -89,10 +94,13 @@ def _consumers(rows: int) -> int:
     return min(2, rows // WARPGROUP_ROWS)
 
 
-def _stages(rows: int, columns: int, k_major: bool) -> int:
-    """As many stages as shared memory holds."""
+def _stages(tile: tuple[int, int], k_major: bool) -> int:
+    """As many stages as shared memory holds; swapped results do not go through it."""
+    rows, columns = max(tile), min(tile)
+    if tile[0] >= WARPGROUP_ROWS:
+        rows, columns = tile
     wide = columns if k_major else ceil(columns / _DEPTH) * _DEPTH
-    left = _SHARED - _CHUNKS * _consumers(rows)
+    left = _SHARED - (_CHUNKS * _consumers(rows) if tile[0] >= WARPGROUP_ROWS else 0)
     return min(_MOST_STAGES, left // ((rows + wide) * PANEL_BYTES))
 
 
