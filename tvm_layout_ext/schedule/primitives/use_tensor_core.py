@@ -127,7 +127,14 @@ def _instruction(name: str, what: Contraction, multiples: Any, arch: str) -> Uni
     if not is_warpgroup(name):
         return choose(name, what.operand, what.sums, gpu)
     columns = whole(multiples[1]) if isinstance(multiples, Sequence) else None
-    return choose_warpgroup(name, what.operand, what.sums, columns or _COLUMNS, gpu)
+    one = choose_warpgroup(name, what.operand, what.sums, columns or _COLUMNS, gpu)
+    for side in () if one.takes_any_major else (what.a, what.b):
+        if not side.k_major:
+            raise ScheduleError(
+                f"Rows of {side.buffer.name} do not lie along K; {one.name} reads {one.operand} "
+                "only so: transpose it before, or multiply by mma.sync."
+            )
+    return one
 
 
 def _paddings(what: Contraction, one: Unit, multiples: Sequence[int] | None) -> list[int]:
