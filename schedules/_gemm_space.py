@@ -50,7 +50,7 @@ def prune(
 ) -> Refusal | None:
     """Why a configuration is not worth trying, or None."""
     if config.get("wgmma", _gemm_hopper.NONE) != _gemm_hopper.NONE:
-        return _gemm_hopper.prune(shape, config, b_transposed)
+        return _gemm_hopper.prune(shape, dtype, config, b_transposed)
     size = np.dtype(dtype).itemsize
     return (
         _placed(shape, config)
