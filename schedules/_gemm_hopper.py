@@ -199,7 +199,7 @@ def prune(
 ) -> Refusal | None:
     """Why a tile is not worth trying with the other knobs, or None."""
     tile, size = config.get("wgmma", NONE), np.dtype(dtype).itemsize
-    if any(config.get(name, value) != value for name, value in _others(shape)):
+    if any(config.get(name, value) != value for name, value in _others(shape, dtype)):
         return Refusal("wgmma once a group", "Tiles of wgmma are tried once for each group.")
     slices = int(config.get("split_k", 1))
     if slices > _most_slices(shape, size):
@@ -213,11 +213,14 @@ def prune(
 
 
 @lru_cache(maxsize=64)
-def _others(shape: tuple[int, ...]) -> tuple[tuple[str, Any], ...]:
+def _others(shape: tuple[int, ...], dtype: str) -> tuple[tuple[str, Any], ...]:
     """The other knobs' values with which tiles are tried: the nearest to the defaults."""
     m, n = (128 if extent >= 64 else 64 for extent in shape[:2])
-    stages = min(4, max(2, ceil(shape[2] / 32)))
-    moved = {"cluster": 1, "swizzle": "auto", "prefetch": 1, "tile_k": 32}
+    if "float8" in dtype:
+        m = 64
+    depth = 64 if np.dtype(dtype).itemsize == 1 else 32
+    stages = min(4, max(2, ceil(shape[2] / depth)))
+    moved = {"cluster": 1, "swizzle": "auto", "prefetch": 1, "tile_k": depth}
     tile = {"tile_m": m, "tile_n": n, "warps_m": 2, "warps_n": 2, "stages": stages}
     return tuple((moved | tile).items())
 
