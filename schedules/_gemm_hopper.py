@@ -38,8 +38,8 @@ _SIZES = dict(zip(TILES, _TILES, strict=True))
 #: Bytes of shared memory for stages, beside two chunks of results a warpgroup and the barriers;
 #: more than sixteen stages hide nothing more.
 _SHARED, _CHUNKS, _MOST_STAGES = 231_000, 2 * 8192, 16
-#: Bytes along K that a multiprocessor multiplies in a cycle, whatever the type, bytes that come to
-#: it out of L2 in one, and what a byte costs even so: tiles of 128x128 did 691 TFLOPS where those of
+#: Bytes along K that a multiprocessor multiplies in a cycle, of any type, bytes that come to it out
+#: of L2 in one, and what a byte costs even so: tiles of 128x128 did 691 TFLOPS where those of
 #: 128x256 did 750 (float16, 4096^3, H200).
 _PRODUCTS, _BYTES, _BYTE = 4096, 60, 0.003
 #: What 128 bytes of a row cost whose place is a multiple of so many: 4000x4104x4056 took 1.3 times
@@ -194,9 +194,7 @@ def _most_slices(shape: tuple[int, ...], size: int) -> int:
     return max(1, shape[2] * size // PANEL_BYTES // _LEAST_STEPS)
 
 
-def prune(
-    shape: tuple[int, ...], dtype: str, config: Config, b_transposed: bool
-) -> Refusal | None:
+def prune(shape: tuple[int, ...], dtype: str, config: Config, b_transposed: bool) -> Refusal | None:
     """Why a tile is not worth trying with the other knobs, or None."""
     tile, size = config.get("wgmma", NONE), np.dtype(dtype).itemsize
     if any(config.get(name, value) != value for name, value in _others(shape, dtype)):

@@ -123,13 +123,17 @@ def choose_warpgroup(
         pairs = ", ".join(f"{one} into {other}" for one, other in _TYPES)
         raise ScheduleError(f"wgmma multiplies {pairs} here; the block {operand} into {sums}.")
     if not has_columns(operand, columns):
-        of = "8, 24 and multiples of 16 up to 224" if "int" in operand else "multiples of 8 up to 256"
+        of = (
+            "8, 24 and multiples of 16 up to 224"
+            if "int" in operand
+            else "multiples of 8 up to 256"
+        )
         raise ScheduleError(f"wgmma multiplies {columns} columns of {operand}; {of} are legal.")
     one = WarpgroupInstruction(operand, sums, columns)
     if name == "wgmma" and operand == "float32":
         raise ScheduleError(
-            "wgmma multiplies float32 only as tf32, which drops low bits of the mantissa; ask for it "
-            f"with instruction={one.name!r}."
+            "wgmma multiplies float32 only as tf32, which drops low bits of the mantissa; ask for "
+            f"it with instruction={one.name!r}."
         )
     if name not in ("wgmma", one.name):
         raise ScheduleError(f"Instruction {name!r} is asked for; tiles and types make {one.name}.")
@@ -139,9 +143,7 @@ def choose_warpgroup(
 def has_columns(operand: str, columns: int) -> bool:
     """Whether there is a ``wgmma`` of so many columns for a type of operands."""
     if "int" in operand:
-        return columns in _FEW_COLUMNS or (
-            columns % 16 == 0 and 16 <= columns <= _MOST_OF_INTEGERS
-        )
+        return columns in _FEW_COLUMNS or (columns % 16 == 0 and 16 <= columns <= _MOST_OF_INTEGERS)
     return columns % COLUMNS == 0 and COLUMNS <= columns <= MOST_COLUMNS
 
 

@@ -89,7 +89,9 @@ def test_types_whose_rows_lie_along_k(
 @pytest.mark.parametrize("columns", [8, 24, 128])
 def test_sums_in_halves_lie_two_in_a_register(columns: int) -> None:
     shape = (100, 130, 136)
-    A, B = (te.placeholder((n, shape[2]), "float16", name=x) for n, x in zip(shape, "AB"))
+    A, B = (
+        te.placeholder((n, shape[2]), "float16", name=x) for n, x in zip(shape, "AB", strict=False)
+    )
     r = te.reduce_axis((0, shape[2]), "r")
     out = te.compute(shape[:2], lambda i, j: te.sum(A[i, r] * B[j, r], axis=r), name="product")
     sch = s_tir.Schedule(te.create_prim_func([A, B, out]))
@@ -103,9 +105,9 @@ def test_sums_in_halves_lie_two_in_a_register(columns: int) -> None:
 
 def test_types_and_columns_that_there_are_not_are_refused() -> None:
     def call(dtype: str, name: str, columns: int, nt: bool = True) -> str:
+        sch = w.product((128, 256, 256), dtype, nt)
+        depth = 128 // np.dtype(dtype).itemsize
         with w.SM90A, pytest.raises(ScheduleError) as caught:
-            sch = w.product((128, 256, 256), dtype, nt)
-            depth = 128 // np.dtype(dtype).itemsize
             sch.use_tensor_core("product", name, multiples=(128, columns, depth))
         return str(caught.value)
 
