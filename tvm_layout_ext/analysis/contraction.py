@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -54,6 +54,11 @@ class Contraction:
         """Extents of m, n and k."""
         m, n, k = (prod(self.extents[i] for i in g) for g in (self.rows, self.columns, self.depth))
         return m, n, k
+
+    @property
+    def transposed(self) -> Contraction:
+        """The product of B and A."""
+        return replace(self, rows=self.columns, columns=self.rows, a=self.b, b=self.a)
 
 
 def read_contraction(block: Any) -> Contraction:

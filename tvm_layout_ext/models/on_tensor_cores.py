@@ -96,7 +96,7 @@ def configuration(product: Contraction, arch: Architecture) -> dict[str, Any]:
 def _wgmma(product: Contraction, arch: Architecture) -> dict[str, Any]:
     """The tile of warpgroups of the fewest modelled cycles; empty where they are not legal."""
     groups = (product.rows, product.columns, product.depth)
-    if product.sums != "float32" or any(len(one) > 1 for one in groups):
+    if product.sums not in ("float32", "int32") or any(len(one) > 1 for one in groups):
         return {}
     m, n, k = product.sizes
     shape = prod(product.extents[i] for i in product.batch) * m, n, k
