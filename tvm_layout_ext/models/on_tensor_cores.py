@@ -18,6 +18,7 @@ from ..schedules._split_k import SLICES, cycles
 from ..tune.space.knobs import Config
 from ..tune.space.off_tensor_cores import off_tensor_cores
 from .rule import Scheduled
+from .unfold import unfold
 
 #: Tiles that are tried, of equals the first. Of 24 configurations timed on an H200 the first was
 #: the fastest of full machines and the others of small grids (``h200_split_k.json``): 1024^3 takes
@@ -25,6 +26,7 @@ from .rule import Scheduled
 TILES = (
     {"tile_m": 128, "tile_n": 128, "tile_k": 32, "stages": 4},
     {"tile_m": 64, "tile_n": 128, "tile_k": 64, "stages": 4},
+    {"tile_m": 128, "tile_n": 64, "tile_k": 64, "stages": 3},
     {"tile_m": 64, "tile_n": 64, "tile_k": 64, "stages": 4},
 )
 #: Share of the cycles of an earlier choice that a later one may take at most.
@@ -46,9 +48,10 @@ def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
 
 
 def _multiplied(func: tirx.PrimFunc, target: Target, warpgroups: bool) -> Scheduled | None:
-    if refused := off_tensor_cores(func):
-        raise ScheduleError(next(iter(refused.values())))
     sch = s_tir.Schedule(func)
+    copies = unfold(sch)
+    if refused := off_tensor_cores(sch.mod["main"]):
+        raise ScheduleError(next(iter(refused.values())))
     products = inline(sch)
     if not products or any(min(one.sizes[:2]) == 1 for one in products.values()):
         return None
@@ -64,6 +67,8 @@ def _multiplied(func: tirx.PrimFunc, target: Target, warpgroups: bool) -> Schedu
                 return None
         gemm.multiply(sch, name, config)
         told.append(f"{name} on tensor cores, tiles of {tile}, {config['split_k']} slices of K")
+    for copy in copies:
+        sch.compute_inline(copy)
     for name in sorted(unbound(sch)):
         told.append(f"{name} {sch.auto_coalesce(name).path}")
     return Scheduled(sch, "; ".join(told))
