@@ -142,7 +142,9 @@ def multiply(
     return _do(T.ptx[name](*sums, a, b, T.ptx.pred(T.Cast("int32", adds)), 1, 1, *turned))
 
 
-def tensor_map(buffer: Any, extents: Sequence[int], box: Sequence[int]) -> tuple[Any, list[Any]]:
+def tensor_map(
+    buffer: Any, shape: Sequence[int], extents: Sequence[int], box: Sequence[int]
+) -> tuple[Any, list[Any]]:
     """Describe the first elements of a buffer along each dim to TMA, on the host.
 
     Boxes have the 128-byte swizzle, and zeros outside of the extents.
@@ -151,8 +153,10 @@ def tensor_map(buffer: Any, extents: Sequence[int], box: Sequence[int]) -> tuple
     ----------
     buffer : Buffer
         In global memory, without gaps.
+    shape : sequence of int
+        What its elements are taken for.
     extents : sequence of int
-        Elements along each dim of the buffer.
+        Elements along each dim.
     box : sequence of int
         Elements of a box along each dim, the innermost first.
 
@@ -162,7 +166,6 @@ def tensor_map(buffer: Any, extents: Sequence[int], box: Sequence[int]) -> tuple
         The variable of the map, and the statements that fill it.
     """
     size = np.dtype(str(buffer.dtype)).itemsize
-    shape = [int(extent) for extent in buffer.shape]
     pitches = [size * prod(shape[i:]) for i in range(len(shape) - 1, 0, -1)]
     value = T.tvm_stack_alloca("tensormap", 1)
     var = tirx.Var(f"{buffer.name}_map", value.ty)

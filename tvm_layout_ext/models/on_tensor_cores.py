@@ -9,7 +9,7 @@ from typing import Any
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-from ..analysis.contraction import Contraction
+from ..analysis.contraction import Contraction, Operand
 from ..errors import ScheduleError
 from ..gpu.hardware import LAUNCH_LIMITS, Architecture, architecture
 from ..schedules import _gemm_hopper, gemm
@@ -61,7 +61,7 @@ def _multiplied(func: tirx.PrimFunc, target: Target, warpgroups: bool) -> Schedu
         config = configuration(product, arch)
         tile = "x".join(str(config[f"tile_{dim}"]) for dim in "mnk")
         if warpgroups:
-            config |= _wgmma(product, arch)
+            config |= _wgmma(product, arch, bool(copies))
             tile = config.get("wgmma", gemm.NONE)
             if tile == gemm.NONE:
                 return None
@@ -98,15 +98,24 @@ def configuration(product: Contraction, arch: Architecture) -> dict[str, Any]:
     return best
 
 
-def _wgmma(product: Contraction, arch: Architecture) -> dict[str, Any]:
+def _wgmma(product: Contraction, arch: Architecture, windows: bool) -> dict[str, Any]:
     """The tile of warpgroups of the fewest modelled cycles; empty where they are not legal."""
-    groups = (product.rows, product.columns, product.depth)
-    if product.sums != "float32" or any(len(one) > 1 for one in groups):
+    if windows and sum(product.extents[i] > 1 for i in product.depth) > 1:
+        return {}  # TMA copies boxes, and windows of several pixels are none.
+    sides = ((product.a, product.rows), (product.b, product.columns))
+    if product.sums != "float32" or not all(_is_matrix(product, *side) for side in sides):
         return {}
     m, n, k = product.sizes
     shape = prod(product.extents[i] for i in product.batch) * m, n, k
     a_transposed, b_transposed = not product.a.k_major, product.b.k_major
     return _gemm_hopper.fit(shape, product.operand, arch, b_transposed, a_transposed)
+
+
+def _is_matrix(product: Contraction, side: Operand, own: tuple[int, ...]) -> bool:
+    """Whether an operand's rows, and what it sums, lie one behind the other behind its batch."""
+    wide = [i for i in side.dims if product.extents[i] > 1 and i not in product.batch]
+    groups = (own, product.depth) if side.k_major else (product.depth, own)
+    return wide == [i for group in groups for i in group if product.extents[i] > 1]
 
 
 def _configurations() -> Iterator[dict[str, Any]]:

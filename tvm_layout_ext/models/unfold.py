@@ -6,8 +6,7 @@ from typing import Any
 
 from tvm import s_tir, tirx
 
-from ..analysis.contraction import iterators_of, read_contraction
-from ..errors import ScheduleError
+from ..analysis.contraction import iterators_of
 from ..tune.space.off_tensor_cores import is_product
 
 
@@ -23,21 +22,19 @@ def unfold(sch: s_tir.Schedule) -> list[Any]:
     copies = []
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         node = sch.get(block)
-        if not is_product(node) or _is_contraction(node):
+        if not is_product(node):
             continue
-        for at, region in enumerate(node.reads):
-            if any(not _is_plain(node, one.min) for one in region.region):
-                copies.append(sch.reindex(block, ("read", at)))
+        folded = [any(not _is_plain(node, at.min) for at in one.region) for one in node.reads]
+        if any(folded):
+            # Weights of one pixel have indices of extent 1 that the windows' copy has not.
+            copies += [sch.reindex(block, ("read", at)) for at in range(len(folded))]
     return copies
 
 
-def _is_contraction(block: Any) -> bool:
-    try:
-        read_contraction(block)
-    except ScheduleError:
-        return False
-    return True
-
-
 def _is_plain(block: Any, index: Any) -> bool:
-    return isinstance(index, tirx.IntImm) or bool(iterators_of(block, index))
+    """Whether an index is a number, an iterator, or several that count it through."""
+    if isinstance(index, tirx.IntImm):
+        return True
+    found = iterators_of(block, index)
+    units = [i for i in found if int(block.iter_vars[i].dom.extent) == 1]
+    return len(found) == 1 or (bool(found) and not units)
