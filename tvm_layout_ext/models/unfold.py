@@ -35,6 +35,5 @@ def _is_plain(block: Any, index: Any) -> bool:
     """Whether an index is a number, an iterator, or several that count it through."""
     if isinstance(index, tirx.IntImm):
         return True
-    found = iterators_of(block, index)
-    units = [i for i in found if int(block.iter_vars[i].dom.extent) == 1]
-    return len(found) == 1 or (bool(found) and not units)
+    extents = [block.iter_vars[i].dom.extent for i in iterators_of(block, index)]
+    return len(extents) == 1 or (bool(extents) and 1 not in map(int, extents))

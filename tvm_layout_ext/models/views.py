@@ -11,7 +11,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.PermutationsAsViews")
 class PermutationsAsViews:
-    """Make a reshape of each ``permute_dims`` that moves only dims of extent 1, and one of several."""
+    """Make a reshape of each ``permute_dims`` of dims of extent 1, and one of several."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
