@@ -83,7 +83,7 @@ def iterators_of(block: Any, index: Any) -> list[int]:
         terms.append((step, int(extent) if isinstance(extent, tirx.IntImm) else 0, at))
     if len(terms) == 1:
         return [terms[0][2]] if terms[0][0] == 1 else []
-    length, found = 1, []
+    length, found = 1, list[int]()
     for step, extent, at in sorted(terms):
         if step != length or not extent:
             return []

@@ -44,8 +44,9 @@ class _View(PyExprMutator):
     def _before(self, value: relax.Expr) -> relax.Expr:
         """What a reshaped value was before."""
         bound = self.lookup_binding(value) if isinstance(value, relax.Var) else None
-        is_view = isinstance(bound, relax.Call) and bound.op == tvm.ir.Op.get("relax.reshape")
-        return bound.args[0] if is_view else value
+        if isinstance(bound, relax.Call) and bound.op == tvm.ir.Op.get("relax.reshape"):
+            return bound.args[0]
+        return value
 
 
 def _is_one(extent: Any) -> bool:

@@ -385,7 +385,8 @@ def _folded(load: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:
 
     As rows of several images are one after the other: ``A[m // 56, m % 56, k]`` is ``A[m, k]``.
     """
-    shape, indices = [], []
+    shape: list[int] = []
+    indices: list[Any] = []
     for extent, index in zip(map(int, load.source.shape), load.indices, strict=True):
         joined = _simple(indices[-1] * extent + index) if indices else index
         if indices and isinstance(indices[-1], tirx.FloorDiv) and _counts(joined):
