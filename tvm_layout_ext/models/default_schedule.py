@@ -153,10 +153,10 @@ def choose(
 
 
 def _applied(rule: str, func: tirx.PrimFunc, target: Target) -> Scheduled | None:
-    """What a rule makes of a function, lowered once if it is one of ours."""
+    """What a rule makes of a function, lowered once if it is one of ours, and not checked yet."""
     with decisions.collect():  # What rules try is not what is done.
         found = RULES[rule](func, target)
-        if found is not None and rule != LAST:
+        if found is not None and rule != LAST and not found.is_checked:
             lower(found.function.with_attr("global_symbol", "main"), target=target)
     return found
 

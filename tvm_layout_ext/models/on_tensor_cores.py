@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil, prod
 from typing import Any
 
+import tvm
 from tvm import s_tir, tirx
 from tvm.target import Target
 
@@ -17,6 +19,7 @@ from ..schedules._generic import check_product, inline, unbound
 from ..schedules._split_k import SLICES, cycles
 from ..tune.space.knobs import Config
 from ..tune.space.off_tensor_cores import off_tensor_cores
+from ..transform import LowerWarpgroups, MarkAnnotated
 from .rule import Scheduled
 from .unfold import unfold
 
@@ -29,13 +32,22 @@ TILES = (
     {"tile_m": 128, "tile_n": 64, "tile_k": 64, "stages": 3},
     {"tile_m": 64, "tile_n": 64, "tile_k": 64, "stages": 4},
 )
+_WRITTEN = tvm.transform.Sequential([MarkAnnotated(), LowerWarpgroups()])
 #: Share of the cycles of an earlier choice that a later one may take at most.
 _BETTER = 0.95
 
 
 def by_warpgroups(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
-    """The same as :func:`on_tensor_cores` by ``wgmma``; None where it is not legal."""
-    return _multiplied(func, target, warpgroups=True)
+    """The same as :func:`on_tensor_cores` by ``wgmma``; None where it is not legal.
+
+    Of all passes only that which writes the kernels may refuse them; the others take seconds for
+    code that is unrolled as theirs is.
+    """
+    found = _multiplied(func, target, warpgroups=True)
+    if found is None:
+        return None
+    _WRITTEN(tvm.IRModule({"main": found.function.with_attr("target", target)}))
+    return replace(found, is_checked=True)
 
 
 def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled | None:

@@ -13,6 +13,7 @@ from ..target import resolve
 from ..tune.apply.apply import fuse_transposes
 from .channels_last import ChannelsLast
 from .default_schedule import DefaultSchedule
+from .slices import SplitsAsSlices
 from .views import PermutationsAsViews
 from .widen_sums import WidenSums
 
@@ -61,6 +62,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         *stock.library_dispatch_passes(target),
         ChannelsLast(),
         WidenSums(),
+        SplitsAsSlices(),
         PermutationsAsViews(),
         _FuseTransposes(),
         relax.transform.LegalizeOps(),

@@ -15,11 +15,16 @@ class PermutationsAsViews:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        view = _View(mod)
-        for gv, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                view.builder_.update_func(gv, view.visit_expr(func))
-        return view.builder_.get()
+        return rewritten(mod, _View)
+
+
+def rewritten(mod: tvm.IRModule, kind: Any) -> tvm.IRModule:
+    """A module whose Relax functions a mutator has rewritten."""
+    one = kind(mod)
+    for gv, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            one.builder_.update_func(gv, one.visit_expr(func))
+    return one.builder_.get()
 
 
 @mutator

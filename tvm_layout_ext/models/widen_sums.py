@@ -8,6 +8,8 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from .views import rewritten
+
 _NARROW = ("float16", "bfloat16")
 
 
@@ -21,11 +23,7 @@ class WidenSums:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        widen = _Widen(mod)
-        for gv, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                widen.builder_.update_func(gv, widen.visit_expr(func))
-        return widen.builder_.get()
+        return rewritten(mod, _Widen)
 
 
 @mutator
