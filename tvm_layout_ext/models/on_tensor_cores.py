@@ -17,9 +17,9 @@ from ..gpu.hardware import LAUNCH_LIMITS, Architecture, architecture
 from ..schedules import _gemm_hopper, gemm
 from ..schedules._generic import check_product, inline, unbound
 from ..schedules._split_k import SLICES, cycles
+from ..transform import LowerWarpgroups, MarkAnnotated
 from ..tune.space.knobs import Config
 from ..tune.space.off_tensor_cores import off_tensor_cores
-from ..transform import LowerWarpgroups, MarkAnnotated
 from .rule import Scheduled
 from .unfold import unfold
 
