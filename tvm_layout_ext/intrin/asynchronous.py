@@ -176,7 +176,9 @@ def sum_at(one: WarpgroupInstruction, sums: Any, number: Any) -> Any:
     return T.reinterpret("float16", T.Cast("uint16", half))
 
 
-def tensor_map(buffer: Any, extents: Sequence[int], box: Sequence[int]) -> tuple[Any, list[Any]]:
+def tensor_map(
+    buffer: Any, shape: Sequence[int], extents: Sequence[int], box: Sequence[int]
+) -> tuple[Any, list[Any]]:
     """Describe the first elements of a buffer along each dim to TMA, on the host.
 
     Boxes have the 128-byte swizzle, and zeros outside of the extents.
@@ -185,8 +187,10 @@ def tensor_map(buffer: Any, extents: Sequence[int], box: Sequence[int]) -> tuple
     ----------
     buffer : Buffer
         In global memory, without gaps.
+    shape : sequence of int
+        What its elements are taken for.
     extents : sequence of int
-        Elements along each dim of the buffer.
+        Elements along each dim.
     box : sequence of int
         Elements of a box along each dim, the innermost first.
 
@@ -196,7 +200,6 @@ def tensor_map(buffer: Any, extents: Sequence[int], box: Sequence[int]) -> tuple
         The variable of the map, and the statements that fill it.
     """
     size = np.dtype(str(buffer.dtype)).itemsize
-    shape = [int(extent) for extent in buffer.shape]
     pitches = [size * prod(shape[i:]) for i in range(len(shape) - 1, 0, -1)]
     kind = "uint8" if size == 1 else str(buffer.dtype)
     value = T.tvm_stack_alloca("tensormap", 1)

@@ -17,3 +17,5 @@ RULES: dict[str, Apply] = {
     "dlight": by_dlight,
 }
 LAST = "dlight"
+#: Those whose kernels the model of memory-bound kernels counts.
+MODELLED = ("rows", "blocks")
