@@ -271,5 +271,4 @@ def _at(rank: int, values: dict[int, int]) -> tuple[int, ...]:
 
 
 def _rows(box: Sequence[int]) -> LinearLayout:
-    """Plain row-major order."""
     return put(start(INPUTS, len(box)), "offset", box, [*reversed(range(len(box)))])

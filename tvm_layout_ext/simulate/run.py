@@ -82,8 +82,6 @@ def run_program(
 
 
 class _Simulation:
-    """One run of a program."""
-
     def __init__(
         self,
         program: DeviceProgram,
@@ -105,7 +103,6 @@ class _Simulation:
         self._written: dict[int, Any] = {}
 
     def run(self, arrays: Sequence[Any]) -> Report:
-        """Run the entry function and fill the report."""
         host = Host(_entry(self._program), self._launch, poisoned=self._sample is None)
         outputs = _written_parameters(host.function, self._all_kernels())
         host.bind_arguments(arrays, lambda name: name in outputs)
@@ -213,7 +210,6 @@ def _entry(program: DeviceProgram) -> Any:
 
 
 def _written_parameters(function: Any, kernels: dict[str, CompiledKernel]) -> set[str]:
-    """Names of the entry function's arrays that a kernel writes."""
     roots = {param.__chandle__(): str(param.name) for param in function.params}
     for view in nodes_in(function.body, tirx.DeclBuffer):
         source = roots.get(view.data.args[0].__chandle__()) if _is_data(view.data) else None

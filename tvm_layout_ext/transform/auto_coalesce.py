@@ -75,7 +75,6 @@ def _auto_coalesce(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
 
 
 def _map(mod: tvm.IRModule, func: str, name: str) -> tvm.IRModule:
-    """Map a block that asks for it."""
     sch = s_tir.Schedule(mod, debug_mask="none")
     sch.work_on(func)
     block = sch.get_sblock(name, func)

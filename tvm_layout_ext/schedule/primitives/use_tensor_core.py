@@ -103,7 +103,6 @@ def _instruction(name: str, what: Contraction, multiples: Any, arch: str) -> Uni
 
 
 def _paddings(what: Contraction, one: Unit, multiples: Sequence[int] | None) -> list[int]:
-    """Multiples of m, n and k."""
     wanted = one.shape if multiples is None else multiples
     if not isinstance(wanted, Sequence) or len(wanted) != 3:
         raise ScheduleError(f"multiples are {wanted!r}; three are legal, of m, n and k.")
@@ -123,8 +122,6 @@ def _least_two(multiples: Sequence[int], what: Contraction, one: Unit) -> list[i
 
 
 class _Builder:
-    """Applies the primitives, one method a step."""
-
     def __init__(self, sch: Any, block: Any, what: Contraction, one: Unit, scope: str) -> None:
         self.sch = sch
         self.block = block
@@ -212,7 +209,6 @@ class _Builder:
         ]
 
     def _fragment(self, product: Any, copy: Any, matrix: str, side: Operand) -> Any:
-        """Load tiles of one operand into the registers of a warp."""
         sch, one = self.sch, self.one
         assert isinstance(one, Instruction)
         buffer = sch.get(copy).writes[0].source

@@ -69,7 +69,6 @@ class StatementCompiler(PlainCompiler):
         return instruction
 
     def _target_here(self, jumps: list[Jump]) -> None:
-        """Let jumps or branches go to the next instruction."""
         for jump in jumps:
             jump.target = len(self.program)
 

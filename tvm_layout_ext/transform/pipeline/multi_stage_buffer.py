@@ -42,7 +42,6 @@ class _Pipelines(ThreadConditions):
         self.has_async = capability(target) >= CP_ASYNC_SINCE
 
     def loop(self, loop: Any, mutator: Any) -> Any:
-        """Rewrite a loop, which may become a pipeline."""
         loop = super().loop(loop, mutator)
         if not _is_serial(loop):
             return loop
@@ -101,7 +100,6 @@ class _Pipelines(ThreadConditions):
                 )
 
     def _thread_in(self, expr: Any) -> Any | None:
-        """A thread of a block that an expression depends on."""
         threads = [one.loop_var for one in self.bound if "thread" in one.loop_var.name]
         used = tirx.analysis.undefined_vars(expr)
         return next((var for var in used if is_among(var, threads)), None)

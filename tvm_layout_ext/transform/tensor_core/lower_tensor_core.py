@@ -59,8 +59,6 @@ def _source(factor: Any) -> Any:
 
 
 def _sorted(regions: Any, buffers: list[Any]) -> list[Any]:
-    """Regions in the order of their buffers."""
-
     def place(region: Any) -> int:
         here = (i for i, one in enumerate(buffers) if one.same_as(region.source))
         return next(here, len(buffers))

@@ -69,7 +69,6 @@ def _lacking(lowered: tvm.IRModule, architecture: Architecture) -> Refusal | Non
 
 
 def _suspicion(module: tvm.IRModule, architecture: Architecture) -> str | None:
-    """The rule that a module may break."""
     for kernel in kernels_of(module):
         if launch_problem(kernel.extents, architecture.threads_per_block):
             return LAUNCH

@@ -91,7 +91,6 @@ def _index_limits(func: tirx.PrimFunc) -> dict[str, int]:
 
 
 def _calls(node: Any) -> set[str]:
-    """Names of the operators that are called."""
     return {getattr(call.op, "name", "") for call in nodes_in(node, tvm.ir.Call)}
 
 
