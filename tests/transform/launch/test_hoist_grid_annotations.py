@@ -10,7 +10,7 @@ from tvm import s_tir, te
 
 import tvm_layout_ext as tlx
 from tvm_layout_ext import decisions
-from tvm_layout_ext.ir.annotations import MARK, MIN_BLOCKS, RASTERIZE
+from tvm_layout_ext.ir.annotations import MARK, MIN_BLOCKS
 from tvm_layout_ext.transform import HoistGridAnnotations
 
 H200 = tlx.cuda_target("sm_90a")
@@ -42,14 +42,6 @@ def notes(func: Any) -> list[dict[str, Any]]:
         found.append({str(key): int(value) for key, value in body.annotations.items()})
         body = body.body
     return found
-
-
-def test_notes_of_all_grid_loops_move_to_the_outermost() -> None:
-    before = marked(scheduled())
-    cluster = "layout_ext.cluster.x"
-    assert notes(before["main"]) == [{}, {RASTERIZE: 4}, {cluster: 2, MIN_BLOCKS: 3}, {}]
-    after = HoistGridAnnotations()(before)["main"]
-    assert notes(after) == [{RASTERIZE: 4, cluster: 2, MIN_BLOCKS: 3}, {}, {}, {}]
 
 
 def test_each_kernel_keeps_its_own() -> None:

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,13 +105,3 @@ def test_no_vector_of_words_is_made_of_elements(dtype: str, what: str) -> None:
     source = str(tlx.build(sch.mod, target=TARGET).mod.imports[0].inspect_source())
     for count, arguments in re.findall(r"make_u?int([24])\(([^;]*)\);", source):
         assert arguments.count(",") == int(count) - 1
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
-def test_the_compiler_takes_them(tmp_path: Path) -> None:
-    for number, (dtype, what) in enumerate([("int8", "add"), ("int16", "first"), ("uint8", "pad")]):
-        sch, _, _ = _case(dtype, what)
-        path = tmp_path / f"kernel{number}.cu"
-        path.write_text(tlx.build(sch.mod, target=TARGET).mod.imports[0].inspect_source())
-        command = ["nvcc", "-w", "-arch=sm_90", "-ptx", "-o", str(path.with_suffix(".ptx")), path]
-        subprocess.run(command, check=True)

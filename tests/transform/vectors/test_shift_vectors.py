@@ -39,15 +39,6 @@ def source(sch: s_tir.Schedule) -> str:
     return str(tvm.compile(sch.mod, target=target).mod.imports[0].inspect_source())
 
 
-def test_a_schedule_says_what_it_asks_and_nothing_more() -> None:
-    sch = scheduled(SLICE)
-    block = sch.get(sch.get_sblock("B"))
-    assert int(block.annotations[SHIFTED]) == 8
-    innermost = sch.get(sch.get_loops("B")[-1])
-    assert (innermost.kind, int(innermost.extent)) == (tirx.ForKind.VECTORIZED, 8)
-    assert len(block.iter_vars) == 2
-
-
 def test_loads_are_aligned_vectors_that_a_warp_passes_on() -> None:
     text = passed(scheduled(SLICE).mod).script()
     assert text.count("tvm_warp_shuffle_down") == 4
@@ -71,11 +62,6 @@ def test_it_notes_what_it_did() -> None:
         passed(mod)
     (note,) = notes
     assert str(note) == "ShiftVectors chose for B: vectors of 8 by shuffles and shifts"
-
-
-def test_functions_without_the_annotation_stay_as_they_are() -> None:
-    mod = tvm.IRModule({"main": te.create_prim_func(SLICE.tensors())})
-    tvm.ir.assert_structural_equal(passed(mod), mod)
 
 
 def annotated(move: Move, vector: int, threads: int = 128) -> s_tir.Schedule:
