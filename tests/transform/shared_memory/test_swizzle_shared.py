@@ -9,6 +9,7 @@ from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
 from tests.programs import kernels
+from tests.programs.emitted import cuda_text
 from tests.programs.running import gives
 from tvm_layout_ext.errors import LayoutError
 from tvm_layout_ext.ir.annotations import SWIZZLE
@@ -44,7 +45,7 @@ def test_words_are_loaded_whole_in_the_code(dtype: str, word: str) -> None:
         te.create_prim_func([a, te.compute((256, 256), lambda j, i: a[i, j], "B")])
     )
     sch.auto_coalesce("B")
-    code = tlx.build(sch, target={"kind": "cuda", "arch": "sm_90"}).mod.imports[0].inspect_source()
+    code = cuda_text(sch)
     assert f"({word}*)(A_shared_ptr + " in code
     assert "A_shared_ptr[v_" not in code
 

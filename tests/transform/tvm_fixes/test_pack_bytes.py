@@ -9,7 +9,7 @@ import tvm
 from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
 
-import tvm_layout_ext as tlx
+from tests.programs.emitted import cuda_text
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.model.values import split_type
 from tvm_layout_ext.transform import PackBytes
@@ -102,6 +102,5 @@ def test_results_are_numpys_in_vectors_of_16_bytes(dtype: str, what: str) -> Non
 @pytest.mark.parametrize(("dtype", "what"), _CASES)
 def test_no_vector_of_words_is_made_of_elements(dtype: str, what: str) -> None:
     sch, _, _ = _case(dtype, what)
-    source = str(tlx.build(sch.mod, target=TARGET).mod.imports[0].inspect_source())
-    for count, arguments in re.findall(r"make_u?int([24])\(([^;]*)\);", source):
+    for count, arguments in re.findall(r"make_u?int([24])\(([^;]*)\);", cuda_text(sch)):
         assert arguments.count(",") == int(count) - 1

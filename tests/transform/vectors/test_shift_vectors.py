@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, te, tirx
 
+from tests.programs.emitted import cuda_text, require_no_spills
 from tests.programs.moves import Move, padded, sliced
 from tvm_layout_ext import decisions
 from tvm_layout_ext.errors import ScheduleError
@@ -32,11 +32,6 @@ def scheduled(move: Move) -> s_tir.Schedule:
 
 def passed(mod: tvm.IRModule) -> tvm.IRModule:
     return ShiftVectors()(MarkAnnotated()(mod))
-
-
-def source(sch: s_tir.Schedule) -> str:
-    target = {"kind": "cuda", "arch": "sm_90a"}
-    return str(tvm.compile(sch.mod, target=target).mod.imports[0].inspect_source())
 
 
 def test_loads_are_aligned_vectors_that_a_warp_passes_on() -> None:
@@ -202,11 +197,8 @@ def test_what_it_cannot_do_is_refused_by_name(make: Any, why: str) -> None:
 )
 @pytest.mark.nvcc
 def test_registers_are_all_that_ptxas_needs(move: Move, tmp_path: Path) -> None:
-    (tmp_path / "k.cu").write_text(source(scheduled(move)))
-    command = ["nvcc", "-arch=sm_90a", "-cubin", "-Xptxas", "-v", "-o", "k.cubin", "k.cu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "0 bytes stack frame, 0 bytes spill stores" in done.stderr
-    registers = re.search(r"Used (\d+) registers", done.stderr)
+    said = require_no_spills(cuda_text(scheduled(move)), tmp_path)
+    registers = re.search(r"Used (\d+) registers", said)
     assert registers is not None
     # 2,048 threads of a multiprocessor share 65,536.
     assert int(registers.group(1)) <= 32

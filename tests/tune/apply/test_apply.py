@@ -25,7 +25,6 @@ from tvm_layout_ext.tune import Database, Log, Record, archive, find_operator, k
 from tvm_layout_ext.tune.measure import environment
 from tvm_layout_ext.tune.records.tvm_record import Provenance, usable
 from tvm_layout_ext.tune.space.candidate import traced
-from tvm_layout_ext.tune.space.functions import bare
 from tvm_layout_ext.tune.space.operator import Workload
 from tvm_layout_ext.tune.space.recognise import recognise
 from tvm_layout_ext.tune.space.task import make_task
@@ -168,12 +167,6 @@ def test_every_ready_operator_is_recognised(name: str) -> None:
         assert all(recognise(func, other) is None for other in others - {name})
 
 
-def test_bare_functions_keep_the_width_of_their_elements() -> None:
-    A = tlx.te.placeholder((tirx.IntImm("int64", 8),), "int64", name="A")
-    func = tlx.te.create_prim_func([A, tlx.te.compute(A.shape, lambda i: A[i] + 1, name="B")])
-    assert str(bare(func).params[0].dtype) == "int64"
-
-
 def test_context_replaces_what_tvm_compiles(tmp_path: Path) -> None:
     Log(tmp_path).append(measured(96, config={"tile_i": 16, "threads": 64}))
     stock = compilation_pipeline.PIPELINE_MAP["s_tir"], dlight.ApplyDefaultSchedule
@@ -219,21 +212,6 @@ def relax_module(extent: int) -> tvm.IRModule:
             out = builder.emit_output(relax.op.nn.softmax(turned))
         builder.emit_func_output(out)
     return builder.get()
-
-
-def test_relax_module_takes_records_before_tvms_default_schedules(tmp_path: Path) -> None:
-    Log(tmp_path).append(measured(96, config={"tile_i": 16, "threads": 64}))
-    applied = apply_best(relax_module(96), tmp_path, TARGET)
-    hows = {gv.name_hint: bool(f.attrs.get("tirx.is_scheduled", 0))
-            for gv, f in applied.functions.items()}  # fmt: skip
-    assert hows == {"transpose": True, "softmax": False, "main": False}
-    # TVM's pipeline fuses once more; a kernel must not become part of another one.
-    assert applied["transpose"].attrs["op_pattern"] == 8
-    tvm.compile(applied, target=TARGET)
-    with ApplyBest(tmp_path) as best:
-        tvm.compile(relax_module(96), target=TARGET)
-    assert {one.name: one.how for one in best.applied} == {"transpose": "recorded",
-                                                           "softmax": "none"}  # fmt: skip
 
 
 def test_record_that_no_longer_fits_is_passed_over(
