@@ -12,6 +12,7 @@ from tvm.target import Target
 from ..target import resolve
 from ..tune.apply.apply import fuse_transposes
 from .default_schedule import DefaultSchedule
+from .gather_attention import GatherAttention
 from .widen_sums import WidenSums
 
 
@@ -58,6 +59,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
     return [
         *stock.library_dispatch_passes(target),
         WidenSums(),
+        GatherAttention(),
         _FuseTransposes(),
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),
