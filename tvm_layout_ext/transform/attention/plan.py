@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, prod
+from typing import Any
 
 import numpy as np
 
@@ -62,27 +63,25 @@ class AttentionPlan:
     def q(self) -> BoxedBuffer:
         """Q as TMA sees it."""
         one = self.attention
-        return BoxedBuffer(one.q.source, tuple(one.q.indices), (one.row, one.depth), _all(one.q))
+        return _boxed(one.q.source, one.q.indices, (one.row, one.depth))
 
     @property
     def k(self) -> BoxedBuffer:
         """K as TMA sees it."""
         one = self.attention
-        return BoxedBuffer(one.k.source, tuple(one.k.indices), (one.key, one.depth), _all(one.k))
+        return _boxed(one.k.source, one.k.indices, (one.key, one.depth))
 
     @property
     def v(self) -> BoxedBuffer:
         """V as TMA sees it."""
         one = self.attention
-        return BoxedBuffer(one.v.source, tuple(one.v.indices), (one.key, one.column), _all(one.v))
+        return _boxed(one.v.source, one.v.indices, (one.key, one.column))
 
     @property
     def result(self) -> SumsReader:
         """The result as TMA sees it."""
         one = self.attention
-        buffer, indices = one.store.buffer, tuple(one.store.indices)
-        shape = tuple(int(n) for n in buffer.shape)
-        target = BoxedBuffer(buffer, indices, (one.row, one.column), shape)
+        target = _boxed(one.store.buffer, one.store.indices, (one.row, one.column))
         return SumsReader(one.store, one.total, target)
 
     @property
@@ -154,8 +153,8 @@ class AttentionPlan:
         )
 
 
-def _all(load: object) -> tuple[int, ...]:
-    return tuple(int(extent) for extent in load.source.shape)  # type: ignore[attr-defined]
+def _boxed(buffer: Any, indices: Any, moving: tuple[Any, Any]) -> BoxedBuffer:
+    return BoxedBuffer(buffer, tuple(indices), moving, tuple(int(n) for n in buffer.shape))
 
 
 def fit_attention(attention: Attention, gpu: Architecture) -> AttentionPlan:
