@@ -15,6 +15,7 @@ from . import schedules as _schedules  # noqa: E402, F401 (registers its operato
 from . import simulate as _simulator  # noqa: E402
 from ._version import __version__  # noqa: E402
 from .build import build, device_program, lower, shared_buffers  # noqa: E402
+from .calls import op, operators  # noqa: E402
 from .errors import (  # noqa: E402
     LayoutError,
     NotModelled,
@@ -61,6 +62,8 @@ __all__ = [
     "knob",
     "layout",
     "lower",
+    "op",
+    "operators",
     "pipeline",
     "relax_pipeline",
     "schedule",
