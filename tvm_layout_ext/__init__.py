@@ -14,8 +14,9 @@ from . import decisions, errors, hardware, intrin, layout, pipeline, schedule, t
 from . import schedules as _schedules  # noqa: E402, F401 (registers its operators)
 from . import simulate as _simulator  # noqa: E402
 from ._version import __version__  # noqa: E402
-from .build import build, device_program, lower, shared_buffers  # noqa: E402
-from .calls import op, operators  # noqa: E402
+from .build import build, cuda_source, device_program, lower, shared_buffers  # noqa: E402
+from .calls import bench as _bench  # noqa: E402
+from .calls import benchmark, op, operators  # noqa: E402
 from .errors import (  # noqa: E402
     LayoutError,
     NotModelled,
@@ -32,7 +33,7 @@ from .schedule import create_schedule, versions_for_triton_stages  # noqa: E402
 from .schedule.primitives.assume_divisible import assume_divisible  # noqa: E402
 from .simulation import simulate  # noqa: E402
 from .target import cuda_target, default_target  # noqa: E402
-from .tune import ApplyBest, apply_best, export, knob, tune, tune_module  # noqa: E402
+from .tune import ApplyBest, Result, apply_best, export, knob, tune, tune_module  # noqa: E402
 
 __all__ = [
     "ApplyBest",
@@ -46,8 +47,10 @@ __all__ = [
     "__version__",
     "apply_best",
     "assume_divisible",
+    "benchmark",
     "build",
     "create_schedule",
+    "cuda_source",
     "cuda_target",
     "decisions",
     "default_target",
@@ -81,6 +84,9 @@ __all__ = [
 
 # Layouts themselves know nothing of pictures.
 layout.Layout.render = _render
+# Nor does the tuner know of what is built on it.
+Result.explain = explain  # type: ignore[attr-defined]
+Result.bench = _bench  # type: ignore[attr-defined]
 # ``from tvm_layout_ext.simulate import simulate`` is the older way, and stays for one release.
 _simulator.simulate = simulate  # type: ignore[attr-defined]
 

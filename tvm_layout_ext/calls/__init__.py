@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from .operation import Operation, op, operators
+from .timing import Benchmark, bench, benchmark
 
-__all__ = ["Operation", "op", "operators"]
+__all__ = ["Benchmark", "Operation", "bench", "benchmark", "op", "operators"]
