@@ -236,7 +236,9 @@ class Stage(StageRecord):
         """Map this stage's loops to threads so that its memory requests are full and wide.
 
         Takes the place of splitting and binding them; see
-        :func:`.auto_coalesce.auto_coalesce` for what the arguments mean.
+        :func:`.auto_coalesce.auto_coalesce` for what the arguments mean. Unlike there nothing is
+        returned, for the mapping is chosen when the whole schedule is applied;
+        :func:`tvm_layout_ext.explain` prints it.
         """
         if not isinstance(self.op, te.ComputeOp):
             self.refuse_output("auto_coalesce")
