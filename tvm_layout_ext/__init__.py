@@ -1,7 +1,8 @@
 # ruff: noqa: E402 (versions are checked before TVM is imported)
 """Memory layout for Apache TVM schedules, on the published wheel.
 
-* ``op(name)(*arrays)`` runs a ready operator; ``operators()`` lists them. ``benchmark`` times it.
+* ``op(name)(*arrays)`` runs a ready operator; ``operators()`` lists them. ``@kernel`` and
+  ``@autotune`` make functions of arrays of your own schedules; ``benchmark`` times either.
 * ``te`` and ``tvm.s_tir.Schedule`` have the primitives; ``build``, ``lower`` and ``cuda_source``
   compile, ``simulate`` and ``explain`` say what a kernel does, without a GPU.
 * ``tune``, ``tune_module`` and ``apply_best`` search and use the best schedules;
@@ -31,8 +32,8 @@ from . import tune as _tuner
 from ._version import __version__
 from .build import build as _build
 from .build import cuda_source, device_program, lower, shared_buffers
+from .calls import autotune, benchmark, kernel, op, operators
 from .calls import bench as _bench
-from .calls import benchmark, op, operators
 from .errors import *  # noqa: F403 (what users catch)
 from .models import DefaultSchedule as DefaultSchedule
 from .models import relax_pipeline
@@ -56,6 +57,7 @@ __all__ = [
     "__version__",
     "apply_best",
     "assume_divisible",
+    "autotune",
     "benchmark",
     "build",
     "create_schedule",
@@ -71,6 +73,7 @@ __all__ = [
     "hardware",
     "install",
     "intrin",
+    "kernel",
     "knob",
     "layout",
     "lower",

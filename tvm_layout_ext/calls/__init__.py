@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from .decorated import autotune, kernel
 from .operation import Operation, op, operators
 from .timing import Benchmark, bench, benchmark
 
-__all__ = ["Benchmark", "Operation", "bench", "benchmark", "op", "operators"]
+__all__ = ["Benchmark", "Operation", "autotune", "bench", "benchmark", "kernel", "op", "operators"]
