@@ -154,7 +154,8 @@ class AttentionPlan:
 
 
 def _boxed(buffer: Any, indices: Any, moving: tuple[Any, Any]) -> BoxedBuffer:
-    return BoxedBuffer(buffer, tuple(indices), moving, tuple(int(n) for n in buffer.shape))
+    shape = tuple(int(n) for n in buffer.shape)
+    return BoxedBuffer(buffer, shape, tuple(indices), moving, shape)
 
 
 def fit_attention(attention: Attention, gpu: Architecture) -> AttentionPlan:
