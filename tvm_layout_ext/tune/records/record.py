@@ -28,7 +28,7 @@ L2_STATES = ("warm", "flushed", "rotated")
 _KINDS = ("trial", "finalist")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Record:
     """One trial; ``docs/tuning.md`` has a table of the fields.
 
@@ -75,6 +75,13 @@ class Record:
             if (value := getattr(self, name)) not in legal:
                 raise ValueError(f"{name} {value!r} is none of {', '.join(map(str, legal))}")
         object.__setattr__(self, "id", self._make_id())
+
+    def __repr__(self) -> str:
+        score = "failed" if self.score is None else f"modelled cost {self.score:,.0f}"
+        if self.score is not None and self.measured:
+            score = f"{1e6 * self.score:,.2f} us on {self.device}"
+        knobs = " ".join(f"{name}={value}" for name, value in self.config.items())
+        return f"Record({self.id}: {self.workload}, trial {self.trial}, {score}; {knobs})"
 
     def _make_id(self) -> str:
         key = [*self.group, sorted(self.config.items())]
