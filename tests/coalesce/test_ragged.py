@@ -13,7 +13,6 @@ from tvm_layout_ext.simulate import simulate
 def staged(pattern: Pattern) -> None:
     """Stage a pattern, and compare it with NumPy."""
     sch = s_tir.Schedule(te.create_prim_func(pattern.tensors()))
-    # So small a tensor takes as long without tiles.
     assert sch.auto_coalesce("B", stage="shared").path == "staged"
     arrays = pattern.arrays(np.random.default_rng(0))
     report = simulate(sch, *arrays, None)
