@@ -17,6 +17,7 @@ from ...gpu.hardware import MATRIX_ROW_BYTES
 from ...ir import ops
 from ...ir.pointers import POINTER_OPS
 from ...ir.queries import is_call_of
+from ...ir.rebuild import call_with
 from ..base import function_pass, mapped
 
 #: Operators that are given an address of shared memory, and whether TVM should take it for a read
@@ -51,7 +52,6 @@ def ExposePointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
         mask = _MASKS.get(getattr(node.op, "name", ""))
         if mask is None:
             return node
-        arguments = [_exposed(argument, mask) for argument in node.args]
-        return tvm.ir.Call(node.op, arguments, node.attrs, ret_ty=node.ty)
+        return call_with(node, [_exposed(argument, mask) for argument in node.args])
 
     return mapped(func, (tvm.ir.Call, call))
