@@ -1,8 +1,7 @@
 """Show TVM's planning of memory the accesses behind addresses of shared memory.
 
 TVM 0.27's MergeSharedMemoryAllocations looks past ``address_of``, which ``ldmatrix``, ``stmatrix``
-and ``cp.async`` are given. So it gives a buffer the memory of one that such an instruction still
-reads.
+and ``cp.async`` are given, and gives away the memory that such an instruction still reads.
 """
 
 from __future__ import annotations
