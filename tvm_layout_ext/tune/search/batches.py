@@ -77,8 +77,10 @@ class Batches:
             self._context.notify_runner_results(candidates, results)
             for candidate, result in zip(candidates, results, strict=True):
                 self._commit(candidate, result)
-            learnt = [candidates[i] for i in ran], [results[i] for i in ran]
-            self._model.update(self._context, *learnt)
+            self._learn([candidates[i] for i in ran], [results[i] for i in ran])
+
+    def _learn(self, candidates: list[Any], results: list[Any]) -> None:
+        self._model.update(self._context, candidates, results)
 
     def _commit(self, candidate: Any, result: Any) -> None:
         seconds = [FAILED] if result.run_secs is None else result.run_secs
