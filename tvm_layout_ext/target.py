@@ -86,7 +86,8 @@ def resolve(target: str | Target | None) -> Target:
 @lru_cache(maxsize=1)
 def _tvm_guess() -> dict[str, Any]:
     """Attributes that TVM gives the bare word ``"cuda"`` on this machine (sm_50 without a GPU)."""
-    return dict(Target("cuda").attrs)
+    # Without a GPU TVM says on stderr that it found none, which is no news here.
+    return dict(Target("cuda" if has_gpu() else {"kind": "cuda", "arch": "sm_50"}).attrs)
 
 
 def better_than_guess(target: Target) -> Target | None:

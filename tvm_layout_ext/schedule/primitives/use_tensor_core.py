@@ -53,6 +53,7 @@ def use_tensor_core(
     instruction: str = "auto",
     *,
     multiples: Sequence[int] | None = None,
+    swap: bool = False,
     scope: str = "shared.dyn",
     arch: str | None = None,
 ) -> TensorCore:
@@ -75,13 +76,16 @@ def use_tensor_core(
     multiples : sequence of int, optional
         Fill m, n and k up to multiples of these by zeros; each is a multiple of the instruction's
         tile, which is the default. A dimension of a single tile is filled up to two.
+    swap : bool
+        Multiply the transpose: m and a are then what else were n and b. It gives the many columns
+        of a product of few rows to the instruction's 64 rows.
     scope : str
         Where the operands are staged: ``shared.dyn`` or ``shared``.
     arch : str, optional
         Architecture that must have the instruction; by default that of the target.
     """
     block = find_block(sch, block, "use_tensor_core")
-    what = read_contraction(sch.get(block))
+    what = _read(sch, block, swap)
     one = _instruction(instruction, what, multiples, arch or own_arch(sch))
     check_loops(sch, block, what, "use_tensor_core")
     paddings = _paddings(what, one, multiples)
@@ -89,8 +93,13 @@ def use_tensor_core(
         raise ScheduleError(f"scope is {scope!r}; operands are staged in shared or shared.dyn.")
     merged = merge_iterators(sch, block, what)
     if merged:
-        what = read_contraction(sch.get(block))
+        what = _read(sch, block, swap)
     return _Builder(sch, block, what, one, scope).build(paddings, merged)
+
+
+def _read(sch: Any, block: Any, swap: bool) -> Contraction:
+    what = read_contraction(sch.get(block))
+    return what.transposed if swap else what
 
 
 def _instruction(name: str, what: Contraction, multiples: Any, arch: str) -> Unit:
@@ -99,7 +108,14 @@ def _instruction(name: str, what: Contraction, multiples: Any, arch: str) -> Uni
     if not is_warpgroup(name):
         return choose(name, what.operand, what.sums, gpu)
     columns = whole(multiples[1]) if isinstance(multiples, Sequence) else None
-    return choose_warpgroup(name, what.operand, what.sums, columns or _COLUMNS, gpu)
+    one = choose_warpgroup(name, what.operand, what.sums, columns or _COLUMNS, gpu)
+    for side in () if one.takes_any_major else (what.a, what.b):
+        if not side.k_major:
+            raise ScheduleError(
+                f"Rows of {side.buffer.name} do not lie along K; {one.name} reads {one.operand} "
+                "only so: transpose it before, or multiply by mma.sync."
+            )
+    return one
 
 
 def _paddings(what: Contraction, one: Unit, multiples: Sequence[int] | None) -> list[int]:
