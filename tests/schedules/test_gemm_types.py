@@ -12,7 +12,7 @@ import tvm_ffi
 
 from tests.schedules.running import run
 from tvm_layout_ext import te
-from tvm_layout_ext.schedules import gemm, gemm_nt, matmul
+from tvm_layout_ext.schedules import gemm, matmul
 from tvm_layout_ext.tune.measure.reference.problem import WrongResultError, require_close
 from tvm_layout_ext.tune.space.recognise import recognise
 from tvm_layout_ext.tune.space.task import make_task
@@ -34,13 +34,6 @@ def test_results_are_numpys_under_every_swizzle(
     report = run(task, task.space.default() | {"swizzle": swizzle}, 3)
     assert report.hazards == []
     assert swizzle == "none" or report.bank_conflicts == 0
-
-
-@pytest.mark.parametrize("dtype", gemm.DTYPES)
-def test_the_reference_is_that_of_the_other_layout(dtype: str) -> None:
-    a, b = gemm_nt.OPERATOR.inputs((24, 40, 32), dtype, np.random.default_rng(7))
-    want = gemm.OPERATOR.reference(a, np.ascontiguousarray(b.T))
-    np.testing.assert_array_equal(gemm_nt.OPERATOR.reference(a, b), want)
 
 
 @pytest.mark.parametrize(
