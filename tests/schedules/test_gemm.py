@@ -19,6 +19,7 @@ from tests.schedule.primitives.test_use_tensor_core import TYPES
 from tests.schedules.running import H200, kernel_bytes
 from tvm_layout_ext import ScheduleError, TargetError, decisions
 from tvm_layout_ext.gpu.hardware import architecture
+from tvm_layout_ext.gpu.tile_copies import copy_of
 from tvm_layout_ext.schedules import gemm
 
 DEFAULT = gemm.OPERATOR.default_config()
@@ -84,7 +85,7 @@ def test_tiles_that_fit_meet_no_bank_twice(
     if mode == "pad":
         # The extra bytes of a row are those that are stated.
         row, line = k if k_major else m, 128 // size
-        stride = row + gemm.copy_of(8 * size, k_major, row, "pad").pad
+        stride = row + copy_of(8 * size, k_major, row, "pad").pad
         (told,) = {str(x) for x in made if x.maker == "SwizzleSharedMemory" and "A_" in str(x)}
         assert f"pad({line}, {stride % line})" in told
 

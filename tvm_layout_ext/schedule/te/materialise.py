@@ -89,7 +89,6 @@ class _Materialiser:
             self.nests.of[stage_of(op)] = StageNest(block, axes, axes)
 
     def rewrite(self, rewrite: Rewrite) -> None:
-        """Apply what makes new blocks."""
         if isinstance(rewrite, CacheRead):
             self._cache_read(rewrite)
         elif isinstance(rewrite, CacheWrite):

@@ -206,7 +206,6 @@ def _own(value: Any) -> Any:
 
 
 def _in_turn(runs: list[Run | None]) -> Run | None:
-    """One function that runs several."""
     some = [run for run in runs if run is not None]
     if len(some) <= 1:
         return some[0] if some else None
@@ -245,8 +244,6 @@ def _split(batch: Any, mask: Any, c: Any, key: int | None) -> tuple[Any, Any]:
 def _even_loop(
     slot: int, dtype: Any, first: Code, extent: Code, step: int, body: Run, site: Any
 ) -> Run:
-    """Loop with the same bounds for all threads."""
-
     def run(s: Any, m: Any) -> None:
         start = int(first.run(s, m))
         slots, make = s.slots, dtype.type
@@ -260,7 +257,6 @@ def _even_loop(
 def _ragged_loop(
     slot: int, dtype: Any, first: Code, extent: Code, step: int, body: Run, site: Any
 ) -> Run:
-    """Loop whose bounds differ among threads."""
     low, size = first.pair, extent.pair
 
     def run(s: Any, m: Any) -> None:

@@ -35,7 +35,6 @@ class CopyMode:
 
 
 def _groups(batch: Any) -> Any:
-    """How many groups each thread has committed."""
     if batch.groups is None:
         batch.groups = np.zeros(batch.size, np.int64)
     return batch.groups

@@ -27,7 +27,6 @@ def grouped(row: Any, column: Any, rows: Any, columns: Any, group: int) -> tuple
 
 
 def _grid_axis(body: Any, tag: str) -> Any | None:
-    """The loop bound to a grid axis."""
     return next((loop for loop in nodes_in(body, tirx.For) if thread_tag(loop) == tag), None)
 
 

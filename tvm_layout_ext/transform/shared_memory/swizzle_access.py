@@ -137,7 +137,6 @@ class Rewriter:
         return tirx.BufferStore(found[1], node.value, self._places(found, node))
 
     def _places(self, found: tuple[Swizzled, Any], node: Any) -> list[Any]:
-        """New indices of a load or store."""
         one, _ = found
         indices = list(node.indices)
         if isinstance(one.placement, Strided):
@@ -246,7 +245,6 @@ class Rewriter:
 
 
 def _ranges(accesses: Sequence[AccessSite]) -> list[tuple[Any, Any]]:
-    """Range of each loop variable; no two loops share one, or the program is ill-formed."""
     found: list[tuple[Any, Any]] = []
     for access in accesses:
         for loop in access.context.loops:
@@ -256,7 +254,6 @@ def _ranges(accesses: Sequence[AccessSite]) -> list[tuple[Any, Any]]:
 
 
 def _with_pointer(argument: Any, buffer: Any, offset: Any, size: int) -> Any:
-    """The same expression around another access pointer."""
     name = argument.op.name
     if name == ops.CUDA_CVTA_GENERIC_TO_SHARED:
         inside = _with_pointer(argument.args[0], buffer, offset, size)
@@ -266,5 +263,4 @@ def _with_pointer(argument: Any, buffer: Any, offset: Any, size: int) -> Any:
 
 
 def _call_with(call: Any, arguments: Sequence[Any]) -> Any:
-    """Copy a call with other arguments."""
     return tvm.ir.Call(call.op, list(arguments), call.attrs, call.ty_args, call.span, call.ty)

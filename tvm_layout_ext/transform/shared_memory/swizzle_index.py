@@ -54,7 +54,6 @@ class _Field:
         return ((1 << self.width) - 1) << self.low
 
     def shifted(self, unit: int = 0) -> Any:
-        """Its value in its place, in units of ``1 << unit``."""
         return self.value * (1 << self.low - unit)
 
 

@@ -38,7 +38,6 @@ def own_lane(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _lanes(func: tirx.PrimFunc) -> list[Any]:
-    """Variables that count the lanes of one warp."""
     launches = [a for a in nodes_in(func.body, tirx.AttrStmt) if a.attr_key == "thread_extent"]
     lanes = [one for one in launches if one.node.thread_tag == "threadIdx.x"]
     return [one.node.var for one in lanes if is_number(one.value, WARP_SIZE)]

@@ -121,7 +121,6 @@ class Arguments:
 
 
 def _twin(array: Any) -> Any:
-    """A copy of a tensor on its device."""
     twin = tvm.runtime.empty(array.shape, array.dtype, array.device)
     array.copyto(twin)
     return twin

@@ -32,8 +32,6 @@ CLOCK_SECONDS = 10.0
 
 
 class _Device(WorkerSlot):
-    """A device of this machine."""
-
     def __init__(self, log: Path, device: int) -> None:
         super().__init__(log)
         self.device = device

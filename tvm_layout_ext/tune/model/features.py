@@ -84,7 +84,6 @@ class _Seen:
 
 
 def _mean(uses: Sequence[Use], kind: str, what: Any = lambda use: use.cost) -> float:
-    """Mean over requests of one kind."""
     chosen = [use for use in uses if use.site.kind == kind]
     requests = sum(use.requests for use in chosen)
     return sum(use.requests * what(use) for use in chosen) / requests if requests else 0.0

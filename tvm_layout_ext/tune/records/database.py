@@ -149,11 +149,9 @@ class _Table:
         self._offset = self._count = 0
 
     def size(self) -> int:
-        """Bytes; 0 if there is no file."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def lines(self) -> list[bytes]:
-        """All lines; no file is no line."""
         return _split(self.path.read_bytes()) if self.path.exists() else []
 
     def fresh(self) -> Iterator[tuple[int, bytes]]:
@@ -174,7 +172,6 @@ class _Table:
         return self._count
 
     def truncate(self, size: int) -> None:
-        """Cut what was appended off again."""
         if self.path.exists():
             os.truncate(self.path, size)
 

@@ -245,7 +245,6 @@ def _module(entry: _Workload) -> tvm.IRModule | None:
 
 
 def _record(text: bytes, workloads: Sequence[_Workload | None]) -> tuple[int, _Entry] | None:
-    """A line of the record file, as far as Python can tell; None if it is none."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
@@ -280,7 +279,6 @@ def _tag(entry: _Entry) -> str:
 
 
 def _all_of(value: Any, kinds: Sequence[Any]) -> bool:
-    """Whether a list has exactly elements of these types."""
     return (
         isinstance(value, list)
         and len(value) == len(kinds)

@@ -31,7 +31,6 @@ class _Batch:
     futures: list[Any]
 
     def results(self) -> list[Any]:
-        """Wait for all, in their order."""
         return [_TWICE if future is None else future.result() for future in self.futures]
 
 
@@ -101,7 +100,6 @@ class Batches:
         )
 
     def _learn(self, batch: _Batch, results: Sequence[Any]) -> None:
-        """Hand on what was run."""
         ran = [
             (candidate, result)
             for candidate, future, result in zip(

@@ -41,8 +41,6 @@ class Gpu(NamedTuple):
 
 
 class _There:
-    """The process's session."""
-
     session: ClassVar[rpc.RPCSession | None] = None
     functions: ClassVar[dict[str, Callable[..., Any]]] = {}
     gpu: ClassVar[Gpu | None] = None
@@ -62,7 +60,6 @@ class _There:
 
     @classmethod
     def alive(cls) -> bool:
-        """Whether the session answers."""
         try:
             cls.functions["holds"]("0" * 32)
         except Exception:
@@ -77,7 +74,6 @@ class _There:
 
     @classmethod
     def open(cls, host: str, port: int, match: str) -> Gpu:
-        """Open a session with a server that the tracker gave."""
         try:
             session = rpc.connect(host, port, match)
         except (OSError, RuntimeError) as error:
