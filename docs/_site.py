@@ -91,21 +91,24 @@ def _list_of_tutorials(scripts: list[Path]) -> str:
 
 def reference() -> str:
     """Directives for every public name, and for every primitive of ``tvm.s_tir.Schedule``."""
-    names = {name: getattr(tlx, name) for name in tlx.__all__ if not name.startswith("_")}
-    own = {name: value for name, value in names.items() if not inspect.ismodule(value)}
+    names = {name: getattr(tlx, name) for name in dir(tlx) if not name.startswith("_")}
+    modules = {name: value for name, value in names.items() if inspect.ismodule(value)}
     lines = ["# Reference", "", "Imported as `import tvm_layout_ext as tlx`.", ""]
-    for name, value in sorted(own.items()):
+    for name, value in sorted(names.items()):
+        # A package that is called is documented as its function.
+        one = type(value).__call__ if name in modules and callable(value) else value
+        if inspect.ismodule(one):
+            continue
         # A decorator may have made a class of another name.
-        path = name if "<locals>" in value.__qualname__ else value.__qualname__
-        lines += [f"## tlx.{name}", "", f"::: {value.__module__}.{path}", ""]
+        path = name if "<locals>" in one.__qualname__ else one.__qualname__
+        lines += [f"## tlx.{name}", "", f"::: {one.__module__}.{path}", ""]
     lines += ["# Primitives", "", "Methods of `tvm.s_tir.Schedule`, which is `sch`.", ""]
     for name, value in sorted(PRIMITIVES.items()):
         lines += [f"## sch.{name}", "", f"::: {value.__module__}.{value.__qualname__}", ""]
     lines += ["# Modules", ""]
     lines += [
         f"* `tlx.{name}`: {(inspect.getdoc(value) or '').splitlines()[0]}"
-        for name, value in sorted(names.items())
-        if inspect.ismodule(value)
+        for name, value in sorted(modules.items())
     ]
     return "\n".join(lines)
 

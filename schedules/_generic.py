@@ -95,7 +95,9 @@ def operator_of(
 
     def start(config: Config) -> s_tir.Schedule:
         sch = s_tir.Schedule(tvm.IRModule({"main": func}))
-        return plan.apply(sch, config) or sch
+        made = plan.apply(sch, config)
+        # What a primitive decided is no other schedule.
+        return made if isinstance(made, s_tir.Schedule) else sch
 
     return Operator(
         name=f"{name or _last_block(func)}-{digest_of(func)}",
@@ -299,9 +301,10 @@ def check_product(
 
 
 def _is_plain(product: Contraction) -> bool:
-    """Whether it multiplies two matrices into one, each index an iterator, in float32."""
+    """Whether it multiplies two matrices into one, each index an iterator, with wide sums."""
     groups = (product.rows, product.columns, product.depth)
-    return not product.batch and all(len(one) == 1 for one in groups) and product.sums == "float32"
+    wide = product.sums in ("float32", "int32")
+    return not product.batch and all(len(one) == 1 for one in groups) and wide
 
 
 def _root_blocks(sch: s_tir.Schedule) -> set[str]:

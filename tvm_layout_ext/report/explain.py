@@ -268,7 +268,7 @@ def explain(
     """
     mod = to_module(source, args)
     drawn = list(arrays) if arrays is not None else draw_arguments(mod, values or {})
-    bound = resolve(target)
+    bound = resolve(getattr(source, "target", None) if target is None else target)
     with decisions.collect() as made:
         report = simulate(mod, *drawn, target=bound, grid_sample=grid_sample)
     in_memory = ("global", "shared", "shared.dyn")

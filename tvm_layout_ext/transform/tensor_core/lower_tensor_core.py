@@ -17,7 +17,7 @@ from ...gpu.hardware import Architecture, architecture
 from ...intrin import capability_of, fragment_index, register
 from ...ir.annotations import ANNOTATION_PREFIX, SWIZZLE, TENSOR_CORE
 from ...ir.block_bindings import iter_values
-from ...ir.queries import thread_tag, uses
+from ...ir.queries import blocks_in, thread_tag, uses
 from ...ir.rebuild import block_with
 from ...target import target_arch
 from ..base import function_pass
@@ -59,8 +59,6 @@ def _source(factor: Any) -> Any:
 
 
 def _sorted(regions: Any, buffers: list[Any]) -> list[Any]:
-    """Regions in the order of their buffers."""
-
     def place(region: Any) -> int:
         here = (i for i, one in enumerate(buffers) if one.same_as(region.source))
         return next(here, len(buffers))
@@ -233,7 +231,7 @@ def LowerTensorCore(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def narrowed(mod: tvm.IRModule) -> tvm.IRModule:
     """Index of 32 bits, as intrinsics have it; TVM's pass would narrow elements of buffers, too."""
     buffers: list[Any] = [p for p in mod["main"].params if hasattr(p, "shape")]
-    tvm_ffi.structural_walk(mod["main"].body, [(SBlock, lambda b: buffers.extend(b.alloc_buffers))])
+    buffers += [one for block in blocks_in(mod["main"].body) for one in block.alloc_buffers]
     wide = any("int64" in str(buffer.dtype) for buffer in buffers)
     sizes = [math.prod(int(extent) for extent in buffer.shape) for buffer in buffers]
     if wide or max(sizes) > _MOST_ELEMENTS:
