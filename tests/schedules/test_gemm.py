@@ -21,6 +21,7 @@ from tests.schedules.running import H200, cuda_of, kernel_bytes
 from tvm_layout_ext import ScheduleError, TargetError, decisions
 from tvm_layout_ext.gpu.counts import count_shared
 from tvm_layout_ext.gpu.hardware import architecture
+from tvm_layout_ext.schedule.shared_tiles import dealt
 from tvm_layout_ext.schedules import gemm
 
 DEFAULT = gemm.OPERATOR.default_config()
@@ -130,7 +131,7 @@ def test_fewer_columns_than_a_tile_has_meet_no_bank_twice(name: str, n: int) -> 
 
 @given(st.integers(1, 130), st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([16, 32]))
 def test_dealt_rows_lie_side_by_side_in_the_banks(vectors: int, size: int, gap: int) -> None:
-    across, rows, step = gemm.dealt(vectors, size, gap)
+    across, rows, step = dealt(vectors, size, gap)
     lane = np.arange(across * rows * step)
     # Lanes go along a row, then to the rows of a phase, then to those between.
     column, near, apart = lane % across, lane // across % rows, lane // across // rows
