@@ -12,8 +12,8 @@ import pytest
 from tests.sampling import SEED, pairwise
 from tests.schedules.running import run
 from tvm_layout_ext.gpu.hardware import architecture
+from tvm_layout_ext.tune.measure.reference.problem import WrongResultError, require_close
 from tvm_layout_ext.tune.measure.simulated import count, verified_shape
-from tvm_layout_ext.tune.measure.verify import WrongResultError, require_close
 from tvm_layout_ext.tune.space.operator import find_operator
 from tvm_layout_ext.tune.space.task import Task
 

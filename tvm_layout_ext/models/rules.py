@@ -19,3 +19,5 @@ RULES: dict[str, Apply] = {
     "dlight": by_dlight,
 }
 LAST = "dlight"
+#: Those whose kernels the model of memory-bound kernels counts.
+MODELLED = ("rows", "blocks")
