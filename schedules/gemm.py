@@ -169,7 +169,7 @@ def fetch(
 ) -> None:
     """Copy a tile of an operand to shared memory, all warps together."""
     source = sch.get(block).reads[0].source
-    copy = copy_of(_bits(source), k_major, _row(sch.get(block), source, "reads"), swizzle)
+    copy = copy_of(_bits(source), k_major, row_of(sch.get(block), source, "reads"), swizzle)
     sch.compute_at(block, loop, preserve_unit_loops=True)
     sch.swizzle(block, 0, swizzle)
     i, j = sch.get_loops(block)[-2:]
@@ -199,7 +199,7 @@ def _bits(buffer: Any) -> int:
     return np.dtype(str(buffer.dtype)).itemsize * 8
 
 
-def _row(block: Any, buffer: Any, kind: str) -> int:
+def row_of(block: Any, buffer: Any, kind: str) -> int:
     """Elements of a buffer that are neighbours along the innermost iterator of a copy."""
     (region,) = (one for one in getattr(block, kind) if one.source.same_as(buffer))
     inner = block.iter_vars[-1]
@@ -238,7 +238,7 @@ def store(
     row = -(-int(sch.get(j).extent) // line) * line
     pad = (16 if bits <= 16 else 32) * 8 // bits
     sch.storage_align(result, 0, -2, factor=row + pad, offset=0)
-    vector = copy_of(bits, True, _row(sch.get(out), target, "writes"), "none").vector
+    vector = copy_of(bits, True, row_of(sch.get(out), target, "writes"), "none").vector
     across, rows, step = dealt(
         int(sch.get(j).extent) // vector, vector * bits // 8, pad * bits // 8
     )
