@@ -34,7 +34,7 @@ _PRODUCTS = 128
 
 
 @dataclass(frozen=True)
-class Tile:
+class ThreadTile:
     """Rows and columns of a block, and the share of all products that its threads reach.
 
     The shares are assumed, not measured: a thread loads ``rows + columns`` for ``rows * columns``.
@@ -45,7 +45,12 @@ class Tile:
     share: float
 
 
-TILES = (Tile(128, 128, 0.75), Tile(64, 128, 0.65), Tile(64, 64, 0.5), Tile(32, 64, 0.35))
+TILES = (
+    ThreadTile(128, 128, 0.75),
+    ThreadTile(64, 128, 0.65),
+    ThreadTile(64, 64, 0.5),
+    ThreadTile(32, 64, 0.35),
+)
 
 
 def on_threads(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
@@ -72,7 +77,7 @@ def on_threads(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     return Scheduled(sch, "; ".join(told))
 
 
-def fitting(product: Contraction) -> tuple[Tile, int]:
+def fitting(product: Contraction) -> tuple[ThreadTile, int]:
     """The tile and the slices of K of the fewest modelled cycles.
 
     Raises
@@ -90,14 +95,14 @@ def fitting(product: Contraction) -> tuple[Tile, int]:
     return min(ways, key=lambda way: _cycles(product.sizes, batch, *way))
 
 
-def _cycles(sizes: tuple[int, int, int], batch: int, tile: Tile, slices: int) -> float:
+def _cycles(sizes: tuple[int, int, int], batch: int, tile: ThreadTile, slices: int) -> float:
     m, n, k = sizes
     blocks = batch * ceil(m / tile.rows) * ceil(n / tile.columns) * slices
     each = tile.rows * tile.columns * ceil(k / slices) / (_PRODUCTS * tile.share)
     return ceil(blocks / MULTIPROCESSORS) * each + second_kernel((m, n, k), slices)
 
 
-def multiply(sch: s_tir.Schedule, name: str, tile: Tile, slices: int) -> None:
+def multiply(sch: s_tir.Schedule, name: str, tile: ThreadTile, slices: int) -> None:
     """Give each thread rows and columns of a tile, whose operands come through shared memory."""
     block = sch.get_sblock(name)
     inlined: list[Any] = []
