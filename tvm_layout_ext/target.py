@@ -122,6 +122,13 @@ def target_arch(func: tvm.tirx.PrimFunc | None = None) -> str:
     return default_arch() if target is None else str(target.attrs["arch"])
 
 
+def capability(target: Target | None) -> tuple[int, int]:
+    """Compute capability of a target's GPU, also of one that we have no facts of; else (0, 0)."""
+    arch = "" if target is None or target.kind.name != "cuda" else str(target.attrs.get("arch", ""))
+    digits = "".join(filter(str.isdigit, arch))
+    return int(digits[:-1] or 0), int(digits[-1:] or 0)
+
+
 def _around(func: tvm.tirx.PrimFunc | None) -> Target | None:
     """The CUDA target of a function, or of the ``with`` around; TVM's guess means the default."""
     own = None if func is None else func.attrs.get("target", None)

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
+from tests.programs.emitted import cuda_text
 from tests.programs.products import Product, simulated
 from tests.sampling import pairs
 from tests.schedule.primitives.test_use_tensor_core import TYPES
-from tests.schedules.running import H200, cuda_of, kernel_bytes
+from tests.schedules.running import H200, kernel_bytes
 from tvm_layout_ext import ScheduleError, TargetError, decisions
 from tvm_layout_ext.gpu.counts import count_shared
 from tvm_layout_ext.gpu.hardware import architecture
@@ -185,7 +186,7 @@ def shared_size(sch: s_tir.Schedule) -> int:
 
 def emitted(config: dict[str, Any]) -> str:
     product = replace(TYPES["f16"], shape=(512, 512, 512), b_transposed=True)
-    return cuda_of(scheduled(product, config).mod)
+    return cuda_text(scheduled(product, config))
 
 
 def loop_along_k(kernel: str) -> str:

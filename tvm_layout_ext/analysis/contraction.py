@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -55,23 +55,22 @@ class Contraction:
         m, n, k = (prod(self.extents[i] for i in g) for g in (self.rows, self.columns, self.depth))
         return m, n, k
 
+    @property
+    def transposed(self) -> Contraction:
+        """The product of B and A."""
+        return replace(self, rows=self.columns, columns=self.rows, a=self.b, b=self.a)
+
 
 def read_contraction(block: Any) -> Contraction:
-    """Take a block apart.
-
-    Raises
-    ------
-    ScheduleError
-        If it is no sum of products of two buffers with an m, an n and a k; the sentence names the
-        condition that failed.
-    """
+    """Take a block apart: a sum of products of two buffers with an m, an n and a k."""
     return _ContractionReader(block).read()
 
 
 def iterators_of(block: Any, index: Any) -> list[int]:
     """Positions of the iterators of an index that counts them through, as ``(a * 5 + b) * 3 + c``.
 
-    The fastest comes last; there are none where the index has another form, or is a number.
+    The fastest comes last; only the first may have a symbolic extent. There are none where the
+    index has another form, or is a number.
     """
     own = block.iter_vars
     terms = []
@@ -85,7 +84,7 @@ def iterators_of(block: Any, index: Any) -> list[int]:
         return [terms[0][2]] if terms[0][0] == 1 else []
     length, found = 1, list[int]()
     for step, extent, at in sorted(terms):
-        if step != length or not extent:
+        if step != length:
             return []
         length *= extent
         found.insert(0, at)
@@ -237,10 +236,7 @@ class _ContractionReader:
         return next((i for i in reversed(dims) if not self._is_unit(i)), dims[-1])
 
     def _ordered(self, group: Sequence[int], *buffers: Sequence[int]) -> tuple[int, ...]:
-        """Order iterators as the first buffer that ends with one of them has them.
-
-        Spatial ones of extent 1 are left to the batch, as far as there are others.
-        """
+        """Order iterators as the first buffer that ends with one of them has them."""
         ending = (dims for dims in buffers if self._last(dims) in group)
         dims = next(ending, buffers[0])
         listed = [*(i for i in group if i not in dims), *(i for i in dims if i in group)]

@@ -13,6 +13,8 @@ import numpy as np
 from tvm import tirx
 from tvm.script import tirx as T
 
+from .warpgroups import WarpgroupInstruction
+
 _LOAD = "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 _STORE = "cp.async.bulk.tensor.{}d.global.shared::cta.tile.bulk_group"
 #: A descriptor's mode of the 128-byte swizzle, in its two highest bits.
@@ -132,14 +134,46 @@ def descriptor(pointer: Any, leading: int, stride: int) -> Any:
 
 
 def multiply(
-    name: str, sums: Sequence[Any], a: Any, b: Any, adds: Any, transposed: Sequence[bool]
+    one: WarpgroupInstruction,
+    sums: Sequence[Any],
+    a: Any,
+    b: Any,
+    adds: Any,
+    transposed: Sequence[bool],
 ) -> Any:
     """Multiply two described tiles into registers, or add to what they hold.
 
-    ``transposed``: for A and B, whether neighbours in memory lie along M or N.
+    ``a`` may be a sequence of four registers instead, which hold 16 columns of its rows.
+    ``transposed``: for A and B, whether neighbours in memory lie along M or N; in registers those
+    of A lie along K.
     """
-    turned = [int(one) for one in transposed]
-    return _do(T.ptx[name](*sums, a, b, T.ptx.pred(T.Cast("int32", adds)), 1, 1, *turned))
+    held = isinstance(a, Sequence)
+    signs = () if one.sums == "int32" else (1, 1)
+    turned = [int(value) for value in transposed[held:]] if one.takes_any_major else ()
+    adds = T.ptx.pred(T.Cast("int32", adds))
+    left = a if held else [a]
+    return _do(T.ptx[one.ptx](*sums, *left, b, adds, *signs, *turned))
+
+
+def power_of_two(result: Any, exponent: Any) -> Any:
+    """Raise 2 to a power; what is too small for 32 bits without more zeros in front is zero."""
+    return _do(T.ptx["ex2.approx.ftz.f32"](result, exponent))
+
+
+def pack(result: Any, low: Any, high: Any, dtype: str) -> Any:
+    """Round two numbers to 16 bits each, into one register."""
+    short = {"float16": "f16x2", "bfloat16": "bf16x2"}[dtype]
+    return _do(T.ptx[f"cvt.rn.{short}.f32"](result, high, low))
+
+
+def sum_at(one: WarpgroupInstruction, sums: Any, number: Any) -> Any:
+    """A sum in its type, of the registers of a thread."""
+    if one.sums == "float32":
+        return sums[number]
+    if one.sums == "int32":
+        return T.reinterpret("int32", sums[number])
+    half = T.shift_right(sums[number // 2], T.Cast("uint32", number % 2 * 16))
+    return T.reinterpret("float16", T.Cast("uint16", half))
 
 
 def tensor_map(
@@ -167,11 +201,12 @@ def tensor_map(
     """
     size = np.dtype(str(buffer.dtype)).itemsize
     pitches = [size * prod(shape[i:]) for i in range(len(shape) - 1, 0, -1)]
+    kind = "uint8" if size == 1 else str(buffer.dtype)
     value = T.tvm_stack_alloca("tensormap", 1)
     var = tirx.Var(f"{buffer.name}_map", value.ty)
     steps, modes = [1] * len(shape), (0, _BY_128_BYTES, _PROMOTED_TO_L2, 0)
     numbers = (*reversed(extents), *pitches, *box, *steps, *modes)
     fill = T.call_packed(
-        "runtime.cuTensorMapEncodeTiled", var, str(buffer.dtype), len(shape), buffer.data, *numbers
+        "runtime.cuTensorMapEncodeTiled", var, kind, len(shape), buffer.data, *numbers
     )
     return var, [tirx.Bind(var, value), tirx.Evaluate(fill)]

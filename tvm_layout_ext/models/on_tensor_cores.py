@@ -115,7 +115,9 @@ def _wgmma(product: Contraction, arch: Architecture, windows: bool) -> dict[str,
     if windows and sum(product.extents[i] > 1 for i in product.depth) > 1:
         return {}  # TMA copies boxes, and windows of several pixels are none.
     sides = ((product.a, product.rows), (product.b, product.columns))
-    if product.sums != "float32" or not all(_is_matrix(product, *side) for side in sides):
+    if product.sums not in ("float32", "int32") or not all(
+        _is_matrix(product, *side) for side in sides
+    ):
         return {}
     m, n, k = product.sizes
     shape = prod(product.extents[i] for i in product.batch) * m, n, k

@@ -342,13 +342,13 @@ class _Reader:
         store, name = readers[0].body, readers[0].name_hint
         load = next(one for one in loads_in(store.value) if one.source.same_as(sums))
         every = {one.var.__chandle__(): one for one in readers[0].iter_vars}
-        named = [at for at in load.indices if not isinstance(at, tirx.IntImm)]
-        if len(named) < 2 or not all(isinstance(at, tirx.Var) for at in named):
+        at = [tirx.Var("only", "int32") if is_zero(one) else one for one in load.indices]
+        if not all(isinstance(one, tirx.Var) for one in at):
             raise ScheduleError(
                 f"Block {name} reads {load}; rows and columns of the sums must be iterators."
             )
-        read = [every.pop(at.__chandle__()) for at in named]
-        found = tuple(int(one.dom.extent) for one in read[-2:])
+        read = [every.pop(one.__chandle__(), None) for one in at]
+        found = tuple(1 if one is None else int(one.dom.extent) for one in read[-2:])
         if found != sizes or any(int(one.dom.extent) > 1 for one in every.values()):
             raise ScheduleError(
                 f"Block {name} reads {found} of the sums, which are {sizes}; it must read each of "
@@ -356,10 +356,9 @@ class _Reader:
             )
         written = self.block.writes[0].region[:-2]
         fixed = {one.var: one.dom.min for one in every.values()}
-        for at, where in zip(load.indices[:-2], written, strict=True):
-            if not isinstance(at, tirx.IntImm):
-                fixed[at] = substitute(where.min, self.values)
-        row, column = load.indices[-2:]
+        for var, where in zip(at[:-2], written, strict=True):
+            fixed[var] = substitute(where.min, self.values)
+        row, column = at[-2:]
         indices = tuple(substitute(index, fixed) for index in store.indices)
         shape, places = _folded(tirx.BufferLoad(store.buffer, list(indices)))
         extents = list(shape)

@@ -13,11 +13,11 @@ from tvm.target import Target
 
 from ...checks import whole_number
 from ...errors import ScheduleError
+from ..measure.backend import Runner
 from ..measure.backend_pool import BackendPool
 from ..measure.environment import code_versions
-from ..measure.measurement import Runner
 from ..records.log import Reading, Record
-from ..records.ranking import best_first
+from ..records.record import best_first
 from ..records.records import Records
 from ..space.knobs import Config, Knob
 from ..space.operator import Operator, operator_of
