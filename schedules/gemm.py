@@ -40,6 +40,7 @@ from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE, Architecture
 from tvm_layout_ext.intrin import INSTRUCTIONS
 from tvm_layout_ext.ir.annotations import MIN_BLOCKS
+from tvm_layout_ext.ir.evaluate import placeholder_extent
 from tvm_layout_ext.schedules import _gemm_hopper
 from tvm_layout_ext.schedules._gemm_copies import copy_of, dealt
 from tvm_layout_ext.schedules._gemm_hopper import NONE
@@ -109,7 +110,8 @@ def multiply(sch: s_tir.Schedule, block: str, config: Config, instruction: str =
     if tc.batch:
         sch.bind(sch.fuse(*tc.batch), "blockIdx.z")
     sch.rasterize(mo, no, int(config["group"]))
-    sch.cluster(no, int(config.get("cluster", 1)))
+    if int(config.get("cluster", 1)) > 1:
+        sch.cluster(no, int(config["cluster"]))
     if int(config["stages"]) == 1:
         # Or ptxas stores part of a tile before it loads the rest: a wait for memory more, which
         # made 212 TFLOPS of 270 (H200, 128x128x64, swizzled and padded).
@@ -204,9 +206,9 @@ def row_of(block: Any, buffer: Any, kind: str) -> int:
     (region,) = (one for one in getattr(block, kind) if one.source.same_as(buffer))
     inner = block.iter_vars[-1]
     for at, extent in reversed(list(zip(region.region, buffer.shape, strict=True))):
-        if int(extent) > 1 or int(inner.dom.extent) == 1:
+        if placeholder_extent(extent) > 1 or placeholder_extent(inner.dom.extent) == 1:
             along = at.min.a if isinstance(at.min, tirx.FloorMod) else at.min
-            return int(extent) if inner.var.same_as(along) else 1
+            return placeholder_extent(extent) if inner.var.same_as(along) else 1
     return 1
 
 

@@ -22,6 +22,7 @@ from ..tune.space.functions import blocks_of
 from ..tune.space.off_tensor_cores import is_product
 from .rule import Scheduled
 from .unfold import unfold
+from .whole_tiles import whole_tiles
 
 #: Threads of a block along rows, and along columns.
 _THREADS = 16
@@ -51,6 +52,8 @@ TILES = (
     ThreadTile(64, 64, 0.5),
     ThreadTile(32, 64, 0.35),
 )
+#: Where rows, columns or terms are symbolic: as many rows as columns.
+_OF_ANY_SIZE = TILES[2]
 
 
 def on_threads(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
@@ -58,7 +61,8 @@ def on_threads(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     del target
     if not any(is_product(block) for _, block in blocks_of(func)):
         return None
-    sch = s_tir.Schedule(func)
+    whole = whole_tiles(func)
+    sch = s_tir.Schedule(func if whole is None else whole.func)
     copies = unfold(sch)
     products = inline(sch)
     if not products or any(min(one.sizes[:2]) == 1 for one in products.values()):
@@ -67,13 +71,15 @@ def on_threads(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     for name, product in products.items():
         if (product.operand, product.sums) != ("float32", "float32"):
             raise ScheduleError(f"{name} multiplies {product.operand}, which tensor cores do.")
-        tile, slices = fitting(product)
+        tile, slices = fitting(product) if whole is None else (_OF_ANY_SIZE, 1)
         multiply(sch, name, tile, slices)
         told.append(f"{name} in float32, tiles of {tile.rows}x{tile.columns}, {slices} slices of K")
     for copy in copies:
         sch.compute_inline(copy)
     for name in sorted(unbound(sch)):
         told.append(f"{name} {sch.auto_coalesce(name).path}")
+    if whole is not None:
+        sch = whole.schedule(sch)
     return Scheduled(sch, "; ".join(told))
 
 
