@@ -15,6 +15,7 @@ from ..gpu.hardware import Architecture
 from ..gpu.warpgroups import MAP_PITCH_BYTES, WARPGROUP_ROWS
 from ..intrin.warpgroups import choose_warpgroup
 from ..ir.annotations import TENSOR_CORE
+from ..ir.evaluate import placeholder_extent
 from ..ir.queries import blocks_in
 from .shared_tiles import fetch, staged, store
 
@@ -45,7 +46,7 @@ def why_no_warpgroups(what: Contraction, tile: Any, gpu: Architecture) -> str | 
     except ScheduleError as error:
         return str(error)
     for side in (what.a, what.b):
-        pitch = int(side.buffer.shape[-1]) * np.dtype(what.operand).itemsize
+        pitch = placeholder_extent(side.buffer.shape[-1]) * np.dtype(what.operand).itemsize
         if not side.k_major and not one.takes_any_major:
             return f"Rows of {side.buffer.name} do not lie along K; {one.name} reads them only so."
         if pitch % MAP_PITCH_BYTES:

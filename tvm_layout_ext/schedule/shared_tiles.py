@@ -11,6 +11,7 @@ from tvm import tirx
 
 from ..gpu.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE
 from ..gpu.tile_copies import copy_of, dealt
+from ..ir.evaluate import placeholder_extent
 from .primitives.distribute_epilogue import distribute_epilogue
 from .primitives.swizzle import swizzle as set_swizzle
 
@@ -24,7 +25,7 @@ def fetch(
     """
     source = sch.get(block).reads[0].source
     bits = _bits(source)
-    copy = copy_of(bits, k_major, _row(sch.get(block), source, "reads"), swizzle)
+    copy = copy_of(bits, k_major, row_of(sch.get(block), source, "reads"), swizzle)
     set_swizzle(sch, block, 0, swizzle)
     i, j = sch.get_loops(block)[-2:]
     columns = int(sch.get(j).extent)
@@ -55,14 +56,14 @@ def _bits(buffer: Any) -> int:
     return np.dtype(str(buffer.dtype)).itemsize * 8
 
 
-def _row(block: Any, buffer: Any, kind: str) -> int:
+def row_of(block: Any, buffer: Any, kind: str) -> int:
     """Elements of a buffer that are neighbours along the innermost iterator of a copy."""
     (region,) = (one for one in getattr(block, kind) if one.source.same_as(buffer))
     inner = block.iter_vars[-1]
     for at, extent in reversed(list(zip(region.region, buffer.shape, strict=True))):
-        if int(extent) > 1 or int(inner.dom.extent) == 1:
+        if placeholder_extent(extent) > 1 or placeholder_extent(inner.dom.extent) == 1:
             along = at.min.a if isinstance(at.min, tirx.FloorMod) else at.min
-            return int(extent) if inner.var.same_as(along) else 1
+            return placeholder_extent(extent) if inner.var.same_as(along) else 1
     return 1
 
 
@@ -91,7 +92,7 @@ def store(sch: Any, result: Any, out: Any, warps: Sequence[int]) -> None:
     row = -(-int(sch.get(j).extent) // line) * line
     pad = (16 if bits <= 16 else 32) * 8 // bits
     sch.storage_align(result, 0, -2, factor=row + pad, offset=0)
-    vector = copy_of(bits, True, _row(sch.get(out), target, "writes"), "none").vector
+    vector = copy_of(bits, True, row_of(sch.get(out), target, "writes"), "none").vector
     across, rows, step = dealt(
         int(sch.get(j).extent) // vector, vector * bits // 8, pad * bits // 8
     )
