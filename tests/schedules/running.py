@@ -10,7 +10,7 @@ import tvm_layout_ext as tlx
 from tvm_layout_ext.build import shared_buffers
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
-from tvm_layout_ext.tune.measure.verify import poison, require_close
+from tvm_layout_ext.tune.measure.reference.problem import poison, require_close
 from tvm_layout_ext.tune.space.knobs import Config
 from tvm_layout_ext.tune.space.task import Task
 

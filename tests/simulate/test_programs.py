@@ -169,7 +169,7 @@ def test_quiet_when_short(capfd: pytest.CaptureFixture[str]) -> None:
 def test_progress_lines_when_long(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tvm_layout_ext.simulate import progress
+    from tvm_layout_ext.simulate import run as progress
     from tvm_layout_ext.simulate.compile import kernel
 
     monkeypatch.setattr(progress, "_QUIET_SECONDS", 0.0)

@@ -57,22 +57,12 @@ class Contraction:
 
 
 def read_contraction(block: Any) -> Contraction:
-    """Take a block apart.
-
-    Raises
-    ------
-    ScheduleError
-        If it is no sum of products of two buffers with an m, an n and a k; the sentence names the
-        condition that failed.
-    """
+    """Take a block apart: a sum of products of two buffers with an m, an n and a k."""
     return _ContractionReader(block).read()
 
 
 def iterators_of(block: Any, index: Any) -> list[int]:
-    """Positions of the iterators of an index that is ``(slice * length + one) * length + ...``.
-
-    The fastest comes last; there are none where the index has another form, or is a number.
-    """
+    """Positions of the iterators of an index that is ``(slice * length + one) * length + ...``."""
     if isinstance(index, tirx.Add) and isinstance(index.a, tirx.Mul):
         outer, inner = iterators_of(block, index.a.a), iterators_of(block, index.b)
         factor = index.a.b
@@ -218,10 +208,7 @@ class _ContractionReader:
         return next((i for i in reversed(dims) if not self._is_unit(i)), dims[-1])
 
     def _ordered(self, group: Sequence[int], *buffers: Sequence[int]) -> tuple[int, ...]:
-        """Order iterators as the first buffer that ends with one of them has them.
-
-        Spatial ones of extent 1 are left to the batch, as far as there are others.
-        """
+        """Order iterators as the first buffer that ends with one of them has them."""
         ending = (dims for dims in buffers if self._last(dims) in group)
         dims = next(ending, buffers[0])
         listed = [*(i for i in group if i not in dims), *(i for i in dims if i in group)]

@@ -16,8 +16,8 @@ from .. import te
 from .._compat import has_gpu
 from ..build import build
 from ..errors import ScheduleError, TargetError
+from ..tune.measure.backend import quartile_distance
 from ..tune.measure.environment import cuda_device
-from ..tune.measure.measurement import quartile_distance
 from ..tune.search.tune import Result
 from .arrays import on_gpu, read
 from .fixed import FixedKernel

@@ -8,7 +8,20 @@ from __future__ import annotations
 
 import sys
 
-from . import bench, best, check, compare, demo, explain, export, layout, replay, report, simulate, tune
+from . import (
+    bench,
+    best,
+    check,
+    compare,
+    demo,
+    explain,
+    export,
+    layout,
+    replay,
+    report,
+    simulate,
+    tune,
+)
 from .app import app
 from .codes import INTERRUPTED
 

@@ -136,10 +136,25 @@ def multiply(
 ) -> Any:
     """Multiply two described tiles into registers, or add to what they hold.
 
-    ``transposed``: for A and B, whether neighbours in memory lie along M or N.
+    ``a`` may be a sequence of four registers instead, which hold 16 columns of its rows.
+    ``transposed``: for A and B, whether neighbours in memory lie along M or N; in registers those
+    of A lie along K.
     """
-    turned = [int(one) for one in transposed]
-    return _do(T.ptx[name](*sums, a, b, T.ptx.pred(T.Cast("int32", adds)), 1, 1, *turned))
+    held = isinstance(a, Sequence)
+    turned = [int(one) for one in transposed[held:]]
+    left = a if held else [a]
+    return _do(T.ptx[name](*sums, *left, b, T.ptx.pred(T.Cast("int32", adds)), 1, 1, *turned))
+
+
+def power_of_two(result: Any, exponent: Any) -> Any:
+    """Raise 2 to a power; what is too small for 32 bits without more zeros in front is zero."""
+    return _do(T.ptx["ex2.approx.ftz.f32"](result, exponent))
+
+
+def pack(result: Any, low: Any, high: Any, dtype: str) -> Any:
+    """Round two numbers to 16 bits each, into one register."""
+    short = {"float16": "f16x2", "bfloat16": "bf16x2"}[dtype]
+    return _do(T.ptx[f"cvt.rn.{short}.f32"](result, high, low))
 
 
 def tensor_map(buffer: Any, extents: Sequence[int], box: Sequence[int]) -> tuple[Any, list[Any]]:

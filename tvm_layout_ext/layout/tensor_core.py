@@ -48,14 +48,6 @@ class NVMMADistributedLayout(Distributed, ClusteredLayout):
     >>> layout.to_linear([16, 8])  # doctest: +NORMALIZE_WHITESPACE
     Linear({register: [[0, 1], [8, 0]], lane: [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]],
             warp: [], block: []}, {dim0: 16, dim1: 8})
-
-    ``wgmma`` repeats that tile along its N in registers, and its four warps go down the rows:
-
-    >>> layout = NVMMADistributedLayout([3, 0], [4, 1], [16, 32, 16])
-    >>> layout.to_linear([64, 32]).basis("register")
-    ((0, 1), (8, 0), (0, 8), (0, 16))
-    >>> layout.to_linear([64, 32]).basis("warp")
-    ((16, 0), (32, 0))
     """
 
     version: Sequence[int]

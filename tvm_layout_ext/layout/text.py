@@ -38,11 +38,6 @@ def parse(text: str) -> Layout | LinearLayout:
         position or by name; the class names are those of this package, "Layout" left off if you
         like. A linear layout is ``Linear({lane: [[1], [2]]}, {x: 4})``.
 
-    Raises
-    ------
-    LayoutError
-        If the text is no such call, or the layout is not legal.
-
     Examples
     --------
     >>> parse("Slice(1, Blocked([1, 4], [8, 4], [4, 1], [1, 0]))").dim

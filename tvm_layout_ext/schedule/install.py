@@ -14,6 +14,7 @@ from .primitives.cluster import cluster
 from .primitives.distribute_epilogue import distribute_epilogue
 from .primitives.double_buffer import double_buffer
 from .primitives.eviction_policy import eviction_policy
+from .primitives.fuse_attention import fuse_attention
 from .primitives.fuse_rows import fuse_rows
 from .primitives.persistent import persistent
 from .primitives.pipeline import pipeline
@@ -34,6 +35,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "distribute_epilogue": distribute_epilogue,
     "double_buffer": double_buffer,
     "eviction_policy": eviction_policy,
+    "fuse_attention": fuse_attention,
     "fuse_rows": fuse_rows,
     "gemm": gemm,
     "persistent": persistent,

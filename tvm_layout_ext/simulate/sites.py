@@ -1,13 +1,9 @@
 """Ties statements of the device function to lines of its script and blocks of the schedule.
 
-Lines come from one print of the function in which every statement carries a numbered mark. Blocks
-come from the source: lowering drops them, but the buffers they write and read keep their names, so
-a statement belongs to the one block that writes what it writes and reads what it reads. A buffer
-name that several such blocks share leaves the block unknown.
-
-TVM's StorageRewrite gives a buffer the place of another one of its type that is done with, and its
-name with it. A statement that belongs to no block belongs to the one that it would fit if one of
-its names were that of a buffer which the device functions have no more.
+Lines come from one print of the function in which every statement carries a numbered mark. A
+statement belongs to the one block of the source that writes what it writes and reads what it reads.
+StorageRewrite gives a buffer the place and the name of another that is done with: what belongs to
+no block belongs to the one that it would fit if a name were that of a buffer that is gone.
 """
 
 from __future__ import annotations
@@ -80,8 +76,7 @@ def print_kernels(kernels: dict[str, Any]) -> Script:
 class Blocks:
     """Schedule blocks of the source: name, written buffers and read buffers of each.
 
-    ``kinds`` has scope and element type of each buffer, None for a name of several kinds; ``kept``
-    are the names that the device functions still have.
+    ``kinds`` has scope and type of each buffer, ``kept`` the names that are still there.
     """
 
     def __init__(
@@ -96,10 +91,7 @@ class Blocks:
         self._lost = {name for name in written - kept if self._kinds.get(name) is not None}
 
     def of(self, written: str | None, reads: Callable[[], set[str]]) -> str | None:
-        """Name of the block that a statement comes from, or None if that is not certain.
-
-        What the statement reads is asked for only where several blocks write what it writes.
-        """
+        """Name of the block that a statement comes from, or None if that is not certain."""
         if written is None:
             return None
         fitting = [b for b in self._blocks if written in b[1]]
@@ -112,10 +104,7 @@ class Blocks:
     def replaced(
         self, written: str | None, reads: Callable[[], set[str]]
     ) -> tuple[str, str, str] | None:
-        """Name in the device function, own name and block of a buffer at another one's place.
-
-        None if the statement fits a block as it is, or the answer is not certain.
-        """
+        """Device name, own name and block of a buffer at another one's place."""
         if written is None or not self._lost:
             return None
         read = reads()

@@ -22,22 +22,11 @@ from ..ir.annotations import COALESCE, DONE
 
 
 def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
-    """Re-map a block of a schedule; everything done to it is traced.
+    """Re-map a block of a schedule; everything done to it is traced. Else ScheduleError.
 
     Where no traced primitive does what is needed, the block is only marked, and the pass maps it
     when the program is lowered: where it updates a buffer in place, or is to be staged or reduced
     in a program of its own (:mod:`..coalesce.isolate`).
-
-    Parameters
-    ----------
-    sch : tvm.s_tir.Schedule
-    block : SBlockRV
-    request : Request
-
-    Raises
-    ------
-    ScheduleError
-        If the block cannot be re-mapped; the schedule is then as it was.
     """
     outcome, way, isolated = _decide(sch, block, request)
     if COALESCE in sch.get(block).annotations:
@@ -51,11 +40,7 @@ def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
 
 
 def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Strategy, Isolated | None]:
-    """Choose for a block: what is done, how, and the program in which it is done, if not its own.
-
-    TensorIR takes no block for parallel that updates a buffer in place, so that one is mapped apart
-    in any case.
-    """
+    """Choose for a block: what is done, how, and in which program, if not its own."""
     check_place(sch, block)
     nest = read_nest(sch, block)
     check(nest)
@@ -123,10 +108,5 @@ def AutoCoalesce() -> Any:
     Does not handle, and refuses by name: opaque blocks (with other statements than stores, atomics,
     ``if`` and ``let``), reductions under an ``if``, loops that are bound or vectorized already,
     indices with calls of unknown functions.
-
-    Raises
-    ------
-    ScheduleError
-        In these cases.
     """
     return _auto_coalesce

@@ -258,7 +258,7 @@ def test_loads_repeat_where_their_indices_do() -> None:
 
 
 def test_examples_in_the_documentation() -> None:
-    assert doctest.testmod(indices) == doctest.TestResults(0, 6)
+    assert doctest.testmod(indices) == doctest.TestResults(0, 4)
 
 
 def test_of_vectors_nothing_is_known() -> None:

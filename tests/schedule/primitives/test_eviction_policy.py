@@ -19,7 +19,7 @@ from tvm.script import tirx as T
 import tvm_layout_ext as tlx
 from tvm_layout_ext import ScheduleError, SimulationError, TargetError, decisions
 from tvm_layout_ext.ir.annotations import EVICTION_POLICY
-from tvm_layout_ext.ir.policy_stores import is_policy_store, plain_store
+from tvm_layout_ext.ir.pointers import is_policy_store, plain_store
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.transform import LowerEvictionPolicy
 

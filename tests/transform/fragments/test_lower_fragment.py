@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tvm import s_tir, te
 
 import tvm_layout_ext as tlx
-from tests.pipeline.corpus import cuda_source
 from tests.programs.conversions import program, versioned_tiles
+from tests.programs.emitted import cuda_text
 from tests.programs.strategies import splits
 from tvm_layout_ext import decisions
 from tvm_layout_ext import layout as L
@@ -235,7 +235,7 @@ def test_register_moves(dtype: str) -> None:
     report, how = checked(copy_through([ROWS, RENAMED], dtype=dtype))
     assert how.startswith("register moves")
     assert (report.barriers, report.shared_bytes) == (0, 0)
-    assert "__shfl" not in cuda_source(copy_through([ROWS, RENAMED], dtype=dtype).mod)
+    assert "__shfl" not in cuda_text(copy_through([ROWS, RENAMED], dtype=dtype).mod)
 
 
 @pytest.mark.matrix
@@ -257,7 +257,7 @@ def test_a_shuffle_by_a_constant_distance_is_an_xor() -> None:
     )
     _, how = checked(copy_through([straight, halves], shape=(8, 8)))
     assert how.startswith("2 warp shuffles")
-    source = cuda_source(copy_through([straight, halves], shape=(8, 8)).mod)
+    source = cuda_text(copy_through([straight, halves], shape=(8, 8)).mod)
     assert source.count("__shfl_xor_sync(") == 1
     assert checked(copy_through([straight, swapped], shape=(8, 8)))
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tvm import tirx
 
 import tvm_layout_ext as tlx
 from tests.programs.pipelined import TILE, Stream
@@ -73,7 +74,7 @@ def _break(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
         lag = plan.PipelinePlan.lag
         monkeypatch.setattr(plan.PipelinePlan, "lag", lambda self, copies: lag(self, copies) + 1)
     elif wrong == "barrier":
-        monkeypatch.setattr(expand, "_barrier", lambda one: expand._evaluate(0))
+        monkeypatch.setattr(expand, "_barrier", lambda one: tirx.Evaluate(0))
     elif wrong == "modulo":
         floormod = expand.tirx.floormod
         shrunk = SimpleNamespace(**vars(expand.tirx))

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import tvm
 
-from tests.pipeline.corpus import cuda_source, two_warp_buffers
+from tests.pipeline.corpus import two_warp_buffers
+from tests.programs.emitted import cuda_text
 from tvm_layout_ext.simulate import simulate
 
 
@@ -14,8 +15,8 @@ def _annotated() -> tvm.IRModule:
 
 def test_only_the_first_warp_buffer_was_lowered() -> None:
     """TVM 0.27 leaves the second as 32 elements a thread, and reads its own, unwritten copy."""
-    assert "q_ptr[32]" in cuda_source(two_warp_buffers())
-    fixed = cuda_source(_annotated())
+    assert "q_ptr[32]" in cuda_text(two_warp_buffers())
+    fixed = cuda_text(_annotated())
     assert "q_ptr[1]" in fixed
     assert fixed[fixed.rindex("__global__") :].count("__shfl_sync") == 2
 

@@ -7,11 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import tvm
 from tvm import s_tir
 
+from tests.programs.emitted import cuda_text
 from tests.programs.products import config
-from tvm_layout_ext import cuda_target, te
+from tvm_layout_ext import te
 from tvm_layout_ext.schedules import gemm
 
 
@@ -26,8 +26,7 @@ def source(first: str, second: str, result: str) -> str:
     )
     sch = s_tir.Schedule(te.create_prim_func([A, B, C]))
     gemm.multiply(sch, result, config((64, 64, 32)))
-    built = tvm.compile(sch.mod, target=cuda_target("sm_90a"))
-    return str(built.mod.imports[0].inspect_source())
+    return cuda_text(sch)
 
 
 NAMES = [("B", "A", "sums"), ("aBc", "W", "sums"), ("x", "D_in", "sums"), ("C", "B", "D")]

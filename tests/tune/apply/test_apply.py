@@ -25,9 +25,9 @@ from tvm_layout_ext.tune.measure import environment
 from tvm_layout_ext.tune.records.tvm_record import Provenance, usable
 from tvm_layout_ext.tune.space.candidate import traced
 from tvm_layout_ext.tune.space.functions import bare
+from tvm_layout_ext.tune.space.operator import Workload
 from tvm_layout_ext.tune.space.recognise import recognise
 from tvm_layout_ext.tune.space.task import make_task
-from tvm_layout_ext.tune.space.workload import Workload
 
 TARGET = cuda_target("sm_90a")
 HERE = Provenance.here("cuda", "NVIDIA H200")

@@ -9,8 +9,7 @@ import pytest
 from tests.tune.helpers import make_record
 from tvm_layout_ext.errors import TargetError
 from tvm_layout_ext.tune.apply.check import Checked, check
-from tvm_layout_ext.tune.measure.backend import ReportedError
-from tvm_layout_ext.tune.measure.measurement import Measurement
+from tvm_layout_ext.tune.measure.backend import Measurement, ReportedError
 from tvm_layout_ext.tune.records.log import Record
 from tvm_layout_ext.tune.space.operator import find_operator
 from tvm_layout_ext.tune.space.task import make_task

@@ -28,8 +28,8 @@ from tvm_layout_ext.tune.records.database import RECORDS, WORKLOADS
 from tvm_layout_ext.tune.search.tune import tune
 from tvm_layout_ext.tune.space.candidate import program_of, traced, without_knobs
 from tvm_layout_ext.tune.space.knobs import Config, knob
+from tvm_layout_ext.tune.space.operator import Workload
 from tvm_layout_ext.tune.space.task import make_task
-from tvm_layout_ext.tune.space.workload import Workload
 
 KNOBS = [knob("offset", (0, 1)), knob("stages", (1, 3))]
 

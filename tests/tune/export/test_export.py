@@ -20,9 +20,8 @@ from tests.tune.helpers import make_record, transpose_schedule
 from tvm_layout_ext import RecordError, ScheduleError, TargetError, cuda_target, export, te
 from tvm_layout_ext.tune.export.launches import KernelLaunch, host_plan
 from tvm_layout_ext.tune.export.text import cuda_text, header_text
-from tvm_layout_ext.tune.space.operator import find_operator
+from tvm_layout_ext.tune.space.operator import Workload, find_operator
 from tvm_layout_ext.tune.space.task import make_task
-from tvm_layout_ext.tune.space.workload import Workload
 
 TARGET = cuda_target("sm_90a")
 nvcc = pytest.mark.nvcc

@@ -21,15 +21,6 @@ def distribute_epilogue(sch: Any, block: Any) -> tuple[Any, Any]:
     leaves its sums: lane ``4 * (row % 8) + column % 8 // 2`` holds two neighbours of a row. The
     loops over tiles down and right are returned.
 
-    ::
-
-        # before                       # after
-        for i, j in T.grid(64, 64):    for i, j in T.grid(4, 4):
-            D[i, j] = C_warp[...]          for tx in T.thread_binding(32, "threadIdx.x"):
-                                               for right, down in T.grid(2, 2):
-                                                   for two in T.vectorized(2):
-                                                       D[...] = C_warp[i, j, tx, ...]
-
     Parameters
     ----------
     block : SBlockRV or str

@@ -136,11 +136,7 @@ def _paddings(what: Contraction, one: Unit, multiples: Sequence[int] | None) -> 
 
 
 def _least_two(multiples: Sequence[int], what: Contraction, one: Unit) -> list[int]:
-    """Double what would be filled up to a single tile: TVM cannot move a copy of one tile.
-
-    Its ``compute_at`` looks for the copy's iterators in the region that the copy fills, from
-    which those of a single iteration are gone.
-    """
+    """Double what would be filled up to one tile, where ``compute_at`` finds no iterators."""
     dims = zip(multiples, one.shape, what.sizes, strict=True)
     return [2 * multiple if multiple == tile >= size else multiple for multiple, tile, size in dims]
 

@@ -14,7 +14,7 @@ from ..._compat import pass_name
 from ...errors import ScheduleError
 from ...ir.conditions import conjuncts
 from ...transform.mark_annotated import is_annotated
-from .axes import is_reduction
+from .records import is_reduction
 
 #: The last of TVM's passes that fails, or goes wrong, on what a schedule does.
 _COMPACTION = "s_tir.CompactBufferAllocation"
@@ -24,10 +24,8 @@ _UNBOUNDED = 2**31 - 1
 def check_lowerable(mod: tvm.IRModule) -> None:
     """Refuse a program whose on-chip buffers or reductions TVM 0.27 cannot lower.
 
-    Where a guard such as ``i * 32 + j < n`` cuts a tile, CompactBufferAllocation loses its bound:
-    with a symbolic ``n`` it allocates the largest int32, and inside a vectorized loop it uses the
-    loop's variable outside of the loop. Only programs with such a guard, a symbolic shape or a
-    reduction over threads are tried.
+    Where a guard such as ``i * 32 + j < n`` cuts a tile, CompactBufferAllocation loses its bound.
+    Only programs with a guard, a symbolic shape or a reduction over threads are tried.
     """
     func = mod["main"]
     # GuardReductions mends them in functions that carry our annotations, and only there.
@@ -44,11 +42,7 @@ def check_lowerable(mod: tvm.IRModule) -> None:
 
 
 def _check_reductions(func: tirx.PrimFunc) -> None:
-    """Refuse a reduction over threads whose result is guarded.
-
-    LowerCrossThreadReduction stores that without the guard, out of bounds, unless the reduction is
-    guarded, too.
-    """
+    """Refuse a guarded result of an unguarded reduction over threads: TVM drops the guard."""
     realizes: list[s_tir.SBlockRealize] = []
     threads: dict[tirx.Var, str] = {}
 

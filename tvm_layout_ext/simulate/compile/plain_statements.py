@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from ...errors import NotModelled
 from ...gpu import hardware
 from ...ir import ops
-from ...ir.policy_stores import is_policy_store, plain_store
+from ...ir.pointers import is_policy_store, plain_store
 from ..memory import async_copy
 from ..model.code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run
 from ..model.places import handle
@@ -176,8 +176,8 @@ class PlainCompiler(DeviceCompiler):
     def _warp_barrier(self, call: Any) -> Run:
         """Compile ``__syncwarp`` or ``tvm_storage_sync("warp")``: order the warps of the threads.
 
-        For the latter, TVM's CUDA code generator emits nothing: its all-reduce relies on volatile
-        accesses and on threads of a warp that stay together, as threads of a batch do here.
+        The latter prints as nothing: TVM's all-reduce relies on threads of a warp that stay
+        together.
         """
         if op_name(call) == STORAGE_SYNC and str(call.args[0].value) != "warp":
             raise NotModelled(f"The simulated GPU does not model {call}.")

@@ -76,10 +76,7 @@ def store_tile(c: DeviceCompiler, call: Any) -> Run | None:
 
 
 def load_transposed_bytes(c: DeviceCompiler, call: Any) -> Run | None:
-    """Compile ``ldmatrix`` of 8-bit data with ``trans``: 16 loads of one byte a thread.
-
-    The offset of the shared pointer is then the distance between two rows.
-    """
+    """``ldmatrix`` of 8-bit data with ``trans``: 16 loads; the offset is a row's length."""
     local, offset, shared, stride = call.args[3:]
     to, first = _target(local)
     buffer, start = _target(shared)

@@ -24,6 +24,8 @@ from ..warpgroups.units import PendingProduct, ReadRange, units_of, warpgroups
 from .device import DeviceCompiler
 from .matrix_calls import _registers
 
+#: What ``ftz`` does not make zero.
+_SMALLEST = 2.0**-126
 _TYPES = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
 
 
@@ -176,14 +178,19 @@ def _wait_products(c: DeviceCompiler, call: Any) -> Run:
 
 def _multiply(c: DeviceCompiler, call: Any) -> Run:
     operands, tokens = _operands(call)
-    *sums, a, b, adds, sign_a, sign_b, turn_a, turn_b = operands
+    is_held = call.op.name in (ops.PTX_WGMMA_F16_RS, ops.PTX_WGMMA_BF16_RS)
+    *given, b, adds, sign_a, sign_b = operands[: -1 if is_held else -2]
+    sums, left = given[: -4 if is_held else -1], given[-4 if is_held else -1 :]
+    turn_a, turn_b = IntImm("int32", 0) if is_held else operands[-2], operands[-1]
     shape, _, kind, _ = tokens[3:7]
     if int(sign_a.value) != 1 or int(sign_b.value) != 1 or kind not in _TYPES:
         raise NotModelled(f"The simulated GPU does not model {' '.join(tokens)}.")
     columns, depth = (int(n) for n in shape.removeprefix("m64n").split("k"))
     dtype, site = _TYPES[kind], c.site("wgmma")
     parts = _registers(c, sums)
-    codes = [c.expr(one) for one in (a, b, adds)]
+    held = _registers(c, left) if is_held else None
+    codes = [c.expr(one) for one in (b if is_held else left[0], b, adds)]
+    name = handle(sums[0].source)
     majors = not int(turn_a.value), not int(turn_b.value)
     loads = c.shared_arrays()
 
@@ -193,10 +200,9 @@ def _multiply(c: DeviceCompiler, call: Any) -> Run:
         kept = list(s.slots)
         for first in warpgroups(s.batch, m, "wgmma", site):
             left, right, more = (int(values[first]) for values in first_of)
-            tiles = (
-                DescribedTile.read(left, 64, depth, majors[0]),
-                DescribedTile.read(right, columns, depth, majors[1]),
-            )
+            tiles = [DescribedTile.read(right, columns, depth, majors[1])]
+            if held is None:
+                tiles.insert(0, DescribedTile.read(left, 64, depth, majors[0]))
             block = int(s.batch.block_of[first])
             places = [_placed(c, loads, tile, block, dtype) for tile in tiles]
             warps = tuple(range(first // 32, first // 32 + 4))
@@ -214,9 +220,9 @@ def _multiply(c: DeviceCompiler, call: Any) -> Run:
             lanes = np.zeros(s.batch.size, bool)
             lanes[first : first + WARPGROUP_THREADS] = True
             _mark(s, parts, lanes, bool(more), site)
-            finish = _finish(s.batch, kept, parts, lanes, (places, dtype, bool(more)))
+            finish = _finish(s.batch, kept, parts, lanes, (held, places, dtype, bool(more)))
             own.products.setdefault(first, []).append(
-                PendingProduct(own.groups.get(first, 0), finish, tuple(reads))
+                PendingProduct(own.groups.get(first, 0), name, finish, tuple(reads))
             )
 
     return run
@@ -248,11 +254,15 @@ def _mark(s: Any, parts: Any, lanes: Any, more: bool, site: Any) -> None:
 
 def _finish(batch: Any, slots: Any, parts: Any, lanes: Any, what: Any) -> Callable[[bool], None]:
     """Multiply, when the product is waited for."""
-    places, dtype, more = what
+    held, places, dtype, more = what
     state = DivergentPath(batch, None, slots)
 
     def run(goes_on: bool) -> None:
         operands, unwritten = [], False
+        if held is not None:
+            own, codes = read_all(held, state, lanes, dtype)
+            unwritten = codes is not None and bool(codes[:, lanes].any())
+            operands.append(gathered(own[:, lanes]).astype(np.float64))
         for access, at in places:
             memory = batch.memories[access.place.storage.number]
             operands.append(memory.data.view(dtype)[at // dtype.itemsize].astype(np.float64))
@@ -273,6 +283,36 @@ def _finish(batch: Any, slots: Any, parts: Any, lanes: Any, what: Any) -> Callab
     return run
 
 
+def _power(c: DeviceCompiler, call: Any) -> Run:
+    (result, exponent), _ = _operands(call)
+    to, code = _registers(c, [result]), c.narrowed(exponent)
+
+    def run(s: Any, m: Any) -> None:
+        value, codes = code.pair(s, m)
+        with np.errstate(over="ignore"):
+            found = np.exp2(np.broadcast_to(value, (1, s.batch.size)))
+        found = np.where(found < _SMALLEST, np.float32(0), found).astype(np.float32)
+        write_all(to, s, m, found, None if codes is None else np.broadcast_to(codes, found.shape))
+
+    return run
+
+
+def _pack(c: DeviceCompiler, call: Any) -> Run:
+    (result, *parts), tokens = _operands(call)
+    to, codes = _registers(c, [result]), [c.narrowed(one) for one in reversed(parts)]
+    dtype = _TYPES[tokens[-2 if tokens[-1] else -3].removesuffix("x2")]
+
+    def run(s: Any, m: Any) -> None:
+        pairs = [code.pair(s, m) for code in codes]
+        with np.errstate(over="ignore"):
+            values = [np.broadcast_to(v, s.batch.size).astype(dtype) for v, _ in pairs]
+        poison = [np.broadcast_to(0 if p is None else p, s.batch.size) for _, p in pairs]
+        known = all(p is None for _, p in pairs)
+        write_all(to, s, m, np.stack(values), None if known else np.stack(poison))
+
+    return run
+
+
 #: Op name -> its compiler.
 UNIT_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
     ops.PTX_MBARRIER_INIT: _initialise,
@@ -289,4 +329,9 @@ UNIT_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
     ops.PTX_WGMMA_WAIT_GROUP: _wait_products,
     ops.PTX_WGMMA_F16_SS: _multiply,
     ops.PTX_WGMMA_BF16_SS: _multiply,
+    ops.PTX_WGMMA_F16_RS: _multiply,
+    ops.PTX_WGMMA_BF16_RS: _multiply,
+    ops.PTX_EX2: _power,
+    ops.PTX_CVT_F16X2: _pack,
+    ops.PTX_CVT_BF16X2: _pack,
 }

@@ -67,8 +67,7 @@ def copy_or_clear(
 ) -> Run:
     """Compile a copy of ``wanted`` threads' data; zeros come with the copy for all others.
 
-    The load may be shorter than the store: zeros fill the rest. These are the ``src-size`` and
-    ``ignore-src`` operands of ``cp.async``.
+    The load may be shorter than the store: zeros fill the rest.
     """
 
     def run(s: Any, m: Any) -> None:

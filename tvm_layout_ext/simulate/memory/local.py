@@ -25,8 +25,7 @@ _REGISTER = 4
 class LocalAccess:
     """``size`` bytes of a local array of each thread, from element ``index`` of a view on.
 
-    Where they do not lie ``together``, ``index`` has each element. A ``register`` is the operand of
-    a matrix instruction, which must lie on its own boundary.
+    Unless they lie ``together``, ``index`` has each. A ``register`` must lie on its own boundary.
     """
 
     def __init__(

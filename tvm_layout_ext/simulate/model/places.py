@@ -29,11 +29,7 @@ def handle(node: Any) -> int:
 
 @dataclass(frozen=True)
 class Versions:
-    """Versions of a buffer in its storage, each of ``size`` bytes.
-
-    The first one begins between the bytes ``first`` and ``last``, which differ where its place in
-    merged memory is not certain.
-    """
+    """Versions of ``size`` bytes each, from between the bytes ``first`` and ``last`` on."""
 
     count: int
     size: int
@@ -41,13 +37,7 @@ class Versions:
     last: int
 
     def of(self, byte: int) -> int | None:
-        """Version, from 0, of a byte of the storage; None if it is not certain.
-
-        Examples
-        --------
-        >>> Versions(3, 512, 0, 0).of(1030)
-        2
-        """
+        """Version, from 0, of a byte of the storage; None if it is not certain."""
         low, high = (byte - self.last) // self.size, (byte - self.first) // self.size
         return low if low == high and 0 <= low < self.count else None
 
@@ -56,9 +46,7 @@ class Versions:
 class Storage:
     """Memory that a kernel allocates or is handed; ``number`` is its place among the memories.
 
-    A ``granule`` is the smallest element, in bytes, that it is accessed as. ``length`` counts
-    elements, and is 0 for a parameter. ``versions`` has the buffers of which a pipelined loop made
-    several, by name.
+    A ``granule`` is the smallest element accessed, in bytes; ``length`` is 0 for a parameter.
     """
 
     number: int
@@ -84,10 +72,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Place:
-    """A buffer as the program names it: a view of a storage from element ``offset``.
-
-    TVM's storage rewriting makes arrays of vectors; ``lanes`` is the length of one.
-    """
+    """A named view of a storage from element ``offset``, of vectors of ``lanes``."""
 
     name: str
     storage: Storage

@@ -1,9 +1,7 @@
 """Which version of a buffer an address lies in, where a pipelined loop made several.
 
-Lowered buffers are flat: ``[versions, ...]`` is one extent, and the version of an access is a
-product ``x % versions * size`` in its index, x a loop variable and perhaps more. A buffer has such
-versions if ``versions * size`` is its whole extent; another modulo, a wrong one or one of a copy's
-own shape, tells nothing, and neither does one extent that two such products fit.
+A flat index then has a product ``x % versions * size``, and ``versions * size`` is the buffer's
+whole extent; what fits two such products tells nothing.
 """
 
 from __future__ import annotations

@@ -100,10 +100,7 @@ def _touched(stmt: Any) -> Iterator[Any]:
 
 
 def read_graph(body: Any, fragments: Fragments) -> Graph:
-    """Take a function's body apart.
-
-    Its blocks have no iterators any more, their buffers only what a thread block needs.
-    """
+    """Take a function's body apart."""
     reader = _GraphReader(fragments)
     reader.read(body)
     return Graph(reader.values, reader.ops, _escaping(body, reader.ops))

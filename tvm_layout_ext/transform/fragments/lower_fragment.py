@@ -217,22 +217,15 @@ def LowerFragment(func: tirx.PrimFunc) -> tirx.PrimFunc:
             F[i, j] = A[i, j]                        for v in T.vectorized(4):
                                                          F[r * 4 + v] = A[...]
 
-    The indices come from the thread's number by shifts and masks. Accesses to memory are as wide
-    as the registers that neighbouring elements lie in, and of copies one is stored. A block that
-    copies a fragment to one of another layout becomes register moves, warp shuffles, or a round
-    trip through shared memory without bank conflicts, the first that suffices.
-
-    A kernel that binds no thread gets as many as the layouts need.
+    Accesses to memory are as wide as the registers that neighbouring elements lie in. A block that
+    copies a fragment to another layout becomes register moves, warp shuffles, or a round trip
+    through shared memory, the first that suffices. A kernel that binds no thread gets as many as
+    the layouts need.
 
     Does not handle, and refuses by name: layouts of another shape or number of warps, layouts over
     several blocks of a cluster, accesses through a pointer, nests that do not visit each element
     once, statements that combine elements of different threads, conversions in a branch that only
     some threads take.
-
-    Raises
-    ------
-    LayoutError, ScheduleError
-        In these cases; nothing is rewritten then.
     """
     fragments = collect_fragments(func)
     if not list(fragments):

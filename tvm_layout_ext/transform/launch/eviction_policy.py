@@ -64,13 +64,6 @@ def AttachEvictionPolicy(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
         with T.sblock("B"):               T.attr(0, "layout_ext.eviction_policy", "evict_last")
             B[i, j] = ...                 B[i, j] = ...
-
-    Raises
-    ------
-    TargetError
-        If a policy is asked for by name and the target is older than ``sm_80``, or no GPU.
-    ScheduleError
-        If there is no such policy, or a block that asks for one stores to no global buffer.
     """
 
     def kept(block: Any) -> Any:
@@ -109,15 +102,9 @@ def _marked(block: Any, policy: str) -> Any:
 def LowerEvictionPolicy(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that makes stores to global memory with an eviction policy of their own.
 
-    Runs last before host and device part, so that all other passes see plain stores::
-
-        T.attr(0, "layout_ext.eviction_policy", "evict_last")
-        B[i * 4:i * 4 + 4] = v
-
-        T.cuda.func_call("tvm_layout_ext_store_evict_last_16", T.address_of(B[i * 4]), v, ...)
-
-    Leaves as they are: stores of 1 and 2 bytes, which ``st`` has no policies for under ``.b32``,
-    of elements that do not lie together, and of elements of less than a byte.
+    Runs last before host and device part, so that all other passes see plain stores. Leaves as they
+    are: stores of 1 and 2 bytes, which ``st`` has no policies for, of elements that do not lie
+    together, and of elements of less than a byte.
     """
 
     def lowered(attribute: Any) -> Any:

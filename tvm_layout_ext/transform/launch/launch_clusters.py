@@ -68,13 +68,6 @@ def LaunchClusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
             ...
 
     Does not handle: kernels with two loops of one grid axis, which get the cluster of the last one.
-
-    Raises
-    ------
-    TargetError
-        Where the target is older than ``sm_90``.
-    ScheduleError
-        Where a cluster has more than 8 blocks.
     """
     asked = [_sizes(loop) for loop in nodes_in(func.body, tirx.For)]
     _check(func, {axis: size for own in asked for axis, size in own.items()})

@@ -43,11 +43,7 @@ from .versions import Versioned, use_version, with_versions
 def expand(
     loop: Any, plan: PipelinePlan, fits_async: Callable[[Part], bool], single: Sequence[int] = ()
 ) -> tuple[Any, PipelineRecord]:
-    """Rewrite a loop by its plan: a block that holds the versioned buffers, and its record.
-
-    ``fits_async`` tells whether the target can do a part asynchronously; ``single`` are copies that
-    do not run ahead and shall be asynchronous all the same.
-    """
+    """Rewrite a loop by its plan: a block that holds the versioned buffers, and its record."""
     held, keep = _allocations(loop, plan)
     flying = {i for i in plan.early if fits_async(plan.parts[i])}
     writer = _PipelineWriter(loop, plan, held, flying, tuple(single))

@@ -173,11 +173,6 @@ def InjectMultiStageBuffer(func: tirx.PrimFunc) -> tirx.PrimFunc:
       readers take more than these,
     * a loop that threads of one block run differently often, or only some of them run,
     * versions that need more shared memory than a block of the target may have.
-
-    Raises
-    ------
-    ScheduleError
-        In these cases.
     """
     if not any(requested(block) is not None for block in blocks_in(func.body)):
         return func

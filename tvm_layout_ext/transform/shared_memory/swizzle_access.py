@@ -45,13 +45,7 @@ class Swizzled:
 
 
 def refuse_unknown(body: Any, buffer: Any, mode: str, block: str) -> None:
-    """Refuse addresses of a buffer that go to instructions which are not known.
-
-    Raises
-    ------
-    LayoutError
-        With the access.
-    """
+    """Refuse addresses of a buffer that go to instructions which are not known."""
 
     def refuse(access: Any) -> None:
         raise LayoutError(
@@ -92,11 +86,7 @@ def _names(call: Any, buffer: Any) -> bool:
 
 
 class Rewriter:
-    """Rewrites a function's accesses of swizzled buffers.
-
-    The loops of its accesses give the ranges of variables; ``thread_vars`` are those that differ
-    from thread to thread, or block to block.
-    """
+    """Rewrites accesses of swizzled buffers; ``thread_vars`` differ between threads."""
 
     def __init__(
         self,
@@ -115,13 +105,7 @@ class Rewriter:
         )
 
     def rewrite(self, body: Any) -> Any:
-        """Rewrite a statement.
-
-        Raises
-        ------
-        LayoutError
-            If an access would be torn apart, or is left over.
-        """
+        """Rewrite a statement; LayoutError if an access would be torn apart, or is left over."""
         rules = [
             (tvm.ir.TensorLoad, self._load),
             (tirx.BufferStore, self._store),
@@ -225,8 +209,7 @@ class Rewriter:
         """Rewrite an instruction that takes an access pointer.
 
         The pointer keeps its form, by which TVM finds where to put barriers and versions, and spans
-        the whole buffer, in which the parts of a tile lie scattered. The address of an element
-        became that of the new buffer with its load.
+        the whole buffer, in which the parts of a tile lie scattered.
         """
         found = self._pointer(node)
         if found is None:

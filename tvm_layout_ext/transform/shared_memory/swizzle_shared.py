@@ -33,13 +33,7 @@ _SAMPLE = 256
 
 
 def swizzles_of(block: Any) -> dict[str, str]:
-    """Modes that a block asks for, by the name of the buffer.
-
-    Raises
-    ------
-    LayoutError
-        If one text is to serve several buffers, or the list does not come in pairs.
-    """
+    """Modes that a block asks for, by the name of the buffer."""
     value = block.annotations.get(SWIZZLE, None)
     if value is None:
         return {}
@@ -119,10 +113,7 @@ def _swizzled(
 def _check_vectors(
     accesses: Sequence[AccessSite], choice: Choice, plain: Strided, name: str
 ) -> None:
-    """Refuse what would tear vectors apart, or leave them misaligned.
-
-    Offsets that the annotation spells out may: whoever wrote them chose so.
-    """
+    """Refuse what would tear or misalign vectors, unless the annotation spells offsets out."""
     for access in accesses:
         requests = read_requests(access, _SAMPLE)
         if requests is None:
@@ -187,11 +178,6 @@ def SwizzleSharedMemory(func: tirx.PrimFunc) -> tirx.PrimFunc:
     swizzle would tear apart, addresses that only the run knows where counts decide, buffers that
     ``storage_align`` pads, symbolic shapes without a bound, several views of one memory, writers
     that disagree.
-
-    Raises
-    ------
-    LayoutError
-        In these cases.
     """
     wanted = _requests(func)
     if not wanted:

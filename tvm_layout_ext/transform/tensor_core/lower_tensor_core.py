@@ -29,11 +29,7 @@ _MOST_ELEMENTS = 2**31 - 1
 
 
 def _in_order(tile: Any) -> Any:
-    """Write the sum of a tile as its instruction does: ``C + A * B``, A the factor with the rows.
-
-    TVM compares both as they stand. Factors and addends may be the other way round in the program;
-    and of ``C[n, m]`` the rows are those of what is B there.
-    """
+    """Write a tile's sum as its instruction does: ``C + A * B``, A the factor with the rows."""
     if len(tile.annotations.get(TENSOR_CORE, ())) < 2:
         return tile
     found: list[Any] = []
@@ -99,11 +95,7 @@ def _lower(sch: Any, block: Any, gpu: Architecture) -> None:
 
 
 def _lift(sch: Any, block: Any) -> None:
-    """Give a tile what was asked for its one statement, which the instruction takes the place of.
-
-    ``sch.get_sblock`` of a block's name finds the statement once ``blockize`` made the tile, so
-    ``sch.swizzle`` and ``sch.storage_align`` land there; both write the same buffer.
-    """
+    """Give a tile what was asked for its one statement, which the instruction replaces."""
     tile = sch.get(block)
     for inner in sch.get_child_blocks(block):
         for key, value in sch.get(inner).annotations.items():
@@ -226,11 +218,6 @@ def LowerTensorCore(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Does not handle, and refuses by name: tiles that were changed after ``use_tensor_core`` made
     them, and tiles under a loop that is bound to ``threadIdx.x``, whose values are the lanes.
-
-    Raises
-    ------
-    ScheduleError
-        In these cases.
     """
     # Held until the end: a schedule changes a function that nobody else holds in place, and with it
     # the blocks that narrowing left shared with the caller's.
@@ -244,10 +231,7 @@ def LowerTensorCore(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def narrowed(mod: tvm.IRModule) -> tvm.IRModule:
-    """Index with 32 bits where that reaches everything, as the intrinsics' descriptions do.
-
-    Relax writes 64. TVM's pass would also narrow the elements of buffers, so it is not for these.
-    """
+    """Index of 32 bits, as intrinsics have it; TVM's pass would narrow elements of buffers, too."""
     buffers: list[Any] = [p for p in mod["main"].params if hasattr(p, "shape")]
     tvm_ffi.structural_walk(mod["main"].body, [(SBlock, lambda b: buffers.extend(b.alloc_buffers))])
     wide = any("int64" in str(buffer.dtype) for buffer in buffers)

@@ -30,14 +30,7 @@ def _unbounded_dims(buffer: Any) -> list[int]:
 def CheckTileBounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that refuses tiles on the chip of which TVM finds no bound.
 
-    Changes nothing, so it looks at functions without an annotation of this package, too.
-
     Does not handle: other targets than CUDA, and extents that are symbols.
-
-    Raises
-    ------
-    ScheduleError
-        If a buffer on the chip has such an extent.
     """
     target = func.attrs.get("target", None)
     if target is None or str(target.kind.name) != "cuda":

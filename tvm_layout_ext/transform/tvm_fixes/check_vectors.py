@@ -21,11 +21,7 @@ _FP8_SINCE = (8, 9)
 
 
 def _float8_in_software(func: tirx.PrimFunc) -> str | None:
-    """What a function does with FP8 that TVM gets wrong where the GPU has no instructions for it.
-
-    TVM makes 2**-7 of a zero of ``float8_e4m3fn``, and keeps FP8 on the chip in 32 bits an element,
-    which a copy of its bytes does not fill.
-    """
+    """What a function does with FP8 that TVM gets wrong where the GPU has no such types."""
     for node in nodes_in(func.body, tvm.ir.Call, tirx.Cast, *ARITHMETIC):
         if isinstance(node, tvm.ir.Call):
             op = POINTER_OPS.get(getattr(node.op, "name", ""))
@@ -43,16 +39,10 @@ def _float8_in_software(func: tirx.PrimFunc) -> str | None:
 def CheckVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that refuses vectors of ``bool`` and FP8 that TVM writes as other bytes.
 
-    Changes nothing, so it looks at functions without an annotation of this package, too. Before
-    compute capability 8.9, where TVM moves FP8 as ``uint8``, it refuses annotated functions that
-    compute with FP8.
+    Before compute capability 8.9 TVM makes 2**-7 of a zero of ``float8_e4m3fn``, and keeps FP8 on
+    the chip in 32 bits; annotated functions that compute with FP8 are refused there.
 
     Does not handle: other targets than CUDA.
-
-    Raises
-    ------
-    ScheduleError
-        In these cases; the sentence says what is legal.
     """
     target = func.attrs.get("target", None)
     if target is None or str(target.kind.name) != "cuda" or "arch" not in target.attrs:

@@ -17,7 +17,7 @@ from ... import decisions
 from ...errors import LayoutExtError, ScheduleError
 from ...target import resolve
 from ..measure.backend_pool import BackendPool
-from ..records.ranking import best_first
+from ..records.record import best_first
 from ..records.records import Records, archive
 from ..search.tune import Result, tune
 from ..space.off_tensor_cores import off_tensor_cores
@@ -120,8 +120,7 @@ def tune_module(
     """Tune every function of a module; :func:`apply_best` then compiles with what was found.
 
     A function that is a ready operator is tuned as that. Any other gets a schedule that fits its
-    blocks: products on tensor cores with what follows them, everything else coalesced. Functions
-    that cannot be tuned (symbolic shapes, several outputs, a schedule of their own) are skipped
+    blocks: products on tensor cores, everything else coalesced. What cannot be tuned is skipped
     with the reason. The most often called is tuned first. After Ctrl-C the result is what was found
     until then.
 

@@ -52,6 +52,7 @@ def export(
     Beside ``path.so`` there are ``path.h``, which says what its one function takes, ``path.py``,
     which calls it on tensors of any library that speaks DLPack, and ``path.cu``, from which it was
     compiled. The function's name is the last part of ``path``. Shapes and architecture are fixed.
+    ScheduleError if the host side does more than launch.
 
     Parameters
     ----------
@@ -63,11 +64,6 @@ def export(
         By default a record's own architecture, else :func:`tvm_layout_ext.default_target`.
     operator : Operator, optional
         Of a record of no ready schedule, see :meth:`.Programs.operator`.
-
-    Raises
-    ------
-    ScheduleError, RecordError, TargetError
-        If the host side does more than launch, the record has no kernel, or there is no nvcc.
     """
     prefix = Path(path)
     if not _IDENTIFIER.fullmatch(prefix.name):

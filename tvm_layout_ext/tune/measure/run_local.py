@@ -14,9 +14,9 @@ import tvm
 from ..space.task import Task
 from . import environment
 from .builder.builder import LIBRARY
-from .job import Job
 from .protocol import (
     Arguments,
+    Job,
     Measured,
     Timing,
     device_name,

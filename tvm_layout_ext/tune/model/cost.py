@@ -134,9 +134,7 @@ class CostTerms:
 def modelled_terms(counters: Counters, flops: int) -> CostTerms:
     """Model what a kernel costs, as :data:`FORMULA` says: modelled cycles, not a time.
 
-    ``flops`` are those of the whole grid. Bank conflicts enter through the wavefronts, uncoalesced
-    access through the sectors, registers and shared memory through the waves. What a record does
-    not tell costs nothing; without the sectors of memory, all sectors come from there.
+    ``flops`` are those of the whole grid. What a record does not tell costs nothing.
     """
     blocks = max(counters.blocks, 1)
     share = math.ceil(blocks / MULTIPROCESSORS) / blocks

@@ -39,10 +39,7 @@ def _read(module: tvm.IRModule) -> list[KernelFacts]:
 
 
 def features(task: Task, config: Config, module: tvm.IRModule) -> dict[str, float]:
-    """Work out the features of a candidate, before any lowering, in closed form.
-
-    All but the knobs are 0 if no loop is bound to blocks or threads.
-    """
+    """Features of a candidate in closed form; 0 if no loop is bound to blocks or threads."""
     values = dict.fromkeys(FEATURES, 0.0)
     kernels = kernels_of(module)
     if kernels:

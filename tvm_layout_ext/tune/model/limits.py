@@ -32,11 +32,6 @@ def over_limits(module: tvm.IRModule, architecture: Architecture) -> Refusal | N
     Thread extents, tiles and vectors are read off the schedule in some ten milliseconds, which may
     count too much: buffers that are not in use together share their place. Only what these put
     under suspicion is lowered, and then judged as ``tlx.build`` would.
-
-    Examples
-    --------
-    >>> over_limits(sch.mod, architecture("sm_90a"))  # doctest: +SKIP
-    Refusal(rule='shared memory', text='Kernel main_kernel needs 65,536 bytes of static ...')
     """
     target, rule = cuda_target(architecture.name), None
     with decisions.collect():

@@ -15,11 +15,11 @@ from ...build import build, cuda_source
 from ...checks import whole_number
 from ...errors import RecordError, ScheduleError
 from ...target import cuda_target
+from ..measure.backend import Runner
 from ..measure.backend_pool import BackendPool
 from ..measure.environment import code_versions
-from ..measure.measurement import Runner
 from ..records.log import Reading, Record
-from ..records.ranking import best_first
+from ..records.record import best_first
 from ..records.records import Records
 from ..space.knobs import Config, Knob
 from ..space.operator import Operator, operator_of

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,44 @@ from ...checks import whole_number
 from ...errors import ScheduleError
 from ...gpu.hardware import Architecture
 from .knobs import Config, Knob, Refusal
+
+
+@dataclass(frozen=True)
+class Workload:
+    """An operator with its shape and element type."""
+
+    operator: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @cached_property
+    def hash(self) -> str:
+        """Sixteen hex digits that depend on nothing but the three fields."""
+        text = json.dumps([self.operator, list(self.shape), self.dtype])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        """Fields of the record's ``workload`` entry; inverse of :meth:`from_json`."""
+        return {
+            "operator": self.operator,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "hash": self.hash,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Workload:
+        """Read a record's ``workload`` entry; ValueError if its hash does not fit its fields."""
+        workload = cls(str(data["operator"]), tuple(map(int, data["shape"])), str(data["dtype"]))
+        if workload.hash != data["hash"]:
+            raise ValueError(f"workload hash {data['hash']} is not {workload.hash}")
+        return workload
+
+    def __str__(self) -> str:
+        # A function's own operator has no dimensions.
+        shape = "x".join(map(str, self.shape))
+        return " ".join(filter(None, (self.operator, shape, self.dtype)))
+
 
 Shape = tuple[int, ...]
 
@@ -100,10 +141,7 @@ class Operator:
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def unscheduled(self, shape: Shape, dtype: str) -> tvm.IRModule:
-        """The computation before any schedule, as function ``main`` of a module.
-
-        It is what traces start from, and what the database of schedules is asked for.
-        """
+        """The computation before any schedule, as function ``main`` of a module."""
         if self.function is not None:
             function = self.function(shape, dtype)
         else:
@@ -144,10 +182,7 @@ class Operator:
         return dtype
 
     def check_config(self, config: Config) -> None:
-        """Raise ScheduleError unless a configuration gives every knob one of its values.
-
-        Knobs that are newer than the configuration may be missing (:attr:`Knob.before`).
-        """
+        """Raise ScheduleError unless a configuration gives every knob one of its values."""
         names = [knob.name for knob in self.knobs]
         known = [k.name for k in self.knobs if k.name in config or k.before is None]
         if sorted(config) != sorted(known):
@@ -169,10 +204,7 @@ _LOADERS: dict[str, Callable[[], Operator]] = {}
 
 
 def register_operator(name: str, load: Callable[[], Operator]) -> None:
-    """Let :func:`find_operator` and the command line know an operator.
-
-    ``load`` gives it, when it is asked for. ScheduleError if there is another of that name.
-    """
+    """Let :func:`find_operator` and the command line know an operator, which ``load`` gives."""
     if name in _LOADERS:
         raise ScheduleError(f"There is an operator {name!r} already; choose another name.")
     _LOADERS[name] = load

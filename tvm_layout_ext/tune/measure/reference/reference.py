@@ -1,8 +1,4 @@
-"""What a function computes, found out by running it on the CPU: inputs, results, tolerances.
-
-Every float of the function becomes a float64 first, so that what it gives is nearer to the truth
-than any kernel that adds up in another order.
-"""
+"""What a function computes, found out by running it on the CPU in float64."""
 
 from __future__ import annotations
 
@@ -38,11 +34,7 @@ _BINARY = (*_ARITHMETIC, *_COMPARISONS, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 
 def buffers_of(func: tirx.PrimFunc) -> list[Any]:
-    """Parameters, the output last.
-
-    ScheduleError if a parameter is no buffer of constant shape, or another one than the last is
-    written.
-    """
+    """Parameters, all buffers, of which only the last, the output, is written."""
     buffers = list(func.params)
     for buffer in buffers:
         if not hasattr(buffer, "shape") or not all(
@@ -129,10 +121,7 @@ class Expected:
 
 
 class Reference:
-    """What a function gives, computed on the CPU in float64.
-
-    Beyond ``most`` iterations :meth:`expect` computes some rows only.
-    """
+    """What a function gives, by the CPU; some rows only beyond ``most`` iterations."""
 
     def __init__(self, func: tirx.PrimFunc, most: int = MOST) -> None:
         self.func, self._most = func, most
@@ -241,10 +230,7 @@ def _wide_call(node: Any) -> Any:
 
 
 def _on_cpu(func: tirx.PrimFunc, rows: Rows | None) -> tvm.IRModule:
-    """Share the outer loops of each block out to the cores, and let the inner one run along memory.
-
-    With rows, the first argument says which of them are wanted.
-    """
+    """Share each block's outer loops out to the cores; the inner one runs along memory."""
     sch = s_tir.Schedule(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
     nodes = [node for node, _ in blocks_of(func)]
     along = (None,) * len(nodes) if rows is None else rows.loops

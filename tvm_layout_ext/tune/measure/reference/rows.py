@@ -25,10 +25,7 @@ _FEWEST = 4
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The rows that are computed: positions along an axis, the first and the last among them.
-
-    ``loops`` has for each block the variable of its loop along the axis; None if it runs wholly.
-    """
+    """Positions along an axis of the output; ``loops`` has each block's variable or None."""
 
     axis: int
     chosen: np.ndarray

@@ -14,8 +14,7 @@ from pathlib import Path
 from ....errors import TargetError
 from ....gpu.hardware import Architecture
 from ...space.task import Task
-from ..job import Job, device_kind
-from ..protocol import Measured, Timing
+from ..protocol import Job, Measured, Timing, device_kind
 from ..worker import GRACE
 from ..worker_slots import PooledRunner, WorkerSlot
 from .client import Gpu, ready, run
@@ -102,10 +101,8 @@ class _Client(WorkerSlot):
 class RpcRunner(PooledRunner):
     """Measures candidates on all servers of one key, each with a client process of its own.
 
-    Waiting for a free one, opening a session and sending are not counted as a trial's time. A trial
-    whose connection is lost is tried once more, on another server if there is one; one for which no
-    server fits fails by an :class:`UnfitServerError`. NoServerError if the tracker at ``host`` and
-    ``port`` is not there, or has no server with the key.
+    A trial whose connection is lost is tried once more, on another server if there is one; one for
+    which no server fits fails by an :class:`UnfitServerError`.
     """
 
     def __init__(
