@@ -21,8 +21,11 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from ._compat import check_versions as _check_versions
+from ._compat import ctrl_c_ends as _ctrl_c_ends
 
 _check_versions()
+# The second that TVM takes to be imported; the command line has its own way from then on.
+_ctrl_c_ends()
 
 from . import build as _builder
 from . import decisions, errors, hardware, intrin, layout, pipeline, schedule, target, te, transform

@@ -105,6 +105,13 @@ def test_types_that_numpy_does_not_have() -> None:
     assert np.allclose(found.astype("f"), a.astype("f") @ b.astype("f"), rtol=0.02)
 
 
+@pytest.mark.parametrize("name", ["transpose", "permute", "pad", "slice", "nchw_to_nhwc"])
+def test_movements_take_bfloat16(name: str) -> None:
+    task = make_task(name, (16, 24, 8, 12)[: len(find_operator(name).dims)], "bfloat16")
+    (a,) = task.draw(0)
+    assert (tlx.op(name)(a) == task.operator.reference(a)).all()
+
+
 def test_a_shape_is_lowered_once_and_stays_on_disk(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
