@@ -21,10 +21,7 @@ $(STAMP): setup.cfg pyproject.toml
 	touch $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/python -m tvm_layout_ext tune transpose --shape 1024 1024 --dtype float32 --trials 16 --runner simulate --log demo_logs
-	$(BIN)/python -m tvm_layout_ext tune matmul --shape 256 256 256 --dtype float32 --trials 12 --runner simulate --log demo_logs
-	$(BIN)/python -m tvm_layout_ext best demo_logs --explain
-	$(BIN)/python -m tvm_layout_ext report demo_logs -o demo_logs/report.html
+	$(BIN)/python -m tvm_layout_ext demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) $(DIST)
