@@ -70,8 +70,12 @@ class ColumnsTile:
 
     @property
     def near(self) -> int:
-        """Threads, neighbours in a warp, that add up the partial sums of a column."""
-        return min(self.deals, WARP_SIZE)
+        """Threads, neighbours in a warp, that add up the partial sums of a column.
+
+        Of wide tiles so many that each thread has one turn; one alone where columns are enough.
+        """
+        deals = self.deals // self.vector if self.lanes >= WARP_SIZE else self.deals
+        return min(max(1, deals), WARP_SIZE)
 
     def bytes(self, plan: ReductionPlan) -> int:
         """Bytes of a row that it covers."""
@@ -122,18 +126,27 @@ def reduce_across_rows(
     for loop in deep:
         sch.unroll(loop)
     grid = fuse(sch, [*outer, grid])
-    warp, thread = sch.split(sch.fuse(deal, lane), [None, tile.near])
-    for loop, axis in ((grid, "blockIdx.x"), (warp, "threadIdx.y"), (thread, "threadIdx.x")):
-        sch.bind(loop, axis)
+    thread = sch.fuse(deal, lane)
+    if tile.near > 1:
+        warp, thread = sch.split(thread, [None, tile.near])
+        sch.bind(warp, "threadIdx.y")
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
     if not tile.is_row:
         sch.annotate(grid, MIN_BLOCKS, max(1, _THREADS_HELD // tile.threads))
     for out in _sum_rows(sch, partial, thread, (steps, step, part), plan, is_exact, is_box):
         sch.set_scope(out, 0, "shared")
         _lay_out(sch, out, rank, tile)
+    results = []
+    if tile.near == 1:
+        results = [sch.cache_write(block, index, "local") for index in range(plan.results)]
     sch.reverse_compute_at(block, grid, preserve_unit_loops=True)
     own = dict(zip(_kinds(sch, block), inside(sch, block, grid), strict=True))
     column, deal = own.pop(place), own.pop(_SUMMED)
-    _add_up(sch, list(own.values()), column, deal, tile)
+    if tile.near == 1:
+        _add_up_alone(sch, block, results, [*own.values(), column], deal, tile)
+    else:
+        _add_up(sch, list(own.values()), column, deal, tile)
     where = "along" if plan.along else "across"
     return f"reduction {where} the rows, {tile}"
 
@@ -218,6 +231,19 @@ def _add_up(sch: Any, outer: list[Any], column: Any, deal: Any, tile: ColumnsTil
     sch.reorder(*outer, turn, row, lane, step)
     sch.bind(row, "threadIdx.y")
     sch.bind(lane, "threadIdx.x")
+
+
+def _add_up_alone(
+    sch: Any, block: Any, results: list[Any], columns: list[Any], deal: Any, tile: ColumnsTile
+) -> None:
+    """Let a thread add up the partial sums of a column, so that neighbours store neighbours."""
+    sch.reorder(*columns, deal)
+    _, thread = sch.split(fuse(sch, columns), [None, tile.threads])
+    sch.bind(thread, "threadIdx.x")
+    for out in results:
+        sch.reverse_compute_at(out, thread, preserve_unit_loops=True)
+    sch.unroll(deal)
+    sch.decompose_reduction(block, deal)
 
 
 def thread_per_output(
