@@ -50,6 +50,8 @@ class ColumnsTile:
     depth : int
         Neighbours of a row that a thread loads at once, where the load runs along the reduction:
         its innermost loop has as many iterations. The tile then has one column.
+    beside : int
+        Neighbours along the next loop of the results that it takes whole, where rows are short.
     """
 
     lanes: int
@@ -57,11 +59,12 @@ class ColumnsTile:
     deals: int
     together: int
     depth: int = 1
+    beside: int = 1
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.lanes * self.deals
+        return self.lanes * self.beside * self.deals
 
     @property
     def is_row(self) -> bool:
@@ -84,7 +87,8 @@ class ColumnsTile:
     def __str__(self) -> str:
         if self.is_row:
             return f"{self.deals} lanes along a row, vectors of {self.depth}"
-        return f"{self.lanes} lanes by {self.deals} rows, vectors of {self.vector}"
+        beside = f"{self.beside} times " if self.beside > 1 else ""
+        return f"{beside}{self.lanes} lanes by {self.deals} rows, vectors of {self.vector}"
 
 
 def reduce_across_rows(
@@ -122,11 +126,15 @@ def reduce_across_rows(
     if is_box:
         step, deal = deal, step
     grid, lane, part = sch.split(column, [None, tile.lanes, tile.vector])
-    sch.reorder(*outer, grid, deal, lane, steps, step, part, *deep)
+    beside = []
+    if tile.beside > 1:
+        outer[-1], own = sch.split(outer[-1], [None, tile.beside])
+        beside.append(own)
+    sch.reorder(*outer, grid, deal, *beside, lane, steps, step, part, *deep)
     for loop in deep:
         sch.unroll(loop)
     grid = fuse(sch, [*outer, grid])
-    thread = sch.fuse(deal, lane)
+    thread = sch.fuse(deal, *beside, lane)
     if tile.near > 1:
         warp, thread = sch.split(thread, [None, tile.near])
         sch.bind(warp, "threadIdx.y")
@@ -226,6 +234,8 @@ def _lay_out(sch: Any, out: Any, rank: int, tile: ColumnsTile) -> None:
 def _add_up(sch: Any, outer: list[Any], column: Any, deal: Any, tile: ColumnsTile) -> None:
     """Let neighbouring threads add up the partial sums of a column."""
     rows = tile.threads // tile.near
+    if tile.beside > 1:
+        column, outer = fuse(sch, [*outer, column]), []
     turn, row = sch.split(column, [None, rows])
     step, lane = sch.split(deal, [None, tile.near])
     sch.reorder(*outer, turn, row, lane, step)
