@@ -16,6 +16,7 @@ from ... import te
 from ...checks import whole_number
 from ...errors import ScheduleError
 from ...gpu.hardware import Architecture
+from ...text import suggestion
 from .knobs import Config, Knob, Refusal
 
 
@@ -57,6 +58,8 @@ class Workload:
 
 
 Shape = tuple[int, ...]
+#: Of an array, whose index has 32 bits.
+MOST_ELEMENTS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -136,16 +139,24 @@ class Operator:
             raise ScheduleError(f"{wanted}, not {shape!r}.")
         if len(shape) != len(self.dims):
             raise ScheduleError(f"{wanted}, not {len(shape)}.")
-        return tuple(
+        found = tuple(
             whole_number(f"{dim} of {self.name}", extent, 1, ScheduleError)
             for dim, extent in zip(self.dims, shape, strict=True)
         )
+        for dim, extent in zip(self.dims, found, strict=True):
+            if extent > MOST_ELEMENTS:
+                raise ScheduleError(
+                    f"{dim} of {self.name} is {extent:,}, and the ready schedules index with 32 "
+                    f"bits: at most {MOST_ELEMENTS:,} is legal."
+                )
+        return found
 
     def check_dtype(self, dtype: str) -> str:
         """Return an element type, or raise ScheduleError listing those the operator has."""
         if dtype not in self.dtypes:
             raise ScheduleError(
                 f"{self.name} has no dtype {dtype}; it has {', '.join(self.dtypes)}."
+                f"{suggestion(dtype, self.dtypes)}"
             )
         return dtype
 
@@ -186,7 +197,10 @@ def known_operators() -> list[str]:
 def find_operator(name: str) -> Operator:
     """Load an operator by name; ScheduleError, with a list of names, if there is none."""
     if name not in _LOADERS:
-        raise ScheduleError(f"Unknown operator {name!r}; known are {', '.join(known_operators())}.")
+        known = known_operators()
+        raise ScheduleError(
+            f"Unknown operator {name!r}; known are {', '.join(known)}.{suggestion(name, known)}"
+        )
     return _LOADERS[name]()
 
 
