@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 no candidate worked, a result was wrong, or a recorded win
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from . import (
@@ -17,6 +18,8 @@ from . import (
     explain,
     export,
     layout,
+    lint,
+    operators,
     replay,
     report,
     simulate,
@@ -35,7 +38,9 @@ __all__ = [
     "explain",
     "export",
     "layout",
+    "lint",
     "main",
+    "operators",
     "replay",
     "report",
     "simulate",
@@ -45,6 +50,7 @@ __all__ = [
 
 def main() -> None:
     """Run the command line; the console script ``tvm-layout``."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         app()
     except KeyboardInterrupt:
